@@ -1,0 +1,33 @@
+# make demo    the main job on embedded data, a few minutes on a CPU
+# make test    every test
+# make check   ruff and mypy, as CI runs them
+# Each makes .venv first if it is not there.
+
+PYTHON ?= python3
+VENV ?= .venv
+PIP = $(VENV)/bin/pip --disable-pip-version-check -q
+PACKAGE = --no-deps --force-reinstall .
+
+.PHONY: demo test check clean
+
+demo: $(VENV)/demo.stamp
+	$(PIP) install $(PACKAGE)
+	$(VENV)/bin/hydrant demo --output out/demo --force
+
+test: $(VENV)/dev.stamp
+	$(PIP) install $(PACKAGE)
+	$(VENV)/bin/pytest
+
+check: $(VENV)/dev.stamp
+	$(PIP) install $(PACKAGE)
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	cd tests && ../$(VENV)/bin/mypy --config-file ../pyproject.toml
+
+$(VENV)/%.stamp: pyproject.toml constraints.txt
+	test -d $(VENV) || $(PYTHON) -m venv $(VENV)
+	$(PIP) install -c constraints.txt '.[$*]'
+	touch $@
+
+clean:
+	rm -rf $(VENV) out hydrant.egg-info

@@ -1,0 +1,66 @@
+"""hydrant: one pre-trained transformer classifier as an uncertainty-aware ensemble in one graph.
+
+Public names are imported when first used, so that ``import hydrant`` is quick and the runtime needs
+neither torch nor transformers.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from .bundle import Bundle
+    from .calib import plan_heads
+    from .errors import HydrantError
+    from .export import export_onnx
+    from .fusion import FusedClassifier, FusedOutput, fuse, load_ensemble, save_bundle
+    from .plan import HeadPlan
+    from .runtime import Prediction, Predictor, load, verify
+
+_HOMES = {
+    "Bundle": "bundle",
+    "FusedClassifier": "fusion",
+    "FusedOutput": "fusion",
+    "HeadPlan": "plan",
+    "HydrantError": "errors",
+    "Prediction": "runtime",
+    "Predictor": "runtime",
+    "export_onnx": "export",
+    "fuse": "fusion",
+    "load": "runtime",
+    "load_ensemble": "fusion",
+    "plan_heads": "calib",
+    "save_bundle": "fusion",
+    "verify": "runtime",
+}
+
+__all__ = [
+    "Bundle",
+    "FusedClassifier",
+    "FusedOutput",
+    "HeadPlan",
+    "HydrantError",
+    "Prediction",
+    "Predictor",
+    "__version__",
+    "export_onnx",
+    "fuse",
+    "load",
+    "load_ensemble",
+    "plan_heads",
+    "save_bundle",
+    "verify",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'hydrant' has no attribute {name!r}")
+    return getattr(importlib.import_module(f".{_HOMES[name]}", __name__), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

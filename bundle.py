@@ -1,0 +1,252 @@
+"""The bundle: one folder that holds everything a fused ensemble needs to run.
+
+Layout (schema 1)::
+
+    hydrant.json          manifest: versions, family, members, labels, files with size and SHA-256
+    plan.json             the head plan (plan.py)
+    config.json           the architecture (families/)
+    fused.safetensors     the fused weights
+    calibration.json      temperature and thresholds
+    processor/            tokenizer or image processor (absent: tensors only)
+    model.fp32.onnx       written by export
+    reports/              written by verify and the demo
+
+A bundle is written to a temporary folder and renamed. Whatever is read from it is first compared
+with the SHA-256 in the manifest, and no path in a manifest may leave the folder.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from .errors import BundleError, InputError, cut, listing
+from .files import sha256_of, staged_folder, write_atomically
+from .plan import HeadPlan
+
+SCHEMA = 1
+MANIFEST = "hydrant.json"
+WEIGHTS = "fused.safetensors"
+ARCHITECTURE = "config.json"
+PLAN = "plan.json"
+CALIBRATION = "calibration.json"
+PROCESSOR = "processor"
+
+MAX_MANIFEST_BYTES = 16 * 2**20
+
+
+def onnx_name(precision: str) -> str:
+    """File name of the ONNX graph of a precision, for example ``model.fp32.onnx``."""
+    return f"model.{precision}.onnx"
+
+
+def to_json_bytes(data: Any) -> bytes:
+    """The JSON form used for every file of a bundle: indented, UTF-8, one trailing newline."""
+    return (json.dumps(data, indent=1, ensure_ascii=False) + "\n").encode()
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """A bundle on disk, with its manifest read and validated.
+
+    Attributes:
+        path: the folder.
+        manifest: the decoded ``hydrant.json``.
+    """
+
+    path: Path
+    manifest: Mapping[str, Any]
+
+    @classmethod
+    def open(cls, path: str | Path) -> Bundle:
+        """Read and validate the manifest of a bundle; other files are checked when they are used.
+
+        Raises:
+            BundleError: not a bundle, or its manifest is malformed, too new or unsafe.
+        """
+        folder = Path(path)
+        if not folder.is_dir():
+            raise BundleError(f"{folder} is not a folder; expected a bundle made by `hydrant fuse`")
+        file = folder / MANIFEST
+        if not file.is_file():
+            raise BundleError(f"{folder} holds no {MANIFEST}; expected a bundle made by `hydrant fuse`")
+        if file.stat().st_size > MAX_MANIFEST_BYTES:
+            raise BundleError(f"{file} is larger than {MAX_MANIFEST_BYTES} bytes; this is not a manifest of hydrant's")
+        try:
+            manifest = json.loads(file.read_bytes())
+        except (ValueError, RecursionError) as error:
+            raise BundleError(f"{file} is not JSON ({error}); make the bundle again with `hydrant fuse`") from error
+        return cls(folder, _validated(manifest, file))
+
+    @property
+    def family(self) -> str:
+        """Model family, for example ``"bert"``."""
+        return str(self.manifest["family"])
+
+    @property
+    def members(self) -> int:
+        """Number of ensemble members M."""
+        return int(self.manifest["members"])
+
+    @property
+    def labels(self) -> list[str]:
+        """Class names, in class order."""
+        return list(self.manifest["labels"])
+
+    def has(self, name: str) -> bool:
+        """Whether the manifest lists the file ``name`` (relative, with ``/``)."""
+        return name in self.manifest["files"]
+
+    def file(self, name: str) -> Path:
+        """Path of a file of the bundle, after its bytes were compared with the manifest.
+
+        Raises:
+            BundleError: not listed, missing, or altered.
+        """
+        entry = self.manifest["files"].get(name)
+        if entry is None:
+            remedy = "make it with `hydrant export`" if name.endswith(".onnx") else "make the bundle again"
+            raise BundleError(f"bundle {self.path} has no {name}; {remedy}")
+        path = self.path / name
+        if not path.is_file() or not path.resolve().is_relative_to(self.path.resolve()):
+            raise BundleError(f"{path} is listed in {MANIFEST} but is not a file there; make the bundle again")
+        size = path.stat().st_size
+        if size != entry["bytes"]:
+            raise BundleError(
+                f"{path} has {size} bytes, but the manifest says {entry['bytes']}: it was truncated or altered; "
+                "write it again with hydrant"
+            )
+        digest = sha256_of(path)
+        if digest != entry["sha256"]:
+            raise BundleError(
+                f"{path} was altered: its SHA-256 is {digest[:12]}…, but the manifest says {entry['sha256'][:12]}…; "
+                "write it again with hydrant"
+            )
+        return path
+
+    def read_json(self, name: str) -> Any:
+        """Decode a JSON file of the bundle after checking its digest.
+
+        Raises:
+            BundleError: missing, altered or not JSON.
+        """
+        path = self.file(name)
+        try:
+            return json.loads(path.read_bytes())
+        except (ValueError, RecursionError) as error:
+            raise BundleError(f"{path} is not JSON ({error}); make the bundle again") from error
+
+    def plan(self) -> HeadPlan:
+        """The head plan that made this bundle."""
+        return HeadPlan.from_json(self.read_json(PLAN))
+
+    def temperature(self) -> float:
+        """The softmax temperature T > 0 that divides member logits.
+
+        Raises:
+            BundleError: ``calibration.json`` holds no positive finite temperature.
+        """
+        value = self.read_json(CALIBRATION).get("temperature")
+        if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < float("inf"):
+            raise BundleError(
+                f"{self.path / CALIBRATION} has temperature {cut(value)}; expected a positive finite number"
+            )
+        return float(value)
+
+    def processor(self) -> Path | None:
+        """The checked processor folder, or ``None`` for a bundle that takes tensors only."""
+        names = [name for name in self.manifest["files"] if name.startswith(f"{PROCESSOR}/")]
+        for name in names:
+            self.file(name)
+        return self.path / PROCESSOR if names else None
+
+    def add(self, files: Mapping[str, bytes]) -> Bundle:
+        """Write ``files`` (relative name → bytes) into the bundle, then the updated manifest.
+
+        Each file, and last the manifest, is replaced atomically.
+
+        Returns:
+            The bundle with its new manifest.
+        """
+        for name, data in files.items():
+            path = self.path / _safe_name(name, self.path / MANIFEST)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(path, data)
+        return self.record(files)
+
+    def record(self, names: Mapping[str, Any] | list[str]) -> Bundle:
+        """Enter files that are already in the folder, with size and digest, into the manifest."""
+        entries = {**self.manifest["files"], **{name: _entry(self.path, name) for name in names}}
+        manifest = {**self.manifest, "files": dict(sorted(entries.items()))}
+        write_atomically(self.path / MANIFEST, to_json_bytes(manifest))
+        return Bundle(self.path, manifest)
+
+
+@contextmanager
+def new_bundle(target: str | Path, manifest: Mapping[str, Any], force: bool = False) -> Iterator[Path]:
+    """Create a bundle: fill the folder it yields; on a clean exit it is sealed and renamed.
+
+    Args:
+        target: folder to create.
+        manifest: manifest keys other than ``schema`` and ``files``.
+        force: replace an existing bundle.
+
+    Raises:
+        InputError: ``target`` exists and ``force`` is false, or it is something other than a bundle.
+    """
+    with staged_folder(Path(target), MANIFEST, force) as stage:
+        yield stage
+        names = sorted(path.relative_to(stage).as_posix() for path in stage.rglob("*") if path.is_file())
+        sealed = {"schema": SCHEMA, **manifest, "files": {name: _entry(stage, name) for name in names}}
+        _validated(sealed, stage / MANIFEST)
+        write_atomically(stage / MANIFEST, to_json_bytes(sealed))
+
+
+def _entry(folder: Path, name: str) -> dict[str, Any]:
+    path = folder / name
+    return {"bytes": path.stat().st_size, "sha256": sha256_of(path)}
+
+
+def _validated(manifest: Any, file: Path) -> dict[str, Any]:
+    if not isinstance(manifest, dict):
+        raise BundleError(f"{file} is a JSON {type(manifest).__name__}; expected an object")
+    schema = manifest.get("schema")
+    if schema != SCHEMA:
+        raise BundleError(f"{file} has schema {cut(schema)}; this hydrant reads schema {SCHEMA}; use a matching version")
+    for key, kind in (("hydrant", str), ("family", str), ("members", int), ("labels", list), ("files", dict)):
+        if not isinstance(manifest.get(key), kind) or isinstance(manifest.get(key), bool):
+            raise BundleError(f"{file} has {key} = {cut(manifest.get(key))}; expected a JSON {kind.__name__}")
+    if manifest["members"] < 1:
+        raise BundleError(f"{file} has {manifest['members']} members; expected at least 1")
+    if len(manifest["labels"]) < 2 or not all(isinstance(label, str) for label in manifest["labels"]):
+        raise BundleError(f"{file} has labels {listing(manifest['labels'])}; expected two or more names")
+    for name, entry in manifest["files"].items():
+        _safe_name(name, file)
+        if not (
+            isinstance(entry, dict)
+            and isinstance(entry.get("bytes"), int)
+            and isinstance(entry.get("sha256"), str)
+            and len(entry["sha256"]) == 64
+        ):
+            raise BundleError(f"{file} lists {cut(name)} without its size in bytes and its SHA-256")
+    return manifest
+
+
+def _safe_name(name: str, file: Path) -> str:
+    path = PurePosixPath(name)
+    if not name or path.is_absolute() or ".." in path.parts or "\\" in name or ":" in name or path.as_posix() != name:
+        raise BundleError(f"{file} lists the file {cut(name)}; a bundle's files must stay inside its folder")
+    return name
+
+
+def resolve(bundle: Bundle | str | Path) -> Bundle:
+    """``bundle`` itself, or the bundle opened from a path."""
+    if isinstance(bundle, Bundle):
+        return bundle
+    if not isinstance(bundle, str | Path):
+        raise InputError(f"expected a bundle or its path; found {type(bundle).__name__}")
+    return Bundle.open(bundle)

@@ -1,0 +1,81 @@
+"""The exceptions that hydrant raises.
+
+    HydrantError
+    ├── InputError            a text, image, file, option or tensor given by the user
+    ├── PlanError             a head plan that is malformed or does not fit the model
+    ├── UnsupportedModelError an architecture, or a setting of one, outside the supported families
+    ├── BundleError           a bundle that is missing, incomplete, altered or hostile
+    ├── BackendError          a backend that is unknown or cannot run here
+    └── MissingExtraError     an optional dependency that is not installed
+
+Every message says what was found, what was expected and what to do about it.
+The command line prints the message as one line and exits with status 2.
+"""
+
+from __future__ import annotations
+
+import importlib
+from types import ModuleType
+
+
+class HydrantError(Exception):
+    """Base class of every error that hydrant raises on purpose."""
+
+
+class InputError(HydrantError):
+    """A value, file or option given by the user cannot be used."""
+
+
+class PlanError(HydrantError):
+    """A head plan is malformed or does not fit the model it is applied to."""
+
+
+class UnsupportedModelError(HydrantError):
+    """The model's architecture, or a setting inside it, is not supported."""
+
+
+class BundleError(HydrantError):
+    """A bundle is missing, incomplete, altered or unsafe to read."""
+
+
+class BackendError(HydrantError):
+    """A backend is unknown, or cannot run on this machine or bundle."""
+
+
+class MissingExtraError(HydrantError):
+    """An optional dependency is needed and not installed."""
+
+
+def require(module: str, extra: str, purpose: str) -> ModuleType:
+    """Import ``module``, or say which extra provides it.
+
+    Args:
+        module: dotted name to import.
+        extra: name of the hydrant extra that installs it.
+        purpose: what it is needed for, completing "… is needed to".
+
+    Raises:
+        MissingExtraError: the module's top-level package is not installed.
+    """
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.split(".")[0] != module.split(".")[0]:
+            raise
+        raise MissingExtraError(
+            f"{module.split('.')[0]} is not installed; it is needed to {purpose}: "
+            f"pip install 'hydrant[{extra}]'"
+        ) from error
+
+
+def cut(text: object, limit: int = 60) -> str:
+    """``text`` on one line, quoted and shortened to ``limit`` characters, for messages."""
+    line = " ".join(str(text).split())
+    return repr(line if len(line) <= limit else line[: limit - 1] + "…")
+
+
+def listing(names: object, limit: int = 8) -> str:
+    """A short comma-separated list of ``names`` for messages; says how many were left out."""
+    items = [str(name) for name in names]  # type: ignore[attr-defined]
+    shown = ", ".join(items[:limit]) or "none"
+    return shown if len(items) <= limit else f"{shown}, … ({len(items)} in all)"

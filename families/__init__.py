@@ -1,0 +1,76 @@
+"""The supported model families, and how to read a model of one of them.
+
+BERT, RoBERTa, DistilBERT (text) and ViT, DeiT (images), as transformers 5 defines them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..errors import InputError, UnsupportedModelError
+from .architecture import PARTS, Architecture, part_of
+from .bert import BERT, ROBERTA
+from .distilbert import DISTILBERT
+from .layout import Layout
+from .vit import DEIT, VIT
+
+LAYOUTS: tuple[Layout, ...] = (BERT, ROBERTA, DISTILBERT, VIT, DEIT)
+
+__all__ = ["LAYOUTS", "PARTS", "Architecture", "Layout", "architecture_of", "layout_of", "part_of", "read_weights"]
+
+
+def layout_of(model: Any) -> Layout:
+    """The adapter of a transformers model.
+
+    Raises:
+        UnsupportedModelError: the model's class is not one of the supported ones; they are listed.
+    """
+    name = type(model).__name__
+    for layout in LAYOUTS:
+        if name == layout.model_class:
+            return layout
+    raise unsupported(name)
+
+
+def unsupported(name: str) -> UnsupportedModelError:
+    """The error for a class that has no adapter."""
+    classes = ", ".join(layout.model_class for layout in LAYOUTS)
+    return UnsupportedModelError(f"architecture {name} is not supported; supported: {classes}")
+
+
+def architecture_of(model: Any) -> Architecture:
+    """Shapes and settings of a transformers model.
+
+    Raises:
+        UnsupportedModelError: unsupported class, or an unsupported setting in its configuration.
+    """
+    return layout_of(model).architecture(model.config)
+
+
+def read_weights(model: Any) -> dict[str, Any]:
+    """The model's tensors under canonical names, float32 on the CPU, detached.
+
+    Returns:
+        ``layers.{l}.attention.query.weight`` [H·d_h, d], … as torch tensors; linear weights are
+        [out, in] as in torch.
+
+    Raises:
+        UnsupportedModelError: unsupported class or setting, or a tensor is missing.
+        InputError: a tensor holds NaN or infinity; it is named.
+    """
+    import torch
+
+    layout = layout_of(model)
+    state = model.state_dict()
+    weights = {}
+    for canonical, source in layout.names(layout.architecture(model.config)).items():
+        if source not in state:
+            raise UnsupportedModelError(
+                f"{layout.model_class} has no weight {source}; hydrant supports the layout of transformers 5.12 and newer"
+            )
+        tensor = state[source].detach().to(device="cpu", dtype=torch.float32)
+        if not bool(torch.isfinite(tensor).all()):
+            bad = int((~torch.isfinite(tensor)).sum())
+            raise InputError(f"weight {source} holds {bad} non-finite values (NaN or infinity); repair the checkpoint")
+        weights[canonical] = tensor
+    return weights

@@ -1,0 +1,84 @@
+"""BERT and RoBERTa: post-norm text encoders; a dense layer with tanh reads the first token."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .architecture import Architecture
+from .layout import Layout, linear
+from .settings import activation, classes, encoder_only, head_width
+
+LAYER_NAMES = (
+    "attention.self.query",
+    "attention.self.key",
+    "attention.self.value",
+    "attention.output.dense",
+    "attention.output.LayerNorm",
+    "intermediate.dense",
+    "output.dense",
+    "output.LayerNorm",
+)
+
+
+def _embeddings(prefix: str) -> dict[str, str]:
+    return {
+        "embeddings.word": f"{prefix}.word_embeddings.weight",
+        "embeddings.position": f"{prefix}.position_embeddings.weight",
+        "embeddings.token_type": f"{prefix}.token_type_embeddings.weight",
+        **linear("embeddings.norm", f"{prefix}.LayerNorm"),
+    }
+
+
+def _architecture(config: Any, position_padding: int | None) -> Architecture:
+    encoder_only(config)
+    classifier_dropout = getattr(config, "classifier_dropout", None)
+    return Architecture(
+        family=config.model_type,
+        modality="text",
+        layers=config.num_hidden_layers,
+        heads=config.num_attention_heads,
+        head_width=head_width(config, config.hidden_size, config.num_attention_heads),
+        width=config.hidden_size,
+        mlp_width=config.intermediate_size,
+        activation=activation(config, config.hidden_act),
+        pre_norm=False,
+        norm_eps=config.layer_norm_eps,
+        qkv_bias=True,
+        pooling="tanh",
+        classes=classes(config),
+        hidden_dropout=config.hidden_dropout_prob,
+        attention_dropout=config.attention_probs_dropout_prob,
+        classifier_dropout=config.hidden_dropout_prob if classifier_dropout is None else classifier_dropout,
+        vocabulary=config.vocab_size,
+        positions=config.max_position_embeddings,
+        token_types=config.type_vocab_size,
+        position_padding=position_padding,
+        padding_token=config.pad_token_id or 0,
+    )
+
+
+BERT = Layout(
+    family="bert",
+    model_class="BertForSequenceClassification",
+    layer="bert.encoder.layer.{l}",
+    layer_names=LAYER_NAMES,
+    other_names={
+        **_embeddings("bert.embeddings"),
+        **linear("pooler", "bert.pooler.dense"),
+        **linear("classifier", "classifier"),
+    },
+    architecture=lambda config: _architecture(config, position_padding=None),
+)
+
+ROBERTA = Layout(
+    family="roberta",
+    model_class="RobertaForSequenceClassification",
+    layer="roberta.encoder.layer.{l}",
+    layer_names=LAYER_NAMES,
+    other_names={
+        **_embeddings("roberta.embeddings"),
+        **linear("pooler", "classifier.dense"),
+        **linear("classifier", "classifier.out_proj"),
+    },
+    architecture=lambda config: _architecture(config, position_padding=config.pad_token_id),
+)

@@ -1,0 +1,138 @@
+"""Loading a Hugging Face checkpoint of a supported family, and refusing one that would load wrongly."""
+
+from __future__ import annotations
+
+import logging
+from contextlib import contextmanager
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from ..errors import InputError, cut, listing
+from . import LAYOUTS, unsupported
+
+
+def load_model(source: str | Path) -> Any:
+    """Load a classifier in float32 on the CPU, in evaluation mode.
+
+    Args:
+        source: a local folder in Hugging Face format, or a hub name.
+
+    Raises:
+        InputError: nothing usable there; safetensors weights missing, truncated or incomplete.
+        UnsupportedModelError: the architecture is not supported.
+    """
+    import torch
+    import transformers
+
+    name = _checked_source(source)
+    config = _load_config(name)
+    model_class = getattr(transformers, _class_name(config))
+    with _quiet():
+        try:
+            model, info = model_class.from_pretrained(
+                name, config=config, dtype=torch.float32, use_safetensors=True, output_loading_info=True
+            )
+        except Exception as error:  # transformers and safetensors raise many kinds; all mean an unusable checkpoint
+            raise InputError(
+                f"cannot load the weights of {name}: {_first_line(error)}; expected a complete Hugging Face checkpoint "
+                "with model.safetensors (re-save a .bin checkpoint with safe_serialization=True)"
+            ) from error
+    missing = sorted(info["missing_keys"]) + sorted(str(key) for key in info.get("mismatched_keys", ()))
+    if missing:
+        raise InputError(
+            f"checkpoint {name} lacks {listing(missing, 3)}; those weights would be random. "
+            "Expected a model fine-tuned for classification"
+        )
+    return model.eval()
+
+
+def load_processor(source: str | Path, modality: str) -> Any:
+    """The tokenizer (``"text"``) or image processor (``"image"``) of a checkpoint.
+
+    Raises:
+        InputError: the checkpoint has none, or it cannot be read.
+    """
+    import transformers
+
+    name = _checked_source(source)
+    loader = transformers.AutoTokenizer if modality == "text" else transformers.AutoImageProcessor
+    with _quiet():
+        try:
+            return loader.from_pretrained(name)
+        except Exception as error:  # as above: whatever is raised, the files cannot be used
+            kind = "tokenizer" if modality == "text" else "image processor (preprocessor_config.json)"
+            raise InputError(f"cannot load the {kind} of {name}: {_first_line(error)}") from error
+
+
+def model_labels(config: Any) -> list[str]:
+    """Class names in class order."""
+    names = {int(index): str(label) for index, label in config.id2label.items()}
+    if sorted(names) != list(range(config.num_labels)):
+        raise InputError(
+            f"configuration has id2label for {listing(sorted(names))}; expected one name for each of the "
+            f"{config.num_labels} classes"
+        )
+    return [names[index] for index in range(config.num_labels)]
+
+
+def _load_config(name: str) -> Any:
+    import transformers
+
+    try:
+        return transformers.AutoConfig.from_pretrained(name)
+    except Exception as error:  # as in load_model
+        raise InputError(
+            f"cannot read a model configuration from {name}: {_first_line(error)}; "
+            "expected a local Hugging Face folder with config.json, or a hub name"
+        ) from error
+
+
+def _class_name(config: Any) -> str:
+    named = list(getattr(config, "architectures", None) or [])
+    known = {layout.model_class for layout in LAYOUTS}
+    if named:
+        if named[0] not in known:
+            raise unsupported(named[0])
+        return str(named[0])
+    for layout in LAYOUTS:
+        if layout.family == config.model_type:
+            return layout.model_class
+    raise unsupported(str(config.model_type))
+
+
+def _checked_source(source: str | Path) -> str:
+    path = Path(source)
+    if path.is_dir():
+        if (path / "hydrant.json").is_file():
+            raise InputError(f"{source} is a hydrant bundle; expected a Hugging Face checkpoint")
+        if not (path / "config.json").is_file():
+            raise InputError(f"{source} holds no config.json; expected a Hugging Face checkpoint folder")
+    elif path.exists() or isinstance(source, Path) or path.is_absolute() or str(source).startswith((".", "~")):
+        raise InputError(f"model {cut(source, 120)} is not a folder; expected a Hugging Face checkpoint folder or hub name")
+    elif str(source).count("/") > 1 or not str(source).strip():
+        raise InputError(f"model {cut(source, 120)} is neither a folder nor a hub name (owner/name)")
+    return str(source)
+
+
+def _first_line(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep transformers' loading bars and warnings off the terminal; problems are raised instead."""
+    from transformers.utils import logging as hf_logging
+
+    verbosity, bars = hf_logging.get_verbosity(), hf_logging.is_progress_bar_enabled()
+    hf_logging.set_verbosity(logging.ERROR)
+    hf_logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        hf_logging.set_verbosity(verbosity)
+        if bars:
+            hf_logging.enable_progress_bar()
+
+

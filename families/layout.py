@@ -1,0 +1,54 @@
+"""Where a family keeps its weights: canonical names against the names in its state dict."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from .architecture import Architecture
+
+LAYER_PARTS = ("attention.query", "attention.key", "attention.value", "attention.output",
+               "attention_norm", "mlp.up", "mlp.down", "mlp_norm")  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Layout:
+    """One family's adapter.
+
+    Attributes:
+        family: the ``model_type`` of its transformers configuration.
+        model_class: name of the supported transformers class.
+        layer: prefix of layer ``{l}`` in the state dict.
+        layer_names: for each of :data:`LAYER_PARTS`, its module name below that prefix.
+        other_names: canonical tensor name → state-dict name, for tensors outside the layers.
+        architecture: reads a transformers configuration; raises for unsupported settings.
+    """
+
+    family: str
+    model_class: str
+    layer: str
+    layer_names: tuple[str, ...]
+    other_names: dict[str, str]
+    architecture: Callable[[Any], Architecture]
+
+    def names(self, architecture: Architecture) -> dict[str, str]:
+        """Canonical name → state-dict name of every tensor of the model, in a fixed order."""
+        names = dict(self.other_names)
+        for layer in range(architecture.layers):
+            for part, source in zip(LAYER_PARTS, self.layer_names, strict=True):
+                for kind in ("weight", "bias"):
+                    projection = part in ("attention.query", "attention.key", "attention.value")
+                    if kind == "bias" and projection and not architecture.qkv_bias:
+                        continue
+                    names[f"layers.{layer}.{part}.{kind}"] = f"{self.layer.format(l=layer)}.{source}.{kind}"
+        return names
+
+    def output_projection(self, layer: int) -> str:
+        """Module name of a layer's output projection; its input is the heads' outputs, side by side."""
+        return f"{self.layer.format(l=layer)}.{self.layer_names[3]}"
+
+
+def linear(canonical: str, source: str) -> dict[str, str]:
+    """Names of the weight and bias of one module."""
+    return {f"{canonical}.{kind}": f"{source}.{kind}" for kind in ("weight", "bias")}

@@ -1,0 +1,133 @@
+"""Text → token ids, with the checkpoint's own ``tokenizer.json`` and without torch or transformers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..errors import InputError, cut, listing
+from .architecture import Architecture
+
+
+@dataclass(frozen=True)
+class EncodedText:
+    """One tokenised text.
+
+    Attributes:
+        ids, types: token ids and token-type ids, equally long.
+        truncated: whether tokens were cut off to fit the model.
+    """
+
+    ids: list[int]
+    types: list[int]
+    truncated: bool
+
+    @property
+    def tokens(self) -> int:
+        """Number of tokens, special ones included."""
+        return len(self.ids)
+
+
+class TextProcessor:
+    """Tokenises and pads text for one model. Safe to use from many threads.
+
+    Args:
+        folder: holds ``tokenizer.json`` and, optionally, ``tokenizer_config.json``.
+        architecture: of the model that reads the tokens.
+
+    Raises:
+        InputError: the tokenizer is missing, unreadable, or larger than the model's vocabulary.
+    """
+
+    def __init__(self, folder: Path, architecture: Architecture) -> None:
+        from tokenizers import Tokenizer
+
+        file = folder / "tokenizer.json"
+        if not file.is_file():
+            raise InputError(
+                f"{folder} holds no tokenizer.json; save the tokenizer with transformers 5 (save_pretrained writes it)"
+            )
+        try:
+            tokenizer = Tokenizer.from_file(str(file))
+        except Exception as error:  # the tokenizers library raises plain Exception for every malformed file
+            raise InputError(f"cannot read {file}: {cut(error, 120)}") from error
+        size = tokenizer.get_vocab_size(with_added_tokens=True)
+        if size > architecture.vocabulary:
+            raise InputError(
+                f"tokenizer has {size} tokens, but the model's vocabulary has {architecture.vocabulary}; "
+                "use the tokenizer the model was trained with"
+            )
+        self._architecture = architecture
+        self.max_tokens = min(architecture.max_sequence, _configured_length(folder))
+        tokenizer.no_padding()
+        tokenizer.enable_truncation(max_length=self.max_tokens)
+        self._tokenizer = tokenizer
+
+    def encode(self, texts: Sequence[Any], first: int = 0) -> list[EncodedText]:
+        """Tokenise texts.
+
+        Args:
+            texts: the texts.
+            first: index of the first one, for messages.
+
+        Raises:
+            InputError: an item is not a string, or is empty; its index is named.
+        """
+        for index, text in enumerate(texts, start=first):
+            if not isinstance(text, str):
+                raise InputError(f"input {index} is a {type(text).__name__}; this model reads text (str)")
+            if not text.strip():
+                raise InputError(f"input {index} is an empty text; expected at least one word")
+        encodings = self._tokenizer.encode_batch(list(texts))
+        for index, encoding in enumerate(encodings, start=first):
+            if all(encoding.special_tokens_mask):
+                raise InputError(
+                    f"input {index}, {cut(texts[index - first])}, has no token the model knows; expected readable text"
+                )
+        return [EncodedText(item.ids, item.type_ids, bool(item.overflowing)) for item in encodings]
+
+    def collate(self, items: Sequence[EncodedText]) -> dict[str, np.ndarray]:
+        """Pad encoded texts to the longest of them.
+
+        Returns:
+            ``input_ids``, ``attention_mask`` and, where the model has it, ``token_type_ids``: each
+            [B, T] int64.
+        """
+        shape = (len(items), max(item.tokens for item in items))
+        arrays = {name: np.zeros(shape, np.int64) for name in self._architecture.input_names}
+        arrays["input_ids"][:] = self._architecture.padding_token
+        for row, item in enumerate(items):
+            arrays["input_ids"][row, : item.tokens] = item.ids
+            arrays["attention_mask"][row, : item.tokens] = 1
+            if "token_type_ids" in arrays:
+                arrays["token_type_ids"][row, : item.tokens] = item.types
+        return arrays
+
+    def describe(self) -> dict[str, Any]:
+        """What another runtime needs to know to prepare the same tensors."""
+        return {
+            "modality": "text",
+            "tokenizer": "processor/tokenizer.json",
+            "max_tokens": self.max_tokens,
+            "padding_token": self._architecture.padding_token,
+        }
+
+
+def _configured_length(folder: Path) -> int:
+    """``model_max_length`` of the tokenizer's configuration, or a number too large to matter."""
+    unlimited = 2**31
+    file = folder / "tokenizer_config.json"
+    if not file.is_file():
+        return unlimited
+    try:
+        length = json.loads(file.read_bytes()).get("model_max_length", unlimited)
+    except (ValueError, AttributeError) as error:
+        raise InputError(f"{file} is not a JSON object ({error}); save the tokenizer again") from error
+    if not isinstance(length, int | float) or length < 4:
+        raise InputError(f"{file} has model_max_length = {listing([length])}; expected a number of tokens, 4 or more")
+    return int(min(length, unlimited))

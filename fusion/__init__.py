@@ -1,0 +1,11 @@
+"""The PyTorch stage: prune attention heads, group the members, merge what they share."""
+
+from __future__ import annotations
+
+from .drift import Drift, measure_drift
+from .ensemble import fuse
+from .module import FusedClassifier
+from .storage import load_ensemble, save_bundle
+from .uncertainty import FusedOutput
+
+__all__ = ["Drift", "FusedClassifier", "FusedOutput", "fuse", "load_ensemble", "measure_drift", "save_bundle"]

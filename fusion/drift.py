@@ -1,0 +1,77 @@
+"""How far averaging separately tuned parts moves the members: the price of one shared MLP."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .module import FusedClassifier
+
+
+@dataclass(frozen=True)
+class Drift:
+    """Merged members against unmerged ones, on the same inputs.
+
+    Attributes:
+        examples: number of inputs compared.
+        max_abs_logit_difference: max |Δ member logits|.
+        mean_abs_logit_difference: mean |Δ member logits|.
+        label_changes: share of inputs whose ensemble label differs.
+        accuracy: accuracy of the merged ensemble, or ``None`` without labels.
+        unmerged_accuracy: accuracy of the unmerged ensemble, or ``None``.
+    """
+
+    examples: int
+    max_abs_logit_difference: float
+    mean_abs_logit_difference: float
+    label_changes: float
+    accuracy: float | None
+    unmerged_accuracy: float | None
+
+    def to_json(self) -> dict[str, Any]:
+        """The fields as a JSON object."""
+        return asdict(self)
+
+
+@torch.inference_mode()
+def measure_drift(
+    merged: FusedClassifier,
+    unmerged: FusedClassifier,
+    batches: Iterable[tuple[Mapping[str, Any], np.ndarray | None]],
+) -> Drift:
+    """Compare a merged ensemble with the same members kept wholly separate.
+
+    Args:
+        merged: some parts averaged.
+        unmerged: ``fuse(..., keep_separate="all")`` of the same checkpoints and plan.
+        batches: (inputs, labels [B] or ``None``) pairs; inputs as NumPy arrays or tensors.
+    """
+    largest, total, count, examples, changes = 0.0, 0.0, 0, 0, 0
+    hits: list[tuple[int, int]] = []
+    labelled = True
+    for inputs, labels in batches:
+        tensors: dict[str, Tensor] = {name: torch.as_tensor(value) for name, value in inputs.items()}
+        a, b = merged(**tensors), unmerged(**tensors)
+        difference = (a.member_logits - b.member_logits).abs()  # [M, B, C]
+        largest = max(largest, float(difference.max()))
+        total, count = total + float(difference.sum(dtype=torch.float64)), count + difference.numel()
+        examples, changes = examples + len(a.label), changes + int((a.label != b.label).sum())
+        if labels is None:
+            labelled = False
+        else:
+            truth = torch.as_tensor(labels)
+            hits.append((int((a.label == truth).sum()), int((b.label == truth).sum())))
+    known = labelled and examples > 0
+    return Drift(
+        examples=examples,
+        max_abs_logit_difference=largest,
+        mean_abs_logit_difference=total / max(count, 1),
+        label_changes=changes / max(examples, 1),
+        accuracy=sum(hit for hit, _ in hits) / examples if known else None,
+        unmerged_accuracy=sum(hit for _, hit in hits) / examples if known else None,
+    )

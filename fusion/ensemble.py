@@ -1,0 +1,163 @@
+"""Pruning and fusing: one checkpoint in M prunings, or M checkpoints, into one module."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..errors import InputError, cut
+from ..families import PARTS, Architecture, architecture_of, part_of, read_weights
+from ..families.checkpoint import load_model, model_labels
+from ..plan import HeadPlan
+from .grouped import stack_heads
+from .module import FusedClassifier
+
+
+def fuse(
+    models: Any,
+    plan: HeadPlan | None = None,
+    *,
+    keep_separate: Iterable[str] = (),
+) -> FusedClassifier:
+    """Prune and fuse members into one module.
+
+    Args:
+        models: a transformers classifier, or a path or hub name of one (post hoc: every member is a
+            pruning of it); or a sequence of M of them (members tuned separately).
+        plan: heads kept by each member; ``None`` keeps all heads.
+        keep_separate: for M checkpoints, the parts that stay grouped by member instead of being
+            averaged: any of ``embeddings``, ``norms``, ``mlp``, ``pooler``, ``classifier``, or
+            ``all`` (with no plan: an exact Deep Ensemble). Attention is always grouped.
+
+    Returns:
+        The fused module, in evaluation mode, on the CPU in float32. It shares no memory with
+        ``models``.
+
+    Raises:
+        InputError: no model, non-finite weights, models that differ in shape or labels, or an
+            unknown part.
+        PlanError: the plan does not fit the models.
+        UnsupportedModelError: the architecture is not supported.
+    """
+    sources = [models] if isinstance(models, str | Path | torch.nn.Module) else list(models)
+    if not sources:
+        raise InputError("fuse was given no model; expected one checkpoint, or one for each member")
+    separate = check_parts(keep_separate)
+    loaded = [load_model(source) if isinstance(source, str | Path) else source for source in sources]
+    architecture, labels = _common(loaded)
+    if plan is None:
+        plan = HeadPlan.all_heads(architecture.family, architecture.layers, architecture.heads, len(loaded))
+    plan.check_fits(architecture.family, architecture.layers, architecture.heads)
+    if len(loaded) not in (1, len(plan.members)):
+        raise InputError(
+            f"{len(loaded)} models for a plan of {len(plan.members)} members; "
+            "expected one model, or one for each member in the plan's order"
+        )
+    if separate and len(loaded) == 1:
+        raise InputError("keep_separate needs one checkpoint for each member; one checkpoint has nothing to separate")
+    weights = fuse_weights(architecture, plan, [read_weights(model) for model in loaded], separate)
+    provenance = {"checkpoints": len(loaded), "separate": sorted(separate)}
+    return FusedClassifier(architecture, plan, weights, labels, provenance=provenance).eval()
+
+
+def fuse_weights(
+    architecture: Architecture,
+    plan: HeadPlan,
+    checkpoints: Sequence[dict[str, Tensor]],
+    separate: frozenset[str],
+) -> dict[str, Tensor]:
+    """Fused tensors from canonical ones (``families.read_weights``).
+
+    Args:
+        architecture: of every checkpoint.
+        plan: M members.
+        checkpoints: one, or M.
+        separate: parts that stay grouped.
+
+    Returns:
+        Tensors with a leading group axis: linear weights [G, in, out], vectors [G, 1, d], tables
+        [G, rows, d]; attention as ``layers.{l}.attention.qkv`` and ``.output`` with G = M.
+    """
+    fused = {}
+    for name, tensor in checkpoints[0].items():
+        if part_of(name) == "attention":
+            continue
+        stacked = torch.stack([checkpoint[name] for checkpoint in checkpoints])
+        if stacked.shape[0] > 1 and part_of(name) not in separate:
+            stacked = stacked.mean(dim=0, keepdim=True)
+        fused[name] = _grouped_form(name, tensor, stacked).contiguous()
+    for layer in range(architecture.layers):
+        fused.update(_fuse_attention(architecture, plan, checkpoints, layer))
+    return fused
+
+
+def check_parts(names: Iterable[str]) -> frozenset[str]:
+    """Validate the names of parts to keep separate; ``all`` stands for every part.
+
+    Raises:
+        InputError: an unknown part.
+    """
+    wanted = {names} if isinstance(names, str) else set(names)
+    if "all" in wanted:
+        wanted = set(PARTS)
+    for name in sorted(wanted - set(PARTS)):
+        raise InputError(f"cannot keep {cut(name)} separate; expected some of {', '.join(PARTS)}, or all")
+    return frozenset(wanted - {"attention"})
+
+
+def _common(models: Sequence[Any]) -> tuple[Architecture, list[str]]:
+    """The architecture and labels that all models share."""
+    architecture, labels = architecture_of(models[0]), model_labels(models[0].config)
+    for index, model in enumerate(models[1:], start=1):
+        other, mine = architecture_of(model).to_json(), architecture.to_json()
+        different = [f"{key} {mine[key]!r} and {other[key]!r}" for key in mine if mine[key] != other[key]]
+        if different:
+            raise InputError(f"models 0 and {index} differ in {'; '.join(different)}; members need one architecture")
+        if model_labels(model.config) != labels:
+            raise InputError(f"models 0 and {index} have different labels; members need the same classes in the same order")
+    return architecture, labels
+
+
+def _grouped_form(name: str, single: Tensor, stacked: Tensor) -> Tensor:
+    """Bring stacked tensors [G, …] into the fused form."""
+    if name == "embeddings.patch.weight":  # convolution [d, channels, height, width]
+        return stacked.flatten(2).transpose(1, 2)  # [G, channels·height·width, d]
+    if name.startswith("embeddings.") and single.ndim == 3:  # ViT's [1, rows, d] tokens and positions
+        return stacked[:, 0]
+    if name.startswith("embeddings.") and single.ndim == 2:  # tables [rows, d]
+        return stacked
+    return stacked.transpose(1, 2) if single.ndim == 2 else stacked[:, None]
+
+
+def _fuse_attention(
+    architecture: Architecture, plan: HeadPlan, checkpoints: Sequence[dict[str, Tensor]], layer: int
+) -> dict[str, Tensor]:
+    """One layer's grouped projections: query, key and value rows and output columns of the kept heads."""
+    prefix, width = f"layers.{layer}.attention", architecture.head_width
+    slots = max(len(keep[layer]) for keep in plan.members)
+    qkv_weight, qkv_bias, output_weight, output_bias = [], [], [], []
+    for member, keep in enumerate(plan.members):
+        weights = checkpoints[member if len(checkpoints) > 1 else 0]
+
+        def kept(name: str, weights: dict[str, Tensor] = weights, heads: tuple[int, ...] = keep[layer]) -> Tensor:
+            return stack_heads(weights[name], heads, width, slots)
+
+        projections = [f"{prefix}.{name}" for name in ("query", "key", "value")]
+        qkv_weight.append(torch.cat([kept(f"{name}.weight") for name in projections]).T)  # [d, 3·h·d_h]
+        if architecture.qkv_bias:
+            qkv_bias.append(torch.cat([kept(f"{name}.bias") for name in projections])[None])  # [1, 3·h·d_h]
+        columns = weights[f"{prefix}.output.weight"].T  # [H·d_h, d]
+        output_weight.append(stack_heads(columns, keep[layer], width, slots))
+        output_bias.append(weights[f"{prefix}.output.bias"][None])
+    fused = {
+        f"{prefix}.qkv.weight": torch.stack(qkv_weight),
+        f"{prefix}.output.weight": torch.stack(output_weight),
+        f"{prefix}.output.bias": torch.stack(output_bias),
+    }
+    if qkv_bias:
+        fused[f"{prefix}.qkv.bias"] = torch.stack(qkv_bias)
+    return fused

@@ -1,0 +1,93 @@
+"""Saving a fused module as a bundle, and loading it back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+
+from .. import __version__
+from ..bundle import ARCHITECTURE, CALIBRATION, PLAN, PROCESSOR, WEIGHTS, Bundle, new_bundle, resolve, to_json_bytes
+from ..errors import BundleError, InputError
+from ..families import Architecture
+from ..families.processing import load_processor, save_processor
+from .module import FusedClassifier
+
+
+def save_bundle(
+    ensemble: FusedClassifier,
+    path: str | Path,
+    processor: Any = None,
+    *,
+    force: bool = False,
+    provenance: Mapping[str, Any] | None = None,
+) -> Bundle:
+    """Write a fused module as a bundle, atomically.
+
+    Args:
+        ensemble: the fused module.
+        path: folder to create.
+        processor: transformers tokenizer or image processor of the checkpoint; ``None`` makes a
+            bundle that takes tensors only.
+        force: replace an existing bundle.
+        provenance: further JSON facts for the manifest's ``fusion`` entry.
+
+    Raises:
+        InputError: the folder exists, the processor does not fit, or weights are not finite.
+    """
+    weights = {name: tensor.detach().float().cpu().contiguous() for name, tensor in ensemble.state_dict().items()}
+    for name, tensor in weights.items():
+        if not bool(torch.isfinite(tensor).all()):
+            raise InputError(f"weight {name} holds non-finite values (NaN or infinity); repair it before saving")
+    manifest = {
+        "hydrant": __version__,
+        "versions": {name: version(name) for name in ("torch", "transformers", "safetensors")},
+        "family": ensemble.architecture.family,
+        "members": ensemble.members,
+        "labels": list(ensemble.labels),
+        "fusion": {**ensemble.provenance, **(provenance or {})},
+    }
+    with new_bundle(path, manifest, force=force) as folder:
+        save_file(weights, folder / WEIGHTS)
+        (folder / PLAN).write_bytes(to_json_bytes(ensemble.plan.to_json()))
+        (folder / ARCHITECTURE).write_bytes(to_json_bytes(ensemble.architecture.to_json()))
+        calibration = {"schema": 1, "temperature": ensemble.temperature, "thresholds": {}, "fitted": None}
+        (folder / CALIBRATION).write_bytes(to_json_bytes(calibration))
+        if processor is not None:
+            (folder / PROCESSOR).mkdir()
+            save_processor(processor, folder / PROCESSOR)
+            load_processor(folder / PROCESSOR, ensemble.architecture)  # refuse now what could not be used later
+    return Bundle.open(path)
+
+
+def load_ensemble(bundle: Bundle | str | Path) -> FusedClassifier:
+    """The fused module of a bundle, in evaluation mode, float32 on the CPU.
+
+    Raises:
+        BundleError: a file is missing, altered, or inconsistent with the others.
+    """
+    bundle = resolve(bundle)
+    try:
+        weights = load_file(bundle.file(WEIGHTS))
+    except SafetensorError as error:
+        raise BundleError(f"{bundle.path / WEIGHTS} is not a safetensors file ({error}); make the bundle again") from error
+    architecture = Architecture.from_json(bundle.read_json(ARCHITECTURE))
+    try:
+        ensemble = FusedClassifier(
+            architecture,
+            bundle.plan(),
+            weights,
+            bundle.labels,
+            temperature=bundle.temperature(),
+            provenance=bundle.manifest.get("fusion"),
+        )
+    except KeyError as error:
+        raise BundleError(f"{bundle.path / WEIGHTS} lacks the tensor {error}; make the bundle again") from error
+    return ensemble.eval()
+
+

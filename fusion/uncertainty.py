@@ -1,0 +1,74 @@
+"""The uncertainty head: member logits → averaged probabilities and how much the members disagree.
+
+With p_m = softmax(z_m / T) and p̄ = mean_m p_m (probabilities are averaged, never logits):
+
+    predictive entropy   H(p̄)                      total uncertainty, nats
+    expected entropy     mean_m H(p_m)              aleatoric part
+    mutual information   H(p̄) − mean_m H(p_m) ≥ 0   epistemic part (Depeweg et al. 2018)
+    disagreement         share of members whose argmax differs from that of p̄
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class FusedOutput:
+    """What the fused module returns: member logits and the fields of a ``Prediction`` as tensors.
+
+    Attributes:
+        member_logits: [M, B, C], before the temperature.
+        probabilities: [B, C].
+        label: [B] int64, argmax of ``probabilities``.
+        confidence: [B], max of ``probabilities``.
+        predictive_entropy, expected_entropy, mutual_information: [B], nats.
+        disagreement: [B] in [0, 1).
+        member_probabilities: [B, M, C].
+        abstain: always ``None`` here; thresholds belong to the runtime.
+    """
+
+    member_logits: Tensor
+    probabilities: Tensor
+    label: Tensor
+    confidence: Tensor
+    predictive_entropy: Tensor
+    expected_entropy: Tensor
+    mutual_information: Tensor
+    disagreement: Tensor
+    member_probabilities: Tensor
+    abstain: None = None
+
+
+def summarize(member_logits: Tensor, temperature: float = 1.0) -> FusedOutput:
+    """Apply the uncertainty head in float32.
+
+    Args:
+        member_logits: [M, B, C].
+        temperature: T > 0, one for all members.
+    """
+    members = torch.softmax(member_logits.float() / temperature, dim=-1)  # [M, B, C]
+    mean = members.mean(dim=0)  # [B, C]
+    expected = entropy(members).mean(dim=0)  # [B]
+    predictive = torch.maximum(entropy(mean), expected)  # H(p̄) ≥ E[H]: rounding must not say otherwise
+    confidence, label = mean.max(dim=-1)
+    return FusedOutput(
+        member_logits=member_logits,
+        probabilities=mean,
+        label=label,
+        confidence=confidence,
+        predictive_entropy=predictive,
+        expected_entropy=expected,
+        mutual_information=predictive - expected,
+        disagreement=(members.argmax(dim=-1) != label).float().mean(dim=0),
+        member_probabilities=members.transpose(0, 1),
+    )
+
+
+def entropy(probabilities: Tensor) -> Tensor:
+    """Shannon entropy over the last axis, nats; 0·log 0 = 0."""
+    smallest = torch.finfo(probabilities.dtype).tiny
+    return 0.0 - (probabilities * probabilities.clamp_min(smallest).log()).sum(dim=-1)

@@ -1,0 +1,78 @@
+"""The protocol that every backend follows, and the choice of one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+import numpy as np
+
+from ..bundle import Bundle
+from ..errors import BackendError, MissingExtraError, cut
+
+
+class Backend(Protocol):
+    """Runs one bundle on batches of tensors. ``run`` is safe to call from many threads."""
+
+    @property
+    def name(self) -> str:
+        """The backend's name, as given to ``hydrant.load``."""
+
+    @property
+    def precision(self) -> str:
+        """Precision of the weights and activations: ``"fp32"``."""
+
+    def run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Outputs of one batch: ``probabilities`` [B, C], the scores [B], maybe ``member_probabilities``."""
+
+    def close(self) -> None:
+        """Release what the backend holds; it must not be used afterwards."""
+
+
+Opener = Callable[[Bundle, int | None], Backend]
+
+
+def _open_onnxruntime(bundle: Bundle, threads: int | None) -> Backend:
+    from .ort import OnnxRuntimeBackend
+
+    return OnnxRuntimeBackend(bundle, threads)
+
+
+def _open_torch(bundle: Bundle, threads: int | None) -> Backend:
+    from .torch_reference import TorchBackend
+
+    return TorchBackend(bundle, threads)
+
+
+OPENERS: dict[str, Opener] = {"onnxruntime": _open_onnxruntime, "torch": _open_torch}
+"""Every backend, in the order in which ``"auto"`` tries them."""
+
+
+def open_backend(
+    bundle: Bundle, name: str = "auto", threads: int | None = None
+) -> tuple[Backend, list[tuple[str, str]]]:
+    """Open a backend by name, or with ``"auto"`` the first that can run here.
+
+    Only absence makes ``"auto"`` go on to the next one (a library or file that is not there); a
+    file that was altered is an error.
+
+    Returns:
+        The backend, and (name, reason) of each one that was skipped.
+
+    Raises:
+        BackendError: the name is unknown, or no backend can run.
+        MissingExtraError: the named backend's library is not installed.
+        BundleError: a file of the bundle is altered or malformed.
+    """
+    if name != "auto":
+        if name not in OPENERS:
+            raise BackendError(f"backend {cut(name)} is unknown; expected auto, {', '.join(OPENERS)}")
+        return OPENERS[name](bundle, threads), []
+    skipped: list[tuple[str, str]] = []
+    for candidate, opener in OPENERS.items():
+        try:
+            return opener(bundle, threads), skipped
+        except (BackendError, MissingExtraError) as error:
+            skipped.append((candidate, str(error)))
+    reasons = "; ".join(f"{candidate}: {reason}" for candidate, reason in skipped)
+    raise BackendError(f"no backend can run {bundle.path}: {reasons}")

@@ -1,0 +1,180 @@
+"""Loading a bundle and predicting with it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+from ..bundle import ARCHITECTURE, Bundle, resolve
+from ..errors import BackendError, InputError
+from ..families import Architecture
+from ..families.processing import load_processor
+from .backend import Backend, open_backend
+from .prediction import Prediction
+from .tensors import checked_tensors
+
+log = logging.getLogger(__name__)
+
+BATCH_SIZE = 32
+WINDOW_BATCHES = 16
+"""Inputs are prepared this many batches at a time: enough to group similar lengths, bounded in memory."""
+
+
+def load(bundle: Bundle | str | Path, backend: str = "auto", *, threads: int | None = None) -> Predictor:
+    """Open a bundle for prediction.
+
+    Args:
+        bundle: the bundle, or its path.
+        backend: ``"onnxruntime"``, ``"torch"``, or ``"auto"`` for the first of them that can run.
+        threads: threads within one run; ``None`` leaves the backend's default.
+
+    Raises:
+        BackendError: unknown backend, or none can run.
+        MissingExtraError: the named backend's library is not installed.
+        BundleError: the bundle is missing, altered or malformed.
+    """
+    if threads is not None and threads < 1:
+        raise InputError(f"threads is {threads}; expected 1 or more")
+    bundle = resolve(bundle)
+    architecture = Architecture.from_json(bundle.read_json(ARCHITECTURE))
+    opened, fallbacks = open_backend(bundle, backend, threads)
+    return Predictor(bundle, architecture, opened, fallbacks)
+
+
+class Predictor:
+    """Predicts with one bundle on one backend. Safe to use from many threads.
+
+    Attributes:
+        labels: class names in class order.
+        backend: name of the backend that runs.
+        fallbacks: (backend, reason) of each one that was skipped.
+    """
+
+    def __init__(
+        self, bundle: Bundle, architecture: Architecture, backend: Backend, fallbacks: list[tuple[str, str]]
+    ) -> None:
+        self.labels = bundle.labels
+        self.backend = backend.name
+        self.fallbacks = fallbacks
+        self._path = bundle.path
+        self._architecture = architecture
+        self._running: Backend | None = backend
+        folder = bundle.processor()
+        self._processor = load_processor(folder, architecture) if folder else None
+
+    def predict(self, inputs: Any, *, batch_size: int = BATCH_SIZE) -> Prediction:
+        """Predict a text or image, a sequence of them, or ready tensors.
+
+        Args:
+            inputs: texts; or images as paths, PIL images or uint8 arrays [H, W] or [H, W, 3]; or a
+                dict of NumPy tensors under the graph's input names (``token_type_ids`` may be left
+                out). Texts longer than the model reads are cut, with a warning in the log.
+            batch_size: inputs per run; memory grows with it, not with the number of inputs.
+
+        Raises:
+            InputError: an input cannot be used; it is named by its index.
+            BackendError: the backend gave values that are not finite, or the predictor was closed.
+        """
+        if isinstance(inputs, Mapping):
+            parts = list(self._predict_tensors(inputs, batch_size))
+        else:
+            parts = list(self.stream(_as_sequence(inputs), batch_size=batch_size))
+        return Prediction.concatenate(parts) if parts else self._nothing()
+
+    def stream(self, inputs: Iterable[Any], *, batch_size: int = BATCH_SIZE) -> Iterator[Prediction]:
+        """Predict an iterable of any length, with memory bounded by ``batch_size``.
+
+        Yields:
+            Predictions in the order of the inputs, several batches at a time.
+
+        Raises:
+            InputError, BackendError: as in :meth:`predict`.
+        """
+        if batch_size < 1:
+            raise InputError(f"batch_size is {batch_size}; expected 1 or more")
+        if self._processor is None:
+            raise InputError(f"bundle {self._path} has no processor; give ready tensors as a dict, or fuse with a processor")
+        iterator, first = iter(inputs), 0
+        while window := list(islice(iterator, batch_size * WINDOW_BATCHES)):
+            yield self._predict_window(window, first, batch_size)
+            first += len(window)
+
+    def close(self) -> None:
+        """Release the backend."""
+        if self._running is not None:
+            self._running.close()
+            self._running = None
+
+    def __enter__(self) -> Predictor:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _predict_window(self, window: Sequence[Any], first: int, batch_size: int) -> Prediction:
+        """Predict prepared inputs in batches of similar length; the result is in their own order."""
+        processor = self._processor
+        assert processor is not None  # checked by stream
+        # Images are large once prepared: one batch of them at a time. Texts are small.
+        step = len(window) if self._architecture.modality == "text" else batch_size
+        parts, order = [], []
+        for start in range(0, len(window), step):
+            encoded = processor.encode(window[start : start + step], first + start)
+            self._warn_truncated(encoded, first + start)
+            by_length = np.argsort([item.tokens for item in encoded], kind="stable")
+            for begin in range(0, len(encoded), batch_size):
+                chosen = by_length[begin : begin + batch_size]
+                parts.append(self._run(processor.collate([encoded[index] for index in chosen])))
+                order.append(chosen + start)
+        return Prediction.concatenate(parts).take(np.argsort(np.concatenate(order)))
+
+    def _predict_tensors(self, inputs: Mapping[str, Any], batch_size: int) -> Iterator[Prediction]:
+        if batch_size < 1:
+            raise InputError(f"batch_size is {batch_size}; expected 1 or more")
+        arrays = checked_tensors(inputs, self._architecture)
+        count = len(next(iter(arrays.values())))
+        for start in range(0, count, batch_size):
+            yield self._run({name: array[start : start + batch_size] for name, array in arrays.items()})
+
+    def _run(self, arrays: Mapping[str, np.ndarray]) -> Prediction:
+        if self._running is None:
+            raise BackendError("the predictor was closed; load the bundle again")
+        prediction = Prediction.from_outputs(self._running.run(arrays))
+        if not np.isfinite(prediction.probabilities).all() or not np.isfinite(prediction.predictive_entropy).all():
+            raise BackendError(
+                f"backend {self.backend} gave probabilities that are not finite; check the inputs, "
+                "or compare backends with `hydrant verify`"
+            )
+        return prediction
+
+    def _warn_truncated(self, encoded: Sequence[Any], first: int) -> None:
+        cut = [first + index for index, item in enumerate(encoded) if item.truncated]
+        if cut:
+            log.warning(
+                "%d of %d texts were cut to the %d tokens this model reads (first: input %d); the rest was ignored",
+                len(cut), len(encoded), max(item.tokens for item in encoded), cut[0],
+            )  # fmt: skip
+
+    def _nothing(self) -> Prediction:
+        """The prediction for no inputs at all."""
+        none = np.zeros(0, np.float32)
+        return Prediction(np.zeros((0, len(self.labels)), np.float32), np.zeros(0, np.int64), none, none, none, none, none)
+
+
+def _as_sequence(inputs: Any) -> Sequence[Any]:
+    """A single text, path or image as a list of one; an array [N, …] as its images."""
+    if isinstance(inputs, str | Path) or hasattr(inputs, "convert"):  # PIL images convert
+        return [inputs]
+    if isinstance(inputs, np.ndarray):
+        return [inputs] if inputs.ndim == 2 or (inputs.ndim == 3 and inputs.shape[2] == 3) else list(inputs)
+    if not isinstance(inputs, Iterable):
+        raise InputError(f"inputs is a {type(inputs).__name__}; expected texts, images or a dict of tensors")
+    return inputs if isinstance(inputs, Sequence) else list(inputs)

@@ -1,0 +1,46 @@
+"""The fused module in PyTorch on the CPU: the reference every other backend is compared with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from ..bundle import Bundle
+from ..errors import require
+from .prediction import SCORES
+
+
+class TorchBackend:
+    """The bundle's fused module, float32.
+
+    Args:
+        bundle: any bundle.
+        threads: ``None`` leaves torch's process-wide setting; a number sets it.
+
+    Raises:
+        MissingExtraError: torch is not installed.
+        BundleError: a file of the bundle is missing or altered.
+    """
+
+    name = "torch"
+    precision = "fp32"
+
+    def __init__(self, bundle: Bundle, threads: int | None = None) -> None:
+        self._torch = require("torch", "torch", "run the PyTorch reference")
+        from ..fusion import load_ensemble
+
+        if threads is not None:
+            self._torch.set_num_threads(threads)
+        self._ensemble = load_ensemble(bundle)
+
+    def run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Run one batch."""
+        tensors = {name: self._torch.from_numpy(np.ascontiguousarray(array)) for name, array in inputs.items()}
+        with self._torch.inference_mode():
+            output = self._ensemble(**tensors)
+        return {name: getattr(output, name).numpy() for name in ("probabilities", *SCORES, "member_probabilities")}
+
+    def close(self) -> None:
+        """Drop the module."""
+        del self._ensemble

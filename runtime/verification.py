@@ -1,0 +1,185 @@
+"""Verifying a bundle: every backend that can run here against the PyTorch reference."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .. import __version__
+from ..bundle import ARCHITECTURE, Bundle, resolve, to_json_bytes
+from ..errors import BackendError, InputError, MissingExtraError, require
+from ..families import Architecture
+from ..families.processing import load_processor
+from .backend import OPENERS, Backend, open_backend
+from .gates import TOLERANCES, Decisions, Gate, Tolerances, decisions, gates
+from .prediction import SCORES
+from .synthetic import synthetic_batches
+
+REPORT = "reports/verify.json"
+OUTPUTS = ("probabilities", *SCORES)
+BATCH_SIZES = (1, 2, 5, 16)
+"""Real inputs run in batches of these sizes in turn, so that every dynamic axis is exercised."""
+
+
+@dataclass(frozen=True)
+class BackendReport:
+    """One backend against the reference.
+
+    Attributes:
+        backend, precision: what was tested.
+        outputs: output name → ``max_abs``, ``mean_abs``, ``max_rel`` difference (Polygraphy).
+        decisions: decision-level figures.
+        tolerances: the limits for this precision.
+        gates: each figure against its limit.
+    """
+
+    backend: str
+    precision: str
+    outputs: dict[str, dict[str, float]]
+    decisions: Decisions
+    tolerances: Tolerances
+    gates: list[Gate]
+
+    @property
+    def passed(self) -> bool:
+        """Whether every gate holds."""
+        return all(gate.passed for gate in self.gates)
+
+
+@dataclass(frozen=True)
+class VerifyReport:
+    """What ``verify`` found.
+
+    Attributes:
+        reference: backend compared against.
+        inputs: what it ran on, in words.
+        backends: one report for each backend tested.
+        skipped: (backend, reason) of each one that cannot run here.
+    """
+
+    reference: str
+    inputs: str
+    backends: list[BackendReport]
+    skipped: list[tuple[str, str]]
+
+    @property
+    def passed(self) -> bool:
+        """Whether every backend passed every gate."""
+        return all(report.passed for report in self.backends)
+
+    def to_json(self) -> dict[str, Any]:
+        """The report as a JSON object."""
+        return {
+            "hydrant": __version__,
+            "passed": self.passed,
+            "reference": self.reference,
+            "inputs": self.inputs,
+            "backends": [{**asdict(report), "passed": report.passed} for report in self.backends],
+            "skipped": [{"backend": name, "reason": reason} for name, reason in self.skipped],
+        }
+
+
+def verify(
+    bundle: Bundle | str | Path,
+    backend: str = "auto",
+    *,
+    against: str = "torch",
+    data: Any = None,
+    examples: int = 256,
+    seed: int = 0,
+    text_column: str = "text",
+    progress: Callable[[Iterable[Any], int, str], Iterable[Any]] | None = None,
+) -> VerifyReport:
+    """Compare backends with a reference on the same inputs, and judge the differences.
+
+    Polygraphy's Comparator drives the runs. The report is also written to ``reports/verify.json``
+    in the bundle.
+
+    Args:
+        bundle: the bundle, or its path.
+        backend: one to test, or ``"auto"`` for every one that can run here.
+        against: the reference backend.
+        data: real inputs (a path or what ``calib.data.read_examples`` takes); ``None`` for seeded
+            synthetic ones.
+        examples: number of inputs, drawn at random from ``data``.
+        seed: of the draw, or of the synthetic inputs.
+        text_column: column of tabular data.
+        progress: wraps the list of backends under test.
+
+    Raises:
+        BackendError: unknown backend, or nothing to compare with the reference.
+        MissingExtraError: polygraphy or scipy is not installed.
+        InputError: unusable data.
+        BundleError: the bundle is missing, altered or malformed.
+    """
+    require("polygraphy", "verify", "compare backends")
+    require("scipy", "verify", "compute rank correlations")
+    from .polygraphy_runners import compare
+
+    if examples < 1:
+        raise InputError(f"the number of examples is {examples}; expected at least 1")
+    bundle = resolve(bundle)
+    architecture = Architecture.from_json(bundle.read_json(ARCHITECTURE))
+    batches, described = _inputs(bundle, architecture, data, examples, seed, text_column)
+    reference, _ = open_backend(bundle, against)
+    tested, skipped = _candidates(bundle, backend, against)
+    steps = tested if progress is None else progress(tested, len(tested), "verifying backends")
+    reports = []
+    for candidate in steps:
+        tolerances = TOLERANCES[candidate.precision]
+        comparison = compare(reference, candidate, architecture, batches, OUTPUTS)
+        figures = decisions(comparison.reference, comparison.tested, tolerances)
+        differences = {name: asdict(difference) for name, difference in comparison.differences.items()}
+        reports.append(
+            BackendReport(candidate.name, candidate.precision, differences, figures, tolerances, gates(figures, tolerances))
+        )
+        candidate.close()
+    reference.close()
+    report = VerifyReport(reference.name, described, reports, skipped)
+    bundle.add({REPORT: to_json_bytes(report.to_json())})
+    return report
+
+
+def _candidates(bundle: Bundle, backend: str, against: str) -> tuple[list[Backend], list[tuple[str, str]]]:
+    """Backends to test, opened, and those that cannot run here with the reason."""
+    if backend == against:
+        raise BackendError(f"backend {backend} is the reference itself; choose another with --backend or --against")
+    if backend != "auto":
+        return [open_backend(bundle, backend)[0]], []
+    opened, skipped = [], []
+    for name in OPENERS:
+        if name == against:
+            continue
+        try:
+            opened.append(open_backend(bundle, name)[0])
+        except (BackendError, MissingExtraError) as error:
+            skipped.append((name, str(error)))
+    if not opened:
+        reasons = "; ".join(f"{name}: {reason}" for name, reason in skipped)
+        raise BackendError(f"no backend can be compared with {against}: {reasons}")
+    return opened, skipped
+
+
+def _inputs(
+    bundle: Bundle, architecture: Architecture, data: Any, examples: int, seed: int, text_column: str
+) -> tuple[Sequence[dict[str, np.ndarray]], str]:
+    if data is None:
+        return synthetic_batches(architecture, examples, seed), f"{examples} synthetic inputs, seed {seed}"
+    from ..calib.data import read_examples
+
+    folder = bundle.processor()
+    if folder is None:
+        raise InputError(f"bundle {bundle.path} has no processor, so it cannot read {data}; verify on synthetic inputs")
+    found = read_examples(data, bundle.labels, limit=examples, seed=seed, text_column=text_column, need_labels=False)
+    processor = load_processor(folder, architecture)
+    encoded = processor.encode(found.inputs)
+    batches, start = [], 0
+    while start < len(encoded):
+        size = BATCH_SIZES[len(batches) % len(BATCH_SIZES)]
+        batches.append(processor.collate(encoded[start : start + size]))
+        start += size
+    return batches, f"{len(encoded)} inputs of {Path(found.source).name}, seed {seed}"
