@@ -63,7 +63,7 @@ def staged_folder(target: Path, marker: str, force: bool = False) -> Iterator[Pa
     Raises:
         InputError: ``target`` exists and may not be replaced, or its parent cannot be written.
     """
-    _check_replaceable(target, marker, force)
+    check_replaceable(target, marker, force)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         stage = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}.", suffix=".part"))
@@ -84,7 +84,12 @@ def staged_folder(target: Path, marker: str, force: bool = False) -> Iterator[Pa
         raise
 
 
-def _check_replaceable(target: Path, marker: str, force: bool) -> None:
+def check_replaceable(target: Path, marker: str, force: bool) -> None:
+    """Refuse a target folder that exists and may not be replaced; meant to be asked before long work.
+
+    Raises:
+        InputError: as :func:`staged_folder`.
+    """
     if not target.exists() and not target.is_symlink():
         return
     if not target.is_dir() or target.is_symlink():

@@ -44,7 +44,7 @@ def plan_heads(
         model: a transformers classifier, or a path or hub name of one.
         data: labelled calibration data (``calib.data.read_examples``); not needed for ``"random"``.
         members: number of members M.
-        keep: heads kept per layer: a count; a share of the heads (a float below 1); a list with one
+        keep: heads kept per layer: a count; a share of the heads (a float, at most 1); a list with one
             count or share per layer; or a list of M such lists (a list of one entry holds for every
             layer).
         method: ``"taylor"`` keeps the heads of highest Taylor importance; ``"random"`` any.
@@ -165,7 +165,7 @@ def _layer_counts(keep: Any, layers: int, heads: int) -> list[int]:
 def _count(value: Any, heads: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int | float) or not np.isfinite(value):
         raise InputError(f"keep is {cut(value)}; expected a number of heads, or a share of them such as 0.66")
-    if isinstance(value, float) and 0 < value < 1:
+    if isinstance(value, float) and 0 < value <= 1:
         return max(1, round(value * heads))
     if value != int(value) or not 1 <= value <= heads:
         raise InputError(f"keep is {value}; expected 1 to {heads} heads per layer, or a share between 0 and 1")

@@ -68,7 +68,7 @@ class Predictor:
         folder = bundle.processor()
         self._processor = load_processor(folder, architecture) if folder else None
 
-    def predict(self, inputs: Any, *, batch_size: int = BATCH_SIZE) -> Prediction:
+    def predict(self, inputs: Any, *, batch_size: int = BATCH_SIZE, first: int = 0) -> Prediction:
         """Predict a text or image, a sequence of them, or ready tensors.
 
         Args:
@@ -76,6 +76,7 @@ class Predictor:
                 dict of NumPy tensors under the graph's input names (``token_type_ids`` may be left
                 out). Texts longer than the model reads are cut, with a warning in the log.
             batch_size: inputs per run; memory grows with it, not with the number of inputs.
+            first: index by which messages name the first input.
 
         Raises:
             InputError: an input cannot be used; it is named by its index.
@@ -84,10 +85,10 @@ class Predictor:
         if isinstance(inputs, Mapping):
             parts = list(self._predict_tensors(inputs, batch_size))
         else:
-            parts = list(self.stream(_as_sequence(inputs), batch_size=batch_size))
+            parts = list(self.stream(_as_sequence(inputs), batch_size=batch_size, first=first))
         return Prediction.concatenate(parts) if parts else self._nothing()
 
-    def stream(self, inputs: Iterable[Any], *, batch_size: int = BATCH_SIZE) -> Iterator[Prediction]:
+    def stream(self, inputs: Iterable[Any], *, batch_size: int = BATCH_SIZE, first: int = 0) -> Iterator[Prediction]:
         """Predict an iterable of any length, with memory bounded by ``batch_size``.
 
         Yields:
@@ -100,7 +101,7 @@ class Predictor:
             raise InputError(f"batch_size is {batch_size}; expected 1 or more")
         if self._processor is None:
             raise InputError(f"bundle {self._path} has no processor; give ready tensors as a dict, or fuse with a processor")
-        iterator, first = iter(inputs), 0
+        iterator = iter(inputs)
         while window := list(islice(iterator, batch_size * WINDOW_BATCHES)):
             yield self._predict_window(window, first, batch_size)
             first += len(window)

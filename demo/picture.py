@@ -1,0 +1,75 @@
+"""The demo's picture: what the ensemble is sure of, what it is not, and how the scores separate."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import numpy as np
+
+from ..errors import require
+from ..runtime import Prediction
+from .digits import DigitsData
+
+COLUMNS = 8
+CERTAIN, DOUBTFUL, STRANGE = "#1b7f5c", "#c77700", "#b3261e"
+
+
+def draw(data: DigitsData, digits: Prediction, strange: Prediction, labels: list[str]) -> bytes:
+    """PNG bytes: certain digits, doubtful digits, things that are no digits, and the entropies of all."""
+    require("matplotlib", "demo", "draw the picture").use("Agg")
+    from matplotlib import pyplot
+
+    images, truth = data.test
+    by_doubt = np.argsort(digits.predictive_entropy, kind="stable")
+    spread = np.linspace(0, len(data.strange) - 1, COLUMNS).astype(int)  # half of them letters
+    figure = pyplot.figure(figsize=(12, 7.2), dpi=110, facecolor="white")
+    grid = figure.add_gridspec(4, COLUMNS, height_ratios=[1, 1, 1, 1.25], hspace=0.75, wspace=0.12)
+    rows = (
+        ("surest digits", images, digits, by_doubt[:COLUMNS], truth, CERTAIN),
+        ("most doubtful digits", images, digits, by_doubt[::-1][:COLUMNS], truth, DOUBTFUL),
+        ("not digits", data.strange, strange, spread, None, STRANGE),
+    )
+    for row, (title, pictures, prediction, chosen, known, colour) in enumerate(rows):
+        for column, index in enumerate(chosen):
+            axes = figure.add_subplot(grid[row, column])
+            axes.imshow(pictures[index], interpolation="nearest")
+            axes.set_xticks([])
+            axes.set_yticks([])
+            _caption(axes, prediction, int(index), labels, None if known is None else int(known[index]), colour)
+            if column == 0:
+                axes.set_ylabel(title, fontsize=10, color=colour)
+    _histogram(figure.add_subplot(grid[3, :]), digits, strange)
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", bbox_inches="tight", metadata={"Software": "hydrant"})
+    pyplot.close(figure)
+    return buffer.getvalue()
+
+
+def _caption(axes: Any, prediction: Prediction, index: int, labels: list[str], truth: int | None, colour: str) -> None:
+    said = labels[prediction.label[index]]
+    wrong = truth is not None and labels[truth] != said
+    first = f"“{said}”, is {labels[truth]}" if wrong and truth is not None else f"“{said}”"
+    axes.set_title(
+        f"{first} {prediction.confidence[index]:.2f}\nentropy {prediction.predictive_entropy[index]:.2f}, "
+        f"MI {prediction.mutual_information[index]:.2f}",
+        fontsize=7.5,
+        color=STRANGE if wrong else "black",
+    )
+    for spine in axes.spines.values():
+        spine.set_color(colour)
+        spine.set_linewidth(1.6)
+
+
+def _histogram(axes: Any, digits: Prediction, strange: Prediction) -> None:
+    top = float(max(digits.predictive_entropy.max(), strange.predictive_entropy.max()))
+    bins = np.linspace(0, top, 41)
+    for prediction, label, colour in ((digits, "digits", CERTAIN), (strange, "not digits", STRANGE)):
+        weights = np.full(len(prediction), 1 / len(prediction))
+        axes.hist(prediction.predictive_entropy, bins=bins, weights=weights, alpha=0.6, label=label, color=colour)
+    axes.set_xlabel("predictive entropy of the fused ensemble (nats)")
+    axes.set_ylabel("share of images")
+    axes.set_yscale("symlog", linthresh=0.05)
+    axes.set_yticks([0, 0.02, 0.05, 0.2, 1], ["0", "2 %", "5 %", "20 %", "100 %"])
+    axes.legend(frameon=False)
+    axes.spines[["top", "right"]].set_visible(False)

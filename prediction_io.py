@@ -1,0 +1,88 @@
+"""Predictions of arguments and of files, as a table, one JSON object, or JSON lines."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import sys
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from .calib.data import Row, stream_rows
+from .calib.importance import Progress
+from .errors import InputError
+from .files import atomic_file
+from .render import prediction_rows, prediction_text
+from .runtime import Predictor
+
+
+def predict_items(predictor: Predictor, options: argparse.Namespace) -> int:
+    """Predict the inputs given as arguments and print a table, or one JSON object."""
+    prediction = predictor.predict(options.inputs, batch_size=options.batch_size)
+    rows = prediction_rows(prediction, options.inputs, predictor.labels)
+    if options.output:
+        with atomic_file(options.output) as handle:
+            handle.write(_lines(rows))
+    if options.json:
+        print(json.dumps({**_about(predictor), "predictions": rows}, ensure_ascii=False))
+    elif not options.output:
+        print(prediction_text(rows))
+    return 0
+
+
+def predict_file(predictor: Predictor, options: argparse.Namespace, progress: Progress) -> int:
+    """Predict every row of a file or image folder, as JSON lines, with bounded memory.
+
+    With ``--output`` the file appears whole or not at all.
+    """
+    rows = stream_rows(options.input, text_column=options.text_column)
+    results = _predict_rows(predictor, rows, options.batch_size, options.input)
+    count = 0
+    collected: list[dict[str, Any]] = []
+    with contextlib.ExitStack() as stack:
+        handle = stack.enter_context(atomic_file(options.output)) if options.output else None
+        for chunk in progress(results, 0, "predicting"):
+            count += len(chunk)
+            if handle is not None:
+                handle.write(_lines(chunk))
+            elif options.json:
+                collected += chunk
+            else:
+                sys.stdout.write(_lines(chunk).decode())
+                sys.stdout.flush()
+        if count == 0:
+            raise InputError(f"{options.input} holds no rows; expected at least one input")
+    if options.json:
+        found = {"output": str(options.output)} if options.output else {"predictions": collected}
+        print(json.dumps({**_about(predictor), "count": count, **found}, ensure_ascii=False))
+    elif options.output:
+        print(f"wrote {count} predictions to {options.output}")
+    return 0
+
+
+def _predict_rows(
+    predictor: Predictor, rows: Iterator[Row], batch_size: int, source: str
+) -> Iterator[list[dict[str, Any]]]:
+    """Predictions of a stream of rows, some batches at a time, with each row's place in the data."""
+    first = 0
+    while window := list(islice(rows, batch_size * 16)):
+        inputs = [row.input for row in window]
+        try:
+            prediction = predictor.predict(inputs, batch_size=batch_size, first=first)
+        except InputError as error:
+            raise InputError(f"{source}: {error}") from error
+        shown = [item if isinstance(item, str | Path) else row.where for item, row in zip(inputs, window, strict=True)]
+        yield prediction_rows(prediction, shown, predictor.labels, first)
+        first += len(window)
+
+
+def _about(predictor: Predictor) -> dict[str, Any]:
+    skipped = [{"backend": name, "reason": reason} for name, reason in predictor.fallbacks]
+    return {"backend": predictor.backend, "fallbacks": skipped}
+
+
+def _lines(rows: list[dict[str, Any]]) -> bytes:
+    return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode()

@@ -1,0 +1,144 @@
+"""Results as text for a terminal. Nothing here prints or measures."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from .plan import HeadPlan
+from .runtime import Prediction, VerifyReport
+
+
+def table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Columns padded to their widest cell; the first is left-aligned, the others right-aligned."""
+    cells = [list(headers), *map(list, rows)]
+    widths = [max(len(row[column]) for row in cells) for column in range(len(headers))]
+    lines = [
+        "  ".join(cell.ljust(width) if column == 0 else cell.rjust(width) for column, (cell, width) in enumerate(zip(row, widths, strict=True)))
+        for row in cells
+    ]
+    return "\n".join([lines[0], "  ".join("─" * width for width in widths), *lines[1:]])
+
+
+def plan_text(plan: HeadPlan) -> str:
+    """Kept heads per layer and how alike the members are."""
+    counts = plan.head_counts()
+    headers = ["layer", *(f"member {member}" for member in range(len(plan.members))), "overlap"]
+    overlap = plan.overlap()
+    rows = []
+    for layer in range(plan.layers):
+        shared = f"{overlap['per_layer'][layer]:.2f}" if overlap["per_layer"] else "–"
+        rows.append([str(layer), *(_heads(member[layer]) for member in plan.members), shared])
+    kept = sum(map(sum, counts)) / (len(counts) * plan.layers * plan.heads)
+    lines = [table(headers, rows), f"{len(counts)} members keep {kept:.0%} of {plan.layers} × {plan.heads} heads"]
+    if overlap["mean"] is not None:
+        lines[-1] += f"; mean overlap of two members {overlap['mean']:.2f} (1 = the same heads)"
+    if overlap["identical"]:
+        pairs = ", ".join(f"{a} and {b}" for a, b in overlap["identical"])
+        lines.append(f"members {pairs} are identical and cannot disagree; keep fewer heads or raise --noise")
+    return "\n".join(lines)
+
+
+def prediction_rows(prediction: Prediction, inputs: Sequence[Any], labels: Sequence[str], first: int = 0) -> list[dict[str, Any]]:
+    """One JSON object for each input."""
+    rows = []
+    for index, item in enumerate(inputs):
+        row: dict[str, Any] = {"index": first + index, "input": item if isinstance(item, str) else str(item)}
+        row["label"] = labels[prediction.label[index]]
+        for name in ("confidence", "predictive_entropy", "expected_entropy", "mutual_information", "disagreement"):
+            row[name] = round(float(getattr(prediction, name)[index]), 7)
+        row["abstain"] = None if prediction.abstain is None else bool(prediction.abstain[index])
+        rows.append(row)
+    return rows
+
+
+def prediction_text(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Label, confidence and the uncertainties of each input."""
+    headers = ["input", "label", "confidence", "predictive\u00a0entropy", "expected\u00a0entropy", "mutual\u00a0information", "disagreement"]
+    body = [
+        [
+            _short(str(row["input"]), 46),
+            _short(row["label"], 24),
+            f"{row['confidence']:.3f}",
+            f"{row['predictive_entropy']:.3f}",
+            f"{row['expected_entropy']:.3f}",
+            f"{row['mutual_information']:.4f}",
+            f"{row['disagreement']:.2f}",
+        ]
+        for row in rows
+    ]
+    return table([header.replace("\u00a0", " ") for header in headers], body)
+
+
+def verify_text(report: VerifyReport) -> str:
+    """Differences of every output, every gate with its limit, and the verdict."""
+    parts = []
+    for backend in report.backends:
+        parts.append(f"{backend.backend} ({backend.precision}) against {report.reference}, {report.inputs}")
+        rows = [
+            [name, f"{values['max_abs']:.2e}", f"{values['mean_abs']:.2e}", f"{values['max_rel']:.2e}"]
+            for name, values in backend.outputs.items()
+        ]
+        parts.append(table(["output", "max abs", "mean abs", "max rel"], rows))
+        rows = [[gate.name, f"{gate.value:.6g}", f"{gate.limit:g}", "ok" if gate.passed else "FAILED"] for gate in backend.gates]
+        parts.append(table(["gate", "measured", "limit", ""], rows))
+        unranked = [name for name, value in backend.decisions.spearman.items() if value is None]
+        if unranked:
+            parts.append(f"not ranked, since they hardly vary here: {', '.join(unranked)}")
+    parts.extend(f"skipped {name}: {reason}" for name, reason in report.skipped)
+    parts.append("verified: every gate holds" if report.passed else "NOT verified: a gate failed")
+    return "\n\n".join(parts)
+
+
+def inspect_text(facts: Mapping[str, Any]) -> str:
+    """What is in a bundle, in one screen; ``facts`` as the command line gathers them."""
+    heads = ", ".join(f"{low}" if low == high else f"{low}–{high}" for low, high in facts["heads_kept"])
+    lines = [
+        f"bundle        {facts['path']}",
+        f"family        {facts['family']}: {facts['layers']} layers of {facts['heads']} heads, width {facts['width']}",
+        f"members       {facts['members']} ({facts['method']}), heads kept per layer {heads}"
+        + ("" if facts["overlap"] is None else f", overlap {facts['overlap']:.2f}"),
+        f"weights       {facts['parameters']:,} parameters; separate parts: {', '.join(facts['separate']) or 'none'}",
+        f"labels        {len(facts['labels'])}: {_short(', '.join(facts['labels']), 90)}",
+        f"temperature   {facts['temperature']:g}",
+        f"processor     {facts['processor'] or 'none: takes tensors only'}",
+    ]
+    lines += [f"graph         {name}: {graph}" for name, graph in facts["graphs"].items()] or [
+        "graph         none; make one with `hydrant export`"
+    ]
+    lines.append(f"verified      {facts['verified']}")
+    rows = [[name, _size(entry["bytes"]), entry["sha256"][:12], entry["state"]] for name, entry in facts["files"].items()]
+    return "\n".join(lines) + "\n\n" + table(["file", "size", "sha-256", "state"], rows)
+
+
+def demo_text(facts: Mapping[str, Any]) -> str:
+    """The demo's closing table and where its picture is."""
+    rows = [
+        [
+            row["name"],
+            f"{row['accuracy']:.3f}",
+            f"{row['nll']:.3f}",
+            f"{row['ece']:.3f}",
+            f"{row['ood_auroc']:.3f}",
+            f"{row['latency_ratio']:.2f}×",
+        ]
+        for row in facts["rows"]
+    ]
+    headers = ["handwritten digits", "accuracy", "NLL", "ECE", "OOD AUROC", "latency"]
+    return f"\n{table(headers, rows)}\n\npicture  {facts['picture']}\nbundle   {facts['folder']}/bundle"
+
+
+def _heads(kept: Sequence[int]) -> str:
+    return " ".join(map(str, kept))
+
+
+def _short(text: str, limit: int) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= limit else line[: limit - 1] + "…"
+
+
+def _size(count: int) -> str:
+    for unit, scale in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
+        if count >= scale:
+            return f"{count / scale:.1f} {unit}"
+    return f"{count} B"

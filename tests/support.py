@@ -1,0 +1,94 @@
+"""What tests build on: tiny random models of every family, inputs, plans, and the command line."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import transformers
+from hydrant import HeadPlan
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+FAMILIES = ("bert", "roberta", "distilbert", "vit", "deit")
+TEXT_FAMILIES = FAMILIES[:3]
+LAYERS, HEADS, CLASSES, VOCABULARY = 3, 4, 5, 99
+
+WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"hello world transfer money weather today what is the".split()]
+
+
+def make_model(family: str, seed: int = 0, **settings: Any) -> torch.nn.Module:
+    """A tiny classifier of a family, with random weights large enough for heads to matter."""
+    text = {"vocab_size": VOCABULARY, "max_position_embeddings": 40, "num_labels": CLASSES}
+    shape = {"hidden_size": 32, "num_hidden_layers": LAYERS, "num_attention_heads": HEADS, "intermediate_size": 48}
+    image = {"image_size": 12, "patch_size": 4, "num_labels": CLASSES}
+    slim = {"dim": 32, "n_layers": LAYERS, "n_heads": HEADS, "hidden_dim": 48}
+    makers: dict[str, Callable[[], torch.nn.Module]] = {
+        "bert": lambda: transformers.BertForSequenceClassification(transformers.BertConfig(**{**text, **shape, **settings})),
+        "roberta": lambda: transformers.RobertaForSequenceClassification(
+            transformers.RobertaConfig(**{**text, **shape, "type_vocab_size": 1, "pad_token_id": 1, **settings})
+        ),
+        "distilbert": lambda: transformers.DistilBertForSequenceClassification(
+            transformers.DistilBertConfig(**{**text, **slim, **settings})
+        ),
+        "vit": lambda: transformers.ViTForImageClassification(transformers.ViTConfig(**{**shape, **image, **settings})),
+        "deit": lambda: transformers.DeiTForImageClassification(transformers.DeiTConfig(**{**shape, **image, **settings})),
+    }
+    torch.manual_seed(seed)
+    model = makers[family]()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            centre = 1.0 if name.lower().endswith("norm.weight") or "layernorm" in name and name.endswith("weight") else 0.0
+            parameter.normal_(centre, 0.3)
+    return model.eval()
+
+
+def random_plan(family: str, members: int, seed: int = 0) -> HeadPlan:
+    """A plan with unequal head counts between members and layers."""
+    rng = np.random.default_rng(seed)
+    keep = tuple(
+        tuple(tuple(sorted(rng.choice(HEADS, rng.integers(1, HEADS + 1), replace=False).tolist())) for _ in range(LAYERS))
+        for _ in range(members)
+    )
+    return HeadPlan(family, LAYERS, HEADS, keep, "random")
+
+
+def make_inputs(family: str, batch: int = 4, seed: int = 0, padded: bool = True) -> dict[str, torch.Tensor]:
+    """Inputs of a tiny model; text with rows of different lengths when padded."""
+    rng = np.random.default_rng(seed)
+    if family in ("vit", "deit"):
+        return {"pixel_values": torch.from_numpy(rng.standard_normal((batch, 3, 12, 12)).astype(np.float32))}
+    tokens = 9
+    ids = torch.from_numpy(rng.integers(5, VOCABULARY, (batch, tokens)))
+    mask = torch.ones_like(ids)
+    if padded:
+        for row, length in enumerate(rng.integers(2, tokens + 1, batch)):
+            mask[row, length:] = 0
+        mask[0] = 1
+        ids[mask == 0] = 1 if family == "roberta" else 0
+    inputs = {"input_ids": ids, "attention_mask": mask}
+    if family == "bert":
+        inputs["token_type_ids"] = torch.from_numpy(rng.integers(0, 2, (batch, tokens))) * mask
+    return inputs
+
+
+def make_tokenizer(folder: Path) -> Any:
+    """A small WordPiece tokenizer."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "vocab.txt").write_text("\n".join(WORDS) + "\n")
+    return transformers.BertTokenizer(vocab=str(folder / "vocab.txt"), model_max_length=40)
+
+
+def run_cli(*arguments: object, timeout: float = 300, **options: Any) -> subprocess.CompletedProcess[str]:
+    """The command line in a subprocess, outside the checkout."""
+    command = [sys.executable, "-m", "hydrant.cli", *map(str, arguments)]
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "COLUMNS": "120"}
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=timeout, env=environment, cwd=options.pop("cwd", "/"), **options
+    )

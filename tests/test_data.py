@@ -1,0 +1,472 @@
+from __future__ import annotations
+
+import json
+import pickle
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import datasets
+import numpy as np
+import pyarrow
+import pyarrow.parquet
+import pytest
+from hydrant.calib.data import Examples, label_index, read_examples, stream_rows
+from hydrant.errors import InputError
+from PIL import Image
+
+LABELS = ["apple", "pear", "plum"]
+ROWS = [
+    ("hello, world", "plum"),
+    ("NA", "apple"),
+    ("null", "pear"),
+    ("007", "apple"),
+    ('she said "no"', "plum"),
+    ("two\nlines", "pear"),
+    (" spaced ", "apple"),
+    ("1e5", "plum"),
+    ("True", "apple"),
+    ("grüße 🙂", "pear"),
+    ("2026-01-02T03:04:05Z", "plum"),
+]
+TEXTS, NAMES = [text for text, _ in ROWS], [name for _, name in ROWS]
+INDICES = [LABELS.index(name) for name in NAMES]
+
+
+def quoted(value: str) -> str:
+    return '"' + value.replace('"', '""') + '"'
+
+
+def write_csv(path: Path, separator: str = ",") -> None:
+    lines = [f"text{separator}label", *(f"{quoted(text)}{separator}{name}" for text, name in ROWS)]
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def write_jsonl(path: Path) -> None:
+    lines = [json.dumps({"text": text, "label": name}, ensure_ascii=False) for text, name in ROWS]
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def write_parquet(path: Path) -> None:
+    pyarrow.parquet.write_table(pyarrow.table({"text": TEXTS, "label": NAMES}), path)
+
+
+def write_npz(path: Path) -> None:
+    np.savez(path, x=np.array(TEXTS), y=np.array(NAMES))
+
+
+def write_images(folder: Path, classes: tuple[str, ...] = ("apple", "pear"), each: int = 2) -> None:
+    for index, name in enumerate(classes):
+        (folder / name).mkdir(parents=True)
+        for number in range(each):
+            pixels = np.full((5, 7, 3), 40 * index + number, np.uint8)
+            Image.fromarray(pixels).save(folder / name / f"{number}.png")
+
+
+def classes_of(examples: Examples) -> list[int]:
+    assert examples.labels is not None
+    assert examples.labels.dtype == np.int64
+    return examples.labels.tolist()
+
+
+# Readers
+
+
+@pytest.mark.parametrize(
+    ("name", "write"),
+    [
+        ("data.csv", write_csv),
+        ("data.CSV", write_csv),
+        ("data.tsv", lambda path: write_csv(path, "\t")),
+        ("data.jsonl", write_jsonl),
+        ("data.parquet", write_parquet),
+        ("data.npz", write_npz),
+        ("with space, [v1] & more*.csv", write_csv),
+    ],
+)
+def test_file_is_read_word_for_word(name: str, write: Callable[[Path], None], tmp_path: Path) -> None:
+    path = tmp_path / name
+    write(path)
+    examples = read_examples(path, LABELS)
+    assert list(examples.inputs) == TEXTS
+    assert classes_of(examples) == INDICES
+    assert len(examples) == len(ROWS)
+    assert examples.source == str(path)
+    assert [row.input for row in stream_rows(str(path))] == TEXTS
+
+
+def test_only_the_named_file_is_read(tmp_path: Path) -> None:
+    for number in (1, 2):
+        (tmp_path / f"data{number}.csv").write_text(f"text,label\nrow {number},apple\n")
+    (tmp_path / "data[12].csv").write_text("text,label\nbracketed,apple\n")
+    assert list(read_examples(tmp_path / "data[12].csv", LABELS).inputs) == ["bracketed"]
+
+
+def test_byte_order_mark_and_windows_line_ends(tmp_path: Path) -> None:
+    path = tmp_path / "data.csv"
+    path.write_bytes("text,label\r\ngrün,pear\r\nrot,apple\r\n".encode("utf-8-sig"))
+    examples = read_examples(path, LABELS)
+    assert list(examples.inputs) == ["grün", "rot"]
+    assert classes_of(examples) == [1, 0]
+
+
+def test_other_columns_by_name(tmp_path: Path) -> None:
+    path = tmp_path / "data.csv"
+    path.write_text("id,intent,utterance\n1,pear,hi\n2,plum,ho\n")
+    examples = read_examples(path, LABELS, text_column="utterance", label_column="intent")
+    assert list(examples.inputs) == ["hi", "ho"]
+    assert classes_of(examples) == [1, 2]
+
+
+def test_json_lines_text_that_looks_like_a_time_stays_text(tmp_path: Path) -> None:
+    path = tmp_path / "data.jsonl"
+    path.write_text('{"text": "2026-01-02T03:04:05Z", "label": 2}\n{"text": "2025-01-02T00:00:00+02:00", "label": 0}\n')
+    examples = read_examples(path, LABELS)
+    assert list(examples.inputs) == ["2026-01-02T03:04:05Z", "2025-01-02T00:00:00+02:00"]
+    assert classes_of(examples) == [2, 0]
+
+
+def test_image_folder(tmp_path: Path) -> None:
+    write_images(tmp_path / "images")
+    examples = read_examples(tmp_path / "images", LABELS)
+    assert [Path(path).relative_to(tmp_path / "images").as_posix() for path in examples.inputs] == [
+        "apple/0.png",
+        "apple/1.png",
+        "pear/0.png",
+        "pear/1.png",
+    ]
+    assert classes_of(examples) == [0, 0, 1, 1]
+    assert [row.label for row in stream_rows(tmp_path / "images")] == ["apple", "apple", "pear", "pear"]
+
+
+def test_image_folder_with_brackets_in_its_name(tmp_path: Path) -> None:
+    write_images(tmp_path / "images [v1]")
+    assert classes_of(read_examples(tmp_path / "images [v1]", LABELS)) == [0, 0, 1, 1]
+
+
+def test_image_folder_of_one_class(tmp_path: Path) -> None:
+    write_images(tmp_path / "images", ("pear",))
+    assert classes_of(read_examples(tmp_path / "images", LABELS)) == [1, 1]
+
+
+@pytest.mark.parametrize("classes", [("car", "train"), ("test", "other"), ("train", "test")])
+def test_class_named_like_a_split_is_a_class(classes: tuple[str, ...], tmp_path: Path) -> None:
+    write_images(tmp_path / "images", classes)
+    examples = read_examples(tmp_path / "images", classes)
+    assert Counter(classes_of(examples)) == {0: 2, 1: 2}
+
+
+def test_image_folder_skips_files_that_are_no_images(tmp_path: Path) -> None:
+    write_images(tmp_path / "images")
+    (tmp_path / "images" / "apple" / "notes.txt").write_text("not an image")
+    assert len(read_examples(tmp_path / "images", LABELS)) == 4
+
+
+def test_npz_images_with_indices(tmp_path: Path) -> None:
+    images = np.arange(2 * 4 * 5 * 3, dtype=np.uint8).reshape(2, 4, 5, 3)
+    np.savez(tmp_path / "data.npz", x=images, y=np.array([2, 0]))
+    examples = read_examples(tmp_path / "data.npz", LABELS)
+    assert all(np.array_equal(found, image) for found, image in zip(examples.inputs, images, strict=True))
+    assert classes_of(examples) == [2, 0]
+
+
+def test_dataset_of_texts() -> None:
+    dataset = datasets.Dataset.from_dict({"text": TEXTS, "label": NAMES})
+    examples = read_examples(dataset, LABELS)
+    assert list(examples.inputs) == TEXTS
+    assert classes_of(examples) == INDICES
+    assert "text, label" in examples.source
+
+
+def test_dataset_of_images() -> None:
+    pictures = [Image.new("RGB", (4, 4), color) for color in ("red", "blue")]
+    dataset = datasets.Dataset.from_dict({"image": pictures, "label": [0, 2]}).cast_column("image", datasets.Image())
+    examples = read_examples(dataset, LABELS)
+    assert [picture.size for picture in examples.inputs] == [(4, 4), (4, 4)]
+    assert classes_of(examples) == [0, 2]
+
+
+def test_class_names_of_a_dataset_are_matched_by_name() -> None:
+    features = datasets.Features({"text": datasets.Value("string"), "label": datasets.ClassLabel(names=LABELS[::-1])})
+    dataset = datasets.Dataset.from_dict({"text": ["a", "b"], "label": ["plum", "apple"]}, features=features)
+    assert dataset["label"][:] == [0, 2]
+    assert classes_of(read_examples(dataset, LABELS)) == [2, 0]
+
+
+@pytest.mark.parametrize("labels", [["plum", "apple"], [2, 0], np.array([2, 0]), ("2", "0"), np.array(["plum", "0"])])
+def test_pair_in_memory(labels: Any) -> None:
+    examples = read_examples((["a", "b"], labels), LABELS)
+    assert list(examples.inputs) == ["a", "b"]
+    assert classes_of(examples) == [2, 0]
+    assert classes_of(read_examples(examples, LABELS)) == [2, 0]
+
+
+def test_labels_may_be_absent_when_not_needed(tmp_path: Path) -> None:
+    path = tmp_path / "data.csv"
+    path.write_text("text\nhello\n")
+    assert read_examples(path, LABELS, need_labels=False).labels is None
+    assert read_examples((["a"], None), LABELS, need_labels=False).labels is None
+
+
+# Labels
+
+
+@pytest.mark.parametrize(
+    ("label", "labels", "index"),
+    [
+        ("pear", LABELS, 1),
+        (2, LABELS, 2),
+        (np.int32(2), LABELS, 2),
+        ("2", LABELS, 2),
+        ("10", ["10", "20"], 0),
+        ("1", ["1", "0"], 0),
+        (1, ["1", "0"], 0),
+    ],
+)
+def test_label_by_name_then_by_index(label: Any, labels: list[str], index: int) -> None:
+    assert label_index(label, labels, "row 1") == index
+
+
+@pytest.mark.parametrize("label", ["Pear", "peach", "3", "-1", -1, 3, 1.0, "1.0", "²", "", None])
+def test_unknown_label_is_refused(label: Any) -> None:
+    with pytest.raises(InputError, match=r"at row 7 is not a class of the model; its 3 classes are apple, pear, plum"):
+        label_index(label, LABELS, "row 7")
+
+
+def test_unknown_label_names_its_row(tmp_path: Path) -> None:
+    path = tmp_path / "data.csv"
+    path.write_text("text,label\na,pear\nb,peach\n")
+    with pytest.raises(InputError, match=r"label 'peach' at .*data\.csv, row 2 is not a class"):
+        read_examples(path, LABELS)
+
+
+def test_many_classes_are_shortened_in_the_message() -> None:
+    with pytest.raises(InputError, match=r"its 90 classes are c0, c1, c2, c3, c4, … \(90 in all\)"):
+        label_index("x", [f"c{i}" for i in range(90)], "row 1")
+
+
+@pytest.mark.parametrize("content", ["text\nhello\n", "text,label\nhello,\n", "text,label\nhello\n"])
+def test_missing_label_is_refused(content: str, tmp_path: Path) -> None:
+    path = tmp_path / "data.csv"
+    path.write_text(content)
+    with pytest.raises(InputError, match=r"has no label at .*row 1; expected a column 'label'"):
+        read_examples(path, LABELS)
+
+
+# What cannot be read
+
+
+@pytest.mark.parametrize("name", ["data.csv", "data.tsv", "data.jsonl", "data.json", "data.parquet"])
+def test_empty_file(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_bytes(b"")
+    with pytest.raises(InputError, match=rf"{name} is empty; expected"):
+        read_examples(tmp_path / name, LABELS)
+
+
+@pytest.mark.parametrize("name", ["data.csv", "data.tsv"])
+def test_header_only(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text("text,label\n".replace(",", "\t" if name.endswith("tsv") else ","))
+    with pytest.raises(InputError, match="holds no rows; expected at least one example"):
+        read_examples(tmp_path / name, LABELS)
+
+
+@pytest.mark.parametrize("content", ["sentence,label\nhi,pear\n", "sentence,label\n"])
+def test_missing_text_column_is_named(content: str, tmp_path: Path) -> None:
+    (tmp_path / "data.csv").write_text(content)
+    with pytest.raises(InputError, match=r"has the columns sentence, label; expected 'text'|holds no rows"):
+        read_examples(tmp_path / "data.csv", LABELS)
+
+
+def test_missing_text_column_of_other_forms(tmp_path: Path) -> None:
+    (tmp_path / "data.jsonl").write_text('{"sentence": "hi", "label": 1}\n')
+    with pytest.raises(InputError, match=r"has the columns sentence, label; expected 'text' \(choose with --text-column\)"):
+        read_examples(tmp_path / "data.jsonl", LABELS)
+    with pytest.raises(InputError, match="dataset has the columns sentence; expected 'text' or 'image'"):
+        read_examples(datasets.Dataset.from_dict({"sentence": ["hi"]}), LABELS)
+
+
+def test_row_without_text_is_named(tmp_path: Path) -> None:
+    (tmp_path / "data.jsonl").write_text('{"text": "hi", "label": "pear"}\n{"text": null, "label": "pear"}\n')
+    with pytest.raises(InputError, match=r"data\.jsonl, row 2 has no text; expected a text"):
+        read_examples(tmp_path / "data.jsonl", LABELS)
+
+
+def test_repeated_column_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "data.csv").write_text("text,text,label\na,b,pear\n")
+    with pytest.raises(InputError, match="has the columns text, text, label; expected every name once"):
+        read_examples(tmp_path / "data.csv", LABELS)
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["text,label\nhello, world,pear\n", "text,label\nhello,pear\nhello, world,pear\n", "text,label\na,b,c,pear\n"],
+)
+def test_unquoted_comma_is_refused(content: str, tmp_path: Path) -> None:
+    (tmp_path / "data.csv").write_text(content)
+    with pytest.raises(InputError):
+        read_examples(tmp_path / "data.csv", LABELS, need_labels=False)
+
+
+def test_text_that_is_not_utf8(tmp_path: Path) -> None:
+    (tmp_path / "data.csv").write_bytes(b"text,label\ngr\xfcn,pear\n")
+    with pytest.raises(InputError, match=r"cannot read data .*data\.csv"):
+        read_examples(tmp_path / "data.csv", LABELS)
+
+
+@pytest.mark.parametrize("name", ["data.txt", "data.xlsx", "data", "data.csv.bak"])
+def test_unknown_ending(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text("text,label\n")
+    with pytest.raises(InputError, match=r"has the unknown ending '.*'; expected \.csv, \.tsv, \.jsonl"):
+        read_examples(tmp_path / name, LABELS)
+
+
+def test_nonexistent_path(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"data .*none\.csv does not exist; expected"):
+        read_examples(tmp_path / "none.csv", LABELS)
+
+
+@pytest.mark.parametrize("content", [b"PAR1 broken", b"not parquet at all"])
+def test_corrupt_parquet(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "data.parquet").write_bytes(content)
+    with pytest.raises(InputError, match=r"cannot read data .*data\.parquet"):
+        read_examples(tmp_path / "data.parquet", LABELS)
+
+
+def test_truncated_parquet(tmp_path: Path) -> None:
+    write_parquet(tmp_path / "data.parquet")
+    content = (tmp_path / "data.parquet").read_bytes()
+    (tmp_path / "data.parquet").write_bytes(content[: len(content) // 2])
+    with pytest.raises(InputError, match=r"cannot read data .*data\.parquet"):
+        read_examples(tmp_path / "data.parquet", LABELS)
+
+
+def test_corrupt_json_lines(tmp_path: Path) -> None:
+    (tmp_path / "data.jsonl").write_text('{"text": "hi", "label": 1}\n{"text": \n')
+    with pytest.raises(InputError, match=r"cannot read data .*data\.jsonl"):
+        read_examples(tmp_path / "data.jsonl", LABELS)
+
+
+def npz_bytes(path: Path, compressed: bool = False) -> bytes:
+    (np.savez_compressed if compressed else np.savez)(path, x=np.array(TEXTS * 50), y=np.array(NAMES * 50))
+    return path.read_bytes()
+
+
+def broken_npz(kind: str, path: Path) -> bytes:
+    whole = npz_bytes(path, compressed=kind == "flipped deflate")
+    if kind == "truncated":
+        return whole[: len(whole) // 2]
+    if kind == "text":
+        return b"not an archive"
+    if kind == "empty":
+        return b""
+    if kind == "pickle":
+        return pickle.dumps({"x": [1], "y": [0]})
+    if kind == "npy":
+        np.save(path.with_suffix(".npy"), np.arange(3))
+        return path.with_suffix(".npy").read_bytes()
+    middle = 120
+    return whole[:middle] + bytes(byte ^ 0xFF for byte in whole[middle : middle + 40]) + whole[middle + 40 :]
+
+
+@pytest.mark.parametrize("kind", ["truncated", "text", "empty", "pickle", "npy", "flipped", "flipped deflate"])
+def test_corrupt_npz(kind: str, tmp_path: Path) -> None:
+    path = tmp_path / "data.npz"
+    path.write_bytes(broken_npz(kind, path))
+    with pytest.raises(InputError, match=r"cannot read .*data\.npz.*expected a \.npz file with the arrays x and y"):
+        read_examples(path, LABELS)
+
+
+class Trap:
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (pytest.fail, ("pickled code ran",))
+
+
+@pytest.mark.parametrize("content", [["a", None], [Trap()]], ids=["objects", "code"])
+def test_pickled_npz_is_refused(content: list[Any], tmp_path: Path) -> None:
+    np.savez(tmp_path / "data.npz", x=np.array(content, dtype=object), y=np.arange(len(content)))
+    with pytest.raises(InputError, match=r"cannot read .*data\.npz.*allow_pickle=False"):
+        read_examples(tmp_path / "data.npz", LABELS)
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        ({"images": np.zeros((2, 4, 4), np.uint8), "y": np.zeros(2, int)}, "has the arrays images, y; expected x and y"),
+        ({"x": np.zeros((2, 4, 4), np.uint8), "y": np.zeros(3, int)}, "has 2 inputs in x and 3 labels in y"),
+        ({"x": np.zeros((0, 4, 4), np.uint8), "y": np.zeros(0, int)}, "holds no rows"),
+        ({"x": np.uint8(3), "y": np.zeros(1, int)}, "x"),
+        ({"x": np.zeros((2, 4, 4), np.uint8), "y": np.int64(1)}, "y"),
+        ({"x": np.zeros((2, 4, 4), np.uint8), "y": np.zeros((2, 3), int)}, "y"),
+    ],
+    ids=["names", "lengths", "none", "scalar x", "scalar y", "one-hot y"],
+)
+def test_npz_of_the_wrong_shape(arrays: dict[str, Any], message: str, tmp_path: Path) -> None:
+    np.savez(tmp_path / "data.npz", **arrays)
+    with pytest.raises(InputError, match=message):
+        read_examples(tmp_path / "data.npz", LABELS)
+
+
+def test_folder_without_images(tmp_path: Path) -> None:
+    (tmp_path / "images" / "apple").mkdir(parents=True)
+    with pytest.raises(InputError, match="images"):
+        read_examples(tmp_path / "images", LABELS)
+
+
+def test_images_without_class_folders_have_no_label(tmp_path: Path) -> None:
+    write_images(tmp_path, ("images",))
+    assert read_examples(tmp_path / "images", LABELS, need_labels=False).labels is None
+    with pytest.raises(InputError, match="has no label at"):
+        read_examples(tmp_path / "images", LABELS)
+
+
+def test_unusable_objects() -> None:
+    with pytest.raises(InputError, match=r"data is a int; expected a path .*a datasets\.Dataset or a pair"):
+        read_examples(3, LABELS)
+    with pytest.raises(InputError, match="data has 2 inputs and 1 labels; expected one label for each input"):
+        read_examples((["a", "b"], [0]), LABELS)
+    with pytest.raises(InputError, match="holds no rows"):
+        read_examples(([], []), LABELS)
+    with pytest.raises(InputError, match="dataset has the columns train"):
+        read_examples(datasets.DatasetDict(train=datasets.Dataset.from_dict({"text": ["a"]})), LABELS)
+
+
+# Sampling
+
+
+def numbered(count: int) -> tuple[list[str], list[int]]:
+    return [str(i) for i in range(count)], [i % 3 for i in range(count)]
+
+
+def test_sample_is_in_order_without_repeats_and_keeps_labels() -> None:
+    examples = read_examples(numbered(50), LABELS, limit=20, seed=1)
+    drawn = [int(text) for text in examples.inputs]
+    assert len(drawn) == len(set(drawn)) == 20
+    assert drawn == sorted(drawn)
+    assert classes_of(examples) == [i % 3 for i in drawn]
+
+
+def test_sample_is_deterministic_for_a_seed() -> None:
+    first, again, other = (read_examples(numbered(50), LABELS, limit=20, seed=seed).inputs for seed in (1, 1, 2))
+    assert first == again
+    assert first != other
+
+
+@pytest.mark.parametrize("limit", [5, 6, None])
+def test_limit_beyond_the_data_keeps_everything(limit: int | None) -> None:
+    assert list(read_examples(numbered(5), LABELS, limit=limit).inputs) == list("01234")
+
+
+@pytest.mark.parametrize("limit", [0, -1])
+def test_limit_below_one_is_refused(limit: int) -> None:
+    with pytest.raises(InputError, match=f"the number of examples is {limit}; expected at least 1"):
+        read_examples(numbered(5), LABELS, limit=limit)
+
+
+def test_sample_is_uniform() -> None:
+    draws = 2000
+    seen = Counter(
+        text for seed in range(draws) for text in read_examples(numbered(10), LABELS, limit=4, seed=seed).inputs
+    )
+    # each of 10 is drawn with probability 0.4: standard deviation 0.011, and 0.055 is five of them
+    assert all(abs(seen[str(i)] / draws - 0.4) < 0.055 for i in range(10))

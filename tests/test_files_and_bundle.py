@@ -1,0 +1,446 @@
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hydrant import Bundle, HeadPlan
+from hydrant.bundle import new_bundle, resolve, to_json_bytes
+from hydrant.errors import BundleError, HydrantError, InputError, PlanError
+from hydrant.files import atomic_file, sha256_of, staged_folder, write_atomically
+
+ABORTS = [ValueError, KeyboardInterrupt, SystemExit]
+MARKER = "marker.json"
+MANIFEST = {"hydrant": "0", "family": "bert", "members": 2, "labels": ["no", "yes"]}
+
+
+class Stopped(Exception):
+    pass
+
+
+def tree(folder: Path) -> dict[str, bytes | None]:
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes() if path.is_file() else None
+        for path in sorted(folder.rglob("*"))
+    }
+
+
+def make_bundle(target: Path, force: bool = False, **manifest: Any) -> Bundle:
+    with new_bundle(target, {**MANIFEST, **manifest}, force=force) as folder:
+        (folder / "plan.json").write_bytes(to_json_bytes(HeadPlan.all_heads("bert", 2, 4, 2).to_json()))
+        (folder / "calibration.json").write_bytes(to_json_bytes({"temperature": 1.5}))
+        (folder / "processor").mkdir()
+        (folder / "processor" / "tokenizer.json").write_bytes(b"{}")
+    return Bundle.open(target)
+
+
+def edit_manifest(folder: Path, edit: Callable[[dict[str, Any]], Any]) -> None:
+    file = folder / "hydrant.json"
+    manifest = json.loads(file.read_bytes())
+    replaced = edit(manifest)
+    file.write_bytes(to_json_bytes(manifest if replaced is None else replaced))
+
+
+def put(bundle: Bundle, name: str, data: bytes) -> Bundle:
+    """Replace a file and its manifest entry."""
+    return bundle.add({name: data})
+
+
+# Files
+
+
+def test_atomic_file_writes_and_replaces(tmp_path: Path) -> None:
+    path = tmp_path / "a.bin"
+    write_atomically(path, b"one")
+    with atomic_file(path) as handle:
+        handle.write(b"two")
+        handle.flush()
+        assert path.read_bytes() == b"one"
+    assert tree(tmp_path) == {"a.bin": b"two"}
+
+
+def test_atomic_file_has_ordinary_permissions(tmp_path: Path) -> None:
+    write_atomically(tmp_path / "a", b"")
+    (tmp_path / "b").write_bytes(b"")
+    assert (tmp_path / "a").stat().st_mode == (tmp_path / "b").stat().st_mode
+
+
+@pytest.mark.parametrize("abort", ABORTS)
+@pytest.mark.parametrize("existing", [None, b"old"])
+def test_atomic_file_leaves_nothing_behind_when_interrupted(
+    abort: type[BaseException], existing: bytes | None, tmp_path: Path
+) -> None:
+    path = tmp_path / "a.bin"
+    if existing is not None:
+        path.write_bytes(existing)
+    with pytest.raises(abort), atomic_file(path) as handle:
+        handle.write(b"half")
+        raise abort
+    assert tree(tmp_path) == ({} if existing is None else {"a.bin": existing})
+
+
+def test_atomic_file_names_the_path_it_cannot_write(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"cannot write .*a\.bin: No such file"):
+        write_atomically(tmp_path / "absent" / "a.bin", b"")
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(InputError, match="cannot write .*folder: Is a directory"):
+        write_atomically(tmp_path / "folder", b"")
+    assert tree(tmp_path) == {"folder": None}
+
+
+def test_digest_is_sha256_of_the_bytes(tmp_path: Path) -> None:
+    data = bytes(range(256)) * 5000
+    (tmp_path / "a").write_bytes(data)
+    assert sha256_of(tmp_path / "a") == hashlib.sha256(data).hexdigest()
+
+
+def test_staged_folder_appears_whole(tmp_path: Path) -> None:
+    target = tmp_path / "deep" / "out"
+    with staged_folder(target, MARKER) as stage:
+        (stage / MARKER).write_bytes(b"new")
+        assert not target.exists()
+        assert stage.parent == target.parent
+    (tmp_path / "deep" / "plain").mkdir()
+    assert tree(tmp_path) == {"deep": None, "deep/out": None, f"deep/out/{MARKER}": b"new", "deep/plain": None}
+    assert target.stat().st_mode == (tmp_path / "deep" / "plain").stat().st_mode
+
+
+@pytest.mark.parametrize("abort", ABORTS)
+@pytest.mark.parametrize("existing", [False, True])
+def test_staged_folder_leaves_nothing_behind_when_interrupted(
+    abort: type[BaseException], existing: bool, tmp_path: Path
+) -> None:
+    target = tmp_path / "out"
+    if existing:
+        target.mkdir()
+        (target / MARKER).write_bytes(b"old")
+    before = tree(tmp_path)
+    with pytest.raises(abort), staged_folder(target, MARKER, force=True) as stage:
+        (stage / "sub").mkdir()
+        (stage / "sub" / "half").write_bytes(b"half")
+        raise abort
+    assert tree(tmp_path) == before
+
+
+def test_failed_swap_keeps_the_old_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    target = tmp_path / "out"
+    target.mkdir()
+    (target / MARKER).write_bytes(b"old")
+    before = tree(tmp_path)
+    replace = Path.replace
+
+    def fail_for_stage(self: Path, other: Path) -> Path:
+        if (self / "new").exists():
+            raise KeyboardInterrupt
+        return replace(self, other)
+
+    monkeypatch.setattr(Path, "replace", fail_for_stage)
+    with pytest.raises(KeyboardInterrupt), staged_folder(target, MARKER, force=True) as stage:
+        (stage / "new").write_bytes(b"new")
+    assert tree(tmp_path) == before
+
+
+def test_force_replaces_the_whole_folder(tmp_path: Path) -> None:
+    target = tmp_path / "out"
+    target.mkdir()
+    (target / MARKER).write_bytes(b"old")
+    (target / "leftover").write_bytes(b"old")
+    with staged_folder(target, MARKER, force=True) as stage:
+        (stage / MARKER).write_bytes(b"new")
+    assert tree(tmp_path) == {"out": None, f"out/{MARKER}": b"new"}
+
+
+@pytest.mark.parametrize("empty", [True, False])
+def test_existing_folder_is_refused_without_force(empty: bool, tmp_path: Path) -> None:
+    target = tmp_path / "out"
+    target.mkdir()
+    if not empty:
+        (target / MARKER).write_bytes(b"old")
+    before = tree(tmp_path)
+    with pytest.raises(InputError, match=r"out exists; choose another output folder, or replace it with --force"):
+        with staged_folder(target, MARKER):
+            pytest.fail("the block must not run")
+    assert tree(tmp_path) == before
+
+
+@pytest.mark.parametrize("force", [True, False])
+def test_a_folder_that_is_no_bundle_is_never_replaced(force: bool, tmp_path: Path) -> None:
+    target = tmp_path / "out"
+    target.mkdir()
+    (target / "thesis.tex").write_bytes(b"years of work")
+    with pytest.raises(InputError, match=r"out exists and is not a bundle \(no hydrant\.json\)"):
+        make_bundle(target, force=force)
+    assert tree(tmp_path) == {"out": None, "out/thesis.tex": b"years of work"}
+
+
+@pytest.mark.parametrize("force", [True, False])
+@pytest.mark.parametrize("kind", ["file", "link", "dangling"])
+def test_a_file_or_link_is_never_replaced(kind: str, force: bool, tmp_path: Path) -> None:
+    target = tmp_path / "out"
+    if kind == "file":
+        target.write_bytes(b"data")
+    elif kind == "link":
+        make_bundle(tmp_path / "real")
+        target.symlink_to(tmp_path / "real", target_is_directory=True)
+    else:
+        target.symlink_to(tmp_path / "absent")
+    before = tree(tmp_path)
+    with pytest.raises(InputError, match="out exists and is not a folder"):
+        make_bundle(target, force=force)
+    assert tree(tmp_path) == before
+
+
+def test_parent_that_is_a_file_is_an_input_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(InputError, match="cannot create .*out"):
+        make_bundle(tmp_path / "file" / "out")
+
+
+# Bundle
+
+
+def test_new_bundle_lists_every_file_with_size_and_digest(tmp_path: Path) -> None:
+    bundle = make_bundle(tmp_path / "out")
+    files = bundle.manifest["files"]
+    assert sorted(files) == ["calibration.json", "plan.json", "processor/tokenizer.json"]
+    for name, entry in files.items():
+        data = (bundle.path / name).read_bytes()
+        assert entry == {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+        assert bundle.file(name) == bundle.path / name
+    assert (bundle.family, bundle.members, bundle.labels) == ("bert", 2, ["no", "yes"])
+    assert bundle.plan() == HeadPlan.all_heads("bert", 2, 4, 2)
+    assert bundle.temperature() == 1.5
+    assert bundle.processor() == bundle.path / "processor"
+
+
+def test_same_content_gives_the_same_bundle(tmp_path: Path) -> None:
+    make_bundle(tmp_path / "a")
+    make_bundle(tmp_path / "b")
+    assert tree(tmp_path / "a") == tree(tmp_path / "b")
+
+
+def test_interrupted_bundle_is_absent(tmp_path: Path) -> None:
+    with pytest.raises(Stopped), new_bundle(tmp_path / "out", MANIFEST) as folder:
+        (folder / "plan.json").write_bytes(b"{}")
+        raise Stopped
+    assert tree(tmp_path) == {}
+
+
+def test_invalid_manifest_is_not_written(tmp_path: Path) -> None:
+    with pytest.raises(BundleError, match="members"):
+        make_bundle(tmp_path / "out", members=0)
+    assert tree(tmp_path) == {}
+
+
+def test_force_replaces_a_bundle(tmp_path: Path) -> None:
+    make_bundle(tmp_path / "out")
+    with pytest.raises(InputError, match="--force"):
+        make_bundle(tmp_path / "out")
+    assert make_bundle(tmp_path / "out", force=True, labels=["a", "b"]).labels == ["a", "b"]
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_add_updates_files_and_manifest(tmp_path: Path) -> None:
+    bundle = make_bundle(tmp_path / "out")
+    newer = bundle.add({"reports/verify.json": b"{}", "calibration.json": b'{"temperature": 2}'})
+    assert newer.manifest == Bundle.open(tmp_path / "out").manifest
+    assert newer.temperature() == 2.0
+    assert newer.read_json("reports/verify.json") == {}
+    assert not bundle.has("reports/verify.json")
+    assert newer.has("reports/verify.json")
+    with pytest.raises(BundleError, match="has .* bytes|was altered"):
+        bundle.temperature()  # the older manifest no longer describes the file
+
+
+@pytest.mark.parametrize("name", ["../x", "/x", "a/../../x", "", "a\\b"])
+def test_add_refuses_names_outside_the_folder(name: str, tmp_path: Path) -> None:
+    bundle = make_bundle(tmp_path / "out")
+    before = tree(tmp_path)
+    with pytest.raises(BundleError, match="must stay inside its folder"):
+        bundle.add({name: b"x"})
+    assert tree(tmp_path) == before
+
+
+def test_add_does_not_write_through_a_link_that_leaves_the_folder(tmp_path: Path) -> None:
+    bundle = make_bundle(tmp_path / "out")
+    (tmp_path / "elsewhere").mkdir()
+    (bundle.path / "reports").symlink_to(tmp_path / "elsewhere", target_is_directory=True)
+    with pytest.raises(HydrantError):
+        bundle.add({"reports/verify.json": b"{}"})
+    assert tree(tmp_path / "elsewhere") == {}
+
+
+def test_altered_file_is_refused(tmp_path: Path) -> None:
+    bundle = make_bundle(tmp_path / "out")
+    path = bundle.path / "calibration.json"
+    path.write_bytes(path.read_bytes().replace(b"1.5", b"9.5"))
+    with pytest.raises(BundleError, match=r"calibration\.json was altered: its SHA-256 is [0-9a-f]{12}…"):
+        bundle.temperature()
+
+
+@pytest.mark.parametrize("size", [0, 1])
+def test_truncated_file_is_refused(size: int, tmp_path: Path) -> None:
+    bundle = make_bundle(tmp_path / "out")
+    path = bundle.path / "plan.json"
+    path.write_bytes(path.read_bytes()[:size])
+    with pytest.raises(BundleError, match=rf"plan\.json has {size} bytes, but the manifest says \d+: it was truncated"):
+        bundle.plan()
+
+
+def test_missing_file_is_refused(tmp_path: Path) -> None:
+    bundle = make_bundle(tmp_path / "out")
+    (bundle.path / "plan.json").unlink()
+    with pytest.raises(BundleError, match=r"plan\.json is listed in hydrant\.json but is not a file there"):
+        bundle.plan()
+
+
+def test_folder_in_place_of_a_file_is_refused(tmp_path: Path) -> None:
+    bundle = make_bundle(tmp_path / "out")
+    (bundle.path / "plan.json").unlink()
+    (bundle.path / "plan.json").mkdir()
+    with pytest.raises(BundleError, match="is not a file there"):
+        bundle.plan()
+
+
+def test_unlisted_file_is_refused_with_what_to_do(tmp_path: Path) -> None:
+    bundle = make_bundle(tmp_path / "out")
+    (bundle.path / "model.fp32.onnx").write_bytes(b"graph")
+    with pytest.raises(BundleError, match=r"has no model\.fp32\.onnx; make it with `hydrant export`"):
+        bundle.file("model.fp32.onnx")
+    with pytest.raises(BundleError, match=r"has no fused\.safetensors; make the bundle again"):
+        bundle.file("fused.safetensors")
+
+
+def test_altered_processor_is_refused(tmp_path: Path) -> None:
+    bundle = make_bundle(tmp_path / "out")
+    (bundle.path / "processor" / "tokenizer.json").write_bytes(b"[]")
+    with pytest.raises(BundleError, match=r"tokenizer\.json was altered"):
+        bundle.processor()
+
+
+def test_file_slipped_into_the_processor_is_refused(tmp_path: Path) -> None:
+    bundle = make_bundle(tmp_path / "out")
+    (bundle.path / "processor" / "tokenizer_config.json").write_bytes(b'{"model_max_length": 4}')
+    with pytest.raises(BundleError, match=r"tokenizer_config\.json"):
+        bundle.processor()
+
+
+def test_bundle_without_processor_has_none(tmp_path: Path) -> None:
+    with new_bundle(tmp_path / "out", MANIFEST):
+        pass
+    assert Bundle.open(tmp_path / "out").processor() is None
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["../x", "a/../../x", "..", "/etc/passwd", "a\\b", "..\\x", "C:x", "C:/x", "", "./a", "a//b", "a/", "//host/share"],
+)
+def test_hostile_name_in_the_manifest_is_refused(name: str, tmp_path: Path) -> None:
+    bundle = make_bundle(tmp_path / "out")
+    entry = {"bytes": 0, "sha256": hashlib.sha256(b"").hexdigest()}
+    edit_manifest(bundle.path, lambda manifest: manifest["files"].update({name: entry}))
+    with pytest.raises(BundleError, match="a bundle's files must stay inside its folder"):
+        Bundle.open(bundle.path)
+
+
+@pytest.mark.parametrize("where", ["file", "folder"])
+def test_link_that_leaves_the_folder_is_refused(where: str, tmp_path: Path) -> None:
+    bundle = make_bundle(tmp_path / "out")
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "tokenizer.json").write_bytes(b"{}")
+    inside = bundle.path / "processor"
+    (inside / "tokenizer.json").unlink()
+    if where == "file":
+        (inside / "tokenizer.json").symlink_to(outside / "tokenizer.json")
+    else:
+        inside.rmdir()
+        inside.symlink_to(outside, target_is_directory=True)
+    with pytest.raises(BundleError, match="is not a file there"):
+        bundle.processor()
+
+
+def test_bundle_reached_through_a_link_opens(tmp_path: Path) -> None:
+    make_bundle(tmp_path / "out")
+    (tmp_path / "current").symlink_to(tmp_path / "out", target_is_directory=True)
+    assert Bundle.open(tmp_path / "current").temperature() == 1.5
+
+
+@pytest.mark.parametrize(
+    ("edit", "message"),
+    [
+        (lambda m: m.update(schema=2), r"has schema '2'; this hydrant reads schema 1; use a matching version"),
+        (lambda m: m.update(schema=None), "has schema 'None'"),
+        (lambda m: m.pop("schema") and None, "has schema 'None'"),
+        (lambda m: m.pop("hydrant") and None, "has hydrant = 'None'; expected a JSON str"),
+        (lambda m: m.pop("family") and None, "has family = 'None'; expected a JSON str"),
+        (lambda m: m.pop("members") and None, "has members = 'None'; expected a JSON int"),
+        (lambda m: m.pop("labels") and None, "has labels = 'None'; expected a JSON list"),
+        (lambda m: m.pop("files") and None, "has files = 'None'; expected a JSON dict"),
+        (lambda m: m.update(files=[]), r"has files = '\[\]'; expected a JSON dict"),
+        (lambda m: m.update(members=True), "has members = 'True'; expected a JSON int"),
+        (lambda m: m.update(members=0), "has 0 members; expected at least 1"),
+        (lambda m: m.update(labels=["one"]), "has labels one; expected two or more names"),
+        (lambda m: m.update(labels=["one", 2]), "has labels one, 2; expected two or more names"),
+        (lambda m: m["files"].update({"plan.json": None}), "lists 'plan.json' without its size in bytes and its SHA-256"),
+        (lambda m: m["files"]["plan.json"].pop("bytes") and None, "lists 'plan.json' without its size"),
+        (lambda m: m["files"]["plan.json"].pop("sha256") and None, "lists 'plan.json' without its size"),
+        (lambda m: m["files"]["plan.json"].update(sha256="0" * 63), "lists 'plan.json' without its size"),
+        (lambda m: [m], "is a JSON list; expected an object"),
+        (lambda m: "text", "is a JSON str; expected an object"),
+    ],
+)
+def test_malformed_manifest_is_refused(edit: Callable[[dict[str, Any]], Any], message: str, tmp_path: Path) -> None:
+    bundle = make_bundle(tmp_path / "out")
+    edit_manifest(bundle.path, edit)
+    with pytest.raises(BundleError, match=rf"hydrant\.json.*{message}"):
+        Bundle.open(bundle.path)
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"\xff\xfe", b"[" * 100_000, b"9" * 5000])
+def test_manifest_that_is_no_json_is_refused(content: bytes, tmp_path: Path) -> None:
+    bundle = make_bundle(tmp_path / "out")
+    (bundle.path / "hydrant.json").write_bytes(content)
+    with pytest.raises(BundleError, match=r"hydrant\.json is not JSON"):
+        Bundle.open(bundle.path)
+
+
+def test_huge_manifest_is_refused_unread(tmp_path: Path) -> None:
+    bundle = make_bundle(tmp_path / "out")
+    with (bundle.path / "hydrant.json").open("r+b") as handle:
+        handle.truncate(17 * 2**20)
+    with pytest.raises(BundleError, match="is larger than"):
+        Bundle.open(bundle.path)
+
+
+def test_what_is_no_bundle_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(BundleError, match="absent is not a folder; expected a bundle made by `hydrant fuse`"):
+        Bundle.open(tmp_path / "absent")
+    with pytest.raises(BundleError, match=r"holds no hydrant\.json"):
+        Bundle.open(tmp_path)
+    with pytest.raises(InputError, match="expected a bundle or its path; found int"):
+        resolve(3)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("value", ["0", "-1", "NaN", "Infinity", '"1"', "null", "true", "[1]", "1" + "0" * 400])
+def test_invalid_temperature_is_refused(value: str, tmp_path: Path) -> None:
+    bundle = put(make_bundle(tmp_path / "out"), "calibration.json", f'{{"temperature": {value}}}'.encode())
+    with pytest.raises(BundleError, match=r"calibration\.json has temperature .*; expected a positive finite number"):
+        bundle.temperature()
+
+
+@pytest.mark.parametrize("content", [b"{}", b"[]", b"1.5", b"null", b"{", b"\xff", b'"T"'])
+def test_malformed_calibration_is_refused(content: bytes, tmp_path: Path) -> None:
+    bundle = put(make_bundle(tmp_path / "out"), "calibration.json", content)
+    with pytest.raises(BundleError, match=r"calibration\.json"):
+        bundle.temperature()
+
+
+@pytest.mark.parametrize("content", [b"{}", b"[]", b"{"])
+def test_malformed_plan_of_a_bundle_is_refused(content: bytes, tmp_path: Path) -> None:
+    bundle = put(make_bundle(tmp_path / "out"), "plan.json", content)
+    with pytest.raises((BundleError, PlanError), match="plan"):
+        bundle.plan()

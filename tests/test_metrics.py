@@ -1,0 +1,134 @@
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from hydrant.calib.metrics import accuracy, auroc, expected_calibration_error, fpr95, negative_log_likelihood
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+scores = st.lists(st.integers(-4, 4).map(lambda value: value / 4), min_size=1, max_size=40)
+
+
+def predictions(seed: int, count: int = 400, classes: int = 6) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    logits = rng.normal(0, 2, (count, classes))
+    labels = np.where(rng.random(count) < 0.6, logits.argmax(axis=1), rng.integers(0, classes, count))
+    probabilities = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+    return probabilities.astype(np.float32), labels
+
+
+def ece_by_definition(probabilities: np.ndarray, labels: np.ndarray, bins: int) -> float:
+    total = 0.0
+    for b in range(bins):
+        inside = [
+            (float(max(row)), int(np.argmax(row)) == label)
+            for row, label in zip(probabilities, labels, strict=True)
+            if b / bins < max(row) <= (b + 1) / bins
+        ]
+        if inside:
+            confidence = math.fsum(c for c, _ in inside) / len(inside)
+            hits = sum(hit for _, hit in inside) / len(inside)
+            total += len(inside) / len(labels) * abs(hits - confidence)
+    return total
+
+
+def auroc_by_pairs(negative: list[float], positive: list[float]) -> float:
+    wins = sum((p > n) + 0.5 * (p == n) for p in positive for n in negative)
+    return wins / (len(positive) * len(negative))
+
+
+def fpr_by_thresholds(negative: list[float], positive: list[float]) -> float:
+    """The least false-positive rate of all thresholds that flag at least 95 % of the positives."""
+    caught = [t for t in positive if 20 * sum(p >= t for p in positive) >= 19 * len(positive)]
+    return min(sum(n >= t for n in negative) / len(negative) for t in caught)
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("bins", [1, 10, 15])
+def test_ece_follows_its_definition(seed: int, bins: int) -> None:
+    probabilities, labels = predictions(seed)
+    expected = ece_by_definition(probabilities.astype(np.float64), labels, bins)
+    assert expected_calibration_error(probabilities, labels, bins) == pytest.approx(expected, abs=1e-9)
+
+
+def test_ece_by_hand() -> None:
+    # 0.9 and 0.7 in bins of their own (of 10), 0.6 twice: |1 − 0.9|/4 + |0 − 0.7|/4 + |0.5 − 0.6|/2
+    probabilities = np.array([[0.1, 0.9], [0.7, 0.3], [0.6, 0.4], [0.4, 0.6]])
+    assert expected_calibration_error(probabilities, np.array([1, 1, 0, 0]), 10) == pytest.approx(0.25)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_ece_at_the_edges(dtype: type[np.floating]) -> None:
+    certain = np.eye(4, dtype=dtype)
+    assert expected_calibration_error(certain, np.arange(4)) == 0
+    assert expected_calibration_error(certain, np.roll(np.arange(4), 1)) == 1
+    halves = np.full((4, 2), 0.5, dtype)  # confidence on the edge between two of ten bins
+    assert expected_calibration_error(halves, np.array([0, 0, 1, 1]), 10) == 0
+
+
+def test_edge_of_a_bin_belongs_below() -> None:
+    # 0.5 closes the fifth bin of ten and must not join 0.55 in the sixth
+    probabilities = np.array([[0.5, 0.5], [0.55, 0.45]])
+    labels = np.array([0, 1])
+    assert expected_calibration_error(probabilities, labels, 10) == pytest.approx((0.5 + 0.55) / 2)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_nll_and_accuracy_agree_with_sklearn(seed: int) -> None:
+    metrics = pytest.importorskip("sklearn.metrics")
+    probabilities, labels = predictions(seed)
+    precise = probabilities.astype(np.float64)
+    loss = metrics.log_loss(labels, precise / precise.sum(axis=1, keepdims=True), labels=range(6), normalize=True)
+    assert negative_log_likelihood(probabilities, labels) == pytest.approx(loss, rel=1e-6)
+    assert accuracy(probabilities, labels) == metrics.accuracy_score(labels, probabilities.argmax(axis=1))
+
+
+def test_nll_by_hand_and_of_impossible_labels() -> None:
+    probabilities = np.array([[0.25, 0.75], [0.5, 0.5]])
+    assert negative_log_likelihood(probabilities, np.array([0, 1])) == pytest.approx((math.log(4) + math.log(2)) / 2)
+    impossible = np.array([[0.0, 1.0]], np.float32)
+    assert negative_log_likelihood(impossible, np.array([0])) == pytest.approx(-math.log(1e-12))
+
+
+def test_accuracy_by_hand() -> None:
+    probabilities = np.array([[0.2, 0.8], [0.6, 0.4], [0.5, 0.5]])
+    assert accuracy(probabilities, np.array([1, 1, 0])) == pytest.approx(2 / 3)
+
+
+@settings(max_examples=100, deadline=None)
+@given(scores, scores)
+def test_auroc_counts_pairs_and_half_of_ties(negative: list[float], positive: list[float]) -> None:
+    expected = auroc_by_pairs(negative, positive)
+    assert auroc(np.array(negative), np.array(positive)) == pytest.approx(expected, abs=1e-12)
+
+
+@settings(max_examples=100, deadline=None)
+@given(scores, scores)
+def test_fpr95_is_the_least_over_thresholds(negative: list[float], positive: list[float]) -> None:
+    expected = fpr_by_thresholds(negative, positive)
+    assert fpr95(np.array(negative), np.array(positive)) == pytest.approx(expected, abs=1e-12)
+
+
+@pytest.mark.parametrize("count", [20, 40, 60, 100, 1000, 3080])
+def test_fpr95_may_miss_just_five_percent(count: int) -> None:
+    missed = count // 20
+    positive = np.r_[np.full(missed, -1.0), np.full(count - missed, 1.0)]
+    assert fpr95(np.zeros(10), positive) == 0
+    positive[missed] = -1.0  # one more missed: the threshold must fall
+    assert fpr95(np.zeros(10), positive) == 1
+
+
+@pytest.mark.parametrize("measure", [auroc, fpr95])
+def test_out_of_distribution_is_the_positive_class(measure: Callable[[np.ndarray, np.ndarray], float]) -> None:
+    low, high = np.array([0.1, 0.2, 0.3]), np.array([0.7, 0.8])
+    assert measure(low, high) == {auroc: 1.0, fpr95: 0.0}[measure]
+    assert measure(high, low) == {auroc: 0.0, fpr95: 1.0}[measure]
+
+
+def test_close_float32_scores_are_not_ties() -> None:
+    step = np.nextafter(np.float32(1), np.float32(2))
+    assert auroc(np.ones(3, np.float32), np.full(3, step)) == 1.0
+    assert fpr95(np.ones(3, np.float32), np.full(3, step)) == 0.0

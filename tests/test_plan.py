@@ -1,0 +1,213 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hydrant import HeadPlan
+from hydrant.errors import InputError, PlanError
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+VALID: dict[str, Any] = {
+    "schema": 1,
+    "family": "bert",
+    "layers": 2,
+    "heads": 4,
+    "members": [{"keep": [[0, 1], [2]]}, {"keep": [[1, 2, 3], [2]]}],
+    "method": "taylor",
+    "provenance": {"seed": 3, "nested": {"scores": [0.5, 1.25]}},
+}
+
+
+def changed(**keys: Any) -> dict[str, Any]:
+    return {**VALID, **keys}
+
+
+def keeping(*keep: Any) -> dict[str, Any]:
+    return changed(members=[VALID["members"][0], {"keep": list(keep)}])
+
+
+@st.composite
+def plans(draw: st.DrawFn) -> HeadPlan:
+    layers, heads = draw(st.integers(1, 4)), draw(st.integers(1, 7))
+    kept = st.sets(st.integers(0, heads - 1), min_size=1).map(lambda indices: tuple(sorted(indices)))
+    member = st.tuples(*[kept] * layers)
+    members = draw(st.lists(member, min_size=1, max_size=4))
+    facts = draw(st.dictionaries(st.text(max_size=5), st.integers() | st.text(max_size=5) | st.none(), max_size=3))
+    return HeadPlan(draw(st.sampled_from(["bert", "vit"])), layers, heads, tuple(members), draw(st.text(max_size=8)), facts)
+
+
+def test_json_round_trip_keeps_every_field() -> None:
+    plan = HeadPlan.from_json(VALID)
+    assert plan.members == (((0, 1), (2,)), ((1, 2, 3), (2,)))
+    assert (plan.family, plan.layers, plan.heads, plan.method) == ("bert", 2, 4, "taylor")
+    assert plan.to_json() == VALID
+
+
+def test_saved_bytes_survive_load_and_save(tmp_path: Path) -> None:
+    first, second = tmp_path / "a.json", tmp_path / "b.json"
+    HeadPlan.from_json(VALID).save(first)
+    HeadPlan.load(first).save(str(second))
+    assert first.read_bytes() == second.read_bytes()
+    assert json.loads(first.read_bytes()) == VALID
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.json", "b.json"]
+
+
+def test_loads_a_plan_with_non_ascii_provenance(tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    path.write_text(json.dumps(changed(provenance={"data": "überprüft.csv"}), ensure_ascii=False), encoding="utf-8")
+    assert HeadPlan.load(path).provenance == {"data": "überprüft.csv"}
+
+
+def test_provenance_is_optional_and_not_compared() -> None:
+    bare = {key: value for key, value in VALID.items() if key != "provenance"}
+    assert HeadPlan.from_json(bare) == HeadPlan.from_json(VALID)
+    assert HeadPlan.from_json(bare).provenance == {}
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (keeping([0, 4], [2]), r"member 1, layer 0 of the plan keeps head 4; expected an index from 0 to 3"),
+        (keeping([0], [-1]), r"member 1, layer 1 of the plan keeps head -1; expected an index from 0 to 3"),
+        (keeping([0], [1.0]), r"layer 1 of the plan keeps head 1\.0"),
+        (keeping([0], ["1"]), r"layer 1 of the plan keeps head '1'"),
+        (keeping([True], [1]), r"layer 0 of the plan keeps head True"),
+        (keeping([[0]], [1]), r"layer 0 of the plan keeps head \[0\]"),
+        (keeping([None], [1]), r"layer 0 of the plan keeps head None"),
+        (keeping([1, 1], [2]), r"layer 0 of the plan keeps heads \[1, 1\]; expected a sorted list without duplicates"),
+        (keeping([0], [3, 2]), r"layer 1 of the plan keeps heads \[3, 2\]; expected a sorted list"),
+        (keeping([0], []), r"member 1, layer 1 of the plan keeps no head; at least one must stay"),
+        (keeping([0]), r"member 1 of the plan has 1 layers; expected 2"),
+        (keeping([0], [1], [2]), r"member 1 of the plan has 3 layers; expected 2"),
+        (keeping(0, 1), r"member 1 of the plan lacks 'keep'"),
+        (changed(members=[{}]), r"member 0 of the plan lacks 'keep'"),
+        (changed(members=[[[0], [1]]]), r"member 0 of the plan lacks 'keep'"),
+        (changed(members=[{"keep": "01"}]), r"member 0 of the plan lacks 'keep'"),
+        (changed(members=[]), r"plan has no members"),
+        (changed(members={}), r"plan has members = .*expected a JSON list"),
+        (changed(layers=0, members=[{"keep": []}]), r"plan has 0 layers of 4 heads; both must be at least 1"),
+        (changed(heads=0), r"plan has 2 layers of 0 heads; both must be at least 1"),
+        (changed(heads=-4), r"both must be at least 1"),
+        (changed(heads=4.0), r"plan has heads = '4\.0'; expected a JSON int"),
+        (changed(layers=True), r"plan has layers = 'True'; expected a JSON int"),
+        (changed(family=7), r"plan has family = '7'; expected a JSON str"),
+        (changed(method=None), r"plan has method = 'None'; expected a JSON str"),
+        (changed(provenance=[1]), r"plan has provenance = .*expected an object"),
+        (changed(schema=2), r"plan has schema 2; this hydrant reads schema 1"),
+        (changed(schema="1"), r"plan has schema '1'; this hydrant reads schema 1"),
+        (changed(schema=True), r"plan has schema True; this hydrant reads schema 1"),
+        ([VALID], r"plan is a JSON list; expected an object"),
+        (None, r"plan is a JSON NoneType; expected an object"),
+    ],
+)
+def test_invalid_plan_is_refused(data: Any, message: str, tmp_path: Path) -> None:
+    with pytest.raises(PlanError, match=message):
+        HeadPlan.from_json(data)
+    path = tmp_path / "bad.json"
+    path.write_text(json.dumps(data))
+    with pytest.raises(PlanError, match=rf"bad\.json: .*{message}"):
+        HeadPlan.load(path)
+
+
+@pytest.mark.parametrize("key", ["schema", "family", "layers", "heads", "members", "method"])
+def test_missing_key_is_named(key: str) -> None:
+    with pytest.raises(PlanError, match=f"plan has {key}"):
+        HeadPlan.from_json({name: value for name, value in VALID.items() if name != key})
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "is not JSON"),
+        (b'{"schema": 1,', "is not JSON"),
+        (b"keep: [1]", "is not JSON"),
+        (b"\xff\xfe\x00", "is not a text file"),
+        (b"[" * 100_000, "is not JSON"),
+        (b'{"schema": ' + b"9" * 5000 + b"}", "is not JSON|schema"),
+    ],
+    ids=["empty", "cut short", "not json", "binary", "nested too deep", "huge number"],
+)
+def test_file_that_is_no_json_is_refused_by_name(content: bytes, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    path.write_bytes(content)
+    with pytest.raises(PlanError, match=rf"plan\.json.*({message})"):
+        HeadPlan.load(path)
+
+
+def test_missing_file_and_folder_are_input_errors(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"cannot read plan .*none\.json: No such file"):
+        HeadPlan.load(tmp_path / "none.json")
+    with pytest.raises(InputError, match="cannot read plan .*: Is a directory"):
+        HeadPlan.load(tmp_path)
+    with pytest.raises(InputError, match="cannot write .*plan.json"):
+        HeadPlan.from_json(VALID).save(tmp_path / "absent" / "plan.json")
+
+
+def test_construction_validates_too() -> None:
+    with pytest.raises(PlanError, match="keeps head 4"):
+        HeadPlan("bert", 1, 4, (((0, 4),),), "random")
+    with pytest.raises(PlanError, match="has no members"):
+        HeadPlan("bert", 1, 4, (), "random")
+
+
+def test_all_heads_keeps_everything_for_every_member() -> None:
+    plan = HeadPlan.all_heads("vit", 2, 3, members=2)
+    assert plan.members == (((0, 1, 2), (0, 1, 2)),) * 2
+    assert plan.head_counts() == [[3, 3], [3, 3]]
+    assert plan.method == "all"
+
+
+def test_head_counts_by_member_and_layer() -> None:
+    assert HeadPlan.from_json(VALID).head_counts() == [[2, 1], [3, 1]]
+
+
+def test_overlap_by_hand() -> None:
+    members = (((0, 1), (0,)), ((1, 2, 3), (0,)), ((0, 1), (3,)))
+    overlap = HeadPlan("bert", 2, 4, members, "random").overlap()
+    # layer 0: 1/4, 1, 1/4; layer 1: 1, 0, 0; pairs 0-1, 0-2, 1-2
+    assert overlap["pairs"] == pytest.approx({"0-1": 0.625, "0-2": 0.5, "1-2": 0.125})
+    assert overlap["per_layer"] == pytest.approx([0.5, 1 / 3])
+    assert overlap["mean"] == pytest.approx(1.25 / 3)
+    assert overlap["identical"] == []
+
+
+def test_overlap_of_identical_disjoint_and_single_members() -> None:
+    same = HeadPlan("bert", 1, 4, (((0, 1),), ((2, 3),), ((0, 1),)), "random").overlap()
+    assert same["identical"] == [[0, 2]]
+    assert same["pairs"] == {"0-1": 0.0, "0-2": 1.0, "1-2": 0.0}
+    alone = HeadPlan.all_heads("bert", 2, 4).overlap()
+    assert alone == {"mean": None, "pairs": {}, "per_layer": [], "identical": []}
+
+
+@settings(max_examples=100, deadline=None)
+@given(plans())
+def test_any_valid_plan_round_trips(plan: HeadPlan) -> None:
+    again = HeadPlan.from_json(json.loads(json.dumps(plan.to_json())))
+    assert again == plan
+    assert again.provenance == plan.provenance
+    assert again.head_counts() == [[len(kept) for kept in keep] for keep in plan.members]
+
+
+@settings(max_examples=100, deadline=None)
+@given(plans())
+def test_overlap_lies_between_zero_and_one(plan: HeadPlan) -> None:
+    overlap = plan.overlap()
+    count = len(plan.members)
+    assert len(overlap["pairs"]) == count * (count - 1) // 2
+    values = [*overlap["pairs"].values(), *overlap["per_layer"]] + ([overlap["mean"]] if count > 1 else [])
+    assert all(0 <= value <= 1 for value in values)
+    assert all((overlap["pairs"][f"{i}-{j}"] == 1) for i, j in overlap["identical"])
+
+
+def test_check_fits_accepts_its_own_shape_only() -> None:
+    plan = HeadPlan.from_json(VALID)
+    plan.check_fits("bert", 2, 4)
+    with pytest.raises(PlanError, match="plan was made for a 'bert' model, but this model is 'vit'"):
+        plan.check_fits("vit", 2, 4)
+    with pytest.raises(PlanError, match="plan is for 2 layers of 4 heads, but the model has 3 layers of 4 heads"):
+        plan.check_fits("bert", 3, 4)
+    with pytest.raises(PlanError, match="but the model has 2 layers of 8 heads"):
+        plan.check_fits("bert", 2, 8)

@@ -1,0 +1,441 @@
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hydrant import HeadPlan, plan_heads
+from hydrant.calib.data import Examples
+from hydrant.calib.importance import gated_heads, taylor_scores
+from hydrant.calib.planning import choose_heads, diversify, head_counts
+from hydrant.errors import HydrantError, InputError, UnsupportedModelError
+from support import CLASSES, FAMILIES, HEADS, LAYERS, TEXT_FAMILIES, make_inputs, make_model, make_tokenizer
+from transformers import AutoModelForSequenceClassification, BertTokenizerFast, ViTImageProcessorPil
+
+OUTPUT_PROJECTIONS = {
+    "bert": "bert.encoder.layer.{}.attention.output.dense",
+    "roberta": "roberta.encoder.layer.{}.attention.output.dense",
+    "distilbert": "distilbert.transformer.layer.{}.attention.out_lin",
+    "vit": "vit.layers.{}.attention.o_proj",
+    "deit": "deit.layers.{}.attention.o_proj",
+}
+
+
+class Item:
+    """One ready-made example: unpadded tensors without a batch axis."""
+
+    truncated = False
+
+    def __init__(self, tensors: dict[str, np.ndarray]) -> None:
+        self.tensors = tensors
+
+    @property
+    def tokens(self) -> int:
+        return len(next(iter(self.tensors.values())))
+
+
+class ReadyTensors:
+    """A processor whose inputs are ready; batches are padded on the right."""
+
+    def __init__(self, padding: int) -> None:
+        self.padding = padding
+        self.shapes: list[tuple[int, ...]] = []
+
+    def encode(self, items: Sequence[Item], first: int = 0) -> list[Item]:
+        return list(items)
+
+    def collate(self, items: Sequence[Item]) -> dict[str, np.ndarray]:
+        longest = max(item.tokens for item in items)
+        batch = {}
+        for name in items[0].tensors:
+            fill = self.padding if name == "input_ids" else 0
+            rows = [item.tensors[name] for item in items]
+            pads = [[(0, longest - len(row)), *[(0, 0)] * (row.ndim - 1)] for row in rows]
+            batch[name] = np.stack([np.pad(row, pad, constant_values=fill) for row, pad in zip(rows, pads, strict=True)])
+        self.shapes.append(next(iter(batch.values())).shape)
+        return batch
+
+    def describe(self) -> dict[str, Any]:
+        return {}
+
+
+def examples_of(family: str, count: int) -> Examples:
+    inputs = {name: tensor.numpy() for name, tensor in make_inputs(family, batch=count, seed=3).items()}
+    items = []
+    for row in range(count):
+        length = inputs["attention_mask"][row].sum() if "attention_mask" in inputs else None
+        items.append(Item({name: array[row][:length] for name, array in inputs.items()}))
+    labels = np.random.default_rng(5).integers(0, CLASSES, count)
+    return Examples(items, labels, "test")
+
+
+def oracle(model: torch.nn.Module, family: str, examples: Examples) -> np.ndarray:
+    """|Σ a·∂L/∂a| of every head, each example run alone through the unmodified model."""
+    assert examples.labels is not None
+    found = np.zeros((len(examples), LAYERS, HEADS))
+    for index, (item, label) in enumerate(zip(examples.inputs, examples.labels, strict=True)):
+        captured: dict[int, torch.Tensor] = {}
+
+        def capture(layer: int, into: dict[int, torch.Tensor] = captured) -> Any:
+            def hook(_: torch.nn.Module, args: tuple[torch.Tensor, ...]) -> None:
+                args[0].retain_grad()
+                into[layer] = args[0]
+
+            return hook
+
+        handles = [
+            model.get_submodule(OUTPUT_PROJECTIONS[family].format(layer)).register_forward_pre_hook(capture(layer))
+            for layer in range(LAYERS)
+        ]
+        logits = model(**{name: torch.from_numpy(array)[None] for name, array in item.tensors.items()}).logits
+        (-torch.log_softmax(logits[0], dim=-1)[label]).backward()
+        for handle in handles:
+            handle.remove()
+        for layer, a in captured.items():
+            assert a.grad is not None
+            assert a.shape[-1] % HEADS == 0
+            product = (a * a.grad)[0].detach().double().numpy().reshape(a.shape[1], HEADS, -1)
+            found[index, layer] = np.abs(product.sum(axis=(0, 2)))
+        model.zero_grad()
+    return found
+
+
+@pytest.fixture(scope="module", params=FAMILIES)
+def family(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+# Taylor importance
+
+
+@pytest.mark.parametrize("batch_size", [1, 4, 32])
+def test_taylor_scores_match_each_example_alone(family: str, batch_size: int) -> None:
+    model, examples = make_model(family), examples_of(family, 7)
+    processor = ReadyTensors(padding=1 if family == "roberta" else 0)
+    found = taylor_scores(model, examples, processor, batch_size=batch_size)
+    expected = oracle(model, family, examples)
+    assert found.shape == (7, LAYERS, HEADS)
+    assert expected.max() > 1e-3
+    np.testing.assert_allclose(found, expected, atol=1e-5 * expected.max(), rtol=1e-4)
+    if family in TEXT_FAMILIES:
+        assert len({item.tokens for item in examples.inputs}) > 3
+    assert [shape[0] for shape in processor.shapes] == [min(batch_size, 7 - i) for i in range(0, 7, batch_size)]
+
+
+def test_scores_of_different_examples_differ() -> None:
+    scores = taylor_scores(make_model("bert"), examples_of("bert", 4), ReadyTensors(0))
+    assert np.abs(np.diff(scores, axis=0)).max(axis=(1, 2)).min() > 1e-4
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_scoring_leaves_the_model_as_it_was(family: str, training: bool) -> None:
+    model = make_model(family, **({"hidden_dropout_prob": 0.5} if family != "distilbert" else {"dropout": 0.5}))
+    model.train(training)
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    first, again = (taylor_scores(model, examples_of(family, 3), ReadyTensors(0)) for _ in range(2))
+    np.testing.assert_array_equal(first, again)  # no dropout while scoring
+    assert all(module.training == training for module in model.modules())
+    assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
+    assert all(parameter.grad is None for parameter in model.parameters())
+    assert not any(module._forward_pre_hooks for module in model.modules())
+
+
+def test_frozen_model_can_be_scored() -> None:
+    model = make_model("bert")
+    expected = taylor_scores(model, examples_of("bert", 2), ReadyTensors(0))
+    model.requires_grad_(False)
+    with torch.no_grad():
+        np.testing.assert_array_equal(taylor_scores(model, examples_of("bert", 2), ReadyTensors(0)), expected)
+
+
+def test_failing_batch_removes_hooks_and_restores_the_mode() -> None:
+    model = make_model("bert").train()
+    examples = examples_of("bert", 2)
+    examples.inputs[1].tensors["input_ids"][:] = 10_000
+    with pytest.raises(IndexError):
+        taylor_scores(model, examples, ReadyTensors(0))
+    assert model.training
+    assert not any(module._forward_pre_hooks for module in model.modules())
+
+
+def test_zero_gate_removes_a_head(family: str) -> None:
+    model, inputs = make_model(family), make_inputs(family)
+    gates = [torch.ones(1, 1, HEADS, 1) for _ in range(LAYERS)]
+    with torch.no_grad():
+        plain = model(**inputs).logits
+        with gated_heads(model, gates):
+            assert torch.allclose(model(**inputs).logits, plain, atol=1e-5)
+        gates[1][0, 0, 2] = 0
+        with gated_heads(model, gates):
+            gated = model(**inputs).logits
+        width = 32 // HEADS
+        model.get_submodule(OUTPUT_PROJECTIONS[family].format(1)).weight[:, 2 * width : 3 * width] = 0
+        assert torch.allclose(gated, model(**inputs).logits, atol=1e-5)
+    assert not torch.allclose(gated, plain, atol=1e-3)
+
+
+def test_progress_sees_every_batch() -> None:
+    seen: list[tuple[int, str]] = []
+    steps: list[Any] = []
+
+    def progress(iterable: Any, total: int, title: str) -> Iterator[Any]:
+        seen.append((total, title))
+        for step in iterable:
+            steps.append(step)
+            yield step
+
+    taylor_scores(make_model("bert"), examples_of("bert", 7), ReadyTensors(0), batch_size=3, progress=progress)
+    assert seen == [(3, "scoring attention heads")]
+    assert len(steps) == 3
+
+
+# How many heads
+
+
+@pytest.mark.parametrize(
+    ("keep", "expected"),
+    [
+        (3, [[3, 3, 3], [3, 3, 3]]),
+        (8, [[8, 8, 8], [8, 8, 8]]),
+        (4.0, [[4, 4, 4], [4, 4, 4]]),
+        (0.5, [[4, 4, 4], [4, 4, 4]]),
+        (0.66, [[5, 5, 5], [5, 5, 5]]),
+        (0.01, [[1, 1, 1], [1, 1, 1]]),
+        (0.99, [[8, 8, 8], [8, 8, 8]]),
+        ([2], [[2, 2, 2], [2, 2, 2]]),
+        ([1, 0.5, 8], [[1, 4, 8], [1, 4, 8]]),
+        ((1, 2, 3), [[1, 2, 3], [1, 2, 3]]),
+        ([[1, 2, 3], [4, 5, 6]], [[1, 2, 3], [4, 5, 6]]),
+        ([[2], [0.5]], [[2, 2, 2], [4, 4, 4]]),
+        ([(1, 2, 3), [7]], [[1, 2, 3], [7, 7, 7]]),
+        (np.int64(3), [[3, 3, 3], [3, 3, 3]]),
+    ],
+)
+def test_forms_of_keep(keep: Any, expected: list[list[int]]) -> None:
+    assert head_counts(keep, members=2, layers=3, heads=8) == expected
+
+
+@pytest.mark.parametrize(
+    ("keep", "message"),
+    [
+        (0, "keep is 0; expected 1 to 8 heads per layer, or a share between 0 and 1"),
+        (9, "keep is 9; expected 1 to 8 heads"),
+        (-1, "keep is -1; expected 1 to 8 heads"),
+        (0.0, r"keep is 0\.0; expected 1 to 8 heads"),
+        (-0.5, r"keep is -0\.5; expected 1 to 8 heads"),
+        (1.5, r"keep is 1\.5; expected 1 to 8 heads"),
+        (float("nan"), "keep is 'nan'; expected a number of heads"),
+        (float("inf"), "keep is 'inf'; expected a number of heads"),
+        (True, "keep is 'True'; expected a number of heads"),
+        ("8", "keep is '8'; expected a number of heads"),
+        (None, "keep is 'None'; expected a number of heads"),
+        ([1, 2], "keep has 2 entries 1, 2; expected one, or one for each of 3 layers"),
+        ([1, 2, 3, 4], "keep has 4 entries 1, 2, 3, 4; expected one, or one for each of 3 layers"),
+        ([], "keep has 0 entries none; expected one, or one for each of 3 layers"),
+        ([1, 2, 9], "keep is 9; expected 1 to 8 heads"),
+        ([[1]], "keep has 1 entries; expected one list for each of the 2 members"),
+        ([[1], [2], [3]], "keep has 3 entries; expected one list for each of the 2 members"),
+        ([[1], 2], "keep has 2 entries; expected one list for each of the 2 members"),
+        ([[1], [1, 2]], "keep has 2 entries 1, 2; expected one, or one for each of 3 layers"),
+        ([[1], []], "keep has 0 entries none"),
+        ([[1], [0]], "keep is 0; expected 1 to 8 heads"),
+    ],
+)
+def test_wrong_keep_is_refused(keep: Any, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        head_counts(keep, members=2, layers=3, heads=8)
+
+
+# Which heads
+
+
+def test_highest_scores_are_kept_in_head_order() -> None:
+    scores = np.array([[0.1, 0.9, 0.5, 0.7], [4.0, 3.0, 2.0, 1.0]])
+    assert choose_heads(scores, [2, 3]) == ((1, 3), (0, 1, 2))
+
+
+def test_ties_go_to_the_lower_index() -> None:
+    scores = np.array([[1.0, 2.0, 2.0, 2.0], [0.0, 0.0, 0.0, 0.0]])
+    assert choose_heads(scores, [2, 3]) == ((1, 2), (0, 1, 2))
+    assert choose_heads(scores, [4, 1]) == ((0, 1, 2, 3), (0,))
+
+
+def test_chosen_heads_are_plain_integers() -> None:
+    assert {type(head) for kept in choose_heads(np.ones((2, 4)), [2, 2]) for head in kept} == {int}
+
+
+# Diversity
+
+
+def per_example(seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).gamma(1.0, size=(40, LAYERS, HEADS)).astype(np.float32)
+
+
+@pytest.mark.parametrize("diversity", ["noise", "bootstrap"])
+def test_diversity_is_decided_by_the_seed(diversity: str) -> None:
+    first, again, other = (diversify(per_example(), 3, diversity, 0.5, seed) for seed in (1, 1, 2))
+    assert first.shape == (3, LAYERS, HEADS)
+    np.testing.assert_array_equal(first, again)
+    assert not np.allclose(first, other)
+
+
+@pytest.mark.parametrize("diversity", ["noise", "bootstrap"])
+def test_members_differ_from_each_other(diversity: str) -> None:
+    tables = diversify(per_example(), 4, diversity, 0.5, 0)
+    assert all(not np.allclose(tables[i], tables[j]) for i in range(4) for j in range(i))
+
+
+@pytest.mark.parametrize("diversity", ["noise", "bootstrap"])
+def test_single_member_gets_the_plain_mean(diversity: str) -> None:
+    scores = per_example()
+    np.testing.assert_allclose(diversify(scores, 1, diversity, 0.5, 0)[0], scores.astype(float).mean(axis=0))
+
+
+def test_noise_is_log_normal_with_the_given_spread() -> None:
+    scores = np.ones((2, 60, 60), np.float32)
+    logs = np.log(diversify(scores, 2, "noise", 0.5, 0))
+    assert np.std(logs) == pytest.approx(0.5, rel=0.05)
+    assert np.mean(logs) == pytest.approx(0, abs=0.03)
+
+
+def test_zero_noise_gives_every_member_the_mean() -> None:
+    scores = per_example()
+    tables = diversify(scores, 3, "noise", 0.0, 0)
+    np.testing.assert_allclose(tables, np.stack([scores.astype(float).mean(axis=0)] * 3))
+
+
+def test_bootstrap_averages_a_resample_with_replacement() -> None:
+    marked = np.zeros((30, 1, 30))
+    marked[np.arange(30), 0, np.arange(30)] = 30  # head i is example i's: the score counts its draws
+    drawn = diversify(marked, 2, "bootstrap", 0.5, 0)
+    np.testing.assert_allclose(drawn, np.round(drawn), atol=1e-9)
+    np.testing.assert_allclose(drawn.sum(axis=(1, 2)), 30)
+    assert (drawn.max(axis=(1, 2)) > 1).all()
+
+
+# End to end
+
+
+def test_plan_of_a_checkpoint(bert_checkpoint: Path, text_csv: Path, tmp_path: Path) -> None:
+    plan = plan_heads(bert_checkpoint, text_csv, members=3, keep=2, seed=4)
+    assert (plan.family, plan.layers, plan.heads, plan.method) == ("bert", LAYERS, HEADS, "taylor")
+    assert plan.head_counts() == [[2] * LAYERS] * 3
+    facts = plan.provenance
+    assert (facts["seed"], facts["keep"], facts["examples"], facts["data"]) == (4, 2, 24, "train.csv")
+    assert (facts["diversity"], facts["noise"]) == ("noise", 0.5)
+    assert facts["overlap"] == plan.overlap()
+    assert np.shape(facts["scores"]) == (LAYERS, HEADS)
+    plan.save(tmp_path / "plan.json")
+    again = HeadPlan.load(tmp_path / "plan.json")
+    assert again == plan
+    assert again.provenance == plan.provenance
+
+
+@pytest.mark.parametrize("options", [{}, {"diversity": "bootstrap"}, {"method": "random"}, {"examples": 9}])
+def test_same_seed_gives_the_same_plan(options: dict[str, Any], bert_checkpoint: Path, text_csv: Path) -> None:
+    def make(seed: int) -> HeadPlan:
+        return plan_heads(str(bert_checkpoint), str(text_csv), members=4, keep=0.5, seed=seed, **options)
+
+    first, again = make(1), make(1)
+    assert first == again
+    assert first.provenance == again.provenance
+    assert any(make(seed) != first for seed in (2, 3))
+
+
+def test_single_member_keeps_the_heads_of_highest_mean_score(bert_checkpoint: Path, text_csv: Path) -> None:
+    model = AutoModelForSequenceClassification.from_pretrained(bert_checkpoint).eval()
+    tokenizer = BertTokenizerFast.from_pretrained(bert_checkpoint)
+    lines = [line.rsplit(",", 1) for line in text_csv.read_text().splitlines()[1:]]
+    items = [Item({k: np.array(v) for k, v in tokenizer(text).items()}) for text, _ in lines]
+    labels = np.array(["abcde".index(label) for _, label in lines])
+    mean = oracle(model, "bert", Examples(items, labels, "test")).mean(axis=0)
+    plan = plan_heads(bert_checkpoint, text_csv, members=1, keep=2, noise=5.0)
+    assert plan.members == (tuple(tuple(sorted(np.argsort(-row)[:2].tolist())) for row in mean),)
+    np.testing.assert_allclose(plan.provenance["scores"], mean, rtol=1e-3, atol=1e-5 * mean.max())
+    assert plan.provenance["overlap"]["mean"] is None
+
+
+def test_scores_do_not_depend_on_the_batch_size(bert_checkpoint: Path, text_csv: Path) -> None:
+    plans = [plan_heads(bert_checkpoint, text_csv, keep=2, batch_size=size) for size in (1, 5, 32)]
+    assert plans[0] == plans[1] == plans[2]
+    scores = [plan.provenance["scores"] for plan in plans]
+    np.testing.assert_allclose(scores[0], scores[2], rtol=1e-3)
+
+
+def test_counts_by_member_and_layer(bert_checkpoint: Path, text_csv: Path) -> None:
+    plan = plan_heads(bert_checkpoint, text_csv, members=2, keep=[[1, 2, 3], [0.5]])
+    assert plan.head_counts() == [[1, 2, 3], [2, 2, 2]]
+
+
+def test_random_plan_needs_no_data(bert_checkpoint: Path) -> None:
+    plan = plan_heads(bert_checkpoint, method="random", members=5, keep=2)
+    assert plan.method == "random"
+    assert plan.head_counts() == [[2] * LAYERS] * 5
+    assert len(set(plan.members)) > 1
+    assert plan == plan_heads(make_model("bert"), method="random", members=5, keep=2)
+
+
+def test_random_heads_are_uniform() -> None:
+    plan = plan_heads(make_model("bert"), method="random", members=600, keep=1)
+    counts = np.zeros(HEADS)
+    for keep in plan.members:
+        for kept in keep:
+            counts[kept[0]] += 1
+    # 1800 draws of probability 1/4: standard deviation 18
+    assert np.abs(counts - 600 * LAYERS / HEADS).max() < 90
+
+
+def test_loaded_model_with_its_processor_in_memory(tmp_path: Path) -> None:
+    model, tokenizer = make_model("bert"), make_tokenizer(tmp_path)
+    data = (["hello world", "the weather today", "money"], [0, 1, 4])
+    plan = plan_heads(model, data, keep=2, processor=tokenizer)
+    assert plan.head_counts() == [[2] * LAYERS] * 3
+    with pytest.raises(InputError, match="give its tokenizer or image processor as processor="):
+        plan_heads(model, data, keep=2)
+
+
+def test_image_checkpoint(vit_checkpoint: Path) -> None:
+    images = np.random.default_rng(0).integers(0, 256, (4, 20, 16, 3), dtype=np.uint8)
+    plan = plan_heads(vit_checkpoint, (list(images), [0, 1, 2, 3]), keep=3)
+    assert plan.family == "vit"
+    processor = ViTImageProcessorPil(size={"height": 12, "width": 12})
+    assert plan == plan_heads(make_model("vit"), (list(images), [0, 1, 2, 3]), keep=3, processor=processor)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"method": "magic"}, "method 'magic' is unknown; expected one of taylor"),
+        ({"diversity": "luck"}, "diversity 'luck' is unknown; expected one of noise, bootstrap"),
+        ({"members": 0}, "members is 0; expected at least 1"),
+        ({"noise": -0.1}, r"noise is -0\.1; expected 0 or more"),
+        ({"noise": float("nan")}, "noise is nan; expected 0 or more"),
+        ({"keep": 5}, "keep is 5; expected 1 to 4 heads"),
+        ({"data": None}, "method 'taylor' needs labelled calibration data"),
+        ({"examples": 0}, "the number of examples is 0"),
+        ({"data": (["hello"], ["z"])}, "label 'z' at example 0 is not a class of the model; its 5 classes are a, b, c"),
+        ({"data": (["hello", ""], ["a", "a"])}, "input 1 is an empty text"),
+        ({"data": (["hello"], None)}, "has no label at example 0"),
+        ({"label_column": "intent"}, "has no label at .*row 1; expected a column 'intent'"),
+        ({"text_column": "query"}, "has the columns text, label; expected 'query'"),
+    ],
+)
+def test_unusable_options_are_refused(
+    options: dict[str, Any], message: str, bert_checkpoint: Path, text_csv: Path
+) -> None:
+    with pytest.raises(InputError, match=message):
+        plan_heads(bert_checkpoint, **{"data": text_csv, "keep": 2, **options})
+
+
+@pytest.mark.parametrize("options", [{"seed": -1}, {"batch_size": 0}, {"batch_size": -3}, {"noise": float("inf")}])
+def test_numbers_out_of_range_are_refused(options: dict[str, Any], bert_checkpoint: Path, text_csv: Path) -> None:
+    with pytest.raises(HydrantError):
+        plan_heads(bert_checkpoint, text_csv, keep=2, **options)
+
+
+def test_unsupported_model_is_refused() -> None:
+    with pytest.raises(UnsupportedModelError, match="architecture Linear is not supported; supported: Bert"):
+        plan_heads(torch.nn.Linear(2, 2), method="random", keep=1)

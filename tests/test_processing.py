@@ -1,0 +1,485 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hydrant.errors import InputError
+from hydrant.families import Architecture, architecture_of
+from hydrant.families.pixels import ImageProcessor
+from hydrant.families.processing import from_transformers, load_processor, save_processor
+from hydrant.families.tokens import TextProcessor
+from PIL import Image
+from support import WORDS, make_model, make_tokenizer
+from transformers import AutoTokenizer, CLIPImageProcessorPil, DeiTImageProcessorPil, ViTImageProcessorPil
+
+SIZES = [(12, 12), (13, 17), (31, 14), (7, 5), (40, 40), (1, 1), (3, 50)]  # width, height
+SIDE = 12
+
+# Text
+
+TEXTS = [
+    "hello world",
+    "What is the WEATHER today?",
+    "money",
+    "unknown words everywhere",
+    "  héllo,\tworld!\n",
+    "transfer " * 60,
+    "[SEP] hello [MASK]",
+    "世界 hello",
+]
+
+
+def text_architecture(family: str = "bert", **settings: Any) -> Architecture:
+    return architecture_of(make_model(family, **settings))
+
+
+@pytest.fixture(scope="module")
+def tokenizer_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("tokenizer")
+    make_tokenizer(folder / "source").save_pretrained(folder)
+    return folder
+
+
+def copied(source: Path, target: Path, **config: Any) -> Path:
+    """A tokenizer's files in a new folder, with changes to ``tokenizer_config.json``."""
+    target.mkdir()
+    (target / "tokenizer.json").write_bytes((source / "tokenizer.json").read_bytes())
+    settings = json.loads((source / "tokenizer_config.json").read_bytes())
+    (target / "tokenizer_config.json").write_text(json.dumps({**settings, **config}))
+    return target
+
+
+def test_text_tensors_equal_the_tokenizers(tokenizer_folder: Path) -> None:
+    processor = TextProcessor(tokenizer_folder, text_architecture())
+    tokenizer = AutoTokenizer.from_pretrained(tokenizer_folder)
+    expected = tokenizer(TEXTS, padding=True, truncation=True, return_tensors="np")
+    found = processor.collate(processor.encode(TEXTS))
+    assert set(found) == set(expected)
+    for name, array in found.items():
+        assert array.dtype == np.int64
+        np.testing.assert_array_equal(array, expected[name], err_msg=name)
+    assert found["input_ids"].shape == (len(TEXTS), 40)
+
+
+def test_each_text_alone_equals_the_tokenizers(tokenizer_folder: Path) -> None:
+    processor = TextProcessor(tokenizer_folder, text_architecture())
+    tokenizer = AutoTokenizer.from_pretrained(tokenizer_folder)
+    for text in TEXTS:
+        item = processor.encode([text])[0]
+        assert item.ids == tokenizer(text, truncation=True)["input_ids"]
+        assert item.types == [0] * len(item.ids)
+        assert item.tokens == len(item.ids)
+        assert item.truncated == (len(tokenizer(text, truncation=False)["input_ids"]) > 40)
+
+
+@pytest.mark.parametrize(("words", "truncated"), [(37, False), (38, False), (39, True), (200, True)])
+def test_truncation_flag_at_the_limit(words: int, truncated: bool, tokenizer_folder: Path) -> None:
+    processor = TextProcessor(tokenizer_folder, text_architecture())
+    item = processor.encode(["money " * words])[0]
+    assert item.truncated == truncated
+    assert item.tokens == min(words + 2, 40)
+    assert item.ids[-1] == WORDS.index("[SEP]")
+
+
+@pytest.mark.parametrize(
+    ("family", "settings", "configured", "expected"),
+    [
+        ("bert", {}, 40, 40),
+        ("bert", {}, 16, 16),
+        ("bert", {}, 512, 40),
+        ("bert", {}, int(1e30), 40),
+        ("bert", {"max_position_embeddings": 20}, 40, 20),
+        ("roberta", {}, 512, 38),  # positions are counted from the padding id + 1
+    ],
+)
+def test_longest_text(
+    family: str, settings: dict[str, Any], configured: int, expected: int, tokenizer_folder: Path, tmp_path: Path
+) -> None:
+    folder = copied(tokenizer_folder, tmp_path / "copy", model_max_length=configured)
+    processor = TextProcessor(folder, text_architecture(family, **settings))
+    assert processor.max_tokens == expected
+    assert processor.encode(["money " * 100])[0].tokens == expected
+
+
+def test_stored_padding_and_truncation_are_overridden(tokenizer_folder: Path, tmp_path: Path) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(tokenizer_folder)
+    tokenizer(["hello"], padding="max_length", max_length=6, truncation=True)
+    tokenizer.save_pretrained(tmp_path)
+    stored = json.loads((tmp_path / "tokenizer.json").read_bytes())
+    stored["truncation"] = {"max_length": 5, "strategy": "LongestFirst", "stride": 2, "direction": "Right"}
+    stored["padding"] = {
+        "strategy": {"Fixed": 6}, "direction": "Right", "pad_to_multiple_of": None,
+        "pad_id": 0, "pad_type_id": 0, "pad_token": "[PAD]",
+    }  # fmt: skip
+    (tmp_path / "tokenizer.json").write_text(json.dumps(stored))
+    items = TextProcessor(tmp_path, text_architecture()).encode(["hello", "money " * 10])
+    assert [item.tokens for item in items] == [3, 12]
+    assert not any(item.truncated for item in items)
+
+
+def test_side_of_truncation_is_the_tokenizers(tokenizer_folder: Path, tmp_path: Path) -> None:
+    folder = copied(tokenizer_folder, tmp_path / "copy", truncation_side="left")
+    text = "hello " * 50 + "weather"
+    expected = AutoTokenizer.from_pretrained(folder)(text, truncation=True)["input_ids"]
+    assert expected[-2] == WORDS.index("weather")
+    assert TextProcessor(folder, text_architecture()).encode([text])[0].ids == expected
+
+
+def test_padding_uses_the_models_padding_token(tokenizer_folder: Path) -> None:
+    processor = TextProcessor(tokenizer_folder, text_architecture("roberta"))
+    batch = processor.collate(processor.encode(["hello", "hello world today"]))
+    assert set(batch) == {"input_ids", "attention_mask"}
+    assert batch["input_ids"][0].tolist()[3:] == [1, 1]
+    assert batch["attention_mask"].tolist() == [[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]]
+
+
+def test_from_transformers_equals_the_saved_folder(tokenizer_folder: Path) -> None:
+    architecture = text_architecture()
+    given = from_transformers(AutoTokenizer.from_pretrained(tokenizer_folder), architecture)
+    saved = load_processor(tokenizer_folder, architecture)
+    assert given.encode(TEXTS) == saved.encode(TEXTS)
+    assert given.describe() == saved.describe()
+    assert saved.describe()["max_tokens"] == 40
+
+
+@pytest.mark.parametrize(
+    ("texts", "message"),
+    [
+        (["hello", ""], "input 8 is an empty text; expected at least one word"),
+        (["hello", " \t\n"], "input 8 is an empty text"),
+        (["hello", 3], r"input 8 is a int; this model reads text \(str\)"),
+        (["hello", None], "input 8 is a NoneType; this model reads text"),
+        (["hello", b"hello"], "input 8 is a bytes; this model reads text"),
+        (["hello", ("hello", "world")], "input 8 is a tuple; this model reads text"),
+        (["hello", "\x00\x01"], r"input 8, .*, has no token the model knows; expected readable text"),
+        (["hello", "\ud800"], "input 8"),
+    ],
+    ids=["empty", "blank", "number", "none", "bytes", "pair", "control characters", "lone surrogate"],
+)
+def test_unusable_text_is_named(texts: list[Any], message: str, tokenizer_folder: Path) -> None:
+    processor = TextProcessor(tokenizer_folder, text_architecture())
+    with pytest.raises(InputError, match=message):
+        processor.encode(texts, first=7)
+
+
+def test_missing_and_malformed_tokenizer_is_refused(tmp_path: Path) -> None:
+    architecture = text_architecture()
+    with pytest.raises(InputError, match=r"holds no tokenizer\.json; save the tokenizer with transformers 5"):
+        TextProcessor(tmp_path, architecture)
+    (tmp_path / "tokenizer.json").write_text("{}")
+    with pytest.raises(InputError, match=r"cannot read .*tokenizer\.json"):
+        TextProcessor(tmp_path, architecture)
+
+
+def test_tokenizer_larger_than_the_vocabulary_is_refused(tokenizer_folder: Path) -> None:
+    size = len(WORDS)
+    TextProcessor(tokenizer_folder, text_architecture(vocab_size=size))
+    message = f"tokenizer has {size} tokens, but the model's vocabulary has {size - 1}; use the tokenizer the model"
+    with pytest.raises(InputError, match=message):
+        TextProcessor(tokenizer_folder, text_architecture(vocab_size=size - 1))
+
+
+@pytest.mark.parametrize("length", [3, 0, -1, "many", None, [40], True])
+def test_wrong_configured_length_is_refused(length: Any, tokenizer_folder: Path, tmp_path: Path) -> None:
+    folder = copied(tokenizer_folder, tmp_path / "copy", model_max_length=length)
+    with pytest.raises(InputError, match=r"tokenizer_config\.json has model_max_length = .*4 or more"):
+        TextProcessor(folder, text_architecture())
+
+
+@pytest.mark.parametrize("content", ["", "{", "[1]"])
+def test_malformed_tokenizer_config_is_refused(content: str, tokenizer_folder: Path, tmp_path: Path) -> None:
+    folder = copied(tokenizer_folder, tmp_path / "copy")
+    (folder / "tokenizer_config.json").write_text(content)
+    with pytest.raises(InputError, match=r"tokenizer_config\.json is not a JSON object"):
+        TextProcessor(folder, text_architecture())
+
+
+def test_tokenizer_config_may_be_absent(tokenizer_folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "tokenizer.json").write_bytes((tokenizer_folder / "tokenizer.json").read_bytes())
+    assert TextProcessor(tmp_path, text_architecture()).max_tokens == 40
+
+
+def test_object_without_save_pretrained_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="processor is a str; expected a transformers tokenizer or image processor"):
+        save_processor("bert", tmp_path)
+
+
+# Images
+
+CONFIGURATIONS: dict[str, Callable[[], Any]] = {
+    "vit": lambda: ViTImageProcessorPil(size={"height": SIDE, "width": SIDE}),
+    "vit bicubic": lambda: ViTImageProcessorPil(size={"height": SIDE, "width": SIDE}, resample=3),
+    "vit nearest": lambda: ViTImageProcessorPil(size={"height": SIDE, "width": SIDE}, resample=0),
+    "vit lanczos": lambda: ViTImageProcessorPil(size={"height": SIDE, "width": SIDE}, resample=1),
+    "vit without rescaling": lambda: ViTImageProcessorPil(
+        size={"height": SIDE, "width": SIDE}, do_rescale=False, image_mean=[120.0, 110, 100], image_std=[60.0, 61, 62]
+    ),
+    "vit without normalising": lambda: ViTImageProcessorPil(size={"height": SIDE, "width": SIDE}, do_normalize=False),
+    "vit bare": lambda: ViTImageProcessorPil(
+        size={"height": SIDE, "width": SIDE}, do_normalize=False, do_rescale=False
+    ),
+    "vit other factor": lambda: ViTImageProcessorPil(size={"height": SIDE, "width": SIDE}, rescale_factor=1 / 127.5),
+    "deit": lambda: DeiTImageProcessorPil(
+        size={"height": SIDE + 3, "width": SIDE + 2}, crop_size={"height": SIDE, "width": SIDE}
+    ),
+    "deit crop larger": lambda: DeiTImageProcessorPil(
+        size={"height": SIDE - 5, "width": SIDE + 5}, crop_size={"height": SIDE, "width": SIDE}
+    ),
+    "crop alone": lambda: DeiTImageProcessorPil(do_resize=False, crop_size={"height": SIDE, "width": SIDE}),
+    "clip": lambda: CLIPImageProcessorPil(
+        size={"shortest_edge": SIDE + 1}, crop_size={"height": SIDE, "width": SIDE}
+    ),
+    "clip exact": lambda: CLIPImageProcessorPil(size={"shortest_edge": SIDE}, crop_size=SIDE),
+    "clip crop larger": lambda: CLIPImageProcessorPil(size={"shortest_edge": SIDE - 3}, crop_size=SIDE),
+}
+
+
+def image_architecture(**settings: Any) -> Architecture:
+    return architecture_of(make_model("vit", **settings))
+
+
+def picture(width: int, height: int, mode: str = "RGB", seed: int = 0) -> Image.Image:
+    channels = {"RGB": 3, "RGBA": 4, "L": 1, "LA": 2}[mode]
+    pixels = np.random.default_rng([seed, width, height]).integers(0, 256, (height, width, channels), np.uint8)
+    return Image.fromarray(pixels[:, :, 0] if channels == 1 else pixels)
+
+
+def pixels_of(processor: Any, images: list[Any]) -> np.ndarray:
+    pixels = processor.collate(processor.encode(images))["pixel_values"]
+    assert pixels.dtype == np.float32
+    return pixels
+
+
+def agree(found: np.ndarray, reference: Any, scale: float = 1.0) -> None:
+    expected = np.asarray(reference["pixel_values"], np.float64)
+    assert found.shape == expected.shape
+    assert np.abs(found - expected).max() <= 1e-6 * max(scale, np.abs(expected).max())
+
+
+@pytest.mark.parametrize("name", CONFIGURATIONS)
+@pytest.mark.parametrize("size", SIZES)
+def test_pixels_equal_the_image_processors(name: str, size: tuple[int, int]) -> None:
+    reference = CONFIGURATIONS[name]()
+    image = picture(*size)
+    found = pixels_of(from_transformers(reference, image_architecture()), [image])
+    agree(found, reference([image], return_tensors="np"))
+
+
+@pytest.mark.parametrize("name", ["vit", "deit", "clip"])
+@pytest.mark.parametrize("mode", ["L", "RGBA", "LA"])
+def test_other_modes_become_rgb(name: str, mode: str) -> None:
+    reference = CONFIGURATIONS[name]()
+    image = picture(19, 14, mode)
+    found = pixels_of(from_transformers(reference, image_architecture()), [image])
+    agree(found, reference([image.convert("RGB")], return_tensors="np"))
+
+
+def test_palette_image_becomes_rgb() -> None:
+    reference = CONFIGURATIONS["vit"]()
+    image = picture(19, 14).quantize(16)
+    agree(
+        pixels_of(from_transformers(reference, image_architecture()), [image]),
+        reference([image.convert("RGB")], return_tensors="np"),
+    )
+
+
+def test_path_picture_and_array_give_the_same_pixels(tmp_path: Path) -> None:
+    image = picture(19, 14)
+    image.save(tmp_path / "a.png")
+    processor = from_transformers(CONFIGURATIONS["vit"](), image_architecture())
+    found = pixels_of(processor, [image, np.asarray(image), tmp_path / "a.png", str(tmp_path / "a.png")])
+    assert all(np.array_equal(found[0], other) for other in found[1:])
+
+
+def test_gray_array_equals_gray_picture() -> None:
+    image = picture(19, 14, "L")
+    found = pixels_of(from_transformers(CONFIGURATIONS["vit"](), image_architecture()), [image, np.asarray(image)])
+    np.testing.assert_array_equal(found[0], found[1])
+
+
+def test_orientation_of_a_photo_is_honoured(tmp_path: Path) -> None:
+    image = picture(19, 14)
+    exif = Image.Exif()
+    exif[0x0112] = 6  # rotate by 270 degrees to view
+    image.save(tmp_path / "a.png", exif=exif)
+    found = pixels_of(
+        from_transformers(CONFIGURATIONS["vit"](), image_architecture()),
+        [tmp_path / "a.png", image.transpose(Image.Transpose.ROTATE_270)],
+    )
+    np.testing.assert_array_equal(found[0], found[1])
+
+
+def test_rectangular_model() -> None:
+    reference = ViTImageProcessorPil(size={"height": 8, "width": 12})
+    image = picture(19, 14)
+    found = pixels_of(from_transformers(reference, image_architecture(image_size=(8, 12))), [image])
+    assert found.shape == (1, 3, 8, 12)
+    agree(found, reference([image], return_tensors="np"))
+
+
+def test_gray_model_reads_one_channel() -> None:
+    reference = ViTImageProcessorPil(size={"height": SIDE, "width": SIDE}, image_mean=[0.4], image_std=[0.2])
+    gray = picture(19, 14, "L")
+    processor = from_transformers(reference, image_architecture(num_channels=1))
+    found = pixels_of(processor, [gray, gray.convert("RGB")])
+    agree(found[:1], reference([gray], return_tensors="np"))
+    np.testing.assert_array_equal(found[0], found[1])
+
+
+def test_order_of_a_batch_is_kept() -> None:
+    processor = from_transformers(CONFIGURATIONS["clip"](), image_architecture())
+    images = [picture(*size) for size in SIZES]
+    together = pixels_of(processor, images)
+    for index, image in enumerate(images):
+        np.testing.assert_array_equal(together[index], pixels_of(processor, [image])[0])
+
+
+@pytest.mark.parametrize(
+    ("image", "message"),
+    [
+        (np.zeros((4, 4, 3), np.float32), r"input 7 is an array of float32 \[4, 4, 3\]; expected uint8"),
+        (np.zeros((4, 4), bool), r"input 7 is an array of bool \[4, 4\]; expected uint8"),
+        (np.zeros((3, 4, 4), np.uint8), r"input 7 is an array of uint8 \[3, 4, 4\]"),
+        (np.zeros((4, 4, 4), np.uint8), r"input 7 is an array of uint8 \[4, 4, 4\]"),
+        (np.zeros((0, 4, 3), np.uint8), r"input 7 is an array of uint8 \[0, 4, 3\]"),
+        (np.zeros(4, np.uint8), r"input 7 is an array of uint8 \[4\]"),
+        (3, "input 7 is a int; expected a path, a PIL image or a uint8 array"),
+        (None, "input 7 is a NoneType"),
+        (b"\x89PNG", "input 7 is a bytes"),
+    ],
+)
+def test_unusable_image_is_named(image: Any, message: str) -> None:
+    processor = from_transformers(CONFIGURATIONS["vit"](), image_architecture())
+    with pytest.raises(InputError, match=message):
+        processor.encode([image], first=7)
+
+
+@pytest.mark.parametrize("kind", ["missing", "text", "truncated", "empty", "folder", "null byte"])
+def test_unreadable_image_file_is_named(kind: str, tmp_path: Path) -> None:
+    path = tmp_path / "a.png"
+    if kind == "text":
+        path.write_text("not an image")
+    elif kind == "empty":
+        path.write_bytes(b"")
+    elif kind == "folder":
+        path.mkdir()
+    elif kind == "truncated":
+        picture(60, 60).save(path)
+        path.write_bytes(path.read_bytes()[:900])
+    processor = from_transformers(CONFIGURATIONS["vit"](), image_architecture())
+    with pytest.raises(InputError, match=r"cannot read image .*a\.png.*expected a readable image file"):
+        processor.encode([f"{path}\0" if kind == "null byte" else path])
+
+
+def configured(folder: Path, architecture: Architecture | None = None, **changes: Any) -> ImageProcessor:
+    config = {
+        "do_resize": True,
+        "size": {"height": SIDE, "width": SIDE},
+        "resample": 2,
+        "do_rescale": True,
+        "rescale_factor": 1 / 255,
+        "do_normalize": True,
+        "image_mean": [0.5, 0.5, 0.5],
+        "image_std": [0.5, 0.5, 0.5],
+        **changes,
+    }
+    (folder / "preprocessor_config.json").write_text(json.dumps({k: v for k, v in config.items() if v != "absent"}))
+    return ImageProcessor(folder, architecture or image_architecture())
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"size": {"height": 224, "width": 224}},
+        {"size": {"height": SIDE, "width": SIDE + 1}},
+        {"size": 224},
+        {"do_center_crop": True, "crop_size": {"height": 10, "width": 10}},
+        {"do_center_crop": True, "crop_size": 10},
+    ],
+)
+def test_configuration_of_another_size_is_refused(changes: dict[str, Any], tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"makes images of \d+ by \d+ pixels, but the model reads 12 by 12"):
+        configured(tmp_path, **changes)
+
+
+@pytest.mark.parametrize("changes", [{"do_resize": False}, {"size": {"shortest_edge": SIDE}}])
+def test_image_that_ends_up_another_size_is_refused(changes: dict[str, Any], tmp_path: Path) -> None:
+    processor = configured(tmp_path, **changes)
+    assert processor.encode([picture(SIDE, SIDE)])[0].pixels.shape == (3, SIDE, SIDE)
+    with pytest.raises(InputError, match=r"input 3 becomes an image of \d+ by \d+ pixels; the model reads 12 by 12"):
+        processor.encode([picture(SIDE, SIDE), picture(SIDE, 2 * SIDE)], first=2)
+
+
+@pytest.mark.parametrize("step", ["do_pad", "do_flip_channel_order", "do_image_splitting", "do_something_new"])
+def test_unknown_step_is_refused(step: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=f"asks for {step}, which hydrant does not do; known: do_center_crop"):
+        configured(tmp_path, **{step: True})
+    assert configured(tmp_path, **{step: False}).encode([picture(5, 5)])
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"size": "absent"},
+        {"size": None},
+        {"size": "large"},
+        {"size": [SIDE, SIDE]},
+        {"size": {"height": SIDE}},
+        {"size": {"longest_edge": SIDE}},
+        {"size": {"height": 0, "width": SIDE}},
+        {"size": {"shortest_edge": -3}},
+        {"do_center_crop": True},
+        {"do_center_crop": True, "crop_size": {"shortest_edge": SIDE}},
+        {"resample": None},
+        {"resample": 99},
+        {"resample": "bilinear"},
+        {"rescale_factor": None},
+        {"rescale_factor": "1/255"},
+        {"image_mean": "absent"},
+        {"image_mean": None},
+        {"image_mean": [0.5, 0.5]},
+        {"image_std": ["a", "b", "c"]},
+        {"image_std": {"r": 1}},
+        {"image_std": [0.5, 0.0, 0.5]},
+    ],
+)
+def test_garbled_setting_is_refused_when_loading(changes: dict[str, Any], tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"preprocessor_config\.json"):
+        configured(tmp_path, **changes)
+
+
+def test_longest_edge_beside_the_shortest_is_not_ignored(tmp_path: Path) -> None:
+    size = {"shortest_edge": SIDE, "longest_edge": SIDE + 4}
+    reference = CLIPImageProcessorPil(size=size, crop_size=SIDE)
+    reference.save_pretrained(tmp_path)
+    image = picture(3 * SIDE, SIDE)
+    try:
+        processor = ImageProcessor(tmp_path, image_architecture())
+    except InputError:
+        return  # refusing is as good
+    agree(pixels_of(processor, [image]), reference([image], return_tensors="np"))
+
+
+def test_missing_and_malformed_configuration_is_refused(tmp_path: Path) -> None:
+    architecture = image_architecture()
+    with pytest.raises(InputError, match=r"cannot read .*preprocessor_config\.json: No such file"):
+        ImageProcessor(tmp_path, architecture)
+    (tmp_path / "preprocessor_config.json").write_text("{")
+    with pytest.raises(InputError, match=r"preprocessor_config\.json is not JSON"):
+        ImageProcessor(tmp_path, architecture)
+    (tmp_path / "preprocessor_config.json").write_text("[]")
+    with pytest.raises(InputError, match="is a JSON list; expected an object"):
+        ImageProcessor(tmp_path, architecture)
+
+
+def test_description_holds_the_configuration(tmp_path: Path) -> None:
+    described = configured(tmp_path, do_center_crop=True, crop_size=SIDE, size={"shortest_edge": 14}).describe()
+    assert described["resize"] == {"shortest_edge": 14}
+    assert described["center_crop"] == {"height": SIDE, "width": SIDE}
+    assert described["scale"] == pytest.approx(1 / 255)
+    assert described["mean"] == described["std"] == [0.5, 0.5, 0.5]
+    assert json.loads(json.dumps(described)) == described
