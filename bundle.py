@@ -216,7 +216,9 @@ def _validated(manifest: Any, file: Path) -> dict[str, Any]:
         raise BundleError(f"{file} is a JSON {type(manifest).__name__}; expected an object")
     schema = manifest.get("schema")
     if schema != SCHEMA:
-        raise BundleError(f"{file} has schema {cut(schema)}; this hydrant reads schema {SCHEMA}; use a matching version")
+        raise BundleError(
+            f"{file} has schema {cut(schema)}; this hydrant reads schema {SCHEMA}; use a matching version"
+        )
     for key, kind in (("hydrant", str), ("family", str), ("members", int), ("labels", list), ("files", dict)):
         if not isinstance(manifest.get(key), kind) or isinstance(manifest.get(key), bool):
             raise BundleError(f"{file} has {key} = {cut(manifest.get(key))}; expected a JSON {kind.__name__}")

@@ -23,7 +23,9 @@ from .errors import HydrantError, InputError, cut
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one subcommand and return the exit status."""
     options = _parser().parse_args(arguments)
-    logging.basicConfig(level=logging.INFO if options.verbose else logging.WARNING, format="hydrant: %(levelname)s: %(message)s")
+    logging.basicConfig(
+        level=logging.INFO if options.verbose else logging.WARNING, format="hydrant: %(levelname)s: %(message)s"
+    )
     _quiet_libraries()
     signal.signal(signal.SIGTERM, _interrupt)
     try:
@@ -175,7 +177,9 @@ def progress(steps: Iterable[Any], total: int, title: str) -> Iterable[Any]:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(prog="hydrant", description="One transformer classifier as an uncertainty-aware ensemble in one graph.")
+    parser = _Parser(
+        prog="hydrant", description="One transformer classifier as an uncertainty-aware ensemble in one graph."
+    )
     parser.add_argument("--version", action="version", version=f"hydrant {__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=_Parser)
     shared = _Parser(add_help=False)
@@ -185,7 +189,7 @@ def _parser() -> argparse.ArgumentParser:
     columns = _Parser(add_help=False)
     columns.add_argument("--text-column", default="text", metavar="NAME", help="column that holds the text")
 
-    def command(name: str, run: Any, text: str, *parents: argparse.ArgumentParser) -> argparse.ArgumentParser:
+    def command(name: str, run: Any, text: str, *parents: _Parser) -> argparse.ArgumentParser:
         added = commands.add_parser(name, help=text, description=text, parents=[shared, *parents])
         added.set_defaults(run=run)
         return added
@@ -209,13 +213,23 @@ def _parser() -> argparse.ArgumentParser:
 def _plan_arguments(sub: argparse.ArgumentParser) -> None:
     from_choices = {"method": ("taylor", "random"), "diversity": ("noise", "bootstrap")}
     sub.add_argument("model", metavar="MODEL", help="Hugging Face checkpoint folder or hub name")
-    sub.add_argument("--data", metavar="FILE", help="labelled calibration data: .csv .tsv .jsonl .parquet .npz or image folder")
+    sub.add_argument(
+        "--data", metavar="FILE", help="labelled calibration data: .csv .tsv .jsonl .parquet .npz or image folder"
+    )
     sub.add_argument("--members", type=_positive, default=3, metavar="M", help="number of members (default 3)")
-    sub.add_argument("--keep", default="8", help="heads kept per layer: 8, a share such as 0.66, or a JSON list (default 8)")
+    sub.add_argument(
+        "--keep", default="8", help="heads kept per layer: 8, a share such as 0.66, or a JSON list (default 8)"
+    )
     sub.add_argument("--method", choices=from_choices["method"], default="taylor", help="how heads are scored")
-    sub.add_argument("--diversity", choices=from_choices["diversity"], default="noise", help="how members are made to differ")
-    sub.add_argument("--noise", type=float, default=0.5, help="standard deviation of log scores, for noise (default 0.5)")
-    sub.add_argument("--examples", type=_count, default=2048, help="calibration examples drawn at random; 0 for all (default 2048)")
+    sub.add_argument(
+        "--diversity", choices=from_choices["diversity"], default="noise", help="how members are made to differ"
+    )
+    sub.add_argument(
+        "--noise", type=float, default=0.5, help="standard deviation of log scores, for noise (default 0.5)"
+    )
+    sub.add_argument(
+        "--examples", type=_count, default=2048, help="calibration examples drawn at random; 0 for all (default 2048)"
+    )
     sub.add_argument("--label-column", default="label", metavar="NAME", help="column that holds the label")
     sub.add_argument("--batch-size", type=_positive, default=32, help="examples per pass (default 32)")
     sub.add_argument("-o", "--output", type=Path, required=True, metavar="PLAN", help="JSON file to write")
@@ -226,7 +240,9 @@ def _fuse_arguments(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--plan", metavar="PLAN", help="head plan; without it every head is kept")
     sub.add_argument("--keep-separate", default="", metavar="PARTS",
                      help="parts not averaged: embeddings,norms,mlp,pooler,classifier or all")  # fmt: skip
-    sub.add_argument("--data", metavar="FILE", help="data to measure the drift of averaging on (default: synthetic inputs)")
+    sub.add_argument(
+        "--data", metavar="FILE", help="data to measure the drift of averaging on (default: synthetic inputs)"
+    )
     sub.add_argument("--label-column", default="label", metavar="NAME", help="column that holds the label")
     sub.add_argument("--no-processor", action="store_true", help="leave the tokenizer or image processor out")
     sub.add_argument("--force", action="store_true", help="replace an existing bundle")
@@ -284,15 +300,21 @@ def _drift(options: argparse.Namespace, models: list[Any], ensemble: Any, proces
     found = read_examples(options.data, ensemble.labels, limit=2048, seed=options.seed, text_column=options.text_column,
                           label_column=options.label_column, need_labels=False)  # fmt: skip
     ready = from_transformers(processor, ensemble.architecture)
-    pairs = ((arrays, None if found.labels is None else found.labels[index]) for index, arrays in batches(found.inputs, ready, 32))
+    pairs = (
+        (arrays, None if found.labels is None else found.labels[index])
+        for index, arrays in batches(found.inputs, ready, 32)
+    )
     steps = progress(pairs, -(-len(found) // 32), "measuring drift")
-    return {"inputs": f"{len(found)} inputs of {Path(options.data).name}", **measure_drift(ensemble, unmerged, steps).to_json()}
+    return {
+        "inputs": f"{len(found)} inputs of {Path(options.data).name}",
+        **measure_drift(ensemble, unmerged, steps).to_json(),
+    }
 
 
 def _drift_text(drift: dict[str, Any]) -> str:
     text = (
-        f"drift of averaging the shared parts, on {drift['inputs']}: max |Δ logit| {drift['max_abs_logit_difference']:.3g}, "
-        f"labels changed {drift['label_changes']:.1%}"
+        f"drift of averaging the shared parts, on {drift['inputs']}: "
+        f"max |Δ logit| {drift['max_abs_logit_difference']:.3g}, labels changed {drift['label_changes']:.1%}"
     )
     if drift["accuracy"] is not None:
         text += f", accuracy {drift['accuracy']:.4f} (unmerged {drift['unmerged_accuracy']:.4f})"
@@ -303,7 +325,9 @@ def _keep(text: str) -> Any:
     try:
         return json.loads(text)
     except json.JSONDecodeError as error:
-        raise InputError(f"--keep is {cut(text)}; expected a number of heads, a share such as 0.66, or a JSON list") from error
+        raise InputError(
+            f"--keep is {cut(text)}; expected a number of heads, a share such as 0.66, or a JSON list"
+        ) from error
 
 
 def _positive(text: str) -> int:

@@ -57,14 +57,14 @@ def require(module: str, extra: str, purpose: str) -> ModuleType:
     Raises:
         MissingExtraError: the module's top-level package is not installed.
     """
+    package = module.partition(".")[0]
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
-        if error.name is None or error.name.split(".")[0] != module.split(".")[0]:
+        if error.name is None or error.name.partition(".")[0] != package:
             raise
         raise MissingExtraError(
-            f"{module.split('.')[0]} is not installed; it is needed to {purpose}: "
-            f"pip install 'hydrant[{extra}]'"
+            f"{package} is not installed; it is needed to {purpose}: pip install 'hydrant[{extra}]'"
         ) from error
 
 

@@ -9,20 +9,20 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO
+from typing import IO
 
 from .errors import InputError
 
 
 @contextmanager
-def atomic_file(path: Path) -> Iterator[BinaryIO]:
+def atomic_file(path: Path) -> Iterator[IO[bytes]]:
     """A binary file that appears at ``path`` whole when the block ends, or not at all.
 
     Raises:
         InputError: the folder is missing or cannot be written.
     """
     try:
-        handle = tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", suffix=".part", delete=False)
+        handle = tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", suffix=".part", delete=False)  # noqa: SIM115
     except OSError as error:
         raise InputError(f"cannot write {path}: {error.strerror or error}") from error
     part = Path(handle.name)

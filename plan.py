@@ -81,8 +81,7 @@ class HeadPlan:
         if not pairs:
             return {"mean": None, "pairs": {}, "per_layer": [], "identical": []}
         table = [
-            [_jaccard(self.members[i][layer], self.members[j][layer]) for layer in range(self.layers)]
-            for i, j in pairs
+            [_jaccard(self.members[i][layer], self.members[j][layer]) for layer in range(self.layers)] for i, j in pairs
         ]
         means = [sum(row) / self.layers for row in table]
         return {

@@ -14,7 +14,10 @@ def table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     cells = [list(headers), *map(list, rows)]
     widths = [max(len(row[column]) for row in cells) for column in range(len(headers))]
     lines = [
-        "  ".join(cell.ljust(width) if column == 0 else cell.rjust(width) for column, (cell, width) in enumerate(zip(row, widths, strict=True)))
+        "  ".join(
+            cell.ljust(width) if column == 0 else cell.rjust(width)
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        )
         for row in cells
     ]
     return "\n".join([lines[0], "  ".join("─" * width for width in widths), *lines[1:]])
@@ -39,7 +42,9 @@ def plan_text(plan: HeadPlan) -> str:
     return "\n".join(lines)
 
 
-def prediction_rows(prediction: Prediction, inputs: Sequence[Any], labels: Sequence[str], first: int = 0) -> list[dict[str, Any]]:
+def prediction_rows(
+    prediction: Prediction, inputs: Sequence[Any], labels: Sequence[str], first: int = 0
+) -> list[dict[str, Any]]:
     """One JSON object for each input."""
     rows = []
     for index, item in enumerate(inputs):
@@ -54,7 +59,15 @@ def prediction_rows(prediction: Prediction, inputs: Sequence[Any], labels: Seque
 
 def prediction_text(rows: Sequence[Mapping[str, Any]]) -> str:
     """Label, confidence and the uncertainties of each input."""
-    headers = ["input", "label", "confidence", "predictive\u00a0entropy", "expected\u00a0entropy", "mutual\u00a0information", "disagreement"]
+    headers = [
+        "input",
+        "label",
+        "confidence",
+        "predictive\u00a0entropy",
+        "expected\u00a0entropy",
+        "mutual\u00a0information",
+        "disagreement",
+    ]
     body = [
         [
             _short(str(row["input"]), 46),
@@ -80,7 +93,10 @@ def verify_text(report: VerifyReport) -> str:
             for name, values in backend.outputs.items()
         ]
         parts.append(table(["output", "max abs", "mean abs", "max rel"], rows))
-        rows = [[gate.name, f"{gate.value:.6g}", f"{gate.limit:g}", "ok" if gate.passed else "FAILED"] for gate in backend.gates]
+        rows = [
+            [gate.name, f"{gate.value:.6g}", f"{gate.limit:g}", "ok" if gate.passed else "FAILED"]
+            for gate in backend.gates
+        ]
         parts.append(table(["gate", "measured", "limit", ""], rows))
         unranked = [name for name, value in backend.decisions.spearman.items() if value is None]
         if unranked:
@@ -107,7 +123,9 @@ def inspect_text(facts: Mapping[str, Any]) -> str:
         "graph         none; make one with `hydrant export`"
     ]
     lines.append(f"verified      {facts['verified']}")
-    rows = [[name, _size(entry["bytes"]), entry["sha256"][:12], entry["state"]] for name, entry in facts["files"].items()]
+    rows = [
+        [name, _size(entry["bytes"]), entry["sha256"][:12], entry["state"]] for name, entry in facts["files"].items()
+    ]
     return "\n".join(lines) + "\n\n" + table(["file", "size", "sha-256", "state"], rows)
 
 

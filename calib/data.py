@@ -118,9 +118,8 @@ def label_index(label: Any, labels: Sequence[str], where: str) -> int:
     name = str(label)
     if name in labels:
         return list(labels).index(name)
-    if isinstance(label, int | np.integer) or (isinstance(label, str) and label.isascii() and label.isdigit()):
-        if 0 <= int(label) < len(labels):
-            return int(label)
+    if name.isascii() and name.isdigit() and int(name) < len(labels):
+        return int(name)
     raise InputError(
         f"label {cut(name)} at {where} is not a class of the model; its {len(labels)} classes are {listing(labels, 5)}"
     )
@@ -134,9 +133,13 @@ def _rows_of(data: Any, text_column: str, label_column: str) -> tuple[Iterable[R
     if isinstance(data, tuple) and len(data) == 2:
         inputs, labels = data
         if labels is not None and len(inputs) != len(labels):
-            raise InputError(f"data has {len(inputs)} inputs and {len(labels)} labels; expected one label for each input")
+            raise InputError(
+                f"data has {len(inputs)} inputs and {len(labels)} labels; expected one label for each input"
+            )
         known = [None] * len(inputs) if labels is None else list(labels)
-        return (Row(x, y, f"example {i}") for i, (x, y) in enumerate(zip(inputs, known, strict=True))), "given in memory"
+        return (
+            Row(x, y, f"example {i}") for i, (x, y) in enumerate(zip(inputs, known, strict=True))
+        ), "given in memory"
     if hasattr(data, "column_names") and data.column_names:
         return _dataset_rows(data, text_column, label_column), f"dataset of {listing(data.column_names)}"
     raise InputError(
@@ -206,7 +209,9 @@ def _npz_rows(path: Path) -> Iterator[Row]:
         with np.load(path, allow_pickle=False) as arrays:
             found = {name: arrays[name] for name in arrays.files}
     except (OSError, ValueError, EOFError) as error:
-        raise InputError(f"cannot read {path}: {cut(error, 100)}; expected a .npz file with the arrays x and y") from error
+        raise InputError(
+            f"cannot read {path}: {cut(error, 100)}; expected a .npz file with the arrays x and y"
+        ) from error
     if "x" not in found:
         raise InputError(f"{path} has the arrays {listing(found)}; expected x and y")
     inputs, labels = found["x"], found.get("y")

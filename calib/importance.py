@@ -25,7 +25,7 @@ Progress = Callable[[Iterable[Any], int, str], Iterable[Any]]
 """Wraps an iterable of known length under a title, to show how far it is."""
 
 
-def no_progress(steps: Iterable[Any], total: int, title: str) -> Iterable[Any]:
+def no_progress(steps: Iterable[Any], total: int, title: str) -> Iterable[Any]:  # noqa: ARG001
     """The progress display that shows nothing."""
     return steps
 
@@ -71,9 +71,7 @@ def taylor_scores(
 def _batch_scores(model: nn.Module, inputs: dict[str, Tensor], labels: Tensor) -> np.ndarray:
     """[B, L, H] absolute gate gradients of one batch."""
     architecture = architecture_of(model)
-    gates = [
-        torch.ones(len(labels), 1, architecture.heads, 1, requires_grad=True) for _ in range(architecture.layers)
-    ]
+    gates = [torch.ones(len(labels), 1, architecture.heads, 1, requires_grad=True) for _ in range(architecture.layers)]
     with torch.enable_grad(), gated_heads(model, gates):
         logits = model(**inputs).logits
         loss = nn.functional.cross_entropy(logits, labels, reduction="sum")  # examples stay independent

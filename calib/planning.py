@@ -135,9 +135,7 @@ def choose_heads(scores: np.ndarray, counts: list[int]) -> Keep:
         counts: [L].
     """
     best = np.argsort(-scores, axis=1, kind="stable")
-    return tuple(
-        tuple(sorted(int(head) for head in row[:count])) for row, count in zip(best, counts, strict=True)
-    )
+    return tuple(tuple(sorted(int(head) for head in row[:count])) for row, count in zip(best, counts, strict=True))
 
 
 def head_counts(keep: Any, members: int, layers: int, heads: int) -> list[list[int]]:
@@ -158,7 +156,9 @@ def _layer_counts(keep: Any, layers: int, heads: int) -> list[int]:
     if len(values) == 1:
         values *= layers
     if len(values) != layers:
-        raise InputError(f"keep has {len(values)} entries {listing(values)}; expected one, or one for each of {layers} layers")
+        raise InputError(
+            f"keep has {len(values)} entries {listing(values)}; expected one, or one for each of {layers} layers"
+        )
     return [_count(value, heads) for value in values]
 
 
@@ -180,7 +180,9 @@ def resolve_processor(processor: Any, source: str | Path | None, architecture: A
     """
     if processor is None:
         if source is None:
-            raise InputError("the model was not loaded from a folder; give its tokenizer or image processor as processor=…")
+            raise InputError(
+                "the model was not loaded from a folder; give its tokenizer or image processor as processor=…"
+            )
         processor = load_processor(source, architecture.modality)
     if hasattr(processor, "encode") and hasattr(processor, "collate") and hasattr(processor, "describe"):
         return processor  # type: ignore[no-any-return]

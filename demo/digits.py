@@ -11,9 +11,11 @@ from typing import Any
 
 import numpy as np
 
+from ..calib.importance import gated_heads
 from ..errors import require
 
 SIZE = 8
+HEAD_DROPOUT = 1 / 3
 LETTERS = "AEFHKMNRTWXY"
 """Letters that are not drawn like any digit."""
 
@@ -46,10 +48,13 @@ def load_digits(seed: int) -> DigitsData:
     return DigitsData(train, calibration, test, strange)
 
 
-def make_checkpoint(folder: Any, data: DigitsData, seed: int, epochs: int, progress: Callable[..., Iterable[Any]]) -> None:
+def make_checkpoint(
+    folder: Any, data: DigitsData, seed: int, epochs: int, progress: Callable[..., Iterable[Any]]
+) -> None:
     """Train a ViT of 4 layers with 8 heads on the digits and save it, with its image processor.
 
-    Images are shifted by up to one pixel at random while training.
+    Images are shifted by up to one pixel at random while training, and each head is silenced for
+    one example in three, so that the model tolerates losing heads without further tuning.
     """
     import torch
     from transformers import ViTConfig, ViTForImageClassification, ViTImageProcessorPil
@@ -79,7 +84,9 @@ def make_checkpoint(folder: Any, data: DigitsData, seed: int, epochs: int, progr
         for batch in torch.randperm(len(targets)).split(32):
             rows, columns = (int(shift) for shift in torch.randint(-1, 2, (2,)))
             shifted = torch.roll(pixels[batch], (rows, columns), dims=(2, 3))
-            loss = torch.nn.functional.cross_entropy(model(pixel_values=shifted).logits, targets[batch])
+            heard = [(torch.rand(len(batch), 1, 8, 1) >= HEAD_DROPOUT).float() for _ in range(4)]
+            with gated_heads(model, heard):
+                loss = torch.nn.functional.cross_entropy(model(pixel_values=shifted).logits, targets[batch])
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()

@@ -77,7 +77,9 @@ def run_demo(
     output = Path(output)
     with staged_folder(output, MARKER, force) as stage:
         report = _stages(stage, seed, epochs, say, progress)
-        (stage / MARKER).write_bytes(to_json_bytes(report.to_json() | {"folder": str(output), "picture": str(output / "bundle" / PICTURE)}))
+        (stage / MARKER).write_bytes(
+            to_json_bytes(report.to_json() | {"folder": str(output), "picture": str(output / "bundle" / PICTURE)})
+        )
     return DemoReport(output, output / "bundle" / PICTURE, report.rows, report.verified)
 
 
@@ -92,7 +94,7 @@ def _stages(stage: Path, seed: int, epochs: int, say: Callable[[str], None], pro
     say(f"train    a ViT of 4 layers × 8 heads on {len(data.train[1])} handwritten digits, {epochs} epochs")
     make_checkpoint(checkpoint, data, seed, epochs, progress)
     np.savez(stage / "calibration.npz", x=data.calibration[0], y=data.calibration[1])
-    say(f"plan     {MEMBERS} members keep {KEEP} of 8 heads, by Taylor importance on {len(data.calibration[1])} other digits")
+    say(f"plan     {MEMBERS} members keep {KEEP} of 8 heads, by Taylor importance on {len(data.calibration[1])} digits")
     plan = plan_heads(checkpoint, stage / "calibration.npz", members=MEMBERS, keep=KEEP, seed=seed, progress=progress)
     plan.save(stage / "plan.json")
     processor = load_processor(checkpoint, "image")
@@ -112,7 +114,10 @@ def _compare(stage: Path, data: DigitsData, say: Callable[[str], None]) -> list[
     images, labels = list(data.test[0]), data.test[1]
     with load(stage / "bundle", "onnxruntime") as fused, load(stage / "single", "onnxruntime") as single:
         say(f"predict  {len(images)} unseen digits and {len(data.strange)} images that are no digits")
-        predicted = {name: (p.predict(images), p.predict(list(data.strange))) for name, p in (("single", single), ("fused", fused))}
+        predicted = {
+            name: (p.predict(images), p.predict(list(data.strange)))
+            for name, p in (("single", single), ("fused", fused))
+        }
         ratio = latency_ratio(fused, single, data)
         picture = draw(data, *predicted["fused"], fused.labels)
     rows = [

@@ -32,7 +32,11 @@ def patch_embeddings(graph: Graph, architecture: Architecture, weights: Weights)
     patch = [arch.patch_height, arch.patch_width]
     x = graph.node(
         "Conv",
-        ["pixel_values", graph.weight("embeddings.patch.weight", kernel), graph.weight("embeddings.patch.bias", bias.reshape(-1))],
+        [
+            "pixel_values",
+            graph.weight("embeddings.patch.weight", kernel),
+            graph.weight("embeddings.patch.bias", bias.reshape(-1)),
+        ],
         "embeddings.patch",
         kernel_shape=patch,
         strides=patch,
@@ -40,7 +44,9 @@ def patch_embeddings(graph: Graph, architecture: Architecture, weights: Weights)
     x = graph.node("Reshape", [x, graph.constant([0, groups, width, -1])], "embeddings.patch.grouped")
     x = graph.node("Transpose", [x], "embeddings.patches", perm=[1, 0, 3, 2])  # [G, B, patches, d]
     patches = weights["embeddings.position"][:, None]  # [G, 1, T, d]
-    x = graph.node("Add", [x, graph.weight("embeddings.position", patches[:, :, arch.prefix_tokens :])], "embeddings.placed")
+    x = graph.node(
+        "Add", [x, graph.weight("embeddings.position", patches[:, :, arch.prefix_tokens :])], "embeddings.placed"
+    )
     prefix = [weights[f"embeddings.{name}"] for name in ("first_token", "distillation_token")[: arch.prefix_tokens]]
     tokens = np.concatenate(prefix, axis=1)[:, None] + patches[:, :, : arch.prefix_tokens]  # [G, 1, prefix, d]
     batch = graph.node("Shape", ["pixel_values"], "batch_size", start=0, end=1)
@@ -64,7 +70,9 @@ def _positions(graph: Graph, architecture: Architecture, weights: Weights) -> st
     if padding is None:
         tokens = graph.node("Shape", ["input_ids"], "sequence_length", start=1, end=2)
         table = graph.weight("embeddings.position", weights["embeddings.position"])
-        rows = graph.node("Slice", [table, graph.constant([0]), tokens, graph.constant([1])], "embeddings.position.rows")
+        rows = graph.node(
+            "Slice", [table, graph.constant([0]), tokens, graph.constant([1])], "embeddings.position.rows"
+        )
         return graph.node("Unsqueeze", [rows, graph.constant([1])], "embeddings.position.batch")
     is_padding = graph.node("Equal", ["input_ids", graph.constant(padding)], "positions.is_padding")
     real = graph.node("Where", [is_padding, graph.constant(0), graph.constant(1)], "positions.real")

@@ -52,7 +52,7 @@ class Graph:
 
     def constant(self, values: Any, dtype: type = np.int64) -> str:
         """A small shared constant, stored once for each distinct value."""
-        array = np.asarray(values, dtype)
+        array: np.ndarray = np.asarray(values, dtype)
         name = f"const.{array.dtype}.{'x'.join(map(str, array.shape))}.{'_'.join(map(str, array.ravel()))}"
         if name not in self._initializers:
             self.weight(name, array)

@@ -87,7 +87,9 @@ def attention(graph: Graph, architecture: Architecture, weights: Weights, name: 
     mixed = graph.node("Transpose", [mixed], f"{name}.mixed.by_token", perm=[0, 2, 1, 3])  # [M·B, T, h, d_h]
     joined = graph.node("Reshape", [mixed, graph.constant([members, -1, heads * head_width])], f"{name}.joined")
     projected = linear(graph, f"{name}.output", weights, joined)  # [M, B·T, d]
-    back = graph.node("Concat", [graph.constant([members]), shape, graph.constant([width])], f"{name}.output.shape", axis=0)
+    back = graph.node(
+        "Concat", [graph.constant([members]), shape, graph.constant([width])], f"{name}.output.shape", axis=0
+    )
     return graph.node("Reshape", [projected, back], name)
 
 
@@ -122,4 +124,3 @@ def additive_mask(graph: Graph, members: int) -> str:
     mask = graph.node("Where", [real, zero, lowest], "mask.additive")  # [B, T]
     mask = graph.node("Unsqueeze", [mask, graph.constant([1, 2])], "mask.keys")  # [B, 1, 1, T]
     return mask if members == 1 else graph.node("Tile", [mask, graph.constant([members, 1, 1, 1])], "mask")
-

@@ -45,7 +45,7 @@ def lower(
     for index in range(architecture.layers):
         x = layer(graph, architecture, weights, index, x, mask)  # [M, B, T, d]
     uncertainty_head(graph, _classify(graph, architecture, weights, x), temperature, member_outputs)
-    outputs: dict[str, tuple[int, Sequence[int | str]]] = {name: (FLOAT, ("batch",)) for name in OUTPUTS}
+    outputs: dict[str, tuple[int, Sequence[int | str]]] = dict.fromkeys(OUTPUTS, (FLOAT, ("batch",)))
     outputs["probabilities"] = (FLOAT, ("batch", architecture.classes))
     if member_outputs:
         outputs[MEMBER_OUTPUT] = (FLOAT, ("batch", members, architecture.classes))
@@ -68,4 +68,4 @@ def _inputs(architecture: Architecture) -> dict[str, tuple[int, Sequence[int | s
     if architecture.modality == "image":
         shape = ("batch", architecture.channels, architecture.image_height, architecture.image_width)
         return {"pixel_values": (FLOAT, shape)}
-    return {name: (INT64, ("batch", "sequence")) for name in architecture.input_names}
+    return dict.fromkeys(architecture.input_names, (INT64, ("batch", "sequence")))

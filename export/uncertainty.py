@@ -48,5 +48,3 @@ def _entropy(graph: Graph, probabilities: str, name: str) -> str:
     terms = graph.node("Mul", [probabilities, log], f"{name}.terms")
     total = graph.node("ReduceSum", [terms, graph.constant([-1])], f"{name}.sum", keepdims=0)
     return graph.node("Sub", [graph.constant(0.0, np.float32), total], name)
-
-

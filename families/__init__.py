@@ -66,7 +66,7 @@ def read_weights(model: Any) -> dict[str, Any]:
     for canonical, source in layout.names(layout.architecture(model.config)).items():
         if source not in state:
             raise UnsupportedModelError(
-                f"{layout.model_class} has no weight {source}; hydrant supports the layout of transformers 5.12 and newer"
+                f"{layout.model_class} has no weight {source}; hydrant reads the layout of transformers 5.12 and newer"
             )
         tensor = state[source].detach().to(device="cpu", dtype=torch.float32)
         if not bool(torch.isfinite(tensor).all()):

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from contextlib import contextmanager
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -109,7 +109,9 @@ def _checked_source(source: str | Path) -> str:
         if not (path / "config.json").is_file():
             raise InputError(f"{source} holds no config.json; expected a Hugging Face checkpoint folder")
     elif path.exists() or isinstance(source, Path) or path.is_absolute() or str(source).startswith((".", "~")):
-        raise InputError(f"model {cut(source, 120)} is not a folder; expected a Hugging Face checkpoint folder or hub name")
+        raise InputError(
+            f"model {cut(source, 120)} is not a folder; expected a Hugging Face checkpoint folder or hub name"
+        )
     elif str(source).count("/") > 1 or not str(source).strip():
         raise InputError(f"model {cut(source, 120)} is neither a folder nor a hub name (owner/name)")
     return str(source)
@@ -134,5 +136,3 @@ def _quiet() -> Iterator[None]:
         hf_logging.set_verbosity(verbosity)
         if bars:
             hf_logging.enable_progress_bar()
-
-

@@ -47,7 +47,9 @@ class ImageProcessor:
         try:
             config = json.loads(file.read_bytes())
         except OSError as error:
-            raise InputError(f"cannot read {file}: {error.strerror or error}; save the image processor there") from error
+            raise InputError(
+                f"cannot read {file}: {error.strerror or error}; save the image processor there"
+            ) from error
         except ValueError as error:
             raise InputError(f"{file} is not JSON ({error}); save the image processor again") from error
         self._channels = architecture.channels
@@ -88,7 +90,9 @@ class ImageProcessor:
             raise InputError(f"{file} is a JSON {type(config).__name__}; expected an object")
         unknown = sorted(key for key in config if key.startswith("do_") and config[key] and key not in _STEPS)
         if unknown:
-            raise InputError(f"{file} asks for {', '.join(unknown)}, which hydrant does not do; known: {', '.join(sorted(_STEPS))}")
+            raise InputError(
+                f"{file} asks for {', '.join(unknown)}, which hydrant does not do; known: {', '.join(sorted(_STEPS))}"
+            )
         try:
             self._size = _size(config["size"]) if config.get("do_resize", True) else None
             self._crop = _size(config["crop_size"]) if config.get("do_center_crop", False) else None
@@ -100,7 +104,11 @@ class ImageProcessor:
         except (KeyError, TypeError, ValueError) as error:
             raise InputError(f"{file} lacks or garbles {error}; save the image processor again") from error
         fixed = self._crop or self._size
-        if fixed is not None and "shortest_edge" not in fixed and (fixed["height"], fixed["width"]) != self._expected[1:]:
+        if (
+            fixed is not None
+            and "shortest_edge" not in fixed
+            and (fixed["height"], fixed["width"]) != self._expected[1:]
+        ):
             raise InputError(
                 f"{file} makes images of {fixed['height']} by {fixed['width']} pixels, but the model reads "
                 f"{self._expected[1]} by {self._expected[2]}; use the model's own image processor"
@@ -145,7 +153,9 @@ class ImageProcessor:
         elif isinstance(image, np.ndarray):
             picture = _from_array(image, index)
         else:
-            raise InputError(f"input {index} is a {type(image).__name__}; expected a path, a PIL image or a uint8 array")
+            raise InputError(
+                f"input {index} is a {type(image).__name__}; expected a path, a PIL image or a uint8 array"
+            )
         return picture.convert("L" if self._channels == 1 else "RGB")
 
 

@@ -118,7 +118,9 @@ def _common(models: Sequence[Any]) -> tuple[Architecture, list[str]]:
         if different:
             raise InputError(f"models 0 and {index} differ in {'; '.join(different)}; members need one architecture")
         if model_labels(model.config) != labels:
-            raise InputError(f"models 0 and {index} have different labels; members need the same classes in the same order")
+            raise InputError(
+                f"models 0 and {index} have different labels; members need the same classes in the same order"
+            )
     return architecture, labels
 
 

@@ -102,5 +102,3 @@ def stack_heads(weight: Tensor, heads: tuple[int, ...], head_width: int, slots: 
     kept = weight.new_zeros((slots, *blocks.shape[1:]))
     kept[: len(heads)] = blocks[list(heads)]
     return kept.flatten(0, 1)
-
-

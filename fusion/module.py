@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -14,7 +14,7 @@ from ..plan import HeadPlan
 from .grouped import GroupedAttention, GroupedLinear, GroupedNorm
 from .uncertainty import FusedOutput, summarize
 
-_ACTIVATIONS = {
+_ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": nn.functional.gelu,
     "gelu_tanh": lambda x: nn.functional.gelu(x, approximate="tanh"),
     "relu": nn.functional.relu,
@@ -56,8 +56,11 @@ class FusedClassifier(nn.Module):
         self.labels = labels
         self.temperature = temperature
         self.provenance = dict(provenance or {})
-        embeddings = TextEmbeddings if architecture.modality == "text" else PatchEmbeddings
-        self.embeddings = embeddings(architecture, weights)
+        self.embeddings: TextEmbeddings | PatchEmbeddings = (
+            TextEmbeddings(architecture, weights)
+            if architecture.modality == "text"
+            else PatchEmbeddings(architecture, weights)
+        )
         self.layers = nn.ModuleList(
             FusedLayer(architecture, weights, f"layers.{layer}.") for layer in range(architecture.layers)
         )
@@ -127,7 +130,9 @@ class FusedLayer(nn.Module):
             architecture.attention_dropout,
         )
         self.attention_norm = _norm(architecture, weights, f"{prefix}attention_norm")
-        self.mlp = nn.ModuleDict({"up": _linear(weights, f"{prefix}mlp.up"), "down": _linear(weights, f"{prefix}mlp.down")})
+        self.mlp = nn.ModuleDict(
+            {"up": _linear(weights, f"{prefix}mlp.up"), "down": _linear(weights, f"{prefix}mlp.down")}
+        )
         self.mlp_norm = _norm(architecture, weights, f"{prefix}mlp_norm")
         self.activation = _ACTIVATIONS[architecture.activation]
 
@@ -193,9 +198,9 @@ class PatchEmbeddings(nn.Module):
     def forward(self, pixel_values: Tensor) -> Tensor:
         """[B, channels, height, width] → [G, B, T, d]."""
         arch = self.architecture
-        expected = (arch.channels, arch.image_height, arch.image_width)
-        if pixel_values.ndim != 4 or tuple(pixel_values.shape[1:]) != expected:
-            raise InputError(f"pixel_values has shape {list(pixel_values.shape)}; expected [batch, {expected[0]}, {expected[1]}, {expected[2]}]")
+        expected = [arch.channels, arch.image_height, arch.image_width]
+        if pixel_values.ndim != 4 or list(pixel_values.shape[1:]) != expected:
+            raise InputError(f"pixel_values has shape {list(pixel_values.shape)}; expected [batch, *{expected}]")
         rows, columns = arch.image_height // arch.patch_height, arch.image_width // arch.patch_width
         x = pixel_values[:, :, : rows * arch.patch_height, : columns * arch.patch_width]
         x = x.unflatten(3, (columns, arch.patch_width)).unflatten(2, (rows, arch.patch_height))

@@ -75,7 +75,9 @@ def load_ensemble(bundle: Bundle | str | Path) -> FusedClassifier:
     try:
         weights = load_file(bundle.file(WEIGHTS))
     except SafetensorError as error:
-        raise BundleError(f"{bundle.path / WEIGHTS} is not a safetensors file ({error}); make the bundle again") from error
+        raise BundleError(
+            f"{bundle.path / WEIGHTS} is not a safetensors file ({error}); make the bundle again"
+        ) from error
     architecture = Architecture.from_json(bundle.read_json(ARCHITECTURE))
     try:
         ensemble = FusedClassifier(
@@ -89,5 +91,3 @@ def load_ensemble(bundle: Bundle | str | Path) -> FusedClassifier:
     except KeyError as error:
         raise BundleError(f"{bundle.path / WEIGHTS} lacks the tensor {error}; make the bundle again") from error
     return ensemble.eval()
-
-

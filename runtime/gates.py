@@ -25,7 +25,8 @@ class Tolerances:
             probabilities lie within twice ``probability``.
         disagreement_changes: share of inputs whose disagreement may change (a member's near tie),
             rounded up to a whole input.
-        spearman: least rank correlation of a score, where the score varies enough to rank.
+        spearman: least rank correlation of a score, where the score varies enough to rank and there
+            are enough inputs that a swap of two near-equal ones does not matter.
     """
 
     probability: float
@@ -47,6 +48,9 @@ TOLERANCES = {
     )
 }
 """Explicit tolerances per precision."""
+
+RANKED_INPUTS = 100
+"""Rank correlations are judged from this many inputs on, and reported from 8."""
 
 
 @dataclass(frozen=True)
@@ -122,7 +126,8 @@ def gates(figures: Decisions, tolerances: Tolerances) -> list[Gate]:
     ]
     judged = [Gate(name, value, limit, bool(value <= limit)) for name, value, limit in upper]
     for name, value in figures.spearman.items():
-        if value is not None and name != "disagreement":  # a score of few values: counted above instead
+        judged_by_rank = name != "disagreement"  # a score of few values: its changes are counted above
+        if value is not None and judged_by_rank and figures.inputs >= RANKED_INPUTS:
             judged.append(Gate(f"Spearman {name}", value, tolerances.spearman, bool(value >= tolerances.spearman)))
     return judged
 

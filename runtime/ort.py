@@ -41,7 +41,9 @@ class OnnxRuntimeBackend:
         try:
             self._session = ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
         except Exception as error:  # onnxruntime's exceptions share no public base class
-            raise BundleError(f"ONNX Runtime {ort.__version__} cannot load {path}: {cut(error, 200)}; export it again") from error
+            raise BundleError(
+                f"ONNX Runtime {ort.__version__} cannot load {path}: {cut(error, 200)}; export it again"
+            ) from error
         self._outputs = [output.name for output in self._session.get_outputs()]
 
     def run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
 
@@ -55,7 +56,7 @@ class Prediction:
     @classmethod
     def concatenate(cls, parts: Sequence[Prediction]) -> Prediction:
         """Join predictions along the batch."""
-        joined = {}
+        joined: dict[str, Any] = {}
         for field in fields(cls):
             arrays = [getattr(part, field.name) for part in parts]
             joined[field.name] = None if any(array is None for array in arrays) else np.concatenate(arrays)
@@ -63,5 +64,8 @@ class Prediction:
 
     def take(self, order: np.ndarray) -> Prediction:
         """The rows ``order`` of every array."""
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
-        return Prediction(**{name: None if array is None else array[order] for name, array in values.items()})
+        taken: dict[str, Any] = {}
+        for field in fields(self):
+            array = getattr(self, field.name)
+            taken[field.name] = None if array is None else array[order]
+        return Prediction(**taken)

@@ -100,7 +100,9 @@ class Predictor:
         if batch_size < 1:
             raise InputError(f"batch_size is {batch_size}; expected 1 or more")
         if self._processor is None:
-            raise InputError(f"bundle {self._path} has no processor; give ready tensors as a dict, or fuse with a processor")
+            raise InputError(
+                f"bundle {self._path} has no processor; give ready tensors as a dict, or fuse with a processor"
+            )
         iterator = iter(inputs)
         while window := list(islice(iterator, batch_size * WINDOW_BATCHES)):
             yield self._predict_window(window, first, batch_size)
@@ -167,7 +169,9 @@ class Predictor:
     def _nothing(self) -> Prediction:
         """The prediction for no inputs at all."""
         none = np.zeros(0, np.float32)
-        return Prediction(np.zeros((0, len(self.labels)), np.float32), np.zeros(0, np.int64), none, none, none, none, none)
+        return Prediction(
+            np.zeros((0, len(self.labels)), np.float32), np.zeros(0, np.int64), none, none, none, none, none
+        )
 
 
 def _as_sequence(inputs: Any) -> Sequence[Any]:

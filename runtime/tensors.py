@@ -28,12 +28,16 @@ def checked_tensors(inputs: Mapping[str, Any], architecture: Architecture) -> di
     if ids.shape[1] > architecture.max_sequence:
         raise InputError(f"input_ids has {ids.shape[1]} tokens; this model reads at most {architecture.max_sequence}")
     mask = _integers("attention_mask", inputs["attention_mask"], 2)
-    types = _integers("token_type_ids", inputs.get("token_type_ids", np.zeros_like(ids)), max(architecture.token_types, 1))
+    types = _integers(
+        "token_type_ids", inputs.get("token_type_ids", np.zeros_like(ids)), max(architecture.token_types, 1)
+    )
     for name, array in (("attention_mask", mask), ("token_type_ids", types)):
         if array.shape != ids.shape:
             raise InputError(f"{name} has shape {list(array.shape)}; expected {list(ids.shape)}, that of input_ids")
     if not mask.any(axis=1).all():
-        raise InputError(f"attention_mask masks all of row {int(np.argmin(mask.any(axis=1)))}; expected at least one token")
+        raise InputError(
+            f"attention_mask masks all of row {int(np.argmin(mask.any(axis=1)))}; expected at least one token"
+        )
     tensors = {"input_ids": ids, "attention_mask": mask, "token_type_ids": types}
     return {name: tensors[name] for name in architecture.input_names}
 
@@ -55,11 +59,9 @@ def _integers(name: str, value: Any, limit: int) -> np.ndarray:
 
 def _pixels(value: Any, architecture: Architecture) -> np.ndarray:
     array = np.asarray(value)
-    shape = (architecture.channels, architecture.image_height, architecture.image_width)
-    if array.dtype.kind != "f" or array.shape[1:] != shape or array.ndim != 4:
-        raise InputError(
-            f"pixel_values is {array.dtype} {list(array.shape)}; expected float32 [batch, {shape[0]}, {shape[1]}, {shape[2]}]"
-        )
+    shape = [architecture.channels, architecture.image_height, architecture.image_width]
+    if array.dtype.kind != "f" or array.ndim != 4 or list(array.shape[1:]) != shape:
+        raise InputError(f"pixel_values is {array.dtype} {list(array.shape)}; expected float32 [batch, *{shape}]")
     if not np.isfinite(array).all():
         raise InputError("pixel_values holds NaN or infinity; expected finite numbers")
     return np.ascontiguousarray(array, np.float32)

@@ -135,7 +135,9 @@ def verify(
         figures = decisions(comparison.reference, comparison.tested, tolerances)
         differences = {name: asdict(difference) for name, difference in comparison.differences.items()}
         reports.append(
-            BackendReport(candidate.name, candidate.precision, differences, figures, tolerances, gates(figures, tolerances))
+            BackendReport(
+                candidate.name, candidate.precision, differences, figures, tolerances, gates(figures, tolerances)
+            )
         )
         candidate.close()
     reference.close()
@@ -177,7 +179,8 @@ def _inputs(
     found = read_examples(data, bundle.labels, limit=examples, seed=seed, text_column=text_column, need_labels=False)
     processor = load_processor(folder, architecture)
     encoded = processor.encode(found.inputs)
-    batches, start = [], 0
+    batches: list[dict[str, np.ndarray]] = []
+    start = 0
     while start < len(encoded):
         size = BATCH_SIZES[len(batches) % len(BATCH_SIZES)]
         batches.append(processor.collate(encoded[start : start + size]))

@@ -42,7 +42,14 @@ def vit_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def text_csv(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Labelled texts for the tiny BERT."""
     path = tmp_path_factory.mktemp("data") / "train.csv"
-    texts = ["hello world", "transfer money today", "what is the weather", "the money", "hello money world", "what today"]
+    texts = [
+        "hello world",
+        "transfer money today",
+        "what is the weather",
+        "the money",
+        "hello money world",
+        "what today",
+    ]
     rows = [f"{text},{label}" for text, label in zip(texts * 4, "abcdea" * 4, strict=True)]
     path.write_text("text,label\n" + "\n".join(rows) + "\n")
     return path

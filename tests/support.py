@@ -20,7 +20,8 @@ FAMILIES = ("bert", "roberta", "distilbert", "vit", "deit")
 TEXT_FAMILIES = FAMILIES[:3]
 LAYERS, HEADS, CLASSES, VOCABULARY = 3, 4, 5, 99
 
-WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"hello world transfer money weather today what is the".split()]
+WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+WORDS += ["hello", "world", "transfer", "money", "weather", "today", "what", "is", "the"]
 
 
 def make_model(family: str, seed: int = 0, **settings: Any) -> torch.nn.Module:
@@ -30,7 +31,9 @@ def make_model(family: str, seed: int = 0, **settings: Any) -> torch.nn.Module:
     image = {"image_size": 12, "patch_size": 4, "num_labels": CLASSES}
     slim = {"dim": 32, "n_layers": LAYERS, "n_heads": HEADS, "hidden_dim": 48}
     makers: dict[str, Callable[[], torch.nn.Module]] = {
-        "bert": lambda: transformers.BertForSequenceClassification(transformers.BertConfig(**{**text, **shape, **settings})),
+        "bert": lambda: transformers.BertForSequenceClassification(
+            transformers.BertConfig(**{**text, **shape, **settings})
+        ),
         "roberta": lambda: transformers.RobertaForSequenceClassification(
             transformers.RobertaConfig(**{**text, **shape, "type_vocab_size": 1, "pad_token_id": 1, **settings})
         ),
@@ -38,13 +41,16 @@ def make_model(family: str, seed: int = 0, **settings: Any) -> torch.nn.Module:
             transformers.DistilBertConfig(**{**text, **slim, **settings})
         ),
         "vit": lambda: transformers.ViTForImageClassification(transformers.ViTConfig(**{**shape, **image, **settings})),
-        "deit": lambda: transformers.DeiTForImageClassification(transformers.DeiTConfig(**{**shape, **image, **settings})),
+        "deit": lambda: transformers.DeiTForImageClassification(
+            transformers.DeiTConfig(**{**shape, **image, **settings})
+        ),
     }
     torch.manual_seed(seed)
     model = makers[family]()
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            centre = 1.0 if name.lower().endswith("norm.weight") or "layernorm" in name and name.endswith("weight") else 0.0
+            is_norm = "norm" in name.lower() and name.endswith("weight")
+            centre = 1.0 if is_norm else 0.0
             parameter.normal_(centre, 0.3)
     return model.eval()
 
@@ -53,7 +59,9 @@ def random_plan(family: str, members: int, seed: int = 0) -> HeadPlan:
     """A plan with unequal head counts between members and layers."""
     rng = np.random.default_rng(seed)
     keep = tuple(
-        tuple(tuple(sorted(rng.choice(HEADS, rng.integers(1, HEADS + 1), replace=False).tolist())) for _ in range(LAYERS))
+        tuple(
+            tuple(sorted(rng.choice(HEADS, rng.integers(1, HEADS + 1), replace=False).tolist())) for _ in range(LAYERS)
+        )
         for _ in range(members)
     )
     return HeadPlan(family, LAYERS, HEADS, keep, "random")
@@ -90,5 +98,12 @@ def run_cli(*arguments: object, timeout: float = 300, **options: Any) -> subproc
     command = [sys.executable, "-m", "hydrant.cli", *map(str, arguments)]
     environment = {**os.environ, "HF_HUB_OFFLINE": "1", "COLUMNS": "120"}
     return subprocess.run(
-        command, capture_output=True, text=True, timeout=timeout, env=environment, cwd=options.pop("cwd", "/"), **options
+        command,
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        env=environment,
+        cwd=options.pop("cwd", "/"),
+        **options,
     )

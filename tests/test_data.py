@@ -280,7 +280,9 @@ def test_missing_text_column_is_named(content: str, tmp_path: Path) -> None:
 
 def test_missing_text_column_of_other_forms(tmp_path: Path) -> None:
     (tmp_path / "data.jsonl").write_text('{"sentence": "hi", "label": 1}\n')
-    with pytest.raises(InputError, match=r"has the columns sentence, label; expected 'text' \(choose with --text-column\)"):
+    with pytest.raises(
+        InputError, match=r"has the columns sentence, label; expected 'text' \(choose with --text-column\)"
+    ):
         read_examples(tmp_path / "data.jsonl", LABELS)
     with pytest.raises(InputError, match="dataset has the columns sentence; expected 'text' or 'image'"):
         read_examples(datasets.Dataset.from_dict({"sentence": ["hi"]}), LABELS)
@@ -392,7 +394,10 @@ def test_pickled_npz_is_refused(content: list[Any], tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arrays", "message"),
     [
-        ({"images": np.zeros((2, 4, 4), np.uint8), "y": np.zeros(2, int)}, "has the arrays images, y; expected x and y"),
+        (
+            {"images": np.zeros((2, 4, 4), np.uint8), "y": np.zeros(2, int)},
+            "has the arrays images, y; expected x and y",
+        ),
         ({"x": np.zeros((2, 4, 4), np.uint8), "y": np.zeros(3, int)}, "has 2 inputs in x and 3 labels in y"),
         ({"x": np.zeros((0, 4, 4), np.uint8), "y": np.zeros(0, int)}, "holds no rows"),
         ({"x": np.uint8(3), "y": np.zeros(1, int)}, "x"),

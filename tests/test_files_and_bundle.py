@@ -17,7 +17,7 @@ MARKER = "marker.json"
 MANIFEST = {"hydrant": "0", "family": "bert", "members": 2, "labels": ["no", "yes"]}
 
 
-class Stopped(Exception):
+class StopError(Exception):
     pass
 
 
@@ -86,7 +86,7 @@ def test_atomic_file_names_the_path_it_cannot_write(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"cannot write .*a\.bin: No such file"):
         write_atomically(tmp_path / "absent" / "a.bin", b"")
     (tmp_path / "folder").mkdir()
-    with pytest.raises(InputError, match="cannot write .*folder: Is a directory"):
+    with pytest.raises(InputError, match=r"cannot write .*folder: Is a directory"):
         write_atomically(tmp_path / "folder", b"")
     assert tree(tmp_path) == {"folder": None}
 
@@ -160,9 +160,9 @@ def test_existing_folder_is_refused_without_force(empty: bool, tmp_path: Path) -
     if not empty:
         (target / MARKER).write_bytes(b"old")
     before = tree(tmp_path)
-    with pytest.raises(InputError, match=r"out exists; choose another output folder, or replace it with --force"):
-        with staged_folder(target, MARKER):
-            pytest.fail("the block must not run")
+    message = "out exists; choose another output folder, or replace it with --force"
+    with pytest.raises(InputError, match=message), staged_folder(target, MARKER):
+        pytest.fail("the block must not run")
     assert tree(tmp_path) == before
 
 
@@ -195,7 +195,7 @@ def test_a_file_or_link_is_never_replaced(kind: str, force: bool, tmp_path: Path
 
 def test_parent_that_is_a_file_is_an_input_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
-    with pytest.raises(InputError, match="cannot create .*out"):
+    with pytest.raises(InputError, match=r"cannot create .*out"):
         make_bundle(tmp_path / "file" / "out")
 
 
@@ -223,9 +223,9 @@ def test_same_content_gives_the_same_bundle(tmp_path: Path) -> None:
 
 
 def test_interrupted_bundle_is_absent(tmp_path: Path) -> None:
-    with pytest.raises(Stopped), new_bundle(tmp_path / "out", MANIFEST) as folder:
+    with pytest.raises(StopError), new_bundle(tmp_path / "out", MANIFEST) as folder:
         (folder / "plan.json").write_bytes(b"{}")
-        raise Stopped
+        raise StopError
     assert tree(tmp_path) == {}
 
 
@@ -251,7 +251,7 @@ def test_add_updates_files_and_manifest(tmp_path: Path) -> None:
     assert newer.read_json("reports/verify.json") == {}
     assert not bundle.has("reports/verify.json")
     assert newer.has("reports/verify.json")
-    with pytest.raises(BundleError, match="has .* bytes|was altered"):
+    with pytest.raises(BundleError, match=r"has .* bytes|was altered"):
         bundle.temperature()  # the older manifest no longer describes the file
 
 
@@ -385,7 +385,10 @@ def test_bundle_reached_through_a_link_opens(tmp_path: Path) -> None:
         (lambda m: m.update(members=0), "has 0 members; expected at least 1"),
         (lambda m: m.update(labels=["one"]), "has labels one; expected two or more names"),
         (lambda m: m.update(labels=["one", 2]), "has labels one, 2; expected two or more names"),
-        (lambda m: m["files"].update({"plan.json": None}), "lists 'plan.json' without its size in bytes and its SHA-256"),
+        (
+            lambda m: m["files"].update({"plan.json": None}),
+            "lists 'plan.json' without its size in bytes and its SHA-256",
+        ),
         (lambda m: m["files"]["plan.json"].pop("bytes") and None, "lists 'plan.json' without its size"),
         (lambda m: m["files"]["plan.json"].pop("sha256") and None, "lists 'plan.json' without its size"),
         (lambda m: m["files"]["plan.json"].update(sha256="0" * 63), "lists 'plan.json' without its size"),

@@ -36,7 +36,9 @@ def plans(draw: st.DrawFn) -> HeadPlan:
     member = st.tuples(*[kept] * layers)
     members = draw(st.lists(member, min_size=1, max_size=4))
     facts = draw(st.dictionaries(st.text(max_size=5), st.integers() | st.text(max_size=5) | st.none(), max_size=3))
-    return HeadPlan(draw(st.sampled_from(["bert", "vit"])), layers, heads, tuple(members), draw(st.text(max_size=8)), facts)
+    return HeadPlan(
+        draw(st.sampled_from(["bert", "vit"])), layers, heads, tuple(members), draw(st.text(max_size=8)), facts
+    )
 
 
 def test_json_round_trip_keeps_every_field() -> None:
@@ -140,9 +142,9 @@ def test_file_that_is_no_json_is_refused_by_name(content: bytes, message: str, t
 def test_missing_file_and_folder_are_input_errors(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"cannot read plan .*none\.json: No such file"):
         HeadPlan.load(tmp_path / "none.json")
-    with pytest.raises(InputError, match="cannot read plan .*: Is a directory"):
+    with pytest.raises(InputError, match=r"cannot read plan .*: Is a directory"):
         HeadPlan.load(tmp_path)
-    with pytest.raises(InputError, match="cannot write .*plan.json"):
+    with pytest.raises(InputError, match=r"cannot write .*plan\.json"):
         HeadPlan.from_json(VALID).save(tmp_path / "absent" / "plan.json")
 
 

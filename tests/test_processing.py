@@ -230,9 +230,7 @@ CONFIGURATIONS: dict[str, Callable[[], Any]] = {
         size={"height": SIDE - 5, "width": SIDE + 5}, crop_size={"height": SIDE, "width": SIDE}
     ),
     "crop alone": lambda: DeiTImageProcessorPil(do_resize=False, crop_size={"height": SIDE, "width": SIDE}),
-    "clip": lambda: CLIPImageProcessorPil(
-        size={"shortest_edge": SIDE + 1}, crop_size={"height": SIDE, "width": SIDE}
-    ),
+    "clip": lambda: CLIPImageProcessorPil(size={"shortest_edge": SIDE + 1}, crop_size={"height": SIDE, "width": SIDE}),
     "clip exact": lambda: CLIPImageProcessorPil(size={"shortest_edge": SIDE}, crop_size=SIDE),
     "clip crop larger": lambda: CLIPImageProcessorPil(size={"shortest_edge": SIDE - 3}, crop_size=SIDE),
 }

@@ -1,0 +1,77 @@
+"""The independent oracle: the untouched Hugging Face model, once per member, with pruned heads silenced.
+
+A forward pre-hook zeroes the pruned heads' slices of the output projection's input; probabilities
+are averaged, and uncertainties computed, in NumPy float64. Module names are spelled out here and
+shared with nothing in the package.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+OUTPUT_PROJECTIONS = {
+    "bert": "bert.encoder.layer.{}.attention.output.dense",
+    "roberta": "roberta.encoder.layer.{}.attention.output.dense",
+    "distilbert": "distilbert.transformer.layer.{}.attention.out_lin",
+    "vit": "vit.layers.{}.attention.o_proj",
+    "deit": "deit.layers.{}.attention.o_proj",
+}
+
+
+def member_logits(model: Any, keep: Sequence[Sequence[int]], heads: int, inputs: dict[str, torch.Tensor]) -> np.ndarray:
+    """Logits [B, C] float64 of one member: ``keep[layer]`` lists the heads that stay."""
+    handles = []
+    for layer, kept in enumerate(keep):
+        module = model.get_submodule(OUTPUT_PROJECTIONS[model.config.model_type].format(layer))
+
+        def silence(_: Any, arguments: tuple[torch.Tensor, ...], kept: Sequence[int] = kept) -> tuple[torch.Tensor]:
+            states = arguments[0].clone()
+            width = states.shape[-1] // heads
+            for head in set(range(heads)) - set(kept):
+                states[..., head * width : (head + 1) * width] = 0
+            return (states,)
+
+        handles.append(module.register_forward_pre_hook(silence))
+    try:
+        with torch.no_grad():
+            return model(**inputs).logits.double().numpy()
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def ensemble(
+    models: Sequence[Any], plan: Any, inputs: dict[str, torch.Tensor], temperature: float = 1.0
+) -> dict[str, Any]:
+    """Every output of the fused ensemble, in float64; ``models`` holds one checkpoint, or M."""
+    logits = np.stack(
+        [member_logits(models[m % len(models)], keep, plan.heads, inputs) for m, keep in enumerate(plan.members)]
+    )
+    return {"member_logits": logits, **uncertainty(softmax(logits / temperature))}
+
+
+def softmax(logits: np.ndarray) -> np.ndarray:
+    shifted = np.exp(logits - logits.max(axis=-1, keepdims=True))
+    return shifted / shifted.sum(axis=-1, keepdims=True)
+
+
+def uncertainty(members: np.ndarray) -> dict[str, np.ndarray]:
+    """Fields of a prediction from member probabilities [M, B, C], in float64."""
+    mean = members.mean(axis=0)
+    expected = entropy(members).mean(axis=0)
+    return {
+        "probabilities": mean,
+        "predictive_entropy": entropy(mean),
+        "expected_entropy": expected,
+        "mutual_information": entropy(mean) - expected,
+        "disagreement": (members.argmax(axis=-1) != mean.argmax(axis=-1)).mean(axis=0),
+    }
+
+
+def entropy(probabilities: np.ndarray) -> np.ndarray:
+    logs = np.log(probabilities, where=probabilities > 0, out=np.zeros_like(probabilities))
+    return -(probabilities * logs).sum(axis=-1)

@@ -1,0 +1,239 @@
+"""The fused module as a torch module: training, saving, merging, refusing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import oracle
+import pytest
+import torch
+import transformers
+from hydrant import HeadPlan, HydrantError, export_onnx, fuse, load_ensemble, save_bundle
+from hydrant.fusion import measure_drift
+from safetensors.torch import load_file
+from support import FAMILIES, HEADS, LAYERS, make_inputs, make_model, make_tokenizer, random_plan
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_training_reaches_every_parameter_and_leaves_padding_heads_empty(family: str) -> None:
+    """Members of 1 and 4 heads share a padded weight; its empty heads must stay empty."""
+    keep = (((0,),) * LAYERS, (tuple(range(HEADS)),) * LAYERS)
+    ensemble = fuse(make_model(family), HeadPlan(family, LAYERS, HEADS, keep, "random"))
+    before = {name: tensor.clone() for name, tensor in ensemble.state_dict().items()}
+    inputs, labels = make_inputs(family, batch=8), torch.arange(8) % 5
+    optimizer = torch.optim.AdamW(ensemble.parameters(), lr=1e-3)
+
+    def loss() -> torch.Tensor:
+        logits = ensemble(**inputs).member_logits  # [M, B, C]
+        return torch.nn.functional.cross_entropy(logits.flatten(0, 1), labels.repeat(2))
+
+    first = loss().item()
+    ensemble.train()
+    torch.manual_seed(0)
+    for _ in range(30):
+        optimizer.zero_grad()
+        loss().backward()
+        optimizer.step()
+    ensemble.eval()
+    assert loss().item() < first
+    after = ensemble.state_dict()
+    for name, parameter in ensemble.named_parameters():
+        assert parameter.grad is not None, name
+        assert not torch.equal(before[name], after[name]), f"{name} did not move"
+    width = ensemble.architecture.head_width
+    qkv = after["layers.0.attention.qkv.weight"][0].unflatten(1, (3, HEADS, width))  # member 0 keeps one head
+    assert torch.count_nonzero(qkv[:, :, 1:]) == 0
+    assert torch.count_nonzero(after["layers.0.attention.output.weight"][0, width:]) == 0
+
+
+def test_fusing_copies_the_checkpoint() -> None:
+    model, inputs = make_model("bert"), make_inputs("bert")
+    ensemble = fuse(model, random_plan("bert", 2))
+    with torch.no_grad():
+        before = model(**inputs).logits
+        for parameter in ensemble.parameters():
+            parameter.zero_()
+        torch.testing.assert_close(model(**inputs).logits, before)
+
+
+@pytest.mark.parametrize("family", ["bert", "deit"])
+def test_state_dict_round_trip_through_a_bundle(family: str, tmp_path: Path) -> None:
+    ensemble = fuse(make_model(family), random_plan(family, 3))
+    ensemble.temperature = 1.5
+    save_bundle(ensemble, tmp_path / "bundle")
+    loaded = load_ensemble(tmp_path / "bundle")
+    assert loaded.temperature == 1.5
+    assert not loaded.training
+    assert (
+        loaded.state_dict().keys()
+        == ensemble.state_dict().keys()
+        == load_file(tmp_path / "bundle/fused.safetensors").keys()
+    )
+    with torch.no_grad():
+        for a, b in zip(
+            vars(loaded(**make_inputs(family))).values(), vars(ensemble(**make_inputs(family))).values(), strict=True
+        ):
+            assert a is b is None or torch.equal(a, b)
+
+
+def test_merged_parts_are_means_and_attention_stays_apart() -> None:
+    models = [make_model("bert", seed=seed) for seed in (1, 2, 3)]
+    ensemble = fuse(models, keep_separate=["classifier"])
+    state, name = ensemble.state_dict(), "bert.encoder.layer.1.intermediate.dense.weight"
+    mean = torch.stack([model.state_dict()[name] for model in models]).mean(0)
+    torch.testing.assert_close(state["layers.1.mlp.up.weight"][0].T, mean)
+    assert state["layers.1.mlp.up.weight"].shape[0] == 1
+    assert state["classifier.weight"].shape[0] == 3
+    assert state["layers.1.attention.qkv.weight"].shape[0] == 3
+    torch.testing.assert_close(state["classifier.weight"][2].T, models[2].state_dict()["classifier.weight"])
+
+
+@pytest.mark.parametrize("part", ["embeddings", "norms", "mlp", "pooler", "classifier"])
+def test_any_part_can_stay_separate(part: str, tmp_path: Path) -> None:
+    """The graph with one part grouped equals the module, whose parts are checked against the oracle."""
+    models = [make_model("bert", seed=seed) for seed in (1, 2)]
+    ensemble, inputs = fuse(models, keep_separate=[part]), make_inputs("bert")
+    grouped = {n for n, t in ensemble.state_dict().items() if t.shape[0] == 2 and "attention." not in n}
+    assert grouped
+    assert all(part.rstrip("s") in name for name in grouped), grouped
+    import onnxruntime
+
+    save_bundle(ensemble, tmp_path / "bundle")
+    session = onnxruntime.InferenceSession(str(export_onnx(tmp_path / "bundle")))
+    got = session.run(["probabilities"], {name: tensor.numpy() for name, tensor in inputs.items()})[0]
+    with torch.no_grad():
+        np.testing.assert_allclose(got, ensemble(**inputs).probabilities, atol=1e-5)
+
+
+def test_drift_of_equal_checkpoints_is_nil_and_of_different_ones_measured() -> None:
+    inputs, labels = make_inputs("bert", batch=6), np.arange(6) % 5
+    same = [make_model("bert", seed=1), make_model("bert", seed=1)]
+    nil = measure_drift(fuse(same), fuse(same, keep_separate="all"), [(inputs, labels)])
+    assert nil.max_abs_logit_difference < 1e-5
+    assert nil.label_changes == 0
+    models = [make_model("bert", seed=1), make_model("bert", seed=2)]
+    merged, unmerged = fuse(models), fuse(models, keep_separate="all")
+    drift = measure_drift(merged, unmerged, [(inputs, labels)])
+    expected = oracle.ensemble(models, unmerged.plan, inputs)
+    with torch.no_grad():
+        largest = np.abs(merged(**inputs).member_logits.double().numpy() - expected["member_logits"]).max()
+    assert drift.max_abs_logit_difference == pytest.approx(largest, rel=1e-4)
+    assert drift.unmerged_accuracy == pytest.approx((expected["probabilities"].argmax(1) == labels).mean())
+    assert drift.examples == 6
+    unlabelled = measure_drift(merged, unmerged, [(inputs, None)])
+    assert unlabelled.accuracy is None
+
+
+REFUSED = [
+    (lambda: fuse([]), "was given no model"),
+    (
+        lambda: fuse(make_model("bert"), random_plan("vit", 2)),
+        "plan was made for a 'vit' model, but this model is 'bert'",
+    ),
+    (lambda: fuse(make_model("bert", num_hidden_layers=2), random_plan("bert", 2)), "plan is for 3 layers of 4 heads"),
+    (lambda: fuse([make_model("bert")] * 2, random_plan("bert", 3)), "2 models for a plan of 3 members"),
+    (lambda: fuse(make_model("bert"), keep_separate=["mlp"]), "one checkpoint has nothing to separate"),
+    (
+        lambda: fuse([make_model("bert")] * 2, keep_separate=["head"]),
+        "cannot keep 'head' separate; expected some of emb",
+    ),
+    (
+        lambda: fuse([make_model("bert"), make_model("bert", vocab_size=50)]),
+        "models 0 and 1 differ in vocabulary 99 and 50",
+    ),
+    (lambda: fuse([make_model("bert"), make_model("roberta")]), "differ in family 'bert' and 'roberta'"),
+    (
+        lambda: fuse([make_model("bert"), make_model("bert", id2label=dict(enumerate("vwxyz")))]),
+        "models 0 and 1 have different labels",
+    ),
+    (lambda: fuse(make_model("bert", num_labels=1)), "num_labels = 1, which hydrant does not support"),
+    (
+        lambda: fuse(make_model("bert", is_decoder=True)),
+        "bert model has is_decoder = True.*supported: is_decoder = False",
+    ),
+    (lambda: fuse(make_model("bert", is_decoder=True, add_cross_attention=True)), r"is_decoder|add_cross_attention"),
+    (
+        lambda: fuse(make_model("bert", position_embedding_type="relative_key")),
+        "position_embedding_type = 'relative_key'",
+    ),
+    (lambda: fuse(make_model("bert", problem_type="multi_label_classification")), "problem_type = 'multi_label"),
+    (lambda: fuse(make_model("bert", hidden_act="mish")), "hidden_act = 'mish'.*supported: gelu"),
+    (
+        lambda: fuse(transformers.BertForTokenClassification(transformers.BertConfig(num_hidden_layers=1))),
+        "architecture BertForTokenClassification is not supported; supported: BertForSequenceClassification, Roberta",
+    ),
+]
+
+
+@pytest.mark.parametrize(("attempt", "message"), REFUSED, ids=[message[:40] for _, message in REFUSED])
+def test_refusals_name_what_was_found_and_expected(attempt: Any, message: str) -> None:
+    with pytest.raises(HydrantError, match=message):
+        attempt()
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_non_finite_weights_are_named(value: float, tmp_path: Path) -> None:
+    model = make_model("vit")
+    ensemble = fuse(model)
+    with torch.no_grad():
+        model.vit.layers[1].mlp.fc1.weight[3, 4] = value
+        ensemble.classifier.bias[0, 0, 1] = value
+    with pytest.raises(HydrantError, match=r"weight vit\.layers\.1\.mlp\.fc1\.weight holds 1 non-finite"):
+        fuse(model)
+    with pytest.raises(HydrantError, match=r"weight classifier\.bias holds non-finite values"):
+        save_bundle(ensemble, tmp_path / "bundle")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_inputs_of_the_other_modality_and_long_sequences() -> None:
+    text, image = fuse(make_model("bert")), fuse(make_model("vit"))
+    with pytest.raises(HydrantError, match="reads input_ids, not pixel_values"):
+        text(pixel_values=torch.zeros(1, 3, 12, 12))
+    with pytest.raises(HydrantError, match="reads pixel_values, not input_ids"):
+        image(input_ids=torch.zeros(1, 3, dtype=torch.long))
+    with pytest.raises(
+        HydrantError, match=r"pixel_values has shape \[1, 3, 8, 8\]; expected \[batch, \*\[3, 12, 12\]\]"
+    ):
+        image(pixel_values=torch.zeros(1, 3, 8, 8))
+    with pytest.raises(HydrantError, match="sequence has 41 tokens; this model reads at most 40"):
+        text(input_ids=torch.zeros(1, 41, dtype=torch.long))
+
+
+def test_a_processor_that_does_not_fit_leaves_no_bundle(tmp_path: Path) -> None:
+    tokenizer = make_tokenizer(tmp_path / "source")
+    ensemble = fuse(make_model("bert", vocab_size=6))
+    with pytest.raises(HydrantError, match="tokenizer has 14 tokens, but the model's vocabulary has 6"):
+        save_bundle(ensemble, tmp_path / "bundle", tokenizer)
+    with pytest.raises(HydrantError, match="processor is a str; expected a transformers tokenizer"):
+        save_bundle(ensemble, tmp_path / "bundle", "tokenizer")
+    assert [path.name for path in tmp_path.iterdir()] == ["source"]
+
+
+def test_unreadable_checkpoints(tmp_path: Path, bert_checkpoint: Path) -> None:
+    with pytest.raises(HydrantError, match="is not a folder; expected a Hugging Face checkpoint"):
+        fuse(str(tmp_path / "absent"))
+    with pytest.raises(HydrantError, match=r"holds no config\.json"):
+        fuse(tmp_path)
+    truncated = tmp_path / "truncated"
+    truncated.mkdir()
+    for file in bert_checkpoint.iterdir():
+        if file.is_file():
+            (truncated / file.name).write_bytes(file.read_bytes())
+    whole = (truncated / "model.safetensors").read_bytes()
+    (truncated / "model.safetensors").write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(HydrantError, match=r"cannot load the weights of .*truncated"):
+        fuse(truncated)
+
+
+def test_a_checkpoint_without_its_classifier_is_refused(tmp_path: Path) -> None:
+    """transformers would fill the missing weights at random."""
+    make_model("bert").bert.save_pretrained(tmp_path / "encoder")
+    config = transformers.BertConfig.from_pretrained(tmp_path / "encoder")
+    config.architectures = ["BertForSequenceClassification"]
+    config.save_pretrained(tmp_path / "encoder")
+    with pytest.raises(
+        HydrantError, match=r"lacks classifier\.bias, classifier\.weight; those weights would be random"
+    ):
+        fuse(tmp_path / "encoder")

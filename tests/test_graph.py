@@ -1,0 +1,112 @@
+"""The contract of the exported graph: names, shapes, metadata, operators, bytes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import oracle
+import pytest
+import torch
+from hydrant import Bundle, HydrantError, export_onnx, fuse, save_bundle
+from hydrant.export import onnx_file
+from support import CLASSES, FAMILIES, make_inputs, make_model, make_tokenizer, random_plan
+
+SCORES = ["predictive_entropy", "expected_entropy", "mutual_information", "disagreement"]
+
+
+def exported(family: str, folder: Path, members: int = 3, **options: bool) -> onnx.ModelProto:
+    save_bundle(fuse(make_model(family), random_plan(family, members)), folder)
+    return onnx.load(export_onnx(folder, **options))
+
+
+def shapes(values: list[onnx.ValueInfoProto]) -> dict[str, list[int | str]]:
+    return {
+        value.name: [dim.dim_param or dim.dim_value for dim in value.type.tensor_type.shape.dim] for value in values
+    }
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_inputs_outputs_and_operators(family: str, tmp_path: Path) -> None:
+    model = exported(family, tmp_path / "bundle")
+    if family in ("vit", "deit"):
+        assert shapes(model.graph.input) == {"pixel_values": ["batch", 3, 12, 12]}
+    else:
+        names = ["input_ids", "attention_mask"] + ["token_type_ids"] * (family == "bert")
+        assert shapes(model.graph.input) == {name: ["batch", "sequence"] for name in names}
+        assert {v.type.tensor_type.elem_type for v in model.graph.input} == {onnx.TensorProto.INT64}
+    assert shapes(model.graph.output) == {"probabilities": ["batch", CLASSES], **{name: ["batch"] for name in SCORES}}
+    assert {v.type.tensor_type.elem_type for v in model.graph.output} == {onnx.TensorProto.FLOAT}
+    assert {node.domain for node in model.graph.node} == {""}
+    assert [(opset.domain, opset.version) for opset in model.opset_import] == [("", 20)]
+    assert model.ir_version == 10
+    assert len({node.name for node in model.graph.node}) == len(model.graph.node)
+    onnx.checker.check_model(model, full_check=True)
+
+
+@pytest.mark.parametrize("family", ["bert", "vit"])
+def test_exporting_again_gives_the_same_bytes(family: str, tmp_path: Path) -> None:
+    exported(family, tmp_path / "bundle")
+    first = (tmp_path / "bundle" / "model.fp32.onnx").read_bytes()
+    assert export_onnx(tmp_path / "bundle").read_bytes() == first
+    save_bundle(fuse(make_model(family), random_plan(family, 3)), tmp_path / "other")
+    assert export_onnx(tmp_path / "other").read_bytes() == first
+
+
+def test_metadata_holds_what_another_runtime_needs(bert_checkpoint: Path, tmp_path: Path) -> None:
+    tokenizer = make_tokenizer(tmp_path / "source")
+    ensemble = fuse(str(bert_checkpoint), random_plan("bert", 2))
+    ensemble.temperature = 1.25
+    save_bundle(ensemble, tmp_path / "bundle", tokenizer)
+    model = onnx.load(export_onnx(tmp_path / "bundle"))
+    facts = {entry.key: entry.value for entry in model.metadata_props}
+    assert json.loads(facts["hydrant.labels"]) == ["a", "b", "c", "d", "e"]
+    assert facts["hydrant.family"] == "bert"
+    assert facts["hydrant.members"] == "2"
+    assert float(facts["hydrant.temperature"]) == 1.25
+    assert json.loads(facts["hydrant.thresholds"]) == {}
+    assert json.loads(facts["hydrant.preprocessing"])["max_tokens"] == 40
+    assert list(facts) == sorted(facts)
+
+
+def test_one_graph_takes_every_batch_and_sequence(tmp_path: Path) -> None:
+    """No dynamic axis was frozen: each shape gives what the oracle gives."""
+    model = make_model("bert")
+    plan = random_plan("bert", 3)
+    save_bundle(fuse(model, plan), tmp_path / "bundle")
+    session = onnxruntime.InferenceSession(str(export_onnx(tmp_path / "bundle")))
+    for batch, tokens in ((1, 1), (1, 40), (2, 3), (7, 13)):
+        ids = torch.randint(5, 99, (batch, tokens), generator=torch.Generator().manual_seed(tokens))
+        inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "token_type_ids": torch.zeros_like(ids)}
+        got = session.run(["probabilities"], {name: tensor.numpy() for name, tensor in inputs.items()})[0]
+        np.testing.assert_allclose(got, oracle.ensemble([model], plan, inputs)["probabilities"], atol=1e-5)
+
+
+def test_a_result_does_not_depend_on_batch_mates(tmp_path: Path) -> None:
+    save_bundle(fuse(make_model("bert"), random_plan("bert", 3)), tmp_path / "bundle")
+    session = onnxruntime.InferenceSession(str(export_onnx(tmp_path / "bundle")))
+    feed = {name: tensor.numpy() for name, tensor in make_inputs("bert", batch=6).items()}
+    together = session.run(None, feed)
+    for row in range(6):
+        alone = session.run(None, {name: array[row : row + 1] for name, array in feed.items()})
+        for a, b in zip(together, alone, strict=True):
+            np.testing.assert_allclose(a[row], b[0], atol=1e-6)
+
+
+def test_large_weights_go_to_a_file_beside_the_graph(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save_bundle(fuse(make_model("vit"), random_plan("vit", 2)), tmp_path / "bundle")
+    inputs = {name: tensor.numpy() for name, tensor in make_inputs("vit").items()}
+    inside = onnxruntime.InferenceSession(str(export_onnx(tmp_path / "bundle"))).run(None, inputs)
+    monkeypatch.setattr(onnx_file, "EXTERNAL_DATA_BYTES", 10_000)
+    path = export_onnx(tmp_path / "bundle")
+    assert Bundle.open(tmp_path / "bundle").file("model.fp32.onnx.data").stat().st_size > path.stat().st_size
+    for a, b in zip(onnxruntime.InferenceSession(str(path)).run(None, inputs), inside, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_unknown_precision(tmp_path: Path) -> None:
+    with pytest.raises(HydrantError, match="precision 'fp8' is unknown; expected fp32"):
+        export_onnx(tmp_path, "fp8")

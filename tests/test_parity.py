@@ -1,0 +1,156 @@
+"""Fused module and exported graph against the independent oracle, for every family."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import oracle
+import pytest
+import torch
+from hydrant import HeadPlan, export_onnx, fuse, save_bundle
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from support import FAMILIES, HEADS, LAYERS, TEXT_FAMILIES, make_inputs, make_model, random_plan
+
+OUTPUTS = ("probabilities", "predictive_entropy", "expected_entropy", "mutual_information")
+
+
+def run_onnx(path: Path, inputs: dict[str, torch.Tensor]) -> dict[str, np.ndarray]:
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    feed = {name: tensor.numpy() for name, tensor in inputs.items()}
+    return dict(zip([output.name for output in session.get_outputs()], session.run(None, feed), strict=True))
+
+
+def assert_parity(models: list[Any], ensemble: Any, inputs: dict[str, torch.Tensor], folder: Path) -> None:
+    """The fused module within 1e-5 of the oracle, the graph within 1e-4 of it, in every field."""
+    expected = oracle.ensemble(models, ensemble.plan, inputs, ensemble.temperature)
+    with torch.no_grad():
+        fused = ensemble(**inputs)
+    np.testing.assert_allclose(fused.member_logits.numpy(), expected["member_logits"], atol=2e-5, rtol=2e-5)
+    save_bundle(ensemble, folder)
+    exported = run_onnx(export_onnx(folder), inputs)
+    for name in OUTPUTS:
+        np.testing.assert_allclose(getattr(fused, name).numpy(), expected[name], atol=1e-5, err_msg=f"fused {name}")
+        np.testing.assert_allclose(exported[name], expected[name], atol=1e-4, err_msg=f"ONNX {name}")
+    np.testing.assert_allclose(exported["disagreement"], expected["disagreement"], atol=1e-6)
+    np.testing.assert_allclose(fused.disagreement.numpy(), expected["disagreement"], atol=1e-6)
+
+
+@pytest.mark.parametrize("members", [1, 2, 3, 5])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_unequal_prunings_of_one_checkpoint(family: str, members: int, tmp_path: Path) -> None:
+    model = make_model(family, seed=members)
+    plan = random_plan(family, members, seed=members)
+    assert_parity([model], fuse(model, plan), make_inputs(family, seed=members), tmp_path / "bundle")
+
+
+@pytest.mark.parametrize("family", TEXT_FAMILIES)
+def test_unpadded_text(family: str, tmp_path: Path) -> None:
+    model = make_model(family)
+    inputs = make_inputs(family, padded=False)
+    assert_parity([model], fuse(model, random_plan(family, 3)), inputs, tmp_path / "bundle")
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_one_member_with_all_heads_is_the_original_model(family: str, tmp_path: Path) -> None:
+    model, inputs = make_model(family), make_inputs(family)
+    ensemble = fuse(model)
+    with torch.no_grad():
+        original = model(**inputs).logits
+        np.testing.assert_allclose(ensemble(**inputs).member_logits[0], original, atol=2e-5, rtol=2e-5)
+    save_bundle(ensemble, tmp_path / "bundle")
+    exported = run_onnx(export_onnx(tmp_path / "bundle"), inputs)
+    np.testing.assert_allclose(exported["probabilities"], original.softmax(-1), atol=1e-5)
+    assert np.all(exported["mutual_information"] == 0), "one member cannot disagree with itself"
+    assert np.all(exported["disagreement"] == 0)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_three_checkpoints_all_grouped_are_a_deep_ensemble(family: str, tmp_path: Path) -> None:
+    models = [make_model(family, seed=seed) for seed in (1, 2, 3)]
+    ensemble = fuse(models, keep_separate=["all"])
+    assert ensemble.plan.head_counts() == [[HEADS] * LAYERS] * 3
+    assert_parity(models, ensemble, make_inputs(family), tmp_path / "bundle")
+
+
+@pytest.mark.parametrize("family", ["bert", "vit"])
+def test_three_pruned_checkpoints_all_grouped(family: str, tmp_path: Path) -> None:
+    models = [make_model(family, seed=seed) for seed in (1, 2, 3)]
+    ensemble = fuse(models, random_plan(family, 3), keep_separate="all")
+    assert_parity(models, ensemble, make_inputs(family), tmp_path / "bundle")
+
+
+SETTINGS = [
+    ("bert", {"hidden_act": "relu"}),
+    ("bert", {"hidden_act": "gelu_new", "layer_norm_eps": 1e-5}),
+    ("bert", {"type_vocab_size": 1}),
+    ("roberta", {"hidden_act": "silu"}),
+    ("roberta", {"type_vocab_size": 2}),
+    ("distilbert", {"activation": "relu"}),
+    ("distilbert", {"sinusoidal_pos_embds": True}),
+    ("vit", {"qkv_bias": False}),
+    ("vit", {"hidden_act": "quick_gelu"}),
+    ("vit", {"image_size": (12, 12), "patch_size": (4, 3)}),
+    ("deit", {"image_size": (12, 12), "patch_size": 5}),
+]
+
+
+@pytest.mark.parametrize(("family", "changed"), SETTINGS, ids=[f"{f}-{'-'.join(c)}" for f, c in SETTINGS])
+def test_settings_within_a_family(family: str, changed: dict[str, Any], tmp_path: Path) -> None:
+    model, inputs = make_model(family, **changed), make_inputs(family)
+    if changed.get("type_vocab_size") == 1 or family == "roberta":
+        inputs.pop("token_type_ids", None)
+    ensemble = fuse(model, random_plan(family, 2))
+    if family == "roberta" and changed.get("type_vocab_size") == 2:
+        inputs["token_type_ids"] = inputs["attention_mask"]
+    assert_parity([model], ensemble, inputs, tmp_path / "bundle")
+
+
+def test_member_outputs_and_temperature(tmp_path: Path) -> None:
+    model, inputs = make_model("bert"), make_inputs("bert")
+    ensemble = fuse(model, random_plan("bert", 3))
+    ensemble.temperature = 1.7
+    expected = oracle.softmax(oracle.ensemble([model], ensemble.plan, inputs)["member_logits"] / 1.7)
+    assert_parity([model], ensemble, inputs, tmp_path / "bundle")
+    exported = run_onnx(export_onnx(tmp_path / "bundle", member_outputs=True), inputs)
+    np.testing.assert_allclose(exported["member_probabilities"], expected.transpose(1, 0, 2), atol=1e-5)
+
+
+@st.composite
+def plans(draw: st.DrawFn, family: str) -> HeadPlan:
+    kept = st.sets(st.integers(0, HEADS - 1), min_size=1).map(lambda heads: tuple(sorted(heads)))
+    member = st.tuples(*[kept] * LAYERS)
+    return HeadPlan(family, LAYERS, HEADS, tuple(draw(st.lists(member, min_size=1, max_size=4))), "random")
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_any_plan_matches_the_oracle(
+    family: str, data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    plan = data.draw(plans(family))
+    model = make_model(family)
+    inputs = make_inputs(family, batch=data.draw(st.integers(1, 5)), seed=data.draw(st.integers(0, 9)))
+    assert_parity([model], fuse(model, plan), inputs, tmp_path_factory.mktemp("plan") / "bundle")
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(1, 5), st.integers(2, 7), st.floats(0.1, 40), st.integers(0, 10_000))
+def test_uncertainty_identities(members: int, classes: int, scale: float, seed: int) -> None:
+    """Probabilities sum to 1, H ≥ E[H], MI ≥ 0, also where softmax saturates; equal to NumPy float64."""
+    from hydrant.fusion.uncertainty import summarize
+
+    logits = np.random.default_rng(seed).standard_normal((members, 6, classes)) * scale
+    output = summarize(torch.from_numpy(logits.astype(np.float32)))
+    expected = oracle.uncertainty(oracle.softmax(logits.astype(np.float32).astype(np.float64)))
+    for name in OUTPUTS:
+        np.testing.assert_allclose(getattr(output, name).numpy(), expected[name], atol=3e-6, err_msg=name)
+    assert torch.allclose(output.probabilities.sum(-1), torch.ones(6), atol=1e-6)
+    assert bool((output.predictive_entropy >= output.expected_entropy).all())
+    assert bool((output.mutual_information >= 0).all())
+    assert bool((output.disagreement < 1).all())
+    assert output.label.tolist() == output.probabilities.argmax(-1).tolist()

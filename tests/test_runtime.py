@@ -1,0 +1,281 @@
+"""Loading a bundle and predicting with it."""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import hydrant
+import numpy as np
+import oracle
+import pytest
+import torch
+from hydrant import HydrantError, Prediction, export_onnx, fuse, load, save_bundle
+from hydrant.families.checkpoint import load_processor
+from PIL import Image
+from support import make_inputs, make_model, random_plan
+
+TEXTS = ["hello world", "transfer money today what is the weather", "the", "what is hello", "money money"]
+
+
+@pytest.fixture(scope="module")
+def text_bundle(bert_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("text") / "bundle"
+    save_bundle(fuse(bert_checkpoint, random_plan("bert", 3)), path, load_processor(bert_checkpoint, "text"))
+    export_onnx(path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def image_bundle(vit_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("image") / "bundle"
+    save_bundle(fuse(vit_checkpoint, random_plan("vit", 3)), path, load_processor(vit_checkpoint, "image"))
+    export_onnx(path)
+    return path
+
+
+def assert_same(a: Prediction, b: Prediction, atol: float = 1e-6) -> None:
+    scores = ["predictive_entropy", "expected_entropy", "mutual_information", "disagreement"]
+    for name in ["probabilities", "label", "confidence", *scores]:
+        np.testing.assert_allclose(getattr(a, name), getattr(b, name), atol=atol, err_msg=name)
+
+
+@pytest.mark.parametrize("backend", ["onnxruntime", "torch", "auto"])
+def test_predictions_of_texts_match_the_oracle(backend: str, text_bundle: Path, bert_checkpoint: Path) -> None:
+    """Tokenised by transformers and run by the original model: nothing of ours but the plan."""
+    import transformers
+
+    model = transformers.BertForSequenceClassification.from_pretrained(bert_checkpoint)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(bert_checkpoint)
+    inputs = dict(tokenizer(TEXTS, padding=True, return_tensors="pt"))
+    expected = oracle.ensemble([model.eval()], random_plan("bert", 3), inputs)
+    with load(text_bundle, backend) as predictor:
+        got = predictor.predict(TEXTS)
+        assert predictor.labels == list("abcde")
+        assert predictor.backend == ("torch" if backend == "torch" else "onnxruntime")
+        assert predictor.fallbacks == []
+    for name in ("probabilities", "predictive_entropy", "expected_entropy", "mutual_information", "disagreement"):
+        np.testing.assert_allclose(getattr(got, name), expected[name], atol=1e-5, err_msg=name)
+        assert getattr(got, name).dtype == np.float32
+    np.testing.assert_array_equal(got.label, expected["probabilities"].argmax(1))
+    np.testing.assert_allclose(got.confidence, expected["probabilities"].max(1), atol=1e-5)
+    assert got.label.dtype == np.int64
+    assert got.abstain is None
+    assert len(got) == 5
+
+
+def test_batching_changes_neither_order_nor_values(text_bundle: Path) -> None:
+    rng = np.random.default_rng(0)
+    words = ["hello", "world", "transfer", "money", "weather", "today", "what", "is", "the"]
+    texts = [" ".join(rng.choice(words, rng.integers(1, 30))) for _ in range(150)]
+    with load(text_bundle) as predictor:
+        alone = Prediction.concatenate([predictor.predict(text) for text in texts])
+        assert_same(predictor.predict(texts, batch_size=4), alone)
+        assert_same(predictor.predict(texts), alone)
+        assert_same(Prediction.concatenate(list(predictor.stream(iter(texts), batch_size=2))), alone)
+
+
+def test_streaming_reads_no_further_than_its_window(text_bundle: Path) -> None:
+    taken = 0
+
+    def endless() -> Iterator[str]:
+        nonlocal taken
+        while True:
+            taken += 1
+            yield "hello world"
+
+    with load(text_bundle) as predictor:
+        stream = predictor.stream(endless(), batch_size=2)
+        assert len(next(stream)) == taken == 2 * 16
+        assert len(next(stream)) == 32
+        assert taken == 64
+
+
+def test_many_threads_get_what_one_gets(text_bundle: Path) -> None:
+    for backend in ("onnxruntime", "torch"):
+        with load(text_bundle, backend) as predictor:
+            expected = [predictor.predict(text) for text in TEXTS]
+            with ThreadPoolExecutor(8) as pool:
+                for index, got in enumerate(pool.map(predictor.predict, TEXTS * 20)):
+                    assert_same(got, expected[index % 5])
+
+
+def test_images_of_every_kind(image_bundle: Path, vit_checkpoint: Path, tmp_path: Path) -> None:
+    import transformers
+
+    rng = np.random.default_rng(0)
+    arrays = [rng.integers(0, 256, (size, size + 3, 3), dtype=np.uint8) for size in (9, 12, 40)]
+    pictures = [Image.fromarray(array) for array in arrays]
+    paths = [tmp_path / f"{index}.png" for index in range(3)]
+    for picture, path in zip(pictures, paths, strict=True):
+        picture.save(path)
+    pixels = transformers.AutoImageProcessor.from_pretrained(vit_checkpoint)(pictures, return_tensors="pt")[
+        "pixel_values"
+    ]
+    model = transformers.ViTForImageClassification.from_pretrained(vit_checkpoint).eval()
+    expected = oracle.ensemble([model], random_plan("vit", 3), {"pixel_values": pixels})
+    with load(image_bundle) as predictor:
+        for inputs in (arrays, pictures, paths, [str(path) for path in paths], {"pixel_values": pixels.numpy()}):
+            np.testing.assert_allclose(predictor.predict(inputs).probabilities, expected["probabilities"], atol=1e-5)
+        one = predictor.predict(arrays[0])
+        np.testing.assert_allclose(one.probabilities, expected["probabilities"][:1], atol=1e-5)
+        assert len(predictor.predict(np.stack([arrays[1][:, :12]] * 4))) == 4
+
+
+def test_ready_tensors(text_bundle: Path) -> None:
+    inputs = {name: tensor.numpy() for name, tensor in make_inputs("bert", batch=5).items()}
+    with load(text_bundle) as predictor, load(text_bundle, "torch") as reference:
+        assert_same(predictor.predict(inputs, batch_size=2), reference.predict(inputs), atol=1e-5)
+        zeros = {**inputs, "token_type_ids": np.zeros_like(inputs["input_ids"])}
+        without = {name: array for name, array in inputs.items() if name != "token_type_ids"}
+        assert_same(predictor.predict(without), predictor.predict(zeros))
+        assert reference.predict(inputs).member_probabilities.shape == (5, 3, 5)
+        assert predictor.predict(inputs).member_probabilities is None
+
+
+def test_nothing_in_nothing_out(text_bundle: Path) -> None:
+    with load(text_bundle) as predictor:
+        empty = predictor.predict([])
+        assert empty.probabilities.shape == (0, 5)
+        assert len(empty) == 0
+
+
+def test_long_text_is_cut_with_a_warning(text_bundle: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with load(text_bundle) as predictor, caplog.at_level(logging.WARNING):
+        got = predictor.predict(["hello", "money " * 20_000])
+        assert_same(got.take(np.array([1])), predictor.predict("money " * 38))
+    assert "1 of 2 texts were cut to the 40 tokens this model reads (first: input 1)" in caplog.text
+
+
+BAD_TEXT = [
+    (["hello", ""], "input 1 is an empty text"),
+    (["  \n"], "input 0 is an empty text"),
+    (["hello", 3], "input 1 is a int; this model reads text"),
+    (5, "inputs is a int; expected texts, images or a dict"),
+    ({"ids": np.zeros((1, 2), int)}, "tensors are named ids; expected attention_mask, input_ids, token_type_ids"),
+    (
+        {"input_ids": np.full((1, 2), 99), "attention_mask": np.ones((1, 2), int)},
+        "values from 99 to 99; expected 0 to 98",
+    ),
+    (
+        {"input_ids": np.ones((1, 41), int), "attention_mask": np.ones((1, 41), int)},
+        "has 41 tokens; this model reads at m",
+    ),
+    ({"input_ids": np.ones((1, 4), int), "attention_mask": np.ones((2, 4), int)}, r"shape \[2, 4\]; expected \[1, 4\]"),
+    ({"input_ids": np.ones((2, 4), int), "attention_mask": np.zeros((2, 4), int)}, "attention_mask masks all of row 0"),
+    ({"input_ids": np.ones((2, 4)), "attention_mask": np.ones((2, 4), int)}, "input_ids is float64"),
+]
+
+
+@pytest.mark.parametrize(("inputs", "message"), BAD_TEXT, ids=[message[:35] for _, message in BAD_TEXT])
+def test_unusable_text_inputs(inputs: Any, message: str, text_bundle: Path) -> None:
+    with load(text_bundle) as predictor, pytest.raises(HydrantError, match=message):
+        predictor.predict(inputs)
+
+
+def test_unusable_image_inputs(image_bundle: Path, tmp_path: Path) -> None:
+    broken = tmp_path / "broken.png"
+    broken.write_bytes(b"\x89PNG not really")
+    with load(image_bundle) as predictor:
+        for inputs, message in (
+            ([broken], r"cannot read image .*broken\.png"),
+            ([tmp_path / "absent.png"], r"cannot read image .*absent\.png: No such file"),
+            ([np.zeros((4, 4, 3))], "input 0 is an array of float64"),
+            ([None], "input 0 is a NoneType; expected a path"),
+            ({"pixel_values": np.full((1, 3, 12, 12), np.nan, np.float32)}, "pixel_values holds NaN"),
+            ({"pixel_values": np.zeros((1, 3, 8, 8), np.float32)}, r"expected float32 \[batch, \*\[3, 12, 12\]\]"),
+        ):
+            with pytest.raises(HydrantError, match=message):
+                predictor.predict(inputs)
+
+
+def test_options_out_of_range_and_a_closed_predictor(text_bundle: Path) -> None:
+    with pytest.raises(HydrantError, match="threads is 0; expected 1 or more"):
+        load(text_bundle, threads=0)
+    with pytest.raises(HydrantError, match="backend 'tensorflow' is unknown; expected auto, onnxruntime, torch"):
+        load(text_bundle, "tensorflow")
+    predictor = load(text_bundle, threads=1)
+    with pytest.raises(HydrantError, match="batch_size is 0"):
+        predictor.predict("hello", batch_size=0)
+    predictor.close()
+    predictor.close()
+    with pytest.raises(HydrantError, match="the predictor was closed"):
+        predictor.predict("hello")
+
+
+def test_without_a_graph_auto_falls_back_with_the_reason(tmp_path: Path) -> None:
+    save_bundle(fuse(make_model("bert"), random_plan("bert", 2)), tmp_path / "bundle")
+    with load(tmp_path / "bundle") as predictor:
+        assert predictor.backend == "torch"
+        ((name, reason),) = predictor.fallbacks
+        assert name == "onnxruntime"
+        assert "has no model.fp32.onnx; make it with `hydrant export" in reason
+        with pytest.raises(HydrantError, match="has no processor; give ready tensors as a dict"):
+            predictor.predict("hello")
+        inputs = {name: tensor.numpy() for name, tensor in make_inputs("bert").items()}
+        assert len(predictor.predict(inputs)) == 4
+    with pytest.raises(HydrantError, match=r"has no model\.fp32\.onnx; make it with `hydrant export"):
+        load(tmp_path / "bundle", "onnxruntime")
+
+
+def test_a_missing_library_names_its_extra(text_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    with pytest.raises(HydrantError, match=r"onnxruntime is not installed; .*: pip install 'hydrant\[onnxruntime\]'"):
+        load(text_bundle, "onnxruntime")
+    with load(text_bundle) as predictor:
+        assert predictor.backend == "torch"
+        assert "pip install 'hydrant[onnxruntime]'" in predictor.fallbacks[0][1]
+    monkeypatch.setitem(sys.modules, "polygraphy", None)
+    with pytest.raises(HydrantError, match=r"polygraphy is not installed; .*: pip install 'hydrant\[verify\]'"):
+        hydrant.verify(text_bundle)
+
+
+@pytest.mark.parametrize("damage", ["truncated", "altered"])
+def test_a_damaged_graph_is_an_error_and_no_reason_to_fall_back(damage: str, text_bundle: Path, tmp_path: Path) -> None:
+    import shutil
+
+    copy = shutil.copytree(text_bundle, tmp_path / "bundle")
+    graph = copy / "model.fp32.onnx"
+    data = bytearray(graph.read_bytes())
+    if damage == "truncated":
+        graph.write_bytes(data[:-100])
+    else:
+        data[-100] ^= 1
+        graph.write_bytes(data)
+    for backend in ("auto", "onnxruntime"):
+        with pytest.raises(HydrantError, match=r"was truncated or altered|was altered: its SHA-256 is"):
+            load(copy, backend)
+    with load(copy, "torch") as predictor:
+        assert len(predictor.predict("hello")) == 1
+
+
+def test_a_backend_that_gives_nan_is_an_error(text_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with load(text_bundle) as predictor:
+        run = predictor._running.run
+        monkeypatch.setattr(predictor._running, "run", lambda inputs: {k: v * np.nan for k, v in run(inputs).items()})
+        with pytest.raises(HydrantError, match="gave probabilities that are not finite"):
+            predictor.predict("hello")
+
+
+def test_predicting_imports_neither_torch_nor_transformers(text_bundle: Path) -> None:
+    code = (
+        "import sys, hydrant, hydrant.runtime\n"
+        "assert 'torch' not in sys.modules and 'onnxruntime' not in sys.modules\n"
+        f"p = hydrant.load({str(text_bundle)!r}).predict('hello world')\n"
+        "assert not {'torch', 'transformers', 'onnx'} & set(sys.modules)\n"
+        "print(p.label[0])\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd="/")
+    assert done.returncode == 0, done.stderr
+
+
+def test_torch_backend_leaves_gradients_off(text_bundle: Path) -> None:
+    with load(text_bundle, "torch") as predictor:
+        assert torch.is_grad_enabled()
+        predictor.predict("hello")
+        assert torch.is_grad_enabled()

@@ -1,0 +1,127 @@
+"""Verification must pass for a good graph and fail for a bad one."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from hydrant import Bundle, HydrantError, export_onnx, fuse, save_bundle, verify
+from hydrant.families.checkpoint import load_processor
+from hydrant.runtime.gates import TOLERANCES, decisions, gates
+from hydrant.runtime.synthetic import synthetic_batches
+from support import FAMILIES, make_model, random_plan
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_family_on_synthetic_inputs(family: str, tmp_path: Path) -> None:
+    save_bundle(fuse(make_model(family), random_plan(family, 3)), tmp_path / "bundle")
+    export_onnx(tmp_path / "bundle")
+    report = verify(tmp_path / "bundle", examples=24)
+    assert report.passed
+    assert report.reference == "torch"
+    (onnxruntime,) = report.backends
+    assert (onnxruntime.backend, onnxruntime.precision) == ("onnxruntime", "fp32")
+    assert onnxruntime.decisions.inputs == 24
+    assert 0 < onnxruntime.outputs["probabilities"]["max_abs"] < 1e-5, (
+        "identical outputs would mean one backend ran twice"
+    )
+    saved = Bundle.open(tmp_path / "bundle").read_json("reports/verify.json")
+    assert saved == json.loads(json.dumps(report.to_json()))
+
+
+def test_real_inputs_from_a_file(bert_checkpoint: Path, text_csv: Path, tmp_path: Path) -> None:
+    path = tmp_path / "bundle"
+    save_bundle(fuse(bert_checkpoint, random_plan("bert", 2)), path, load_processor(bert_checkpoint, "text"))
+    export_onnx(path)
+    report = verify(path, "onnxruntime", data=text_csv, examples=10, seed=3)
+    assert report.passed
+    assert report.inputs == "10 inputs of train.csv, seed 3"
+
+
+@pytest.mark.parametrize("change", ["classifier.bias", "layers.1.attention.output.weight"])
+def test_a_graph_with_wrong_weights_fails(change: str, tmp_path: Path) -> None:
+    """The digest fits, the numbers do not: only verification can tell."""
+    bundle = save_bundle(fuse(make_model("bert"), random_plan("bert", 3)), tmp_path / "bundle")
+    model = onnx.load(export_onnx(bundle))
+    (tensor,) = [tensor for tensor in model.graph.initializer if tensor.name == change]
+    values = onnx.numpy_helper.to_array(tensor).copy()
+    values.ravel()[0] += 2.0
+    tensor.CopyFrom(onnx.numpy_helper.from_array(values, change))
+    Bundle.open(bundle.path).add({"model.fp32.onnx": model.SerializeToString()})
+    report = verify(bundle.path, examples=40)
+    assert not report.passed
+    failed = [gate.name for gate in report.backends[0].gates if not gate.passed]
+    assert "max |Δ probability|" in failed
+    assert Bundle.open(bundle.path).read_json("reports/verify.json")["passed"] is False
+
+
+def test_nothing_to_compare(tmp_path: Path) -> None:
+    save_bundle(fuse(make_model("vit"), random_plan("vit", 2)), tmp_path / "bundle")
+    with pytest.raises(HydrantError, match=r"no backend can be compared with torch: onnxruntime: .*hydrant export"):
+        verify(tmp_path / "bundle")
+    export_onnx(tmp_path / "bundle")
+    with pytest.raises(HydrantError, match="backend torch is the reference itself"):
+        verify(tmp_path / "bundle", "torch")
+    with pytest.raises(HydrantError, match="backend 'abacus' is unknown"):
+        verify(tmp_path / "bundle", "abacus")
+    with pytest.raises(HydrantError, match="number of examples is 0"):
+        verify(tmp_path / "bundle", examples=0)
+    with pytest.raises(HydrantError, match="has no processor, so it cannot read"):
+        verify(tmp_path / "bundle", data=tmp_path / "x.csv")
+
+
+def outputs(probabilities: np.ndarray, scores: np.ndarray) -> dict[str, np.ndarray]:
+    names = ("predictive_entropy", "expected_entropy", "mutual_information", "disagreement")
+    return {"probabilities": probabilities, **dict.fromkeys(names, scores)}
+
+
+def test_gates_judge_each_figure() -> None:
+    tolerances = TOLERANCES["fp32"]
+    scores, p = np.linspace(0, 1, 120), np.linspace(0.2, 0.9, 120)
+    probabilities = np.stack([p, 1 - p], axis=1)
+    good = outputs(probabilities, scores)
+    assert all(gate.passed for gate in gates(decisions(good, good, tolerances), tolerances))
+
+    def failed(changed: dict[str, np.ndarray]) -> set[str]:
+        return {
+            gate.name for gate in gates(decisions(good, {**good, **changed}, tolerances), tolerances) if not gate.passed
+        }
+
+    assert failed({"probabilities": probabilities[:, ::-1]}) == {"label flips", "max |Δ probability|"}
+    assert failed({"probabilities": probabilities + 2e-4}) == {"max |Δ probability|"}
+    assert failed({"predictive_entropy": scores + 6e-4}) == {"max |Δ predictive entropy|"}
+    assert failed({"mutual_information": scores[::-1]}) == {"max |Δ mutual information|", "Spearman mutual_information"}
+    assert failed({"disagreement": scores + 0.3}) == {"disagreement changes"}
+    assert "max |Δ probability|" in failed({"probabilities": np.full_like(probabilities, math.nan)})
+
+
+def test_a_flip_between_near_ties_is_counted_and_forgiven() -> None:
+    tolerances = TOLERANCES["fp32"]
+    tie, scores = np.array([[0.50001, 0.49999]]), np.zeros(1)
+    figures = decisions(outputs(tie, scores), outputs(tie[:, ::-1], scores), tolerances)
+    assert (figures.label_flips, figures.near_ties) == (1, 1)
+    assert all(gate.passed for gate in gates(figures, tolerances))
+    assert set(figures.spearman.values()) == {None}
+
+
+@pytest.mark.parametrize("examples", [1, 2, 30])
+def test_synthetic_batches_are_seeded_padded_and_complete(examples: int) -> None:
+    from hydrant.families import architecture_of
+
+    for family in FAMILIES:
+        architecture = architecture_of(make_model(family))
+        batches = synthetic_batches(architecture, examples, seed=5)
+        assert sum(len(next(iter(batch.values()))) for batch in batches) == examples
+        again = synthetic_batches(architecture, examples, seed=5)
+        for a, b in zip(batches, again, strict=True):
+            for name in a:
+                np.testing.assert_array_equal(a[name], b[name])
+        if "input_ids" in batches[0]:
+            assert batches[-1]["input_ids"].shape == (1, architecture.max_sequence)
+            for batch in batches:
+                padding = batch["input_ids"] == architecture.padding_token
+                np.testing.assert_array_equal(padding, batch["attention_mask"] == 0)
