@@ -18,13 +18,14 @@ with the SHA-256 in the manifest, and no path in a manifest may leave the folder
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from .errors import BundleError, InputError, cut, listing
+from .errors import BundleError, InputError, PlanError, cut, listing
 from .files import sha256_of, staged_folder, write_atomically
 from .plan import HeadPlan
 
@@ -141,8 +142,15 @@ class Bundle:
             raise BundleError(f"{path} is not JSON ({error}); make the bundle again") from error
 
     def plan(self) -> HeadPlan:
-        """The head plan that made this bundle."""
-        return HeadPlan.from_json(self.read_json(PLAN))
+        """The head plan that made this bundle.
+
+        Raises:
+            BundleError: missing, altered or not a valid plan.
+        """
+        try:
+            return HeadPlan.from_json(self.read_json(PLAN))
+        except PlanError as error:
+            raise BundleError(f"{self.path / PLAN}: {error}; make the bundle again") from error
 
     def temperature(self) -> float:
         """The softmax temperature T > 0 that divides member logits.
@@ -150,19 +158,35 @@ class Bundle:
         Raises:
             BundleError: ``calibration.json`` holds no positive finite temperature.
         """
-        value = self.read_json(CALIBRATION).get("temperature")
-        if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < float("inf"):
+        value = self.calibration().get("temperature")
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not number or not 0 < value <= sys.float_info.max:
             raise BundleError(
                 f"{self.path / CALIBRATION} has temperature {cut(value)}; expected a positive finite number"
             )
         return float(value)
 
+    def calibration(self) -> dict[str, Any]:
+        """The decoded ``calibration.json``.
+
+        Raises:
+            BundleError: missing, altered or not a JSON object.
+        """
+        found = self.read_json(CALIBRATION)
+        if not isinstance(found, dict):
+            raise BundleError(f"{self.path / CALIBRATION} is a JSON {type(found).__name__}; expected an object")
+        return found
+
     def processor(self) -> Path | None:
         """The checked processor folder, or ``None`` for a bundle that takes tensors only."""
-        names = [name for name in self.manifest["files"] if name.startswith(f"{PROCESSOR}/")]
-        for name in names:
+        names = {name for name in self.manifest["files"] if name.startswith(f"{PROCESSOR}/")}
+        for name in sorted(names):
             self.file(name)
-        return self.path / PROCESSOR if names else None
+        folder = self.path / PROCESSOR
+        unlisted = {path.relative_to(self.path).as_posix() for path in folder.rglob("*") if path.is_file()} - names
+        if unlisted:
+            raise BundleError(f"{folder} holds {listing(sorted(unlisted))}, which {MANIFEST} does not list; remove it")
+        return folder if names else None
 
     def add(self, files: Mapping[str, bytes]) -> Bundle:
         """Write ``files`` (relative name → bytes) into the bundle, then the updated manifest.
@@ -174,6 +198,8 @@ class Bundle:
         """
         for name, data in files.items():
             path = self.path / _safe_name(name, self.path / MANIFEST)
+            if not path.parent.resolve().is_relative_to(self.path.resolve()):
+                raise BundleError(f"{path.parent} is a link out of the bundle; remove it")
             path.parent.mkdir(parents=True, exist_ok=True)
             write_atomically(path, data)
         return self.record(files)
@@ -226,6 +252,8 @@ def _validated(manifest: Any, file: Path) -> dict[str, Any]:
         raise BundleError(f"{file} has {manifest['members']} members; expected at least 1")
     if len(manifest["labels"]) < 2 or not all(isinstance(label, str) for label in manifest["labels"]):
         raise BundleError(f"{file} has labels {listing(manifest['labels'])}; expected two or more names")
+    if len(set(manifest["labels"])) < len(manifest["labels"]):
+        raise BundleError(f"{file} has labels {listing(manifest['labels'])}; expected each name once")
     for name, entry in manifest["files"].items():
         _safe_name(name, file)
         if not (

@@ -13,6 +13,9 @@ from typing import IO
 
 from .errors import InputError
 
+_UMASK = os.umask(0)  # it can only be read by setting it: done once, at import, before there are threads
+os.umask(_UMASK)
+
 
 @contextmanager
 def atomic_file(path: Path) -> Iterator[IO[bytes]]:
@@ -31,7 +34,7 @@ def atomic_file(path: Path) -> Iterator[IO[bytes]]:
             yield handle
             handle.flush()
             os.fsync(handle.fileno())
-        part.chmod(0o666 & ~_umask())
+        part.chmod(0o666 & ~_UMASK)
         try:
             part.replace(path)
         except OSError as error:
@@ -71,11 +74,15 @@ def staged_folder(target: Path, marker: str, force: bool = False) -> Iterator[Pa
         raise InputError(f"cannot create {target}: {error.strerror or error}") from error
     try:
         yield stage
-        stage.chmod(0o777 & ~_umask())
+        stage.chmod(0o777 & ~_UMASK)
         if target.exists():
             retired = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}.", suffix=".old"))
             target.replace(retired)
-            stage.replace(target)
+            try:
+                stage.replace(target)
+            except BaseException:
+                retired.replace(target)
+                raise
             shutil.rmtree(retired)
         else:
             stage.replace(target)
@@ -105,9 +112,3 @@ def sha256_of(path: Path) -> str:
     """Hexadecimal SHA-256 of a file's bytes, read in blocks."""
     with path.open("rb") as handle:
         return hashlib.file_digest(handle, "sha256").hexdigest()
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

@@ -125,7 +125,7 @@ class HeadPlan:
         """
         if not isinstance(data, dict):
             raise PlanError(f"plan is a JSON {type(data).__name__}; expected an object with 'schema', 'members', …")
-        if data.get("schema") != SCHEMA:
+        if data.get("schema") != SCHEMA or isinstance(data["schema"], bool):
             raise PlanError(f"plan has schema {data.get('schema')!r}; this hydrant reads schema {SCHEMA}")
         for key, kind in (("family", str), ("layers", int), ("heads", int), ("members", list), ("method", str)):
             if not isinstance(data.get(key), kind) or isinstance(data.get(key), bool):
@@ -156,7 +156,7 @@ class HeadPlan:
             raise PlanError(f"{path} is not a text file; expected a JSON head plan") from error
         try:
             return cls.from_json(json.loads(text))
-        except json.JSONDecodeError as error:
+        except (ValueError, RecursionError) as error:
             raise PlanError(f"{path} is not JSON ({error}); expected a plan written by `hydrant plan`") from error
         except PlanError as error:
             raise PlanError(f"{path}: {error}") from error

@@ -6,8 +6,9 @@ Hugging Face ``datasets`` does the reading, as a stream, so that a file larger t
 from __future__ import annotations
 
 import csv
-import os
-from collections.abc import Iterable, Iterator, Sequence
+import glob
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,6 @@ import numpy as np
 
 from ..errors import InputError, cut, listing
 
-READERS = {".csv": "csv", ".tsv": "csv", ".jsonl": "json", ".json": "json", ".parquet": "parquet"}
 FORMS = ".csv, .tsv, .jsonl, .parquet, .npz or an image folder with one subfolder per class"
 
 
@@ -65,7 +65,7 @@ def stream_rows(path: str | Path, text_column: str = "text", label_column: str =
         raise InputError(f"data {path} does not exist; expected {FORMS}")
     if path.suffix.lower() == ".npz":
         return _npz_rows(path)
-    if path.suffix.lower() not in READERS:
+    if path.suffix.lower() not in _READERS:
         raise InputError(f"data {path} has the unknown ending {path.suffix!r}; expected {FORMS}")
     return _table_rows(path, text_column, label_column)
 
@@ -153,68 +153,124 @@ def _dataset_rows(dataset: Any, text_column: str, label_column: str) -> Iterator
         raise InputError(
             f"dataset has the columns {listing(dataset.column_names)}; expected {text_column!r} or 'image'"
         )
+    named = getattr((dataset.features or {}).get(label_column), "int2str", None)  # of a datasets.ClassLabel
     for index, record in enumerate(dataset):
-        yield Row(record[column], record.get(label_column), f"row {index + 1}")
+        label = record.get(label_column)
+        yield Row(record[column], named(label) if named and label is not None else label, f"row {index + 1}")
 
 
 def _table_rows(path: Path, text_column: str, label_column: str) -> Iterator[Row]:
-    """Rows of a CSV, TSV, JSON-lines or Parquet file; in CSV every value is read as text, also "NA"."""
-    reader = READERS[path.suffix.lower()]
-    options: dict[str, Any] = {}
-    if reader == "csv":
-        options = _csv_options(path, "\t" if path.suffix.lower() == ".tsv" else ",")
-    for number, record in enumerate(_stream(reader, path, data_files=str(path), **options), start=1):
+    """Rows of a CSV, TSV, JSON-lines or Parquet file."""
+    records, names = _READERS[path.suffix.lower()](path)
+    for number, record in enumerate(records, start=1):
         if text_column not in record:
             raise InputError(
                 f"{path} has the columns {listing(record)}; expected {text_column!r} (choose with --text-column)"
             )
-        text = record[text_column]
+        text, label = record[text_column], record.get(label_column)
+        label = None if label == "" else label
         if text is None:
             raise InputError(f"{path}, row {number} has no {text_column}; expected a text")
-        label = record.get(label_column)
-        yield Row(str(text), None if label == "" else label, f"{path}, row {number}")
+        known = names.get(label_column)
+        yield Row(str(text), known(label) if known and label is not None else label, f"{path}, row {number}")
 
 
-def _csv_options(path: Path, separator: str) -> dict[str, Any]:
-    """Reader options that leave every value as the text it is, whatever it looks like."""
-    from datasets import Features, Value
+Records = tuple[Iterator[dict[str, Any]], dict[str, Callable[[Any], str]]]
+"""Records of a table, and for columns of class indices the map to class names."""
 
+
+def _delimited(path: Path) -> Records:
+    """CSV and TSV: every value is the text it is, also "NA" and "007"; an empty label is none."""
+    separator = "\t" if path.suffix.lower() == ".tsv" else ","
+    lines = (record["text"] for record in _stream("text", path, keep_linebreaks=True, encoding="utf-8-sig"))
+    reader = csv.reader(lines, delimiter=separator, strict=True)
     try:
-        with path.open(encoding="utf-8-sig", newline="") as handle:
-            header = next(csv.reader(handle, delimiter=separator), [])
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise InputError(f"cannot read data {path}: {cut(error, 160)}; expected UTF-8 text") from error
-    if not header:
-        raise InputError(f"data {path} is empty; expected a header and at least one row")
+        header = next(reader, [])
+    except csv.Error as error:
+        raise InputError(f"cannot read data {path}: {error}; expected {FORMS}") from error
     if len(set(header)) < len(header):
         raise InputError(f"{path} has the columns {listing(header)}; expected every name once")
-    features = Features({name: Value("string") for name in header})
-    return {"features": features, "keep_default_na": False, "sep": separator, "encoding": "utf-8-sig"}
+
+    def records() -> Iterator[dict[str, Any]]:
+        try:
+            for number, fields in enumerate((fields for fields in reader if fields), start=1):
+                if len(fields) != len(header):
+                    raise InputError(
+                        f"{path}, row {number} has {len(fields)} fields; expected {len(header)}, as in the header "
+                        "(quote a text that holds the separator)"
+                    )
+                yield dict(zip(header, fields, strict=True))
+        except csv.Error as error:
+            raise InputError(f"cannot read data {path}: {error}; expected {FORMS}") from error
+
+    return records(), {}
+
+
+def _json_lines(path: Path) -> Records:
+    """One JSON object a line; strings stay as they are."""
+
+    def records() -> Iterator[dict[str, Any]]:
+        for number, line in enumerate(_stream("text", path), start=1):
+            if not line["text"].strip():
+                continue
+            try:
+                record = json.loads(line["text"])
+            except (ValueError, RecursionError) as error:
+                raise InputError(f"cannot read data {path}: line {number} is not JSON ({error})") from error
+            if not isinstance(record, dict):
+                raise InputError(f"cannot read data {path}: line {number} is no JSON object; expected one on each line")
+            yield record
+
+    return records(), {}
+
+
+def _parquet(path: Path) -> Records:
+    stream = _open("parquet", path)
+    features = stream.features or {}
+    return _guarded(stream, path), {
+        name: feature.int2str for name, feature in features.items() if hasattr(feature, "int2str")
+    }
+
+
+_READERS: dict[str, Callable[[Path], Records]] = {
+    ".csv": _delimited,
+    ".tsv": _delimited,
+    ".jsonl": _json_lines,
+    ".parquet": _parquet,
+}
 
 
 def _image_rows(folder: Path) -> Iterator[Row]:
-    """Images of a folder, undecoded, with their subfolder's name as the label."""
-    from datasets import Image
+    """Paths of the images below a folder, in sorted order; the label is the name of the subfolder they lie in.
 
-    stream = _open("imagefolder", folder, data_dir=str(folder))
-    names = stream.features["label"].names if stream.features and "label" in stream.features else None
-    for record in _guarded(stream.cast_column("image", Image(decode=False)), folder):
-        image = record["image"]["path"]
-        label = None if names is None else names[record["label"]]
-        yield Row(image, label, os.path.relpath(image, folder))
+    Images directly in the folder have no label.
+    """
+    from PIL import Image
+
+    Image.init()
+    found = False
+    for path in sorted(folder.rglob("*")):
+        if path.suffix.lower() in Image.EXTENSION and path.is_file():
+            found = True
+            yield Row(str(path), None if path.parent == folder else path.parent.name, str(path))
+    if not found:
+        raise InputError(f"folder {folder} holds no images; expected one subfolder per class")
 
 
 def _npz_rows(path: Path) -> Iterator[Row]:
     try:
         with np.load(path, allow_pickle=False) as arrays:
             found = {name: arrays[name] for name in arrays.files}
-    except (OSError, ValueError, EOFError) as error:
+    except Exception as error:  # numpy and zipfile raise many kinds for damaged files
         raise InputError(
             f"cannot read {path}: {cut(error, 100)}; expected a .npz file with the arrays x and y"
         ) from error
     if "x" not in found:
         raise InputError(f"{path} has the arrays {listing(found)}; expected x and y")
     inputs, labels = found["x"], found.get("y")
+    if inputs.ndim < 1 or (labels is not None and labels.ndim != 1):
+        shapes = {name: list(array.shape) for name, array in found.items()}
+        raise InputError(f"{path} has arrays of shape {shapes}; expected x [N, …] and y [N]")
     if labels is not None and len(labels) != len(inputs):
         raise InputError(f"{path} has {len(inputs)} inputs in x and {len(labels)} labels in y; expected as many")
     for index, item in enumerate(inputs):
@@ -233,7 +289,9 @@ def _open(reader: str, path: Path, **options: Any) -> Any:
     if path.is_file() and path.stat().st_size == 0:
         raise InputError(f"data {path} is empty; expected at least one example")
     try:
-        return datasets.load_dataset(reader, split="train", streaming=True, **options)
+        return datasets.load_dataset(
+            reader, data_files=glob.escape(str(path)), split="train", streaming=True, **options
+        )
     except Exception as error:  # datasets raises many kinds for unreadable data
         raise InputError(f"cannot read data {path}: {cut(error, 160)}; expected {FORMS}") from error
 

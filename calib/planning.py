@@ -73,13 +73,17 @@ def plan_heads(
         raise InputError(f"diversity {cut(diversity)} is unknown; expected one of {', '.join(DIVERSITY)}")
     if members < 1:
         raise InputError(f"members is {members}; expected at least 1")
-    if not noise >= 0:
-        raise InputError(f"noise is {noise}; expected 0 or more")
+    if not 0 <= noise < float("inf"):
+        raise InputError(f"noise is {noise}; expected a finite number, 0 or more")
+    if seed < 0:
+        raise InputError(f"seed is {seed}; expected 0 or more")
+    if batch_size < 1:
+        raise InputError(f"batch_size is {batch_size}; expected 1 or more")
     source = model if isinstance(model, str | Path) else getattr(model, "name_or_path", "") or None
     loaded = load_model(model) if isinstance(model, str | Path) else model
     architecture = architecture_of(loaded)
     counts = head_counts(keep, members, architecture.layers, architecture.heads)
-    provenance: dict[str, Any] = {"seed": seed, "keep": keep}
+    provenance: dict[str, Any] = {"seed": seed, "keep": counts}
     if method == "random":
         scores = np.random.default_rng(seed).random((members, architecture.layers, architecture.heads))
     else:
@@ -163,6 +167,8 @@ def _layer_counts(keep: Any, layers: int, heads: int) -> list[int]:
 
 
 def _count(value: Any, heads: int) -> int:
+    if isinstance(value, np.generic):
+        value = value.item()
     if isinstance(value, bool) or not isinstance(value, int | float) or not np.isfinite(value):
         raise InputError(f"keep is {cut(value)}; expected a number of heads, or a share of them such as 0.66")
     if isinstance(value, float) and 0 < value <= 1:

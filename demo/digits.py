@@ -13,6 +13,7 @@ import numpy as np
 
 from ..calib.importance import gated_heads
 from ..errors import require
+from ..families.checkpoint import quiet
 
 SIZE = 8
 HEAD_DROPOUT = 1 / 3
@@ -80,6 +81,8 @@ def make_checkpoint(
     steps = epochs * -(-len(targets) // 32)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=1e-3, total_steps=steps, pct_start=0.1)
     model.train()
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # matrices this small gain nothing from a second one, and lose on a busy machine
     for _ in progress(range(epochs), epochs, "training a small ViT"):
         for batch in torch.randperm(len(targets)).split(32):
             rows, columns = (int(shift) for shift in torch.randint(-1, 2, (2,)))
@@ -91,7 +94,9 @@ def make_checkpoint(
             loss.backward()
             optimizer.step()
             schedule.step()
-    model.eval().save_pretrained(folder)
+    torch.set_num_threads(threads)
+    with quiet():
+        model.eval().save_pretrained(folder)
     half = [0.5, 0.5, 0.5]
     ViTImageProcessorPil(size={"height": SIZE, "width": SIZE}, image_mean=half, image_std=half).save_pretrained(folder)
 

@@ -12,7 +12,7 @@ import onnx
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
-from ..bundle import ARCHITECTURE, CALIBRATION, WEIGHTS, Bundle, onnx_name, resolve
+from ..bundle import ARCHITECTURE, WEIGHTS, Bundle, onnx_name, resolve
 from ..errors import BundleError, InputError, cut
 from ..families import Architecture
 from ..families.processing import load_processor
@@ -67,7 +67,6 @@ def metadata(bundle: Bundle, architecture: Architecture) -> dict[str, str]:
     """``metadata_props`` of the graph: what a runtime without Python needs beside it."""
     folder = bundle.processor()
     processing = load_processor(folder, architecture).describe() if folder else None
-    calibration = bundle.read_json(CALIBRATION)
     return {
         "hydrant.schema": "1",
         "hydrant.family": architecture.family,
@@ -76,7 +75,7 @@ def metadata(bundle: Bundle, architecture: Architecture) -> dict[str, str]:
         "hydrant.max_sequence": str(architecture.max_sequence),
         "hydrant.preprocessing": json.dumps(processing),
         "hydrant.temperature": repr(bundle.temperature()),
-        "hydrant.thresholds": json.dumps(calibration.get("thresholds", {}), sort_keys=True),
+        "hydrant.thresholds": json.dumps(bundle.calibration().get("thresholds", {}), sort_keys=True),
     }
 
 

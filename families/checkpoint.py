@@ -28,7 +28,7 @@ def load_model(source: str | Path) -> Any:
     name = _checked_source(source)
     config = _load_config(name)
     model_class = getattr(transformers, _class_name(config))
-    with _quiet():
+    with quiet():
         try:
             model, info = model_class.from_pretrained(
                 name, config=config, dtype=torch.float32, use_safetensors=True, output_loading_info=True
@@ -57,7 +57,7 @@ def load_processor(source: str | Path, modality: str) -> Any:
 
     name = _checked_source(source)
     loader = transformers.AutoTokenizer if modality == "text" else transformers.AutoImageProcessor
-    with _quiet():
+    with quiet():
         try:
             return loader.from_pretrained(name)
         except Exception as error:  # as above: whatever is raised, the files cannot be used
@@ -123,7 +123,7 @@ def _first_line(error: BaseException) -> str:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """Keep transformers' loading bars and warnings off the terminal; problems are raised instead."""
     from transformers.utils import logging as hf_logging
 

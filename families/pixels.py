@@ -86,6 +86,8 @@ class ImageProcessor:
         }
 
     def _read(self, config: Any, file: Path) -> None:
+        from PIL import Image
+
         if not isinstance(config, dict):
             raise InputError(f"{file} is a JSON {type(config).__name__}; expected an object")
         unknown = sorted(key for key in config if key.startswith("do_") and config[key] and key not in _STEPS)
@@ -95,12 +97,14 @@ class ImageProcessor:
             )
         try:
             self._size = _size(config["size"]) if config.get("do_resize", True) else None
-            self._crop = _size(config["crop_size"]) if config.get("do_center_crop", False) else None
-            self._resample = int(config.get("resample", 2))
+            self._crop = _size(config["crop_size"], edges=False) if config.get("do_center_crop", False) else None
+            self._resample = int(Image.Resampling(config.get("resample", 2)))
             self._scale = float(config.get("rescale_factor", 1 / 255)) if config.get("do_rescale", True) else None
             normalize = config.get("do_normalize", True)
             self._mean = _per_channel(config["image_mean"], self._channels) if normalize else None
             self._std = _per_channel(config["image_std"], self._channels) if normalize else None
+            if self._std is not None and not (self._std > 0).all():
+                raise ValueError(f"image_std {self._std.tolist()}: every value must be above 0")
         except (KeyError, TypeError, ValueError) as error:
             raise InputError(f"{file} lacks or garbles {error}; save the image processor again") from error
         fixed = self._crop or self._size
@@ -171,12 +175,16 @@ def _from_array(image: np.ndarray, index: int) -> Any:
     return Image.fromarray(image)
 
 
-def _size(value: Any) -> dict[str, int]:
-    """A size as ``{"height", "width"}`` or ``{"shortest_edge"}``."""
+def _size(value: Any, edges: bool = True) -> dict[str, int]:
+    """A size as ``{"height", "width"}`` or, where ``edges`` allows it, ``{"shortest_edge"}``."""
     if isinstance(value, int):
         return {"height": value, "width": value}
-    keys = ("shortest_edge",) if value.get("shortest_edge") else ("height", "width")
-    size = {key: int(value[key]) for key in keys}
+    if not isinstance(value, dict):
+        raise TypeError(f"size {cut(value)}: expected height and width")
+    given = {key: number for key, number in value.items() if number is not None}
+    if set(given) not in ({"height", "width"}, {"shortest_edge"} if edges else {"height", "width"}):
+        raise ValueError(f"size {given}: expected height and width{', or shortest_edge alone' if edges else ''}")
+    size = {key: int(number) for key, number in given.items()}
     if min(size.values()) < 1:
         raise ValueError(f"size {size}")
     return size

@@ -10,8 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import InputError, cut, listing
+from ..errors import InputError, cut
 from .architecture import Architecture
+
+UNLIMITED = 2**31
 
 
 @dataclass(frozen=True)
@@ -63,9 +65,10 @@ class TextProcessor:
                 "use the tokenizer the model was trained with"
             )
         self._architecture = architecture
-        self.max_tokens = min(architecture.max_sequence, _configured_length(folder))
+        config = _configuration(folder)
+        self.max_tokens = min(architecture.max_sequence, int(config["model_max_length"]))
         tokenizer.no_padding()
-        tokenizer.enable_truncation(max_length=self.max_tokens)
+        tokenizer.enable_truncation(max_length=self.max_tokens, direction=config.get("truncation_side", "right"))
         self._tokenizer = tokenizer
 
     def encode(self, texts: Sequence[Any], first: int = 0) -> list[EncodedText]:
@@ -83,6 +86,8 @@ class TextProcessor:
                 raise InputError(f"input {index} is a {type(text).__name__}; this model reads text (str)")
             if not text.strip():
                 raise InputError(f"input {index} is an empty text; expected at least one word")
+            if not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text):
+                raise InputError(f"input {index} holds a lone surrogate, which is no character; decode the text again")
         encodings = self._tokenizer.encode_batch(list(texts))
         for index, encoding in enumerate(encodings, start=first):
             if all(encoding.special_tokens_mask):
@@ -118,16 +123,20 @@ class TextProcessor:
         }
 
 
-def _configured_length(folder: Path) -> int:
-    """``model_max_length`` of the tokenizer's configuration, or a number too large to matter."""
-    unlimited = 2**31
+def _configuration(folder: Path) -> dict[str, Any]:
+    """The tokenizer's settings that matter here, checked; a missing length is one too large to matter."""
     file = folder / "tokenizer_config.json"
-    if not file.is_file():
-        return unlimited
-    try:
-        length = json.loads(file.read_bytes()).get("model_max_length", unlimited)
-    except (ValueError, AttributeError) as error:
-        raise InputError(f"{file} is not a JSON object ({error}); save the tokenizer again") from error
-    if not isinstance(length, int | float) or length < 4:
-        raise InputError(f"{file} has model_max_length = {listing([length])}; expected a number of tokens, 4 or more")
-    return int(min(length, unlimited))
+    config: Any = {}
+    if file.is_file():
+        try:
+            config = json.loads(file.read_bytes())
+        except (ValueError, RecursionError) as error:
+            raise InputError(f"{file} is not JSON ({error}); save the tokenizer again") from error
+    if not isinstance(config, dict):
+        raise InputError(f"{file} is a JSON {type(config).__name__}; expected an object; save the tokenizer again")
+    length, side = config.get("model_max_length", UNLIMITED), config.get("truncation_side", "right")
+    if not isinstance(length, int | float) or not length >= 4:
+        raise InputError(f"{file} has model_max_length = {cut(length)}; expected a number of tokens, 4 or more")
+    if side not in ("left", "right"):
+        raise InputError(f"{file} has truncation_side = {cut(side)}; expected 'left' or 'right'")
+    return {"model_max_length": min(length, UNLIMITED), "truncation_side": side}

@@ -5,8 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
 import transformers
 from support import make_model, make_tokenizer
+
+torch.set_num_threads(1)  # tiny models gain nothing from threads, and lose much on a busy machine
 
 
 @pytest.fixture(scope="session")

@@ -121,6 +121,12 @@ def test_fpr95_may_miss_just_five_percent(count: int) -> None:
     assert fpr95(np.zeros(10), positive) == 1
 
 
+def test_fpr95_of_scores_that_tell_nothing() -> None:
+    same = np.arange(100.0)  # every point of the curve lies on the diagonal
+    assert auroc(same, same) == 0.5
+    assert fpr95(same, same) == 0.95
+
+
 @pytest.mark.parametrize("measure", [auroc, fpr95])
 def test_out_of_distribution_is_the_positive_class(measure: Callable[[np.ndarray, np.ndarray], float]) -> None:
     low, high = np.array([0.1, 0.2, 0.3]), np.array([0.7, 0.8])

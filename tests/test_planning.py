@@ -335,7 +335,7 @@ def test_plan_of_a_checkpoint(bert_checkpoint: Path, text_csv: Path, tmp_path: P
     assert (plan.family, plan.layers, plan.heads, plan.method) == ("bert", LAYERS, HEADS, "taylor")
     assert plan.head_counts() == [[2] * LAYERS] * 3
     facts = plan.provenance
-    assert (facts["seed"], facts["keep"], facts["examples"], facts["data"]) == (4, 2, 24, "train.csv")
+    assert (facts["seed"], facts["keep"], facts["examples"], facts["data"]) == (4, [[2] * LAYERS] * 3, 24, "train.csv")
     assert (facts["diversity"], facts["noise"]) == ("noise", 0.5)
     assert facts["overlap"] == plan.overlap()
     assert np.shape(facts["scores"]) == (LAYERS, HEADS)
@@ -422,8 +422,8 @@ def test_image_checkpoint(vit_checkpoint: Path) -> None:
         ({"method": "magic"}, "method 'magic' is unknown; expected one of taylor"),
         ({"diversity": "luck"}, "diversity 'luck' is unknown; expected one of noise, bootstrap"),
         ({"members": 0}, "members is 0; expected at least 1"),
-        ({"noise": -0.1}, r"noise is -0\.1; expected 0 or more"),
-        ({"noise": float("nan")}, "noise is nan; expected 0 or more"),
+        ({"noise": -0.1}, r"noise is -0\.1; expected a finite number, 0 or more"),
+        ({"noise": float("nan")}, "noise is nan; expected a finite number, 0 or more"),
         ({"keep": 5}, "keep is 5; expected 1 to 4 heads"),
         ({"data": None}, "method 'taylor' needs labelled calibration data"),
         ({"examples": 0}, "the number of examples is 0"),

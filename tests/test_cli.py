@@ -1,0 +1,323 @@
+"""The command line in a subprocess: the whole path, its outputs, and one line for every mistake."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hydrant import Bundle, HeadPlan
+from PIL import Image
+from support import make_model, run_cli
+
+
+@pytest.fixture(scope="module")
+def made(bert_checkpoint: Path, text_csv: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with plan.json and bundle out/, made by the command line."""
+    folder = tmp_path_factory.mktemp("cli")
+    plan = run_cli("plan", bert_checkpoint, "--data", text_csv, "--keep", "3", "-o", folder / "plan.json")
+    assert plan.returncode == 0, plan.stderr
+    assert "3 members keep 75% of 3 × 4 heads" in plan.stdout
+    fuse = run_cli("fuse", bert_checkpoint, "--plan", folder / "plan.json", "-o", folder / "out")
+    assert fuse.returncode == 0, fuse.stderr
+    assert "3 members of bert" in fuse.stdout
+    export = run_cli("export", folder / "out")
+    assert export.returncode == 0, export.stderr
+    assert "model.fp32.onnx" in export.stdout
+    return folder
+
+
+def error_line(done: subprocess.CompletedProcess[str]) -> str:
+    """The one line that every refusal is."""
+    assert done.returncode == 2, (done.returncode, done.stdout, done.stderr)
+    assert "Traceback" not in done.stderr
+    lines = done.stderr.strip().splitlines()
+    assert len(lines) == 1, lines
+    assert lines[0].startswith("hydrant: error: ")
+    assert done.stdout == ""
+    return lines[0]
+
+
+def test_verify_and_inspect(made: Path) -> None:
+    verify = run_cli("verify", made / "out", "--examples", "20")
+    assert verify.returncode == 0, verify.stderr
+    assert "verified: every gate holds" in verify.stdout
+    assert "max |Δ mutual information|" in verify.stdout
+    inspect = run_cli("inspect", made / "out")
+    assert inspect.returncode == 0
+    for words in ("3 layers of 4 heads", "opset 20, IR 10", "onnxruntime against torch: passed", "fused.safetensors"):
+        assert words in inspect.stdout
+    facts = json.loads(run_cli("inspect", made / "out", "--json").stdout)
+    assert facts["members"] == 3
+    assert facts["labels"] == list("abcde")
+    assert {entry["state"] for entry in facts["files"].values()} == {"ok"}
+
+
+def test_predict_table_json_and_file(made: Path, text_csv: Path, tmp_path: Path) -> None:
+    table = run_cli("predict", made / "out", "hello world", "transfer money")
+    assert table.returncode == 0, table.stderr
+    assert table.stderr == ""
+    header, _, first, second = table.stdout.splitlines()
+    assert header.split()[:3] == ["input", "label", "confidence"]
+    assert first.startswith("hello world")
+    assert second.startswith("transfer money")
+    found = json.loads(run_cli("predict", made / "out", "hello world", "--json").stdout)
+    assert found["backend"] == "onnxruntime"
+    row = found["predictions"][0]
+    assert row["label"] in list("abcde")
+    assert 0 <= row["mutual_information"] <= row["predictive_entropy"] <= np.log(5) + 1e-5
+    lines = run_cli("predict", made / "out", "--input", text_csv)
+    rows = [json.loads(line) for line in lines.stdout.splitlines()]
+    assert [row["index"] for row in rows] == list(range(24))
+    assert rows[0]["confidence"] == pytest.approx(row["confidence"], abs=1e-6)
+    written = run_cli("predict", made / "out", "--input", text_csv, "--output", tmp_path / "out.jsonl")
+    assert written.returncode == 0
+    assert (tmp_path / "out.jsonl").read_text() == lines.stdout
+    summary = json.loads(
+        run_cli("predict", made / "out", "--input", text_csv, "--output", tmp_path / "o", "--json").stdout
+    )
+    assert summary["count"] == 24
+
+
+def test_images_and_npz(vit_checkpoint: Path, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    images = rng.integers(0, 256, (10, 12, 12, 3), dtype=np.uint8)
+    np.savez(tmp_path / "data.npz", x=images, y=np.arange(10) % 5)
+    for index, image in enumerate(images[:4]):
+        folder = tmp_path / "images" / f"LABEL_{index % 2}"
+        folder.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(image).save(folder / f"{index}.png")
+    plan = tmp_path / "plan.json"
+    for data in (tmp_path / "data.npz", tmp_path / "images"):
+        done = run_cli("plan", vit_checkpoint, "--data", data, "--keep", "0.5", "--diversity", "bootstrap", "-o", plan)
+        assert done.returncode == 0, done.stderr
+    assert HeadPlan.load(plan).head_counts() == [[2, 2, 2]] * 3
+    assert run_cli("fuse", vit_checkpoint, "--plan", plan, "-o", tmp_path / "out").returncode == 0
+    assert run_cli("export", tmp_path / "out", "--member-outputs").returncode == 0
+    assert run_cli("verify", tmp_path / "out", "--data", tmp_path / "images").returncode == 0
+    paths = sorted((tmp_path / "images").rglob("*.png"))
+    by_path = json.loads(run_cli("predict", tmp_path / "out", *paths, "--json").stdout)["predictions"]
+    by_folder = [
+        json.loads(line)
+        for line in run_cli("predict", tmp_path / "out", "--input", tmp_path / "images").stdout.splitlines()
+    ]
+    assert {row["input"]: row["label"] for row in by_path} == {row["input"]: row["label"] for row in by_folder}
+    from_npz = run_cli("predict", tmp_path / "out", "--input", tmp_path / "data.npz")
+    assert len(from_npz.stdout.splitlines()) == 10
+
+
+def test_three_checkpoints_report_their_drift(tmp_path: Path, bert_checkpoint: Path, text_csv: Path) -> None:
+    sources = [bert_checkpoint]
+    labels = list("abcde")
+    for seed in (7, 8):
+        model = make_model(
+            "bert", seed, id2label=dict(enumerate(labels)), label2id={n: i for i, n in enumerate(labels)}
+        )
+        model.save_pretrained(tmp_path / f"m{seed}")
+        sources.append(tmp_path / f"m{seed}")
+    done = run_cli("fuse", *sources, "-o", tmp_path / "merged", "--data", text_csv)
+    assert done.returncode == 0, done.stderr
+    assert "drift of averaging the shared parts, on 24 inputs of train.csv: max |Δ logit|" in done.stdout
+    assert Bundle.open(tmp_path / "merged").manifest["fusion"]["drift"]["examples"] == 24
+    done = run_cli("fuse", *sources, "-o", tmp_path / "synthetic", "--keep-separate", "mlp,classifier", "--json")
+    assert json.loads(done.stdout)["drift"]["inputs"] == "64 synthetic inputs"
+    done = run_cli("fuse", *sources, "-o", tmp_path / "exact", "--keep-separate", "all", "--json")
+    assert json.loads(done.stdout)["drift"] is None
+    assert run_cli("export", tmp_path / "exact").returncode == 0
+    assert run_cli("verify", tmp_path / "exact", "--examples", "20").returncode == 0
+
+
+def test_plan_is_the_same_for_a_seed_and_differs_for_another(
+    bert_checkpoint: Path, text_csv: Path, tmp_path: Path
+) -> None:
+    for name, seed in (("a", 1), ("b", 1), ("c", 2)):
+        run_cli("plan", bert_checkpoint, "--data", text_csv, "--keep", "2", "--seed", seed, "-o", tmp_path / name)
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+    assert HeadPlan.load(tmp_path / "a").members != HeadPlan.load(tmp_path / "c").members
+
+
+def test_mistakes_in_usage(made: Path, bert_checkpoint: Path, text_csv: Path, tmp_path: Path) -> None:
+    out, plan = made / "out", tmp_path / "p.json"
+    cases = [
+        ((), "required: COMMAND"),
+        (("fly",), "invalid choice: 'fly'"),
+        (("plan",), "the following arguments are required: MODEL"),
+        (("plan", bert_checkpoint, "-o", plan), "needs labelled calibration data; give it with data=… (--data)"),
+        (("plan", bert_checkpoint, "--data", text_csv, "--keep", "9", "-o", plan), "keep is 9; expected 1 to 4 heads"),
+        (("plan", bert_checkpoint, "--data", text_csv, "--keep", "x", "-o", plan), "--keep is 'x'; expected a number"),
+        (("plan", bert_checkpoint, "--data", text_csv, "--members", "0", "-o", plan), "'0' is not a whole number of 1"),
+        (
+            ("plan", bert_checkpoint, "--data", text_csv, "-o", tmp_path / "no" / "p.json"),
+            "no does not exist; create it",
+        ),
+        (
+            ("plan", tmp_path, "--data", text_csv, "-o", plan),
+            "holds no config.json; expected a Hugging Face checkpoint",
+        ),
+        (("plan", out, "--data", text_csv, "-o", plan), "is a hydrant bundle; expected a Hugging Face checkpoint"),
+        (("fuse", bert_checkpoint, "--plan", tmp_path / "absent.json", "-o", tmp_path / "x"), "cannot read plan"),
+        (("fuse", bert_checkpoint, "-o", out), "exists; choose another output folder, or replace it with --force"),
+        (("fuse", bert_checkpoint, "-o", bert_checkpoint, "--force"), "exists and is not a bundle"),
+        (("export", tmp_path), "holds no hydrant.json; expected a bundle made by `hydrant fuse`"),
+        (("export", tmp_path / "absent"), "is not a folder; expected a bundle"),
+        (("verify", out, "--backend", "abacus"), "backend 'abacus' is unknown; expected auto, onnxruntime, torch"),
+        (("predict", out), "give texts or images as arguments, or a file or folder with --input"),
+        (("predict", out, "hello", "--backend", "tpu"), "backend 'tpu' is unknown"),
+        (("predict", out, "hello", ""), "input 1 is an empty text; expected at least one word"),
+        (("predict", out, "--input", tmp_path / "absent.csv"), "absent.csv does not exist; expected .csv"),
+    ]
+    for arguments, message in cases:
+        assert message in error_line(run_cli(*arguments)), arguments
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_unusable_data_files(made: Path, bert_checkpoint: Path, tmp_path: Path) -> None:
+    files = {
+        "columns.csv": ("sentence,intent\nhello,a\n", "has the columns sentence, intent; expected 'text'"),
+        "nolabel.csv": ("text\nhello\n", "has no label at"),
+        "empty.csv": ("", "is empty"),
+        "header.csv": ("text,label\n", "holds no rows"),
+        "label.csv": ("text,label\nhello,a\nhello,zebra\n", "label 'zebra' at"),
+        "data.xlsx": ("x", "unknown ending '.xlsx'"),
+        "broken.jsonl": ("{not json\n", "cannot read data"),
+    }
+    for name, (content, message) in files.items():
+        (tmp_path / name).write_text(content)
+        line = error_line(
+            run_cli("plan", bert_checkpoint, "--data", tmp_path / name, "--keep", "3", "-o", tmp_path / "plan.json")
+        )
+        assert message in line, line
+        assert name in line, line
+    assert not (tmp_path / "plan.json").exists()
+    (tmp_path / "hole.csv").write_text("text,label\nhello,a\n,b\n")
+    line = error_line(
+        run_cli("predict", made / "out", "--input", tmp_path / "hole.csv", "--output", tmp_path / "out.jsonl")
+    )
+    assert "hole.csv: input 1 is an empty text" in line
+    assert not (tmp_path / "out.jsonl").exists()
+
+
+def test_unusable_plans(bert_checkpoint: Path, made: Path, tmp_path: Path) -> None:
+    good = json.loads((made / "plan.json").read_text())
+    keep = good["members"][0]["keep"]
+    changes = {
+        "plan was made for a 'vit' model, but this model is 'bert'": {"family": "vit"},
+        "keeps head 9; expected an index from 0 to 3": {"members": [{"keep": [[0, 9], *keep[1:]]}]},
+        "keeps no head; at least one must stay in every layer": {"members": [{"keep": [[], *keep[1:]]}]},
+        "plan has schema 7; this hydrant reads schema 1": {"schema": 7},
+        "plan is for 2 layers of 4 heads, but the model has 3": {"layers": 2, "members": [{"keep": keep[:2]}]},
+    }
+    for message, change in changes.items():
+        (tmp_path / "plan.json").write_text(json.dumps({**good, **change}))
+        line = error_line(run_cli("fuse", bert_checkpoint, "--plan", tmp_path / "plan.json", "-o", tmp_path / "out"))
+        assert message in line, line
+    assert not (tmp_path / "out").exists()
+
+
+def test_unsupported_architectures_are_named(tmp_path: Path) -> None:
+    import transformers
+
+    transformers.GPT2Config(architectures=["GPT2ForSequenceClassification"]).save_pretrained(tmp_path / "gpt")
+    line = error_line(run_cli("fuse", tmp_path / "gpt", "-o", tmp_path / "out"))
+    assert (
+        "architecture GPT2ForSequenceClassification is not supported; supported: BertForSequenceClassification" in line
+    )
+
+
+def test_a_long_text_is_cut_and_said_so(made: Path) -> None:
+    done = run_cli("predict", made / "out", "money " * 16_600)  # 100,000 characters
+    assert done.returncode == 0
+    assert "1 of 1 texts were cut to the 40 tokens this model reads" in done.stderr
+    assert done.stdout.count("\n") == 3
+
+
+def test_altered_bundle_in_inspect_and_predict(made: Path, tmp_path: Path) -> None:
+    import shutil
+
+    copy = shutil.copytree(made / "out", tmp_path / "out")
+    graph = copy / "model.fp32.onnx"
+    graph.write_bytes(graph.read_bytes()[:-7])
+    assert "was truncated or altered" in error_line(run_cli("predict", copy, "hello"))
+    inspect = run_cli("inspect", copy)
+    assert inspect.returncode == 1
+    assert "altered" in inspect.stdout
+    (copy / "hydrant.json").write_text("{")
+    assert "hydrant.json is not JSON" in error_line(run_cli("inspect", copy))
+
+
+def test_bundle_without_a_graph(bert_checkpoint: Path, tmp_path: Path) -> None:
+    assert run_cli("fuse", bert_checkpoint, "-o", tmp_path / "out").returncode == 0
+    assert "has no model.fp32.onnx; make it with `hydrant export" in error_line(run_cli("verify", tmp_path / "out"))
+    done = run_cli("predict", tmp_path / "out", "hello")
+    assert done.returncode == 0
+    assert "backend onnxruntime was skipped: bundle" in done.stderr
+    again = run_cli("fuse", bert_checkpoint, "-o", tmp_path / "out", "--force", "--no-processor")
+    assert again.returncode == 0
+    assert run_cli("export", tmp_path / "out").returncode == 0
+    assert "has no processor; give ready tensors" in error_line(run_cli("predict", tmp_path / "out", "hello"))
+
+
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
+def test_interrupting_leaves_no_half_written_bundle(
+    sent: signal.Signals, bert_checkpoint: Path, tmp_path: Path
+) -> None:
+    """The signal arrives while the bundle's temporary folder is there."""
+    code = (
+        "import sys, time\n"
+        "from hydrant import cli\n"
+        "from hydrant.fusion import storage\n"
+        "def slow(*_):\n"
+        "    print('writing', flush=True)\n"
+        "    time.sleep(60)\n"
+        "storage.save_file = slow\n"
+        f"sys.exit(cli.main(['fuse', {str(bert_checkpoint)!r}, '-o', {str(tmp_path / 'out')!r}]))\n"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd="/"
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "writing\n"
+    assert len(list(tmp_path.iterdir())) == 1, "the temporary folder"
+    process.send_signal(sent)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert errors.strip() == "hydrant: interrupted; nothing was left half-written"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_reader_that_leaves_is_no_error(made: Path, text_csv: Path) -> None:
+    command = f"'{sys.executable}' -m hydrant.cli predict '{made / 'out'}' --input '{text_csv}' | head -1"
+    done = subprocess.run(
+        ["bash", "-c", f"set -o pipefail; {command}"], capture_output=True, text=True, check=False, cwd="/"
+    )
+    assert len(done.stdout.splitlines()) == 1
+    assert "Traceback" not in done.stderr
+    assert "BrokenPipe" not in done.stderr
+
+
+def test_unexpected_errors_are_one_line_and_verbose_shows_the_traceback(made: Path) -> None:
+    code = (
+        "import sys\n"
+        "from hydrant import cli, inspection\n"
+        "def broken(_): raise RuntimeError('two\\nlines')\n"
+        "inspection.inspect_bundle = broken\n"
+        "sys.exit(cli.main(sys.argv[1:]))\n"
+    )
+    command = [sys.executable, "-c", code, "inspect", str(made / "out")]
+    quiet = subprocess.run(command, capture_output=True, text=True, check=False, cwd="/")
+    assert "unexpected RuntimeError: 'two lines'; run again with -v" in error_line(quiet)
+    loud = subprocess.run([*command, "-v"], capture_output=True, text=True, check=False, cwd="/")
+    assert loud.returncode == 2
+    assert "Traceback" in loud.stderr
+
+
+def test_version_and_help() -> None:
+    assert run_cli("--version").stdout.startswith("hydrant 0.")
+    listed = run_cli("--help").stdout
+    for command in ("plan", "fuse", "export", "verify", "predict", "inspect", "demo"):
+        assert command in listed
+        assert run_cli(command, "--help").returncode == 0
