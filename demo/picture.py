@@ -22,12 +22,13 @@ def draw(data: DigitsData, digits: Prediction, strange: Prediction, labels: list
 
     images, truth = data.test
     by_doubt = np.argsort(digits.predictive_entropy, kind="stable")
+    surest = [next(index for index in by_doubt if digits.label[index] == digit) for digit in range(COLUMNS)]
     spread = np.linspace(0, len(data.strange) - 1, COLUMNS).astype(int)  # half of them letters
     figure = pyplot.figure(figsize=(12, 7.2), dpi=110, facecolor="white")
     grid = figure.add_gridspec(4, COLUMNS, height_ratios=[1, 1, 1, 1.25], hspace=0.75, wspace=0.12)
     rows = (
-        ("surest digits", images, digits, by_doubt[:COLUMNS], truth, CERTAIN),
-        ("most doubtful digits", images, digits, by_doubt[::-1][:COLUMNS], truth, DOUBTFUL),
+        ("surest", images, digits, surest, truth, CERTAIN),
+        ("most doubtful", images, digits, by_doubt[::-1][:COLUMNS], truth, DOUBTFUL),
         ("not digits", data.strange, strange, spread, None, STRANGE),
     )
     for row, (title, pictures, prediction, chosen, known, colour) in enumerate(rows):

@@ -39,7 +39,8 @@ class TorchBackend:
         tensors = {name: self._torch.from_numpy(np.ascontiguousarray(array)) for name, array in inputs.items()}
         with self._torch.inference_mode():
             output = self._ensemble(**tensors)
-        return {name: getattr(output, name).numpy() for name in ("probabilities", *SCORES, "member_probabilities")}
+        names = ("probabilities", *SCORES, "member_probabilities")
+        return {name: getattr(output, name).contiguous().numpy() for name in names}
 
     def close(self) -> None:
         """Drop the module."""

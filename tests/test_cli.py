@@ -146,7 +146,10 @@ def test_mistakes_in_usage(made: Path, bert_checkpoint: Path, text_csv: Path, tm
         ((), "required: COMMAND"),
         (("fly",), "invalid choice: 'fly'"),
         (("plan",), "the following arguments are required: MODEL"),
-        (("plan", bert_checkpoint, "-o", plan), "needs labelled calibration data; give it with data=… (--data)"),
+        (
+            ("plan", bert_checkpoint, "--keep", "3", "-o", plan),
+            "needs labelled calibration data; give it with data=… (--data)",
+        ),
         (("plan", bert_checkpoint, "--data", text_csv, "--keep", "9", "-o", plan), "keep is 9; expected 1 to 4 heads"),
         (("plan", bert_checkpoint, "--data", text_csv, "--keep", "x", "-o", plan), "--keep is 'x'; expected a number"),
         (("plan", bert_checkpoint, "--data", text_csv, "--members", "0", "-o", plan), "'0' is not a whole number of 1"),
