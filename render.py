@@ -143,7 +143,15 @@ def demo_text(facts: Mapping[str, Any]) -> str:
         for row in facts["rows"]
     ]
     headers = ["handwritten digits", "accuracy", "NLL", "ECE", "OOD AUROC", "latency"]
-    return f"\n{table(headers, rows)}\n\npicture  {facts['picture']}\nbundle   {facts['folder']}/bundle"
+    folder = facts["folder"]
+    return "\n\n".join(
+        [
+            "\n" + prediction_text(facts["examples"]),
+            table(headers, rows),
+            f"picture  {facts['picture']}\nbundle   {folder}/bundle\n"
+            f"try      hydrant predict {folder}/bundle --input {folder}/strange.npz",
+        ]
+    )
 
 
 def _heads(kept: Sequence[int]) -> str:

@@ -72,7 +72,7 @@ def stream_rows(path: str | Path, text_column: str = "text", label_column: str =
 
 def read_examples(
     data: Any,
-    labels: Sequence[str],
+    labels: Sequence[str] | None,
     *,
     limit: int | None = None,
     seed: int = 0,
@@ -85,7 +85,7 @@ def read_examples(
     Args:
         data: a path; a ``datasets.Dataset`` with the named columns (or ``image``); a pair
             ``(inputs, labels)``; or :class:`Examples`.
-        labels: class names of the model, in class order.
+        labels: class names of the model, in class order; ``None`` leaves the labels out.
         limit: keep a uniform random sample of this many, in their original order.
         seed: of the sample.
         need_labels: refuse data without labels.
@@ -99,6 +99,8 @@ def read_examples(
     kept = list(rows) if limit is None else _sample(rows, limit, np.random.default_rng(seed))
     if not kept:
         raise InputError(f"data {source} holds no rows; expected at least one example")
+    if labels is None:
+        return Examples([row.input for row in kept], None, source)
     unlabelled = [row.where for row in kept if row.label is None]
     if unlabelled and need_labels:
         raise InputError(

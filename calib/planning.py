@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -49,8 +50,9 @@ def plan_heads(
             layer).
         method: ``"taylor"`` keeps the heads of highest Taylor importance; ``"random"`` any.
         diversity: how Taylor members are made to differ: ``"noise"`` multiplies each member's
-            scores by exp(noise · N(0, 1)); ``"bootstrap"`` scores each member on its own resample,
-            with replacement, of the calibration examples.
+            scores by exp(noise · ε), with ε standard normal and summing to zero over the members;
+            ``"bootstrap"`` scores each member on its own resample, with replacement, of the
+            calibration examples.
         noise: standard deviation of the log scores, for ``"noise"``.
         examples: number of calibration examples, drawn at random; ``None`` for all.
         seed: of everything random; the same seed gives the same plan.
@@ -102,10 +104,8 @@ def plan_heads(
         scores = diversify(per_example, members, diversity, noise, seed)
         provenance |= _taylor_provenance(calibration, per_example, diversity, noise)
     chosen = tuple(choose_heads(scores[member], counts[member]) for member in range(members))
-    plan = HeadPlan(architecture.family, architecture.layers, architecture.heads, chosen, method, provenance)
-    return HeadPlan(
-        plan.family, plan.layers, plan.heads, plan.members, method, {**provenance, "overlap": plan.overlap()}
-    )
+    plan = HeadPlan(architecture.family, architecture.layers, architecture.heads, chosen, method)
+    return replace(plan, provenance={**provenance, "overlap": plan.overlap()})
 
 
 def diversify(per_example: np.ndarray, members: int, diversity: str, noise: float, seed: int) -> np.ndarray:
@@ -120,15 +120,15 @@ def diversify(per_example: np.ndarray, members: int, diversity: str, noise: floa
     mean = per_example.mean(axis=0, dtype=np.float64)
     if members == 1:
         return mean[None]
-    tables = []
-    for member in range(members):
-        rng = np.random.default_rng([seed, member])
-        if diversity == "noise":
-            tables.append(mean * np.exp(noise * rng.standard_normal(mean.shape)))
-        else:
-            drawn = rng.integers(0, len(per_example), size=len(per_example))
-            tables.append(per_example[drawn].mean(axis=0, dtype=np.float64))
-    return np.stack(tables)
+    generators = [np.random.default_rng([seed, member]) for member in range(members)]
+    if diversity == "noise":
+        deviates = np.stack([rng.standard_normal(mean.shape) for rng in generators])
+        # Centred over the members and rescaled to variance 1: what one member underrates, another overrates,
+        # so a head that matters is seldom lost by all of them.
+        deviates = (deviates - deviates.mean(axis=0)) * np.sqrt(members / (members - 1))
+        return mean * np.exp(noise * deviates)
+    count = len(per_example)
+    return np.stack([per_example[rng.integers(0, count, size=count)].mean(axis=0) for rng in generators])
 
 
 def choose_heads(scores: np.ndarray, counts: list[int]) -> Keep:

@@ -13,6 +13,7 @@ from ..bundle import Bundle, to_json_bytes
 from ..calib.importance import Progress, no_progress
 from ..errors import require
 from ..files import staged_folder
+from ..render import prediction_rows
 from ..runtime import VerifyReport, load, verify
 from .comparison import Row, latency_ratio, quality
 from .digits import DigitsData, load_digits, make_checkpoint
@@ -28,15 +29,17 @@ class DemoReport:
     """What the demo made and measured.
 
     Attributes:
-        folder: holds ``checkpoint/``, ``calibration.npz``, ``plan.json``, ``single/`` and ``bundle/``.
+        folder: holds ``checkpoint/``, ``plan.json``, ``bundle/``, ``single/`` and the images as ``.npz``.
         picture: PNG in the bundle's ``reports/``.
         rows: the single model, then the fused ensemble.
+        examples: predictions of a few digits and of things that are no digits, as ``predict`` gives them.
         verified: the bundle's verification.
     """
 
     folder: Path
     picture: Path
     rows: list[Row]
+    examples: list[dict[str, Any]]
     verified: VerifyReport
 
     def to_json(self) -> dict[str, Any]:
@@ -45,6 +48,7 @@ class DemoReport:
             "folder": str(self.folder),
             "picture": str(self.picture),
             "rows": [asdict(row) for row in self.rows],
+            "examples": self.examples,
             "verified": self.verified.passed,
         }
 
@@ -76,24 +80,29 @@ def run_demo(
         require(module, "demo", "run the demo")
     output = Path(output)
     with staged_folder(output, MARKER, force) as stage:
-        report = _stages(stage, seed, epochs, say, progress)
-        (stage / MARKER).write_bytes(
-            to_json_bytes(report.to_json() | {"folder": str(output), "picture": str(output / "bundle" / PICTURE)})
-        )
-    return DemoReport(output, output / "bundle" / PICTURE, report.rows, report.verified)
+        data = load_digits(seed)
+        verified = _stages(stage, data, seed, epochs, say, progress)
+        rows, examples = _compare(stage, data, say)
+        report = DemoReport(output, output / "bundle" / PICTURE, rows, examples, verified)
+        (stage / MARKER).write_bytes(to_json_bytes(report.to_json()))
+    return report
 
 
-def _stages(stage: Path, seed: int, epochs: int, say: Callable[[str], None], progress: Progress) -> DemoReport:
+def _stages(
+    stage: Path, data: DigitsData, seed: int, epochs: int, say: Callable[[str], None], progress: Progress
+) -> VerifyReport:
+    """Train, plan, fuse, export and verify into ``stage``."""
     from ..calib.planning import plan_heads
     from ..export import export_onnx
     from ..families.checkpoint import load_processor
     from ..fusion import fuse, save_bundle
 
-    data = load_digits(seed)
     checkpoint = stage / "checkpoint"
     say(f"train    a ViT of 4 layers × 8 heads on {len(data.train[1])} handwritten digits, {epochs} epochs")
     make_checkpoint(checkpoint, data, seed, epochs, progress)
-    np.savez(stage / "calibration.npz", x=data.calibration[0], y=data.calibration[1])
+    for name, (images, labels) in {"calibration": data.calibration, "test": data.test}.items():
+        np.savez(stage / f"{name}.npz", x=images, y=labels)
+    np.savez(stage / "strange.npz", x=data.strange)
     say(f"plan     {MEMBERS} members keep {KEEP} of 8 heads, by Taylor importance on {len(data.calibration[1])} digits")
     plan = plan_heads(checkpoint, stage / "calibration.npz", members=MEMBERS, keep=KEEP, seed=seed, progress=progress)
     plan.save(stage / "plan.json")
@@ -106,11 +115,11 @@ def _stages(stage: Path, seed: int, epochs: int, say: Callable[[str], None], pro
     export_onnx(stage / "single")
     verified = verify(stage / "bundle", data=(list(data.test[0]), None), seed=seed)
     say(f"verify   ONNX Runtime against PyTorch: {'every gate holds' if verified.passed else 'A GATE FAILED'}")
-    rows = _compare(stage, data, say)
-    return DemoReport(stage, stage / "bundle" / PICTURE, rows, verified)
+    return verified
 
 
-def _compare(stage: Path, data: DigitsData, say: Callable[[str], None]) -> list[Row]:
+def _compare(stage: Path, data: DigitsData, say: Callable[[str], None]) -> tuple[list[Row], list[dict[str, Any]]]:
+    """Predict with the fused and the single model; write the picture and figures into the bundle."""
     images, labels = list(data.test[0]), data.test[1]
     with load(stage / "bundle", "onnxruntime") as fused, load(stage / "single", "onnxruntime") as single:
         say(f"predict  {len(images)} unseen digits and {len(data.strange)} images that are no digits")
@@ -120,10 +129,17 @@ def _compare(stage: Path, data: DigitsData, say: Callable[[str], None]) -> list[
         }
         ratio = latency_ratio(fused, single, data)
         picture = draw(data, *predicted["fused"], fused.labels)
+    digits, strange = predicted["fused"]
+    shown = np.argsort(digits.predictive_entropy, kind="stable")[[0, len(digits) // 2, -2, -1]]
+    names = [f"digit {labels[index]} (test.npz, x[{index}])" for index in shown]
+    examples = prediction_rows(digits.take(shown), names, fused.labels)
+    shown = np.linspace(0, len(strange) - 1, 4).astype(int)
+    names = [f"{'letter' if index < len(strange) // 2 else 'photograph'} (strange.npz, x[{index}])" for index in shown]
+    examples += prediction_rows(strange.take(shown), names, fused.labels, len(examples))
     rows = [
         quality("single model", *predicted["single"], labels, 1.0),
         quality(f"fused ensemble (M = {MEMBERS})", *predicted["fused"], labels, ratio),
     ]
     bundle = Bundle.open(stage / "bundle")
     bundle.add({PICTURE: picture, "reports/demo.json": to_json_bytes([asdict(row) for row in rows])})
-    return rows
+    return rows, examples

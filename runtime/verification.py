@@ -176,7 +176,7 @@ def _inputs(
     folder = bundle.processor()
     if folder is None:
         raise InputError(f"bundle {bundle.path} has no processor, so it cannot read {data}; verify on synthetic inputs")
-    found = read_examples(data, bundle.labels, limit=examples, seed=seed, text_column=text_column, need_labels=False)
+    found = read_examples(data, None, limit=examples, seed=seed, text_column=text_column)
     processor = load_processor(folder, architecture)
     encoded = processor.encode(found.inputs)
     batches: list[dict[str, np.ndarray]] = []

@@ -1,0 +1,56 @@
+"""The demo through the command line, with a shorter training."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hydrant import Bundle
+from PIL import Image
+from support import run_cli
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    folder = tmp_path_factory.mktemp("demo") / "digits"
+    done = run_cli("demo", "--epochs", "25", "--output", folder, timeout=900)
+    assert done.returncode == 0, done.stderr
+    return folder, done.stdout
+
+
+def test_every_stage_leaves_its_artefact_and_the_table_is_printed(made: tuple[Path, str]) -> None:
+    folder, printed = made
+    for words in ("handwritten digits", "OOD AUROC", "single model", "fused ensemble (M = 3)", "letter", "photograph"):
+        assert words in printed
+    facts = json.loads((folder / "demo.json").read_text())
+    assert facts["verified"] is True
+    single, fused = facts["rows"]
+    for row in (single, fused):
+        assert row["accuracy"] > 0.6, "ten classes, so one in ten by chance"
+        assert row["ood_auroc"] > 0.5
+        assert 0 < row["ece"] < 0.5
+    assert single["latency_ratio"] == 1.0
+    assert fused["latency_ratio"] > 1.0
+    assert len(facts["examples"]) == 8
+    with Image.open(folder / "bundle/reports/demo.png") as picture:
+        assert picture.width > 600
+        assert len(picture.convert("L").getcolors(256)) > 50, "a picture, not a blank page"
+    bundle = Bundle.open(folder / "bundle")
+    for name in ("reports/demo.png", "reports/demo.json", "reports/verify.json", "model.fp32.onnx"):
+        assert bundle.file(name).is_file()
+
+
+def test_what_the_demo_made_works_from_the_command_line(made: tuple[Path, str]) -> None:
+    folder, _ = made
+    done = run_cli("predict", folder / "bundle", "--input", folder / "strange.npz")
+    assert done.returncode == 0
+    assert len(done.stdout.splitlines()) == 400
+    assert run_cli("verify", folder / "bundle", "--data", folder / "test.npz").returncode == 0
+
+
+def test_an_earlier_demo_is_replaced_only_when_told_to(made: tuple[Path, str]) -> None:
+    folder, _ = made
+    done = run_cli("demo", "--output", folder)
+    assert done.returncode == 2
+    assert "exists; choose another output folder, or replace it with --force" in done.stderr
