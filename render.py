@@ -20,7 +20,8 @@ def table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
         )
         for row in cells
     ]
-    return "\n".join([lines[0], "  ".join("─" * width for width in widths), *lines[1:]])
+    ruled = [lines[0], "  ".join("─" * width for width in widths), *lines[1:]]
+    return "\n".join(line.rstrip() for line in ruled)
 
 
 def plan_text(plan: HeadPlan) -> str:
@@ -149,7 +150,7 @@ def demo_text(facts: Mapping[str, Any]) -> str:
             "\n" + prediction_text(facts["examples"]),
             table(headers, rows),
             f"picture  {facts['picture']}\nbundle   {folder}/bundle\n"
-            f"try      hydrant predict {folder}/bundle --input {folder}/strange.npz",
+            f"try      hydrant predict {folder}/bundle {folder}/samples/digit.png {folder}/samples/letter.png",
         ]
     )
 

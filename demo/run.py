@@ -29,7 +29,7 @@ class DemoReport:
     """What the demo made and measured.
 
     Attributes:
-        folder: holds ``checkpoint/``, ``plan.json``, ``bundle/``, ``single/`` and the images as ``.npz``.
+        folder: holds ``checkpoint/``, ``plan.json``, ``bundle/``, ``single/``, ``samples/`` and the images as ``.npz``.
         picture: PNG in the bundle's ``reports/``.
         rows: the single model, then the fused ensemble.
         examples: predictions of a few digits and of things that are no digits, as ``predict`` gives them.
@@ -103,6 +103,9 @@ def _stages(
     for name, (images, labels) in {"calibration": data.calibration, "test": data.test}.items():
         np.savez(stage / f"{name}.npz", x=images, y=labels)
     np.savez(stage / "strange.npz", x=data.strange)
+    _save_samples(
+        stage / "samples", {"digit": data.test[0][0], "letter": data.strange[0], "photograph": data.strange[-1]}
+    )
     say(f"plan     {MEMBERS} members keep {KEEP} of 8 heads, by Taylor importance on {len(data.calibration[1])} digits")
     plan = plan_heads(checkpoint, stage / "calibration.npz", members=MEMBERS, keep=KEEP, seed=seed, progress=progress)
     plan.save(stage / "plan.json")
@@ -116,6 +119,15 @@ def _stages(
     verified = verify(stage / "bundle", data=(list(data.test[0]), None), seed=seed)
     say(f"verify   ONNX Runtime against PyTorch: {'every gate holds' if verified.passed else 'A GATE FAILED'}")
     return verified
+
+
+def _save_samples(folder: Path, images: dict[str, np.ndarray]) -> None:
+    """One PNG for each kind of image, to predict by path."""
+    from PIL import Image
+
+    folder.mkdir()
+    for name, image in images.items():
+        Image.fromarray(image).save(folder / f"{name}.png")
 
 
 def _compare(stage: Path, data: DigitsData, say: Callable[[str], None]) -> tuple[list[Row], list[dict[str, Any]]]:
