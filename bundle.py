@@ -159,8 +159,7 @@ class Bundle:
             BundleError: ``calibration.json`` holds no positive finite temperature.
         """
         value = self.calibration().get("temperature")
-        number = isinstance(value, int | float) and not isinstance(value, bool)
-        if not number or not 0 < value <= sys.float_info.max:
+        if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value <= sys.float_info.max:
             raise BundleError(
                 f"{self.path / CALIBRATION} has temperature {cut(value)}; expected a positive finite number"
             )

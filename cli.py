@@ -173,7 +173,7 @@ def progress(steps: Iterable[Any], total: int, title: str) -> Iterable[Any]:
     """A progress bar on standard error, for work over two seconds on a terminal."""
     from tqdm import tqdm
 
-    return tqdm(steps, total=total or None, desc=title, delay=2, disable=None, leave=False, file=sys.stderr)  # type: ignore[no-any-return]
+    return tqdm(steps, total=total or None, desc=title, delay=2, disable=None, leave=False, file=sys.stderr)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -191,7 +191,7 @@ def resolve_processor(processor: Any, source: str | Path | None, architecture: A
             )
         processor = load_processor(source, architecture.modality)
     if hasattr(processor, "encode") and hasattr(processor, "collate") and hasattr(processor, "describe"):
-        return processor  # type: ignore[no-any-return]
+        return processor
     return from_transformers(processor, architecture)
 
 

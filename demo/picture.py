@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -26,10 +27,10 @@ def draw(data: DigitsData, digits: Prediction, strange: Prediction, labels: list
     spread = np.linspace(0, len(data.strange) - 1, COLUMNS).astype(int)  # half of them letters
     figure = pyplot.figure(figsize=(12, 7.2), dpi=110, facecolor="white")
     grid = figure.add_gridspec(4, COLUMNS, height_ratios=[1, 1, 1, 1.25], hspace=0.75, wspace=0.12)
-    rows = (
+    rows: tuple[tuple[str, np.ndarray, Prediction, Sequence[int], np.ndarray | None, str], ...] = (
         ("surest", images, digits, surest, truth, CERTAIN),
-        ("most doubtful", images, digits, by_doubt[::-1][:COLUMNS], truth, DOUBTFUL),
-        ("not digits", data.strange, strange, spread, None, STRANGE),
+        ("most doubtful", images, digits, list(by_doubt[::-1][:COLUMNS]), truth, DOUBTFUL),
+        ("not digits", data.strange, strange, list(spread), None, STRANGE),
     )
     for row, (title, pictures, prediction, chosen, known, colour) in enumerate(rows):
         for column, index in enumerate(chosen):

@@ -21,7 +21,7 @@ _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "quick_gelu": lambda x: x * torch.sigmoid(1.702 * x),
     "silu": nn.functional.silu,
 }
-_POOLERS = {"tanh": torch.tanh, "relu": nn.functional.relu}
+_POOLERS: dict[str, Callable[[Tensor], Tensor]] = {"tanh": torch.tanh, "relu": nn.functional.relu}
 
 Weights = Mapping[str, Tensor]
 
