@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import json
 import platform
-import statistics
 import tempfile
 from importlib.metadata import version
 from pathlib import Path
@@ -104,7 +103,7 @@ def markdown(rows: list[dict[str, Any]]) -> str:
 def _cell(values: list[float]) -> str:
     text = f"{values[0]:.3f}"
     if len(values) > 1:
-        text += f" ({min(values):.3f}–{max(values):.3f}, mean {statistics.mean(values):.3f})"
+        text += f" ({min(values):.3f}–{max(values):.3f})"
     return text
 
 
