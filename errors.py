@@ -55,7 +55,7 @@ def require(module: str, extra: str, purpose: str) -> ModuleType:
         purpose: what it is needed for, completing "… is needed to".
 
     Raises:
-        MissingExtraError: the module's top-level package is not installed.
+        MissingExtraError: the module's top-level package is not installed, or cannot be imported.
     """
     package = module.partition(".")[0]
     try:
@@ -65,6 +65,11 @@ def require(module: str, extra: str, purpose: str) -> ModuleType:
             raise
         raise MissingExtraError(
             f"{package} is not installed; it is needed to {purpose}: pip install 'hydrant[{extra}]'"
+        ) from error
+    except ImportError as error:  # installed, but a shared library of it is missing or does not fit
+        raise MissingExtraError(
+            f"{package} is installed but cannot be imported ({error}); it is needed to {purpose}: "
+            f"reinstall it with pip install --force-reinstall 'hydrant[{extra}]'"
         ) from error
 
 

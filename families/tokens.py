@@ -58,10 +58,10 @@ class TextProcessor:
             tokenizer = Tokenizer.from_file(str(file))
         except Exception as error:  # the tokenizers library raises plain Exception for every malformed file
             raise InputError(f"cannot read {file}: {cut(error, 120)}") from error
-        size = tokenizer.get_vocab_size(with_added_tokens=True)
+        size = max(tokenizer.get_vocab(with_added_tokens=True).values(), default=-1) + 1
         if size > architecture.vocabulary:
             raise InputError(
-                f"tokenizer has {size} tokens, but the model's vocabulary has {architecture.vocabulary}; "
+                f"tokenizer has token ids up to {size - 1}, but the model's vocabulary has {architecture.vocabulary} entries; "
                 "use the tokenizer the model was trained with"
             )
         self._architecture = architecture

@@ -26,7 +26,7 @@ class FusedOutput:
         label: [B] int64, argmax of ``probabilities``.
         confidence: [B], max of ``probabilities``.
         predictive_entropy, expected_entropy, mutual_information: [B], nats.
-        disagreement: [B] in [0, 1).
+        disagreement: [B] in [0, 1].
         member_probabilities: [B, M, C].
         abstain: always ``None`` here; thresholds belong to the runtime.
     """

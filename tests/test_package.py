@@ -30,7 +30,8 @@ SOURCES = sorted(path for path in ROOT.rglob("*.py") if path.relative_to(ROOT).p
 
 
 def modules() -> list[str]:
-    names = [f"hydrant.{info.name}" for info in walk_packages(hydrant.__path__) if info.name.split(".")[0] in FLOORS]
+    found = [info.name for info in walk_packages(hydrant.__path__, "hydrant.")]
+    names = [name for name in found if name.split(".")[1] in FLOORS]
     assert len(names) > 30
     return names
 

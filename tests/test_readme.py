@@ -46,7 +46,7 @@ def test_python_blocks_run(workplace: Path) -> None:
 
 def test_hydrant_commands_run_in_order(workplace: Path, shared: Path) -> None:
     ran = commands("hydrant")
-    assert len(ran) >= 7
+    assert len(ran) >= 6
     for command in ran:
         if command[1] == "demo":
             continue  # it made the workplace
