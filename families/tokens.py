@@ -61,7 +61,8 @@ class TextProcessor:
         size = max(tokenizer.get_vocab(with_added_tokens=True).values(), default=-1) + 1
         if size > architecture.vocabulary:
             raise InputError(
-                f"tokenizer has token ids up to {size - 1}, but the model's vocabulary has {architecture.vocabulary} entries; "
+                f"tokenizer has token ids up to {size - 1}, but the model's vocabulary has "
+                f"{architecture.vocabulary} entries; "
                 "use the tokenizer the model was trained with"
             )
         self._architecture = architecture

@@ -178,7 +178,7 @@ def test_missing_and_malformed_tokenizer_is_refused(tmp_path: Path) -> None:
 def test_tokenizer_larger_than_the_vocabulary_is_refused(tokenizer_folder: Path) -> None:
     size = len(WORDS)
     TextProcessor(tokenizer_folder, text_architecture(vocab_size=size))
-    message = f"tokenizer has token ids up to {size - 1}, but the model's vocabulary has {size - 1} entries; use the tokenizer the model"
+    message = f"tokenizer has token ids up to {size - 1}, but the model's vocabulary has {size - 1} entries; use the"
     with pytest.raises(InputError, match=message):
         TextProcessor(tokenizer_folder, text_architecture(vocab_size=size - 1))
 
