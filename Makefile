@@ -6,20 +6,21 @@
 PYTHON ?= python3
 VENV ?= .venv
 PIP = $(VENV)/bin/pip --disable-pip-version-check -q
-PACKAGE = --no-deps --force-reinstall .
+# setuptools would carry modules that were deleted since its last build into the new wheel
+INSTALL = rm -rf out/setuptools hydrant.egg-info && $(PIP) install --no-deps --force-reinstall .
 
 .PHONY: demo test check clean
 
 demo: $(VENV)/demo.stamp
-	$(PIP) install $(PACKAGE)
+	$(INSTALL)
 	$(VENV)/bin/hydrant demo --output out/demo --force
 
 test: $(VENV)/dev.stamp
-	$(PIP) install $(PACKAGE)
+	$(INSTALL)
 	$(VENV)/bin/pytest
 
 check: $(VENV)/dev.stamp
-	$(PIP) install $(PACKAGE)
+	$(INSTALL)
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	cd tests && ../$(VENV)/bin/mypy --config-file ../pyproject.toml

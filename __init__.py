@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from .calib import plan_heads
     from .errors import HydrantError
     from .export import export_onnx
-    from .fusion import FusedClassifier, FusedOutput, fuse, load_ensemble, save_bundle
+    from .fusion import FusedClassifier, FusedOutput, fuse, load_ensemble, measure_drift, save_bundle
     from .plan import HeadPlan
     from .runtime import Prediction, Predictor, load, verify
 
@@ -32,6 +32,7 @@ _HOMES = {
     "fuse": "fusion",
     "load": "runtime",
     "load_ensemble": "fusion",
+    "measure_drift": "fusion",
     "plan_heads": "calib",
     "save_bundle": "fusion",
     "verify": "runtime",
@@ -50,6 +51,7 @@ __all__ = [
     "fuse",
     "load",
     "load_ensemble",
+    "measure_drift",
     "plan_heads",
     "save_bundle",
     "verify",

@@ -18,6 +18,7 @@ with the SHA-256 in the manifest, and no path in a manifest may leave the folder
 from __future__ import annotations
 
 import json
+import secrets
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -26,7 +27,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from .errors import BundleError, InputError, PlanError, cut, listing
-from .files import sha256_of, staged_folder, write_atomically
+from .files import locked, sha256_of, staged_folder, uninterrupted, write_atomically
 from .plan import HeadPlan
 
 SCHEMA = 1
@@ -187,28 +188,49 @@ class Bundle:
             raise BundleError(f"{folder} holds {listing(sorted(unlisted))}, which {MANIFEST} does not list; remove it")
         return folder if names else None
 
-    def add(self, files: Mapping[str, bytes]) -> Bundle:
-        """Write ``files`` (relative name → bytes) into the bundle, then the updated manifest.
+    def add(self, files: Mapping[str, bytes | Path]) -> Bundle:
+        """Put ``files`` (relative name → bytes, or a file on the same disk to move) into the bundle.
 
-        Each file, and last the manifest, is replaced atomically.
+        They are staged beside their places and digested there; then all take their names together
+        with the new manifest, which keeps what other processes have added meanwhile.
 
         Returns:
             The bundle with its new manifest.
-        """
-        for name, data in files.items():
-            path = self.path / _safe_name(name, self.path / MANIFEST)
-            if not path.parent.resolve().is_relative_to(self.path.resolve()):
-                raise BundleError(f"{path.parent} is a link out of the bundle; remove it")
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write_atomically(path, data)
-        return self.record(files)
 
-    def record(self, names: Mapping[str, Any] | list[str]) -> Bundle:
-        """Enter files that are already in the folder, with size and digest, into the manifest."""
-        entries = {**self.manifest["files"], **{name: _entry(self.path, name) for name in names}}
-        manifest = {**self.manifest, "files": dict(sorted(entries.items()))}
-        write_atomically(self.path / MANIFEST, to_json_bytes(manifest))
+        Raises:
+            BundleError: a name leaves the folder.
+            InputError: the folder cannot be written.
+        """
+        staged: dict[str, Path] = {}
+        try:
+            for name, content in files.items():
+                staged[name] = self._stage(name, content)
+            entries = {name: _entry(part) for name, part in staged.items()}
+            with locked(self.path), uninterrupted():
+                for name, part in staged.items():
+                    part.replace(self.path / name)
+                manifest = dict(Bundle.open(self.path).manifest)
+                manifest["files"] = dict(sorted({**manifest["files"], **entries}.items()))
+                write_atomically(self.path / MANIFEST, to_json_bytes(manifest))
+        except OSError as error:
+            raise InputError(f"cannot write into bundle {self.path}: {error.strerror or error}") from error
+        finally:
+            for part in staged.values():
+                part.unlink(missing_ok=True)
         return Bundle(self.path, manifest)
+
+    def _stage(self, name: str, content: bytes | Path) -> Path:
+        """A hidden file beside the place of ``name``, holding its new content."""
+        path = self.path / _safe_name(name, self.path / MANIFEST)
+        if not path.parent.resolve().is_relative_to(self.path.resolve()):
+            raise BundleError(f"{path.parent} is a link out of the bundle; remove it")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part = path.with_name(f".{path.name}.{secrets.token_hex(6)}.part")
+        if isinstance(content, Path):
+            content.replace(part)
+        else:
+            part.write_bytes(content)
+        return part
 
 
 @contextmanager
@@ -226,13 +248,12 @@ def new_bundle(target: str | Path, manifest: Mapping[str, Any], force: bool = Fa
     with staged_folder(Path(target), MANIFEST, force) as stage:
         yield stage
         names = sorted(path.relative_to(stage).as_posix() for path in stage.rglob("*") if path.is_file())
-        sealed = {"schema": SCHEMA, **manifest, "files": {name: _entry(stage, name) for name in names}}
+        sealed = {"schema": SCHEMA, **manifest, "files": {name: _entry(stage / name) for name in names}}
         _validated(sealed, stage / MANIFEST)
         write_atomically(stage / MANIFEST, to_json_bytes(sealed))
 
 
-def _entry(folder: Path, name: str) -> dict[str, Any]:
-    path = folder / name
+def _entry(path: Path) -> dict[str, Any]:
     return {"bytes": path.stat().st_size, "sha256": sha256_of(path)}
 
 
@@ -273,9 +294,9 @@ def _safe_name(name: str, file: Path) -> str:
 
 
 def resolve(bundle: Bundle | str | Path) -> Bundle:
-    """``bundle`` itself, or the bundle opened from a path."""
+    """The bundle as it is on disk now, from its path or from an earlier look at it."""
     if isinstance(bundle, Bundle):
-        return bundle
+        return Bundle.open(bundle.path)
     if not isinstance(bundle, str | Path):
         raise InputError(f"expected a bundle or its path; found {type(bundle).__name__}")
     return Bundle.open(bundle)

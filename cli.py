@@ -7,11 +7,13 @@ usage (one line ``hydrant: error: …``), 130 after Ctrl-C.
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import logging
 import os
 import signal
 import sys
+import threading
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
@@ -22,12 +24,16 @@ from .errors import HydrantError, InputError, cut
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one subcommand and return the exit status."""
-    options = _parser().parse_args(arguments)
+    options = _parse(arguments)
     logging.basicConfig(
         level=logging.INFO if options.verbose else logging.WARNING, format="hydrant: %(levelname)s: %(message)s"
     )
     _quiet_libraries()
-    signal.signal(signal.SIGTERM, _interrupt)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal without "│" or "Δ" shows "?" instead of failing
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, _interrupt)
     try:
         return int(options.run(options))
     except HydrantError as error:
@@ -132,6 +138,8 @@ def predict(options: argparse.Namespace) -> int:
     from .prediction_io import predict_file, predict_items
     from .runtime import load
 
+    if options.output:
+        _check_parent(options.output)
     if bool(options.inputs) == bool(options.input):
         raise InputError("give texts or images as arguments, or a file or folder with --input, and not both")
     with load(options.bundle, options.backend, threads=options.threads) as predictor:
@@ -176,6 +184,17 @@ def progress(steps: Iterable[Any], total: int, title: str) -> Iterable[Any]:
     return tqdm(steps, total=total or None, desc=title, delay=2, disable=None, leave=False, file=sys.stderr)
 
 
+def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """Parse the command line; inputs of ``predict`` may also stand behind its options."""
+    parser = _parser()
+    options, rest = parser.parse_known_args(arguments)
+    if rest and (options.run is not predict or any(item.startswith("-") for item in rest)):
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    if rest:
+        options.inputs = [*options.inputs, *rest]
+    return options
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(
         prog="hydrant", description="One transformer classifier as an uncertainty-aware ensemble in one graph."
@@ -185,7 +204,7 @@ def _parser() -> argparse.ArgumentParser:
     shared = _Parser(add_help=False)
     shared.add_argument("--json", action="store_true", help="print one JSON object on standard output")
     shared.add_argument("-v", "--verbose", action="store_true", help="log more; show tracebacks")
-    shared.add_argument("--seed", type=int, default=0, help="of everything random (default 0)")
+    shared.add_argument("--seed", type=_count, default=0, help="of everything random (default 0)")
     columns = _Parser(add_help=False)
     columns.add_argument("--text-column", default="text", metavar="NAME", help="column that holds the text")
 
@@ -199,6 +218,8 @@ def _parser() -> argparse.ArgumentParser:
     sub = command("export", export, "write the bundle's ONNX graph")
     _bundle_argument(sub)
     sub.add_argument("--precision", choices=("fp32",), default="fp32", help="of weights and activations")
+    sub.add_argument("--lowering", choices=("auto", "grouped"), default="auto", help="of the members (auto: grouped)")
+    sub.add_argument("--attention", choices=("auto", "primitive"), default="auto", help="operators (auto: primitive)")
     sub.add_argument("--member-outputs", action="store_true", help="also output each member's probabilities")
     _verify_arguments(command("verify", verify, "compare the backends with the PyTorch reference", columns))
     _predict_arguments(command("predict", predict, "predict labels and uncertainties", columns))
@@ -218,7 +239,9 @@ def _plan_arguments(sub: argparse.ArgumentParser) -> None:
     )
     sub.add_argument("--members", type=_positive, default=3, metavar="M", help="number of members (default 3)")
     sub.add_argument(
-        "--keep", default="8", help="heads kept per layer: 8, a share such as 0.66, or a JSON list (default 8)"
+        "--keep",
+        default="8",
+        help="heads kept per layer: 8, a share such as 0.66 (1.0: all), or a JSON list (default 8)",
     )
     sub.add_argument("--method", choices=from_choices["method"], default="taylor", help="how heads are scored")
     sub.add_argument(
@@ -262,6 +285,7 @@ def _predict_arguments(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("inputs", metavar="TEXT|IMAGE", nargs="*", help="texts, or paths of images")
     sub.add_argument("--input", metavar="FILE", help="file or image folder with many inputs; the result is JSON lines")
     sub.add_argument("--output", type=Path, metavar="FILE", help="write JSON lines there instead of standard output")
+    sub.add_argument("--probabilities", action="store_true", help="also give every class's probability, in JSON")
     sub.add_argument("--backend", default="auto", help="auto, onnxruntime or torch (default auto)")
     sub.add_argument("--batch-size", type=_positive, default=32, help="inputs per run (default 32)")
     sub.add_argument("--threads", type=_positive, help="threads within one run")
@@ -349,7 +373,12 @@ def _check_parent(path: Path) -> None:
 
 
 def _show(options: argparse.Namespace, facts: Any, text: str) -> None:
-    print(json.dumps(facts, ensure_ascii=False) if options.json else text, flush=True)
+    from .prediction_io import print_json
+
+    if options.json:
+        print_json(facts)
+    else:
+        print(text, flush=True)
 
 
 def _fail(message: str, verbose: bool) -> int:

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
+import secrets
 import shutil
-import tempfile
+import signal
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import IO
 
 from .errors import InputError
-
-_UMASK = os.umask(0)  # it can only be read by setting it: done once, at import, before there are threads
-os.umask(_UMASK)
 
 
 @contextmanager
@@ -24,21 +25,16 @@ def atomic_file(path: Path) -> Iterator[IO[bytes]]:
     Raises:
         InputError: the folder is missing or cannot be written.
     """
+    part = _beside(path, "part")
     try:
-        handle = tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", suffix=".part", delete=False)  # noqa: SIM115
-    except OSError as error:
-        raise InputError(f"cannot write {path}: {error.strerror or error}") from error
-    part = Path(handle.name)
-    try:
-        with handle:
+        with part.open("xb") as handle:
             yield handle
             handle.flush()
             os.fsync(handle.fileno())
-        part.chmod(0o666 & ~_UMASK)
-        try:
-            part.replace(path)
-        except OSError as error:
-            raise InputError(f"cannot write {path}: {error.strerror or error}") from error
+        part.replace(path)
+    except OSError as error:
+        part.unlink(missing_ok=True)
+        raise InputError(f"cannot write {path}: {error.strerror or error}") from error
     except BaseException:
         part.unlink(missing_ok=True)
         raise
@@ -67,25 +63,16 @@ def staged_folder(target: Path, marker: str, force: bool = False) -> Iterator[Pa
         InputError: ``target`` exists and may not be replaced, or its parent cannot be written.
     """
     check_replaceable(target, marker, force)
+    stage = _beside(target, "part")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        stage = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}.", suffix=".part"))
+        stage.mkdir()
     except OSError as error:
         raise InputError(f"cannot create {target}: {error.strerror or error}") from error
     try:
         yield stage
-        stage.chmod(0o777 & ~_UMASK)
-        if target.exists():
-            retired = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}.", suffix=".old"))
-            target.replace(retired)
-            try:
-                stage.replace(target)
-            except BaseException:
-                retired.replace(target)
-                raise
-            shutil.rmtree(retired)
-        else:
-            stage.replace(target)
+        with uninterrupted():
+            _swap(stage, target)
     except BaseException:
         shutil.rmtree(stage, ignore_errors=True)
         raise
@@ -108,7 +95,58 @@ def check_replaceable(target: Path, marker: str, force: bool) -> None:
         raise InputError(f"{target} exists; choose another output folder, or replace it with --force (force=True)")
 
 
+@contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Hold Ctrl-C and SIGTERM back until the block ends; for the moment in which files change places."""
+    if threading.current_thread() is not threading.main_thread():
+        yield  # signals reach the main thread only
+        return
+    caught: list[tuple[int, FrameType | None]] = []
+    held = (signal.SIGINT, signal.SIGTERM)
+    before = {number: signal.signal(number, lambda *arrived: caught.append(arrived)) for number in held}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler if handler is not None else signal.SIG_DFL)
+        if caught:
+            signal.raise_signal(caught[0][0])
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Keep other processes that also ask out of ``folder``, where the system has advisory locks (not Windows)."""
+    with contextlib.ExitStack() as stack:
+        with contextlib.suppress(ImportError):
+            import fcntl
+
+            descriptor = os.open(folder, os.O_RDONLY)
+            stack.callback(os.close, descriptor)
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+
+
 def sha256_of(path: Path) -> str:
     """Hexadecimal SHA-256 of a file's bytes, read in blocks."""
     with path.open("rb") as handle:
         return hashlib.file_digest(handle, "sha256").hexdigest()
+
+
+def _swap(stage: Path, target: Path) -> None:
+    """Give ``stage`` the name ``target``; what stood there comes back if that fails."""
+    if not target.exists():
+        stage.replace(target)
+        return
+    retired = _beside(target, "old")
+    target.replace(retired)
+    try:
+        stage.replace(target)
+    except BaseException:
+        retired.replace(target)
+        raise
+    shutil.rmtree(retired)
+
+
+def _beside(path: Path, ending: str) -> Path:
+    """An unused hidden name in the same folder."""
+    return path.with_name(f".{path.name}.{secrets.token_hex(6)}.{ending}")

@@ -7,9 +7,10 @@ import struct
 from pathlib import Path
 from typing import Any
 
-from .bundle import ARCHITECTURE, WEIGHTS, Bundle
-from .errors import BundleError
+from .bundle import ARCHITECTURE, CALIBRATION, WEIGHTS, Bundle
+from .errors import BundleError, HydrantError
 from .families import Architecture
+from .families.processing import load_processor
 
 
 def inspect_bundle(path: str | Path) -> dict[str, Any]:
@@ -19,9 +20,11 @@ def inspect_bundle(path: str | Path) -> dict[str, Any]:
         BundleError: the manifest, plan or architecture cannot be used.
     """
     bundle = Bundle.open(path)
+    states = {name: _state(bundle, name) for name in bundle.manifest["files"]}
     architecture = Architecture.from_json(bundle.read_json(ARCHITECTURE))
     plan = bundle.plan()
     columns = list(zip(*plan.head_counts(), strict=True))  # [layers][members]
+    graphs = [name for name in states if name.endswith(".onnx")]
     return {
         "path": str(bundle.path),
         "hydrant": bundle.manifest["hydrant"],
@@ -36,14 +39,14 @@ def inspect_bundle(path: str | Path) -> dict[str, Any]:
         "overlap": plan.overlap()["mean"],
         "separate": bundle.manifest.get("fusion", {}).get("separate", []),
         "drift": bundle.manifest.get("fusion", {}).get("drift"),
-        "parameters": _parameters(bundle.file(WEIGHTS)),
+        "parameters": _parameters(bundle.path / WEIGHTS) if states.get(WEIGHTS) == "ok" else None,
         "labels": bundle.labels,
-        "temperature": bundle.temperature(),
+        "temperature": bundle.temperature() if states.get(CALIBRATION) == "ok" else None,
         "processor": _processor(bundle, architecture),
         "inputs": list(architecture.input_names),
-        "graphs": {name: _graph(bundle, name) for name in bundle.manifest["files"] if name.endswith(".onnx")},
-        "verified": _verified(bundle),
-        "files": {name: {**entry, "state": _state(bundle, name)} for name, entry in bundle.manifest["files"].items()},
+        "graphs": {name: _graph(bundle, name) if states[name] == "ok" else "altered or missing" for name in graphs},
+        "verified": _verified(bundle, states),
+        "files": {name: {**entry, "state": states[name]} for name, entry in bundle.manifest["files"].items()},
     }
 
 
@@ -67,28 +70,35 @@ def _parameters(weights: Path) -> int:
 
 
 def _processor(bundle: Bundle, architecture: Architecture) -> str | None:
-    if bundle.processor() is None:
-        return None
-    if architecture.modality == "text":
-        return f"tokenizer, at most {architecture.max_sequence} tokens"
+    """The processor in words."""
+    try:
+        folder = bundle.processor()
+        if folder is None:
+            return None
+        facts = load_processor(folder, architecture).describe()
+    except HydrantError as error:
+        return f"unusable: {error}"
+    if facts["modality"] == "text":
+        return f"tokenizer, at most {facts['max_tokens']} tokens"
     return f"image processor, {architecture.image_height} by {architecture.image_width} pixels"
 
 
 def _graph(bundle: Bundle, name: str) -> str:
     import onnx
 
-    if _state(bundle, name) != "ok":
-        return "altered or missing; export it again"
     model = onnx.load(str(bundle.path / name), load_external_data=False)
     outputs = ", ".join(output.name for output in model.graph.output)
     return f"opset {model.opset_import[0].version}, IR {model.ir_version}, {len(model.graph.node)} nodes → {outputs}"
 
 
-def _verified(bundle: Bundle) -> str:
-    """The last verification in words."""
+def _verified(bundle: Bundle, states: dict[str, str]) -> str:
+    """The last verification in words, and whether it still speaks of these files."""
     report = "reports/verify.json"
-    if not bundle.has(report) or _state(bundle, report) != "ok":
+    if states.get(report) != "ok":
         return "not yet; compare the backends with `hydrant verify`"
     found = bundle.read_json(report)
+    now = {name: entry["sha256"] for name, entry in bundle.manifest["files"].items() if not name.startswith("reports/")}
+    if found.get("files") != now:
+        return "not these files: the bundle has changed since; run `hydrant verify` again"
     names = ", ".join(entry["backend"] for entry in found["backends"])
     return f"{names} against {found['reference']}: {'passed' if found['passed'] else 'FAILED'} ({found['inputs']})"

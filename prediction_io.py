@@ -22,13 +22,15 @@ from .runtime import Predictor
 def predict_items(predictor: Predictor, options: argparse.Namespace) -> int:
     """Predict the inputs given as arguments and print a table, or one JSON object."""
     prediction = predictor.predict(options.inputs, batch_size=options.batch_size)
-    rows = prediction_rows(prediction, options.inputs, predictor.labels)
+    rows = prediction_rows(prediction, options.inputs, predictor.labels, probabilities=options.probabilities)
     if options.output:
         with atomic_file(options.output) as handle:
             handle.write(_lines(rows))
     if options.json:
-        print(json.dumps({**_about(predictor), "predictions": rows}, ensure_ascii=False))
-    elif not options.output:
+        print_json({**_about(predictor), "predictions": rows})
+    elif options.output:
+        print(f"wrote {len(rows)} predictions to {options.output}")
+    else:
         print(prediction_text(rows))
     return 0
 
@@ -39,7 +41,7 @@ def predict_file(predictor: Predictor, options: argparse.Namespace, progress: Pr
     With ``--output`` the file appears whole or not at all.
     """
     rows = stream_rows(options.input, text_column=options.text_column)
-    results = _predict_rows(predictor, rows, options.batch_size, options.input)
+    results = _predict_rows(predictor, rows, options)
     count = 0
     collected: list[dict[str, Any]] = []
     with contextlib.ExitStack() as stack:
@@ -51,31 +53,37 @@ def predict_file(predictor: Predictor, options: argparse.Namespace, progress: Pr
             elif options.json:
                 collected += chunk
             else:
-                sys.stdout.write(_lines(chunk).decode())
-                sys.stdout.flush()
+                sys.stdout.buffer.write(_lines(chunk))
+                sys.stdout.buffer.flush()
         if count == 0:
             raise InputError(f"{options.input} holds no rows; expected at least one input")
     if options.json:
         found = {"output": str(options.output)} if options.output else {"predictions": collected}
-        print(json.dumps({**_about(predictor), "count": count, **found}, ensure_ascii=False))
+        print_json({**_about(predictor), "count": count, **found})
     elif options.output:
         print(f"wrote {count} predictions to {options.output}")
     return 0
 
 
+def print_json(facts: Any) -> None:
+    """One JSON object on standard output, UTF-8 whatever the terminal speaks."""
+    sys.stdout.buffer.write((json.dumps(facts, ensure_ascii=False) + "\n").encode())
+    sys.stdout.buffer.flush()
+
+
 def _predict_rows(
-    predictor: Predictor, rows: Iterator[Row], batch_size: int, source: str
+    predictor: Predictor, rows: Iterator[Row], options: argparse.Namespace
 ) -> Iterator[list[dict[str, Any]]]:
     """Predictions of a stream of rows, some batches at a time, with each row's place in the data."""
     first = 0
-    while window := list(islice(rows, batch_size * 16)):
+    while window := list(islice(rows, options.batch_size * 16)):
         inputs = [row.input for row in window]
         try:
-            prediction = predictor.predict(inputs, batch_size=batch_size, first=first)
+            prediction = predictor.predict(inputs, batch_size=options.batch_size, first=first)
         except InputError as error:
-            raise InputError(f"{source}: {error}") from error
+            raise InputError(f"{options.input}: {error}") from error
         shown = [item if isinstance(item, str | Path) else row.where for item, row in zip(inputs, window, strict=True)]
-        yield prediction_rows(prediction, shown, predictor.labels, first)
+        yield prediction_rows(prediction, shown, predictor.labels, first, options.probabilities)
         first += len(window)
 
 

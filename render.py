@@ -39,21 +39,23 @@ def plan_text(plan: HeadPlan) -> str:
         lines[-1] += f"; mean overlap of two members {overlap['mean']:.2f} (1 = the same heads)"
     if overlap["identical"]:
         pairs = ", ".join(f"{a} and {b}" for a, b in overlap["identical"])
-        lines.append(f"members {pairs} are identical and cannot disagree; keep fewer heads or raise --noise")
+        lines.append(f"members {pairs} are identical and cannot disagree; keep fewer heads, or try another seed")
     return "\n".join(lines)
 
 
 def prediction_rows(
-    prediction: Prediction, inputs: Sequence[Any], labels: Sequence[str], first: int = 0
+    prediction: Prediction, inputs: Sequence[Any], labels: Sequence[str], first: int = 0, probabilities: bool = False
 ) -> list[dict[str, Any]]:
-    """One JSON object for each input."""
+    """One JSON object for each input; with ``probabilities``, also those of every class by its name."""
     rows = []
     for index, item in enumerate(inputs):
         row: dict[str, Any] = {"index": first + index, "input": item if isinstance(item, str) else str(item)}
         row["label"] = labels[prediction.label[index]]
         for name in ("confidence", "predictive_entropy", "expected_entropy", "mutual_information", "disagreement"):
-            row[name] = round(float(getattr(prediction, name)[index]), 7)
+            row[name] = _float(getattr(prediction, name)[index])
         row["abstain"] = None if prediction.abstain is None else bool(prediction.abstain[index])
+        if probabilities:
+            row["probabilities"] = dict(zip(labels, map(_float, prediction.probabilities[index]), strict=True))
         rows.append(row)
     return rows
 
@@ -115,9 +117,10 @@ def inspect_text(facts: Mapping[str, Any]) -> str:
         f"family        {facts['family']}: {facts['layers']} layers of {facts['heads']} heads, width {facts['width']}",
         f"members       {facts['members']} ({facts['method']}), heads kept per layer {heads}"
         + ("" if facts["overlap"] is None else f", overlap {facts['overlap']:.2f}"),
-        f"weights       {facts['parameters']:,} parameters; separate parts: {', '.join(facts['separate']) or 'none'}",
+        f"weights       {_or(facts['parameters'], 'unreadable', ',')} parameters; "
+        f"separate parts: {', '.join(facts['separate']) or 'none'}",
         f"labels        {len(facts['labels'])}: {_short(', '.join(facts['labels']), 90)}",
-        f"temperature   {facts['temperature']:g}",
+        f"temperature   {_or(facts['temperature'], 'unreadable', 'g')}",
         f"processor     {facts['processor'] or 'none: takes tensors only'}",
     ]
     lines += [f"graph         {name}: {graph}" for name, graph in facts["graphs"].items()] or [
@@ -155,8 +158,17 @@ def demo_text(facts: Mapping[str, Any]) -> str:
     )
 
 
+def _float(value: Any) -> float:
+    """A float32 as the shortest decimal that names it."""
+    return float(str(value))
+
+
 def _heads(kept: Sequence[int]) -> str:
     return " ".join(map(str, kept))
+
+
+def _or(value: float | None, otherwise: str, form: str) -> str:
+    return otherwise if value is None else format(value, form)
 
 
 def _short(text: str, limit: int) -> str:

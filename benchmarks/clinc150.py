@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import platform
+import statistics
 import tempfile
 from importlib.metadata import version
 from pathlib import Path
@@ -91,7 +92,7 @@ def evaluate(model: Any, plan: Any, processor: Any, test: Any, strange: Any) -> 
 
 
 def markdown(rows: list[dict[str, Any]]) -> str:
-    """The README's table: seed 0, and the range over seeds."""
+    """The README's table: the mean over seeds, and in brackets their range."""
     columns = ("accuracy", "nll", "ece", "auroc_max_probability", "fpr95_max_probability", "auroc_predictive_entropy")
     lines = ["| heads | accuracy | NLL | ECE | AUROC | FPR95 | AUROC by entropy |", "|---|---|---|---|---|---|---|"]
     for name in dict.fromkeys(row["name"] for row in rows):
@@ -101,10 +102,8 @@ def markdown(rows: list[dict[str, Any]]) -> str:
 
 
 def _cell(values: list[float]) -> str:
-    text = f"{values[0]:.3f}"
-    if len(values) > 1:
-        text += f" ({min(values):.3f}–{max(values):.3f})"
-    return text
+    text = f"{statistics.mean(values):.3f}"
+    return text if len(values) == 1 else f"{text} ({min(values):.3f}–{max(values):.3f})"
 
 
 if __name__ == "__main__":

@@ -107,24 +107,42 @@ def read_examples(
             f"data {source} has no label at {unlabelled[0]}; expected a column {label_column!r} "
             "(choose another with --label-column)"
         )
-    encoded = None if unlabelled else np.array([label_index(row.label, labels, row.where) for row in kept], np.int64)
-    return Examples([row.input for row in kept], encoded, source)
+    return Examples([row.input for row in kept], None if unlabelled else encode_labels(kept, labels), source)
+
+
+def encode_labels(rows: Sequence[Row], labels: Sequence[str]) -> np.ndarray:
+    """Class indices [N] int64 of labelled rows.
+
+    How labels are meant is decided once for all rows: integers are class indices; texts are class
+    names or, when none of them is a name and all are whole numbers, class indices.
+
+    Raises:
+        InputError: a label that the model does not have.
+    """
+    values = [row.label for row in rows]
+    if all(isinstance(value, str) and value not in labels and _whole(value) for value in values):
+        values = [int(str(value)) for value in values]
+    return np.array([label_index(value, labels, row.where) for value, row in zip(values, rows, strict=True)], np.int64)
 
 
 def label_index(label: Any, labels: Sequence[str], where: str) -> int:
-    """Class index of a label given as a class name or as an index.
+    """Class index of one label: an integer is the index itself, anything else the name of a class.
 
     Raises:
         InputError: the model has no such class.
     """
-    name = str(label)
-    if name in labels:
-        return list(labels).index(name)
-    if name.isascii() and name.isdigit() and int(name) < len(labels):
-        return int(name)
+    if isinstance(label, int | np.integer) and not isinstance(label, bool):
+        if 0 <= label < len(labels):
+            return int(label)
+    elif str(label) in labels:
+        return list(labels).index(str(label))
     raise InputError(
-        f"label {cut(name)} at {where} is not a class of the model; its {len(labels)} classes are {listing(labels, 5)}"
+        f"label {cut(label)} at {where} is not a class of the model; its {len(labels)} classes are {listing(labels, 5)}"
     )
+
+
+def _whole(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) < 10
 
 
 def _rows_of(data: Any, text_column: str, label_column: str) -> tuple[Iterable[Row], str]:
@@ -185,6 +203,7 @@ def _delimited(path: Path) -> Records:
     """CSV and TSV: every value is the text it is, also "NA" and "007"; an empty label is none."""
     separator = "\t" if path.suffix.lower() == ".tsv" else ","
     lines = (record["text"] for record in _stream("text", path, keep_linebreaks=True, encoding="utf-8-sig"))
+    csv.field_size_limit(2**31 - 1)  # the default refuses texts over 131,072 characters
     reader = csv.reader(lines, delimiter=separator, strict=True)
     try:
         header = next(reader, [])
@@ -262,13 +281,14 @@ def _image_rows(folder: Path) -> Iterator[Row]:
 def _npz_rows(path: Path) -> Iterator[Row]:
     try:
         with np.load(path, allow_pickle=False) as arrays:
-            found = {name: arrays[name] for name in arrays.files}
+            found = {name: arrays[name] for name in arrays.files if name in ("x", "y")}
+            names = list(arrays.files)
     except Exception as error:  # numpy and zipfile raise many kinds for damaged files
         raise InputError(
             f"cannot read {path}: {cut(error, 100)}; expected a .npz file with the arrays x and y"
         ) from error
     if "x" not in found:
-        raise InputError(f"{path} has the arrays {listing(found)}; expected x and y")
+        raise InputError(f"{path} has the arrays {listing(names)}; expected x and y")
     inputs, labels = found["x"], found.get("y")
     if inputs.ndim < 1 or (labels is not None and labels.ndim != 1):
         shapes = {name: list(array.shape) for name, array in found.items()}

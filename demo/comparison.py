@@ -10,7 +10,6 @@ import numpy as np
 
 from ..calib import metrics
 from ..runtime import Prediction, Predictor
-from .digits import DigitsData
 
 
 @dataclass(frozen=True)
@@ -20,7 +19,7 @@ class Row:
     Attributes:
         accuracy, nll, ece: on the test digits; NLL in nats, ECE over 15 bins.
         ood_auroc: of predictive entropy, digits against what is no digit.
-        latency_ratio: median time of a batch of 32 images ÷ that of the single model, interleaved.
+        latency_ratio: median time of a batch of 32 ready images ÷ that of the single model, interleaved.
     """
 
     name: str
@@ -43,9 +42,13 @@ def quality(name: str, digits: Prediction, strange: Prediction, labels: np.ndarr
     )
 
 
-def latency_ratio(fused: Predictor, single: Predictor, data: DigitsData, repetitions: int = 60) -> float:
-    """Median time of the fused predictor ÷ that of the single one, on the same batch, in turn."""
-    batch = list(data.test[0][:32])
+def latency_ratio(fused: Predictor, single: Predictor, pixels: np.ndarray, repetitions: int = 60) -> float:
+    """Median time of the fused predictor ÷ that of the single one, on the same tensors, in turn.
+
+    Args:
+        pixels: [B, 3, 8, 8] float32, prepared.
+    """
+    batch = {"pixel_values": pixels}
     times: dict[int, list[float]] = {0: [], 1: []}
     for repetition in range(repetitions + 10):
         for which, predictor in enumerate((fused, single)):

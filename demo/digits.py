@@ -5,7 +5,8 @@ Nothing is downloaded: the digits, the photographs and the font come with scikit
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,6 +50,19 @@ def load_digits(seed: int) -> DigitsData:
     return DigitsData(train, calibration, test, strange)
 
 
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Matrices this small gain nothing from a second thread in torch, and lose much on a busy machine."""
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
 def make_checkpoint(
     folder: Any, data: DigitsData, seed: int, epochs: int, progress: Callable[..., Iterable[Any]]
 ) -> None:
@@ -81,8 +95,6 @@ def make_checkpoint(
     steps = epochs * -(-len(targets) // 32)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=1e-3, total_steps=steps, pct_start=0.1)
     model.train()
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # matrices this small gain nothing from a second one, and lose on a busy machine
     for _ in progress(range(epochs), epochs, "training a small ViT"):
         for batch in torch.randperm(len(targets)).split(32):
             rows, columns = (int(shift) for shift in torch.randint(-1, 2, (2,)))
@@ -94,7 +106,6 @@ def make_checkpoint(
             loss.backward()
             optimizer.step()
             schedule.step()
-    torch.set_num_threads(threads)
     with quiet():
         model.eval().save_pretrained(folder)
     half = [0.5, 0.5, 0.5]

@@ -12,7 +12,7 @@ from ..errors import require
 from ..runtime import Prediction
 from .digits import DigitsData
 
-COLUMNS = 8
+COLUMNS = 10
 CERTAIN, DOUBTFUL, STRANGE = "#1b7f5c", "#c77700", "#b3261e"
 
 
@@ -23,9 +23,10 @@ def draw(data: DigitsData, digits: Prediction, strange: Prediction, labels: list
 
     images, truth = data.test
     by_doubt = np.argsort(digits.predictive_entropy, kind="stable")
-    surest = [next(index for index in by_doubt if digits.label[index] == digit) for digit in range(COLUMNS)]
+    by_label = [[index for index in by_doubt if digits.label[index] == digit] for digit in range(len(labels))]
+    surest = [indices[0] for indices in by_label if indices]  # of each digit that was predicted at all
     spread = np.linspace(0, len(data.strange) - 1, COLUMNS).astype(int)  # half of them letters
-    figure = pyplot.figure(figsize=(12, 7.2), dpi=110, facecolor="white")
+    figure = pyplot.figure(figsize=(14, 7), dpi=110, facecolor="white")
     grid = figure.add_gridspec(4, COLUMNS, height_ratios=[1, 1, 1, 1.25], hspace=0.75, wspace=0.12)
     rows: tuple[tuple[str, np.ndarray, Prediction, Sequence[int], np.ndarray | None, str], ...] = (
         ("surest", images, digits, surest, truth, CERTAIN),

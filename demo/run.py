@@ -16,7 +16,7 @@ from ..files import staged_folder
 from ..render import prediction_rows
 from ..runtime import VerifyReport, load, verify
 from .comparison import Row, latency_ratio, quality
-from .digits import DigitsData, load_digits, make_checkpoint
+from .digits import DigitsData, load_digits, make_checkpoint, one_thread
 from .picture import draw
 
 MARKER = "demo.json"
@@ -99,7 +99,8 @@ def _stages(
 
     checkpoint = stage / "checkpoint"
     say(f"train    a ViT of 4 layers × 8 heads on {len(data.train[1])} handwritten digits, {epochs} epochs")
-    make_checkpoint(checkpoint, data, seed, epochs, progress)
+    with one_thread():
+        make_checkpoint(checkpoint, data, seed, epochs, progress)
     for name, (images, labels) in {"calibration": data.calibration, "test": data.test}.items():
         np.savez(stage / f"{name}.npz", x=images, y=labels)
     np.savez(stage / "strange.npz", x=data.strange)
@@ -139,7 +140,7 @@ def _compare(stage: Path, data: DigitsData, say: Callable[[str], None]) -> tuple
             name: (p.predict(images), p.predict(list(data.strange)))
             for name, p in (("single", single), ("fused", fused))
         }
-        ratio = latency_ratio(fused, single, data)
+        ratio = latency_ratio(fused, single, data.test[0][:32].transpose(0, 3, 1, 2).astype(np.float32) / 127.5 - 1)
         picture = draw(data, *predicted["fused"], fused.labels)
     digits, strange = predicted["fused"]
     shown = np.argsort(digits.predictive_entropy, kind="stable")[[0, len(digits) // 2, -2, -1]]

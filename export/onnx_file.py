@@ -15,6 +15,7 @@ from safetensors.numpy import load_file
 from ..bundle import ARCHITECTURE, WEIGHTS, Bundle, onnx_name, resolve
 from ..errors import BundleError, InputError, cut
 from ..families import Architecture
+from ..families.fused import check_fused
 from ..families.processing import load_processor
 from .lowering import lower
 
@@ -47,19 +48,14 @@ def export_onnx(bundle: Bundle | str | Path, precision: str = "fp32", *, member_
         raise InputError(f"precision {cut(precision)} is unknown; expected {', '.join(PRECISIONS)}")
     bundle = resolve(bundle)
     architecture = Architecture.from_json(bundle.read_json(ARCHITECTURE))
-    try:
-        model = lower(
-            architecture,
-            _weights(bundle),
-            bundle.members,
-            bundle.temperature(),
-            metadata(bundle, architecture),
-            member_outputs,
-        )
-    except KeyError as error:
-        raise BundleError(f"{bundle.path / WEIGHTS} lacks the tensor {error}; make the bundle again") from error
+    weights = _weights(bundle)
+    shapes = {key: tensor.shape for key, tensor in weights.items()}
+    check_fused(shapes, architecture, bundle.plan(), bundle.labels, bundle.members)
+    facts = metadata(bundle, architecture)
+    model = lower(architecture, weights, bundle.members, bundle.temperature(), facts, member_outputs)
     name = onnx_name(precision)
-    bundle.add(serialize(model, name))
+    with tempfile.TemporaryDirectory(dir=bundle.path, prefix=".export.") as folder:
+        bundle.add(write_model(model, Path(folder) / name))
     return bundle.path / name
 
 
@@ -75,24 +71,25 @@ def metadata(bundle: Bundle, architecture: Architecture) -> dict[str, str]:
         "hydrant.max_sequence": str(architecture.max_sequence),
         "hydrant.preprocessing": json.dumps(processing),
         "hydrant.temperature": repr(bundle.temperature()),
+        "hydrant.weights_sha256": bundle.manifest["files"][WEIGHTS]["sha256"],
         "hydrant.thresholds": json.dumps(bundle.calibration().get("thresholds", {}), sort_keys=True),
     }
 
 
-def serialize(model: onnx.ModelProto, name: str) -> dict[str, bytes]:
-    """Check a model and turn it into the bytes of its file, and of its weights' file if it is large.
+def write_model(model: onnx.ModelProto, path: Path) -> dict[str, bytes | Path]:
+    """Write a model, with its weights in a file beside it when they are large, and check it.
 
     Returns:
-        Relative file name → bytes.
+        File name → file, of one or two files.
     """
-    if model.ByteSize() <= EXTERNAL_DATA_BYTES:
-        onnx.checker.check_model(model, full_check=True)
-        return {name: model.SerializeToString(deterministic=True)}
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / name
-        onnx.save_model(model, str(path), save_as_external_data=True, location=f"{name}.data", convert_attribute=False)
-        onnx.checker.check_model(str(path), full_check=True)
-        return {file.name: file.read_bytes() for file in sorted(Path(folder).iterdir())}
+    # protobuf cannot tell the size of what it cannot hold, so the weights are counted instead
+    weights = sum(len(tensor.raw_data) for tensor in model.graph.initializer)
+    if weights <= EXTERNAL_DATA_BYTES:
+        path.write_bytes(model.SerializeToString(deterministic=True))
+    else:
+        onnx.save_model(model, str(path), save_as_external_data=True, location=f"{path.name}.data")
+    onnx.checker.check_model(str(path), full_check=True)
+    return {file.name: file for file in sorted(path.parent.iterdir())}
 
 
 def _weights(bundle: Bundle) -> dict[str, np.ndarray]:

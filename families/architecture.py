@@ -101,12 +101,29 @@ class Architecture:
                 "the bundle's config.json does not describe an architecture that this hydrant knows; "
                 "make the bundle again with `hydrant fuse`"
             )
+        for field in fields(cls):
+            if not _is_a(data[field.name], str(field.type)):
+                raise BundleError(
+                    f"the bundle's config.json has {field.name} = {cut(data[field.name])}; expected {field.type}; "
+                    "make the bundle again with `hydrant fuse`"
+                )
         if data["modality"] not in get_args(Modality) or data["activation"] not in get_args(Activation):
             raise BundleError(
                 f"the bundle's config.json has modality {cut(data['modality'])} and activation "
                 f"{cut(data['activation'])}; make the bundle again with `hydrant fuse`"
             )
         return cls(**data)
+
+
+def _is_a(value: Any, kind: str) -> bool:
+    """Whether a decoded JSON value has the kind of a field, as it is written above."""
+    if kind == "bool":
+        return isinstance(value, bool)
+    if kind in ("int", "int | None"):
+        return (isinstance(value, int) and not isinstance(value, bool)) or (value is None and kind == "int | None")
+    if kind == "float":
+        return isinstance(value, int | float) and not isinstance(value, bool)
+    return isinstance(value, str)
 
 
 def part_of(name: str) -> str:

@@ -59,7 +59,7 @@ def load_processor(source: str | Path, modality: str) -> Any:
     loader = transformers.AutoTokenizer if modality == "text" else transformers.AutoImageProcessor
     with quiet():
         try:
-            return loader.from_pretrained(name)
+            return loader.from_pretrained(name, trust_remote_code=False)
         except Exception as error:  # as above: whatever is raised, the files cannot be used
             kind = "tokenizer" if modality == "text" else "image processor (preprocessor_config.json)"
             raise InputError(f"cannot load the {kind} of {name}: {_first_line(error)}") from error
@@ -80,7 +80,7 @@ def _load_config(name: str) -> Any:
     import transformers
 
     try:
-        return transformers.AutoConfig.from_pretrained(name)
+        return transformers.AutoConfig.from_pretrained(name, trust_remote_code=False)
     except Exception as error:  # as in load_model
         raise InputError(
             f"cannot read a model configuration from {name}: {_first_line(error)}; "

@@ -160,6 +160,10 @@ class ImageProcessor:
             raise InputError(
                 f"input {index} is a {type(image).__name__}; expected a path, a PIL image or a uint8 array"
             )
+        if picture.mode in ("F", "I") or picture.mode.startswith("I;"):
+            raise InputError(
+                f"input {index} is an image of mode {picture.mode}; expected 8 bits per channel; convert it first"
+            )
         return picture.convert("L" if self._channels == 1 else "RGB")
 
 

@@ -31,7 +31,8 @@ def fuse(
         plan: heads kept by each member; ``None`` keeps all heads.
         keep_separate: for M checkpoints, the parts that stay grouped by member instead of being
             averaged: any of ``embeddings``, ``norms``, ``mlp``, ``pooler``, ``classifier``, or
-            ``all`` (with no plan: an exact Deep Ensemble). Attention is always grouped.
+            ``all`` (with no plan: an exact Deep Ensemble). Attention is always grouped. What averaging
+            costs, ``hydrant.measure_drift`` tells.
 
     Returns:
         The fused module, in evaluation mode, on the CPU in float32. It shares no memory with

@@ -169,10 +169,10 @@ class TextEmbeddings(nn.Module):
         tokens = input_ids.shape[1]
         if tokens > self.max_sequence:
             raise InputError(f"sequence has {tokens} tokens; this model reads at most {self.max_sequence}; truncate it")
-        x = self.word[:, input_ids] + self._positions(input_ids)
+        x = _rows(self.word, input_ids) + self._positions(input_ids)
         if self.token_type is not None:
             one_type = token_type_ids is None or self.token_type.shape[1] == 1
-            x = x + (self.token_type[:, None, :1] if one_type else self.token_type[:, token_type_ids])
+            x = x + (self.token_type[:, None, :1] if one_type else _rows(self.token_type, token_type_ids))
         return self.norm(x)
 
     def _positions(self, input_ids: Tensor) -> Tensor:
@@ -180,7 +180,7 @@ class TextEmbeddings(nn.Module):
         if self.position_padding is None:
             return self.position[:, None, : input_ids.shape[1]]
         real = (input_ids != self.position_padding).long()
-        return self.position[:, real.cumsum(dim=1) * real + self.position_padding]
+        return _rows(self.position, real.cumsum(dim=1) * real + self.position_padding)
 
 
 class PatchEmbeddings(nn.Module):
@@ -209,6 +209,11 @@ class PatchEmbeddings(nn.Module):
         prefix = [token for token in (self.first_token, self.distillation_token) if token is not None]
         tokens = [token[:, None].expand(-1, x.shape[1], -1, -1) for token in prefix]  # [G, B, 1, d]
         return torch.cat([*tokens, x], dim=2) + self.position[:, None]
+
+
+def _rows(table: Tensor, indices: Tensor) -> Tensor:
+    """Rows of a grouped table [G, rows, d] by indices [B, T]: [G, B, T, d]; an index out of range raises."""
+    return torch.stack([nn.functional.embedding(indices, group) for group in table])
 
 
 def _linear(weights: Weights, name: str) -> GroupedLinear:

@@ -15,6 +15,7 @@ from .. import __version__
 from ..bundle import ARCHITECTURE, CALIBRATION, PLAN, PROCESSOR, WEIGHTS, Bundle, new_bundle, resolve, to_json_bytes
 from ..errors import BundleError, InputError
 from ..families import Architecture
+from ..families.fused import check_fused
 from ..families.processing import load_processor, save_processor
 from .module import FusedClassifier
 
@@ -78,16 +79,15 @@ def load_ensemble(bundle: Bundle | str | Path) -> FusedClassifier:
         raise BundleError(
             f"{bundle.path / WEIGHTS} is not a safetensors file ({error}); make the bundle again"
         ) from error
-    architecture = Architecture.from_json(bundle.read_json(ARCHITECTURE))
-    try:
-        ensemble = FusedClassifier(
-            architecture,
-            bundle.plan(),
-            weights,
-            bundle.labels,
-            temperature=bundle.temperature(),
-            provenance=bundle.manifest.get("fusion"),
-        )
-    except KeyError as error:
-        raise BundleError(f"{bundle.path / WEIGHTS} lacks the tensor {error}; make the bundle again") from error
+    architecture, plan = Architecture.from_json(bundle.read_json(ARCHITECTURE)), bundle.plan()
+    shapes = {name: tensor.shape for name, tensor in weights.items()}
+    check_fused(shapes, architecture, plan, bundle.labels, bundle.members)
+    ensemble = FusedClassifier(
+        architecture,
+        plan,
+        weights,
+        bundle.labels,
+        temperature=bundle.temperature(),
+        provenance=bundle.manifest.get("fusion"),
+    )
     return ensemble.eval()

@@ -35,7 +35,7 @@ class OnnxRuntimeBackend:
         if bundle.has(f"{name}.data"):
             bundle.file(f"{name}.data")
         options = ort.SessionOptions()
-        options.log_severity_level = 3
+        options.log_severity_level = 4  # failures are raised, and said once
         if threads is not None:
             options.intra_op_num_threads = threads
         try:
@@ -47,8 +47,16 @@ class OnnxRuntimeBackend:
         self._outputs = [output.name for output in self._session.get_outputs()]
 
     def run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Run one batch."""
-        return dict(zip(self._outputs, self._session.run(self._outputs, dict(inputs)), strict=True))
+        """Run one batch.
+
+        Raises:
+            BackendError: ONNX Runtime failed; its message is given.
+        """
+        try:
+            return dict(zip(self._outputs, self._session.run(self._outputs, dict(inputs)), strict=True))
+        except Exception as error:  # as in __init__
+            shapes = {name: list(array.shape) for name, array in inputs.items()}
+            raise BackendError(f"ONNX Runtime failed on inputs of shape {shapes}: {cut(error, 200)}") from error
 
     def close(self) -> None:
         """Drop the session."""

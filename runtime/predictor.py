@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ..bundle import ARCHITECTURE, Bundle, resolve
-from ..errors import BackendError, InputError
+from ..errors import BackendError, BundleError, InputError
 from ..families import Architecture
 from ..families.processing import load_processor
 from .backend import Backend, open_backend
@@ -43,6 +43,11 @@ def load(bundle: Bundle | str | Path, backend: str = "auto", *, threads: int | N
         raise InputError(f"threads is {threads}; expected 1 or more")
     bundle = resolve(bundle)
     architecture = Architecture.from_json(bundle.read_json(ARCHITECTURE))
+    if len(bundle.labels) != architecture.classes:
+        raise BundleError(
+            f"bundle {bundle.path} has {len(bundle.labels)} labels for {architecture.classes} classes; "
+            "make it again with `hydrant fuse`"
+        )
     opened, fallbacks = open_backend(bundle, backend, threads)
     return Predictor(bundle, architecture, opened, fallbacks)
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from .. import __version__
 from ..bundle import ARCHITECTURE, Bundle, resolve, to_json_bytes
-from ..errors import BackendError, InputError, MissingExtraError, require
+from ..errors import BackendError, InputError, MissingExtraError, cut, require
 from ..families import Architecture
 from ..families.processing import load_processor
 from .backend import OPENERS, Backend, open_backend
@@ -57,12 +57,14 @@ class VerifyReport:
     Attributes:
         reference: backend compared against.
         inputs: what it ran on, in words.
+        files: SHA-256 of every file of the bundle as it was verified.
         backends: one report for each backend tested.
         skipped: (backend, reason) of each one that cannot run here.
     """
 
     reference: str
     inputs: str
+    files: dict[str, str]
     backends: list[BackendReport]
     skipped: list[tuple[str, str]]
 
@@ -78,6 +80,7 @@ class VerifyReport:
             "passed": self.passed,
             "reference": self.reference,
             "inputs": self.inputs,
+            "files": self.files,
             "backends": [{**asdict(report), "passed": report.passed} for report in self.backends],
             "skipped": [{"backend": name, "reason": reason} for name, reason in self.skipped],
         }
@@ -122,6 +125,10 @@ def verify(
 
     if examples < 1:
         raise InputError(f"the number of examples is {examples}; expected at least 1")
+    if seed < 0:
+        raise InputError(f"seed is {seed}; expected 0 or more")
+    if against not in OPENERS:
+        raise BackendError(f"reference backend {cut(against)} is unknown; expected one of {', '.join(OPENERS)}")
     bundle = resolve(bundle)
     architecture = Architecture.from_json(bundle.read_json(ARCHITECTURE))
     batches, described = _inputs(bundle, architecture, data, examples, seed, text_column)
@@ -141,7 +148,10 @@ def verify(
         )
         candidate.close()
     reference.close()
-    report = VerifyReport(reference.name, described, reports, skipped)
+    digests = {
+        name: entry["sha256"] for name, entry in bundle.manifest["files"].items() if not name.startswith("reports/")
+    }
+    report = VerifyReport(reference.name, described, digests, reports, skipped)
     bundle.add({REPORT: to_json_bytes(report.to_json())})
     return report
 

@@ -168,6 +168,9 @@ def test_mistakes_in_usage(made: Path, bert_checkpoint: Path, text_csv: Path, tm
         (("export", tmp_path), "holds no hydrant.json; expected a bundle made by `hydrant fuse`"),
         (("export", tmp_path / "absent"), "is not a folder; expected a bundle"),
         (("verify", out, "--backend", "abacus"), "backend 'abacus' is unknown; expected auto, onnxruntime, torch"),
+        (("verify", out, "--seed", "-1"), "'-1' is not a whole number of 0 or more"),
+        (("plan", bert_checkpoint, "--keep", "9" * 5000, "-o", plan), "--keep is '999"),
+        (("predict", out, "hello", "--output", tmp_path / "no" / "x.jsonl"), "no does not exist; create it"),
         (("predict", out), "give texts or images as arguments, or a file or folder with --input"),
         (("predict", out, "hello", "--backend", "tpu"), "backend 'tpu' is unknown"),
         (("predict", out, "hello", ""), "input 1 is an empty text; expected at least one word"),
@@ -316,6 +319,31 @@ def test_unexpected_errors_are_one_line_and_verbose_shows_the_traceback(made: Pa
     loud = subprocess.run([*command, "-v"], capture_output=True, text=True, check=False, cwd="/")
     assert loud.returncode == 2
     assert "Traceback" in loud.stderr
+
+
+def test_inputs_may_stand_behind_options(made: Path) -> None:
+    expected = json.loads(run_cli("predict", made / "out", "hello", "money", "--json").stdout)["predictions"]
+    for arguments in (("--json", "hello", "money"), ("hello", "--threads", "1", "--json", "money")):
+        assert json.loads(run_cli("predict", made / "out", *arguments).stdout)["predictions"] == expected
+    assert "unrecognized arguments: --jsn" in error_line(run_cli("predict", made / "out", "hello", "--jsn"))
+    assert "unrecognized arguments: more" in error_line(run_cli("inspect", made / "out", "more"))
+
+
+def test_probabilities_on_request(made: Path) -> None:
+    found = json.loads(run_cli("predict", made / "out", "hello", "--json", "--probabilities").stdout)["predictions"][0]
+    assert list(found["probabilities"]) == list("abcde")
+    assert sum(found["probabilities"].values()) == pytest.approx(1, abs=1e-6)
+    assert max(found["probabilities"].values()) == found["confidence"]
+
+
+def test_a_terminal_without_unicode(made: Path, text_csv: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONIOENCODING", "ascii")
+    for arguments in (("inspect", made / "out"), ("predict", made / "out", "hello"), ("verify", made / "out")):
+        done = run_cli(*arguments)
+        assert done.returncode == 0, done.stderr
+    (made / "greek.csv").write_text("text\nhello Ω\n", encoding="utf-8")
+    done = run_cli("predict", made / "out", "--input", made / "greek.csv")
+    assert json.loads(done.stdout)["input"] == "hello Ω"
 
 
 def test_version_and_help() -> None:

@@ -194,7 +194,9 @@ def test_class_names_of_a_dataset_are_matched_by_name() -> None:
     assert classes_of(read_examples(dataset, LABELS)) == [2, 0]
 
 
-@pytest.mark.parametrize("labels", [["plum", "apple"], [2, 0], np.array([2, 0]), ("2", "0"), np.array(["plum", "0"])])
+@pytest.mark.parametrize(
+    "labels", [["plum", "apple"], [2, 0], np.array([2, 0]), ("2", "0"), np.array(["plum", "apple"])]
+)
 def test_pair_in_memory(labels: Any) -> None:
     examples = read_examples((["a", "b"], labels), LABELS)
     assert list(examples.inputs) == ["a", "b"]
@@ -218,13 +220,12 @@ def test_labels_may_be_absent_when_not_needed(tmp_path: Path) -> None:
         ("pear", LABELS, 1),
         (2, LABELS, 2),
         (np.int32(2), LABELS, 2),
-        ("2", LABELS, 2),
         ("10", ["10", "20"], 0),
         ("1", ["1", "0"], 0),
-        (1, ["1", "0"], 0),
+        (1, ["1", "0"], 1),
     ],
 )
-def test_label_by_name_then_by_index(label: Any, labels: list[str], index: int) -> None:
+def test_an_integer_is_an_index_and_a_text_a_name(label: Any, labels: list[str], index: int) -> None:
     assert label_index(label, labels, "row 1") == index
 
 
@@ -232,6 +233,25 @@ def test_label_by_name_then_by_index(label: Any, labels: list[str], index: int) 
 def test_unknown_label_is_refused(label: Any) -> None:
     with pytest.raises(InputError, match=r"at row 7 is not a class of the model; its 3 classes are apple, pear, plum"):
         label_index(label, LABELS, "row 7")
+
+
+@pytest.mark.parametrize(
+    ("given", "classes"),
+    [
+        (np.arange(5), [0, 1, 2, 3, 4]),  # integers are indices, though every class name looks like one
+        (["1", "2", "3", "4", "5"], [0, 1, 2, 3, 4]),
+        (["5", "1"], [4, 0]),
+    ],
+)
+def test_star_ratings(given: Any, classes: list[int]) -> None:
+    stars = ["1", "2", "3", "4", "5"]
+    assert classes_of(read_examples((["x"] * len(classes), given), stars)) == classes
+
+
+def test_texts_are_indices_only_when_none_is_a_name() -> None:
+    assert classes_of(read_examples((["a", "b"], ["2", "0"]), LABELS)) == [2, 0]
+    with pytest.raises(InputError, match="label '0' at example 1 is not a class"):
+        read_examples((["a", "b"], ["plum", "0"]), LABELS)
 
 
 def test_unknown_label_names_its_row(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ import pytest
 
 PUBLIC = {
     "Bundle", "FusedClassifier", "FusedOutput", "HeadPlan", "HydrantError", "Prediction", "Predictor", "__version__",
-    "export_onnx", "fuse", "load", "load_ensemble", "plan_heads", "save_bundle", "verify",
+    "export_onnx", "fuse", "load", "load_ensemble", "measure_drift", "plan_heads", "save_bundle", "verify",
 }  # fmt: skip
 
 FLOORS = {

@@ -175,6 +175,15 @@ def test_missing_and_malformed_tokenizer_is_refused(tmp_path: Path) -> None:
         TextProcessor(tmp_path, architecture)
 
 
+@pytest.mark.parametrize("mode", ["I;16", "I", "F"])
+def test_images_of_more_than_8_bits_are_refused(mode: str, tmp_path: Path) -> None:
+    """Pillow would clip them to white."""
+    ViTImageProcessorPil(size={"height": 12, "width": 12}).save_pretrained(tmp_path)
+    processor = ImageProcessor(tmp_path, architecture_of(make_model("vit")))
+    with pytest.raises(InputError, match=f"input 3 is an image of mode {mode}; expected 8 bits per channel"):
+        processor.encode([Image.new(mode, (20, 20))], first=3)
+
+
 def test_tokenizer_larger_than_the_vocabulary_is_refused(tokenizer_folder: Path) -> None:
     size = len(WORDS)
     TextProcessor(tokenizer_folder, text_architecture(vocab_size=size))

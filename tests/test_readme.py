@@ -54,8 +54,11 @@ def test_hydrant_commands_run_in_order(workplace: Path, shared: Path) -> None:
         assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
         if command[1] == "predict" and "--input" not in command:
             for line in done.stdout.splitlines()[2:]:
-                words = re.split(r"\s{2,}", line.strip())[:2]  # text and label; figures may differ in the last digit
-                assert re.search(r"\s+".join(map(re.escape, words)), README), f"the README does not show {words}"
+                text, label, *figures = re.split(r"\s{2,}", line.strip())
+                shown = re.search(rf"^{re.escape(text)}\s+{re.escape(label)}\s+(.*)$", README, flags=re.M)
+                assert shown, f"the README does not show {text!r} as {label!r}"
+                told = [float(figure) for figure in shown[1].split()]
+                assert [float(figure) for figure in figures] == pytest.approx(told, abs=2e-3), line
 
 
 def test_other_commands_name_what_exists() -> None:

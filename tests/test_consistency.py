@@ -1,0 +1,205 @@
+"""A bundle that changes: earlier looks at it, interruptions, contradictions, stale reports."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from hydrant import Bundle, HydrantError, export_onnx, fuse, load, load_ensemble, save_bundle, verify
+from hydrant.export import onnx_file
+from hydrant.files import sha256_of, write_atomically
+from support import make_inputs, make_model, random_plan, run_cli
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    save_bundle(fuse(make_model("bert"), random_plan("bert", 3)), tmp_path / "bundle")
+    return tmp_path / "bundle"
+
+
+def forge(bundle: Path, name: str, change: Any) -> None:
+    """Change a JSON file of a bundle, and its digest in the manifest with it."""
+    manifest = json.loads((bundle / "hydrant.json").read_text())
+    if name == "hydrant.json":
+        manifest |= change
+    else:
+        (bundle / name).write_text(json.dumps(json.loads((bundle / name).read_text()) | change))
+        entry = {"bytes": (bundle / name).stat().st_size, "sha256": sha256_of(bundle / name)}
+        manifest["files"][name] = entry
+    (bundle / "hydrant.json").write_text(json.dumps(manifest))
+
+
+def test_an_earlier_look_at_a_bundle_sees_what_was_added(path: Path) -> None:
+    before = Bundle.open(path)
+    export_onnx(before)
+    with load(before) as predictor:
+        assert predictor.backend == "onnxruntime"
+    assert verify(before, examples=4).passed
+    before.add({"reports/x.json": b"{}"})
+    with load(path) as predictor:
+        assert predictor.backend == "onnxruntime", "adding a report must not forget the graph"
+    assert Bundle.open(path).has("reports/x.json")
+
+
+def test_an_interrupted_export_leaves_the_bundle_usable(path: Path) -> None:
+    """Ctrl-C in the moment between the graph and the manifest: both are written, then it counts."""
+    export_onnx(path)
+    code = (
+        "import os, signal, sys, time\n"
+        "from hydrant import bundle, cli\n"
+        "write = bundle.write_atomically\n"
+        "def interrupted(*arguments):\n"
+        "    os.kill(os.getpid(), signal.SIGINT)\n"
+        "    time.sleep(0.2)\n"
+        "    write(*arguments)\n"
+        "bundle.write_atomically = interrupted\n"
+        f"sys.exit(cli.main(['export', {str(path)!r}, '--member-outputs']))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd="/")
+    assert done.returncode == 130, done.stderr
+    with load(path, "onnxruntime") as predictor:
+        inputs = {name: tensor.numpy() for name, tensor in make_inputs("bert").items()}
+        assert predictor.predict(inputs).member_probabilities is not None
+    assert not [file for file in path.iterdir() if file.name.startswith(".")]
+
+
+def test_a_failed_export_changes_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    export_onnx(path)
+    before = {file.name: file.read_bytes() for file in path.iterdir() if file.is_file()}
+
+    def broken(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(onnx.checker, "check_model", broken)
+    with pytest.raises(KeyboardInterrupt):
+        export_onnx(path, member_outputs=True)
+    assert {file.name: file.read_bytes() for file in path.iterdir() if file.is_file()} == before
+    assert {file.name for file in path.iterdir()} == set(before)
+
+
+def test_signals_are_restored_after_writing(path: Path) -> None:
+    handler = signal.getsignal(signal.SIGINT)
+    Bundle.open(path).add({"reports/a.json": b"1"})
+    assert signal.getsignal(signal.SIGINT) is handler
+
+
+CONTRADICTIONS = [
+    ("hydrant.json", {"members": 5}, "bundle claims 5 members and 5 labels, but its plan has 3 members"),
+    ("hydrant.json", {"labels": ["a", "b", "c"]}, "3 labels"),
+    ("config.json", {"layers": "two"}, "config.json has layers = 'two'; expected int"),
+    ("config.json", {"classes": 4}, "its model 4 classes"),
+    ("config.json", {"vocabulary": 50}, r"weight embeddings\.word has shape \[1, 99, 32\]; expected \[1, 50, 32\]"),
+    ("config.json", {"family": "roberta"}, "plan and config.json describe different models"),
+    ("config.json", {"pooling": "none"}, r"weights lack or add pooler\.bias, pooler\.weight"),
+    ("config.json", {"colour": 1}, "does not describe an architecture"),
+    ("plan.json", {"layers": 2}, "member 0 of the plan has 3 layers; expected 2"),
+]
+
+
+@pytest.mark.parametrize(("name", "change", "message"), CONTRADICTIONS, ids=[m[:40] for _, _, m in CONTRADICTIONS])
+def test_files_that_contradict_each_other(name: str, change: dict[str, Any], message: str, path: Path) -> None:
+    forge(path, name, change)
+    with pytest.raises(HydrantError, match=message):
+        load_ensemble(path)
+    with pytest.raises(HydrantError, match=message):
+        export_onnx(path)
+
+
+def test_labels_that_do_not_fit_are_refused_before_predicting(path: Path) -> None:
+    export_onnx(path)
+    forge(path, "hydrant.json", {"labels": ["a", "b"]})
+    with pytest.raises(HydrantError, match="has 2 labels for 5 classes"):
+        load(path)
+
+
+def test_a_backend_that_fails_says_on_what(path: Path) -> None:
+    model = onnx.load(export_onnx(path))
+    model.graph.input[0].type.tensor_type.shape.dim[1].dim_value = 3
+    Bundle.open(path).add({"model.fp32.onnx": model.SerializeToString()})
+    inputs = {name: tensor.numpy() for name, tensor in make_inputs("bert").items()}
+    with (
+        load(path) as predictor,
+        pytest.raises(HydrantError, match=r"ONNX Runtime failed on inputs of shape .*\[4, 9\]"),
+    ):
+        predictor.predict(inputs)
+
+
+def test_the_reference_must_be_named(path: Path) -> None:
+    export_onnx(path)
+    with pytest.raises(HydrantError, match="reference backend 'auto' is unknown; expected one of onnxruntime, torch"):
+        verify(path, "onnxruntime", against="auto")
+    with pytest.raises(HydrantError, match="seed is -1"):
+        verify(path, seed=-1)
+
+
+def test_inspect_says_when_the_verification_is_of_other_files(path: Path) -> None:
+    export_onnx(path)
+    assert verify(path, examples=4).passed
+    assert "against torch: passed" in run_cli("inspect", path).stdout
+    export_onnx(path, member_outputs=True)
+    assert "not these files: the bundle has changed since" in run_cli("inspect", path).stdout
+
+
+@pytest.mark.parametrize("name", ["fused.safetensors", "calibration.json", "model.fp32.onnx"])
+def test_inspect_reports_any_altered_file(name: str, path: Path) -> None:
+    export_onnx(path)
+    (path / name).write_bytes((path / name).read_bytes() + b" ")
+    done = run_cli("inspect", path, "--json")
+    assert done.returncode == 1, done.stderr
+    states = {key: entry["state"] for key, entry in json.loads(done.stdout)["files"].items()}
+    assert states.pop(name) == "altered"
+    assert set(states.values()) == {"ok"}
+    assert "altered" in run_cli("inspect", path).stdout
+
+
+def test_large_models_are_measured_without_protobuf(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Over 2 GiB protobuf can tell neither size nor bytes; only small graphs may be serialised whole."""
+    inputs = {name: tensor.numpy() for name, tensor in make_inputs("bert").items()}
+    with load(export_onnx(path).parent, "onnxruntime") as predictor:
+        inside = predictor.predict(inputs).probabilities
+    monkeypatch.setattr(onnx_file, "EXTERNAL_DATA_BYTES", 10_000)
+    whole = onnx.ModelProto.SerializeToString
+
+    def limited(self: onnx.ModelProto, *arguments: Any, **options: Any) -> bytes:
+        data = whole(self, *arguments, **options)
+        if len(data) > 60_000:
+            raise AssertionError(f"serialised {len(data)} bytes at once")
+        return data
+
+    monkeypatch.setattr(
+        onnx.ModelProto, "ByteSize", lambda _: pytest.fail("asked protobuf for the size"), raising=False
+    )
+    monkeypatch.setattr(onnx.ModelProto, "SerializeToString", limited, raising=False)
+    export_onnx(path)
+    monkeypatch.undo()
+    with load(path, "onnxruntime") as predictor:
+        np.testing.assert_array_equal(predictor.predict(inputs).probabilities, inside)
+
+
+def test_code_in_a_checkpoint_is_never_run(bert_checkpoint: Path, tmp_path: Path) -> None:
+    copy = shutil.copytree(bert_checkpoint, tmp_path / "checkpoint")
+    config = json.loads((copy / "config.json").read_text())
+    config |= {"model_type": "evil", "auto_map": {"AutoConfig": "evil.Config", "AutoTokenizer": ["evil.Tok", None]}}
+    (copy / "config.json").write_text(json.dumps(config))
+    (copy / "evil.py").write_text(f"open({str(tmp_path / 'executed')!r}, 'w').close()\n")
+    done = run_cli("fuse", copy, "-o", tmp_path / "out", input="y\ny\n")
+    assert done.returncode == 2
+    assert "Do you wish" not in done.stdout + done.stderr
+    assert not (tmp_path / "executed").exists()
+
+
+def test_a_report_written_through_a_link_out_of_the_bundle_is_refused(path: Path, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (path / "reports").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(HydrantError, match="is a link out of the bundle"):
+        Bundle.open(path).add({"reports/x.json": b"{}"})
+    write_atomically(tmp_path / "elsewhere" / "y.json", b"{}")
+    assert [file.name for file in (tmp_path / "elsewhere").iterdir()] == ["y.json"]
