@@ -171,8 +171,10 @@ class TextEmbeddings(nn.Module):
             raise InputError(f"sequence has {tokens} tokens; this model reads at most {self.max_sequence}; truncate it")
         x = _rows(self.word, input_ids) + self._positions(input_ids)
         if self.token_type is not None:
-            one_type = token_type_ids is None or self.token_type.shape[1] == 1
-            x = x + (self.token_type[:, None, :1] if one_type else _rows(self.token_type, token_type_ids))
+            if token_type_ids is None or self.token_type.shape[1] == 1:
+                x = x + self.token_type[:, None, :1]  # type 0 everywhere
+            else:
+                x = x + _rows(self.token_type, token_type_ids)
         return self.norm(x)
 
     def _positions(self, input_ids: Tensor) -> Tensor:
