@@ -7,13 +7,13 @@ PYTHON ?= python3
 VENV ?= .venv
 PIP = $(VENV)/bin/pip --disable-pip-version-check -q
 # setuptools would carry modules that were deleted since its last build into the new wheel
-INSTALL = rm -rf out/setuptools hydrant.egg-info && $(PIP) install --no-deps --force-reinstall .
+INSTALL = rm -rf .build hydrant.egg-info && $(PIP) install --no-deps --force-reinstall .
 
 .PHONY: demo test check clean
 
 demo: $(VENV)/demo.stamp
 	$(INSTALL)
-	$(VENV)/bin/hydrant demo --output out/demo --force
+	$(VENV)/bin/hydrant demo --output hydrant-demo --force
 
 test: $(VENV)/dev.stamp
 	$(INSTALL)
@@ -31,4 +31,4 @@ $(VENV)/%.stamp: pyproject.toml constraints.txt
 	touch $@
 
 clean:
-	rm -rf $(VENV) out hydrant.egg-info
+	rm -rf $(VENV) .build hydrant-demo hydrant.egg-info

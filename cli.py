@@ -348,7 +348,7 @@ def _drift_text(drift: dict[str, Any]) -> str:
 def _keep(text: str) -> Any:
     try:
         return json.loads(text)
-    except json.JSONDecodeError as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(
             f"--keep is {cut(text)}; expected a number of heads, a share such as 0.66, or a JSON list"
         ) from error

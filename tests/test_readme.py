@@ -31,7 +31,7 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shared = ROOT.parent / "shared"
     if shared.is_dir():
         (folder.parent / "shared").symlink_to(shared)
-    done = run_cli("demo", "--epochs", "8", "-o", folder / "out/demo", timeout=900)
+    done = run_cli("demo", "--epochs", "8", "-o", folder / "hydrant-demo", timeout=900)
     assert done.returncode == 0, done.stderr
     return folder
 
