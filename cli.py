@@ -321,7 +321,7 @@ def _drift(options: argparse.Namespace, models: list[Any], ensemble: Any, proces
         return {"inputs": "64 synthetic inputs", **measure_drift(ensemble, unmerged, pairs).to_json()}
     if processor is None:
         raise InputError("--data needs the processor; leave out --no-processor, or --data")
-    found = read_examples(options.data, ensemble.labels, limit=2048, seed=options.seed, text_column=options.text_column,
+    found = read_examples(options.data, ensemble.labels, limit=512, seed=options.seed, text_column=options.text_column,
                           label_column=options.label_column, need_labels=False)  # fmt: skip
     ready = from_transformers(processor, ensemble.architecture)
     pairs = (

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from .calib.data import Row, stream_rows
-from .calib.importance import Progress
 from .errors import InputError
 from .files import atomic_file
+from .progress import Progress
 from .render import prediction_rows, prediction_text
 from .runtime import Predictor
 
@@ -29,7 +29,7 @@ def predict_items(predictor: Predictor, options: argparse.Namespace) -> int:
     if options.json:
         print_json({**_about(predictor), "predictions": rows})
     elif options.output:
-        print(f"wrote {len(rows)} predictions to {options.output}")
+        print(f"wrote {len(rows)} prediction(s) to {options.output}")
     else:
         print(prediction_text(rows))
     return 0
@@ -61,7 +61,7 @@ def predict_file(predictor: Predictor, options: argparse.Namespace, progress: Pr
         found = {"output": str(options.output)} if options.output else {"predictions": collected}
         print_json({**_about(predictor), "count": count, **found})
     elif options.output:
-        print(f"wrote {count} predictions to {options.output}")
+        print(f"wrote {count} prediction(s) to {options.output}")
     return 0
 
 
@@ -80,11 +80,21 @@ def _predict_rows(
         inputs = [row.input for row in window]
         try:
             prediction = predictor.predict(inputs, batch_size=options.batch_size, first=first)
-        except InputError as error:
-            raise InputError(f"{options.input}: {error}") from error
+        except InputError:
+            _name_the_row(predictor, window, first)
+            raise
         shown = [item if isinstance(item, str | Path) else row.where for item, row in zip(inputs, window, strict=True)]
         yield prediction_rows(prediction, shown, predictor.labels, first, options.probabilities)
         first += len(window)
+
+
+def _name_the_row(predictor: Predictor, rows: list[Row], first: int) -> None:
+    """Raise again for the first row that cannot be used, with its place in the data."""
+    for index, row in enumerate(rows, start=first):
+        try:
+            predictor.predict([row.input], first=index)
+        except InputError as error:
+            raise InputError(f"{row.where}: {error}") from error
 
 
 def _about(predictor: Predictor) -> dict[str, Any]:

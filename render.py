@@ -39,7 +39,8 @@ def plan_text(plan: HeadPlan) -> str:
         lines[-1] += f"; mean overlap of two members {overlap['mean']:.2f} (1 = the same heads)"
     if overlap["identical"]:
         pairs = ", ".join(f"{a} and {b}" for a, b in overlap["identical"])
-        lines.append(f"members {pairs} are identical and cannot disagree; keep fewer heads, or try another seed")
+        remedy = "keep fewer heads" if kept == 1 else "keep fewer heads, or try another seed"
+        lines.append(f"members {pairs} are identical and cannot disagree; {remedy}")
     return "\n".join(lines)
 
 

@@ -275,7 +275,7 @@ def _image_rows(folder: Path) -> Iterator[Row]:
             found = True
             yield Row(str(path), None if path.parent == folder else path.parent.name, str(path))
     if not found:
-        raise InputError(f"folder {folder} holds no images; expected one subfolder per class")
+        raise InputError(f"folder {folder} holds no images; expected images, for labels in one subfolder per class")
 
 
 def _npz_rows(path: Path) -> Iterator[Row]:

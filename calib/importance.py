@@ -8,9 +8,8 @@ value 1 on the head, so one backward pass to one gate per example, layer and hea
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 import numpy as np
 import torch
@@ -18,16 +17,9 @@ from torch import Tensor, nn
 
 from ..families import architecture_of, layout_of
 from ..families.processing import Processor
+from ..progress import Progress, no_progress
 from .batching import batches
 from .data import Examples
-
-Progress = Callable[[Iterable[Any], int, str], Iterable[Any]]
-"""Wraps an iterable of known length under a title, to show how far it is."""
-
-
-def no_progress(steps: Iterable[Any], total: int, title: str) -> Iterable[Any]:  # noqa: ARG001
-    """The progress display that shows nothing."""
-    return steps
 
 
 def taylor_scores(

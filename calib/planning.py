@@ -14,8 +14,9 @@ from ..families import Architecture, architecture_of
 from ..families.checkpoint import load_model, load_processor, model_labels
 from ..families.processing import Processor, from_transformers
 from ..plan import HeadPlan, Keep
+from ..progress import Progress, no_progress
 from .data import Examples, read_examples
-from .importance import Progress, no_progress, taylor_scores
+from .importance import taylor_scores
 
 METHODS = ("taylor", "random")
 DIVERSITY = ("noise", "bootstrap")
@@ -60,7 +61,7 @@ def plan_heads(
             from a folder holding one.
         text_column, label_column: columns of tabular data.
         batch_size: examples per forward and backward pass.
-        progress: display (``calib.importance.Progress``).
+        progress: display (``hydrant.progress.Progress``).
 
     Returns:
         The plan; its ``provenance`` tells seed, data, mean scores and the members' overlap.

@@ -30,7 +30,7 @@ def draw(data: DigitsData, digits: Prediction, strange: Prediction, labels: list
     grid = figure.add_gridspec(4, COLUMNS, height_ratios=[1, 1, 1, 1.25], hspace=0.75, wspace=0.12)
     rows: tuple[tuple[str, np.ndarray, Prediction, Sequence[int], np.ndarray | None, str], ...] = (
         ("surest", images, digits, surest, truth, CERTAIN),
-        ("most doubtful", images, digits, list(by_doubt[::-1][:COLUMNS]), truth, DOUBTFUL),
+        ("doubtful", images, digits, list(by_doubt[::-1][:COLUMNS]), truth, DOUBTFUL),
         ("not digits", data.strange, strange, list(spread), None, STRANGE),
     )
     for row, (title, pictures, prediction, chosen, known, colour) in enumerate(rows):

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from ..bundle import Bundle, to_json_bytes
-from ..calib.importance import Progress, no_progress
 from ..errors import require
 from ..files import staged_folder
+from ..progress import Progress, no_progress
 from ..render import prediction_rows
 from ..runtime import VerifyReport, load, verify
 from .comparison import Row, latency_ratio, quality

@@ -202,7 +202,7 @@ class PatchEmbeddings(nn.Module):
         arch = self.architecture
         expected = [arch.channels, arch.image_height, arch.image_width]
         if pixel_values.ndim != 4 or list(pixel_values.shape[1:]) != expected:
-            raise InputError(f"pixel_values has shape {list(pixel_values.shape)}; expected [batch, *{expected}]")
+            raise InputError(f"pixel_values has shape {list(pixel_values.shape)}; expected [batch, {str(expected)[1:]}")
         rows, columns = arch.image_height // arch.patch_height, arch.image_width // arch.patch_width
         x = pixel_values[:, :, : rows * arch.patch_height, : columns * arch.patch_width]
         x = x.unflatten(3, (columns, arch.patch_width)).unflatten(2, (rows, arch.patch_height))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
@@ -56,6 +57,7 @@ def save_bundle(
     with new_bundle(path, manifest, force=force) as folder:
         save_file(weights, folder / WEIGHTS)
         (folder / PLAN).write_bytes(to_json_bytes(ensemble.plan.to_json()))
+        shutil.copymode(folder / PLAN, folder / WEIGHTS)  # safetensors makes its files readable by the owner alone
         (folder / ARCHITECTURE).write_bytes(to_json_bytes(ensemble.architecture.to_json()))
         calibration = {"schema": 1, "temperature": ensemble.temperature, "thresholds": {}, "fitted": None}
         (folder / CALIBRATION).write_bytes(to_json_bytes(calibration))

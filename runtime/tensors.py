@@ -61,7 +61,9 @@ def _pixels(value: Any, architecture: Architecture) -> np.ndarray:
     array = np.asarray(value)
     shape = [architecture.channels, architecture.image_height, architecture.image_width]
     if array.dtype.kind != "f" or array.ndim != 4 or list(array.shape[1:]) != shape:
-        raise InputError(f"pixel_values is {array.dtype} {list(array.shape)}; expected float32 [batch, *{shape}]")
+        raise InputError(
+            f"pixel_values is {array.dtype} {list(array.shape)}; expected float32 [batch, {str(shape)[1:]}"
+        )
     if not np.isfinite(array).all():
         raise InputError("pixel_values holds NaN or infinity; expected finite numbers")
     return np.ascontiguousarray(array, np.float32)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from ..bundle import ARCHITECTURE, Bundle, resolve, to_json_bytes
 from ..errors import BackendError, InputError, MissingExtraError, cut, require
 from ..families import Architecture
 from ..families.processing import load_processor
+from ..progress import Progress, no_progress
 from .backend import OPENERS, Backend, open_backend
 from .gates import TOLERANCES, Decisions, Gate, Tolerances, decisions, gates
 from .prediction import SCORES
@@ -95,7 +96,7 @@ def verify(
     examples: int = 256,
     seed: int = 0,
     text_column: str = "text",
-    progress: Callable[[Iterable[Any], int, str], Iterable[Any]] | None = None,
+    progress: Progress = no_progress,
 ) -> VerifyReport:
     """Compare backends with a reference on the same inputs, and judge the differences.
 
@@ -134,9 +135,8 @@ def verify(
     batches, described = _inputs(bundle, architecture, data, examples, seed, text_column)
     reference, _ = open_backend(bundle, against)
     tested, skipped = _candidates(bundle, backend, against)
-    steps = tested if progress is None else progress(tested, len(tested), "verifying backends")
     reports = []
-    for candidate in steps:
+    for candidate in progress(tested, len(tested), "verifying backends"):
         tolerances = TOLERANCES[candidate.precision]
         comparison = compare(reference, candidate, architecture, batches, OUTPUTS)
         figures = decisions(comparison.reference, comparison.tested, tolerances)

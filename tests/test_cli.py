@@ -203,7 +203,7 @@ def test_unusable_data_files(made: Path, bert_checkpoint: Path, tmp_path: Path) 
     line = error_line(
         run_cli("predict", made / "out", "--input", tmp_path / "hole.csv", "--output", tmp_path / "out.jsonl")
     )
-    assert "hole.csv: input 1 is an empty text" in line
+    assert "hole.csv, row 2: input 1 is an empty text" in line
     assert not (tmp_path / "out.jsonl").exists()
 
 
@@ -344,6 +344,23 @@ def test_a_terminal_without_unicode(made: Path, text_csv: Path, monkeypatch: pyt
     (made / "greek.csv").write_text("text\nhello Ω\n", encoding="utf-8")
     done = run_cli("predict", made / "out", "--input", made / "greek.csv")
     assert json.loads(done.stdout)["input"] == "hello Ω"
+
+
+def test_predict_and_inspect_run_without_torch(made: Path) -> None:
+    for arguments in (["predict", str(made / "out"), "hello"], ["inspect", str(made / "out")]):
+        code = (
+            "import sys\n"
+            "sys.modules.update(torch=None, transformers=None)\n"
+            "from hydrant import cli\n"
+            f"sys.exit(cli.main({arguments!r}))\n"
+        )
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd="/")
+        assert done.returncode == 0, done.stderr
+
+
+def test_every_file_of_a_bundle_has_the_same_permissions(made: Path) -> None:
+    modes = {path.stat().st_mode & 0o777 for path in (made / "out").rglob("*") if path.is_file()}
+    assert len(modes) == 1, modes
 
 
 def test_version_and_help() -> None:

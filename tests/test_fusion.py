@@ -193,9 +193,7 @@ def test_inputs_of_the_other_modality_and_long_sequences() -> None:
         text(pixel_values=torch.zeros(1, 3, 12, 12))
     with pytest.raises(HydrantError, match="reads pixel_values, not input_ids"):
         image(input_ids=torch.zeros(1, 3, dtype=torch.long))
-    with pytest.raises(
-        HydrantError, match=r"pixel_values has shape \[1, 3, 8, 8\]; expected \[batch, \*\[3, 12, 12\]\]"
-    ):
+    with pytest.raises(HydrantError, match=r"pixel_values has shape \[1, 3, 8, 8\]; expected \[batch, 3, 12, 12\]"):
         image(pixel_values=torch.zeros(1, 3, 8, 8))
     with pytest.raises(HydrantError, match="sequence has 41 tokens; this model reads at most 40"):
         text(input_ids=torch.zeros(1, 41, dtype=torch.long))

@@ -1,0 +1,14 @@
+"""How long work shows how far it is: a function that wraps an iterable, given by whoever can show it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+Progress = Callable[[Iterable[Any], int, str], Iterable[Any]]
+"""Wraps an iterable of a known length (0: unknown) under a title."""
+
+
+def no_progress(steps: Iterable[Any], total: int, title: str) -> Iterable[Any]:  # noqa: ARG001
+    """The progress display that shows nothing."""
+    return steps
