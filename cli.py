@@ -78,6 +78,7 @@ def plan(options: argparse.Namespace) -> int:
 def fuse(options: argparse.Namespace) -> int:
     """``hydrant fuse``: prune, group and merge members into a bundle."""
     from .bundle import MANIFEST
+    from .drift_report import drift_report, drift_text
     from .families.checkpoint import load_model, load_processor
     from .files import check_replaceable
     from .fusion import fuse as fuse_models
@@ -91,14 +92,14 @@ def fuse(options: argparse.Namespace) -> int:
     ensemble = fuse_models(models, chosen, keep_separate=separate)
     processor = None if options.no_processor else load_processor(options.model[0], ensemble.architecture.modality)
     provenance: dict[str, Any] = {"sources": [Path(str(source)).name for source in options.model]}
-    drift = _drift(options, models, ensemble, processor) if len(models) > 1 else None
+    drift = drift_report(options, models, ensemble, processor, progress) if len(models) > 1 else None
     if drift is not None:
         provenance["drift"] = drift
     bundle = save_bundle(ensemble, options.output, processor, force=options.force, provenance=provenance)
     parameters = sum(tensor.numel() for tensor in ensemble.state_dict().values())
     lines = [f"wrote {bundle.path}: {ensemble.members} members of {bundle.family}, {parameters:,} parameters"]
     if drift is not None:
-        lines.append(_drift_text(drift))
+        lines.append(drift_text(drift))
     facts = {"bundle": str(bundle.path), "members": ensemble.members, "parameters": parameters, "drift": drift}
     _show(options, facts, "\n".join(lines))
     return 0
@@ -301,48 +302,6 @@ class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         print(f"hydrant: error: {message}; see `{self.prog} --help`", file=sys.stderr)
         raise SystemExit(2)
-
-
-def _drift(options: argparse.Namespace, models: list[Any], ensemble: Any, processor: Any) -> dict[str, Any] | None:
-    """Drift of merging separately tuned members, on real or synthetic inputs; ``None`` when nothing was merged."""
-    from .calib.batching import batches
-    from .calib.data import read_examples
-    from .families import PARTS
-    from .families.processing import from_transformers
-    from .fusion import fuse as fuse_models
-    from .fusion import measure_drift
-    from .runtime.synthetic import synthetic_batches
-
-    if set(ensemble.provenance["separate"]) == set(PARTS) - {"attention"}:
-        return None
-    unmerged = fuse_models(models, ensemble.plan, keep_separate="all")
-    if options.data is None:
-        pairs: Any = [(batch, None) for batch in synthetic_batches(ensemble.architecture, 64, options.seed)]
-        return {"inputs": "64 synthetic inputs", **measure_drift(ensemble, unmerged, pairs).to_json()}
-    if processor is None:
-        raise InputError("--data needs the processor; leave out --no-processor, or --data")
-    found = read_examples(options.data, ensemble.labels, limit=512, seed=options.seed, text_column=options.text_column,
-                          label_column=options.label_column, need_labels=False)  # fmt: skip
-    ready = from_transformers(processor, ensemble.architecture)
-    pairs = (
-        (arrays, None if found.labels is None else found.labels[index])
-        for index, arrays in batches(found.inputs, ready, 32)
-    )
-    steps = progress(pairs, -(-len(found) // 32), "measuring drift")
-    return {
-        "inputs": f"{len(found)} inputs of {Path(options.data).name}",
-        **measure_drift(ensemble, unmerged, steps).to_json(),
-    }
-
-
-def _drift_text(drift: dict[str, Any]) -> str:
-    text = (
-        f"drift of averaging the shared parts, on {drift['inputs']}: "
-        f"max |Δ logit| {drift['max_abs_logit_difference']:.3g}, labels changed {drift['label_changes']:.1%}"
-    )
-    if drift["accuracy"] is not None:
-        text += f", accuracy {drift['accuracy']:.4f} (unmerged {drift['unmerged_accuracy']:.4f})"
-    return text
 
 
 def _keep(text: str) -> Any:

@@ -21,7 +21,7 @@ PUBLIC = {
 
 FLOORS = {
     "errors": 0, "progress": 0, "files": 0, "plan": 0, "bundle": 0, "families": 1, "fusion": 2, "calib": 2, "export": 3,
-    "runtime": 4, "render": 5, "inspection": 5, "prediction_io": 5, "demo": 5, "cli": 5,
+    "runtime": 4, "render": 5, "inspection": 5, "prediction_io": 5, "drift_report": 5, "demo": 5, "cli": 5,
 }  # fmt: skip
 SIDEWAYS = {("fusion", "calib"), ("calib", "fusion")}
 
