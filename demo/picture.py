@@ -54,7 +54,7 @@ def _caption(axes: Any, prediction: Prediction, index: int, labels: list[str], t
     wrong = truth is not None and labels[truth] != said
     first = f"“{said}”, is {labels[truth]}" if wrong and truth is not None else f"“{said}”"
     axes.set_title(
-        f"{first} {prediction.confidence[index]:.2f}\nentropy {prediction.predictive_entropy[index]:.2f}, "
+        f"{first} {prediction.confidence[index]:.2f}\nH {prediction.predictive_entropy[index]:.2f}  "
         f"MI {prediction.mutual_information[index]:.2f}",
         fontsize=7.5,
         color=STRANGE if wrong else "black",
@@ -70,8 +70,8 @@ def _histogram(axes: Any, digits: Prediction, strange: Prediction) -> None:
     for prediction, label, colour in ((digits, "digits", CERTAIN), (strange, "not digits", STRANGE)):
         weights = np.full(len(prediction), 1 / len(prediction))
         axes.hist(prediction.predictive_entropy, bins=bins, weights=weights, alpha=0.6, label=label, color=colour)
-    axes.set_xlabel("predictive entropy of the fused ensemble (nats)")
-    axes.set_ylabel("share of images")
+    axes.set_xlabel("predictive entropy H of the fused ensemble (nats); MI: mutual information")
+    axes.set_ylabel("share of images\n(stretched)")
     axes.set_yscale("symlog", linthresh=0.05)
     axes.set_yticks([0, 0.02, 0.05, 0.2, 1], ["0", "2 %", "5 %", "20 %", "100 %"])
     axes.legend(frameon=False)
