@@ -18,7 +18,6 @@ with the SHA-256 in the manifest, and no path in a manifest may leave the folder
 from __future__ import annotations
 
 import json
-import secrets
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -27,7 +26,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from .errors import BundleError, InputError, PlanError, cut, listing
-from .files import locked, sha256_of, staged_folder, uninterrupted, write_atomically
+from .files import beside, locked, sha256_of, staged_folder, uninterrupted, write_atomically
 from .plan import HeadPlan
 
 SCHEMA = 1
@@ -102,6 +101,11 @@ class Bundle:
     def has(self, name: str) -> bool:
         """Whether the manifest lists the file ``name`` (relative, with ``/``)."""
         return name in self.manifest["files"]
+
+    def digests(self) -> dict[str, str]:
+        """SHA-256 of every file but the reports, which speak of the others: file name → digest."""
+        files = self.manifest["files"]
+        return {name: entry["sha256"] for name, entry in files.items() if not name.startswith("reports/")}
 
     def file(self, name: str) -> Path:
         """Path of a file of the bundle, after its bytes were compared with the manifest.
@@ -225,7 +229,7 @@ class Bundle:
         if not path.parent.resolve().is_relative_to(self.path.resolve()):
             raise BundleError(f"{path.parent} is a link out of the bundle; remove it")
         path.parent.mkdir(parents=True, exist_ok=True)
-        part = path.with_name(f".{path.name}.{secrets.token_hex(6)}.part")
+        part = beside(path, "part")
         if isinstance(content, Path):
             content.replace(part)
         else:
@@ -261,7 +265,7 @@ def _validated(manifest: Any, file: Path) -> dict[str, Any]:
     if not isinstance(manifest, dict):
         raise BundleError(f"{file} is a JSON {type(manifest).__name__}; expected an object")
     schema = manifest.get("schema")
-    if schema != SCHEMA:
+    if schema != SCHEMA or isinstance(schema, bool):
         raise BundleError(
             f"{file} has schema {cut(schema)}; this hydrant reads schema {SCHEMA}; use a matching version"
         )

@@ -51,25 +51,25 @@ def require(module: str, extra: str, purpose: str) -> ModuleType:
 
     Args:
         module: dotted name to import.
-        extra: name of the hydrant extra that installs it.
+        extra: name of the hydrant extra that installs it; empty for what every install brings.
         purpose: what it is needed for, completing "… is needed to".
 
     Raises:
         MissingExtraError: the module's top-level package is not installed, or cannot be imported.
     """
-    package = module.partition(".")[0]
+    package, distribution = module.partition(".")[0], f"hydrant[{extra}]" if extra else "hydrant"
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] != package:
             raise
         raise MissingExtraError(
-            f"{package} is not installed; it is needed to {purpose}: pip install 'hydrant[{extra}]'"
+            f"{package} is not installed; it is needed to {purpose}: pip install '{distribution}'"
         ) from error
     except ImportError as error:  # installed, but a shared library of it is missing or does not fit
         raise MissingExtraError(
             f"{package} is installed but cannot be imported ({error}); it is needed to {purpose}: "
-            f"reinstall it with pip install --force-reinstall 'hydrant[{extra}]'"
+            f"reinstall it with pip install --force-reinstall '{distribution}'"
         ) from error
 
 

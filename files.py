@@ -25,7 +25,7 @@ def atomic_file(path: Path) -> Iterator[IO[bytes]]:
     Raises:
         InputError: the folder is missing or cannot be written.
     """
-    part = _beside(path, "part")
+    part = beside(path, "part")
     try:
         with part.open("xb") as handle:
             yield handle
@@ -63,7 +63,7 @@ def staged_folder(target: Path, marker: str, force: bool = False) -> Iterator[Pa
         InputError: ``target`` exists and may not be replaced, or its parent cannot be written.
     """
     check_replaceable(target, marker, force)
-    stage = _beside(target, "part")
+    stage = beside(target, "part")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         stage.mkdir()
@@ -137,7 +137,7 @@ def _swap(stage: Path, target: Path) -> None:
     if not target.exists():
         stage.replace(target)
         return
-    retired = _beside(target, "old")
+    retired = beside(target, "old")
     target.replace(retired)
     try:
         stage.replace(target)
@@ -147,6 +147,6 @@ def _swap(stage: Path, target: Path) -> None:
     shutil.rmtree(retired)
 
 
-def _beside(path: Path, ending: str) -> Path:
+def beside(path: Path, ending: str) -> Path:
     """An unused hidden name in the same folder."""
     return path.with_name(f".{path.name}.{secrets.token_hex(6)}.{ending}")

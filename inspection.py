@@ -97,8 +97,7 @@ def _verified(bundle: Bundle, states: dict[str, str]) -> str:
     if states.get(report) != "ok":
         return "not yet; compare the backends with `hydrant verify`"
     found = bundle.read_json(report)
-    now = {name: entry["sha256"] for name, entry in bundle.manifest["files"].items() if not name.startswith("reports/")}
-    if found.get("files") != now:
+    if found.get("files") != bundle.digests():
         return "not these files: the bundle has changed since; run `hydrant verify` again"
     names = ", ".join(entry["backend"] for entry in found["backends"])
     return f"{names} against {found['reference']}: {'passed' if found['passed'] else 'FAILED'} ({found['inputs']})"

@@ -67,9 +67,9 @@ def prediction_text(rows: Sequence[Mapping[str, Any]]) -> str:
         "input",
         "label",
         "confidence",
-        "predictive\u00a0entropy",
-        "expected\u00a0entropy",
-        "mutual\u00a0information",
+        "predictive entropy",
+        "expected entropy",
+        "mutual information",
         "disagreement",
     ]
     body = [
@@ -84,7 +84,7 @@ def prediction_text(rows: Sequence[Mapping[str, Any]]) -> str:
         ]
         for row in rows
     ]
-    return table([header.replace("\u00a0", " ") for header in headers], body)
+    return table(headers, body)
 
 
 def verify_text(report: VerifyReport) -> str:

@@ -27,7 +27,7 @@ class TorchBackend:
     precision = "fp32"
 
     def __init__(self, bundle: Bundle, threads: int | None = None) -> None:
-        self._torch = require("torch", "torch", "run the PyTorch reference")
+        self._torch = require("torch", "", "run the PyTorch reference")
         from ..fusion import load_ensemble
 
         if threads is not None:

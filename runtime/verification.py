@@ -58,7 +58,7 @@ class VerifyReport:
     Attributes:
         reference: backend compared against.
         inputs: what it ran on, in words.
-        files: SHA-256 of every file of the bundle as it was verified.
+        files: SHA-256 of every file of the bundle but the reports, as it was verified.
         backends: one report for each backend tested.
         skipped: (backend, reason) of each one that cannot run here.
     """
@@ -148,10 +148,7 @@ def verify(
         )
         candidate.close()
     reference.close()
-    digests = {
-        name: entry["sha256"] for name, entry in bundle.manifest["files"].items() if not name.startswith("reports/")
-    }
-    report = VerifyReport(reference.name, described, digests, reports, skipped)
+    report = VerifyReport(reference.name, described, bundle.digests(), reports, skipped)
     bundle.add({REPORT: to_json_bytes(report.to_json())})
     return report
 

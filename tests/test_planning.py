@@ -12,16 +12,9 @@ from hydrant.calib.data import Examples
 from hydrant.calib.importance import gated_heads, taylor_scores
 from hydrant.calib.planning import choose_heads, diversify, head_counts
 from hydrant.errors import HydrantError, InputError, UnsupportedModelError
+from oracle import OUTPUT_PROJECTIONS
 from support import CLASSES, FAMILIES, HEADS, LAYERS, TEXT_FAMILIES, make_inputs, make_model, make_tokenizer
 from transformers import AutoModelForSequenceClassification, BertTokenizerFast, ViTImageProcessorPil
-
-OUTPUT_PROJECTIONS = {
-    "bert": "bert.encoder.layer.{}.attention.output.dense",
-    "roberta": "roberta.encoder.layer.{}.attention.output.dense",
-    "distilbert": "distilbert.transformer.layer.{}.attention.out_lin",
-    "vit": "vit.layers.{}.attention.o_proj",
-    "deit": "deit.layers.{}.attention.o_proj",
-}
 
 
 class Item:
