@@ -16,11 +16,11 @@ def drift_report(
     """Drift of merging separately tuned members, on real or synthetic inputs; ``None`` when nothing was merged."""
     from .calib.batching import batches
     from .calib.data import read_examples
+    from .calib.synthetic import synthetic_batches
     from .families import PARTS
     from .families.processing import from_transformers
     from .fusion import fuse as fuse_models
     from .fusion import measure_drift
-    from .runtime.synthetic import synthetic_batches
 
     if set(ensemble.provenance["separate"]) == set(PARTS) - {"attention"}:
         return None

@@ -6,10 +6,11 @@
     ├── UnsupportedModelError an architecture, or a setting of one, outside the supported families
     ├── BundleError           a bundle that is missing, incomplete, altered or hostile
     ├── BackendError          a backend that is unknown or cannot run here
+    ├── GateError             a graph that differs from its reference by more than its gates allow
     └── MissingExtraError     an optional dependency that is not installed
 
 Every message says what was found, what was expected and what to do about it.
-The command line prints the message as one line and exits with status 2.
+The command line prints the message as one line and exits with status 2, or 1 for a failed gate.
 """
 
 from __future__ import annotations
@@ -40,6 +41,10 @@ class BundleError(HydrantError):
 
 class BackendError(HydrantError):
     """A backend is unknown, or cannot run on this machine or bundle."""
+
+
+class GateError(HydrantError):
+    """A graph differs from its reference by more than the gates of its precision allow."""
 
 
 class MissingExtraError(HydrantError):

@@ -1,7 +1,7 @@
-"""Fused model → ONNX: grouped attention, shared MLP and the uncertainty head in one graph."""
+"""Fused model → ONNX: exact rewrites, a lowering, a precision, and the uncertainty head in one graph."""
 
 from __future__ import annotations
 
-from .onnx_file import PRECISIONS, export_onnx
+from .exporter import PRECISIONS, Export, export, export_onnx
 
-__all__ = ["PRECISIONS", "export_onnx"]
+__all__ = ["PRECISIONS", "Export", "export", "export_onnx"]

@@ -4,79 +4,86 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..families import Architecture
-from .graph import Graph
-from .layers import Weights, affine_norm
+from .blocks import Blocks
+from .context import Context, Stream
+from .layers import affine_norm
 
 
-def text_embeddings(graph: Graph, architecture: Architecture, weights: Weights) -> str:
-    """``input_ids`` [B, T] (and ``token_type_ids``) → [G, B, T, d] after LayerNorm."""
-    word = _lookup(graph, "embeddings.word", weights, "input_ids")
-    position = _positions(graph, architecture, weights)
-    x = graph.node("Add", [word, position], "embeddings.word_position")
-    if architecture.token_types > 1:
-        types = _lookup(graph, "embeddings.token_type", weights, "token_type_ids")
+def embeddings(context: Context, blocks: Blocks) -> Stream:
+    """The model's inputs → [S, B, T, d]."""
+    if context.architecture.modality == "text":
+        return _text(context, blocks)
+    return Stream(_patches(context, blocks), blocks.streams()[0])
+
+
+def _text(context: Context, blocks: Blocks) -> Stream:
+    """``input_ids`` [B, T] (and ``token_type_ids``) → [S, B, T, d] after LayerNorm."""
+    arch, graph, tables = context.architecture, context.graph, blocks.embeddings
+    word = _lookup(context, blocks, "embeddings.word", "input_ids")
+    x = graph.node("Add", [word, _positions(context, blocks)], "embeddings.word_position")
+    if arch.token_types > 1:
+        types = _lookup(context, blocks, "embeddings.token_type", "token_type_ids")
         x = graph.node("Add", [x, types], "embeddings.sum")
-    elif architecture.token_types == 1:
-        row = graph.weight("embeddings.token_type", weights["embeddings.token_type"][:, None])  # [G, 1, 1, d]
+    elif arch.token_types == 1:
+        row = graph.weight("embeddings.token_type", tables["embeddings.token_type"][:, None])  # [G, 1, 1, d]
         x = graph.node("Add", [x, row], "embeddings.sum")
-    return affine_norm(graph, "embeddings.norm", weights, x, architecture.norm_eps)
+    count = max(table.shape[0] for table in tables.values())
+    assert blocks.embedding_norm is not None  # every text family has one
+    summed = Stream(x, count)
+    if context.is_wide("embeddings.sum"):
+        summed = context.widened(summed)
+    return context.narrowed(affine_norm(context, "embeddings.norm", blocks.embedding_norm, summed))
 
 
-def patch_embeddings(graph: Graph, architecture: Architecture, weights: Weights) -> str:
-    """``pixel_values`` [B, channels, height, width] → [G, B, T, d]."""
-    arch = architecture
-    weight, bias = weights["embeddings.patch.weight"], weights["embeddings.patch.bias"]
-    groups, _, width = weight.shape
+def _patches(context: Context, blocks: Blocks) -> str:
+    """``pixel_values`` [B, channels, height, width] float32 → [S, B, T, d]."""
+    arch, graph, parts = context.architecture, context.graph, blocks.embeddings
+    weight, bias = parts["embeddings.patch.weight"], parts["embeddings.patch.bias"]
+    groups, width = max(len(weight), len(bias)), arch.width
+    weight, bias = (np.broadcast_to(part, (groups, *part.shape[1:])) for part in (weight, bias))
     kernel = weight.transpose(0, 2, 1).reshape(groups * width, arch.channels, arch.patch_height, arch.patch_width)
     patch = [arch.patch_height, arch.patch_width]
-    x = graph.node(
-        "Conv",
-        [
-            "pixel_values",
-            graph.weight("embeddings.patch.weight", kernel),
-            graph.weight("embeddings.patch.bias", bias.reshape(-1)),
-        ],
-        "embeddings.patch",
-        kernel_shape=patch,
-        strides=patch,
-    )  # [B, G·d, rows, columns]
+    pixels = "pixel_values" if context.precision == "fp32" else graph.cast("pixel_values", "pixels")
+    inputs = [pixels, graph.weight("embeddings.patch.weight", kernel),
+              graph.weight("embeddings.patch.bias", bias.reshape(-1))]  # fmt: skip
+    x = graph.node("Conv", inputs, "embeddings.patch", kernel_shape=patch, strides=patch)  # [B, G·d, rows, columns]
     x = graph.node("Reshape", [x, graph.constant([0, groups, width, -1])], "embeddings.patch.grouped")
     x = graph.node("Transpose", [x], "embeddings.patches", perm=[1, 0, 3, 2])  # [G, B, patches, d]
-    patches = weights["embeddings.position"][:, None]  # [G, 1, T, d]
-    x = graph.node(
-        "Add", [x, graph.weight("embeddings.position", patches[:, :, arch.prefix_tokens :])], "embeddings.placed"
-    )
-    prefix = [weights[f"embeddings.{name}"] for name in ("first_token", "distillation_token")[: arch.prefix_tokens]]
-    tokens = np.concatenate(prefix, axis=1)[:, None] + patches[:, :, : arch.prefix_tokens]  # [G, 1, prefix, d]
+    position = parts["embeddings.position"][:, None]  # [G, 1, T, d]
+    placed = graph.weight("embeddings.position", position[:, :, arch.prefix_tokens :])
+    x = graph.node("Add", [x, placed], "embeddings.placed")
+    names = ("embeddings.first_token", "embeddings.distillation_token")[: arch.prefix_tokens]
+    streams = max(groups, position.shape[0], *(parts[name].shape[0] for name in names))
+    prefix = [np.broadcast_to(parts[name], (streams, 1, width)) for name in names]
+    tokens = np.concatenate(prefix, axis=1)[:, None] + position[:, :, : arch.prefix_tokens]  # [S, 1, prefix, d]
     batch = graph.node("Shape", ["pixel_values"], "batch_size", start=0, end=1)
-    groups_first = graph.constant([tokens.shape[0]])
-    shape = graph.node(
-        "Concat", [groups_first, batch, graph.constant([arch.prefix_tokens, width])], "embeddings.prefix.shape", axis=0
-    )
+    ends = [graph.constant([streams]), batch, graph.constant([arch.prefix_tokens, width])]
+    shape = graph.node("Concat", ends, "embeddings.prefix.shape", axis=0)
     spread = graph.node("Expand", [graph.weight("embeddings.prefix", tokens), shape], "embeddings.prefix.batch")
+    if streams > max(groups, position.shape[0]):  # only the prefix differs between members
+        ends = [graph.constant([streams]), batch, graph.constant([1, 1])]
+        shape = graph.node("Concat", ends, "embeddings.placed.shape", axis=0)
+        x = graph.node("Expand", [x, shape], "embeddings.placed.streams")
     return graph.node("Concat", [spread, x], "embeddings", axis=2)
 
 
-def _lookup(graph: Graph, name: str, weights: Weights, indices: str) -> str:
+def _lookup(context: Context, blocks: Blocks, name: str, indices: str) -> str:
     """Rows of a table [G, rows, d] by indices [B or 1, T]: [G, B or 1, T, d]."""
-    table = graph.weight(name, weights[name])
-    return graph.node("Gather", [table, indices], f"{name}.rows", axis=1)
+    table = context.graph.weight(name, blocks.embeddings[name])
+    return context.graph.node("Gather", [table, indices], f"{name}.rows", axis=1)
 
 
-def _positions(graph: Graph, architecture: Architecture, weights: Weights) -> str:
+def _positions(context: Context, blocks: Blocks) -> str:
     """Position rows [G, 1 or B, T, d]; RoBERTa counts from its padding id and skips padding tokens."""
-    padding = architecture.position_padding
+    graph, padding = context.graph, context.architecture.position_padding
     if padding is None:
-        tokens = graph.node("Shape", ["input_ids"], "sequence_length", start=1, end=2)
-        table = graph.weight("embeddings.position", weights["embeddings.position"])
-        rows = graph.node(
-            "Slice", [table, graph.constant([0]), tokens, graph.constant([1])], "embeddings.position.rows"
-        )
+        table = graph.weight("embeddings.position", blocks.embeddings["embeddings.position"])
+        ends = [graph.constant([0]), context.tokens(), graph.constant([1])]
+        rows = graph.node("Slice", [table, *ends], "embeddings.position.rows")
         return graph.node("Unsqueeze", [rows, graph.constant([1])], "embeddings.position.batch")
     is_padding = graph.node("Equal", ["input_ids", graph.constant(padding)], "positions.is_padding")
     real = graph.node("Where", [is_padding, graph.constant(0), graph.constant(1)], "positions.real")
     counted = graph.node("CumSum", [real, graph.constant(1)], "positions.counted")
     offsets = graph.node("Mul", [counted, real], "positions.offsets")
-    positions = graph.node("Add", [offsets, graph.constant(padding)], "positions")
-    return _lookup(graph, "embeddings.position", weights, positions)
+    graph.node("Add", [offsets, graph.constant(padding)], "positions")
+    return _lookup(context, blocks, "embeddings.position", "positions")

@@ -2,32 +2,60 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-OPSET = 20
-"""LayerNormalization (17) and Gelu (20) as single operators; read by ONNX Runtime ≥ 1.23 and TensorRT ≥ 10.12."""
+from ..errors import InputError
 
 IR_VERSION = 10
-"""The intermediate-representation version that these runtimes all read."""
+"""The intermediate-representation version that ONNX Runtime ≥ 1.23 and TensorRT ≥ 10.12 all read."""
 
-FLOAT, INT64 = TensorProto.FLOAT, TensorProto.INT64
+FLOAT, INT64, BOOL = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL
+
+KINDS = {"fp32": TensorProto.FLOAT, "fp16": TensorProto.FLOAT16, "bf16": TensorProto.BFLOAT16}
+"""Element type of each precision."""
+
+_DTYPES: dict[int, Any] = {
+    TensorProto.FLOAT: np.float32,
+    TensorProto.FLOAT16: np.float16,
+    TensorProto.BFLOAT16: ml_dtypes.bfloat16,
+}
+
+LARGEST = {"fp32": float(np.finfo(np.float32).max), "fp16": 65504.0, "bf16": float(ml_dtypes.finfo("bfloat16").max)}
+"""Largest finite number of each precision."""
 
 
 class Graph:
     """Collects nodes and initializers; values are referred to by name.
 
-    Names are derived from the arguments alone, so the same calls give the same bytes.
+    Names are derived from the arguments alone, so the same calls give the same bytes. Floating-point
+    weights and numbers are stored in the graph's precision, or in float32 inside :meth:`wide`.
+
+    Args:
+        precision: ``"fp32"``, ``"fp16"`` or ``"bf16"``.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, precision: str = "fp32") -> None:
+        self.kind: int = KINDS[precision]
         self._nodes: list[onnx.NodeProto] = []
         self._initializers: dict[str, onnx.TensorProto] = {}
         self._used: set[str] = set()
+
+    @contextmanager
+    def wide(self, wanted: bool = True) -> Iterator[None]:
+        """Store what is added inside in float32."""
+        before = self.kind
+        self.kind = FLOAT if wanted else before
+        try:
+            yield
+        finally:
+            self.kind = before
 
     def node(self, operator: str, inputs: Sequence[str], name: str, **attributes: Any) -> str:
         """Add a node with one output and return the output's name."""
@@ -42,20 +70,49 @@ class Graph:
         self._nodes.append(helper.make_node(operator, list(inputs), list(outputs), name=outputs[0], **attributes))
         return list(outputs)
 
+    def cast(self, x: str, name: str) -> str:
+        """``x`` in the type in which weights are stored just now."""
+        return self.node("Cast", [x], name, to=self.kind)
+
     def weight(self, name: str, values: np.ndarray) -> str:
-        """Store an initializer and return its name."""
+        """Store an initializer and return its name; float32 values take the graph's precision.
+
+        Raises:
+            InputError: a value does not fit that precision.
+        """
         if name in self._used:
             raise ValueError(f"value {name} is defined twice in the graph")
         self._used.add(name)
+        if values.dtype == np.float32 and self.kind != FLOAT:
+            with np.errstate(over="ignore"):
+                narrow = values.astype(_DTYPES[self.kind])
+            if not np.isfinite(narrow.astype(np.float32)).all():
+                raise InputError(
+                    f"weight {name} holds {np.abs(values).max():.3g}, which does not fit FP16; export in BF16 or FP32"
+                )
+            values = narrow
         self._initializers[name] = numpy_helper.from_array(np.ascontiguousarray(values), name)
         return name
 
     def constant(self, values: Any, dtype: type = np.int64) -> str:
-        """A small shared constant, stored once for each distinct value."""
+        """A small shared constant, stored once for each distinct value; integers, or float32."""
         array: np.ndarray = np.asarray(values, dtype)
         name = f"const.{array.dtype}.{'x'.join(map(str, array.shape))}.{'_'.join(map(str, array.ravel()))}"
         if name not in self._initializers:
-            self.weight(name, array)
+            self._used.add(name)
+            self._initializers[name] = numpy_helper.from_array(array, name)
+        return name
+
+    def number(self, value: float) -> str:
+        """A shared floating-point scalar in the type in which weights are stored just now."""
+        return self.constant(value, _DTYPES[self.kind])
+
+    def ones(self, width: int) -> str:
+        """A shared vector of ones in that type."""
+        name = f"const.ones.{np.dtype(_DTYPES[self.kind])}.{width}"
+        if name not in self._initializers:
+            self._used.add(name)
+            self._initializers[name] = numpy_helper.from_array(np.ones(width, _DTYPES[self.kind]), name)
         return name
 
     def model(
@@ -65,6 +122,7 @@ class Graph:
         outputs: Mapping[str, tuple[int, Sequence[int | str]]],
         metadata: Mapping[str, str],
         producer_version: str,
+        opset: int,
     ) -> onnx.ModelProto:
         """The finished model.
 
@@ -73,6 +131,7 @@ class Graph:
             inputs, outputs: name → (element type, shape); a string is a dynamic axis.
             metadata: written to ``metadata_props``, sorted by key.
             producer_version: version of hydrant.
+            opset: version of the standard operators.
         """
         graph = helper.make_graph(
             self._nodes,
@@ -83,7 +142,7 @@ class Graph:
         )
         model = helper.make_model(
             graph,
-            opset_imports=[helper.make_opsetid("", OPSET)],
+            opset_imports=[helper.make_opsetid("", opset)],
             ir_version=IR_VERSION,
             producer_name="hydrant",
             producer_version=producer_version,

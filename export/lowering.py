@@ -1,67 +1,96 @@
-"""Fused weights → ONNX model: grouped projections as batched MatMul, attention as MatMul-Softmax-MatMul."""
+"""Blocks → ONNX model, in the lowering and precision asked for."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import onnx
 
 from .. import __version__
 from ..families import Architecture
-from .embeddings import patch_embeddings, text_embeddings
-from .graph import FLOAT, INT64, Graph
-from .layers import Weights, additive_mask, affine_norm, layer, linear
+from . import grouped, unrolled
+from .blocks import Blocks
+from .context import Context, Stream
+from .embeddings import embeddings
+from .graph import FLOAT, INT64
+from .layers import Lowering, affine_norm, layer
 from .uncertainty import MEMBER_OUTPUT, OUTPUTS, uncertainty_head
 
+LOWERINGS: dict[str, Lowering] = {"grouped": grouped, "unrolled": unrolled}
+"""``grouped`` for GPUs, ``unrolled`` for CPUs."""
 
-def lower(
-    architecture: Architecture,
-    weights: Weights,
-    members: int,
-    temperature: float,
-    metadata: Mapping[str, str],
-    member_outputs: bool = False,
-) -> onnx.ModelProto:
-    """Build the float32 graph of a fused ensemble.
+
+@dataclass(frozen=True)
+class Form:
+    """The form of a graph.
+
+    Attributes:
+        lowering: ``"grouped"`` or ``"unrolled"``.
+        operator: of attention: ``"primitive"`` or ``"onnx"``.
+        precision: of the trunk: ``"fp32"``, ``"fp16"`` or ``"bf16"``.
+        islands: values computed in float32 whatever the precision (``export.precision``).
+        member_outputs: also emit ``member_probabilities`` [B, M, C].
+    """
+
+    lowering: str = "unrolled"
+    operator: str = "primitive"
+    precision: str = "fp32"
+    islands: frozenset[str] = frozenset()
+    member_outputs: bool = False
+
+    @property
+    def opset(self) -> int:
+        """20 has LayerNormalization and Gelu as single operators, 22 bfloat16 throughout, 23 Attention."""
+        return 23 if self.operator == "onnx" else 22 if self.precision == "bf16" else 20
+
+
+def lower(blocks: Blocks, temperature: float, metadata: Mapping[str, str], form: Form) -> onnx.ModelProto:
+    """Build the graph of a fused ensemble.
 
     Args:
-        architecture: of the original model.
-        weights: fused tensors with a leading group axis, float32.
-        members: M.
+        blocks: of the ensemble, rewritten or not.
         temperature: T of the uncertainty head.
         metadata: entries for ``metadata_props``.
-        member_outputs: also emit ``member_probabilities`` [B, M, C].
+        form: what the graph looks like.
 
     Returns:
         A model with dynamic batch (and sequence). The same arguments give the same bytes.
+
+    Raises:
+        InputError: a weight does not fit the precision.
     """
-    graph = Graph()
-    mask = None
-    if architecture.modality == "text":
-        x = text_embeddings(graph, architecture, weights)
-        mask = additive_mask(graph, members)
-    else:
-        x = patch_embeddings(graph, architecture, weights)
-    for index in range(architecture.layers):
-        x = layer(graph, architecture, weights, index, x, mask)  # [M, B, T, d]
-    uncertainty_head(graph, _classify(graph, architecture, weights, x), temperature, member_outputs)
+    architecture, members = blocks.architecture, blocks.members
+    context = Context(architecture, members, form.precision, form.islands, form.operator)
+    lowering = LOWERINGS[form.lowering]
+    x = embeddings(context, blocks)
+    for index, part in enumerate(blocks.layers):
+        x = layer(context, lowering, f"layers.{index}", part, x)
+    logits = _classify(context, lowering, blocks, x)
+    with context.graph.wide():
+        uncertainty_head(context.graph, logits.name, logits.count, members, temperature, form.member_outputs)
     outputs: dict[str, tuple[int, Sequence[int | str]]] = dict.fromkeys(OUTPUTS, (FLOAT, ("batch",)))
     outputs["probabilities"] = (FLOAT, ("batch", architecture.classes))
-    if member_outputs:
+    if form.member_outputs:
         outputs[MEMBER_OUTPUT] = (FLOAT, ("batch", members, architecture.classes))
-    return graph.model(f"hydrant.{architecture.family}", _inputs(architecture), outputs, metadata, __version__)
+    name = f"hydrant.{architecture.family}"
+    return context.graph.model(name, _inputs(architecture), outputs, metadata, __version__, form.opset)
 
 
-def _classify(graph: Graph, architecture: Architecture, weights: Weights, x: str) -> str:
-    """[M, B, T, d] → member logits [M, B, C], from each member's first token."""
-    first = graph.node("Gather", [x, graph.constant([0])], "first_token", axis=2)  # [M, B, 1, d]
-    if architecture.pre_norm:
-        first = affine_norm(graph, "final_norm", weights, first, architecture.norm_eps)
-    first = graph.node("Squeeze", [first, graph.constant([2])], "first_token.rows")  # [M, B, d]
-    if architecture.pooling != "none":
-        dense = linear(graph, "pooler", weights, first, "pooler.dense")
-        first = graph.node({"tanh": "Tanh", "relu": "Relu"}[architecture.pooling], [dense], "pooler")
-    return linear(graph, "classifier", weights, first, "member_logits")
+def _classify(context: Context, lowering: Lowering, blocks: Blocks, x: Stream) -> Stream:
+    """[S, B, T, d] → logits [S, B, C] from the first token, in float32: a few rows that decide everything."""
+    graph = context.graph
+    first = context.widened(context.first_token(x))
+    with graph.wide():
+        if blocks.final_norm is not None:
+            first = affine_norm(context, "final_norm", blocks.final_norm, first)
+        if blocks.pooler is not None:
+            dense = lowering.linear(context, "pooler", blocks.pooler, first)
+            operator = {"tanh": "Tanh", "relu": "Relu"}[context.architecture.pooling]
+            first = Stream(graph.node(operator, [dense.name], "pooled"), dense.count, 1, dense.wide)
+        logits = lowering.linear(context, "classifier", blocks.classifier, first)  # [S, B, 1, C]
+        rows = graph.node("Squeeze", [logits.name, graph.constant([2])], "member_logits")
+    return Stream(rows, logits.count, 1, logits.wide)
 
 
 def _inputs(architecture: Architecture) -> dict[str, tuple[int, Sequence[int | str]]]:

@@ -1,9 +1,8 @@
-"""Exporting a bundle: its fused weights become ``model.<precision>.onnx`` inside it."""
+"""Between a bundle and its ONNX files: reading the weights, telling the facts, writing the graph."""
 
 from __future__ import annotations
 
 import json
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -12,51 +11,27 @@ import onnx
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
-from ..bundle import ARCHITECTURE, WEIGHTS, Bundle, onnx_name, resolve
-from ..errors import BundleError, InputError, cut
+from ..bundle import WEIGHTS, Bundle
+from ..errors import BundleError
 from ..families import Architecture
 from ..families.fused import check_fused
 from ..families.processing import load_processor
-from .lowering import lower
-
-PRECISIONS = ("fp32",)
+from .blocks import Blocks, read_blocks
 
 EXTERNAL_DATA_BYTES = 1_800_000_000
 """Above this size weights go to a file beside the graph: protobuf ends at 2 GiB."""
 
 
-def export_onnx(bundle: Bundle | str | Path, precision: str = "fp32", *, member_outputs: bool = False) -> Path:
-    """Write the bundle's ONNX graph into the bundle.
-
-    Inputs, outputs and metadata are described in the README. The graph has passed
-    ``onnx.checker`` with full shape inference, uses standard operators only, and is byte-identical
-    when exported again.
-
-    Args:
-        bundle: the bundle, or its path.
-        precision: ``"fp32"``.
-        member_outputs: also emit ``member_probabilities`` [batch, members, classes].
-
-    Returns:
-        Path of the ONNX file.
+def bundle_blocks(bundle: Bundle, architecture: Architecture) -> Blocks:
+    """The bundle's weights as blocks, after they were checked against its plan and labels.
 
     Raises:
-        InputError: unknown precision.
         BundleError: a file of the bundle is missing, altered or inconsistent.
     """
-    if precision not in PRECISIONS:
-        raise InputError(f"precision {cut(precision)} is unknown; expected {', '.join(PRECISIONS)}")
-    bundle = resolve(bundle)
-    architecture = Architecture.from_json(bundle.read_json(ARCHITECTURE))
-    weights = _weights(bundle)
+    weights, plan = _weights(bundle), bundle.plan()
     shapes = {key: tensor.shape for key, tensor in weights.items()}
-    check_fused(shapes, architecture, bundle.plan(), bundle.labels, bundle.members)
-    facts = metadata(bundle, architecture)
-    model = lower(architecture, weights, bundle.members, bundle.temperature(), facts, member_outputs)
-    name = onnx_name(precision)
-    with tempfile.TemporaryDirectory(dir=bundle.path, prefix=".export.") as folder:
-        bundle.add(write_model(model, Path(folder) / name))
-    return bundle.path / name
+    check_fused(shapes, architecture, plan, bundle.labels, bundle.members)
+    return read_blocks(architecture, plan, weights)
 
 
 def metadata(bundle: Bundle, architecture: Architecture) -> dict[str, str]:

@@ -15,30 +15,35 @@ OUTPUTS = ("probabilities", "predictive_entropy", "expected_entropy", "mutual_in
 MEMBER_OUTPUT = "member_probabilities"
 
 
-def uncertainty_head(graph: Graph, logits: str, temperature: float, member_outputs: bool) -> None:
+def uncertainty_head(graph: Graph, logits: str, streams: int, members: int, temperature: float, emit: bool) -> None:
     """Add the head.
 
     Args:
-        logits: value [M, B, C] float32.
+        logits: value [S, B, C] float32.
+        streams: S: M, or 1 when all members are the same.
+        members: M.
         temperature: T > 0.
-        member_outputs: also emit ``member_probabilities`` [B, M, C].
+        emit: also emit ``member_probabilities`` [B, M, C].
     """
     if temperature != 1.0:
         logits = graph.node("Div", [logits, graph.constant(temperature, np.float32)], "logits.tempered")
-    members = graph.node("Softmax", [logits], "members", axis=-1)  # [M, B, C]
-    mean = graph.node("ReduceMean", [members, graph.constant([0])], "probabilities", keepdims=0)  # [B, C]
-    each = _entropy(graph, members, "members.entropy")  # [M, B]
+    probabilities = graph.node("Softmax", [logits], "members", axis=-1)  # [S, B, C]
+    mean = graph.node("ReduceMean", [probabilities, graph.constant([0])], "probabilities", keepdims=0)  # [B, C]
+    each = _entropy(graph, probabilities, "members.entropy")  # [S, B]
     expected = graph.node("ReduceMean", [each, graph.constant([0])], "expected_entropy", keepdims=0)  # [B]
     total = _entropy(graph, mean, "probabilities.entropy")
     predictive = graph.node("Max", [total, expected], "predictive_entropy")  # H(p̄) ≥ E[H] despite rounding
     graph.node("Sub", [predictive, expected], "mutual_information")
     label = graph.node("ArgMax", [mean], "label", axis=-1, keepdims=0)  # [B]
-    votes = graph.node("ArgMax", [members], "members.label", axis=-1, keepdims=0)  # [M, B]
+    votes = graph.node("ArgMax", [probabilities], "members.label", axis=-1, keepdims=0)  # [S, B]
     same = graph.node("Equal", [votes, label], "members.agree")
     other = graph.node("Cast", [graph.node("Not", [same], "members.differ")], "members.differ.float", to=FLOAT)
     graph.node("ReduceMean", [other, graph.constant([0])], "disagreement", keepdims=0)
-    if member_outputs:
-        graph.node("Transpose", [members], MEMBER_OUTPUT, perm=[1, 0, 2])
+    if emit and streams < members:
+        members_in_rows = graph.node("Transpose", [probabilities], "members.rows", perm=[1, 0, 2])
+        graph.node("Tile", [members_in_rows, graph.constant([1, members, 1])], MEMBER_OUTPUT)
+    elif emit:
+        graph.node("Transpose", [probabilities], MEMBER_OUTPUT, perm=[1, 0, 2])
 
 
 def _entropy(graph: Graph, probabilities: str, name: str) -> str:

@@ -20,41 +20,56 @@ class Backend(Protocol):
 
     @property
     def precision(self) -> str:
-        """Precision of the weights and activations: ``"fp32"``."""
+        """Precision of the weights and activations: ``"fp32"``, ``"fp16"``, ``"bf16"`` or ``"int8"``."""
 
     def run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Outputs of one batch: ``probabilities`` [B, C], the scores [B], maybe ``member_probabilities``."""
+
+    def chunk(self, inputs: Mapping[str, np.ndarray]) -> int:
+        """How many inputs go into one run of what is below: the batch, or less where that is faster."""
 
     def close(self) -> None:
         """Release what the backend holds; it must not be used afterwards."""
 
 
-Opener = Callable[[Bundle, int | None], Backend]
+Opener = Callable[[Bundle, int | None, str | None], Backend]
 
 
-def _open_onnxruntime(bundle: Bundle, threads: int | None) -> Backend:
+def _open_onnxruntime(bundle: Bundle, threads: int | None, precision: str | None) -> Backend:
     from .ort import OnnxRuntimeBackend
 
-    return OnnxRuntimeBackend(bundle, threads)
+    return OnnxRuntimeBackend(bundle, threads, precision)
 
 
-def _open_torch(bundle: Bundle, threads: int | None) -> Backend:
+def _open_openvino(bundle: Bundle, threads: int | None, precision: str | None) -> Backend:
+    from .openvino import OpenVinoBackend
+
+    return OpenVinoBackend(bundle, threads, precision)
+
+
+def _open_torch(bundle: Bundle, threads: int | None, precision: str | None) -> Backend:
     from .torch_reference import TorchBackend
 
-    return TorchBackend(bundle, threads)
+    return TorchBackend(bundle, threads, precision)
 
 
-OPENERS: dict[str, Opener] = {"onnxruntime": _open_onnxruntime, "torch": _open_torch}
+OPENERS: dict[str, Opener] = {"onnxruntime": _open_onnxruntime, "openvino": _open_openvino, "torch": _open_torch}
 """Every backend, in the order in which ``"auto"`` tries them."""
 
 
 def open_backend(
-    bundle: Bundle, name: str = "auto", threads: int | None = None
+    bundle: Bundle, name: str = "auto", threads: int | None = None, precision: str | None = None
 ) -> tuple[Backend, list[tuple[str, str]]]:
     """Open a backend by name, or with ``"auto"`` the first that can run here.
 
     Only absence makes ``"auto"`` go on to the next one (a library or file that is not there); a
     file that was altered is an error.
+
+    Args:
+        bundle: to run.
+        name: of the backend, or ``"auto"``.
+        threads: within one run; ``None`` leaves the backend's default.
+        precision: ``None`` leaves the choice to the backend.
 
     Returns:
         The backend, and (name, reason) of each one that was skipped.
@@ -67,11 +82,11 @@ def open_backend(
     if name != "auto":
         if name not in OPENERS:
             raise BackendError(f"backend {cut(name)} is unknown; expected auto, {', '.join(OPENERS)}")
-        return OPENERS[name](bundle, threads), []
+        return OPENERS[name](bundle, threads, precision), []
     skipped: list[tuple[str, str]] = []
     for candidate, opener in OPENERS.items():
         try:
-            return opener(bundle, threads), skipped
+            return opener(bundle, threads, precision), skipped
         except (BackendError, MissingExtraError) as error:
             skipped.append((candidate, str(error)))
     reasons = "; ".join(f"{candidate}: {reason}" for candidate, reason in skipped)

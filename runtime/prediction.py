@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-SCORES = ("predictive_entropy", "expected_entropy", "mutual_information", "disagreement")
-"""The uncertainty scores, each [B] float32; higher means less certain."""
+from ..calib.gates import SCORES
 
 
 @dataclass(frozen=True)

@@ -26,13 +26,16 @@ WINDOW_BATCHES = 16
 """Inputs are prepared this many batches at a time: enough to group similar lengths, bounded in memory."""
 
 
-def load(bundle: Bundle | str | Path, backend: str = "auto", *, threads: int | None = None) -> Predictor:
+def load(
+    bundle: Bundle | str | Path, backend: str = "auto", *, threads: int | None = None, precision: str | None = None
+) -> Predictor:
     """Open a bundle for prediction.
 
     Args:
         bundle: the bundle, or its path.
-        backend: ``"onnxruntime"``, ``"torch"``, or ``"auto"`` for the first of them that can run.
+        backend: ``"onnxruntime"``, ``"openvino"``, ``"torch"``, or ``"auto"`` for the first that can run.
         threads: threads within one run; ``None`` leaves the backend's default.
+        precision: ``"fp32"``, ``"fp16"``, ``"bf16"`` or ``"int8"``; ``None`` for the backend's choice.
 
     Raises:
         BackendError: unknown backend, or none can run.
@@ -48,7 +51,7 @@ def load(bundle: Bundle | str | Path, backend: str = "auto", *, threads: int | N
             f"bundle {bundle.path} has {len(bundle.labels)} labels for {architecture.classes} classes; "
             "make it again with `hydrant fuse`"
         )
-    opened, fallbacks = open_backend(bundle, backend, threads)
+    opened, fallbacks = open_backend(bundle, backend, threads, precision)
     return Predictor(bundle, architecture, opened, fallbacks)
 
 
@@ -58,6 +61,7 @@ class Predictor:
     Attributes:
         labels: class names in class order.
         backend: name of the backend that runs.
+        precision: of its weights and activations.
         fallbacks: (backend, reason) of each one that was skipped.
     """
 
@@ -66,6 +70,7 @@ class Predictor:
     ) -> None:
         self.labels = bundle.labels
         self.backend = backend.name
+        self.precision = backend.precision
         self.fallbacks = fallbacks
         self._path = bundle.path
         self._architecture = architecture

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from ..bundle import Bundle
-from ..errors import require
+from ..errors import BackendError, cut, require
 from .prediction import SCORES
 
 
@@ -17,16 +17,22 @@ class TorchBackend:
     Args:
         bundle: any bundle.
         threads: ``None`` leaves torch's process-wide setting; a number sets it.
+        precision: ``"fp32"`` or ``None``.
 
     Raises:
         MissingExtraError: torch is not installed.
+        BackendError: another precision.
         BundleError: a file of the bundle is missing or altered.
     """
 
     name = "torch"
     precision = "fp32"
 
-    def __init__(self, bundle: Bundle, threads: int | None = None) -> None:
+    def __init__(self, bundle: Bundle, threads: int | None = None, precision: str | None = None) -> None:
+        if precision not in (None, self.precision):
+            raise BackendError(
+                f"backend {self.name} does not run precision {cut(precision)}; expected {self.precision}"
+            )
         self._torch = require("torch", "", "run the PyTorch reference")
         from ..fusion import load_ensemble
 
@@ -41,6 +47,10 @@ class TorchBackend:
             output = self._ensemble(**tensors)
         names = ("probabilities", *SCORES, "member_probabilities")
         return {name: getattr(output, name).contiguous().numpy() for name in names}
+
+    def chunk(self, inputs: Mapping[str, np.ndarray]) -> int:
+        """The whole batch."""
+        return len(next(iter(inputs.values())))
 
     def close(self) -> None:
         """Drop the module."""

@@ -2,28 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from .. import __version__
 from ..bundle import ARCHITECTURE, Bundle, resolve, to_json_bytes
-from ..errors import BackendError, InputError, MissingExtraError, cut, require
+from ..calib.gates import TOLERANCES, Decisions, Gate, Tolerances, decisions, gates
+from ..errors import BackendError, MissingExtraError, cut, require
 from ..families import Architecture
-from ..families.processing import load_processor
 from ..progress import Progress, no_progress
 from .backend import OPENERS, Backend, open_backend
-from .gates import TOLERANCES, Decisions, Gate, Tolerances, decisions, gates
 from .prediction import SCORES
-from .synthetic import synthetic_batches
 
 REPORT = "reports/verify.json"
 OUTPUTS = ("probabilities", *SCORES)
-BATCH_SIZES = (1, 2, 5, 16)
-"""Real inputs run in batches of these sizes in turn, so that every dynamic axis is exercised."""
 
 
 @dataclass(frozen=True)
@@ -122,17 +115,14 @@ def verify(
     """
     require("polygraphy", "verify", "compare backends")
     require("scipy", "verify", "compute rank correlations")
+    from ..calib.inputs import model_inputs
     from .polygraphy_runners import compare
 
-    if examples < 1:
-        raise InputError(f"the number of examples is {examples}; expected at least 1")
-    if seed < 0:
-        raise InputError(f"seed is {seed}; expected 0 or more")
     if against not in OPENERS:
         raise BackendError(f"reference backend {cut(against)} is unknown; expected one of {', '.join(OPENERS)}")
     bundle = resolve(bundle)
     architecture = Architecture.from_json(bundle.read_json(ARCHITECTURE))
-    batches, described = _inputs(bundle, architecture, data, examples, seed, text_column)
+    batches, described = model_inputs(bundle, architecture, data, examples=examples, seed=seed, text_column=text_column)
     reference, _ = open_backend(bundle, against)
     tested, skipped = _candidates(bundle, backend, against)
     reports = []
@@ -171,25 +161,3 @@ def _candidates(bundle: Bundle, backend: str, against: str) -> tuple[list[Backen
         reasons = "; ".join(f"{name}: {reason}" for name, reason in skipped)
         raise BackendError(f"no backend can be compared with {against}: {reasons}")
     return opened, skipped
-
-
-def _inputs(
-    bundle: Bundle, architecture: Architecture, data: Any, examples: int, seed: int, text_column: str
-) -> tuple[Sequence[dict[str, np.ndarray]], str]:
-    if data is None:
-        return synthetic_batches(architecture, examples, seed), f"{examples} synthetic inputs, seed {seed}"
-    from ..calib.data import read_examples
-
-    folder = bundle.processor()
-    if folder is None:
-        raise InputError(f"bundle {bundle.path} has no processor, so it cannot read {data}; verify on synthetic inputs")
-    found = read_examples(data, None, limit=examples, seed=seed, text_column=text_column)
-    processor = load_processor(folder, architecture)
-    encoded = processor.encode(found.inputs)
-    batches: list[dict[str, np.ndarray]] = []
-    start = 0
-    while start < len(encoded):
-        size = BATCH_SIZES[len(batches) % len(BATCH_SIZES)]
-        batches.append(processor.collate(encoded[start : start + size]))
-        start += size
-    return batches, f"{len(encoded)} inputs of {Path(found.source).name}, seed {seed}"

@@ -10,9 +10,9 @@ import numpy as np
 import onnx
 import pytest
 from hydrant import Bundle, HydrantError, export_onnx, fuse, save_bundle, verify
+from hydrant.calib.gates import TOLERANCES, decisions, gates
+from hydrant.calib.synthetic import synthetic_batches
 from hydrant.families.checkpoint import load_processor
-from hydrant.runtime.gates import TOLERANCES, decisions, gates
-from hydrant.runtime.synthetic import synthetic_batches
 from support import FAMILIES, make_model, random_plan
 
 

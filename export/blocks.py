@@ -1,0 +1,185 @@
+"""The fused model as the rewrites and lowerings read it: plain arrays, true head counts, no padding.
+
+G is the number of groups of a weight: 1 when all members share it, M when each has its own.
+S is the number of activation streams: 1 as long as all members' activations are equal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..families import Architecture
+from ..plan import HeadPlan
+
+Weights = Mapping[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class Linear:
+    """``x @ weight[g] + bias[g]``: weight [G, in, out], bias [G, 1, out] or ``None``."""
+
+    weight: np.ndarray
+    bias: np.ndarray | None
+
+    @property
+    def groups(self) -> int:
+        """G."""
+        return max(self.weight.shape[0], 1 if self.bias is None else self.bias.shape[0])
+
+
+@dataclass(frozen=True)
+class Norm:
+    """LayerNorm with weight [G, 1, d] and bias [G, 1, d]; ``None`` stands for 1 and 0."""
+
+    weight: np.ndarray | None
+    bias: np.ndarray | None
+
+    @property
+    def groups(self) -> int:
+        """G."""
+        return max(1 if part is None else part.shape[0] for part in (self.weight, self.bias))
+
+
+@dataclass(frozen=True)
+class Heads:
+    """Query, key and value projections of n heads, each a weight [1, d, n·d_h]; the heads stand side by side."""
+
+    query: Linear
+    key: Linear
+    value: Linear
+
+    def count(self, head_width: int) -> int:
+        """N."""
+        return int(self.query.weight.shape[2]) // head_width
+
+
+@dataclass(frozen=True)
+class Attention:
+    """Attention of one layer.
+
+    Attributes:
+        heads: one for each group, 1 or M.
+        output: output projections [n·d_h, d], one for each group.
+        output_bias: [G, 1, d].
+        routes: ``None``, or in the fork layer, for each member, the heads of the one group that it
+            reads; then ``output`` has M entries.
+        scale: factor on the scores, 1/√d_h unless it was folded.
+        pooled: only the first token has a query.
+        absorbed: that query is multiplied into the key projection, and the attention's mean of the
+            inputs into the value projection, so that no token's key or value is computed.
+    """
+
+    heads: tuple[Heads, ...]
+    output: tuple[np.ndarray, ...]
+    output_bias: np.ndarray
+    scale: float
+    routes: tuple[tuple[int, ...], ...] | None = None
+    pooled: bool = False
+    absorbed: bool = False
+
+    @property
+    def groups(self) -> int:
+        """Number of output groups."""
+        return max(len(self.output), self.output_bias.shape[0])
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One transformer layer."""
+
+    attention_norm: Norm
+    attention: Attention
+    mlp_norm: Norm
+    up: Linear
+    down: Linear
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """A fused classifier.
+
+    Attributes:
+        architecture: of the original model.
+        members: M.
+        embeddings: tables and maps by canonical name, each with a leading group axis.
+        embedding_norm: after the text embeddings, or ``None``.
+        layers: L of them.
+        final_norm, pooler: ``None`` for a family without.
+        classifier: reads the first token.
+    """
+
+    architecture: Architecture
+    members: int
+    embeddings: Weights
+    embedding_norm: Norm | None
+    layers: tuple[Layer, ...]
+    final_norm: Norm | None
+    pooler: Linear | None
+    classifier: Linear
+
+    def streams(self) -> list[int]:
+        """S at the input of each layer, and at last behind the last one: L + 1 numbers."""
+        groups = [array.shape[0] for array in self.embeddings.values()]
+        found = [max([*groups, self.embedding_norm.groups if self.embedding_norm else 1])]
+        for layer in self.layers:
+            parts = (layer.attention_norm, layer.attention, layer.mlp_norm, layer.up, layer.down)
+            found.append(max([found[-1], *(part.groups for part in parts)]))
+        return found
+
+
+def read_blocks(architecture: Architecture, plan: HeadPlan, weights: Weights) -> Blocks:
+    """Bring a bundle's fused tensors into blocks; the padding of unequal head counts is left out.
+
+    Args:
+        architecture: of the original model.
+        plan: tells how many of a member's head slots are real.
+        weights: fused tensors, float32 (``families.fused.fused_shapes``), validated.
+    """
+    names = [name for name in weights if name.startswith("embeddings.") and not name.startswith("embeddings.norm.")]
+    return Blocks(
+        architecture=architecture,
+        members=len(plan.members),
+        embeddings={name: weights[name] for name in names},
+        embedding_norm=_norm(weights, "embeddings.norm"),
+        layers=tuple(_layer(architecture, plan, weights, index) for index in range(architecture.layers)),
+        final_norm=_norm(weights, "final_norm"),
+        pooler=_linear(weights, "pooler") if architecture.pooling != "none" else None,
+        classifier=_linear(weights, "classifier"),
+    )
+
+
+def _layer(architecture: Architecture, plan: HeadPlan, weights: Weights, index: int) -> Layer:
+    name, width = f"layers.{index}", architecture.head_width
+    counts = [len(keep[index]) for keep in plan.members]
+    attention_norm, mlp_norm = _norm(weights, f"{name}.attention_norm"), _norm(weights, f"{name}.mlp_norm")
+    assert attention_norm is not None and mlp_norm is not None  # every family has both
+    attention = Attention(
+        heads=tuple(_heads(weights, f"{name}.attention.qkv", m, count, width) for m, count in enumerate(counts)),
+        output=tuple(weights[f"{name}.attention.output.weight"][m, : n * width] for m, n in enumerate(counts)),
+        output_bias=weights[f"{name}.attention.output.bias"],
+        scale=width**-0.5,
+    )
+    return Layer(
+        attention_norm, attention, mlp_norm, _linear(weights, f"{name}.mlp.up"), _linear(weights, f"{name}.mlp.down")
+    )
+
+
+def _heads(weights: Weights, name: str, member: int, count: int, head_width: int) -> Heads:
+    """One member's real heads of the stacked, padded query, key and value."""
+    stacked = np.split(weights[f"{name}.weight"][member : member + 1], 3, axis=2)  # each [1, d, slots·d_h]
+    bias = weights.get(f"{name}.bias")
+    biases: Sequence[np.ndarray | None] = (None,) * 3
+    if bias is not None:
+        biases = [part[:, :, : count * head_width] for part in np.split(bias[member : member + 1], 3, axis=2)]
+    return Heads(*(Linear(w[:, :, : count * head_width], b) for w, b in zip(stacked, biases, strict=True)))
+
+
+def _linear(weights: Weights, name: str) -> Linear:
+    return Linear(weights[f"{name}.weight"], weights.get(f"{name}.bias"))
+
+
+def _norm(weights: Weights, name: str) -> Norm | None:
+    return Norm(weights[f"{name}.weight"], weights[f"{name}.bias"]) if f"{name}.weight" in weights else None

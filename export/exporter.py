@@ -1,0 +1,177 @@
+"""Exporting a bundle: its fused weights become ``model.<precision>.onnx`` inside it."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Collection
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import onnx
+
+from ..bundle import ARCHITECTURE, Bundle, onnx_name, resolve
+from ..calib.inputs import model_inputs
+from ..errors import InputError, cut
+from ..families import Architecture
+from ..progress import Progress, no_progress
+from .attention import ATTENTION, choose_attention
+from .blocks import Blocks
+from .int8_search import Quantised, search
+from .lowering import LOWERINGS, Form, lower
+from .onnx_file import bundle_blocks, metadata, write_model
+from .ranges import Islands, choose_islands
+from .rewrites import FOR_PROCESSORS, Change, check_names, rewrite
+
+PRECISIONS = ("fp32", "fp16", "bf16", "int8")
+
+
+@dataclass(frozen=True)
+class Export:
+    """What an export wrote, and how.
+
+    Attributes:
+        path: of the ONNX file.
+        precision, lowering, attention: of the graph.
+        reasons: why ``lowering`` and ``attention`` were chosen, in words.
+        changes: what each exact rewrite did.
+        islands: what stays float32 in a half-precision graph, and why; ``None`` for the others.
+        quantised: what an INT8 graph rounds, and the gates it passed; ``None`` for the others.
+    """
+
+    path: Path
+    precision: str
+    lowering: str
+    attention: str
+    reasons: dict[str, str]
+    changes: list[Change]
+    islands: Islands | None
+    quantised: Quantised | None
+
+    def to_json(self) -> dict[str, Any]:
+        """The fields as a JSON object."""
+        islands = self.islands and {**asdict(self.islands), "values": sorted(self.islands.values)}
+        return {
+            "path": str(self.path),
+            "precision": self.precision,
+            "lowering": self.lowering,
+            "attention": self.attention,
+            "reasons": self.reasons,
+            "changes": [asdict(change) for change in self.changes],
+            "islands": islands,
+            "quantised": self.quantised and self.quantised.to_json(),
+        }
+
+
+def export_onnx(bundle: Bundle | str | Path, precision: str = "fp32", **options: Any) -> Path:
+    """Write the bundle's ONNX graph into the bundle; see :func:`export` for the options.
+
+    Returns:
+        Path of the ONNX file.
+    """
+    return export(bundle, precision, **options).path
+
+
+def export(
+    bundle: Bundle | str | Path,
+    precision: str = "fp32",
+    *,
+    lowering: str = "auto",
+    attention: str = "auto",
+    member_outputs: bool = False,
+    without: Collection[str] = (),
+    data: Any = None,
+    examples: int = 256,
+    seed: int = 0,
+    text_column: str = "text",
+    progress: Progress = no_progress,
+) -> Export:
+    """Write the bundle's ONNX graph into the bundle and tell how it was made.
+
+    Inputs, outputs and metadata are described in the README. The graph has passed
+    ``onnx.checker`` with full shape inference, uses standard operators only, and is byte-identical
+    when exported again.
+
+    Args:
+        bundle: the bundle, or its path.
+        precision: ``"fp32"``, ``"fp16"``, ``"bf16"`` or ``"int8"``.
+        lowering: ``"unrolled"`` (CPUs), ``"grouped"`` (GPUs), or ``"auto"``.
+        attention: ``"primitive"`` (MatMul-Softmax-MatMul), ``"onnx"`` (``Attention``, opset 23), or ``"auto"``.
+        member_outputs: also emit ``member_probabilities`` [batch, members, classes].
+        without: names of exact rewrites to leave out (``export.rewrites.REWRITES``).
+        data: inputs on which activations are measured for FP16 (``None``: seeded synthetic ones) and INT8 is
+            calibrated and checked (needed).
+        examples, seed, text_column: of these inputs (``calib.inputs.model_inputs``).
+        progress: display.
+
+    Raises:
+        InputError: an unknown option or unusable data, or FP16 cannot hold the activations.
+        GateError: INT8 differs from FP32 by more than its gates allow; nothing is written.
+        MissingExtraError: onnxruntime is not installed, for FP16 and INT8.
+        BundleError: a file of the bundle is missing, altered or inconsistent.
+    """
+    if precision not in PRECISIONS:
+        raise InputError(f"precision {cut(precision)} is unknown; expected {', '.join(PRECISIONS)}")
+    chosen, why = choose_lowering(lowering, precision)
+    if attention not in ATTENTION:
+        raise InputError(f"attention {cut(attention)} is unknown; expected {', '.join(ATTENTION)}")
+    if precision == "int8" and data is None:
+        raise InputError("INT8 is calibrated and checked on real inputs; give them with data=… (--data)")
+    check_names(without)
+    bundle = resolve(bundle)
+    architecture = Architecture.from_json(bundle.read_json(ARCHITECTURE))
+    masked = architecture.modality == "text"
+    operator, because = choose_attention(attention, precision, architecture.head_width, masked)
+    left_out = {*without, *(FOR_PROCESSORS if chosen == "grouped" else ())}
+    blocks, changes = rewrite(bundle_blocks(bundle, architecture), left_out)
+    facts = {"hydrant.precision": precision, "hydrant.lowering": chosen, "hydrant.attention": operator}
+    facts |= metadata(bundle, architecture)
+    inputs = {"data": data, "examples": examples, "seed": seed, "text_column": text_column}
+    islands = _islands(bundle, blocks, precision, inputs)
+    trunk = "fp32" if precision == "int8" else precision
+    form = Form(chosen, operator, trunk, islands.values if islands else frozenset(), member_outputs)
+    model = lower(blocks, bundle.temperature(), facts, form)
+    quantised = None
+    if precision == "int8":
+        quantised = _quantised(bundle, architecture, model, inputs, progress)
+        model = quantised.model
+    name = onnx_name(precision)
+    with tempfile.TemporaryDirectory(dir=bundle.path, prefix=".export.") as folder:
+        bundle.add(write_model(model, Path(folder) / name))
+    reasons = {"lowering": why, "attention": because}
+    return Export(bundle.path / name, precision, chosen, operator, reasons, changes, islands, quantised)
+
+
+def choose_lowering(asked: str, precision: str) -> tuple[str, str]:
+    """The lowering for a precision, and why.
+
+    Raises:
+        InputError: ``asked`` is unknown, or cannot be had in that precision.
+    """
+    if asked not in ("auto", *LOWERINGS):
+        raise InputError(f"lowering {cut(asked)} is unknown; expected auto, {', '.join(LOWERINGS)}")
+    if precision == "int8" and asked == "grouped":
+        raise InputError("INT8 quantises 2-D products, which the grouped lowering does not have; use unrolled")
+    if asked != "auto":
+        return asked, "asked for"
+    if precision in ("fp32", "int8"):
+        return "unrolled", f"unrolled: {precision.upper()} runs on CPUs, which are faster on one 2-D product per member"
+    return "grouped", f"grouped: {precision.upper()} runs on GPUs, where batched products compile to the fewest kernels"
+
+
+def _islands(bundle: Bundle, blocks: Blocks, precision: str, inputs: dict[str, Any]) -> Islands | None:
+    """What stays float32 in a half-precision graph."""
+    if precision not in ("fp16", "bf16"):
+        return None
+    if precision == "bf16":
+        return choose_islands(blocks, precision, (), "")
+    batches, source = model_inputs(bundle, blocks.architecture, **inputs)
+    return choose_islands(blocks, precision, batches, source)
+
+
+def _quantised(
+    bundle: Bundle, architecture: Architecture, model: onnx.ModelProto, inputs: dict[str, Any], progress: Progress
+) -> Quantised:
+    """The INT8 form of a float32 graph; as many inputs check it as calibrate it."""
+    batches, source = model_inputs(bundle, architecture, **{**inputs, "examples": 2 * inputs["examples"]})
+    return search(model, architecture.layers, batches, source, progress)

@@ -1,0 +1,130 @@
+"""Rewrites that move a factor, a bias or an affine map into a neighbouring weight."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+
+from .blocks import Attention, Blocks, Heads, Layer, Linear, Norm
+
+
+def fold_norms(blocks: Blocks) -> tuple[Blocks, list[str]]:
+    """LayerNorm's affine map goes into the linear maps that read it: (x̂γ + β)W = x̂(γW) + βW.
+
+    Requires: LayerNorm before attention and MLP (ViT, DeiT), where nothing else reads its output, and an
+    affine map that all members share or that has the same groups as the linear map.
+    """
+    if not blocks.architecture.pre_norm:
+        return blocks, []
+    layers, folded = [], 0
+    for layer in blocks.layers:
+        heads = layer.attention.heads
+        if layer.attention_norm.groups in (1, len(heads)) and _affine(layer.attention_norm):
+            norm = layer.attention_norm
+            moved = tuple(_normed_heads(part, _group(norm, index)) for index, part in enumerate(heads))
+            layer = replace(layer, attention_norm=Norm(None, None), attention=replace(layer.attention, heads=moved))  # noqa: PLW2901
+            folded += 1
+        if layer.mlp_norm.groups in (1, layer.up.weight.shape[0]) and _affine(layer.mlp_norm):
+            layer = replace(layer, mlp_norm=Norm(None, None), up=_normed(layer.up, layer.mlp_norm))  # noqa: PLW2901
+            folded += 1
+        layers.append(layer)
+    blocks = replace(blocks, layers=tuple(layers))
+    reader = "pooler" if blocks.pooler is not None else "classifier"
+    linear: Linear = getattr(blocks, reader)
+    if blocks.final_norm is not None and blocks.final_norm.groups in (1, linear.weight.shape[0]):
+        moved_linear = _normed(linear, blocks.final_norm)
+        blocks = replace(blocks, final_norm=Norm(None, None), **{reader: moved_linear})
+        folded += 1
+    return blocks, [f"{folded} LayerNorms lose their affine map to the weights behind them"] if folded else []
+
+
+def fold_softmax_scale(blocks: Blocks) -> tuple[Blocks, list[str]]:
+    """The factor 1/√d_h on the scores goes into the query projection.
+
+    Requires: nothing.
+    """
+
+    def fold(attention: Attention) -> Attention:
+        heads = tuple(replace(part, query=_scaled(part.query, attention.scale)) for part in attention.heads)
+        return replace(attention, heads=heads, scale=1.0)
+
+    return _each_attention(blocks, fold), [f"{len(blocks.layers)} softmax scales are part of the query weights"]
+
+
+def drop_key_bias(blocks: Blocks) -> tuple[Blocks, list[str]]:
+    """Key biases add the same number to all scores of a query; softmax does not see it.
+
+    Requires: nothing.
+    """
+    if all(part.key.bias is None for layer in blocks.layers for part in layer.attention.heads):
+        return blocks, []
+
+    def drop(attention: Attention) -> Attention:
+        heads = tuple(replace(part, key=Linear(part.key.weight, None)) for part in attention.heads)
+        return replace(attention, heads=heads)
+
+    return _each_attention(blocks, drop), [f"{len(blocks.layers)} key biases are dropped"]
+
+
+def fold_value_bias(blocks: Blocks) -> tuple[Blocks, list[str]]:
+    """Attention's probabilities sum to 1, so value biases pass it unchanged: b_O becomes b_O + b_V W_O.
+
+    Requires: nothing.
+    """
+    if all(part.value.bias is None for layer in blocks.layers for part in layer.attention.heads):
+        return blocks, []
+    width = blocks.architecture.head_width
+
+    def fold(attention: Attention) -> Attention:
+        members = len(attention.output)
+        added = []
+        for index, output in enumerate(attention.output):
+            bias = attention.heads[index if len(attention.heads) > 1 else 0].value.bias
+            assert bias is not None  # all groups of a model have one, or none has
+            if attention.routes is not None:
+                blocks_of_head = bias.reshape(-1, width)
+                bias = blocks_of_head[list(attention.routes[index])].reshape(1, 1, -1)
+            added.append(bias[0].astype(np.float64) @ output.astype(np.float64))  # [1, d]
+        total = np.stack(added) + attention.output_bias
+        heads = tuple(replace(part, value=Linear(part.value.weight, None)) for part in attention.heads)
+        assert len(total) in (members, len(attention.output_bias))
+        return replace(attention, heads=heads, output_bias=total.astype(np.float32))
+
+    return _each_attention(blocks, fold), [f"{len(blocks.layers)} value biases are part of the output bias"]
+
+
+def _each_attention(blocks: Blocks, change: Callable[[Attention], Attention]) -> Blocks:
+    layers: list[Layer] = [replace(layer, attention=change(layer.attention)) for layer in blocks.layers]
+    return replace(blocks, layers=tuple(layers))
+
+
+def _affine(norm: Norm) -> bool:
+    return norm.weight is not None or norm.bias is not None
+
+
+def _group(norm: Norm, index: int) -> Norm:
+    """The affine map of one group."""
+    parts = [None if part is None else part[index : index + 1] if len(part) > 1 else part
+             for part in (norm.weight, norm.bias)]  # fmt: skip
+    return Norm(*parts)
+
+
+def _normed_heads(heads: Heads, norm: Norm) -> Heads:
+    return Heads(*(_normed(part, norm) for part in (heads.query, heads.key, heads.value)))
+
+
+def _normed(linear: Linear, norm: Norm) -> Linear:
+    """(γ, β) of a norm folded into the linear map that reads it, computed in float64."""
+    weight, bias = linear.weight.astype(np.float64), linear.bias
+    if norm.bias is not None:
+        shift = norm.bias.astype(np.float64) @ weight  # [G, 1, out]
+        bias = (shift if bias is None else shift + bias).astype(np.float32)
+    if norm.weight is not None:
+        weight = norm.weight.astype(np.float64).transpose(0, 2, 1) * weight
+    return Linear(weight.astype(np.float32), bias)
+
+
+def _scaled(linear: Linear, factor: float) -> Linear:
+    return Linear(*(None if part is None else (part * np.float32(factor)) for part in (linear.weight, linear.bias)))  # type: ignore[arg-type]

@@ -1,0 +1,106 @@
+"""The grouped lowering, for GPUs: batched weights with a member axis, query, key and value in one product.
+
+Members that keep fewer heads than the fullest one are padded with heads whose weights are zero.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .attention import attend
+from .blocks import Attention, Linear
+from .context import TOKENS, Context, Stream
+
+
+def linear(context: Context, name: str, part: Linear, x: Stream) -> Stream:
+    """[S, B, T, in] → [max(S, G), B, T, out]."""
+    graph = context.graph
+    inner = part.weight.shape[1]
+    if part.groups == 1:
+        return Stream(_product(context, name, part, x.name), x.count, x.tokens, x.wide)
+    flat = graph.node("Reshape", [x.name, graph.constant([0, -1, inner])], f"{name}.flat")  # [S, B·T, in]
+    out = _product(context, name, part, flat, f"{name}.flat.out")  # [M, B·T, out]
+    shape = context.shape(part.groups, -1, x.tokens, part.weight.shape[2])
+    return Stream(graph.node("Reshape", [out, shape], name), part.groups, x.tokens, x.wide)
+
+
+def attention(context: Context, name: str, part: Attention, x: Stream) -> Stream:
+    """[S, B, T, d] → [max(S, G), B, T or 1, d]."""
+    graph, width, d = context.graph, context.architecture.head_width, context.architecture.width
+    queries: int | str = 1 if part.pooled else TOKENS
+    copies = max(x.count, len(part.heads))
+    slots = max(heads.count(width) for heads in part.heads)
+    if part.pooled:
+        query = _projected(context, f"{name}.query", part, ("query",), context.first_token(x), slots)[0]
+        key, value = _projected(context, f"{name}.key_value", part, ("key", "value"), x, slots)
+    else:
+        query, key, value = _projected(context, f"{name}.qkv", part, ("query", "key", "value"), x, slots)
+    mixed = attend(context, name, (query, key, value), copies, part.scale, queries)  # [N·B, slots, T_q, d_h]
+    output, bias = [_padded_rows(weight, slots * width) for weight in part.output], part.output_bias
+    if part.routes is None:
+        mixed = graph.node("Transpose", [mixed], f"{name}.by_token", perm=[0, 2, 1, 3])
+    else:
+        members, slots = len(part.routes), max(map(len, part.routes))
+        output = [_padded_rows(weight, slots * width) for weight in part.output]
+        read = [[*route, *[route[0]] * (slots - len(route))] for route in part.routes]
+        mixed = graph.node("Gather", [mixed, graph.constant(np.ravel(read))], f"{name}.routed", axis=1)
+        shape = context.shape(-1, members, slots, queries, width)
+        mixed = graph.node("Reshape", [mixed, shape], f"{name}.routed.members")  # [B, M, slots, T_q, d_h]
+        mixed = graph.node("Transpose", [mixed], f"{name}.by_token", perm=[1, 0, 3, 2, 4])
+        copies = members
+    joined = graph.node("Reshape", [mixed, graph.constant([copies, -1, slots * width])], f"{name}.joined")
+    projection = Linear(np.stack(output), bias)
+    out = _product(context, f"{name}.output", projection, joined, f"{name}.output.flat")  # [R, B·T_q, d]
+    count = max(copies, projection.groups)
+    return Stream(graph.node("Reshape", [out, context.shape(count, -1, queries, d)], name), count, queries)
+
+
+def _projected(
+    context: Context, name: str, part: Attention, kinds: tuple[str, ...], x: Stream, slots: int
+) -> list[str]:
+    """Query, key or value of all members by one product: each [N·B, slots, T, d_h]."""
+    graph, width = context.graph, context.architecture.head_width
+    projections: list[list[Linear]] = [[getattr(heads, kind) for kind in kinds] for heads in part.heads]
+    inner = slots * width
+    weight = np.stack(
+        [np.concatenate([_padded(p.weight[0], inner) for p in group], axis=1) for group in projections]
+    )  # [G, d, kinds·slots·d_h]
+    biases = [[p.bias for p in group] for group in projections]
+    bias = None
+    if any(part is not None for group in biases for part in group):
+        zero = np.zeros((1, inner), np.float32)
+        bias = np.stack(
+            [np.concatenate([zero if b is None else _padded(b[0], inner) for b in group], axis=1) for group in biases]
+        )  # [G, 1, kinds·slots·d_h]
+    flat = graph.node(
+        "Reshape", [x.name, graph.constant([0, -1, context.architecture.width])], f"{name}.input"
+    )  # [S, B·T, d]
+    product = _product(context, name, Linear(weight, bias), flat)
+    shape = context.shape(-1, x.tokens, len(kinds) * slots, width)
+    heads = graph.node("Reshape", [product, shape], f"{name}.heads")
+    heads = graph.node("Transpose", [heads], f"{name}.by_head", perm=[0, 2, 1, 3])  # [N·B, kinds·slots, T, d_h]
+    if len(kinds) == 1:
+        return [heads]
+    names = [f"{name}.{kind}" for kind in kinds]
+    return graph.nodes("Split", [heads], names, axis=1, num_outputs=len(kinds))
+
+
+def _product(context: Context, name: str, part: Linear, x: str, output: str = "") -> str:
+    """``x`` [S, N, in] @ weight + bias; any rank when G = 1."""
+    graph, weight, bias = context.graph, part.weight, part.bias
+    stored = graph.weight(f"{name}.weight", weight[0] if len(weight) == 1 else weight)
+    if bias is None:
+        return graph.node("MatMul", [x, stored], output or name)
+    product = graph.node("MatMul", [x, stored], f"{name}.product")
+    kept = graph.weight(f"{name}.bias", bias.reshape(-1) if len(bias) == 1 else bias)
+    return graph.node("Add", [product, kept], output or name)
+
+
+def _padded(array: np.ndarray, columns: int) -> np.ndarray:
+    """[rows, n] → [rows, columns], zero-padded."""
+    return np.pad(array, ((0, 0), (0, columns - array.shape[1])))
+
+
+def _padded_rows(array: np.ndarray, rows: int) -> np.ndarray:
+    """[n, columns] → [rows, columns], zero-padded."""
+    return np.pad(array, ((0, max(0, rows - array.shape[0])), (0, 0)))

@@ -1,0 +1,197 @@
+"""Exact rewrites: each makes the graph cheaper and changes no result beyond rounding.
+
+A rewrite maps :class:`~.blocks.Blocks` to blocks and tells what it changed; it leaves alone what does not
+meet its requirement. They run in the order of :data:`REWRITES`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from ..errors import InputError, cut
+from .blocks import Attention, Blocks, Heads, Layer, Linear
+from .folds import drop_key_bias, fold_norms, fold_softmax_scale, fold_value_bias
+
+
+def shared_trunk(blocks: Blocks) -> tuple[Blocks, list[str]]:
+    """Weights that are equal for all members are stored once; up to the first that differs, streams are one.
+
+    Requires: nothing. Equality is that of the bytes, whatever the plan says.
+    """
+    shared = replace(
+        blocks,
+        embeddings={name: _once(array) for name, array in blocks.embeddings.items()},
+        embedding_norm=_shared(blocks.embedding_norm),
+        layers=tuple(_shared_layer(layer) for layer in blocks.layers),
+        final_norm=_shared(blocks.final_norm),
+        pooler=_shared(blocks.pooler),
+        classifier=_shared(blocks.classifier),
+    )
+    if blocks.members == 1:
+        return shared, []
+    trunk = sum(streams == 1 for streams in shared.streams()[1:])
+    before = sum(streams == 1 for streams in blocks.streams()[1:])
+    told = [f"{trunk} of {len(blocks.layers)} layers are the same for all members and run once"]
+    return shared, told if trunk > before else []
+
+
+def fork_heads(blocks: Blocks) -> tuple[Blocks, list[str]]:
+    """Where members first differ, their input is still one: each distinct head is computed once.
+
+    Requires: attention with a group for each member on a single stream.
+    """
+    layers, told = list(blocks.layers), []
+    for index, (layer, streams) in enumerate(zip(blocks.layers, blocks.streams(), strict=False)):
+        if streams > 1 or layer.attention_norm.groups > 1 or len(layer.attention.heads) == 1:
+            continue
+        merged = _distinct_heads(layer.attention, blocks.architecture.head_width)
+        layers[index] = replace(layer, attention=merged)
+        assert merged.routes is not None
+        used, kept = sum(map(len, merged.routes)), merged.heads[0].count(blocks.architecture.head_width)
+        told.append(f"layer {index}: {used} heads of {blocks.members} members are {kept} distinct ones, on one input")
+    return replace(blocks, layers=tuple(layers)), told
+
+
+def pooled_token(blocks: Blocks) -> tuple[Blocks, list[str]]:
+    """The last layer computes query, output projection and MLP of the first token only.
+
+    Requires: a classifier that reads the first token alone, as in every supported family.
+    """
+    last = blocks.layers[-1]
+    pooled = replace(last, attention=replace(last.attention, pooled=True))
+    told = [f"layer {len(blocks.layers) - 1}: only the first token's query, output projection and MLP are computed"]
+    return replace(blocks, layers=(*blocks.layers[:-1], pooled)), told
+
+
+def absorb_keys(blocks: Blocks) -> tuple[Blocks, list[str]]:
+    """One query against T keys: q·(x W_K)ᵀ = (q W_Kᵀ)·xᵀ and p·(x W_V) = (p·x) W_V, so T keys and values vanish.
+
+    Requires: a pooled last layer without key and value biases (``drop-key-bias``, ``fold-value-bias``).
+    """
+    last = blocks.layers[-1]
+    biased = any(heads.key.bias is not None or heads.value.bias is not None for heads in last.attention.heads)
+    if not last.attention.pooled or biased:
+        return blocks, []
+    absorbed = replace(last, attention=replace(last.attention, absorbed=True))
+    told = [f"layer {len(blocks.layers) - 1}: key and value projections are applied to one vector per head"]
+    return replace(blocks, layers=(*blocks.layers[:-1], absorbed)), told
+
+
+Rewrite = Callable[[Blocks], tuple[Blocks, list[str]]]
+
+REWRITES: dict[str, Rewrite] = {
+    "shared-trunk": shared_trunk,
+    "fork-heads": fork_heads,
+    "pooled-token": pooled_token,
+    "fold-norms": fold_norms,
+    "fold-softmax-scale": fold_softmax_scale,
+    "drop-key-bias": drop_key_bias,
+    "fold-value-bias": fold_value_bias,
+    "absorb-keys": absorb_keys,
+}
+"""Every rewrite by its name, in the order in which they run."""
+
+FOR_PROCESSORS = frozenset({"absorb-keys"})
+"""Rewrites that save arithmetic but break up the attention that a GPU compiler would fuse: unrolled graphs only."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """What one rewrite did, in words."""
+
+    rewrite: str
+    what: str
+
+
+def rewrite(blocks: Blocks, without: Collection[str] = ()) -> tuple[Blocks, list[Change]]:
+    """Apply every rewrite but those named in ``without``.
+
+    Raises:
+        InputError: ``without`` names no rewrite.
+    """
+    check_names(without)
+    changes: list[Change] = []
+    for name, function in REWRITES.items():
+        if name in without:
+            continue
+        blocks, told = function(blocks)
+        changes += [Change(name, what) for what in told]
+    return blocks, changes
+
+
+def check_names(names: Iterable[str]) -> None:
+    """Raise :class:`InputError` for a name that is no rewrite's."""
+    for name in names:
+        if name not in REWRITES:
+            raise InputError(f"rewrite {cut(name)} is unknown; expected some of {', '.join(REWRITES)}")
+
+
+def _once(array: np.ndarray) -> np.ndarray:
+    """[G, …] → [1, …] when all groups are equal."""
+    return array[:1] if len(array) > 1 and all(np.array_equal(array[0], other) for other in array[1:]) else array
+
+
+def _shared(part: Any) -> Any:
+    """A :class:`Linear` or :class:`Norm` with the group axis of equal tensors reduced to 1."""
+    if part is None:
+        return None
+    weight, bias = part.weight, part.bias
+    return type(part)(None if weight is None else _once(weight), None if bias is None else _once(bias))
+
+
+def _shared_layer(layer: Layer) -> Layer:
+    norm, mlp_norm, up, down = map(_shared, (layer.attention_norm, layer.mlp_norm, layer.up, layer.down))
+    return Layer(norm, _shared_attention(layer.attention), mlp_norm, up, down)
+
+
+def _shared_attention(attention: Attention) -> Attention:
+    bias = _once(attention.output_bias)
+    first = (*_arrays(attention.heads[0]), attention.output[0])
+    for heads, output in zip(attention.heads[1:], attention.output[1:], strict=True):
+        if not all(_same(a, b) for a, b in zip(first, (*_arrays(heads), output), strict=True)):
+            return replace(attention, output_bias=bias)
+    return replace(attention, heads=attention.heads[:1], output=attention.output[:1], output_bias=bias)
+
+
+def _arrays(heads: Heads) -> list[np.ndarray | None]:
+    return [array for part in (heads.query, heads.key, heads.value) for array in (part.weight, part.bias)]
+
+
+def _same(a: np.ndarray | None, b: np.ndarray | None) -> bool:
+    return a is b if a is None or b is None else np.array_equal(a, b)
+
+
+def _distinct_heads(attention: Attention, head_width: int) -> Attention:
+    """All groups' heads in one group, equal ones once, and for each member which of them it reads."""
+    found: dict[bytes, int] = {}
+    pieces: list[list[np.ndarray | None]] = []
+    routes = []
+    for heads in attention.heads:
+        route = []
+        for head in range(heads.count(head_width)):
+            columns = slice(head * head_width, (head + 1) * head_width)
+            own = [None if array is None else array[:, :, columns] for array in _arrays(heads)]
+            key = b"".join(b"" if array is None else array.tobytes() for array in own)
+            if key not in found:
+                found[key] = len(pieces)
+                pieces.append(own)
+            route.append(found[key])
+        routes.append(tuple(route))
+    joined = [_joined([piece[part] for piece in pieces]) for part in range(6)]
+    parts = [Linear(_present(joined[i]), joined[i + 1]) for i in (0, 2, 4)]
+    return replace(attention, heads=(Heads(*parts),), routes=tuple(routes))
+
+
+def _joined(arrays: list[np.ndarray | None]) -> np.ndarray | None:
+    """Heads side by side; a bias that some lack is zero there."""
+    present = [array for array in arrays if array is not None]
+    return np.concatenate(present, axis=2) if len(present) == len(arrays) else None
+
+
+def _present(array: np.ndarray | None) -> np.ndarray:
+    assert array is not None  # every projection has a weight
+    return array

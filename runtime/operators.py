@@ -1,0 +1,119 @@
+"""Where the time goes inside a graph: ONNX Runtime's own record of every operator."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .microbatch import Microbatch
+from .ort import open_session
+
+WARM_UP, RUNS = 3, 10
+"""Batches that run before the record counts, and that it counts."""
+
+TOP = 10
+"""Nodes shown by name."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """An operator type, or one node.
+
+    Attributes:
+        name: of the operator type, or of the node.
+        operator: its type, as ONNX Runtime runs it: after its own fusions.
+        count: calls per batch.
+        milliseconds: per batch.
+        share: of the time of all operators.
+    """
+
+    name: str
+    operator: str
+    count: float
+    milliseconds: float
+    share: float
+
+
+@dataclass(frozen=True)
+class Breakdown:
+    """Time of the operators of one graph.
+
+    Attributes:
+        batch, sequence: inputs and tokens per input.
+        milliseconds: all operators together, per batch.
+        operators: every operator type, the slowest first; their shares sum to 1.
+        nodes: the slowest nodes.
+    """
+
+    batch: int
+    sequence: int
+    milliseconds: float
+    operators: list[Part]
+    nodes: list[Part]
+
+
+def break_down(
+    graph: Path, microbatch: Microbatch, inputs: Mapping[str, np.ndarray], sequence: int, threads: int | None
+) -> Breakdown:
+    """Run a graph in a session that records its operators.
+
+    Args:
+        graph: the ONNX file.
+        microbatch: how the batch is cut up.
+        inputs: one batch.
+        sequence: tokens per input, for the record.
+        threads: within one run; ``None`` lets ONNX Runtime choose.
+
+    Raises:
+        MissingExtraError: onnxruntime is not installed.
+        BundleError: ONNX Runtime cannot read the graph.
+    """
+    with tempfile.TemporaryDirectory(prefix="hydrant.") as folder:
+        session = open_session(graph, threads, Path(folder) / "trace")
+        names = [output.name for output in session.get_outputs()]
+
+        def run(part: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+            return dict(zip(names, session.run(names, dict(part)), strict=True))
+
+        for _ in range(WARM_UP + RUNS):
+            microbatch.run(run, inputs)
+        events = json.loads(Path(session.end_profiling()).read_bytes())
+    operators, nodes = parts_of(events, WARM_UP, RUNS)
+    total = sum(part.milliseconds for part in operators)
+    return Breakdown(len(next(iter(inputs.values()))), sequence, total, operators, nodes[:TOP])
+
+
+def parts_of(events: Sequence[Mapping[str, Any]], warm_up: int, runs: int) -> tuple[list[Part], list[Part]]:
+    """Operator types and nodes of a trace, the slowest first.
+
+    Args:
+        events: ONNX Runtime's trace, in Chrome's format: ``dur`` and ``ts`` in microseconds.
+        warm_up: batches at the beginning that do not count.
+        runs: batches that count; every batch may be several runs of the session.
+    """
+    starts = sorted(event["ts"] for event in events if event["name"] == "model_run")
+    begin = starts[len(starts) * warm_up // (warm_up + runs)]
+    nodes: dict[tuple[str, str], list[float]] = defaultdict(list)
+    operators: dict[tuple[str, str], list[float]] = defaultdict(list)
+    for event in events:
+        if event["cat"] == "Node" and event["ts"] >= begin and "op_name" in event["args"]:
+            operator = event["args"]["op_name"]
+            nodes[event["name"].removesuffix("_kernel_time"), operator].append(event["dur"] / 1e3)
+            operators[operator, operator].append(event["dur"] / 1e3)
+    return _slowest(operators, runs), _slowest(nodes, runs)
+
+
+def _slowest(times: Mapping[tuple[str, str], Sequence[float]], runs: int) -> list[Part]:
+    total = sum(map(sum, times.values())) or 1.0
+    parts = [
+        Part(name, operator, len(durations) / runs, sum(durations) / runs, sum(durations) / total)
+        for (name, operator), durations in times.items()
+    ]
+    return sorted(parts, key=lambda part: (-part.milliseconds, part.name))
