@@ -16,30 +16,35 @@ if TYPE_CHECKING:
     from .calib import plan_heads
     from .errors import HydrantError
     from .export import export_onnx
+    from .families.cost import Cost, estimate_cost
     from .fusion import FusedClassifier, FusedOutput, fuse, load_ensemble, measure_drift, save_bundle
     from .plan import HeadPlan
-    from .runtime import Prediction, Predictor, load, verify
+    from .runtime import Prediction, Predictor, load, profile, verify
 
 _HOMES = {
     "Bundle": "bundle",
+    "Cost": "families.cost",
     "FusedClassifier": "fusion",
     "FusedOutput": "fusion",
     "HeadPlan": "plan",
     "HydrantError": "errors",
     "Prediction": "runtime",
     "Predictor": "runtime",
+    "estimate_cost": "families.cost",
     "export_onnx": "export",
     "fuse": "fusion",
     "load": "runtime",
     "load_ensemble": "fusion",
     "measure_drift": "fusion",
     "plan_heads": "calib",
+    "profile": "runtime",
     "save_bundle": "fusion",
     "verify": "runtime",
 }
 
 __all__ = [
     "Bundle",
+    "Cost",
     "FusedClassifier",
     "FusedOutput",
     "HeadPlan",
@@ -47,12 +52,14 @@ __all__ = [
     "Prediction",
     "Predictor",
     "__version__",
+    "estimate_cost",
     "export_onnx",
     "fuse",
     "load",
     "load_ensemble",
     "measure_drift",
     "plan_heads",
+    "profile",
     "save_bundle",
     "verify",
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -51,6 +52,7 @@ def _parser(runs: Mapping[str, Run]) -> argparse.ArgumentParser:
     _fuse_arguments(command("fuse", "prune and fuse the members into a bundle", columns))
     _export_arguments(command("export", "write the bundle's ONNX graph", columns))
     _verify_arguments(command("verify", "compare the backends with the PyTorch reference", columns))
+    _profile_arguments(command("profile", "measure latency and memory, beside the single model and a Deep Ensemble"))
     _predict_arguments(command("predict", "predict labels and uncertainties", columns))
     _bundle_argument(command("inspect", "show what is in a bundle"))
     sub = command("demo", "run everything end to end on embedded data")
@@ -69,8 +71,19 @@ def _plan_arguments(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--members", type=_positive, default=3, metavar="M", help="number of members (default 3)")
     sub.add_argument(
         "--keep",
-        default="8",
         help="heads kept per layer: 8, a share such as 0.66 (1.0: all), or a JSON list (default 8)",
+    )
+    sub.add_argument(
+        "--budget",
+        type=float,
+        metavar="RATIO",
+        help="instead of --keep: choose fork and heads for at most RATIO × the single model's operations, such as 1.25",
+    )
+    sub.add_argument(
+        "--fork-from",
+        type=_count,
+        metavar="LAYER",
+        help="every member keeps all heads below LAYER: one shared trunk (default 0; with --budget: chosen)",
     )
     sub.add_argument("--method", choices=from_choices["method"], default="taylor", help="how heads are scored")
     sub.add_argument(
@@ -127,6 +140,26 @@ def _verify_arguments(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--examples", type=_positive, default=256, help="number of inputs (default 256)")
 
 
+def _profile_arguments(sub: argparse.ArgumentParser) -> None:
+    _bundle_argument(sub)
+    sub.add_argument("--backend", action="append", metavar="NAME",
+                     help="auto, onnxruntime, openvino or torch; may be repeated (default auto)")  # fmt: skip
+    sub.add_argument("--precision", choices=("fp32", "fp16", "bf16", "int8"), help="default: the backend's choice")
+    sub.add_argument("--batch", type=_numbers, default=[1, 8], metavar="N,N", help="inputs per run (default 1,8)")
+    sub.add_argument(
+        "--sequence", type=_numbers, metavar="N,N", help="tokens per text (default 128, or what the model reads)"
+    )
+    sub.add_argument("--baseline", action="append", default=[], metavar="NAME",
+                     help="single or deep-ensemble, measured as well; may be repeated")  # fmt: skip
+    sub.add_argument("--layers", action="store_true", help="show the time of every operator (onnxruntime)")
+    sub.add_argument("--threads", type=_positive, help="threads within one run")
+    sub.add_argument("--seconds", type=_seconds, default=3.0, help="that every case runs at least (default 3)")
+    sub.add_argument(
+        "--iterations", type=_positive, default=30, metavar="N", help="that every case runs at least (default 30)"
+    )
+    sub.add_argument("--no-memory", action="store_false", dest="memory", help="leave peak memory out")
+
+
 def _predict_arguments(sub: argparse.ArgumentParser) -> None:
     _bundle_argument(sub)
     sub.add_argument("inputs", metavar="TEXT|IMAGE", nargs="*", help="texts, or paths of images")
@@ -161,3 +194,17 @@ def _count(text: str) -> int:
     if not (text.isascii() and text.isdigit()):
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of 0 or more")
     return int(text)
+
+
+def _numbers(text: str) -> list[int]:
+    return [_positive(part.strip()) for part in text.split(",")]
+
+
+def _seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 <= value < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds, 0 or more")
+    return value

@@ -64,7 +64,9 @@ def plan(options: argparse.Namespace) -> int:
         options.model,
         options.data,
         members=options.members,
-        keep=_keep(options.keep),
+        keep=None if options.keep is None else _keep(options.keep),
+        budget=options.budget,
+        fork_from=options.fork_from,
         method=options.method,
         diversity=options.diversity,
         noise=options.noise,
@@ -153,6 +155,30 @@ def verify(options: argparse.Namespace) -> int:
     return 0 if report.passed else 1
 
 
+def profile(options: argparse.Namespace) -> int:
+    """``hydrant profile``: latency, memory and operators of a bundle, beside its baselines."""
+    from .profile_text import profile_text
+    from .runtime import profile as profile_bundle
+
+    report = profile_bundle(
+        options.bundle,
+        options.backend or "auto",
+        precision=options.precision,
+        batch=options.batch,
+        sequence=options.sequence,
+        baseline=options.baseline,
+        layers=options.layers,
+        memory=options.memory,
+        threads=options.threads,
+        seconds=options.seconds,
+        iterations=options.iterations,
+        seed=options.seed,
+        progress=progress,
+    )
+    _show(options, report.to_json(), profile_text(report, options.bundle))
+    return 0
+
+
 def predict(options: argparse.Namespace) -> int:
     """``hydrant predict``: label, confidence and uncertainty of texts or images."""
     from .prediction_io import predict_file, predict_items
@@ -202,6 +228,7 @@ COMMANDS = {
     "fuse": fuse,
     "export": export,
     "verify": verify,
+    "profile": profile,
     "predict": predict,
     "inspect": inspect,
     "demo": demo,

@@ -10,6 +10,7 @@ from typing import Any
 from .bundle import ARCHITECTURE, CALIBRATION, WEIGHTS, Bundle
 from .errors import BundleError, HydrantError
 from .families import Architecture
+from .families.cost import estimate_cost
 from .families.processing import load_processor
 
 
@@ -40,6 +41,7 @@ def inspect_bundle(path: str | Path) -> dict[str, Any]:
         "separate": bundle.manifest.get("fusion", {}).get("separate", []),
         "drift": bundle.manifest.get("fusion", {}).get("drift"),
         "parameters": _parameters(bundle.path / WEIGHTS) if states.get(WEIGHTS) == "ok" else None,
+        "cost": estimate_cost(bundle).to_json(),
         "labels": bundle.labels,
         "temperature": bundle.temperature() if states.get(CALIBRATION) == "ok" else None,
         "processor": _processor(bundle, architecture),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from .export import Export
 from .plan import HeadPlan
 from .runtime import Prediction, VerifyReport
 
@@ -41,7 +42,38 @@ def plan_text(plan: HeadPlan) -> str:
         pairs = ", ".join(f"{a} and {b}" for a, b in overlap["identical"])
         remedy = "keep fewer heads" if kept == 1 else "keep fewer heads, or try another seed"
         lines.append(f"members {pairs} are identical and cannot disagree; {remedy}")
+    if "budget" in plan.provenance:
+        lines += ["", budget_text(plan.provenance["budget"])]
     return "\n".join(lines)
+
+
+def budget_text(facts: Mapping[str, Any], rows: int = 10) -> str:
+    """The plan chosen under a budget, and the best of those it was compared with.
+
+    Args:
+        facts: what planning recorded; its candidates are in order of their NLL.
+        rows: most candidates to show.
+    """
+    tokens = f" at {facts['sequence']} tokens" if facts["sequence"] else ""
+    columns = ("fork", "counts", "ratio", "nll", "accuracy", "mutual_information")
+    chosen = {name: facts[name] for name in columns}
+    shown = [row for row in facts["candidates"][:rows] if {name: row[name] for name in columns} != chosen]
+    body = []
+    for row in [facts, *shown[: rows - 1]]:
+        counts = [f"{count}" for count in row["counts"][row["fork"] :]]
+        heads = counts[0] if len(set(counts)) == 1 else " ".join(counts)
+        figures = [f"{row['ratio']:.3f}×", f"{row['nll']:.4f}", f"{row['accuracy']:.3f}"]
+        body.append([str(row["fork"]), heads, *figures, f"{row['mutual_information']:.4f}"])
+    body[0].append("chosen")
+    headers = ["fork", "heads from there on", "cost", "NLL", "accuracy", "mutual information", ""]
+    compared = f"{len(facts['candidates'])} plans within {facts['limit']:g} × the single model's operations{tokens}"
+    return "\n".join(
+        [
+            f"compared {compared}, on {facts['examples_held_out']} held-out examples, calibrated; best by NLL below:",
+            table(headers, [[*row, ""][: len(headers)] for row in body]),
+            "chosen: the most diverse plan whose NLL is within one standard error of the best",
+        ]
+    )
 
 
 def prediction_rows(
@@ -87,6 +119,23 @@ def prediction_text(rows: Sequence[Mapping[str, Any]]) -> str:
     return table(headers, body)
 
 
+def export_text(made: Export) -> str:
+    """What an export wrote: the form of the graph, what each rewrite changed, what stays float32."""
+    size = sum(file.stat().st_size for file in made.path.parent.glob(f"{made.path.name}*"))
+    lines = [
+        f"wrote {made.path} ({size / 1e6:.1f} MB): {made.precision}, {made.lowering}, {made.attention} attention",
+        *(f"  {change.rewrite}: {change.what}" for change in made.changes),
+    ]
+    if made.islands is not None:
+        count = len(made.islands.values)
+        lines.append(f"  float32 islands: {count} values beside the head, decided from {made.islands.source}")
+    if made.quantised is not None:
+        left = ", ".join(made.quantised.left) or "none"
+        lines.append(f"  INT8: {made.quantised.quantised} parts of layers, left in float32: {left}")
+        lines += [f"  {gate.name} {gate.value:.3g}, limit {gate.limit:.3g}" for gate in made.quantised.gates]
+    return "\n".join(lines)
+
+
 def verify_text(report: VerifyReport) -> str:
     """Differences of every output, every gate with its limit, and the verdict."""
     parts = []
@@ -123,6 +172,7 @@ def inspect_text(facts: Mapping[str, Any]) -> str:
         f"labels        {len(facts['labels'])}: {_short(', '.join(facts['labels']), 90)}",
         f"temperature   {_or(facts['temperature'], 'unreadable', 'g')}",
         f"processor     {facts['processor'] or 'none: takes tensors only'}",
+        f"cost          {_cost(facts['cost'])}",
     ]
     lines += [f"graph         {name}: {graph}" for name, graph in facts["graphs"].items()] or [
         "graph         none; make one with `hydrant export`"
@@ -132,6 +182,17 @@ def inspect_text(facts: Mapping[str, Any]) -> str:
         [name, _size(entry["bytes"]), entry["sha256"][:12], entry["state"]] for name, entry in facts["files"].items()
     ]
     return "\n".join(lines) + "\n\n" + table(["file", "size", "sha-256", "state"], rows)
+
+
+def _cost(cost: Mapping[str, Any]) -> str:
+    """Operations and parameters beside the single model's and the Deep Ensemble's."""
+    fused, single, deep = cost["fused"], cost["single"], cost["deep_ensemble"]
+    flops, parameters = fused["flops"] / single["flops"], fused["parameters"] / single["parameters"]
+    return (
+        f"{fused['flops'] / 1e9:.2f} GFLOPs for one input of {cost['sequence']} tokens: {flops:.2f}× the single model "
+        f"(Deep Ensemble {deep['flops'] / single['flops']:.2f}×); {parameters:.2f}× its parameters; "
+        f"members differ from layer {cost['fork']} on"
+    )
 
 
 def demo_text(facts: Mapping[str, Any]) -> str:

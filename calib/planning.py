@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ..errors import InputError, cut, listing
+from ..errors import InputError, cut
 from ..families import Architecture, architecture_of
 from ..families.checkpoint import load_model, load_processor, model_labels
 from ..families.processing import Processor, from_transformers
-from ..plan import HeadPlan, Keep
+from ..plan import HeadPlan
 from ..progress import Progress, no_progress
+from .budget import Trial, choose, find_candidates, mean_tokens, measure, split_examples
 from .data import Examples, read_examples
+from .heads import choose_heads, diversify, head_counts
 from .importance import taylor_scores
 
 METHODS = ("taylor", "random")
 DIVERSITY = ("noise", "bootstrap")
 DEFAULT_EXAMPLES = 2048
+DEFAULT_KEEP = 8
 
 
 def plan_heads(
@@ -28,7 +32,9 @@ def plan_heads(
     data: Any = None,
     *,
     members: int = 3,
-    keep: int | float | list[Any] = 8,
+    keep: int | float | list[Any] | None = None,
+    budget: float | None = None,
+    fork_from: int | None = None,
     method: str = "taylor",
     diversity: str = "noise",
     noise: float = 0.5,
@@ -44,11 +50,16 @@ def plan_heads(
 
     Args:
         model: a transformers classifier, or a path or hub name of one.
-        data: labelled calibration data (``calib.data.read_examples``); not needed for ``"random"``.
+        data: labelled calibration data (``calib.data.read_examples``); not needed for ``"random"`` without a
+            budget. For a budget, best data that the model was not tuned on.
         members: number of members M.
-        keep: heads kept per layer: a count; a share of the heads (a float, at most 1); a list with one
-            count or share per layer; or a list of M such lists (a list of one entry holds for every
-            layer).
+        keep: heads kept per layer (default 8): a count; a share of the heads (a float, at most 1); a list with
+            one count or share for each layer from ``fork_from`` on; or a list of M such lists (a list of one
+            entry holds for every layer).
+        budget: instead of ``keep``, the most operations, in those of the plain single model (1.25): where to
+            fork and how many heads to keep is chosen on held-out examples (``calib.budget``).
+        fork_from: layers below it keep every head in every member: one trunk, computed once (default 0). With
+            a budget, members part exactly there (default: where it is best).
         method: ``"taylor"`` keeps the heads of highest Taylor importance; ``"random"`` any.
         diversity: how Taylor members are made to differ: ``"noise"`` multiplies each member's
             scores by exp(noise · ε), with ε standard normal and summing to zero over the members;
@@ -64,119 +75,50 @@ def plan_heads(
         progress: display (``hydrant.progress.Progress``).
 
     Returns:
-        The plan; its ``provenance`` tells seed, data, mean scores and the members' overlap.
+        The plan; its ``provenance`` tells seed, data, mean scores, the members' overlap and, under
+        ``"budget"``, what was compared.
 
     Raises:
-        InputError: unusable data or options.
+        InputError: unusable data or options, or a budget below what any plan costs.
         UnsupportedModelError: the architecture is not supported.
     """
-    if method not in METHODS:
-        raise InputError(f"method {cut(method)} is unknown; expected one of {', '.join(METHODS)}")
-    if diversity not in DIVERSITY:
-        raise InputError(f"diversity {cut(diversity)} is unknown; expected one of {', '.join(DIVERSITY)}")
-    if members < 1:
-        raise InputError(f"members is {members}; expected at least 1")
-    if not 0 <= noise < float("inf"):
-        raise InputError(f"noise is {noise}; expected a finite number, 0 or more")
-    if seed < 0:
-        raise InputError(f"seed is {seed}; expected 0 or more")
-    if batch_size < 1:
-        raise InputError(f"batch_size is {batch_size}; expected 1 or more")
+    _check_options(method, diversity, members, noise, seed, batch_size)
+    _check_budget(budget, keep, members)
     source = model if isinstance(model, str | Path) else getattr(model, "name_or_path", "") or None
     loaded = load_model(model) if isinstance(model, str | Path) else model
     architecture = architecture_of(loaded)
-    counts = head_counts(keep, members, architecture.layers, architecture.heads)
-    provenance: dict[str, Any] = {"seed": seed, "keep": counts}
+    shape = members, architecture.layers, architecture.heads
+    fork = _check_fork(fork_from, architecture.layers)
+    counts = [] if budget else head_counts(DEFAULT_KEEP if keep is None else keep, *shape, fork)
+    provenance: dict[str, Any] = {"seed": seed, **({"fork_from": fork} if fork else {})}
     if method == "random":
-        scores = np.random.default_rng(seed).random((members, architecture.layers, architecture.heads))
-    else:
+        scores = np.random.default_rng(seed).random(shape)
+    if method == "taylor" or budget:
         if data is None:
-            raise InputError("method 'taylor' needs labelled calibration data; give it with data=… (--data)")
-        calibration = read_examples(
-            data,
-            model_labels(loaded.config),
-            limit=examples,
-            seed=seed,
-            text_column=text_column,
-            label_column=label_column,
+            needs = "a budget" if budget else f"method {method!r}"
+            raise InputError(f"{needs} needs labelled calibration data; give it with data=… (--data)")
+        names = model_labels(loaded.config)
+        drawn = read_examples(
+            data, names, limit=examples, seed=seed, text_column=text_column, label_column=label_column
         )
         ready = resolve_processor(processor, source, architecture)
-        per_example = taylor_scores(loaded, calibration, ready, batch_size=batch_size, progress=progress)
+        scoring, held_out = split_examples(drawn, seed) if budget else (drawn, drawn)
+    if method == "taylor":
+        per_example = taylor_scores(loaded, scoring, ready, batch_size=batch_size, progress=progress)
         scores = diversify(per_example, members, diversity, noise, seed)
-        provenance |= _taylor_provenance(calibration, per_example, diversity, noise)
-    chosen = tuple(choose_heads(scores[member], counts[member]) for member in range(members))
+        provenance |= _taylor_provenance(scoring, per_example, diversity, noise)
+    if budget:
+        forks = range(architecture.layers) if fork_from is None else [fork]
+        tokens = mean_tokens(drawn.inputs, ready, architecture)
+        candidates = find_candidates(architecture, scores, budget, forks=forks, sequence=tokens)
+        trials = measure(loaded, candidates, held_out, ready, batch_size=batch_size, progress=progress)
+        best = choose(trials)
+        chosen = best.candidate.members
+        provenance["budget"] = _budget_provenance(budget, tokens, len(drawn), trials, best)
+    else:
+        chosen = tuple(map(choose_heads, scores, counts))
     plan = HeadPlan(architecture.family, architecture.layers, architecture.heads, chosen, method)
-    return replace(plan, provenance={**provenance, "overlap": plan.overlap()})
-
-
-def diversify(per_example: np.ndarray, members: int, diversity: str, noise: float, seed: int) -> np.ndarray:
-    """One score table per member from per-example importances.
-
-    Args:
-        per_example: [N, L, H].
-
-    Returns:
-        [M, L, H]. A single member gets the plain mean: there is nothing to differ from.
-    """
-    mean = per_example.mean(axis=0, dtype=np.float64)
-    if members == 1:
-        return mean[None]
-    generators = [np.random.default_rng([seed, member]) for member in range(members)]
-    if diversity == "noise":
-        deviates = np.stack([rng.standard_normal(mean.shape) for rng in generators])
-        # Centred over the members and rescaled to variance 1: what one member underrates, another overrates,
-        # so a head that matters is seldom lost by all of them.
-        deviates = (deviates - deviates.mean(axis=0)) * np.sqrt(members / (members - 1))
-        return mean * np.exp(noise * deviates)
-    count = len(per_example)
-    return np.stack([per_example[rng.integers(0, count, size=count)].mean(axis=0) for rng in generators])
-
-
-def choose_heads(scores: np.ndarray, counts: list[int]) -> Keep:
-    """The ``counts[layer]`` heads of highest score in every layer; on a tie, the lower index.
-
-    Args:
-        scores: [L, H].
-        counts: [L].
-    """
-    best = np.argsort(-scores, axis=1, kind="stable")
-    return tuple(tuple(sorted(int(head) for head in row[:count])) for row, count in zip(best, counts, strict=True))
-
-
-def head_counts(keep: Any, members: int, layers: int, heads: int) -> list[list[int]]:
-    """``keep`` as one count for each member and layer, [members][layers].
-
-    Raises:
-        InputError: a count outside 1…heads, a share outside 0…1, or lists of the wrong length.
-    """
-    if isinstance(keep, list | tuple) and any(isinstance(row, list | tuple) for row in keep):
-        if len(keep) != members or not all(isinstance(row, list | tuple) for row in keep):
-            raise InputError(f"keep has {len(keep)} entries; expected one list for each of the {members} members")
-        return [_layer_counts(row, layers, heads) for row in keep]
-    return [_layer_counts(keep, layers, heads)] * members
-
-
-def _layer_counts(keep: Any, layers: int, heads: int) -> list[int]:
-    values = list(keep) if isinstance(keep, list | tuple) else [keep]
-    if len(values) == 1:
-        values *= layers
-    if len(values) != layers:
-        raise InputError(
-            f"keep has {len(values)} entries {listing(values)}; expected one, or one for each of {layers} layers"
-        )
-    return [_count(value, heads) for value in values]
-
-
-def _count(value: Any, heads: int) -> int:
-    if isinstance(value, np.generic):
-        value = value.item()
-    if isinstance(value, bool) or not isinstance(value, int | float) or not np.isfinite(value):
-        raise InputError(f"keep is {cut(value)}; expected a number of heads, or a share of them such as 0.66")
-    if isinstance(value, float) and 0 < value <= 1:
-        return max(1, round(value * heads))
-    if value != int(value) or not 1 <= value <= heads:
-        raise InputError(f"keep is {value}; expected 1 to {heads} heads per layer, or a share between 0 and 1")
-    return int(value)
+    return replace(plan, provenance={**provenance, "keep": plan.head_counts(), "overlap": plan.overlap()})
 
 
 def resolve_processor(processor: Any, source: str | Path | None, architecture: Architecture) -> Processor:
@@ -194,6 +136,63 @@ def resolve_processor(processor: Any, source: str | Path | None, architecture: A
     if hasattr(processor, "encode") and hasattr(processor, "collate") and hasattr(processor, "describe"):
         return processor
     return from_transformers(processor, architecture)
+
+
+def _check_options(method: str, diversity: str, members: int, noise: float, seed: int, batch_size: int) -> None:
+    if method not in METHODS:
+        raise InputError(f"method {cut(method)} is unknown; expected one of {', '.join(METHODS)}")
+    if diversity not in DIVERSITY:
+        raise InputError(f"diversity {cut(diversity)} is unknown; expected one of {', '.join(DIVERSITY)}")
+    if members < 1:
+        raise InputError(f"members is {members}; expected at least 1")
+    if not 0 <= noise < float("inf"):
+        raise InputError(f"noise is {noise}; expected a finite number, 0 or more")
+    if seed < 0:
+        raise InputError(f"seed is {seed}; expected 0 or more")
+    if batch_size < 1:
+        raise InputError(f"batch_size is {batch_size}; expected 1 or more")
+
+
+def _check_budget(budget: float | None, keep: Any, members: int) -> None:
+    if budget is None:
+        return
+    if not (isinstance(budget, int | float) and 0 < budget < float("inf")) or isinstance(budget, bool):
+        raise InputError(
+            f"budget is {cut(budget)}; expected a positive number: the cost in operations of the single model, as 1.25"
+        )
+    if keep is not None:
+        raise InputError(
+            f"keep {cut(keep)} and budget {budget:g} are both given; expected one of them, since a budget chooses "
+            "how many heads to keep; leave one out"
+        )
+    if members < 2:
+        raise InputError(
+            f"budget {budget:g} is given for {members} member; expected 2 or more, since plans are compared by what "
+            "their members disagree on; give more members, or keep instead of a budget"
+        )
+
+
+def _check_fork(fork_from: int | None, layers: int) -> int:
+    """The layer to fork from, 0 when none is given."""
+    if fork_from is None:
+        return 0
+    if isinstance(fork_from, bool) or not isinstance(fork_from, int) or not 0 <= fork_from < layers:
+        raise InputError(f"fork_from is {cut(fork_from)}; expected a layer of the model, 0 to {layers - 1}")
+    return fork_from
+
+
+def _budget_provenance(
+    budget: float, tokens: int | None, drawn: int, trials: Sequence[Trial], best: Trial
+) -> dict[str, Any]:
+    """What was compared under the budget; candidates in order of their NLL."""
+    return {
+        "limit": budget,
+        **best.to_json(),
+        "sequence": tokens,
+        "examples_drawn": drawn,
+        "examples_held_out": len(best.losses),
+        "candidates": [trial.to_json() for trial in sorted(trials, key=lambda trial: trial.nll)],
+    }
 
 
 def _taylor_provenance(calibration: Examples, per_example: np.ndarray, diversity: str, noise: float) -> dict[str, Any]:

@@ -53,7 +53,9 @@ def products(model: onnx.ModelProto, layers: int) -> list[onnx.NodeProto]:
 
 
 def part_of(product: str) -> str:
-    """The part of a layer that a product belongs to: its query, key and value, its output projection, …
+    """The part of a layer that a product belongs to.
+
+    One of ``attention.input`` (query, key and value), ``attention.output``, ``mlp.up``, ``mlp.down``.
 
     >>> part_of("layers.3.attention.key.1")
     'layers.3.attention.input'
@@ -135,9 +137,7 @@ def quantise(
     return changed
 
 
-def smoothing(
-    nodes: Sequence[onnx.NodeProto], weights: Mapping[str, np.ndarray], seen: Seen
-) -> dict[str, np.ndarray]:
+def smoothing(nodes: Sequence[onnx.NodeProto], weights: Mapping[str, np.ndarray], seen: Seen) -> dict[str, np.ndarray]:
     """Input value → factor [in] by which it is divided: max|x|^α ÷ max|W|^(1−α), geometric mean 1."""
     readers: dict[str, list[np.ndarray]] = {}
     for node in nodes:

@@ -92,7 +92,8 @@ def search(
             return Quantised(quantised, len(parts) - len(left), sorted(left), judged, source)
     failed = "; ".join(f"{gate.name} is {gate.value:.3g}, limit {gate.limit:.3g}" for gate in judged if not gate.passed)
     raise GateError(
-        f"INT8 does not hold for this model, even with half of its layers' parts in float32: {failed}; export FP32 or BF16"
+        f"INT8 does not hold for this model, even with half of its layers' parts in float32: {failed}; "
+        "export FP32 or BF16"
     )
 
 
@@ -103,7 +104,9 @@ def _rows(batch: Batch) -> list[Batch]:
     if "attention_mask" not in batch:
         return list(singles)
     real = [single["attention_mask"][0].astype(bool) for single in singles]
-    return [{name: array[:, kept] for name, array in single.items()} for single, kept in zip(singles, real, strict=True)]
+    return [
+        {name: array[:, kept] for name, array in single.items()} for single, kept in zip(singles, real, strict=True)
+    ]
 
 
 def _most_sensitive(

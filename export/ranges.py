@@ -63,7 +63,7 @@ def choose_islands(blocks: Blocks, precision: str, batches: Sequence[Mapping[str
         )
     largest = measure(blocks, batches)
     overflow = LARGEST["fp16"] / HEADROOM
-    reasons = {}
+    reasons: dict[str, str] = {}
     for name, value in largest.items():
         if name in sums and value > RESIDUAL_LIMIT:
             reasons[name] = f"residual sum reaches {value:.3g}, above {RESIDUAL_LIMIT:g}"
@@ -71,7 +71,8 @@ def choose_islands(blocks: Blocks, precision: str, batches: Sequence[Mapping[str
             reasons[name] = f"reaches {value:.3g}; FP16 ends at {LARGEST['fp16']:g}"
         elif value > overflow and name not in sums:
             raise InputError(
-                f"{name} reaches {value:.3g} on {source}, too near the end of FP16 at {LARGEST['fp16']:g}; export in BF16 or FP32"
+                f"{name} reaches {value:.3g} on {source}, too near the end of FP16 at {LARGEST['fp16']:g}; "
+                "export in BF16 or FP32"
             )
     return Islands(frozenset(reasons), reasons, source, largest)
 

@@ -105,12 +105,11 @@ def _stacked(context: Context, name: str, part: Attention, x: Stream) -> tuple[s
 
 def _projected(context: Context, name: str, projection: Linear, x: Stream, heads: int) -> str:
     """[S, B, T, d] → [S·B, h, T, d_h]."""
-    graph = context.graph
     out = linear(context, name, projection, x)
-    return _by_head(context, name, out.name, heads, x.tokens, graph)
+    return _by_head(context, name, out.name, heads, x.tokens)
 
 
-def _by_head(context: Context, name: str, x: str, heads: int, tokens: int | str, graph: object = None) -> str:
+def _by_head(context: Context, name: str, x: str, heads: int, tokens: int | str) -> str:
     """[S, B, T, h·d_h] → [S·B, h, T, d_h]."""
     shape = context.shape(-1, tokens, heads, context.architecture.head_width)
     split = context.graph.node("Reshape", [x, shape], f"{name}.heads")

@@ -201,7 +201,7 @@ def _linear(groups: int, streams: int, rows: int, inner: int, columns: int) -> I
 
 def _attention(model: _Model, layer: int, streams: int, batch: int, tokens: int, pooled: bool) -> Iterable[_Product]:
     """Query, key, value, scores, mixture and output projection of one layer."""
-    arch, d, width = model.architecture, model.architecture.width, model.architecture.head_width
+    d, width = model.architecture.width, model.architecture.head_width
     counts = [len(keep[layer]) for keep in model.plan.members]
     queries = 1 if pooled else tokens
     if model.shared_heads(layer):
@@ -276,9 +276,8 @@ def _subject(model: Any, plan: HeadPlan | None) -> tuple[Architecture, HeadPlan,
         fusion: Mapping[str, Any] = model.manifest.get("fusion", {})
         separate: Sequence[str] = fusion.get("separate", [])
         own = plan or model.plan()
-        return (
-            Architecture.from_json(model.read_json(ARCHITECTURE)), own, fusion.get("checkpoints", 1), frozenset(separate)
-        )  # fmt: skip
+        architecture = Architecture.from_json(model.read_json(ARCHITECTURE))
+        return architecture, own, fusion.get("checkpoints", 1), frozenset(separate)
     if plan is None:
         raise InputError("a model has no plan of its own; give one, as made by plan_heads")
     if isinstance(model, Architecture):

@@ -1,4 +1,4 @@
-"""Running a bundle: predict with it, and verify a backend against the PyTorch reference.
+"""Running a bundle: predict with it, verify a backend against the PyTorch reference, and profile it.
 
 Importing this package imports neither torch nor any backend's library.
 """
@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from .prediction import Prediction
 from .predictor import Predictor, load
+from .profile_report import ProfileReport
+from .profiling import profile
 from .verification import VerifyReport, verify
 
-__all__ = ["Prediction", "Predictor", "VerifyReport", "load", "verify"]
+__all__ = ["Prediction", "Predictor", "ProfileReport", "VerifyReport", "load", "profile", "verify"]

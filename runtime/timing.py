@@ -165,7 +165,7 @@ def instabilities(cases: Mapping[str, Latency]) -> list[str]:
         if over:
             worst = max(over, key=lambda name: over[name])
             found.append(
-                f"{what} by more than {limit:.1%} in {len(over)} of {len(cases)} cases, "
+                f"{what} by more than {limit * 100:g}% in {len(over)} of {len(cases)} cases, "
                 f"most in {worst}: {over[worst]:.1%}; {remedy}"
             )
     return found

@@ -167,7 +167,10 @@ def test_mistakes_in_usage(made: Path, bert_checkpoint: Path, text_csv: Path, tm
         (("fuse", bert_checkpoint, "-o", bert_checkpoint, "--force"), "exists and is not a bundle"),
         (("export", tmp_path), "holds no hydrant.json; expected a bundle made by `hydrant fuse`"),
         (("export", tmp_path / "absent"), "is not a folder; expected a bundle"),
-        (("verify", out, "--backend", "abacus"), "backend 'abacus' is unknown; expected auto, onnxruntime, openvino, torch"),
+        (
+            ("verify", out, "--backend", "abacus"),
+            "backend 'abacus' is unknown; expected auto, onnxruntime, openvino, torch",
+        ),
         (("verify", out, "--seed", "-1"), "'-1' is not a whole number of 0 or more"),
         (("plan", bert_checkpoint, "--keep", "9" * 5000, "-o", plan), "--keep is '999"),
         (("predict", out, "hello", "--output", tmp_path / "no" / "x.jsonl"), "no does not exist; create it"),

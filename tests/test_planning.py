@@ -9,8 +9,8 @@ import pytest
 import torch
 from hydrant import HeadPlan, plan_heads
 from hydrant.calib.data import Examples
+from hydrant.calib.heads import choose_heads, diversify, head_counts
 from hydrant.calib.importance import gated_heads, taylor_scores
-from hydrant.calib.planning import choose_heads, diversify, head_counts
 from hydrant.errors import HydrantError, InputError, UnsupportedModelError
 from oracle import OUTPUT_PROJECTIONS
 from support import CLASSES, FAMILIES, HEADS, LAYERS, TEXT_FAMILIES, make_inputs, make_model, make_tokenizer

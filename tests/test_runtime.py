@@ -197,7 +197,9 @@ def test_unusable_image_inputs(image_bundle: Path, tmp_path: Path) -> None:
 def test_options_out_of_range_and_a_closed_predictor(text_bundle: Path) -> None:
     with pytest.raises(HydrantError, match="threads is 0; expected 1 or more"):
         load(text_bundle, threads=0)
-    with pytest.raises(HydrantError, match="backend 'tensorflow' is unknown; expected auto, onnxruntime, openvino, torch"):
+    with pytest.raises(
+        HydrantError, match="backend 'tensorflow' is unknown; expected auto, onnxruntime, openvino, torch"
+    ):
         load(text_bundle, "tensorflow")
     predictor = load(text_bundle, threads=1)
     with pytest.raises(HydrantError, match="batch_size is 0"):

@@ -1,0 +1,93 @@
+"""The cost model against counting the exported graph's own nodes."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import onnx
+import pytest
+import torch_onnx
+from hydrant import HydrantError, estimate_cost, export_onnx, fuse, save_bundle
+from hydrant.export.baselines import PLAIN, random_model
+from hydrant.families import architecture_of
+from hydrant.plan import HeadPlan
+from support import FAMILIES, HEADS, LAYERS, TEXT_FAMILIES, make_inputs, make_model, random_plan
+from test_rewrites import forked
+
+
+def counted(model: onnx.ModelProto, inputs: dict[str, object]) -> tuple[int, int, int]:
+    """FLOPs, parameters and bytes of a graph, from the shapes of the values of one run."""
+    values = torch_onnx.all_values(model, {name: tensor.numpy() for name, tensor in inputs.items()})  # type: ignore[attr-defined]
+    flops = numbers = 0
+    for node in model.graph.node:
+        if node.op_type == "MatMul":
+            a, b, out = (list(values[name].shape) for name in (*node.input, *node.output))
+            flops += 2 * math.prod(out) * a[-1]
+            numbers += math.prod(a) + math.prod(b) + math.prod(out)
+        if node.op_type == "Conv":
+            weight, out = list(values[node.input[1]].shape), list(values[node.output[0]].shape)
+            flops += 2 * math.prod(out) * math.prod(weight[1:])
+            read = out[0] * math.prod(out[2:]) * math.prod(weight[1:])  # every patch once
+            numbers += read + math.prod(weight) + math.prod(out)
+    stored = [tensor for tensor in model.graph.initializer if not tensor.name.startswith("const.")]
+    return flops, sum(math.prod(tensor.dims) for tensor in stored), 4 * numbers
+
+
+@pytest.mark.parametrize("fork", [0, 1, LAYERS])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_figures_are_those_of_the_graph(family: str, fork: int, tmp_path: Path) -> None:
+    model, plan, inputs = make_model(family), forked(family, fork), make_inputs(family, batch=3)
+    save_bundle(fuse(model, plan), tmp_path / "bundle")
+    sequence = inputs["input_ids"].shape[1] if "input_ids" in inputs else None
+    cost = estimate_cost(tmp_path / "bundle", batch=3, sequence=sequence)
+    fused = onnx.load(export_onnx(tmp_path / "bundle"))
+    assert counted(fused, inputs) == (cost.fused.flops, cost.fused.parameters, cost.fused.bytes)
+    architecture = architecture_of(model)
+    for found, without in ((cost.single, PLAIN), (cost.single_rewritten, frozenset())):
+        graph = random_model(architecture, without=without)
+        assert counted(graph, inputs) == (found.flops, found.parameters, found.bytes)
+    assert cost.deep_ensemble.flops == 3 * cost.single.flops
+    assert cost.fork == (fork if fork < LAYERS else LAYERS)
+    assert estimate_cost(model, plan, batch=3, sequence=sequence) == cost
+
+
+@pytest.mark.parametrize("separate", ["mlp", "norms", "embeddings", "classifier", "all", ()])
+@pytest.mark.parametrize("family", ["bert", "vit"])
+def test_several_checkpoints_and_separate_parts(family: str, separate: str, tmp_path: Path) -> None:
+    models, inputs = [make_model(family, seed=seed) for seed in (1, 2, 3)], make_inputs(family, batch=2)
+    save_bundle(fuse(models, random_plan(family, 3), keep_separate=separate), tmp_path / "bundle")
+    sequence = inputs["input_ids"].shape[1] if "input_ids" in inputs else None
+    cost = estimate_cost(tmp_path / "bundle", batch=2, sequence=sequence)
+    assert counted(onnx.load(export_onnx(tmp_path / "bundle")), inputs)[0] == cost.fused.flops
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_cost_falls_with_a_later_fork_and_fewer_heads(family: str) -> None:
+    model = architecture_of(make_model(family))
+    ratios = [estimate_cost(model, forked(family, fork)).ratio for fork in range(LAYERS + 1)]
+    assert ratios == sorted(ratios, reverse=True)
+    whole = estimate_cost(model, HeadPlan.all_heads(family, LAYERS, HEADS, 3))
+    assert whole.fused.flops == whole.single_rewritten.flops, "equal members run once"
+    few = HeadPlan(family, LAYERS, HEADS, tuple(((m,),) * LAYERS for m in range(3)), "random")
+    more = HeadPlan(family, LAYERS, HEADS, tuple(((m, 3),) * LAYERS for m in range(3)), "random")
+    assert estimate_cost(model, few).fused.flops < estimate_cost(model, more).fused.flops
+
+
+def test_unusable_arguments() -> None:
+    model, plan = make_model("bert"), random_plan("bert", 2)
+    with pytest.raises(HydrantError, match="batch is 0; expected 1 or more"):
+        estimate_cost(model, plan, batch=0)
+    with pytest.raises(HydrantError, match=r"sequence is 9999; expected 1 to \d+ tokens"):
+        estimate_cost(model, plan, sequence=9999)
+    with pytest.raises(HydrantError, match="a model has no plan of its own"):
+        estimate_cost(model)
+    with pytest.raises(HydrantError, match="precision 'fp8' is unknown"):
+        estimate_cost(model, plan, precision="fp8")
+    with pytest.raises(HydrantError, match="plan was made for a 'vit' model"):
+        estimate_cost(model, random_plan("vit", 2))
+
+
+def test_half_precision_moves_half_the_bytes() -> None:
+    model, plan = make_model(TEXT_FAMILIES[0]), random_plan(TEXT_FAMILIES[0], 2)
+    assert 2 * estimate_cost(model, plan, precision="fp16").fused.bytes == estimate_cost(model, plan).fused.bytes

@@ -1,0 +1,255 @@
+"""FP16, BF16 and INT8 graphs: types, float32 islands, agreement with the oracle, independence of batch mates."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import oracle
+import pytest
+import torch
+import torch_onnx
+from hydrant import HydrantError, export_onnx, fuse, load, save_bundle, verify
+from hydrant.export import export
+from onnx import TensorProto
+from support import FAMILIES, LAYERS, make_inputs, make_model, random_plan, run_cli
+
+HALF = {"fp16": TensorProto.FLOAT16, "bf16": TensorProto.BFLOAT16}
+TOLERANCE = {"fp16": 3e-3, "bf16": 3e-2}
+SCORES = ("predictive_entropy", "expected_entropy", "mutual_information")
+
+
+@pytest.fixture
+def text(tmp_path: Path) -> Path:
+    save_bundle(fuse(make_model("bert"), random_plan("bert", 3)), tmp_path / "bundle")
+    return tmp_path / "bundle"
+
+
+def feeds(family: str, **options: Any) -> dict[str, np.ndarray]:
+    return {name: tensor.numpy() for name, tensor in make_inputs(family, **options).items()}
+
+
+def run(path: Path, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    return dict(zip([output.name for output in session.get_outputs()], session.run(None, inputs), strict=True))
+
+
+@pytest.mark.parametrize("lowering", ["grouped", "unrolled"])
+@pytest.mark.parametrize("precision", ["fp16", "bf16"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_half_precision_graphs_match_the_oracle(family: str, precision: str, lowering: str, tmp_path: Path) -> None:
+    model, plan = make_model(family), random_plan(family, 3)
+    save_bundle(fuse(model, plan), tmp_path / "bundle")
+    path = export_onnx(tmp_path / "bundle", precision, lowering=lowering)
+    graph = onnx.load(path)
+    got = torch_onnx.run(graph, feeds(family))  # strictly typed
+    expected = oracle.ensemble([model], plan, make_inputs(family))
+    for name in ("probabilities", *SCORES):
+        assert got[name].dtype == np.float32
+        np.testing.assert_allclose(got[name], expected[name], atol=TOLERANCE[precision], err_msg=name)
+    if precision == "fp16":
+        ort = run(path, feeds(family))
+        np.testing.assert_allclose(ort["probabilities"], expected["probabilities"], atol=TOLERANCE[precision])
+
+
+@pytest.mark.parametrize("family", ["bert", "vit"])
+def test_bf16_is_at_least_as_good_as_pytorch_in_bfloat16(family: str, tmp_path: Path) -> None:
+    """The yardstick is the original model cast to bfloat16 by PyTorch; both against the float32 oracle."""
+    plan, inputs = random_plan(family, 3), make_inputs(family, batch=16)
+    expected = oracle.ensemble([make_model(family)], plan, inputs)["probabilities"]
+    cast = {name: t.bfloat16() if t.is_floating_point() else t for name, t in inputs.items()}
+    plain = oracle.ensemble([make_model(family).bfloat16()], plan, cast)["probabilities"]
+    save_bundle(fuse(make_model(family), plan), tmp_path / "bundle")
+    graph = onnx.load(export_onnx(tmp_path / "bundle", "bf16"))
+    got = torch_onnx.run(graph, {name: tensor.numpy() for name, tensor in inputs.items()})["probabilities"]
+    ours, theirs = np.abs(got - expected).mean(), np.abs(plain - expected).mean()
+    assert 0 < ours <= 1.2 * theirs
+
+
+@pytest.mark.parametrize("precision", ["fp16", "bf16"])
+def test_types_of_a_half_precision_graph(precision: str, text: Path) -> None:
+    made = export(text, precision)
+    model = onnx.load(made.path)
+    onnx.checker.check_model(model, full_check=True)
+    kinds = {tensor.name: tensor.data_type for tensor in model.graph.initializer}
+    assert {kinds[name] for name in kinds if ".mlp." in name or ".attention." in name} == {HALF[precision]}
+    assert kinds["classifier.weight"] == kinds["pooler.weight"] == TensorProto.FLOAT, "the head stays float32"
+    assert {output.type.tensor_type.elem_type for output in model.graph.output} == {TensorProto.FLOAT}
+    assert {value.type.tensor_type.elem_type for value in model.graph.input} == {TensorProto.INT64}
+    assert {node.domain for node in model.graph.node} == {""}
+    assert model.opset_import[0].version == {"fp16": 20, "bf16": 22}[precision]
+    assert made.lowering == "grouped"
+
+
+def test_large_activations_become_islands_in_fp16(tmp_path: Path) -> None:
+    """A residual stream of thousands would lose what is small beside it; decided from what was measured."""
+    model, plan = make_model("vit"), random_plan("vit", 3)
+    with torch.no_grad():
+        model.vit.layers[0].mlp.fc2.bias[0] += 3000.0
+    save_bundle(fuse(model, plan), tmp_path / "bundle")
+    made = export(tmp_path / "bundle", "fp16")
+    assert made.islands is not None
+    assert "layers.0" in made.islands.values
+    assert "above 512" in made.islands.reasons["layers.0"]
+    assert "synthetic" in made.islands.source
+    got = torch_onnx.run(onnx.load(made.path), feeds("vit"))
+    expected = oracle.ensemble([model], plan, make_inputs("vit"))
+    np.testing.assert_allclose(got["probabilities"], expected["probabilities"], atol=3e-3)
+    calm = tmp_path / "calm"
+    save_bundle(fuse(make_model("vit"), plan), calm)
+    assert export(calm, "fp16").islands.values == frozenset()  # type: ignore[union-attr]
+
+
+def test_what_fp16_cannot_hold_is_refused(tmp_path: Path) -> None:
+    model = make_model("bert")
+    with torch.no_grad():
+        model.bert.encoder.layer[0].intermediate.dense.bias[0] = 40000.0
+    save_bundle(fuse(model, random_plan("bert", 2)), tmp_path / "bundle")
+    with pytest.raises(HydrantError, match=r"layers\.0\.mlp\.up reaches 4e\+04 .* export in BF16 or FP32"):
+        export_onnx(tmp_path / "bundle", "fp16")
+    assert not (tmp_path / "bundle" / "model.fp16.onnx").exists()
+
+
+def test_onnx_attention_operator(text: Path) -> None:
+    model = onnx.load(export_onnx(text, attention="onnx"))
+    operators = [node.op_type for node in model.graph.node]
+    assert model.opset_import[0].version == 23
+    assert "Attention" in operators
+    assert "Softmax" in operators, "the last layer's one query is written out: no engine takes it as Attention"
+    expected = run(export_onnx(text), feeds("bert"))
+    for name, array in run(export_onnx(text, attention="onnx"), feeds("bert")).items():
+        np.testing.assert_allclose(array, expected[name], atol=2e-5)
+
+
+@pytest.fixture
+def calibrated(text: Path, tmp_path: Path) -> tuple[Path, Path]:
+    """A text bundle with a tokenizer, and data for it."""
+    from support import make_tokenizer
+
+    tokenizer = make_tokenizer(tmp_path / "source")
+    save_bundle(fuse(make_model("bert"), random_plan("bert", 3)), tmp_path / "int8", tokenizer)
+    words = [word for word in tokenizer.get_vocab() if word.isalpha()]
+    rng = np.random.default_rng(0)
+    lines = [" ".join(rng.choice(words, rng.integers(2, 9))) for _ in range(64)]
+    (tmp_path / "texts.csv").write_text("text,label\n" + "".join(f"{line},0\n" for line in lines))
+    return tmp_path / "int8", tmp_path / "texts.csv"
+
+
+def test_int8_graph(calibrated: tuple[Path, Path]) -> None:
+    bundle, data = calibrated
+    export_onnx(bundle)
+    made = export(bundle, "int8", data=data, examples=32)
+    model = onnx.load(made.path)
+    onnx.checker.check_model(model, full_check=True)
+    kinds = {tensor.name: tensor.data_type for tensor in model.graph.initializer}
+    rounded = [name for name, kind in kinds.items() if kind == TensorProto.INT8]
+    assert rounded
+    inner = tuple(f"layers.{layer}." for layer in range(LAYERS - 1))
+    assert all(name.startswith(inner) for name in rounded), "the last layer's one token and the head stay float32"
+    assert made.quantised is not None
+    assert all(gate.passed for gate in made.quantised.gates)
+    first = made.path.read_bytes()
+    assert export_onnx(bundle, "int8", data=data, examples=32).read_bytes() == first
+    fp32, int8 = (run(bundle / f"model.{p}.onnx", feeds("bert", batch=8)) for p in ("fp32", "int8"))
+    error = np.abs(fp32["probabilities"] - int8["probabilities"]).max()
+    assert 0 < error < 0.1
+    with load(bundle, "onnxruntime", precision="int8") as predictor:
+        assert predictor.precision == "int8"
+
+
+def test_int8_is_offered_only_where_its_gates_hold(
+    calibrated: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from dataclasses import replace
+
+    from hydrant.calib import gates
+
+    bundle, data = calibrated
+    strict = {**gates.TOLERANCES, "int8": replace(gates.TOLERANCES["int8"], probability=1e-12)}
+    monkeypatch.setattr("hydrant.export.int8_search.TOLERANCES", strict)
+    with pytest.raises(
+        HydrantError, match=r"INT8 does not hold for this model.*max \|Δ probability\| is .*limit 1e-12"
+    ):
+        export_onnx(bundle, "int8", data=data, examples=16)
+    assert not (bundle / "model.int8.onnx").exists()
+    with pytest.raises(HydrantError, match="INT8 is calibrated and checked on real inputs"):
+        export_onnx(bundle, "int8")
+    with pytest.raises(HydrantError, match="INT8 quantises 2-D products"):
+        export_onnx(bundle, "int8", data=data, lowering="grouped")
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16", "bf16", "int8"])
+def test_no_precision_depends_on_batch_mates(precision: str, calibrated: tuple[Path, Path]) -> None:
+    bundle, data = calibrated
+    path = export_onnx(bundle, precision, data=data if precision == "int8" else None, examples=32)
+    inputs = feeds("bert", batch=6)
+    execute = run if precision != "bf16" else lambda path, feed: torch_onnx.run(onnx.load(path), feed)
+    together = execute(path, inputs)
+    for row in range(6):
+        alone = execute(path, {name: array[row : row + 1] for name, array in inputs.items()})
+        for name in ("probabilities", *SCORES):
+            np.testing.assert_allclose(alone[name][0], together[name][row], atol=2e-6 if precision != "bf16" else 2e-3)
+
+
+def test_command_line(calibrated: tuple[Path, Path]) -> None:
+    bundle, data = calibrated
+    assert run_cli("export", bundle).returncode == 0
+    done = run_cli("export", bundle, "--precision", "int8", "--data", data, "--examples", 32, "-v")
+    assert done.returncode == 0, done.stderr
+    assert "INT8: " in done.stdout
+    assert "unrolled: INT8 runs on CPUs" in done.stderr
+    done = run_cli("export", bundle, "--precision", "int8")
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    done = run_cli("export", bundle, "--without", "nothing")
+    assert done.returncode == 2
+    assert "rewrite 'nothing' is unknown" in done.stderr
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_openvino(precision: str, text: Path) -> None:
+    openvino = pytest.importorskip("openvino", reason="openvino is not installed")
+    capabilities = openvino.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
+    export_onnx(text)
+    if precision == "bf16" and "BF16" not in capabilities:
+        with pytest.raises(HydrantError, match="this CPU has no BF16 instructions"):
+            load(text, "openvino", precision="bf16")
+        return
+    inputs = feeds("bert", batch=5)
+    with load(text, "onnxruntime") as reference, load(text, "openvino", precision=precision) as predictor:
+        assert (predictor.backend, predictor.precision) == ("openvino", precision)
+        tolerance = 1e-5 if precision == "fp32" else 3e-2
+        expected, got = reference.predict(inputs), predictor.predict(inputs)
+    np.testing.assert_allclose(got.probabilities, expected.probabilities, atol=tolerance)
+    np.testing.assert_allclose(got.mutual_information, expected.mutual_information, atol=tolerance)
+
+
+def test_verify_reaches_every_backend(text: Path) -> None:
+    export_onnx(text)
+    report = verify(text, examples=20)
+    assert report.passed
+    assert "onnxruntime" in {entry.backend for entry in report.backends}
+    with pytest.raises(
+        HydrantError, match=r"has no model.fp16.onnx; make it with `hydrant export .* --precision fp16`"
+    ):
+        load(text, "onnxruntime", precision="fp16")
+    with pytest.raises(HydrantError, match="does not run precision 'bf16'"):
+        load(text, "onnxruntime", precision="bf16")
+
+
+def test_a_batch_in_parts_gives_what_the_whole_gives(text: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from hydrant.runtime import microbatch
+
+    export_onnx(text)
+    inputs = feeds("bert", batch=7)
+    with load(text, "onnxruntime") as predictor:
+        whole = predictor.predict(inputs)
+        monkeypatch.setattr(microbatch, "ROWS", 50)
+        parts = predictor.predict(inputs)
+    np.testing.assert_allclose(parts.probabilities, whole.probabilities, atol=1e-6)
+    streams = microbatch.Microbatch(tokens=197, streams=3.0)
+    monkeypatch.setattr(microbatch, "ROWS", 800)
+    assert streams.chunk({"pixel_values": np.zeros((8, 3, 2, 2))}) == 1
+    assert microbatch.Microbatch(None, 1.0).chunk({"input_ids": np.zeros((8, 16))}) == 50

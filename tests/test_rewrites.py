@@ -1,0 +1,148 @@
+"""Exact rewrites: each alone and all together leave the results as they are, and do what they say."""
+
+from __future__ import annotations
+
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import oracle
+import pytest
+from hydrant import HeadPlan, HydrantError, export_onnx, fuse, save_bundle
+from hydrant.export import export
+from hydrant.export.rewrites import REWRITES
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from support import FAMILIES, HEADS, LAYERS, make_inputs, make_model, random_plan
+
+FIELDS = ("probabilities", "predictive_entropy", "expected_entropy", "mutual_information", "disagreement")
+ALL = tuple(range(HEADS))
+LOWERINGS = ("unrolled", "grouped")
+
+
+def run(path: Path, inputs: dict[str, Any]) -> dict[str, np.ndarray]:
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    feed = {name: tensor.numpy() for name, tensor in inputs.items()}
+    return dict(zip([output.name for output in session.get_outputs()], session.run(None, feed), strict=True))
+
+
+def assert_same(a: dict[str, np.ndarray], b: dict[str, Any], atol: float = 2e-5) -> None:
+    for name in FIELDS:
+        np.testing.assert_allclose(a[name], b[name], atol=atol, err_msg=name)
+
+
+def forked(family: str, fork: int, members: int = 3) -> HeadPlan:
+    """Members that share every head up to layer ``fork``."""
+    plan = random_plan(family, members)
+    keep = tuple(tuple(ALL if layer < fork else heads for layer, heads in enumerate(m)) for m in plan.members)
+    return HeadPlan(family, LAYERS, HEADS, keep, "random")
+
+
+@st.composite
+def plans(draw: st.DrawFn, family: str) -> HeadPlan:
+    kept = st.sets(st.integers(0, HEADS - 1), min_size=1).map(lambda heads: tuple(sorted(heads)))
+    trunk = draw(st.lists(kept, min_size=LAYERS, max_size=LAYERS))
+    fork = draw(st.integers(0, LAYERS))
+    own = st.tuples(*[kept] * LAYERS)
+    members = draw(st.lists(own, min_size=1, max_size=4))
+    joined = tuple(tuple(trunk[layer] if layer < fork else m[layer] for layer in range(LAYERS)) for m in members)
+    return HeadPlan(family, LAYERS, HEADS, joined, "random")
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_any_plan_lowering_and_choice_of_rewrites(
+    family: str, data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    plan, model = data.draw(plans(family)), make_model(family)
+    inputs = make_inputs(family, batch=data.draw(st.integers(1, 4)))
+    folder = tmp_path_factory.mktemp("rewrites") / "bundle"
+    save_bundle(fuse(model, plan), folder)
+    expected = oracle.ensemble([model], plan, inputs)
+    without = data.draw(st.sets(st.sampled_from(sorted(REWRITES))))
+    for lowering in LOWERINGS:
+        for attention in ("primitive", "onnx"):
+            options = {"lowering": lowering, "attention": attention}
+            assert_same(run(export_onnx(folder, without=without, **options), inputs), expected)
+            assert_same(run(export_onnx(folder, **options), inputs), expected)
+
+
+@pytest.mark.parametrize("separate", ["all", "mlp", "norms", "embeddings", "classifier"])
+@pytest.mark.parametrize("family", ["bert", "vit"])
+def test_separate_parts_in_both_lowerings(family: str, separate: str, tmp_path: Path) -> None:
+    models = [make_model(family, seed=seed) for seed in (1, 2, 3)]
+    ensemble, inputs = fuse(models, random_plan(family, 3), keep_separate=separate), make_inputs(family)
+    save_bundle(ensemble, tmp_path / "bundle")
+    plain = run(export_onnx(tmp_path / "bundle", without=tuple(REWRITES), lowering="grouped"), inputs)
+    for lowering in LOWERINGS:
+        assert_same(run(export_onnx(tmp_path / "bundle", lowering=lowering), inputs), plain)
+    if separate == "all":
+        assert_same(plain, oracle.ensemble(models, ensemble.plan, inputs))
+
+
+def changed(folder: Path, **options: Any) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for change in export(folder, **options).changes:
+        found.setdefault(change.rewrite, []).append(change.what)
+    return found
+
+
+def test_each_rewrite_says_what_it_changed(tmp_path: Path) -> None:
+    save_bundle(fuse(make_model("vit"), forked("vit", 1)), tmp_path / "bundle")
+    told = changed(tmp_path / "bundle")
+    assert set(told) == set(REWRITES)
+    assert told["shared-trunk"] == [f"1 of {LAYERS} layers are the same for all members and run once"]
+    assert told["fork-heads"][0].startswith("layer 1: ")
+    assert "absorb-keys" not in changed(tmp_path / "bundle", lowering="grouped"), "it would break up fused attention"
+    assert changed(tmp_path / "bundle", without=tuple(REWRITES)) == {}
+
+
+def test_trunk_and_fork_are_found_in_weights_and_plan(tmp_path: Path) -> None:
+    model = make_model("bert")
+    save_bundle(fuse(model, forked("bert", 1)), tmp_path / "bundle")
+    graph = onnx.load(export_onnx(tmp_path / "bundle")).graph
+    names = {tensor.name for tensor in graph.initializer}
+    assert "layers.0.attention.qkv.weight" in names, "the trunk is stored once"
+    assert "layers.0.attention.query.0.weight" not in names
+    kept = [set(m[1]) for m in forked("bert", 1).members]
+    shapes = {tensor.name: list(tensor.dims) for tensor in graph.initializer}
+    width = model.config.hidden_size // HEADS
+    last = "layers.1.attention.key.weight" if LAYERS == 2 else "layers.1.attention.qkv.weight"
+    heads = shapes[last][0] if LAYERS == 2 else shapes[last][1] // (3 * width)
+    assert heads == len(set(chain(*kept))), "each distinct head once"
+
+
+def test_identical_members_run_once(tmp_path: Path) -> None:
+    model, inputs = make_model("vit"), make_inputs("vit")
+    save_bundle(fuse(model, HeadPlan.all_heads("vit", LAYERS, HEADS, 3)), tmp_path / "bundle")
+    path = export_onnx(tmp_path / "bundle", member_outputs=True)
+    names = {tensor.name for tensor in onnx.load(path).graph.initializer}
+    assert not any(name.endswith((".0.weight", ".1.weight", ".2.weight")) for name in names), "no member has its own"
+    got = run(path, inputs)
+    assert got["member_probabilities"].shape[1] == 3
+    np.testing.assert_allclose(got["member_probabilities"].mean(axis=1), got["probabilities"], atol=1e-6)
+    assert_same(got, oracle.ensemble([model], HeadPlan.all_heads("vit", LAYERS, HEADS, 3), inputs))
+
+
+def test_pooled_last_layer_computes_one_query(tmp_path: Path) -> None:
+    save_bundle(fuse(make_model("vit"), random_plan("vit", 2)), tmp_path / "bundle")
+    for lowering in LOWERINGS:
+        path = export_onnx(tmp_path / "bundle", lowering=lowering, without=["absorb-keys"])
+        model = onnx.shape_inference.infer_shapes(onnx.load(path), data_prop=True)
+        last = f"layers.{LAYERS - 1}.mlp.activation"
+        (shape,) = [v.type.tensor_type.shape.dim for v in model.graph.value_info if v.name == last]
+        assert shape[2].dim_value == 1, lowering
+
+
+def test_unknown_rewrite_lowering_and_attention(tmp_path: Path) -> None:
+    save_bundle(fuse(make_model("vit"), random_plan("vit", 2)), tmp_path / "bundle")
+    with pytest.raises(HydrantError, match=r"rewrite 'fast' is unknown; expected some of shared-trunk, fork-heads"):
+        export_onnx(tmp_path / "bundle", without=["fast"])
+    with pytest.raises(HydrantError, match=r"lowering 'flat' is unknown; expected auto, grouped, unrolled"):
+        export_onnx(tmp_path / "bundle", lowering="flat")
+    with pytest.raises(HydrantError, match=r"attention 'flash' is unknown; expected auto, primitive, onnx"):
+        export_onnx(tmp_path / "bundle", attention="flash")
