@@ -134,7 +134,10 @@ def _export_arguments(sub: argparse.ArgumentParser) -> None:
 
 def _verify_arguments(sub: argparse.ArgumentParser) -> None:
     _bundle_argument(sub)
-    sub.add_argument("--backend", default="auto", help="backend to test: auto (all that can run), onnxruntime, torch")
+    sub.add_argument(
+        "--backend", default="auto", help="backend to test: auto (all that can run), onnxruntime, openvino, torch"
+    )
+    _precision_argument(sub)
     sub.add_argument("--against", default="torch", help="reference backend (default torch)")
     sub.add_argument("--data", metavar="FILE", help="real inputs (default: seeded synthetic ones)")
     sub.add_argument("--examples", type=_positive, default=256, help="number of inputs (default 256)")
@@ -166,9 +169,18 @@ def _predict_arguments(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--input", metavar="FILE", help="file or image folder with many inputs; the result is JSON lines")
     sub.add_argument("--output", type=Path, metavar="FILE", help="write JSON lines there instead of standard output")
     sub.add_argument("--probabilities", action="store_true", help="also give every class's probability, in JSON")
-    sub.add_argument("--backend", default="auto", help="auto, onnxruntime or torch (default auto)")
+    sub.add_argument("--backend", default="auto", help="auto, onnxruntime, openvino or torch (default auto)")
+    _precision_argument(sub)
     sub.add_argument("--batch-size", type=_positive, default=32, help="inputs per run (default 32)")
     sub.add_argument("--threads", type=_positive, help="threads within one run")
+
+
+def _precision_argument(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument(
+        "--precision",
+        choices=("fp32", "fp16", "bf16", "int8"),
+        help="of the graph to run (default: the backend's choice)",
+    )
 
 
 def _bundle_argument(sub: argparse.ArgumentParser) -> None:

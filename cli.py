@@ -144,6 +144,7 @@ def verify(options: argparse.Namespace) -> int:
     report = verify_bundle(
         options.bundle,
         options.backend,
+        precision=options.precision,
         against=options.against,
         data=options.data,
         examples=options.examples,
@@ -188,7 +189,7 @@ def predict(options: argparse.Namespace) -> int:
         _check_parent(options.output)
     if bool(options.inputs) == bool(options.input):
         raise InputError("give texts or images as arguments, or a file or folder with --input, and not both")
-    with load(options.bundle, options.backend, threads=options.threads) as predictor:
+    with load(options.bundle, options.backend, threads=options.threads, precision=options.precision) as predictor:
         for name, reason in predictor.fallbacks:
             log.warning("backend %s was skipped: %s", name, reason)
         if options.input:

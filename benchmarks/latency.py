@@ -136,7 +136,7 @@ def main() -> None:
             tables.append({"model": model, "batch": batch, "rounds": rounds, "rows": rows})
             print(f"{model}, batch {batch}")
             for row in rows:
-                print(f"  {row['case']:32} FLOPs {row['flops']:.2f}  time {row['time']:.2f}  {row['milliseconds']:8.1f} ms")
+                print(f"  {row['case']:32} FLOPs {row['flops']:.2f}  time {row['time']:.2f}")
     if options.output:
         facts = {
             "command": "python benchmarks/latency.py",

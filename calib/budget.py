@@ -127,6 +127,26 @@ def mean_tokens(inputs: Sequence[Any], processor: Processor, architecture: Archi
     return min(math.ceil(sum(lengths) / len(lengths)), architecture.max_sequence)
 
 
+def check_reachable(
+    architecture: Architecture, members: int, budget: float, *, forks: Iterable[int], sequence: int | None
+) -> None:
+    """Refuse a budget below the cost of every plan, before any long work.
+
+    Raises:
+        InputError: not even the cheapest plan fits: one head in each layer from the fork on, the same one in all
+            members but in the fork layer.
+    """
+    scores = np.zeros((members, architecture.layers, architecture.heads))
+    scores[0, :, -1] = 1  # the first member prefers the last head, the others the first
+    made = [_candidate(architecture, scores, fork, next(_uniform(architecture, fork)), sequence) for fork in forks]
+    different = [candidate for candidate in made if candidate is not None]
+    if not different:
+        raise _alike(members)
+    cheapest = min(different, key=lambda candidate: candidate.ratio)
+    if cheapest.ratio > budget:
+        raise _unreachable(budget, members, cheapest)
+
+
 def find_candidates(
     architecture: Architecture, scores: np.ndarray, budget: float, *, forks: Iterable[int], sequence: int | None
 ) -> list[Candidate]:
@@ -154,16 +174,9 @@ def find_candidates(
                 chosen = fitting[max(0, math.ceil(share * len(fitting)) - 1)]
                 found.setdefault(chosen.members, chosen)
     if cheapest is None:
-        raise InputError(
-            f"the {len(scores)} members keep the same heads in every plan, so nothing can be chosen under a budget; "
-            "expected members that differ; raise the noise, or use another seed or diversity"
-        )
+        raise _alike(len(scores))
     if not found:
-        raise InputError(
-            f"budget {budget:g} cannot be reached: the cheapest plan of {len(scores)} members costs "
-            f"{round_up(cheapest.ratio)} × the single model's operations (fork at layer {cheapest.fork}); "
-            f"give a budget of at least {round_up(cheapest.ratio)}, fewer members or a later fork"
-        )
+        raise _unreachable(budget, len(scores), cheapest)
     return list(found.values())
 
 
@@ -211,6 +224,21 @@ def round_up(ratio: float) -> float:
     return math.ceil(ratio * 1000) / 1000
 
 
+def _alike(members: int) -> InputError:
+    return InputError(
+        f"the {members} members keep the same heads in every plan, so there is nothing to choose under a budget; "
+        "expected members that differ; raise the noise, or use another seed or diversity"
+    )
+
+
+def _unreachable(budget: float, members: int, cheapest: Candidate) -> InputError:
+    return InputError(
+        f"budget {budget:g} cannot be reached: the cheapest plan of {members} members costs {round_up(cheapest.ratio)} "
+        f"× the single model's operations (fork at layer {cheapest.fork}); give a budget of at least "
+        f"{round_up(cheapest.ratio)}, or fewer members or a later fork"
+    )
+
+
 def _as_good(differences: np.ndarray) -> bool:
     """Whether losses [N] above the best plan's are within one standard error of none."""
     return bool(differences.mean() <= differences.std() / math.sqrt(len(differences)))
@@ -224,7 +252,7 @@ def _subset(examples: Examples, indices: np.ndarray) -> Examples:
 def _uniform(architecture: Architecture, fork: int) -> Iterator[list[int]]:
     """Head counts [L] that are equal in all layers from the fork on, fewest first."""
     layers, heads = architecture.layers, architecture.heads
-    for count in range(1, heads):
+    for count in range(1, max(heads, 2)):
         yield [heads] * fork + [count] * (layers - fork)
 
 

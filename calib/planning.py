@@ -16,7 +16,7 @@ from ..families.checkpoint import load_model, load_processor, model_labels
 from ..families.processing import Processor, from_transformers
 from ..plan import HeadPlan
 from ..progress import Progress, no_progress
-from .budget import Trial, choose, find_candidates, mean_tokens, measure, split_examples
+from .budget import Trial, check_reachable, choose, find_candidates, mean_tokens, measure, split_examples
 from .data import Examples, read_examples
 from .heads import choose_heads, diversify, head_counts
 from .importance import taylor_scores
@@ -102,14 +102,17 @@ def plan_heads(
             data, names, limit=examples, seed=seed, text_column=text_column, label_column=label_column
         )
         ready = resolve_processor(processor, source, architecture)
-        scoring, held_out = split_examples(drawn, seed) if budget else (drawn, drawn)
+        scoring = drawn
+    if budget:
+        forks = range(architecture.layers) if fork_from is None else [fork]
+        tokens = mean_tokens(drawn.inputs, ready, architecture)
+        check_reachable(architecture, members, budget, forks=forks, sequence=tokens)
+        scoring, held_out = split_examples(drawn, seed)
     if method == "taylor":
         per_example = taylor_scores(loaded, scoring, ready, batch_size=batch_size, progress=progress)
         scores = diversify(per_example, members, diversity, noise, seed)
         provenance |= _taylor_provenance(scoring, per_example, diversity, noise)
     if budget:
-        forks = range(architecture.layers) if fork_from is None else [fork]
-        tokens = mean_tokens(drawn.inputs, ready, architecture)
         candidates = find_candidates(architecture, scores, budget, forks=forks, sequence=tokens)
         trials = measure(loaded, candidates, held_out, ready, batch_size=batch_size, progress=progress)
         best = choose(trials)

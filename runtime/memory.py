@@ -51,9 +51,16 @@ def measure_memory(
         BackendError: the process failed; its last line is given.
     """
     command = [sys.executable, "-m", __name__, str(bundle.path.resolve())]
-    options = {"graph": subject.graph, "threads": threads}
-    options |= {"backend": subject.backend, "precision": subject.precision, "copies": subject.copies}
-    options |= {"batch": batch, "sequence": sequence, "seed": seed}
+    options: dict[str, object] = {
+        "graph": subject.graph,
+        "backend": subject.backend,
+        "precision": subject.precision,
+        "copies": subject.copies,
+        "threads": threads,
+        "batch": batch,
+        "sequence": sequence,
+        "seed": seed,
+    }
     command += [word for name, value in options.items() if value is not None for word in (f"--{name}", str(value))]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:

@@ -60,7 +60,7 @@ def checked_settings(
         InputError: something is out of range, or not for this model.
     """
     if not _is_whole(seed) or seed < 0:
-        raise InputError(f"seed is {cut(seed)}; expected 0 or more")
+        raise InputError(f"seed is {seed!r:.60}; expected 0 or more")
     return Settings(
         _numbers("batch", batches, LARGEST_BATCH),
         _sequences(architecture, sequences),
@@ -71,13 +71,13 @@ def checked_settings(
     )
 
 
-def _numbers(name: str, values: Sequence[int], most: int) -> tuple[int, ...]:
+def _numbers(name: str, values: Any, most: int) -> tuple[int, ...]:
     """Distinct whole numbers from 1 to ``most``, in the order given."""
-    if isinstance(values, str) or not isinstance(values, Sequence) or not values:
-        raise InputError(f"{name} is {cut(values)}; expected one or more whole numbers")
+    if isinstance(values, str) or not isinstance(values, Sequence) or len(values) == 0:
+        raise InputError(f"{name} is {cut(values)}; expected a list of one or more whole numbers")
     for value in values:
         if not _is_whole(value) or not 1 <= value <= most:
-            raise InputError(f"{name} is {cut(value)}; expected 1 to {most}")
+            raise InputError(f"{name} is {value!r:.60}; expected 1 to {most}")
     return tuple(dict.fromkeys(map(int, values)))
 
 
@@ -100,15 +100,15 @@ def _baselines(asked: Sequence[str]) -> tuple[str, ...]:
 
 def _rules(seconds: float, iterations: int) -> Rules:
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds < math.inf:
-        raise InputError(f"seconds is {cut(seconds)}; expected 0 or more")
+        raise InputError(f"seconds is {seconds!r:.60}; expected 0 or more")
     if not _is_whole(iterations) or iterations < 1:
-        raise InputError(f"iterations is {cut(iterations)}; expected 1 or more")
+        raise InputError(f"iterations is {iterations!r:.60}; expected 1 or more")
     return Rules(float(seconds), int(iterations))
 
 
 def _threads(value: int | None) -> int | None:
     if value is not None and (not _is_whole(value) or value < 1):
-        raise InputError(f"threads is {cut(value)}; expected 1 or more")
+        raise InputError(f"threads is {value!r:.60}; expected 1 or more")
     return value
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import __version__
-from ..bundle import ARCHITECTURE, Bundle, resolve, to_json_bytes
+from ..bundle import ARCHITECTURE, Bundle, onnx_name, resolve, to_json_bytes
 from ..calib.gates import TOLERANCES, Decisions, Gate, Tolerances, decisions, gates
 from ..errors import BackendError, MissingExtraError, cut, require
 from ..families import Architecture
@@ -84,6 +84,7 @@ def verify(
     bundle: Bundle | str | Path,
     backend: str = "auto",
     *,
+    precision: str | None = None,
     against: str = "torch",
     data: Any = None,
     examples: int = 256,
@@ -99,6 +100,8 @@ def verify(
     Args:
         bundle: the bundle, or its path.
         backend: one to test, or ``"auto"`` for every one that can run here.
+        precision: of the graph to test; ``None`` for every one that the bundle has, with ``"auto"``, or the
+            backend's choice.
         against: the reference backend.
         data: real inputs (a path or what ``calib.data.read_examples`` takes); ``None`` for seeded
             synthetic ones.
@@ -124,7 +127,7 @@ def verify(
     architecture = Architecture.from_json(bundle.read_json(ARCHITECTURE))
     batches, described = model_inputs(bundle, architecture, data, examples=examples, seed=seed, text_column=text_column)
     reference, _ = open_backend(bundle, against)
-    tested, skipped = _candidates(bundle, backend, against)
+    tested, skipped = _candidates(bundle, backend, against, precision)
     reports = []
     for candidate in progress(tested, len(tested), "verifying backends"):
         tolerances = TOLERANCES[candidate.precision]
@@ -143,18 +146,21 @@ def verify(
     return report
 
 
-def _candidates(bundle: Bundle, backend: str, against: str) -> tuple[list[Backend], list[tuple[str, str]]]:
+def _candidates(
+    bundle: Bundle, backend: str, against: str, precision: str | None
+) -> tuple[list[Backend], list[tuple[str, str]]]:
     """Backends to test, opened, and those that cannot run here with the reason."""
     if backend == against:
         raise BackendError(f"backend {backend} is the reference itself; choose another with --backend or --against")
     if backend != "auto":
-        return [open_backend(bundle, backend)[0]], []
+        return [open_backend(bundle, backend, precision=precision)[0]], []
     opened, skipped = [], []
     for name in OPENERS:
         if name == against:
             continue
+        wanted = [precision] if precision else [None, *(("int8",) if bundle.has(onnx_name("int8")) else ())]
         try:
-            opened.append(open_backend(bundle, name)[0])
+            opened += [open_backend(bundle, name, precision=each)[0] for each in wanted]
         except (BackendError, MissingExtraError) as error:
             skipped.append((name, str(error)))
     if not opened:

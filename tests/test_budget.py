@@ -1,0 +1,415 @@
+"""Plans under a budget of operations: candidates, objective, choice; and a fork set by hand."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import oracle
+import pytest
+import torch
+from hydrant import HeadPlan, plan_heads
+from hydrant.calib import budget as budgets
+from hydrant.calib.budget import Candidate, Trial, choose, find_candidates, measure, mean_tokens, split_examples
+from hydrant.calib.data import Examples, read_examples
+from hydrant.calib.heads import head_counts
+from hydrant.calib.planning import resolve_processor
+from hydrant.errors import InputError
+from hydrant.families import architecture_of
+from hydrant.families.cost import estimate_cost, fork_of
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support import FAMILIES, HEADS, LAYERS, make_inputs, make_model, run_cli
+from transformers import AutoModelForSequenceClassification, BertTokenizerFast
+
+FULL = tuple(range(HEADS))
+ARCHITECTURES = {family: architecture_of(make_model(family)) for family in FAMILIES}
+
+
+def random_scores(members: int, seed: int) -> np.ndarray:
+    return np.random.default_rng(seed).gamma(1.0, size=(members, LAYERS, HEADS))
+
+
+def ratio_of(family: str, members: Any, sequence: int | None) -> float:
+    plan = HeadPlan(family, LAYERS, HEADS, members, "test")
+    return estimate_cost(ARCHITECTURES[family], plan, sequence=sequence).ratio
+
+
+# Candidates
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    family=st.sampled_from(FAMILIES),
+    members=st.integers(2, 4),
+    budget=st.floats(0.5, 4.5),
+    seed=st.integers(0, 50),
+    tokens=st.integers(1, 30),
+)
+def test_every_candidate_fits_the_budget(family: str, members: int, budget: float, seed: int, tokens: int) -> None:
+    architecture, sequence = ARCHITECTURES[family], None if family in ("vit", "deit") else tokens
+    try:
+        found = find_candidates(
+            architecture, random_scores(members, seed), budget, forks=range(LAYERS), sequence=sequence
+        )
+    except InputError as error:
+        assert "cannot be reached" in str(error)
+        return
+    assert len({candidate.members for candidate in found}) == len(found)
+    for candidate in found:
+        plan = HeadPlan(family, LAYERS, HEADS, candidate.members, "test")
+        assert fork_of(plan) == candidate.fork
+        assert candidate.ratio == ratio_of(family, candidate.members, sequence) <= budget
+        for keep in candidate.members:
+            assert all(kept == FULL for kept in keep[: candidate.fork])
+            assert tuple(map(len, keep)) == candidate.counts
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_largest_uniform_plan_of_each_fork_is_tried(family: str) -> None:
+    scores, sequence = random_scores(3, 1), None if family in ("vit", "deit") else 12
+    architecture = ARCHITECTURES[family]
+    found = find_candidates(architecture, scores, 1.6, forks=range(LAYERS), sequence=sequence)
+    for fork in range(LAYERS):
+        fitting = []
+        for count in range(1, HEADS):
+            order = np.argsort(-scores, axis=2)[:, :, :count]
+            members = tuple(
+                tuple(FULL if layer < fork else tuple(sorted(table[layer].tolist())) for layer in range(LAYERS))
+                for table in order
+            )
+            differ = len({keep[fork] for keep in members}) > 1
+            if differ and ratio_of(family, members, sequence) <= 1.6:
+                fitting.append(members)
+        assert not fitting or fitting[-1] in [candidate.members for candidate in found]
+
+
+def test_ranked_heads_go_where_importance_is() -> None:
+    scores = np.ones((2, LAYERS, HEADS))
+    scores[:, 1] = [[100, 0, 0, 1], [0, 100, 1, 0]]  # one head carries the layer, so the others rank last
+    counts = list(budgets._ranked(ARCHITECTURES["bert"], scores, 1))
+    assert counts[0] == [HEADS, 1, 1]
+    assert counts[-1] == [HEADS, HEADS, HEADS]
+    assert [sum(row) for row in counts] == list(range(HEADS + 2, 3 * HEADS + 1))
+    assert counts[1:3] == [[HEADS, 2, 1], [HEADS, 2, 2]]  # the members' mean: heads 0 and 1 of the layer tie
+    rescaled = scores * np.array([1.0, 1e6, 1e-6])[:, None]
+    assert list(budgets._ranked(ARCHITECTURES["bert"], rescaled, 1)) == counts
+
+
+@pytest.mark.parametrize(("forks", "least"), [(range(LAYERS), LAYERS - 1), ([1], 1)])
+def test_budget_below_every_plan_is_refused(forks: Any, least: int) -> None:
+    architecture, scores = ARCHITECTURES["bert"], random_scores(3, 2)
+    message = rf"budget 0\.2 cannot be reached: the cheapest plan of 3 members costs .*\(fork at layer {least}\); give"
+    with pytest.raises(InputError, match=message):
+        find_candidates(architecture, scores, 0.2, forks=forks, sequence=9)
+    with pytest.raises(InputError, match=message) as refused:
+        budgets.check_reachable(architecture, 3, 0.2, forks=forks, sequence=9)
+    least_budget = float(str(refused.value).split("at least ")[1].split(",")[0])
+    budgets.check_reachable(architecture, 3, least_budget, forks=forks, sequence=9)
+    with pytest.raises(InputError, match="cannot be reached"):
+        budgets.check_reachable(architecture, 3, least_budget - 0.002, forks=forks, sequence=9)
+
+
+def test_the_least_budget_that_the_error_names_works(bert_checkpoint: Path, text_csv: Path) -> None:
+    architecture, scores = ARCHITECTURES["bert"], random_scores(3, 2)
+    with pytest.raises(InputError) as refused:
+        find_candidates(architecture, scores, 0.2, forks=range(LAYERS), sequence=9)
+    least = float(str(refused.value).split("at least ")[1].split(",")[0])
+    assert find_candidates(architecture, scores, least, forks=range(LAYERS), sequence=9)
+
+
+def test_members_that_never_differ_are_refused() -> None:
+    scores = np.repeat(random_scores(1, 0), 3, axis=0)
+    with pytest.raises(InputError, match=r"the 3 members keep the same heads in every plan.*raise the noise"):
+        find_candidates(ARCHITECTURES["bert"], scores, 3.0, forks=range(LAYERS), sequence=9)
+
+
+# Held-out examples and their length
+
+
+@pytest.mark.parametrize(("total", "held_out"), [(2, 1), (24, 12), (100, 50), (128, 64), (400, 100), (4000, 512)])
+def test_held_out_part(total: int, held_out: int) -> None:
+    examples = Examples([f"text {i}" for i in range(total)], np.arange(total), "test")
+    scoring, selection = split_examples(examples, 3)
+    assert (len(scoring), len(selection)) == (total - held_out, held_out)
+    assert sorted([*scoring.inputs, *selection.inputs]) == sorted(examples.inputs)
+    assert all(
+        text == f"text {label}" for part in (scoring, selection) for text, label in zip(part.inputs, part.labels)
+    )
+    if total > 24:
+        assert max(selection.labels) - min(selection.labels) > total / 2  # drawn at random, not the end of the file
+        assert list(split_examples(examples, 4)[1].labels) != list(selection.labels)
+
+
+def test_one_example_cannot_be_split() -> None:
+    with pytest.raises(InputError, match="a budget was given with 1 calibration example; expected at least 2"):
+        split_examples(Examples(["a"], np.array([0]), "test"), 0)
+
+
+def test_mean_length_is_rounded_up(bert_checkpoint: Path) -> None:
+    architecture = ARCHITECTURES["bert"]
+    ready = resolve_processor(None, bert_checkpoint, architecture)
+    assert mean_tokens(["hello"], ready, architecture) == 3  # with [CLS] and [SEP]
+    assert mean_tokens(["hello", "hello", "hello world"], ready, architecture) == 4
+    assert mean_tokens(["hello " * 99], ready, architecture) == 40
+    assert mean_tokens([], ready, ARCHITECTURES["vit"]) is None
+
+
+# The objective
+
+
+class ReadyRows:
+    """A processor whose inputs are row numbers of ready tensors."""
+
+    class Row:
+        tokens, truncated = 1, False
+
+        def __init__(self, index: int) -> None:
+            self.index = index
+
+    def __init__(self, tensors: dict[str, torch.Tensor]) -> None:
+        self.tensors = tensors
+
+    def encode(self, items: Any, first: int = 0) -> list[Any]:
+        return [self.Row(item) for item in items]
+
+    def collate(self, items: Any) -> dict[str, np.ndarray]:
+        return {name: tensor[[item.index for item in items]].numpy() for name, tensor in self.tensors.items()}
+
+    def describe(self) -> dict[str, Any]:
+        return {}
+
+
+def labels_of(count: int) -> np.ndarray:
+    return np.random.default_rng(1).integers(0, 5, count)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_objective_is_that_of_the_original_model_with_silenced_heads(family: str) -> None:
+    count, model = 13, make_model(family).train()
+    inputs, labels = make_inputs(family, batch=count), labels_of(count)
+    sequence = None if family in ("vit", "deit") else 9
+    architecture, scores = ARCHITECTURES[family], random_scores(3, 5)
+    candidates = find_candidates(architecture, scores, 2.5, forks=range(LAYERS), sequence=sequence)
+    assert {candidate.fork for candidate in candidates} == set(range(LAYERS))
+    examples = Examples(list(range(count)), labels, "test")
+    trials = measure(model, candidates, examples, ReadyRows(inputs), batch_size=4)
+    assert model.training
+    assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
+    assert not any("forward" in vars(module) for module in model.modules())
+    model.eval()
+    for candidate, trial in zip(candidates, trials, strict=True):
+        assert trial.candidate is candidate
+        logits = np.stack([oracle.member_logits(model, keep, HEADS, inputs) for keep in candidate.members])
+        losses = {}
+        for step in range(17):
+            temperature = 0.25 * 2 ** (step / 4)
+            mean = oracle.softmax(logits / temperature).mean(axis=0)
+            losses[temperature] = -np.log(mean[np.arange(count), labels])
+        found = min(losses, key=lambda temperature: losses[temperature].mean())
+        assert trial.temperature == pytest.approx(found)
+        np.testing.assert_allclose(trial.losses, losses[found], atol=1e-4)
+        facts = oracle.uncertainty(oracle.softmax(logits / found))
+        assert trial.accuracy == (facts["probabilities"].argmax(axis=1) == labels).mean()
+        assert trial.mutual_information == pytest.approx(facts["mutual_information"].mean(), abs=1e-5)
+        assert trial.nll == trial.losses.mean()
+
+
+def test_each_member_runs_once_and_the_trunk_is_not_repeated() -> None:
+    model, ran = make_model("bert"), [0] * LAYERS
+    for layer in range(LAYERS):
+        dense = model.get_submodule(f"bert.encoder.layer.{layer}.intermediate.dense")
+        dense.register_forward_hook(lambda *_, layer=layer: ran.__setitem__(layer, ran[layer] + 1))
+    last = [(FULL, FULL, (0,)), (FULL, FULL, (1,)), (FULL, FULL, (2,))]
+    whole = (FULL, (0,), (1,))
+    plans = [(last[0], last[1]), (last[1], last[2]), (last[0], whole)]
+    candidates = [Candidate(2, (4, 4, 1), members, 1.0) for members in plans]
+    examples = Examples(list(range(4)), labels_of(4), "test")
+    measure(model, candidates, examples, ReadyRows(make_inputs("bert")), batch_size=4)
+    assert ran == [1, 2, 5]  # the unpruned run; then one member from layer 1 on and three from layer 2 on
+
+
+# The choice
+
+
+def trial(losses: list[float], diversity: float, ratio: float = 1.0) -> Trial:
+    return Trial(Candidate(0, (1,), (), ratio), 1.0, np.array(losses), 1.0, diversity)
+
+
+def test_among_plans_as_good_the_most_diverse_is_chosen() -> None:
+    best = trial([0.1, 0.1, 0.1, 0.1], 0.001)
+    level = trial([0.1, 0.1, 0.3, 0.0], 0.02)  # mean .125: +.025 above the best, standard error .055
+    worse = trial([0.2, 0.21, 0.2, 0.19], 0.9)  # +.1 everywhere: surely worse
+    assert choose([best, level, worse]) is level
+    assert choose([worse, best]) is best
+    assert choose([worse]) is worse
+
+
+def test_of_equals_the_cheapest_is_chosen() -> None:
+    dear, cheap = trial([0.1, 0.2], 0.01, ratio=1.2), trial([0.1, 0.2], 0.01, ratio=1.1)
+    assert choose([dear, cheap]) is choose([cheap, dear]) is cheap
+
+
+# A fork set by hand
+
+
+def test_counts_above_the_fork() -> None:
+    assert head_counts(2, 2, 3, 8, 1) == [[8, 2, 2]] * 2
+    assert head_counts([2, 3], 1, 3, 8, 1) == [[8, 2, 3]]
+    assert head_counts([[1], [0.5]], 2, 3, 8, 2) == [[8, 8, 1], [8, 8, 4]]
+    with pytest.raises(InputError, match="keep has 3 entries 1, 2, 3; expected one, or one for each of 2 layers from"):
+        head_counts([1, 2, 3], 2, 3, 8, 1)
+
+
+@pytest.mark.parametrize("method", ["taylor", "random"])
+def test_layers_below_the_fork_are_whole(method: str, bert_checkpoint: Path, text_csv: Path) -> None:
+    plan = plan_heads(bert_checkpoint, text_csv, keep=1, fork_from=2, method=method)
+    assert plan.head_counts() == [[HEADS, HEADS, 1]] * 3
+    assert plan.provenance["fork_from"] == 2
+    base = plan_heads(bert_checkpoint, text_csv, keep=1, method=method)
+    assert [keep[2] for keep in plan.members] == [keep[2] for keep in base.members]  # the same scores decide
+    assert plan_heads(bert_checkpoint, text_csv, keep=1, fork_from=0, method=method) == base
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"keep": 2, "fork_from": LAYERS}, "fork_from is '3'; expected a layer of the model, 0 to 2"),
+        ({"keep": 2, "fork_from": -1}, "fork_from is '-1'; expected a layer of the model, 0 to 2"),
+        ({"keep": 2, "fork_from": True}, "fork_from is 'True'; expected a layer"),
+        ({"keep": 2, "fork_from": 1.5}, "fork_from is '1.5'; expected a layer"),
+        ({"budget": 1.25, "keep": 2}, r"keep '2' and budget 1\.25 are both given; expected one of them"),
+        ({"budget": 0}, "budget is '0'; expected a positive number"),
+        ({"budget": -1.0}, r"budget is '-1\.0'; expected a positive number"),
+        ({"budget": float("nan")}, "budget is 'nan'; expected a positive number"),
+        ({"budget": float("inf")}, "budget is 'inf'; expected a positive number"),
+        ({"budget": "1.25"}, "budget is '1.25' and not a number|budget is '1.25'; expected a positive number"),
+        ({"budget": True}, "budget is 'True'; expected a positive number"),
+        ({"budget": 1.25, "members": 1}, "budget 1.25 is given for 1 member; expected 2 or more"),
+        ({"budget": 0.1}, r"budget 0\.1 cannot be reached: the cheapest plan of 3 members costs 0\.\d+ ×"),
+        ({"budget": 1.25, "noise": 0.0}, "the 3 members keep the same heads in every plan"),
+        ({"budget": 1.25, "data": None}, "method 'taylor' needs labelled|a budget needs labelled calibration data"),
+        ({"budget": 1.25, "data": None, "method": "random"}, "a budget needs labelled calibration data; give it with"),
+        ({"budget": 1.25, "examples": 1}, "a budget was given with 1 calibration example"),
+    ],
+)
+def test_unusable_options_are_refused(
+    options: dict[str, Any], message: str, bert_checkpoint: Path, text_csv: Path
+) -> None:
+    with pytest.raises(InputError, match=message):
+        plan_heads(bert_checkpoint, **{"data": text_csv, **options})
+
+
+# End to end
+
+
+@pytest.mark.parametrize("options", [{}, {"method": "random"}, {"diversity": "bootstrap"}, {"fork_from": 1}])
+@pytest.mark.parametrize("budget", [1.0, 1.6, 3.0])
+def test_plan_is_the_choice_among_its_candidates(
+    budget: float, options: dict[str, Any], bert_checkpoint: Path, text_csv: Path
+) -> None:
+    if budget == 1.0 and "fork_from" in options:
+        budget = 1.5
+    plan = plan_heads(bert_checkpoint, text_csv, budget=budget, seed=2, **options)
+    facts = plan.provenance["budget"]
+    assert (facts["limit"], facts["sequence"], facts["examples_drawn"], facts["examples_held_out"]) == (
+        budget, 5, 24, 12,
+    )  # fmt: skip
+    cost = estimate_cost(ARCHITECTURES["bert"], plan, sequence=facts["sequence"])
+    assert cost.ratio <= facts["ratio"] <= cost.ratio + 0.001
+    assert cost.ratio <= budget
+    assert cost.fork == facts["fork"]
+    assert plan.head_counts() == [facts["counts"]] * 3
+    assert all(keep[layer] == FULL for keep in plan.members for layer in range(facts["fork"]))
+    if "fork_from" in options:
+        assert {row["fork"] for row in facts["candidates"]} == {options["fork_from"]}
+    losses = [row["nll"] for row in facts["candidates"]]
+    assert losses == sorted(losses)
+    chosen = {name: facts[name] for name in facts["candidates"][0]}
+    assert chosen in facts["candidates"]
+    assert chosen["mutual_information"] >= facts["candidates"][0]["mutual_information"]
+    assert HeadPlan.from_json(json.loads(json.dumps(plan.to_json()))).provenance == plan.provenance
+
+
+def test_recorded_figures_are_those_of_the_held_out_examples(bert_checkpoint: Path, text_csv: Path) -> None:
+    plan = plan_heads(bert_checkpoint, text_csv, budget=2.0)
+    facts = plan.provenance["budget"]
+    _, held_out = split_examples(read_examples(text_csv, list("abcde"), limit=2048, seed=0), 0)
+    model = AutoModelForSequenceClassification.from_pretrained(bert_checkpoint).eval()
+    inputs = dict(
+        BertTokenizerFast.from_pretrained(bert_checkpoint)(held_out.inputs, padding=True, return_tensors="pt")
+    )
+    mean = oracle.ensemble([model], plan, inputs, facts["temperature"])["probabilities"]
+    loss = -np.log(mean[np.arange(len(held_out)), held_out.labels]).mean()
+    assert facts["nll"] == pytest.approx(loss, rel=2e-3)  # the temperature is recorded with three decimals
+    assert facts["accuracy"] == pytest.approx((mean.argmax(axis=1) == held_out.labels).mean(), abs=1e-4)
+
+
+@pytest.mark.parametrize("method", ["taylor", "random"])
+def test_same_seed_gives_the_same_plan(method: str, bert_checkpoint: Path, text_csv: Path) -> None:
+    def make(seed: int, batch_size: int = 32) -> HeadPlan:
+        return plan_heads(bert_checkpoint, text_csv, budget=2.0, seed=seed, method=method, batch_size=batch_size)
+
+    assert make(1) == make(1)
+    assert make(1).provenance == make(1).provenance
+    assert make(1, batch_size=5) == make(1)
+    assert any(make(seed) != make(1) for seed in (2, 3, 4))
+
+
+def test_images_have_their_own_length(vit_checkpoint: Path) -> None:
+    images = list(np.random.default_rng(0).integers(0, 256, (8, 20, 16, 3), dtype=np.uint8))
+    plan = plan_heads(vit_checkpoint, (images, [0, 1, 2, 3] * 2), budget=1.5)
+    assert plan.provenance["budget"]["sequence"] is None
+    assert estimate_cost(ARCHITECTURES["vit"], plan).ratio <= 1.5
+
+
+def test_command_line(bert_checkpoint: Path, text_csv: Path, tmp_path: Path) -> None:
+    arguments = ("plan", bert_checkpoint, "--data", text_csv, "-o", tmp_path / "plan.json")
+    done = run_cli(*arguments, "--budget", 1.6)
+    assert done.returncode == 0, done.stderr
+    plan = HeadPlan.load(tmp_path / "plan.json")
+    assert estimate_cost(ARCHITECTURES["bert"], plan, sequence=5).ratio <= 1.6
+    facts = plan.provenance["budget"]
+    assert f"{len(facts['candidates'])} plans within 1.6 × the single model's operations at 5 tokens" in done.stdout
+    row = next(line for line in done.stdout.splitlines() if line.endswith("chosen"))
+    assert row.split()[0] == str(facts["fork"])
+    assert f"{facts['ratio']:.3f}×" in row
+    done = run_cli(*arguments, "--fork-from", 2, "--keep", 1, "--json")
+    assert json.loads(done.stdout)["members"][0]["keep"][:2] == [list(FULL), list(FULL)]
+    done = run_cli(*arguments, "--fork-from", 2, "--budget", 1.25, "--json")
+    assert json.loads(done.stdout)["provenance"]["budget"]["fork"] == 2
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--budget", 1.25, "--keep", 2), "keep '2' and budget 1.25 are both given"),
+        (("--budget", "much"), "argument --budget: invalid float value: 'much'"),
+        (("--budget", 0.1), "budget 0.1 cannot be reached"),
+        (("--fork-from", 3, "--keep", 2), "fork_from is '3'; expected a layer of the model, 0 to 2"),
+        (("--fork-from", -1), "argument --fork-from"),
+    ],
+)
+def test_usage_errors(
+    options: tuple[Any, ...], message: str, bert_checkpoint: Path, text_csv: Path, tmp_path: Path
+) -> None:
+    done = run_cli("plan", bert_checkpoint, "--data", text_csv, "-o", tmp_path / "plan.json", *options)
+    assert done.returncode == 2
+    assert done.stderr.startswith("hydrant: error: ")
+    assert message in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+    assert not (tmp_path / "plan.json").exists()
+
+
+def test_real_checkpoint(shared: Path) -> None:
+    model, data = shared / "models/minilm-clinc150", shared / "data/clinc150/val.csv"
+    plan = plan_heads(model, data, budget=1.25, examples=256)
+    facts = plan.provenance["budget"]
+    assert estimate_cost(model, plan, sequence=facts["sequence"]).ratio <= 1.25
+    assert facts["fork"] >= 3  # forks before cost more, whatever is kept
+    assert {row["fork"] for row in facts["candidates"]} <= {3, 4, 5}
+    assert 5 < facts["sequence"] < 20
+    assert facts["accuracy"] > 0.9
+    assert not plan.overlap()["identical"]

@@ -1,0 +1,499 @@
+"""Profiling: how times are taken and summed up, what is run beside a bundle, and what is told about it."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import hydrant
+import numpy as np
+import onnx
+import pytest
+from hydrant import Bundle, HydrantError, export_onnx, fuse, profile, save_bundle
+from hydrant.families import Architecture
+from hydrant.families.cost import estimate_cost
+from hydrant.profile_text import profile_text
+from hydrant.runtime import machine, subjects
+from hydrant.runtime.memory import measure_memory, peak_bytes
+from hydrant.runtime.operators import parts_of
+from hydrant.runtime.subjects import Subject, Succession, baseline_subjects, full_batch
+from hydrant.runtime.timing import Latency, Ratio, Rules, busy, instabilities, interleave
+from support import CLASSES, make_model, random_plan, run_cli
+
+QUICK: dict[str, Any] = {"seconds": 0, "iterations": 4, "memory": False}
+FAST = ("--seconds", "0", "--iterations", "4")
+MODELS = ["fused", "single", "single, rewritten", "deep-ensemble"]
+
+
+@pytest.fixture(scope="module")
+def text_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("text") / "bundle"
+    save_bundle(fuse(make_model("bert"), random_plan("bert", 3)), path)
+    export_onnx(path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def image_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("image") / "bundle"
+    save_bundle(fuse(make_model("vit"), random_plan("vit", 2)), path)
+    export_onnx(path)
+    return path
+
+
+def architecture(bundle: Path) -> Architecture:
+    return Architecture.from_json(json.loads((bundle / "config.json").read_text()))
+
+
+class Machine:
+    """Cases that take a known time by a clock of their own, and a record of which ran when."""
+
+    def __init__(self, *seconds: float) -> None:
+        self.now = 0.0
+        self.ran: list[int] = []
+        self.runs = [self._case(index, taken) for index, taken in enumerate(seconds)]
+
+    def clock(self) -> float:
+        return self.now
+
+    def _case(self, index: int, seconds: float) -> Callable[[], None]:
+        def run() -> None:
+            self.ran.append(index)
+            self.now += seconds
+
+        return run
+
+
+def test_every_round_runs_every_case_once_and_starts_with_the_next() -> None:
+    made = Machine(1.0, 2.0, 4.0)
+    seconds = interleave(made.runs, Rules(seconds=0, iterations=4, warm_up=0), clock=made.clock)
+    assert made.ran[:3] == [0, 1, 2], "one run of each to warm up"
+    assert made.ran[3:] == [0, 1, 2, 1, 2, 0, 2, 0, 1, 0, 1, 2]
+    np.testing.assert_allclose(seconds, [[1, 2, 4]] * 4)
+
+
+@pytest.mark.parametrize(("rules", "rounds"), [
+    (Rules(seconds=0, iterations=7, warm_up=0), 7),
+    (Rules(seconds=3, iterations=2, warm_up=0), 12),  # the quickest case has the most to do
+    (Rules(seconds=3, iterations=20, warm_up=0), 20),
+])  # fmt: skip
+def test_measuring_ends_when_the_last_case_has_enough(rules: Rules, rounds: int) -> None:
+    made = Machine(0.25, 8.0)
+    assert interleave(made.runs, rules, clock=made.clock).shape == (rounds, 2)
+
+
+def test_the_warm_up_of_each_case_lasts_as_long_as_asked() -> None:
+    made = Machine(0.0625, 0.5)
+    interleave(made.runs, Rules(seconds=0, iterations=1, warm_up=0.2), clock=made.clock)
+    assert made.ran == [0, 0, 0, 0, 1, 0, 1]
+
+
+def test_percentiles_and_variation() -> None:
+    seconds = np.random.default_rng(0).gamma(4.0, 0.01, 501)
+    found = Latency.of(seconds)
+    for name, level in (("p50", 0.5), ("p90", 0.9), ("p95", 0.95), ("p99", 0.99)):
+        assert getattr(found, name) == pytest.approx(np.quantile(seconds, level) * 1e3)
+    assert found.mean == pytest.approx(seconds.mean() * 1e3)
+    assert found.iterations == 501
+    by_hand = Latency.of(np.array([0.001, 0.003, 0.002, 0.002, 0.003]))
+    assert by_hand.p50 == pytest.approx(2)
+    assert by_hand.p90 == pytest.approx(3)
+    assert by_hand.mean == pytest.approx(2.2)
+    assert by_hand.variation == pytest.approx(math.sqrt((1.44 + 0.64 * 2 + 0.04 * 2) / 5) / 2.2)
+    assert by_hand.drift == pytest.approx(0)  # medians of (1, 3) and (2, 2, 3)
+    assert Latency.of(np.array([0.002, 0.002, 0.003, 0.003])).drift == pytest.approx(0.5)
+    assert Latency.of(np.array([0.002])).drift == 0
+
+
+def test_a_ratio_is_that_of_the_medians_and_its_spread_that_of_the_rounds() -> None:
+    baseline = np.array([1.0, 2.0, 4.0, 8.0, 16.0])
+    found = Ratio.of(baseline * [2.0, 3.0, 2.0, 1.0, 2.0], baseline)
+    assert found.median == pytest.approx(8 / 4)  # medians of (2, 6, 8, 8, 32) and of the baseline
+    assert found.p5 == pytest.approx(1.2)  # a fifth of the way from 1 to 2
+    assert found.p95 == pytest.approx(2.8)
+    same = Ratio.of(baseline, baseline)
+    assert (same.median, same.p5, same.p95) == (1, 1, 1)
+
+
+def test_unsteady_times_are_warned_of() -> None:
+    steady = Latency.of(np.array([1.0, 1.01] * 10))
+    noisy = replace(steady, variation=0.04)
+    assert instabilities({"a": steady, "b": steady}) == []
+    (varied,) = instabilities({"a": steady, "b": noisy, "c": replace(steady, variation=0.031)})
+    assert "varied (standard deviation ÷ mean) by more than 2.5% in 2 of 3 cases, most in b: 4.0%" in varied
+    (drifted,) = instabilities({"a": replace(steady, drift=-0.06), "b": replace(steady, drift=0.05)})
+    assert "the medians of the first and the second half differ by more than 5% in 1 of 2 cases" in drifted
+    assert "most in a: 6.0%" in drifted
+    assert len(instabilities({"a": replace(noisy, drift=0.2)})) == 2
+
+
+def test_a_busy_machine_is_warned_of(text_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert busy(2.0, 2) == []
+    assert busy(2.5, 2) == ["the load average was 2.5 on 2 cores before the measurement; close other programs"]
+    monkeypatch.setattr("hydrant.runtime.profiling.load_average", lambda: 10_000.0)
+    found = profile(text_bundle, batch=[1], sequence=[5], **QUICK)
+    assert any("the load average was 10000.0 on" in text for text in found.warnings)
+
+
+def test_inputs_are_seeded_full_and_without_padding(text_bundle: Path, image_bundle: Path) -> None:
+    text, image = architecture(text_bundle), architecture(image_bundle)
+    batch = full_batch(text, 6, 17, 3)
+    assert list(batch) == ["input_ids", "attention_mask", "token_type_ids"]
+    assert all(array.shape == (6, 17) and array.dtype == np.int64 for array in batch.values())
+    assert batch["attention_mask"].all()
+    ids = full_batch(replace(text, padding_token=7), 50, 40, 0)["input_ids"]
+    assert set(ids.ravel()) == set(range(text.vocabulary)) - {7}
+    np.testing.assert_array_equal(batch["input_ids"], full_batch(text, 6, 17, 3)["input_ids"])
+    assert (batch["input_ids"] != full_batch(text, 6, 17, 4)["input_ids"]).any()
+    assert list(full_batch(replace(text, token_types=0), 1, 2, 0)) == ["input_ids", "attention_mask"]
+    pixels = full_batch(image, 2, 10, 0)["pixel_values"]
+    assert pixels.shape == (2, 3, 12, 12)
+    assert pixels.dtype == np.float32
+
+
+def runner(name: str, precision: str = "fp32") -> Any:
+    class Runner:
+        def __init__(self) -> None:
+            self.name, self.precision, self.ran, self.closed = name, precision, 0, False
+
+        def run(self, inputs: Any) -> dict[str, np.ndarray]:
+            self.ran += 1
+            return {"self": np.array(id(self))}
+
+        def chunk(self, inputs: Any) -> int:
+            return 3
+
+        def close(self) -> None:
+            self.closed = True
+
+    return Runner()
+
+
+def test_a_deep_ensemble_runs_every_member_once() -> None:
+    members = [runner("onnxruntime") for _ in range(3)]
+    ensemble = Succession(members)
+    outputs = ensemble.run({})
+    assert [member.ran for member in members] == [1, 1, 1]
+    assert outputs["self"] == id(members[2])
+    assert (ensemble.name, ensemble.precision, ensemble.chunk({})) == ("onnxruntime", "fp32", 3)
+    ensemble.close()
+    assert all(member.closed for member in members)
+
+
+def products(graph: Path) -> int:
+    return sum(node.op_type in ("MatMul", "Gemm") for node in onnx.load(graph).graph.node)
+
+
+def test_baselines_are_the_single_model_plain_and_rewritten_and_m_of_the_plain(
+    text_bundle: Path, tmp_path: Path
+) -> None:
+    runners = [runner("openvino", "bf16"), runner("torch"), runner("onnxruntime", "int8")]
+    found = baseline_subjects(architecture(text_bundle), 3, runners, ["single", "deep-ensemble"], tmp_path)
+    assert [(subject.model, subject.backend, subject.precision, subject.copies) for subject in found] == [
+        ("single", "openvino", "bf16", 1), ("single, rewritten", "openvino", "bf16", 1),
+        ("deep-ensemble", "openvino", "bf16", 3), ("single", "onnxruntime", "fp32", 1),
+        ("single, rewritten", "onnxruntime", "fp32", 1), ("deep-ensemble", "onnxruntime", "fp32", 3),
+    ]  # fmt: skip
+    plain, rewritten, ensemble = (subject.graph for subject in found[:3])
+    assert plain == ensemble != rewritten
+    # 3 layers of stacked query-key-value, scores, mixture, output, 2 × MLP; pooler and classifier
+    assert products(plain) == 3 * 6 + 2
+    bundle = Bundle.open(text_bundle)
+    batch = full_batch(architecture(text_bundle), 2, 9, 0)
+    outputs = []
+    for subject in found[3:]:
+        opened = subject.open(bundle, 1)
+        outputs.append(opened.run(batch)["probabilities"])
+        assert opened.chunk(batch) == round(800 / 9), "one stream, whatever the bundle has"
+        opened.close()
+    assert outputs[0].shape == (2, CLASSES)
+    np.testing.assert_allclose(outputs[1], outputs[0], atol=1e-5)  # the rewrites are exact
+    np.testing.assert_array_equal(outputs[2], outputs[0])
+
+
+def test_a_deep_ensemble_holds_m_sessions(text_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = []
+
+    def open_one(*arguments: Any) -> Any:
+        opened.append(arguments)
+        return runner("onnxruntime")
+
+    monkeypatch.setattr(subjects, "_open_graph", open_one)
+    subject = Subject("deep-ensemble", "onnxruntime", "fp32", tmp_path / "graph", 4)
+    assert isinstance(subject.open(Bundle.open(text_bundle), 1), Succession)
+    assert len(opened) == 4
+
+
+def test_the_report_of_a_text_bundle(text_bundle: Path) -> None:
+    report = profile(
+        text_bundle, "onnxruntime", batch=[1, 70, 1], sequence=[9, 23], baseline=["deep-ensemble", "single"],
+        threads=1, seconds=0, iterations=6, seed=5, memory=False,
+    )  # fmt: skip
+    assert [(case.model, case.batch, case.sequence) for case in report.cases] == [
+        (model, batch, sequence) for sequence in (9, 23) for batch in (1, 70) for model in MODELS
+    ]
+    for case in report.cases:
+        assert case.latency_ms.iterations == 6
+        assert 0 < case.latency_ms.p50 <= case.latency_ms.p90 <= case.latency_ms.p95 <= case.latency_ms.p99
+        assert case.throughput == pytest.approx(case.batch / case.latency_ms.mean * 1e3)
+        assert case.transfer_ms is None
+        assert set(case.ratios) == {"single", "deep-ensemble"}
+    for start in range(0, 16, 4):
+        fused, single, rewritten, ensemble = report.cases[start : start + 4]
+        assert fused.ratios["single"].median == pytest.approx(fused.latency_ms.p50 / single.latency_ms.p50)
+        assert fused.ratios["deep-ensemble"].median == pytest.approx(fused.latency_ms.p50 / ensemble.latency_ms.p50)
+        assert asdict(single.ratios["single"]) == {"median": 1, "p5": 1, "p95": 1}
+        cost = estimate_cost(text_bundle, batch=fused.batch, sequence=fused.sequence)
+        assert fused.flops_ratio == pytest.approx(cost.ratio)
+        assert rewritten.flops_ratio == pytest.approx(cost.single_rewritten.flops / cost.single.flops)
+        assert (single.flops_ratio, ensemble.flops_ratio) == (1, 3)
+    # 70 × 23 rows of one stream are cut into 3 parts of at most round(800 / 23) = 35: two of 35
+    assert [case.chunk for case in report.cases if case.model == "single"] == [1, 70, 1, 35]
+    assert report.settings.baselines == ("single", "deep-ensemble")
+    assert report.layers is None
+    assert report.memory == []
+    assert any("random weights" in note for note in report.notes)
+
+
+def test_the_report_is_a_file_of_the_bundle_that_tells_no_place(text_bundle: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(text_bundle, tmp_path / "bundle")
+    report = profile(folder, batch=[2], sequence=[5], baseline=["single"], layers=True, **QUICK)
+    bundle = Bundle.open(folder)
+    found = bundle.read_json("reports/profile.json")
+    assert found == json.loads(json.dumps(report.to_json()))
+    assert found["hydrant"] == hydrant.__version__
+    assert found["files"] == bundle.digests()
+    assert found["settings"]["rules"] == {"seconds": 0.0, "iterations": 4, "warm_up": 0.2}
+    assert set(found["machine"]) == {"processor", "cores", "usable_cores", "system", "python", "versions"}
+    assert found["machine"]["versions"]["numpy"] == np.__version__
+    assert set(found["cases"][0]["latency_ms"]) == {
+        "p50", "p90", "p95", "p99", "mean", "variation", "drift", "iterations"
+    }  # fmt: skip
+    assert set(found["cases"][0]["ratios"]["single"]) == {"median", "p5", "p95"}
+    text = bundle.file("reports/profile.json").read_text()
+    assert str(tmp_path) not in text
+    assert sys.prefix not in text
+    assert not list(folder.glob(".*")), "nothing is left over"
+
+
+def test_a_skipped_backend_is_named_without_the_place_of_the_bundle(tmp_path: Path) -> None:
+    save_bundle(fuse(make_model("bert"), random_plan("bert", 2)), tmp_path / "bare")
+    report = profile(tmp_path / "bare", batch=[1], sequence=[4], **QUICK)
+    assert report.cases[0].backend == "torch"
+    assert report.skipped[0][0] == "onnxruntime"
+    assert "bundle bare has no model.fp32.onnx" in report.skipped[0][1]
+    assert str(tmp_path) not in json.dumps(report.to_json())
+
+
+def test_several_backends_each_beside_its_own_baseline(image_bundle: Path) -> None:
+    report = profile(image_bundle, ["torch", "auto", "onnxruntime"], batch=[1], baseline=["single"], **QUICK)
+    assert [(case.model, case.backend) for case in report.cases] == [
+        ("fused", "torch"), ("fused", "onnxruntime"), ("single", "onnxruntime"), ("single, rewritten", "onnxruntime")
+    ]  # fmt: skip
+    assert report.cases[0].ratios == {}
+    assert set(report.cases[1].ratios) == {"single"}
+    assert {case.sequence for case in report.cases} == {10}
+    shown = profile_text(report, image_bundle)
+    assert "torch fp32" in shown
+    assert "10 tokens" in shown
+
+
+def test_openvino_runs_the_baselines_too(text_bundle: Path) -> None:
+    pytest.importorskip("openvino")
+    report = profile(
+        text_bundle, "openvino", precision="fp32", batch=[2], sequence=[7], baseline=["single", "deep-ensemble"],
+        threads=1, **QUICK,
+    )  # fmt: skip
+    assert [(case.model, case.backend, case.precision) for case in report.cases] == [
+        (model, "openvino", "fp32") for model in MODELS
+    ]
+
+
+def node(name: str, operator: str, start: int, microseconds: int) -> dict[str, Any]:
+    return {
+        "cat": "Node", "name": f"{name}_kernel_time", "ts": start, "dur": microseconds, "args": {"op_name": operator}
+    }  # fmt: skip
+
+
+def test_a_trace_is_read_without_its_warm_up() -> None:
+    events = [{"cat": "Session", "name": "session_initialization", "ts": 0, "dur": 99, "args": {}}]
+    for index in range(6):  # each batch is two runs; the first batch warms up
+        start, slow = 1000 * (index + 1), 50 if index < 2 else 1
+        events.append({"cat": "Session", "name": "model_run", "ts": start, "dur": 900, "args": {}})
+        events += [
+            node("a", "MatMul", start + 1, 300 * slow),
+            node("b", "Add", start + 400, 100 * slow),
+            node("c", "MatMul", start + 600, 200 * slow),
+        ]
+    operators, nodes = parts_of(events, warm_up=1, runs=2)
+    assert [(part.name, part.count, part.milliseconds) for part in operators] == [("MatMul", 4, 1.0), ("Add", 2, 0.2)]
+    assert [part.share for part in operators] == pytest.approx([5 / 6, 1 / 6])
+    assert [(part.name, part.operator, part.count) for part in nodes] == [
+        ("a", "MatMul", 2), ("c", "MatMul", 2), ("b", "Add", 2)
+    ]  # fmt: skip
+    assert [part.milliseconds for part in nodes] == pytest.approx([0.6, 0.4, 0.2])
+
+
+def test_layers_sum_to_the_whole(text_bundle: Path) -> None:
+    report = profile(text_bundle, batch=[3, 1], sequence=[11], layers=True, threads=1, **QUICK)
+    found = report.layers
+    assert found is not None
+    assert (found.batch, found.sequence) == (3, 11)
+    assert sum(part.share for part in found.operators) == pytest.approx(1)
+    assert sum(part.milliseconds for part in found.operators) == pytest.approx(found.milliseconds)
+    shares = [part.share for part in found.operators]
+    assert shares == sorted(shares, reverse=True)
+    assert len(found.nodes) == 10
+    counts = {part.name: part.count for part in found.operators}
+    assert counts["LayerNormalization"] >= 3
+    assert counts["MatMul"] > 10
+    assert all(count == int(count) for count in counts.values())
+    shown = profile_text(report, text_bundle)
+    assert "operators of the bundle in ONNX Runtime, batch 3, 11 tokens" in shown
+    assert "slowest nodes" in shown
+    assert "(MatMul)" in shown
+
+
+def test_peak_memory_is_that_of_the_model_alone(text_bundle: Path, tmp_path: Path) -> None:
+    ballast = np.ones(500_000_000, np.uint8)  # a child's ru_maxrss would start at this process's
+    bundle = Bundle.open(text_bundle)
+    measure: dict[str, Any] = {"batch": 2, "sequence": 9, "threads": 1, "seed": 0}
+    fused = measure_memory(Subject("fused", "onnxruntime", "fp32"), bundle, **measure)
+    assert peak_bytes() > ballast.nbytes
+    assert 20e6 < fused.imports < fused.peak < 250e6
+    (single,) = baseline_subjects(architecture(text_bundle), 20, [runner("onnxruntime")], ["deep-ensemble"], tmp_path)
+    many = measure_memory(single, bundle, **measure)
+    one = measure_memory(replace(single, copies=1), bundle, **measure)
+    assert many.peak > one.peak + 2_000_000, "20 sessions hold more than one"
+
+
+def test_the_memory_process_needs_no_torch(text_bundle: Path) -> None:
+    words = ["--backend", "onnxruntime", "--precision", "fp32", "--batch", "1", "--sequence", "5"]
+    code = (
+        "import sys\nfrom hydrant.runtime.memory import main\n"
+        f"main({[str(text_bundle), *words]!r})\n"
+        "assert not {'torch', 'transformers', 'onnx'} & set(sys.modules)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd="/")
+    assert done.returncode == 0, done.stderr
+    assert set(json.loads(done.stdout)) == {"peak", "imports"}
+
+
+def test_a_memory_process_that_fails_is_an_error(text_bundle: Path, tmp_path: Path) -> None:
+    (tmp_path / "graph").write_bytes(b"no graph")
+    subject = Subject("single", "onnxruntime", "fp32", tmp_path / "graph")
+    with pytest.raises(HydrantError, match=r"memory of single on onnxruntime ended with status 1 \(.*cannot load"):
+        measure_memory(subject, Bundle.open(text_bundle), batch=1, sequence=5, threads=None, seed=0)
+
+
+def test_without_matplotlib_there_is_no_plot_and_the_extra_is_named(
+    text_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = shutil.copytree(text_bundle, tmp_path / "bundle", ignore=shutil.ignore_patterns("reports"))
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    report = profile(folder, batch=[1], sequence=[5], **QUICK)
+    assert report.plot is None
+    assert any("no plot: matplotlib is not installed" in note and "hydrant[report]" in note for note in report.notes)
+    assert not (folder / "reports" / "profile.png").exists()
+    assert (folder / "reports" / "profile.json").is_file()
+    shown = profile_text(report, folder)
+    assert "pip install 'hydrant[report]'" in shown
+    assert "profile.png" not in shown
+
+
+def test_a_transfer_is_shown_where_there_is_one(text_bundle: Path) -> None:
+    report = profile(text_bundle, batch=[1], sequence=[5], **QUICK)
+    assert "transfer" not in profile_text(report, text_bundle)
+    case = replace(report.cases[0], transfer_ms={"to device": 0.25, "from device": 0.5})
+    assert "to device 0.25, from device 0.50" in profile_text(replace(report, cases=[case]), text_bundle)
+
+
+@pytest.mark.parametrize(("options", "message"), [
+    ({"batch": []}, "batch is '[]'; expected a list of one or more"),
+    ({"batch": [0]}, "batch is 0; expected 1 to 4096"),
+    ({"batch": [4097]}, "batch is 4097; expected 1 to 4096"),
+    ({"batch": [True]}, "batch is True; expected 1 to 4096"),
+    ({"batch": "18"}, "batch is '18'; expected a list"),
+    ({"sequence": [41]}, "sequence is 41; expected 1 to 40"),
+    ({"sequence": [5, 0]}, "sequence is 0; expected 1 to 40"),
+    ({"baseline": ["both"]}, "baseline 'both' is unknown; expected single or deep-ensemble"),
+    ({"baseline": "single", "backend": "torch"}, "backend torch cannot run a baseline; choose onnxruntime or openvino"),
+    ({"layers": True, "backend": "torch"}, "backend torch does not tell the time of its operators; choose --backend"),
+    ({"backend": "gpu"}, "backend 'gpu' is unknown"),
+    ({"precision": "fp16"}, "has no model.fp16.onnx; make it with `hydrant export"),
+    ({"threads": 0}, "threads is 0; expected 1 or more"),
+    ({"seconds": -1}, "seconds is -1; expected 0 or more"),
+    ({"seconds": math.nan}, "seconds is nan; expected 0 or more"),
+    ({"iterations": 0}, "iterations is 0; expected 1 or more"),
+    ({"seed": -1}, "seed is -1; expected 0 or more"),
+])  # fmt: skip
+def test_options_that_cannot_be(options: dict[str, Any], message: str, text_bundle: Path) -> None:
+    with pytest.raises(HydrantError) as caught:
+        profile(text_bundle, **{"backend": "onnxruntime", **QUICK, **options})
+    assert message in str(caught.value)
+
+
+def test_an_image_has_its_own_tokens(image_bundle: Path) -> None:
+    with pytest.raises(HydrantError, match="an image always has 10 tokens here, so leave it out"):
+        profile(image_bundle, sequence=[10])
+
+
+def test_the_command_line_from_end_to_end(text_bundle: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(text_bundle, tmp_path / "bundle", ignore=shutil.ignore_patterns("reports"))
+    done = run_cli(
+        "profile", folder, *FAST, "--batch", "1,2", "--sequence", "5", "--baseline", "single", "--baseline",
+        "deep-ensemble", "--layers", "--threads", "1",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    lines = done.stdout.splitlines()
+    assert lines[1] == "onnxruntime fp32, 5 tokens"
+    assert [column in lines[3] for column in ("p50 ms", "p99", "inputs/s", "÷ single", "FLOPs ÷ single")] == [True] * 5
+    assert [line[:17].strip() for line in lines[5:13]] == MODELS * 2
+    for words in (
+        "peak memory of a process",
+        "slowest nodes",
+        "random weights",
+        f"wrote {folder}/reports/profile.json",
+    ):
+        assert words in done.stdout
+    assert (folder / "reports" / "profile.png").read_bytes().startswith(b"\x89PNG")
+    memory = json.loads((folder / "reports" / "profile.json").read_text())["memory"]
+    assert [row["model"] for row in memory] == MODELS
+    assert all(row["batch"] == 2 and row["imports_bytes"] < row["peak_bytes"] for row in memory)
+    assert memory[1]["ratio"] == 1
+    facts = json.loads(run_cli("inspect", folder, "--json").stdout)
+    assert {entry["state"] for entry in facts["files"].values()} == {"ok"}
+
+
+def test_the_command_line_in_json_and_its_refusals(image_bundle: Path) -> None:
+    done = run_cli("profile", image_bundle, *FAST, "--no-memory", "--batch", "2", "--json", "--seed", "3")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["settings"]["seed"] == 3
+    assert found["settings"]["batches"] == [2]
+    assert found["memory"] == []
+    assert [case["model"] for case in found["cases"]] == ["fused"]
+    for words, message in (
+        (["--batch", "1,x"], "argument --batch: 'x' is not a whole number of 1 or more"),
+        (["--seconds", "inf"], "argument --seconds: 'inf' is not a number of seconds, 0 or more"),
+        (["--baseline", "double"], "baseline 'double' is unknown; expected single or deep-ensemble"),
+        (["--sequence", "8"], "an image always has 10 tokens"),
+    ):
+        refused = run_cli("profile", image_bundle, *words)
+        assert refused.returncode == 2, words
+        (line,) = refused.stderr.strip().splitlines()
+        assert line.startswith("hydrant: error: ")
+        assert message in line
+
+
+def test_the_load_is_zero_where_the_system_does_not_tell(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(machine.os, "getloadavg", raising=False)
+    assert machine.load_average() == 0
