@@ -54,24 +54,22 @@ def budget_text(facts: Mapping[str, Any], rows: int = 10) -> str:
         facts: what planning recorded; its candidates are in order of their NLL.
         rows: most candidates to show.
     """
-    tokens = f" at {facts['sequence']} tokens" if facts["sequence"] else ""
-    columns = ("fork", "counts", "ratio", "nll", "accuracy", "mutual_information")
-    chosen = {name: facts[name] for name in columns}
-    shown = [row for row in facts["candidates"][:rows] if {name: row[name] for name in columns} != chosen]
+    others = [row for row in facts["candidates"] if any(row[name] != facts[name] for name in row)]
     body = []
-    for row in [facts, *shown[: rows - 1]]:
+    for row in [facts, *others[: rows - 1]]:
         counts = [f"{count}" for count in row["counts"][row["fork"] :]]
         heads = counts[0] if len(set(counts)) == 1 else " ".join(counts)
         figures = [f"{row['ratio']:.3f}×", f"{row['nll']:.4f}", f"{row['accuracy']:.3f}"]
-        body.append([str(row["fork"]), heads, *figures, f"{row['mutual_information']:.4f}"])
-    body[0].append("chosen")
+        mark = "chosen" if row is facts else ""
+        body.append([str(row["fork"]), heads, *figures, f"{row['mutual_information']:.4f}", mark])
     headers = ["fork", "heads from there on", "cost", "NLL", "accuracy", "mutual information", ""]
-    compared = f"{len(facts['candidates'])} plans within {facts['limit']:g} × the single model's operations{tokens}"
+    tokens = f" at {facts['sequence']} tokens" if facts["sequence"] else ""
     return "\n".join(
         [
-            f"compared {compared}, on {facts['examples_held_out']} held-out examples, calibrated; best by NLL below:",
-            table(headers, [[*row, ""][: len(headers)] for row in body]),
-            "chosen: the most diverse plan whose NLL is within one standard error of the best",
+            f"{len(facts['candidates'])} plans within {facts['limit']:g} × the single model's operations{tokens}, "
+            f"compared on {facts['examples_held_out']} held-out examples, calibrated:",
+            table(headers, body),
+            "chosen: the most diverse plan whose NLL is within one standard error of the lowest",
         ]
     )
 

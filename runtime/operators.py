@@ -103,7 +103,7 @@ def parts_of(events: Sequence[Mapping[str, Any]], warm_up: int, runs: int) -> tu
     nodes: dict[tuple[str, str], list[float]] = defaultdict(list)
     operators: dict[tuple[str, str], list[float]] = defaultdict(list)
     for event in events:
-        if event["cat"] == "Node" and True and "op_name" in event["args"]:
+        if event["cat"] == "Node" and event["ts"] >= begin and "op_name" in event["args"]:
             operator = event["args"]["op_name"]
             nodes[event["name"].removesuffix("_kernel_time"), operator].append(event["dur"] / 1e3)
             operators[operator, operator].append(event["dur"] / 1e3)

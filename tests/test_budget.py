@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 import torch
 from hydrant import HeadPlan, plan_heads
 from hydrant.calib import budget as budgets
-from hydrant.calib.budget import Candidate, Trial, choose, find_candidates, measure, mean_tokens, split_examples
+from hydrant.calib.budget import Candidate, Trial, choose, find_candidates, mean_tokens, measure, split_examples
 from hydrant.calib.data import Examples, read_examples
 from hydrant.calib.heads import head_counts
 from hydrant.calib.planning import resolve_processor
@@ -35,6 +36,14 @@ def random_scores(members: int, seed: int) -> np.ndarray:
 def ratio_of(family: str, members: Any, sequence: int | None) -> float:
     plan = HeadPlan(family, LAYERS, HEADS, members, "test")
     return estimate_cost(ARCHITECTURES[family], plan, sequence=sequence).ratio
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread() -> Iterator[None]:
+    """Tiny models run faster, in subprocesses too, without a pool of threads that wait for each other."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OMP_NUM_THREADS", "1")
+        yield
 
 
 # Candidates
@@ -112,7 +121,7 @@ def test_budget_below_every_plan_is_refused(forks: Any, least: int) -> None:
         budgets.check_reachable(architecture, 3, least_budget - 0.002, forks=forks, sequence=9)
 
 
-def test_the_least_budget_that_the_error_names_works(bert_checkpoint: Path, text_csv: Path) -> None:
+def test_the_least_budget_that_the_error_names_works() -> None:
     architecture, scores = ARCHITECTURES["bert"], random_scores(3, 2)
     with pytest.raises(InputError) as refused:
         find_candidates(architecture, scores, 0.2, forks=range(LAYERS), sequence=9)
@@ -136,7 +145,9 @@ def test_held_out_part(total: int, held_out: int) -> None:
     assert (len(scoring), len(selection)) == (total - held_out, held_out)
     assert sorted([*scoring.inputs, *selection.inputs]) == sorted(examples.inputs)
     assert all(
-        text == f"text {label}" for part in (scoring, selection) for text, label in zip(part.inputs, part.labels)
+        text == f"text {label}"
+        for part in (scoring, selection)
+        for text, label in zip(part.inputs, part.labels, strict=True)
     )
     if total > 24:
         assert max(selection.labels) - min(selection.labels) > total / 2  # drawn at random, not the end of the file
@@ -285,12 +296,12 @@ def test_layers_below_the_fork_are_whole(method: str, bert_checkpoint: Path, tex
         ({"budget": -1.0}, r"budget is '-1\.0'; expected a positive number"),
         ({"budget": float("nan")}, "budget is 'nan'; expected a positive number"),
         ({"budget": float("inf")}, "budget is 'inf'; expected a positive number"),
-        ({"budget": "1.25"}, "budget is '1.25' and not a number|budget is '1.25'; expected a positive number"),
+        ({"budget": "1.25"}, "budget is '1.25'; expected a positive number"),
         ({"budget": True}, "budget is 'True'; expected a positive number"),
         ({"budget": 1.25, "members": 1}, "budget 1.25 is given for 1 member; expected 2 or more"),
         ({"budget": 0.1}, r"budget 0\.1 cannot be reached: the cheapest plan of 3 members costs 0\.\d+ ×"),
         ({"budget": 1.25, "noise": 0.0}, "the 3 members keep the same heads in every plan"),
-        ({"budget": 1.25, "data": None}, "method 'taylor' needs labelled|a budget needs labelled calibration data"),
+        ({"budget": 1.25, "data": None}, "a budget needs labelled calibration data"),
         ({"budget": 1.25, "data": None, "method": "random"}, "a budget needs labelled calibration data; give it with"),
         ({"budget": 1.25, "examples": 1}, "a budget was given with 1 calibration example"),
     ],
