@@ -35,7 +35,8 @@ def fold_norms(blocks: Blocks) -> tuple[Blocks, list[str]]:
     linear: Linear = getattr(blocks, reader)
     if blocks.final_norm is not None and blocks.final_norm.groups in (1, linear.weight.shape[0]):
         moved_linear = _normed(linear, blocks.final_norm)
-        blocks = replace(blocks, final_norm=Norm(None, None), **{reader: moved_linear})
+        blocks = replace(blocks, final_norm=Norm(None, None))
+        blocks = replace(blocks, pooler=moved_linear) if blocks.pooler else replace(blocks, classifier=moved_linear)
         folded += 1
     return blocks, [f"{folded} LayerNorms lose their affine map to the weights behind them"] if folded else []
 

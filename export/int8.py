@@ -196,7 +196,7 @@ def _weights(model: onnx.ModelProto, nodes: Iterable[onnx.NodeProto]) -> dict[st
     return {tensor.name: numpy_helper.to_array(tensor) for tensor in model.graph.initializer if tensor.name in wanted}
 
 
-def _node(operator: str, inputs: Sequence[str], output: str, **attributes: int) -> onnx.NodeProto:
+def _node(operator: str, inputs: Sequence[str], output: str, **attributes: Any) -> onnx.NodeProto:
     return helper.make_node(operator, list(inputs), [output], name=output, **attributes)
 
 

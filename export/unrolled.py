@@ -156,8 +156,8 @@ def _absorbed(context: Context, name: str, part: Attention, x: Stream) -> str:
         own = name if len(part.heads) == 1 else f"{name}.{group}"
         count, d = heads.count(width), context.architecture.width
         tokens = graph.node("Reshape", [everything[group], context.shape(-1, TOKENS, d)], f"{own}.tokens")
-        query = linear(context, f"{own}.query", heads.query, Stream(first[group], copies, 1))
-        query = _by_head(context, f"{own}.query", query.name, count, 1)  # [S·B, h, 1, d_h]
+        asked = linear(context, f"{own}.query", heads.query, Stream(first[group], copies, 1))
+        query = _by_head(context, f"{own}.query", asked.name, count, 1)  # [S·B, h, 1, d_h]
         key = heads.key.weight[0].reshape(d, count, width).transpose(1, 2, 0)  # [h, d_h, d]
         value = heads.value.weight[0].reshape(d, count, width).transpose(1, 0, 2)  # [h, d, d_h]
         query = graph.node("MatMul", [query, graph.weight(f"{own}.key.weight", key)], f"{own}.absorbed")

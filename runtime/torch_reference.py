@@ -7,8 +7,8 @@ from collections.abc import Mapping
 import numpy as np
 
 from ..bundle import Bundle
+from ..calib.gates import SCORES
 from ..errors import BackendError, cut, require
-from .prediction import SCORES
 
 
 class TorchBackend:

@@ -8,12 +8,11 @@ from typing import Any
 
 from .. import __version__
 from ..bundle import ARCHITECTURE, Bundle, onnx_name, resolve, to_json_bytes
-from ..calib.gates import TOLERANCES, Decisions, Gate, Tolerances, decisions, gates
+from ..calib.gates import SCORES, TOLERANCES, Decisions, Gate, Tolerances, decisions, gates
 from ..errors import BackendError, MissingExtraError, cut, require
 from ..families import Architecture
 from ..progress import Progress, no_progress
 from .backend import OPENERS, Backend, open_backend
-from .prediction import SCORES
 
 REPORT = "reports/verify.json"
 OUTPUTS = ("probabilities", *SCORES)

@@ -214,8 +214,9 @@ def test_without_a_graph_auto_falls_back_with_the_reason(tmp_path: Path) -> None
     save_bundle(fuse(make_model("bert"), random_plan("bert", 2)), tmp_path / "bundle")
     with load(tmp_path / "bundle") as predictor:
         assert predictor.backend == "torch"
-        ((name, reason),) = predictor.fallbacks
+        name, reason = predictor.fallbacks[0]
         assert name == "onnxruntime"
+        assert [skipped for skipped, _ in predictor.fallbacks] == ["onnxruntime", "openvino"]
         assert "has no model.fp32.onnx; make it with `hydrant export" in reason
         with pytest.raises(HydrantError, match="has no processor; give ready tensors as a dict"):
             predictor.predict("hello")
@@ -229,9 +230,11 @@ def test_a_missing_library_names_its_extra(text_bundle: Path, monkeypatch: pytes
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     with pytest.raises(HydrantError, match=r"onnxruntime is not installed; .*: pip install 'hydrant\[onnxruntime\]'"):
         load(text_bundle, "onnxruntime")
+    monkeypatch.setitem(sys.modules, "openvino", None)
     with load(text_bundle) as predictor:
         assert predictor.backend == "torch"
         assert "pip install 'hydrant[onnxruntime]'" in predictor.fallbacks[0][1]
+        assert "pip install 'hydrant[openvino]'" in predictor.fallbacks[1][1]
     monkeypatch.setitem(sys.modules, "polygraphy", None)
     with pytest.raises(HydrantError, match=r"polygraphy is not installed; .*: pip install 'hydrant\[verify\]'"):
         hydrant.verify(text_bundle)
