@@ -15,8 +15,9 @@ import hydrant
 import pytest
 
 PUBLIC = {
-    "Bundle", "Cost", "FusedClassifier", "FusedOutput", "HeadPlan", "HydrantError", "Prediction", "Predictor", "__version__",
-    "estimate_cost", "export_onnx", "fuse", "load", "load_ensemble", "measure_drift", "plan_heads", "profile", "save_bundle", "verify",
+    "Bundle", "Cost", "FusedClassifier", "FusedOutput", "HeadPlan", "HydrantError", "Prediction", "Predictor",
+    "__version__", "estimate_cost", "export_onnx", "fuse", "load", "load_ensemble", "measure_drift", "plan_heads",
+    "profile", "save_bundle", "verify",
 }  # fmt: skip
 
 FLOORS = {
