@@ -1,4 +1,4 @@
-"""OpenVINO on the CPU: the same ONNX graphs, in BF16 where the CPU has it."""
+"""OpenVINO on the CPU: the same ONNX graphs, on request in BF16 where the CPU has it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..errors import BackendError, BundleError, cut, require
 from .graph_file import graph_file
 from .microbatch import Microbatch
 
-PRECISIONS = ("bf16", "fp32", "int8")
+PRECISIONS = ("fp32", "bf16", "int8")
 """What this backend runs, in the order of preference; BF16 computes the float32 graph in bfloat16."""
 
 
@@ -91,7 +91,7 @@ class OpenVinoBackend(OpenVinoGraph):
     Args:
         bundle: holds ``model.fp32.onnx`` or ``model.int8.onnx``.
         threads: threads within one run; ``None`` lets OpenVINO choose.
-        precision: ``"bf16"``, ``"fp32"`` or ``"int8"``; ``None`` for BF16 where the CPU has it, else FP32.
+        precision: ``"bf16"``, ``"fp32"`` or ``"int8"``; ``None`` for FP32.
 
     Raises:
         MissingExtraError: openvino is not installed.
@@ -109,7 +109,7 @@ class OpenVinoBackend(OpenVinoGraph):
         if precision == "bf16" and not has_bf16:
             raise BackendError("this CPU has no BF16 instructions; use --precision fp32")
         graph, _ = graph_file(bundle, self.name, ("fp32", "int8"), "int8" if precision == "int8" else "fp32")
-        super().__init__(graph, precision or ("bf16" if has_bf16 else "fp32"), Microbatch.of(bundle), threads)
+        super().__init__(graph, precision or "fp32", Microbatch.of(bundle), threads)
 
 
 def _library() -> ModuleType:
