@@ -134,7 +134,7 @@ def test_a_backend_that_fails_says_on_what(path: Path) -> None:
 
 def test_the_reference_must_be_named(path: Path) -> None:
     export_onnx(path)
-    with pytest.raises(HydrantError, match="reference backend 'auto' is unknown; .* onnxruntime, openvino, torch"):
+    with pytest.raises(HydrantError, match=r"reference backend 'auto' is unknown; .* onnxruntime, openvino, torch"):
         verify(path, "onnxruntime", against="auto")
     with pytest.raises(HydrantError, match="seed is -1"):
         verify(path, seed=-1)
