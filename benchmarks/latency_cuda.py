@@ -1,0 +1,199 @@
+"""Latency of fused ensembles on a CUDA GPU: PyTorch (BF16, CUDA graphs) and ONNX Runtime's CUDA provider (FP16).
+
+    python benchmarks/latency_cuda.py -o benchmarks/results/latency-cuda.json
+
+Random weights: latency does not depend on them. Inputs and outputs stay on the GPU, so that transfers are not
+counted. All cases of a table are interleaved in one process and timed with CUDA events (PyTorch) or around a
+synchronised run (ONNX Runtime); figures are ratios of medians to the single model. ``--device cpu`` runs the
+PyTorch part without CUDA graphs, to try the script itself.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Callable
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from hydrant import HeadPlan
+from hydrant.export.baselines import random_model, random_weights
+from hydrant.families import Architecture
+from hydrant.fusion import FusedClassifier
+from latency import CASES, MEMBERS, architecture, inputs, random_plan
+
+Run = Callable[[], None]
+
+
+def plans(shape: Architecture) -> dict[str, HeadPlan]:
+    """Name → plan of every case but the Deep Ensemble."""
+    single = HeadPlan.all_heads(shape.family, shape.layers, shape.heads)
+    return {"single": single} | {
+        f"fused, {keep} of 12 heads, fork {fork}": random_plan(shape, keep, fork) for keep, fork in CASES
+    }
+
+
+def torch_cases(shape: Architecture, batch: dict[str, np.ndarray], device: str) -> dict[str, Run]:
+    """Each plan's module in BF16 as one CUDA graph; the Deep Ensemble is M replays of the single model."""
+
+    def prepared(plan: HeadPlan) -> Run:
+        weights = {name: torch.from_numpy(array) for name, array in random_weights(shape, plan).items()}
+        labels = [str(label) for label in range(shape.classes)]
+        module = FusedClassifier(shape, plan, weights, labels).eval().to(device, torch.bfloat16)
+        tensors = {
+            name: torch.from_numpy(array).to(device, torch.bfloat16 if array.dtype == np.float32 else None)
+            for name, array in batch.items()
+        }
+        return captured(lambda: module(**tensors), device)
+
+    found = {name: prepared(plan) for name, plan in plans(shape).items()}
+    return found | {"Deep Ensemble": repeated(found["single"])}
+
+
+def captured(forward: Callable[[], Any], device: str) -> Run:
+    """``forward`` as the replay of a CUDA graph, after three runs of warm-up on a side stream."""
+    if device == "cpu":
+
+        def plain() -> None:
+            with torch.inference_mode():
+                forward()
+
+        return plain
+    stream = torch.cuda.Stream()
+    with torch.inference_mode(), torch.cuda.stream(stream):
+        for _ in range(3):
+            forward()
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.inference_mode(), torch.cuda.graph(graph):
+        kept = forward()
+
+    def replay(kept: Any = kept) -> None:  # the outputs' memory belongs to the graph
+        graph.replay()
+
+    return replay
+
+
+def ort_cases(shape: Architecture, batch: dict[str, np.ndarray]) -> dict[str, Run]:
+    """Each plan's grouped FP16 graph in ONNX Runtime's CUDA provider with CUDA graphs and bound device buffers."""
+    import onnxruntime as ort
+
+    def prepared(plan: HeadPlan) -> Run:
+        model = random_model(shape, plan, precision="fp16", lowering="grouped")
+        options = ort.SessionOptions()
+        options.log_severity_level = 3
+        provider = ("CUDAExecutionProvider", {"enable_cuda_graph": "1"})
+        session = ort.InferenceSession(model.SerializeToString(), options, providers=[provider])
+        if session.get_providers()[0] != "CUDAExecutionProvider":
+            raise SystemExit("ONNX Runtime fell back to the CPU: its CUDA provider could not be loaded")
+        binding = session.io_binding()
+        for name, array in batch.items():
+            binding.bind_ortvalue_input(name, ort.OrtValue.ortvalue_from_numpy(array, "cuda", 0))
+        size = len(next(iter(batch.values())))
+        outputs = {"probabilities": [size, shape.classes], "mutual_information": [size]}
+        for name, dims in outputs.items():
+            binding.bind_ortvalue_output(name, ort.OrtValue.ortvalue_from_shape_and_type(dims, np.float32, "cuda", 0))
+        return lambda: session.run_with_iobinding(binding)
+
+    found = {name: prepared(plan) for name, plan in plans(shape).items()}
+    return found | {"Deep Ensemble": repeated(found["single"])}
+
+
+def repeated(run: Run) -> Run:
+    """``run``, M times."""
+
+    def all_members() -> None:
+        for _ in range(MEMBERS):
+            run()
+
+    return all_members
+
+
+def race(found: dict[str, Run], device: str, events: bool, rounds: int) -> list[dict[str, Any]]:
+    """One run of every case in turn, ``rounds`` times after ten of warm-up (CPU: one)."""
+    taken: dict[str, list[float]] = {name: [] for name in found}
+    warmup, names = (1 if device == "cpu" else 10), list(found)
+    for turn in range(rounds + warmup):
+        for step in range(len(names)):
+            name = names[(turn + step) % len(names)]
+            taken[name].append(by_events(found[name]) if events else by_clock(found[name]))
+    medians = {name: statistics.median(seconds[warmup:]) for name, seconds in taken.items()}
+    return [
+        {"case": name, "time": round(medians[name] / medians["single"], 3), "milliseconds": round(medians[name], 4)}
+        for name in names
+    ]
+
+
+def by_events(run: Run) -> float:
+    """Milliseconds on the GPU."""
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    start.record()
+    run()
+    end.record()
+    end.synchronize()
+    return float(start.elapsed_time(end))
+
+
+def by_clock(run: Run) -> float:
+    """Milliseconds on the clock."""
+    start = time.perf_counter()
+    run()
+    return (time.perf_counter() - start) * 1e3
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--models", nargs="+", default=["ViT-B/16", "BERT-base"])
+    parser.add_argument("--batch", type=int, nargs="+", default=[1, 8, 32, 128])
+    parser.add_argument("--sequence", type=int, default=128, help="tokens per text (default 128)")
+    parser.add_argument("--rounds", type=int, default=200, help="of every case (default 200)")
+    parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
+    parser.add_argument("-o", "--output", type=Path, help="JSON file to write")
+    options = parser.parse_args()
+    if options.device == "cuda" and not torch.cuda.is_available():
+        raise SystemExit("skipped: PyTorch sees no CUDA GPU here")
+    engines = ["PyTorch, BF16"]
+    if options.device == "cuda" and has_cuda_provider():
+        engines.append("ONNX Runtime CUDA, FP16")
+    else:
+        print("ONNX Runtime's CUDA provider: skipped, not available here")
+    tables = []
+    for engine in engines:
+        for model in options.models:
+            shape = architecture(model)
+            for size in options.batch:
+                batch = inputs(shape, size, options.sequence)
+                ours = engine.startswith("PyTorch")
+                found = torch_cases(shape, batch, options.device) if ours else ort_cases(shape, batch)
+                rows = race(found, options.device, ours and options.device == "cuda", options.rounds)
+                tables.append({"engine": engine, "model": model, "batch": size, "rows": rows})
+                print(f"{engine}, {model}, batch {size}")
+                for row in rows:
+                    print(f"  {row['case']:32} {row['milliseconds']:9.3f} ms  {row['time']:.2f}")
+                del found
+    if options.output:
+        facts = {
+            "command": f"python benchmarks/latency_cuda.py --rounds {options.rounds}",
+            "device": torch.cuda.get_device_name() if options.device == "cuda" else "cpu",
+            "versions": {name: version(name) for name in ("torch", "numpy")},
+            "tables": tables,
+        }
+        options.output.write_text(json.dumps(facts, indent=1) + "\n")
+
+
+def has_cuda_provider() -> bool:
+    """Whether an ONNX Runtime with the CUDA provider is installed."""
+    try:
+        import onnxruntime as ort
+    except ImportError:
+        return False
+    return "CUDAExecutionProvider" in ort.get_available_providers()
+
+
+if __name__ == "__main__":
+    main()
