@@ -24,6 +24,7 @@ import torch
 from hydrant import HeadPlan
 from hydrant.export.baselines import random_model, random_weights
 from hydrant.families import Architecture
+from hydrant.families.cost import fork_of
 from hydrant.fusion import FusedClassifier
 from latency import CASES, MEMBERS, architecture, inputs, random_plan
 
@@ -42,7 +43,7 @@ def torch_cases(shape: Architecture, batch: dict[str, np.ndarray], device: str) 
     """Each plan's module in BF16 as one CUDA graph; the Deep Ensemble is M replays of the single model."""
 
     def prepared(plan: HeadPlan) -> Run:
-        weights = {name: torch.from_numpy(array) for name, array in random_weights(shape, plan).items()}
+        weights = {name: torch.from_numpy(array) for name, array in shared_trunk(shape, plan).items()}
         labels = [str(label) for label in range(shape.classes)]
         module = FusedClassifier(shape, plan, weights, labels).eval().to(device, torch.bfloat16)
         tensors = {
@@ -53,6 +54,16 @@ def torch_cases(shape: Architecture, batch: dict[str, np.ndarray], device: str) 
 
     found = {name: prepared(plan) for name, plan in plans(shape).items()}
     return found | {"Deep Ensemble": repeated(found["single"])}
+
+
+def shared_trunk(shape: Architecture, plan: HeadPlan) -> dict[str, np.ndarray]:
+    """Random weights; the attention below the fork, equal for all members, is stored once, as in an exported graph."""
+    trunk = fork_of(plan)
+
+    def shared(name: str) -> bool:
+        return name.startswith("layers.") and int(name.split(".")[1]) < trunk
+
+    return {name: array[:1] if shared(name) else array for name, array in random_weights(shape, plan).items()}
 
 
 def captured(forward: Callable[[], Any], device: str) -> Run:
@@ -71,12 +82,8 @@ def captured(forward: Callable[[], Any], device: str) -> Run:
     torch.cuda.current_stream().wait_stream(stream)
     graph = torch.cuda.CUDAGraph()
     with torch.inference_mode(), torch.cuda.graph(graph):
-        kept = forward()
-
-    def replay(kept: Any = kept) -> None:  # the outputs' memory belongs to the graph
-        graph.replay()
-
-    return replay
+        forward()
+    return graph.replay
 
 
 def ort_cases(shape: Architecture, batch: dict[str, np.ndarray]) -> dict[str, Run]:
