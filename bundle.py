@@ -19,14 +19,14 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from .errors import BundleError, InputError, PlanError, cut, listing
-from .files import beside, locked, sha256_of, staged_folder, uninterrupted, write_atomically
+from .files import beside, locked, replace_all, sha256_of, staged_folder, uninterrupted, write_atomically
 from .plan import HeadPlan
 
 SCHEMA = 1
@@ -192,11 +192,16 @@ class Bundle:
             raise BundleError(f"{folder} holds {listing(sorted(unlisted))}, which {MANIFEST} does not list; remove it")
         return folder if names else None
 
-    def add(self, files: Mapping[str, bytes | Path]) -> Bundle:
+    def add(self, files: Mapping[str, bytes | Path], remove: Collection[str] = ()) -> Bundle:
         """Put ``files`` (relative name → bytes, or a file on the same disk to move) into the bundle.
 
         They are staged beside their places and digested there; then all take their names together
-        with the new manifest, which keeps what other processes have added meanwhile.
+        with the new manifest, which keeps what other processes have added meanwhile. If that fails, all
+        is as it was.
+
+        Args:
+            files: to add or replace.
+            remove: names of files that leave the bundle, where it has them.
 
         Returns:
             The bundle with its new manifest.
@@ -211,17 +216,32 @@ class Bundle:
                 staged[name] = self._stage(name, content)
             entries = {name: _entry(part) for name, part in staged.items()}
             with locked(self.path), uninterrupted():
-                for name, part in staged.items():
-                    part.replace(self.path / name)
                 manifest = dict(Bundle.open(self.path).manifest)
-                manifest["files"] = dict(sorted({**manifest["files"], **entries}.items()))
-                write_atomically(self.path / MANIFEST, to_json_bytes(manifest))
+                gone = {name for name in remove if name in manifest["files"]}
+                kept = {name: entry for name, entry in manifest["files"].items() if name not in gone}
+                manifest["files"] = dict(sorted({**kept, **entries}.items()))
+                staged[MANIFEST] = beside(self.path / MANIFEST, "part")
+                staged[MANIFEST].write_bytes(to_json_bytes(manifest))
+                replace_all({self.path / name: part for name, part in staged.items()})
+                for name in gone:
+                    (self.path / name).unlink(missing_ok=True)
         except OSError as error:
             raise InputError(f"cannot write into bundle {self.path}: {error.strerror or error}") from error
         finally:
             for part in staged.values():
                 part.unlink(missing_ok=True)
         return Bundle(self.path, manifest)
+
+    def check_addable(self, name: str) -> None:
+        """Refuse a place that :meth:`add` could not fill; meant to be asked before long work.
+
+        Raises:
+            BundleError, InputError: as :meth:`add`.
+        """
+        try:
+            self._stage(name, b"").unlink()
+        except OSError as error:
+            raise InputError(f"cannot write into bundle {self.path}: {error.strerror or error}") from error
 
     def _stage(self, name: str, content: bytes | Path) -> Path:
         """A hidden file beside the place of ``name``, holding its new content."""
@@ -278,6 +298,7 @@ def _validated(manifest: Any, file: Path) -> dict[str, Any]:
         raise BundleError(f"{file} has labels {listing(manifest['labels'])}; expected two or more names")
     if len(set(manifest["labels"])) < len(manifest["labels"]):
         raise BundleError(f"{file} has labels {listing(manifest['labels'])}; expected each name once")
+    _check_fusion(manifest.get("fusion", {}), file)
     for name, entry in manifest["files"].items():
         _safe_name(name, file)
         if not (
@@ -288,6 +309,15 @@ def _validated(manifest: Any, file: Path) -> dict[str, Any]:
         ):
             raise BundleError(f"{file} lists {cut(name)} without its size in bytes and its SHA-256")
     return manifest
+
+
+def _check_fusion(fusion: Any, file: Path) -> None:
+    """How the members were fused: number of checkpoints, and the parts kept separate."""
+    if isinstance(fusion, dict):
+        checkpoints, separate = fusion.get("checkpoints", 1), fusion.get("separate", [])
+        if type(checkpoints) is int and checkpoints >= 1 and isinstance(separate, list):
+            return
+    raise BundleError(f"{file} has fusion = {cut(fusion)}; expected checkpoints and separate parts")
 
 
 def _safe_name(name: str, file: Path) -> str:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import os
 import secrets
 import shutil
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -124,6 +125,45 @@ def locked(folder: Path) -> Iterator[None]:
             stack.callback(os.close, descriptor)
             fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
+
+
+def replace_all(parts: Mapping[Path, Path]) -> None:
+    """Give every staged file its place (place → staged file), in order; if one fails, all places are as before.
+
+    Raises:
+        OSError: a place cannot be taken.
+    """
+    done: list[tuple[Path, Path | None]] = []
+    try:
+        for place, part in parts.items():
+            kept = _kept(place)
+            done.append((place, kept))
+            part.replace(place)
+    except BaseException:
+        for place, kept in reversed(done):
+            if kept is None:
+                place.unlink(missing_ok=True)
+            else:
+                kept.replace(place)
+                kept.unlink(missing_ok=True)  # two names of one file: replacing does nothing
+        raise
+    for _, kept in done:
+        if kept is not None:
+            kept.unlink(missing_ok=True)
+
+
+def _kept(place: Path) -> Path | None:
+    """A second, hidden name of the file at ``place``, if there is one."""
+    if not place.exists():
+        return None
+    if place.is_dir():
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(place))
+    name = beside(place, "old")
+    try:
+        os.link(place, name)  # readers find the place taken at every moment
+    except OSError:  # a file system without links
+        place.replace(name)
+    return name
 
 
 def sha256_of(path: Path) -> str:

@@ -11,7 +11,8 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import statistics
+import shlex
+import sys
 import time
 from importlib.metadata import version
 from pathlib import Path
@@ -30,10 +31,13 @@ CASES = [(4, 0), (6, 0), (8, 0), (4, 6), (4, 9), (4, 11)]
 """(heads kept of 12, layer of the fork)."""
 
 
+MODELS = ("ViT-B/16", "BERT-base")
+
+
 def architecture(name: str) -> Architecture:
     from transformers import BertConfig, ViTConfig
 
-    config = ViTConfig(num_labels=1000) if name == "ViT-B/16" else BertConfig(num_labels=150)
+    config = {"ViT-B/16": ViTConfig(num_labels=1000), "BERT-base": BertConfig(num_labels=150)}[name]
     (layout,) = [layout for layout in LAYOUTS if layout.family == config.model_type]
     return layout.architecture(config)
 
@@ -104,13 +108,16 @@ def race(found: dict[str, tuple[Case, float]], batch: dict[str, np.ndarray], rou
             start = time.perf_counter()
             found[name][0].run(batch)
             times[name].append(time.perf_counter() - start)
-    medians = {name: statistics.median(taken[2:]) for name, taken in times.items()}
+    seconds = {name: np.array(taken[2:]) for name, taken in times.items()}
+    ratios = {name: np.quantile(seconds[name] / seconds["single"], [0.05, 0.95]) for name in names}
     return [
         {
             "case": name,
             "flops": round(found[name][1], 3),
-            "time": round(medians[name] / medians["single"], 3),
-            "milliseconds": round(medians[name] * 1e3, 1),
+            "time": round(float(np.median(seconds[name]) / np.median(seconds["single"])), 3),
+            "from": round(float(ratios[name][0]), 3),
+            "to": round(float(ratios[name][1]), 3),
+            "milliseconds": round(float(np.median(seconds[name])) * 1e3, 1),
         }
         for name in names
     ]
@@ -118,7 +125,7 @@ def race(found: dict[str, tuple[Case, float]], batch: dict[str, np.ndarray], rou
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--models", nargs="+", default=["ViT-B/16", "BERT-base"])
+    parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
     parser.add_argument("--batch", type=int, nargs="+", default=[1, 8])
     parser.add_argument("--sequence", type=int, default=128, help="tokens per text (default 128)")
     parser.add_argument("--rounds", type=int, default=15, help="of every case (default 15)")
@@ -126,20 +133,23 @@ def main() -> None:
     parser.add_argument("--no-deep-ensemble", action="store_true", help="leave the Deep Ensemble out, for memory")
     parser.add_argument("-o", "--output", type=Path, help="JSON file to write")
     options = parser.parse_args()
+    if options.rounds < 5 or (options.output and not options.output.parent.is_dir()):
+        parser.error("expected 5 rounds or more, and an output in a folder that exists")
     tables = []
     for model in options.models:
         shape = architecture(model)
         found = cases(shape, options.sequence, options.threads, not options.no_deep_ensemble)
         for batch in options.batch:
-            rounds = options.rounds if batch == 1 else max(5, options.rounds // 2)
+            rounds = options.rounds if batch == 1 else max(7, options.rounds // 2)
             rows = race(found, inputs(shape, batch, options.sequence), rounds)
             tables.append({"model": model, "batch": batch, "rounds": rounds, "rows": rows})
             print(f"{model}, batch {batch}")
             for row in rows:
-                print(f"  {row['case']:32} FLOPs {row['flops']:.2f}  time {row['time']:.2f}")
+                spread = f"({row['from']:.2f}–{row['to']:.2f})"
+                print(f"  {row['case']:32} FLOPs {row['flops']:.2f}  time {row['time']:.2f} {spread}", flush=True)
     if options.output:
         facts = {
-            "command": "python benchmarks/latency.py",
+            "command": f"python benchmarks/{shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])}",
             "cores": os.cpu_count(),
             "versions": {name: version(name) for name in ("onnxruntime", "numpy", "onnx")},
             "tables": tables,

@@ -2,7 +2,8 @@
 
     python benchmarks/latency_cuda.py -o benchmarks/results/latency-cuda.json
 
-Random weights: latency does not depend on them. Inputs and outputs stay on the GPU, so that transfers are not
+Random weights: latency does not depend on them. PyTorch runs the trainable module: one stream up to the fork, but no
+other rewrite; ONNX Runtime runs the exported graph. Inputs and outputs stay on the GPU, so that transfers are not
 counted. All cases of a table are interleaved in one process and timed with CUDA events (PyTorch) or around a
 synchronised run (ONNX Runtime); figures are ratios of medians to the single model. ``--device cpu`` runs the
 PyTorch part without CUDA graphs, to try the script itself.
@@ -12,7 +13,9 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
 import statistics
+import sys
 import time
 from collections.abc import Callable
 from importlib.metadata import version
@@ -26,7 +29,7 @@ from hydrant.export.baselines import random_model, random_weights
 from hydrant.families import Architecture
 from hydrant.families.cost import fork_of
 from hydrant.fusion import FusedClassifier
-from latency import CASES, MEMBERS, architecture, inputs, random_plan
+from latency import CASES, MEMBERS, MODELS, architecture, inputs, random_plan
 
 Run = Callable[[], None]
 
@@ -155,7 +158,7 @@ def by_clock(run: Run) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--models", nargs="+", default=["ViT-B/16", "BERT-base"])
+    parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
     parser.add_argument("--batch", type=int, nargs="+", default=[1, 8, 32, 128])
     parser.add_argument("--sequence", type=int, default=128, help="tokens per text (default 128)")
     parser.add_argument("--rounds", type=int, default=200, help="of every case (default 200)")
@@ -185,7 +188,7 @@ def main() -> None:
                 del found
     if options.output:
         facts = {
-            "command": f"python benchmarks/latency_cuda.py --rounds {options.rounds}",
+            "command": f"python benchmarks/{shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])}",
             "device": torch.cuda.get_device_name() if options.device == "cuda" else "cpu",
             "versions": {name: version(name) for name in ("torch", "numpy")},
             "tables": tables,

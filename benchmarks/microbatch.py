@@ -11,7 +11,9 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shlex
 import statistics
+import sys
 import time
 from importlib.metadata import version
 from pathlib import Path
@@ -61,7 +63,7 @@ def main() -> None:
             print(f"  parts of {part:2}  rows {found[-1]['rows']:6}  time {found[-1]['time']:.2f}")
     if options.output:
         facts = {
-            "command": f"python benchmarks/microbatch.py --rounds {options.rounds}",
+            "command": f"python benchmarks/{shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])}",
             "cores": os.cpu_count(),
             "versions": {name: version(name) for name in ("onnxruntime", "numpy")},
             "rows": found,

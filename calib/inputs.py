@@ -29,6 +29,7 @@ def model_inputs(
     examples: int = 256,
     seed: int = 0,
     text_column: str = "text",
+    sizes: Sequence[int] = BATCH_SIZES,
 ) -> tuple[Sequence[Batch], str]:
     """Batches of ready tensors, and what they are in words.
 
@@ -39,6 +40,7 @@ def model_inputs(
         examples: number of inputs, drawn at random from ``data``.
         seed: of the draw, or of the synthetic inputs.
         text_column: column of tabular data.
+        sizes: of the batches of real inputs, in turn.
 
     Raises:
         InputError: unusable data or options, or the bundle has no processor to read data with.
@@ -55,10 +57,12 @@ def model_inputs(
     found = read_examples(data, None, limit=examples, seed=seed, text_column=text_column)
     processor = load_processor(folder, architecture)
     encoded = processor.encode(found.inputs)
+    order = np.random.default_rng(seed).permutation(len(encoded))  # files are often sorted by class
+    encoded = [encoded[index] for index in order]
     batches: list[Batch] = []
     start = 0
     while start < len(encoded):
-        size = BATCH_SIZES[len(batches) % len(BATCH_SIZES)]
+        size = sizes[len(batches) % len(sizes)]
         batches.append(processor.collate(encoded[start : start + size]))
         start += size
     return batches, f"{len(encoded)} inputs of {Path(found.source).name}, seed {seed}"

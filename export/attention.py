@@ -63,11 +63,12 @@ def attend(
         [N, h, T_q, d_h].
     """
     graph, (query, key, value) = context.graph, parts
-    if context.operator == "onnx" and queries != 1:  # TensorRT-RTX builds no Attention of one query at dynamic batch
+    wide = context.is_wide(f"{name}.scores")
+    # TensorRT-RTX builds no Attention of one query at dynamic batch; its scores cannot be float32 alone
+    if context.operator == "onnx" and queries != 1 and not wide:
         mask = context.mask(copies, queries, wide=False)
         inputs = [query, key, value] if mask is None else [query, key, value, mask]
         return graph.node("Attention", inputs, f"{name}.mixed", scale=scale)
-    wide = context.is_wide(f"{name}.scores")
     with graph.wide(wide):
         if wide:
             query, key = (graph.cast(part, f"{part}.float32") for part in (query, key))

@@ -18,6 +18,7 @@ from ..plan import HeadPlan
 from .attention import choose_attention
 from .blocks import Weights, read_blocks
 from .lowering import Form, lower
+from .ranges import choose_islands
 from .rewrites import FOR_PROCESSORS, REWRITES, rewrite
 
 
@@ -58,6 +59,8 @@ def random_model(
 ) -> onnx.ModelProto:
     """The graph of a random model, exported as a bundle of the same plan would be.
 
+    Its activations are small: in FP16 none has to stay float32.
+
     Args:
         architecture: its shape.
         plan: the heads of each member; ``None`` for the single model with all heads.
@@ -67,11 +70,13 @@ def random_model(
     """
     plan = plan or HeadPlan.all_heads(architecture.family, architecture.layers, architecture.heads)
     weights = random_weights(architecture, plan)
-    left_out = {*without, *(FOR_PROCESSORS if lowering == "grouped" else ())}
+    for_cpus = lowering == "unrolled" and precision == "fp32"
+    left_out = {*without, *(() if for_cpus else FOR_PROCESSORS)}
     blocks, _ = rewrite(read_blocks(architecture, plan, weights), left_out)
     masked = architecture.modality == "text"
     operator, _ = choose_attention("auto", precision, architecture.head_width, masked)
-    return lower(blocks, 1.0, {}, Form(lowering, operator, precision))
+    islands = choose_islands(blocks, precision).values if precision == "bf16" else frozenset()
+    return lower(blocks, 1.0, {}, Form(lowering, operator, precision, islands))
 
 
 PLAIN = frozenset(REWRITES)

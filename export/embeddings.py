@@ -13,30 +13,34 @@ def embeddings(context: Context, blocks: Blocks) -> Stream:
     """The model's inputs → [S, B, T, d]."""
     if context.architecture.modality == "text":
         return _text(context, blocks)
-    return Stream(_patches(context, blocks), blocks.streams()[0])
+    wide = context.is_wide("embeddings")
+    return Stream(_patches(context, blocks, wide), blocks.streams()[0], wide=wide)
 
 
 def _text(context: Context, blocks: Blocks) -> Stream:
     """``input_ids`` [B, T] (and ``token_type_ids``) → [S, B, T, d] after LayerNorm."""
     arch, graph, tables = context.architecture, context.graph, blocks.embeddings
-    word = _lookup(context, blocks, "embeddings.word", "input_ids")
-    x = graph.node("Add", [word, _positions(context, blocks)], "embeddings.word_position")
+    rows = [_lookup(context, blocks, "embeddings.word", "input_ids"), _positions(context, blocks)]
     if arch.token_types > 1:
-        types = _lookup(context, blocks, "embeddings.token_type", "token_type_ids")
-        x = graph.node("Add", [x, types], "embeddings.sum")
+        rows.append(_lookup(context, blocks, "embeddings.token_type", "token_type_ids"))
     elif arch.token_types == 1:
-        row = graph.weight("embeddings.token_type", tables["embeddings.token_type"][:, None])  # [G, 1, 1, d]
-        x = graph.node("Add", [x, row], "embeddings.sum")
+        rows.append(graph.weight("embeddings.token_type", tables["embeddings.token_type"][:, None]))  # [G, 1, 1, d]
+    wide = context.is_wide("embeddings.sum")
+    with graph.wide(wide):
+        if wide:
+            rows = [graph.cast(row, f"{row}.float32") for row in rows]
+        x = rows[0]
+        for index, row in enumerate(rows[1:]):
+            last = index == len(rows) - 2
+            x = graph.node("Add", [x, row], "embeddings.sum" if last else "embeddings.word_position")
     count = max(table.shape[0] for table in tables.values())
     assert blocks.embedding_norm is not None  # every text family has one
-    summed = Stream(x, count)
-    if context.is_wide("embeddings.sum"):
-        summed = context.widened(summed)
+    summed = Stream(x, count, wide=wide)
     return context.narrowed(affine_norm(context, "embeddings.norm", blocks.embedding_norm, summed))
 
 
-def _patches(context: Context, blocks: Blocks) -> str:
-    """``pixel_values`` [B, channels, height, width] float32 → [S, B, T, d]."""
+def _patches(context: Context, blocks: Blocks, wide: bool) -> str:
+    """``pixel_values`` [B, channels, height, width] float32 → [S, B, T, d], in float32 if ``wide``."""
     arch, graph, parts = context.architecture, context.graph, blocks.embeddings
     weight, bias = parts["embeddings.patch.weight"], parts["embeddings.patch.bias"]
     groups, width = max(len(weight), len(bias)), arch.width
@@ -49,6 +53,15 @@ def _patches(context: Context, blocks: Blocks) -> str:
     x = graph.node("Conv", inputs, "embeddings.patch", kernel_shape=patch, strides=patch)  # [B, G·d, rows, columns]
     x = graph.node("Reshape", [x, graph.constant([0, groups, width, -1])], "embeddings.patch.grouped")
     x = graph.node("Transpose", [x], "embeddings.patches", perm=[1, 0, 3, 2])  # [G, B, patches, d]
+    with graph.wide(wide):
+        if wide:
+            x = graph.cast(x, "embeddings.patches.float32")
+        return _placed(context, blocks, x, groups)
+
+
+def _placed(context: Context, blocks: Blocks, x: str, groups: int) -> str:
+    """Patches [G, B, patches, d] at their positions, behind the learned prefix tokens: [S, B, T, d]."""
+    arch, graph, parts, width = context.architecture, context.graph, blocks.embeddings, context.architecture.width
     position = parts["embeddings.position"][:, None]  # [G, 1, T, d]
     placed = graph.weight("embeddings.position", position[:, :, arch.prefix_tokens :])
     x = graph.node("Add", [x, placed], "embeddings.placed")

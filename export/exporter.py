@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import tempfile
 from collections.abc import Collection
 from dataclasses import asdict, dataclass
@@ -17,13 +18,16 @@ from ..families import Architecture
 from ..progress import Progress, no_progress
 from .attention import ATTENTION, choose_attention
 from .blocks import Blocks
-from .int8_search import Quantised, search
+from .int8_search import BATCH, Quantised, search
 from .lowering import LOWERINGS, Form, lower
 from .onnx_file import bundle_blocks, metadata, write_model
 from .ranges import Islands, choose_islands
 from .rewrites import FOR_PROCESSORS, Change, check_names, rewrite
 
+log = logging.getLogger(__name__)
+
 PRECISIONS = ("fp32", "fp16", "bf16", "int8")
+USES_DATA = ("fp16", "int8")
 
 
 @dataclass(frozen=True)
@@ -115,6 +119,11 @@ def export(
     chosen, why = choose_lowering(lowering, precision)
     if attention not in ATTENTION:
         raise InputError(f"attention {cut(attention)} is unknown; expected {', '.join(ATTENTION)}")
+    if data is not None and precision not in USES_DATA:
+        raise InputError(
+            f"data was given, but {precision.upper()} needs none: activations are measured for FP16, and INT8 is "
+            "calibrated; leave it (--data) out"
+        )
     if precision == "int8" and data is None:
         raise InputError("INT8 is calibrated and checked on real inputs; give them with data=… (--data)")
     check_names(without)
@@ -122,12 +131,13 @@ def export(
     architecture = Architecture.from_json(bundle.read_json(ARCHITECTURE))
     masked = architecture.modality == "text"
     operator, because = choose_attention(attention, precision, architecture.head_width, masked)
-    left_out = {*without, *(FOR_PROCESSORS if chosen == "grouped" else ())}
+    for_cpus = chosen == "unrolled" and precision in ("fp32", "int8")
+    left_out = {*without, *(() if for_cpus else FOR_PROCESSORS)}
     blocks, changes = rewrite(bundle_blocks(bundle, architecture), left_out)
     facts = {"hydrant.precision": precision, "hydrant.lowering": chosen, "hydrant.attention": operator}
     facts |= metadata(bundle, architecture)
     inputs = {"data": data, "examples": examples, "seed": seed, "text_column": text_column}
-    islands = _islands(bundle, blocks, precision, inputs)
+    islands = _islands(bundle, blocks, precision, inputs, progress)
     trunk = "fp32" if precision == "int8" else precision
     form = Form(chosen, operator, trunk, islands.values if islands else frozenset(), member_outputs)
     model = lower(blocks, bundle.temperature(), facts, form)
@@ -136,8 +146,7 @@ def export(
         quantised = _quantised(bundle, architecture, model, inputs, progress)
         model = quantised.model
     name = onnx_name(precision)
-    with tempfile.TemporaryDirectory(dir=bundle.path, prefix=".export.") as folder:
-        bundle.add(write_model(model, Path(folder) / name))
+    _write(bundle, model, name)
     reasons = {"lowering": why, "attention": because}
     return Export(bundle.path / name, precision, chosen, operator, reasons, changes, islands, quantised)
 
@@ -159,19 +168,35 @@ def choose_lowering(asked: str, precision: str) -> tuple[str, str]:
     return "grouped", f"grouped: {precision.upper()} runs on GPUs, where batched products compile to the fewest kernels"
 
 
-def _islands(bundle: Bundle, blocks: Blocks, precision: str, inputs: dict[str, Any]) -> Islands | None:
+def _write(bundle: Bundle, model: onnx.ModelProto, name: str) -> None:
+    """Put the graph into the bundle, in place of an earlier one and its external data."""
+    try:
+        with tempfile.TemporaryDirectory(dir=bundle.path, prefix=".export.") as folder:
+            files = write_model(model, Path(folder) / name)
+            bundle.add(files, remove={f"{name}.data"} - set(files))
+    except OSError as error:
+        raise InputError(f"cannot write into bundle {bundle.path}: {error.strerror or error}") from error
+
+
+def _islands(
+    bundle: Bundle, blocks: Blocks, precision: str, inputs: dict[str, Any], progress: Progress
+) -> Islands | None:
     """What stays float32 in a half-precision graph."""
     if precision not in ("fp16", "bf16"):
         return None
     if precision == "bf16":
-        return choose_islands(blocks, precision, (), "")
+        return choose_islands(blocks, precision)
     batches, source = model_inputs(bundle, blocks.architecture, **inputs)
-    return choose_islands(blocks, precision, batches, source)
+    islands = choose_islands(blocks, precision, batches, source, progress)
+    for value, reason in islands.reasons.items():
+        log.info("%s is computed in float32: %s", value, reason)
+    return islands
 
 
 def _quantised(
     bundle: Bundle, architecture: Architecture, model: onnx.ModelProto, inputs: dict[str, Any], progress: Progress
 ) -> Quantised:
     """The INT8 form of a float32 graph; as many inputs check it as calibrate it."""
-    batches, source = model_inputs(bundle, architecture, **{**inputs, "examples": 2 * inputs["examples"]})
+    wanted = {**inputs, "examples": 2 * inputs["examples"]}
+    batches, source = model_inputs(bundle, architecture, **wanted, sizes=(BATCH,))
     return search(model, architecture.layers, batches, source, progress)

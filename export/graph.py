@@ -87,8 +87,10 @@ class Graph:
             with np.errstate(over="ignore"):
                 narrow = values.astype(_DTYPES[self.kind])
             if not np.isfinite(narrow.astype(np.float32)).all():
+                kind = next(precision for precision, kind in KINDS.items() if kind == self.kind)
                 raise InputError(
-                    f"weight {name} holds {np.abs(values).max():.3g}, which does not fit FP16; export in BF16 or FP32"
+                    f"weight {name} holds {np.abs(values).max():.3g}, which does not fit {kind.upper()}; "
+                    f"export in {'BF16 or FP32' if kind == 'fp16' else 'FP32'}"
                 )
             values = narrow
         self._initializers[name] = numpy_helper.from_array(np.ascontiguousarray(values), name)

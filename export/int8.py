@@ -17,7 +17,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from ..errors import require
+from .session import open_graph
 
 ALPHA = 0.8
 """Share of the difficulty that moves from activations to weights; 0.5 to 0.9 were compared on a real checkpoint."""
@@ -89,18 +89,6 @@ def calibrate(model: onnx.ModelProto, nodes: Sequence[onnx.NodeProto], batches: 
     low = [np.min([run[2 * i] for run in runs], axis=0) for i in range(len(inputs))]
     high = [np.max([run[2 * i + 1] for run in runs], axis=0) for i in range(len(inputs))]
     return {name: Channels(low[i], high[i]) for i, name in enumerate(inputs)}
-
-
-def open_graph(model: onnx.ModelProto, purpose: str) -> Any:
-    """An ONNX Runtime session on the CPU.
-
-    Raises:
-        MissingExtraError: onnxruntime is not installed.
-    """
-    ort = require("onnxruntime", "onnxruntime", purpose)
-    options = ort.SessionOptions()
-    options.log_severity_level = 4
-    return ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
 
 
 def quantise(

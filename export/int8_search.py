@@ -13,13 +13,17 @@ import onnx
 from ..calib.gates import TOLERANCES, Gate, decisions, gates
 from ..errors import GateError, InputError
 from ..progress import Progress, no_progress
-from .int8 import Seen, calibrate, open_graph, part_of, products, quantise
+from .int8 import Seen, calibrate, part_of, products, quantise
+from .session import open_graph
 
 FLOAT_SHARES = (0.0, 1 / 16, 1 / 8, 1 / 4, 1 / 2)
 """Shares of the layers' parts that are left in float32, tried in turn."""
 
-CHECKED_SHARE = 0.5
-"""Share of the inputs that the gates are judged on; the others calibrate."""
+LEAST_CHECKED = 32
+"""Fewest inputs on which gates say anything."""
+
+BATCH = 8
+"""Inputs of a batch, with one another's padding."""
 
 SENSITIVITY_BATCHES = 8
 """Batches on which the parts are ranked."""
@@ -59,7 +63,8 @@ def search(
     Args:
         model: unrolled, float32.
         layers: L.
-        batches: real inputs; one half calibrates, the other is held to ``TOLERANCES["int8"]``.
+        batches: real inputs in random order, in batches of equal size; one half calibrates, the other is held to
+            ``TOLERANCES["int8"]``.
         source: what they are, in words.
         progress: display.
 
@@ -68,13 +73,14 @@ def search(
         GateError: the gates fail with half of the parts in float32; the figures are given.
         MissingExtraError: onnxruntime or scipy is not installed.
     """
-    half = math.ceil(len(batches) * CHECKED_SHARE)
-    calibrating, checking = batches[half:], batches[:half]
+    checking, calibrating = batches[::2], batches[1::2]
+    checked = sum(len(next(iter(batch.values()))) for batch in checking)
     nodes = products(model, layers)
-    if not calibrating or not nodes:
+    if checked < LEAST_CHECKED or not nodes:
         raise InputError(
-            f"INT8 needs inputs to calibrate on and to check, and a model of two layers or more; found {source} and "
-            f"{layers} layers; give more data, or export FP32"
+            f"INT8 needs {2 * LEAST_CHECKED} inputs, one half to calibrate on and one to check, and a model of two "
+            f"layers or more; found {source} and {layers} layers; give more data with --data and --examples, or "
+            "export FP32"
         )
     singles = [single for batch in progress(calibrating, len(calibrating), "calibrating") for single in _rows(batch)]
     seen = calibrate(model, nodes, singles)

@@ -57,14 +57,24 @@ def write_model(model: onnx.ModelProto, path: Path) -> dict[str, bytes | Path]:
     Returns:
         File name → file, of one or two files.
     """
-    # protobuf cannot tell the size of what it cannot hold, so the weights are counted instead
-    weights = sum(len(tensor.raw_data) for tensor in model.graph.initializer)
-    if weights <= EXTERNAL_DATA_BYTES:
-        path.write_bytes(model.SerializeToString(deterministic=True))
-    else:
-        onnx.save_model(model, str(path), save_as_external_data=True, location=f"{path.name}.data")
+    save(model, path, external=weights_bytes(model) > EXTERNAL_DATA_BYTES)
     onnx.checker.check_model(str(path), full_check=True)
     return {file.name: file for file in sorted(path.parent.iterdir())}
+
+
+def weights_bytes(model: onnx.ModelProto) -> int:
+    """Size of a model's weights; protobuf cannot tell the size of what it cannot hold."""
+    return sum(len(tensor.raw_data) for tensor in model.graph.initializer)
+
+
+def save(model: onnx.ModelProto, path: Path, external: bool) -> None:
+    """Write a model as it is, with its weights in ``NAME.data`` beside it if ``external``."""
+    if not external:
+        path.write_bytes(model.SerializeToString(deterministic=True))
+        return
+    copy = onnx.ModelProto()  # writing external data takes the weights out of the model it is given
+    copy.CopyFrom(model)
+    onnx.save_model(copy, str(path), save_as_external_data=True, location=f"{path.name}.data")
 
 
 def _weights(bundle: Bundle) -> dict[str, np.ndarray]:

@@ -10,13 +10,17 @@ import onnx
 from onnx import TensorProto, helper
 
 from ..errors import InputError
+from ..progress import Progress, no_progress
 from .blocks import Blocks
 from .graph import LARGEST
-from .int8 import open_graph
 from .lowering import Form, lower
+from .session import open_graph
 
 RESIDUAL_LIMIT = 512.0
 """A residual sum above this loses the small activations beside it in FP16, whose spacing there is 0.5."""
+
+SCORE_LIMIT = 128.0
+"""Attention scores above this are too coarse in FP16, whose spacing there is 1/8: they stand in an exponential."""
 
 HEADROOM = 4.0
 """Measured maxima may be exceeded this many times by other inputs."""
@@ -39,18 +43,26 @@ class Islands:
     largest: dict[str, float] = field(default_factory=dict)
 
 
-def choose_islands(blocks: Blocks, precision: str, batches: Sequence[Mapping[str, np.ndarray]], source: str) -> Islands:
+def choose_islands(
+    blocks: Blocks,
+    precision: str,
+    batches: Sequence[Mapping[str, np.ndarray]] = (),
+    source: str = "",
+    progress: Progress = no_progress,
+) -> Islands:
     """Decide which values of a half-precision graph are computed in float32.
 
-    BF16 has float32's range: its residual sums and the LayerNorms behind them are float32, since 8
+    BF16 has float32's range: the embedding and residual sums and the LayerNorms behind them are float32, since 8
     bits of mantissa would be rounded anew at every layer; nothing has to be measured. FP16 ends at 65504: a
-    residual sum above :data:`RESIDUAL_LIMIT`, attention scores or MLP outputs that might overflow, are float32.
+    residual sum above :data:`RESIDUAL_LIMIT`, attention scores above :data:`SCORE_LIMIT` and MLP outputs that
+    might overflow are float32.
 
     Args:
         blocks: of the ensemble, rewritten.
         precision: ``"fp16"`` or ``"bf16"``.
         batches: calibration inputs.
         source: what they are, in words.
+        progress: display.
 
     Raises:
         InputError: a product that has no float32 form here overflows FP16.
@@ -59,15 +71,17 @@ def choose_islands(blocks: Blocks, precision: str, batches: Sequence[Mapping[str
     sums = residuals(blocks)
     if precision == "bf16":
         return Islands(
-            frozenset(sums), dict.fromkeys(sums, "residual sum: BF16 has 8 bits of mantissa"), "the type alone"
+            frozenset(sums), dict.fromkeys(sums, "sum of the stream: BF16 has 8 bits of mantissa"), "the type alone"
         )
-    largest = measure(blocks, batches)
+    largest = measure(blocks, progress(batches, len(batches), "measuring activations"))
     overflow = LARGEST["fp16"] / HEADROOM
     reasons: dict[str, str] = {}
     for name, value in largest.items():
         if name in sums and value > RESIDUAL_LIMIT:
-            reasons[name] = f"residual sum reaches {value:.3g}, above {RESIDUAL_LIMIT:g}"
-        elif value > overflow and name.endswith((".scores", ".mlp.down")):
+            reasons[name] = f"sum of the stream reaches {value:.3g}, above {RESIDUAL_LIMIT:g}"
+        elif value > SCORE_LIMIT and name.endswith(".scores"):
+            reasons[name] = f"attention scores reach {value:.3g}, above {SCORE_LIMIT:g}"
+        elif value > overflow and name.endswith(".mlp.down"):
             reasons[name] = f"reaches {value:.3g}; FP16 ends at {LARGEST['fp16']:g}"
         elif value > overflow and name not in sums:
             raise InputError(
@@ -78,9 +92,11 @@ def choose_islands(blocks: Blocks, precision: str, batches: Sequence[Mapping[str
 
 
 def residuals(blocks: Blocks) -> list[str]:
-    """Names of the residual sums."""
+    """Names of the sums that the stream consists of: of the embeddings, and behind attention and MLP."""
+    first = "embeddings" if blocks.architecture.modality == "image" else "embeddings.sum"
     second = "" if blocks.architecture.pre_norm else ".mlp.residual"
-    return [f"layers.{i}{suffix}" for i in range(len(blocks.layers)) for suffix in (".attention.residual", second)]
+    layers = range(len(blocks.layers))
+    return [first, *(f"layers.{i}{suffix}" for i in layers for suffix in (".attention.residual", second))]
 
 
 def measure(blocks: Blocks, batches: Iterable[Mapping[str, np.ndarray]]) -> dict[str, float]:

@@ -20,7 +20,7 @@ from .folds import drop_key_bias, fold_norms, fold_softmax_scale, fold_value_bia
 def shared_trunk(blocks: Blocks) -> tuple[Blocks, list[str]]:
     """Weights that are equal for all members are stored once; up to the first that differs, streams are one.
 
-    Requires: nothing. Equality is that of the bytes, whatever the plan says.
+    Requires: nothing. Equality is that of the numbers, whatever the plan says.
     """
     shared = replace(
         blocks,
@@ -187,9 +187,10 @@ def _distinct_heads(attention: Attention, head_width: int) -> Attention:
 
 
 def _joined(arrays: list[np.ndarray | None]) -> np.ndarray | None:
-    """Heads side by side; a bias that some lack is zero there."""
+    """Heads side by side; either all have a bias, or none."""
     present = [array for array in arrays if array is not None]
-    return np.concatenate(present, axis=2) if len(present) == len(arrays) else None
+    assert len(present) in (0, len(arrays))
+    return np.concatenate(present, axis=2) if present else None
 
 
 def _present(array: np.ndarray | None) -> np.ndarray:

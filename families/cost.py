@@ -1,7 +1,8 @@
 """What an ensemble costs: floating-point operations, parameters and bytes moved, from shapes alone.
 
 The formulas follow the exported graph with every exact rewrite (``export.rewrites``): a shared trunk, distinct
-heads once in the fork layer, only the first token in the last layer. Operations are those of matrix
+heads once in the fork layer, only the first token in the last layer. Separate parts of several checkpoints are
+taken to differ in every layer; the export finds out. Operations are those of matrix
 products and convolutions, two for each multiply-add; everything else is linear in the activations.
 """
 
@@ -46,7 +47,8 @@ class Cost:
         fused: the ensemble, with every exact rewrite.
         deep_ensemble: M single models.
         batch, sequence: inputs and tokens per input.
-        fork: first layer whose heads differ between members; the number of layers when none does.
+        fork: first layer whose heads differ between members; the number of layers when none does, 0 for
+            members from several checkpoints.
     """
 
     single: Figures
@@ -107,10 +109,12 @@ def estimate_cost(
         InputError: a batch or sequence that the model does not read, or no plan.
         PlanError: the plan was made for another shape of model.
     """
+    if plan is not None and not isinstance(plan, HeadPlan):
+        raise PlanError(f"plan is a {type(plan).__name__}; expected a HeadPlan, such as HeadPlan.load reads")
     architecture, plan, checkpoints, separate = _subject(model, plan)
     plan.check_fits(architecture.family, architecture.layers, architecture.heads)
-    if batch < 1:
-        raise InputError(f"batch is {batch}; expected 1 or more")
+    if not isinstance(batch, int) or batch < 1:
+        raise InputError(f"batch is {batch!r}; expected 1 or more")
     longest = architecture.max_sequence
     tokens = longest if architecture.modality == "image" else min(128, longest) if sequence is None else sequence
     if not 1 <= tokens <= longest:
@@ -122,7 +126,8 @@ def estimate_cost(
     plain = _figures(_Model(architecture, whole, 1, frozenset(), exact=False), batch, tokens, size)
     single = _figures(_Model(architecture, whole, 1, frozenset(), exact=True), batch, tokens, size)
     fused = _figures(_Model(architecture, plan, checkpoints, separate, exact=True), batch, tokens, size)
-    return Cost(plain, single, fused, plain * len(plan.members), batch, tokens, fork_of(plan))
+    fork = fork_of(plan) if checkpoints == 1 else 0
+    return Cost(plain, single, fused, plain * len(plan.members), batch, tokens, fork)
 
 
 def fork_of(plan: HeadPlan) -> int:
@@ -232,21 +237,32 @@ def _attention(model: _Model, layer: int, streams: int, batch: int, tokens: int,
 def _parameters(model: _Model) -> int:
     """Numbers stored by the graph; the folds of the exact rewrites drop some vectors."""
     arch, d = model.architecture, model.architecture.width
-    norms = 0 if model.exact and arch.pre_norm else 2 * d * model.groups("norms")
+    reader = "classifier" if arch.pooling == "none" else "pooler"
     mlp = (2 * d * arch.mlp_width + arch.mlp_width + d) * model.groups("mlp")
-    total = _embedding_parameters(model) + arch.layers * (2 * norms + mlp) + (norms if arch.pre_norm else 0)
+    total = _embedding_parameters(model) + (_norm(model, reader) if arch.pre_norm else 0)
+    total += arch.layers * (_norm(model, "attention") + _norm(model, "mlp") + mlp)
+    has_biases = arch.qkv_bias or (model.exact and arch.pre_norm)  # a folded LayerNorm brings its own
     for layer in range(arch.layers):
         kept = [len(keep[layer]) for keep in model.plan.members]
         shared = model.shared_heads(layer)
         forked = not shared and model.exact and _streams(model, layer) == 1
         heads = kept[0] if shared else model.distinct_heads(layer) if forked else sum(kept)
-        biases = (1 if model.exact else 3) if arch.qkv_bias else 0
-        output_biases = 1 if shared or (model.one_checkpoint and not (model.exact and arch.qkv_bias)) else model.members
+        biases = (1 if model.exact else 3) if has_biases else 0
+        output_biases = 1 if shared or (model.one_checkpoint and not (model.exact and has_biases)) else model.members
         total += heads * arch.head_width * (3 * d + biases)
         total += (kept[0] if shared else sum(kept)) * arch.head_width * d + output_biases * d
     if arch.pooling != "none":
         total += (d * d + d) * model.groups("pooler")
     return total + (d * arch.classes + arch.classes) * model.groups("classifier")
+
+
+def _norm(model: _Model, reader: str) -> int:
+    """Numbers of the affine map of a LayerNorm; none where it folds into the part that reads it."""
+    groups = model.groups("norms")
+    folds = model.exact and model.architecture.pre_norm
+    if folds and (reader == "attention" or groups in (1, model.groups(reader))):
+        return 0
+    return 2 * model.architecture.width * groups
 
 
 def _streams(model: _Model, layer: int) -> int:
@@ -285,7 +301,5 @@ def _subject(model: Any, plan: HeadPlan | None) -> tuple[Architecture, HeadPlan,
     from . import architecture_of
     from .checkpoint import load_model
 
-    if not isinstance(plan, HeadPlan):
-        raise PlanError(f"plan is a {type(plan).__name__}; expected a HeadPlan")
     loaded = load_model(model) if isinstance(model, str | Path) else model
     return architecture_of(loaded), plan, 1, frozenset()

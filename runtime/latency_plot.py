@@ -19,15 +19,18 @@ def draw_latency(cases: Sequence[Case]) -> bytes:
     Raises:
         MissingExtraError: matplotlib is not installed.
     """
-    require("matplotlib", "report", "draw latency against batch").use("Agg")
-    from matplotlib import pyplot
+    require("matplotlib", "report", "draw latency against batch")
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
 
     lines: dict[tuple[str, str, str, int], list[Case]] = defaultdict(list)
     for case in cases:
         lines[case.model, case.backend, case.precision, case.sequence].append(case)
     models = list(dict.fromkeys(key[:3] for key in lines))
     sequences = sorted({case.sequence for case in cases})
-    figure, axes = pyplot.subplots(figsize=(8, 5), dpi=110, facecolor="white")
+    figure = Figure(figsize=(8, 5), dpi=110, facecolor="white")
+    FigureCanvasAgg(figure)  # without pyplot, whose state is the whole process's
+    axes = figure.subplots()
     for (model, backend, precision, sequence), found in lines.items():
         line = sorted(found, key=lambda case: case.batch)
         batches = [case.batch for case in line]
@@ -51,5 +54,4 @@ def draw_latency(cases: Sequence[Case]) -> bytes:
     axes.legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(1.01, 1))
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", bbox_inches="tight", metadata={"Software": "hydrant"})
-    pyplot.close(figure)
     return buffer.getvalue()

@@ -8,6 +8,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from ..errors import InputError
+
 LIBRARIES = ("numpy", "onnxruntime", "openvino", "torch")
 
 
@@ -25,6 +27,18 @@ def machine_facts() -> dict[str, Any]:
         "python": platform.python_version(),
         "versions": {name: found for name in LIBRARIES if (found := _version(name))},
     }
+
+
+def checked_threads(threads: int | None) -> int | None:
+    """``threads`` within one run, if the machine can do something with as many; ``None`` stays.
+
+    Raises:
+        InputError: less than one, or more than four for each core.
+    """
+    most = 4 * (os.cpu_count() or 1)
+    if threads is not None and not 1 <= threads <= most:
+        raise InputError(f"threads is {threads}; expected 1 to {most}: four for each core of this machine")
+    return threads
 
 
 def load_average() -> float:

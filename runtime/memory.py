@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -50,7 +51,7 @@ def measure_memory(
     Raises:
         BackendError: the process failed; its last line is given.
     """
-    command = [sys.executable, "-m", __name__, str(bundle.path.resolve())]
+    command = [sys.executable, "-P", "-m", __name__, str(bundle.path.resolve())]
     options: dict[str, object] = {
         "graph": subject.graph,
         "backend": subject.backend,
@@ -62,7 +63,9 @@ def measure_memory(
         "seed": seed,
     }
     command += [word for name, value in options.items() if value is not None for word in (f"--{name}", str(value))]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    found_here = os.pathsep.join(entry for entry in sys.path if entry)  # and not in the current folder
+    environment = {**os.environ, "PYTHONPATH": found_here}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     if done.returncode != 0:
         last = done.stderr.strip().rpartition("\n")[2]
         raise BackendError(

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 
@@ -22,6 +23,12 @@ ROWS = 800
 """Rows (inputs × tokens × streams) of one run, about: measured in ``benchmarks/microbatch.py``."""
 
 Batch = Mapping[str, np.ndarray]
+
+
+@cache
+def _say(size: int, chunk: int) -> None:
+    """Once for each size."""
+    log.info("a batch of %d runs in parts of %d, which CPUs run faster", size, chunk)
 
 
 @dataclass(frozen=True)
@@ -65,7 +72,7 @@ class Microbatch:
             return function(inputs)
         pieces = -(-size // chunk)
         chunk = -(-size // pieces)  # parts of nearly equal size
-        log.info("a batch of %d runs in parts of %d, which is faster on this CPU", size, chunk)
+        _say(size, chunk)
         parts = [
             function({name: array[start : start + chunk] for name, array in inputs.items()})
             for start in range(0, size, chunk)

@@ -12,11 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from .microbatch import Microbatch
 from .ort import open_session
 
 WARM_UP, RUNS = 3, 10
-"""Batches that run before the record counts, and that it counts."""
+"""Runs before the record counts, and those that it counts."""
 
 TOP = 10
 """Nodes shown by name."""
@@ -47,7 +46,7 @@ class Breakdown:
 
     Attributes:
         batch, sequence: inputs and tokens per input.
-        milliseconds: all operators together, per batch.
+        milliseconds: all operators together, per batch; recording adds to each.
         operators: every operator type, the slowest first; their shares sum to 1.
         nodes: the slowest nodes.
     """
@@ -60,13 +59,13 @@ class Breakdown:
 
 
 def break_down(
-    graph: Path, microbatch: Microbatch, inputs: Mapping[str, np.ndarray], sequence: int, threads: int | None
+    graph: Path, pieces: int, inputs: Mapping[str, np.ndarray], sequence: int, threads: int | None
 ) -> Breakdown:
     """Run a graph in a session that records its operators.
 
     Args:
         graph: the ONNX file.
-        microbatch: how the batch is cut up.
+        pieces: runs that the batch is cut into: the first is recorded, and counted as often.
         inputs: one batch.
         sequence: tokens per input, for the record.
         threads: within one run; ``None`` lets ONNX Runtime choose.
@@ -79,27 +78,29 @@ def break_down(
         session = open_session(graph, threads, Path(folder) / "trace")
         names = [output.name for output in session.get_outputs()]
 
-        def run(part: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-            return dict(zip(names, session.run(names, dict(part)), strict=True))
-
+        size = len(next(iter(inputs.values())))
+        first = {name: array[: -(-size // pieces)] for name, array in inputs.items()}
         for _ in range(WARM_UP + RUNS):
-            microbatch.run(run, inputs)
+            session.run(names, first)
         events = json.loads(Path(session.end_profiling()).read_bytes())
-    operators, nodes = parts_of(events, WARM_UP, RUNS)
+    operators, nodes = parts_of(events, WARM_UP, RUNS, pieces)
     total = sum(part.milliseconds for part in operators)
-    return Breakdown(len(next(iter(inputs.values()))), sequence, total, operators, nodes[:TOP])
+    return Breakdown(size, sequence, total, operators, nodes[:TOP])
 
 
-def parts_of(events: Sequence[Mapping[str, Any]], warm_up: int, runs: int) -> tuple[list[Part], list[Part]]:
+def parts_of(
+    events: Sequence[Mapping[str, Any]], warm_up: int, runs: int, pieces: int = 1
+) -> tuple[list[Part], list[Part]]:
     """Operator types and nodes of a trace, the slowest first.
 
     Args:
         events: ONNX Runtime's trace, in Chrome's format: ``dur`` and ``ts`` in microseconds.
-        warm_up: batches at the beginning that do not count.
-        runs: batches that count; every batch may be several runs of the session.
+        warm_up: runs at the beginning that do not count.
+        runs: runs that count.
+        pieces: runs of a batch.
     """
     starts = sorted(event["ts"] for event in events if event["name"] == "model_run")
-    begin = starts[len(starts) * warm_up // (warm_up + runs)]
+    begin = starts[warm_up]
     nodes: dict[tuple[str, str], list[float]] = defaultdict(list)
     operators: dict[tuple[str, str], list[float]] = defaultdict(list)
     for event in events:
@@ -107,10 +108,10 @@ def parts_of(events: Sequence[Mapping[str, Any]], warm_up: int, runs: int) -> tu
             operator = event["args"]["op_name"]
             nodes[event["name"].removesuffix("_kernel_time"), operator].append(event["dur"] / 1e3)
             operators[operator, operator].append(event["dur"] / 1e3)
-    return _slowest(operators, runs), _slowest(nodes, runs)
+    return _slowest(operators, runs / pieces), _slowest(nodes, runs / pieces)
 
 
-def _slowest(times: Mapping[tuple[str, str], Sequence[float]], runs: int) -> list[Part]:
+def _slowest(times: Mapping[tuple[str, str], Sequence[float]], runs: float) -> list[Part]:
     total = sum(map(sum, times.values())) or 1.0
     parts = [
         Part(name, operator, len(durations) / runs, sum(durations) / runs, sum(durations) / total)

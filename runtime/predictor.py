@@ -16,6 +16,7 @@ from ..errors import BackendError, BundleError, InputError
 from ..families import Architecture
 from ..families.processing import load_processor
 from .backend import Backend, open_backend
+from .machine import checked_threads
 from .prediction import Prediction
 from .tensors import checked_tensors
 
@@ -42,8 +43,7 @@ def load(
         MissingExtraError: the named backend's library is not installed.
         BundleError: the bundle is missing, altered or malformed.
     """
-    if threads is not None and threads < 1:
-        raise InputError(f"threads is {threads}; expected 1 or more")
+    checked_threads(threads)
     bundle = resolve(bundle)
     architecture = Architecture.from_json(bundle.read_json(ARCHITECTURE))
     if len(bundle.labels) != architecture.classes:

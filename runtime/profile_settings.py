@@ -11,6 +11,7 @@ import numpy as np
 
 from ..errors import InputError, cut
 from ..families import Architecture
+from .machine import checked_threads
 from .subjects import BASELINES
 from .timing import Rules
 
@@ -67,7 +68,7 @@ def checked_settings(
         _baselines(baselines),
         _threads(threads),
         _rules(seconds, iterations),
-        seed,
+        int(seed),
     )
 
 
@@ -107,9 +108,9 @@ def _rules(seconds: float, iterations: int) -> Rules:
 
 
 def _threads(value: int | None) -> int | None:
-    if value is not None and (not _is_whole(value) or value < 1):
-        raise InputError(f"threads is {value!r:.60}; expected 1 or more")
-    return value
+    if value is not None and not _is_whole(value):
+        raise InputError(f"threads is {value!r:.60}; expected a whole number")
+    return checked_threads(None if value is None else int(value))
 
 
 def _is_whole(value: Any) -> bool:

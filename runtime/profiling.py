@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-import logging
 import math
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 from ..bundle import ARCHITECTURE, Bundle, resolve, to_json_bytes
-from ..errors import InputError, MissingExtraError
+from ..errors import BackendError, InputError, MissingExtraError
 from ..families import Architecture
 from ..families.cost import Cost, estimate_cost
 from ..progress import Progress, no_progress
-from . import microbatch
 from .backend import Backend, open_backend
 from .graph_file import graph_file
 from .latency_plot import draw_latency
 from .machine import load_average, machine_facts
+from .microbatch import Microbatch
 from .operators import Breakdown, break_down
 from .profile_report import Case, MemoryCase, ProfileReport
 from .profile_settings import Settings, checked_settings
@@ -99,6 +98,7 @@ class _Profile:
 
     def run(self, names: Sequence[str], precision: str | None, layers: bool, memory: bool) -> ProfileReport:
         """Open, measure, write."""
+        self.bundle.check_addable(REPORT)
         warnings = busy(load_average(), machine_facts()["cores"])
         with ExitStack() as stack:
             fused, skipped = self._open_bundle(names, precision, stack)
@@ -113,13 +113,12 @@ class _Profile:
                 folder,
             )  # fmt: skip
             subjects = [subject for subject, _ in fused] + baselines
-            memories = self._memories(subjects) if memory else []
+            memories = self._memories(subjects, warnings) if memory else []
             opened = fused + [
                 (subject, _closed_by(stack, subject.open(self.bundle, self.settings.threads))) for subject in baselines
             ]
-            with _quiet_microbatches():
-                cases = [case for shape in self.settings.shapes for case in self._cases(opened, *shape)]
-                breakdown = self._layers(fused) if layers else None
+            cases = [case for shape in self.settings.shapes for case in self._cases(opened, *shape)]
+            breakdown = self._layers(fused) if layers else None
         warnings += instabilities({_named(case): case.latency_ms for case in cases})
         report = ProfileReport(
             self.bundle.family, self.bundle.members, self.bundle.digests(), machine_facts(), self.settings, cases,
@@ -137,9 +136,13 @@ class _Profile:
             backend, passed = open_backend(self.bundle, name, self.settings.threads, precision)
             _closed_by(stack, backend)
             opened.setdefault(backend.name, (Subject(FUSED, backend.name, backend.precision), backend))
-            # the report travels with the bundle, so it does not tell where the bundle lay
-            skipped += [(other, why.replace(str(self.bundle.path), self.bundle.path.name)) for other, why in passed]
+            skipped += [(other, self._without_place(why)) for other, why in passed]
         return list(opened.values()), skipped
+
+    def _without_place(self, text: str) -> str:
+        """The report travels with the bundle, so it does not tell where the bundle lay."""
+        path = self.bundle.path
+        return text.replace(str(path), path.name) if len(path.parts) > 1 else text
 
     def _cases(self, opened: Opened, batch: int, sequence: int) -> Iterator[Case]:
         """Every model at one shape.
@@ -165,8 +168,8 @@ class _Profile:
                     _flops(cost, subject.model) / cost.single.flops,
                 )  # fmt: skip
 
-    def _memories(self, subjects: Sequence[Subject]) -> list[MemoryCase]:
-        """Peak memory of every model at the largest shape."""
+    def _memories(self, subjects: Sequence[Subject], warnings: list[str]) -> list[MemoryCase]:
+        """Peak memory of every model at the largest shape; a warning for each that could not be measured."""
         from .memory import measure_memory  # `python -m` warns about a module that its package has imported
 
         batch, sequence = max(self.settings.batches), max(self.settings.sequences)
@@ -174,7 +177,12 @@ class _Profile:
             measure_memory, bundle=self.bundle, batch=batch, sequence=sequence,
             threads=self.settings.threads, seed=self.settings.seed,
         )  # fmt: skip
-        found = [(subject, measure(subject)) for subject in self.progress(subjects, len(subjects), "peak memory")]
+        found = []
+        for subject in self.progress(subjects, len(subjects), "peak memory"):
+            try:
+                found.append((subject, measure(subject)))
+            except BackendError as error:
+                warnings.append(str(error))
         single = {subject.backend: memory.peak for subject, memory in found if subject.model == SINGLE}
         return [
             MemoryCase(
@@ -192,8 +200,8 @@ class _Profile:
         graph, _ = graph_file(self.bundle, "onnxruntime", PRECISIONS, precision)
         batch, sequence = self.settings.shapes[0]
         inputs = full_batch(self.architecture, batch, sequence, self.settings.seed)
-        cut_up = microbatch.Microbatch.of(self.bundle)
-        return break_down(graph, cut_up, inputs, sequence, self.settings.threads)
+        pieces = math.ceil(batch / Microbatch.of(self.bundle).chunk(inputs))
+        return break_down(graph, pieces, inputs, sequence, self.settings.threads)
 
 
 def _written(bundle: Bundle, report: ProfileReport) -> ProfileReport:
@@ -203,24 +211,13 @@ def _written(bundle: Bundle, report: ProfileReport) -> ProfileReport:
         files[PLOT] = draw_latency(report.cases)
     except MissingExtraError as error:
         report = replace(report, plot=None, notes=[*report.notes, f"no plot: {error}"])
-    bundle.add({**files, REPORT: to_json_bytes(report.to_json())})
+    bundle.add({**files, REPORT: to_json_bytes(report.to_json())}, remove={PLOT} - set(files))
     return report
 
 
 def _closed_by(stack: ExitStack, backend: Backend) -> Backend:
     stack.callback(backend.close)
     return backend
-
-
-@contextmanager
-def _quiet_microbatches() -> Iterator[None]:
-    """Hold back the line that every cut-up batch logs with ``-v``: here there are thousands."""
-    before = microbatch.log.level
-    microbatch.log.setLevel(logging.WARNING)
-    try:
-        yield
-    finally:
-        microbatch.log.setLevel(before)
 
 
 def _per_run(batch: int, chunk: int) -> int:

@@ -106,7 +106,8 @@ def baseline_subjects(
     able = [backend for backend in runners if backend.name in RUNS_GRAPHS]
     if not able:
         raise InputError(
-            f"backend {runners[0].name} cannot run a baseline; choose {' or '.join(RUNS_GRAPHS)} with --backend"
+            f"backend {runners[0].name} cannot run a baseline; choose {' or '.join(RUNS_GRAPHS)} with --backend, on a "
+            "bundle with a graph made by `hydrant export`"
         )
     plain = _write(architecture, folder / "single", exact=False)
     exact = _write(architecture, folder / "rewritten", exact=True) if SINGLE in names else plain

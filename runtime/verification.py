@@ -153,16 +153,29 @@ def _candidates(
         raise BackendError(f"backend {backend} is the reference itself; choose another with --backend or --against")
     if backend != "auto":
         return [open_backend(bundle, backend, precision=precision)[0]], []
-    opened, skipped = [], []
+    opened: list[Backend] = []
+    skipped: list[tuple[str, str]] = []
     for name in OPENERS:
         if name == against:
             continue
-        wanted = [precision] if precision else [None, *(("int8",) if bundle.has(onnx_name("int8")) else ())]
-        try:
-            opened += [open_backend(bundle, name, precision=each)[0] for each in wanted]
-        except (BackendError, MissingExtraError) as error:
-            skipped.append((name, str(error)))
+        found: dict[str, Backend] = {}
+        failed = []
+        for each in [precision] if precision else _graphs(bundle):
+            try:
+                candidate, _ = open_backend(bundle, name, precision=each)
+            except (BackendError, MissingExtraError) as error:
+                failed.append(str(error))
+                continue
+            found.setdefault(candidate.precision, candidate)
+        opened += found.values()
+        if not found:
+            skipped.append((name, failed[0]))
     if not opened:
         reasons = "; ".join(f"{name}: {reason}" for name, reason in skipped)
         raise BackendError(f"no backend can be compared with {against}: {reasons}")
     return opened, skipped
+
+
+def _graphs(bundle: Bundle) -> list[str]:
+    """Precisions of the graphs that the bundle has; FP32 where it has none, for the reason why not."""
+    return [kind for kind in TOLERANCES if bundle.has(onnx_name(kind))] or ["fp32"]

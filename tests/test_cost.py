@@ -59,7 +59,18 @@ def test_several_checkpoints_and_separate_parts(family: str, separate: str, tmp_
     save_bundle(fuse(models, random_plan(family, 3), keep_separate=separate), tmp_path / "bundle")
     sequence = inputs["input_ids"].shape[1] if "input_ids" in inputs else None
     cost = estimate_cost(tmp_path / "bundle", batch=2, sequence=sequence)
-    assert counted(onnx.load(export_onnx(tmp_path / "bundle")), inputs)[0] == cost.fused.flops
+    found = counted(onnx.load(export_onnx(tmp_path / "bundle")), inputs)
+    assert found == (cost.fused.flops, cost.fused.parameters, cost.fused.bytes)
+    assert cost.fork == 0
+
+
+@pytest.mark.parametrize("family", ["vit", "deit"])
+def test_projections_without_bias(family: str, tmp_path: Path) -> None:
+    """The folded LayerNorms give them one."""
+    save_bundle(fuse(make_model(family, qkv_bias=False), random_plan(family, 3)), tmp_path / "bundle")
+    cost = estimate_cost(tmp_path / "bundle", batch=4)
+    found = counted(onnx.load(export_onnx(tmp_path / "bundle")), make_inputs(family))
+    assert found == (cost.fused.flops, cost.fused.parameters, cost.fused.bytes)
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -447,3 +447,33 @@ def test_malformed_plan_of_a_bundle_is_refused(content: bytes, tmp_path: Path) -
     bundle = put(make_bundle(tmp_path / "out"), "plan.json", content)
     with pytest.raises((BundleError, PlanError), match="plan"):
         bundle.plan()
+
+
+@pytest.mark.parametrize("broken", ["one.txt", "hydrant.json"])
+def test_a_failing_add_leaves_everything_as_it_was(
+    broken: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bundle = make_bundle(tmp_path / "out").add({"one.txt": b"old", "two.txt": b"old"})
+    place = Path.replace
+
+    def failing(self: Path, target: Path) -> Path:
+        if Path(target).name == broken and self.suffix == ".part":
+            raise OSError(28, "No space left on device")
+        return place(self, target)
+
+    before = {path.name: path.read_bytes() for path in bundle.path.iterdir() if path.is_file()}
+    monkeypatch.setattr(Path, "replace", failing)
+    with pytest.raises(HydrantError, match="cannot write into bundle"):
+        bundle.add({"zero.txt": b"new", "one.txt": b"new", "two.txt": b"new"})
+    monkeypatch.undo()
+    after = {path.name: path.read_bytes() for path in bundle.path.iterdir() if path.is_file()}
+    assert after == before
+
+
+def test_a_manifest_with_nonsense_about_fusion_is_refused(tmp_path: Path) -> None:
+    bundle = make_bundle(tmp_path / "out")
+    for nonsense in ("x", {"separate": 5}, {"checkpoints": 0}, {"checkpoints": True}):
+        manifest = {**bundle.manifest, "fusion": nonsense}
+        (bundle.path / "hydrant.json").write_text(json.dumps(manifest))
+        with pytest.raises(HydrantError, match="expected checkpoints and separate parts"):
+            Bundle.open(bundle.path)

@@ -173,7 +173,7 @@ def test_int8_is_offered_only_where_its_gates_hold(
     with pytest.raises(
         HydrantError, match=r"INT8 does not hold for this model.*max \|Δ probability\| is .*limit 1e-12"
     ):
-        export_onnx(bundle, "int8", data=data, examples=16)
+        export_onnx(bundle, "int8", data=data, examples=32)
     assert not (bundle / "model.int8.onnx").exists()
     with pytest.raises(HydrantError, match="INT8 is calibrated and checked on real inputs"):
         export_onnx(bundle, "int8")
@@ -253,3 +253,100 @@ def test_a_batch_in_parts_gives_what_the_whole_gives(text: Path, monkeypatch: py
     monkeypatch.setattr(microbatch, "ROWS", 800)
     assert streams.chunk({"pixel_values": np.zeros((8, 3, 2, 2))}) == 1
     assert microbatch.Microbatch(None, 1.0).chunk({"input_ids": np.zeros((8, 16))}) == 50
+
+
+@pytest.mark.parametrize("lowering", ["grouped", "unrolled"])
+@pytest.mark.parametrize("attention", ["primitive", "onnx"])
+@pytest.mark.parametrize("family", ["bert", "vit"])
+def test_attention_scores_beyond_fp16_are_islands_in_every_form(
+    family: str, attention: str, lowering: str, tmp_path: Path
+) -> None:
+    """Scores up to 10⁵: only an island keeps them from overflowing."""
+    model, plan = make_model(family), random_plan(family, 3)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if name.endswith(("query.weight", "key.weight", "q_proj.weight", "k_proj.weight")):
+                parameter.mul_(60.0)
+    save_bundle(fuse(model, plan), tmp_path / "bundle")
+    made = export(tmp_path / "bundle", "fp16", lowering=lowering, attention=attention)
+    assert made.islands is not None
+    assert {f"layers.{layer}.attention.scores" for layer in range(LAYERS)} <= made.islands.values
+    assert "attention scores reach" in made.islands.reasons["layers.0.attention.scores"]
+    expected = oracle.ensemble([model], plan, make_inputs(family))
+    got = run(made.path, feeds(family))
+    assert np.isfinite(got["probabilities"]).all()
+    assert np.abs(got["probabilities"] - expected["probabilities"]).mean() < 0.02
+
+
+@pytest.mark.parametrize("family", ["bert", "roberta", "distilbert", "vit", "deit"])
+def test_no_layernorm_of_a_bf16_graph_is_narrow(family: str, tmp_path: Path) -> None:
+    save_bundle(fuse(make_model(family), random_plan(family, 3)), tmp_path / "bundle")
+    graph = onnx.load(export_onnx(tmp_path / "bundle", "bf16")).graph
+    kinds = {tensor.name: tensor.data_type for tensor in graph.initializer}
+    scales = [kinds[node.input[1]] for node in graph.node if node.op_type == "LayerNormalization"]
+    assert len(scales) > LAYERS
+    assert set(scales) == {TensorProto.FLOAT}
+
+
+def test_a_graph_above_protobufs_limit_is_measured_through_a_file(text: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from hydrant.export import session
+
+    whole = export(text, "fp16").islands
+    monkeypatch.setattr(session, "INLINE_BYTES", 100)
+    assert export(text, "fp16").islands == whole
+
+
+def test_external_data_leaves_with_the_graph_it_belonged_to(text: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from hydrant.export import onnx_file
+
+    with monkeypatch.context() as limited:
+        limited.setattr(onnx_file, "EXTERNAL_DATA_BYTES", 100)
+        export_onnx(text)
+    assert (text / "model.fp32.onnx.data").is_file()
+    export_onnx(text)
+    assert not (text / "model.fp32.onnx.data").exists()
+    with load(text, "onnxruntime") as predictor:
+        assert predictor.predict(feeds("bert")).probabilities.shape == (4, 5)
+
+
+def test_data_that_would_not_be_used_is_refused(text: Path) -> None:
+    for precision in ("fp32", "bf16"):
+        with pytest.raises(HydrantError, match=rf"data was given, but {precision.upper()} needs none"):
+            export_onnx(text, precision, data="x.csv")
+
+
+def test_a_full_disk_is_told_in_one_line(text: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any, **__: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("hydrant.export.exporter.write_model", full)
+    with pytest.raises(HydrantError, match=r"cannot write into bundle .*: No space left on device"):
+        export_onnx(text)
+
+
+def test_int8_needs_enough_inputs_to_judge(calibrated: tuple[Path, Path]) -> None:
+    bundle, data = calibrated
+    with pytest.raises(HydrantError, match="INT8 needs 64 inputs, one half to calibrate on and one to check"):
+        export_onnx(bundle, "int8", data=data, examples=8)
+
+
+def test_int8_is_judged_on_every_class_of_a_sorted_file(calibrated: tuple[Path, Path]) -> None:
+    from hydrant import Bundle
+    from hydrant.calib.inputs import model_inputs
+    from hydrant.families import Architecture
+
+    bundle, data = Bundle.open(calibrated[0]), calibrated[1].with_name("sorted.csv")
+    rows = ["text,label"] + ["hello,a"] * 64 + ["what is the weather today,b"] * 64
+    data.write_text("\n".join(rows) + "\n")
+    architecture = Architecture.from_json(bundle.read_json("config.json"))
+    batches, _ = model_inputs(bundle, architecture, data, examples=128, sizes=(8,))
+    lengths = [batch["attention_mask"].sum(axis=1) for batch in batches]
+    for half in (lengths[::2], lengths[1::2]):
+        assert 20 <= int((np.concatenate(half) == 3).sum()) <= 44
+
+
+def test_verify_takes_every_precision_of_the_bundle(text: Path) -> None:
+    for precision in ("fp32", "fp16"):
+        export_onnx(text, precision)
+    found = {(entry.backend, entry.precision) for entry in verify(text).backends}
+    assert {("onnxruntime", "fp32"), ("onnxruntime", "fp16"), ("openvino", "fp32")} <= found

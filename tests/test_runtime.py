@@ -195,7 +195,7 @@ def test_unusable_image_inputs(image_bundle: Path, tmp_path: Path) -> None:
 
 
 def test_options_out_of_range_and_a_closed_predictor(text_bundle: Path) -> None:
-    with pytest.raises(HydrantError, match="threads is 0; expected 1 or more"):
+    with pytest.raises(HydrantError, match="threads is 0; expected 1 to"):
         load(text_bundle, threads=0)
     with pytest.raises(
         HydrantError, match="backend 'tensorflow' is unknown; expected auto, onnxruntime, openvino, torch"
