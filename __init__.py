@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from .build import build_engine
     from .bundle import Bundle
     from .calib import plan_heads
     from .errors import HydrantError
@@ -28,6 +29,7 @@ _HOMES = {
     "FusedOutput": "fusion",
     "HeadPlan": "plan",
     "HydrantError": "errors",
+    "build_engine": "build",
     "Prediction": "runtime",
     "Predictor": "runtime",
     "estimate_cost": "families.cost",
@@ -52,6 +54,7 @@ __all__ = [
     "Prediction",
     "Predictor",
     "__version__",
+    "build_engine",
     "estimate_cost",
     "export_onnx",
     "fuse",

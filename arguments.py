@@ -51,6 +51,7 @@ def _parser(runs: Mapping[str, Run]) -> argparse.ArgumentParser:
     _plan_arguments(command("plan", "choose the attention heads that each member keeps", columns))
     _fuse_arguments(command("fuse", "prune and fuse the members into a bundle", columns))
     _export_arguments(command("export", "write the bundle's ONNX graph", columns))
+    _build_arguments(command("build", "compile a graph into a TensorRT or TensorRT-RTX engine"))
     _verify_arguments(command("verify", "compare the backends with the PyTorch reference", columns))
     _profile_arguments(command("profile", "measure latency and memory, beside the single model and a Deep Ensemble"))
     _predict_arguments(command("predict", "predict labels and uncertainties", columns))
@@ -130,6 +131,55 @@ def _export_arguments(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--without", action="append", default=[], metavar="REWRITE", help="leave an exact rewrite out")
     sub.add_argument("--data", metavar="FILE", help="inputs to calibrate fp16 and int8 on (fp16 default: synthetic)")
     sub.add_argument("--examples", type=_positive, default=256, help="number of these inputs (default 256)")
+
+
+def _build_arguments(sub: argparse.ArgumentParser) -> None:
+    _bundle_argument(sub)
+    sub.add_argument(
+        "--backend",
+        choices=("tensorrt", "tensorrt-rtx"),
+        default="tensorrt",
+        help="library; tensorrt-rtx builds without a GPU (default tensorrt)",
+    )
+    sub.add_argument(
+        "--precision", choices=("fp16", "bf16", "fp32"), default="fp16", help="of the graph (default fp16)"
+    )
+    sub.add_argument(
+        "--batch",
+        action="append",
+        default=[],
+        metavar="MIN:OPT:MAX",
+        help="batch sizes of an optimization profile (default 1:8:32); once for each profile",
+    )
+    sub.add_argument(
+        "--sequence",
+        action="append",
+        default=[],
+        metavar="MIN:OPT:MAX",
+        help="tokens per text (default 8:64:128); once for all profiles, or for each",
+    )
+    sub.add_argument(
+        "--compute-capability",
+        action="append",
+        default=[],
+        metavar="CC",
+        help="GPU to compile for, such as 8.9; may be repeated (tensorrt-rtx; default 8.0, 8.6, 8.9 and 12.0)",
+    )
+    sub.add_argument(
+        "--hardware-compatibility",
+        choices=("none", "ampere+", "same"),
+        default="none",
+        help="other GPUs that may run the engine: from Ampere on, or of the same compute capability (tensorrt)",
+    )
+    sub.add_argument("--version-compatible", action="store_true", help="later minor versions may run it (tensorrt)")
+    sub.add_argument("--strip-weights", action="store_true", help="read the weights from the graph when loading")
+    sub.add_argument("--refit", action="store_true", help="make the weights replaceable")
+    sub.add_argument("--optimization-level", type=_count, metavar="0-5", help="0: fast build, 5: fast engine")
+    sub.add_argument("--workspace", type=_positive, metavar="MIB", help="scratch memory that kernels may use")
+    sub.add_argument("--timing-cache", type=Path, metavar="FILE", help="kernel timings, read and written (tensorrt)")
+    sub.add_argument("--require-fused", action="store_true", help="fail unless all attention blocks are fused")
+    sub.add_argument("--log", type=Path, metavar="FILE", help="write everything that the builder says")
+    sub.add_argument("--name", help="of the engine (default BACKEND-PRECISION)")
 
 
 def _verify_arguments(sub: argparse.ArgumentParser) -> None:

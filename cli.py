@@ -136,6 +136,34 @@ def export(options: argparse.Namespace) -> int:
     return 0
 
 
+def build(options: argparse.Namespace) -> int:
+    """``hydrant build``: compile a graph into a TensorRT or TensorRT-RTX engine; status 1 if not fused."""
+    from .build import build_engine
+    from .render import build_text
+
+    made = build_engine(
+        options.bundle,
+        options.backend,
+        options.precision,
+        batch=options.batch,
+        sequence=options.sequence,
+        compute_capability=options.compute_capability,
+        hardware_compatibility=options.hardware_compatibility,
+        version_compatible=options.version_compatible,
+        strip_weights=options.strip_weights,
+        refit=options.refit,
+        optimization_level=options.optimization_level,
+        workspace=options.workspace,
+        timing_cache=options.timing_cache,
+        require_fused=options.require_fused,
+        log_file=options.log,
+        name=options.name,
+        progress=progress,
+    )
+    _show(options, made.to_json(), build_text(made))
+    return 0
+
+
 def verify(options: argparse.Namespace) -> int:
     """``hydrant verify``: compare backends with the reference; status 1 when a gate fails."""
     from .render import verify_text
@@ -228,6 +256,7 @@ COMMANDS = {
     "plan": plan,
     "fuse": fuse,
     "export": export,
+    "build": build,
     "verify": verify,
     "profile": profile,
     "predict": predict,

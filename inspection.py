@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from .bundle import ARCHITECTURE, CALIBRATION, WEIGHTS, Bundle
+from .engine_file import engine_names, engine_path, read_twin, twin_path
 from .errors import BundleError, HydrantError
 from .families import Architecture
 from .families.cost import estimate_cost
@@ -47,6 +48,7 @@ def inspect_bundle(path: str | Path) -> dict[str, Any]:
         "processor": _processor(bundle, architecture),
         "inputs": list(architecture.input_names),
         "graphs": {name: _graph(bundle, name) if states[name] == "ok" else "altered or missing" for name in graphs},
+        "engines": {name: _engine(bundle, name, states) for name in engine_names(bundle)},
         "verified": _verified(bundle, states),
         "files": {name: {**entry, "state": states[name]} for name, entry in bundle.manifest["files"].items()},
     }
@@ -91,6 +93,24 @@ def _graph(bundle: Bundle, name: str) -> str:
     model = onnx.load(str(bundle.path / name), load_external_data=False)
     outputs = ", ".join(output.name for output in model.graph.output)
     return f"opset {model.opset_import[0].version}, IR {model.ir_version}, {len(model.graph.node)} nodes → {outputs}"
+
+
+def _engine(bundle: Bundle, name: str, states: dict[str, str]) -> str:
+    """An engine in words, and whether its graph is still the one that it was built from."""
+    if {states.get(engine_path(name)), states.get(twin_path(name))} != {"ok"}:
+        return "altered or missing"
+    try:
+        facts = read_twin(bundle, name)
+    except BundleError as error:
+        return f"unusable: {error}"
+    words = [f"{facts.library} {facts.version}, {facts.precision}, {facts.platform}"]
+    if facts.compute_capabilities:
+        words.append(f"compute capability {', '.join(facts.compute_capabilities)}")
+    fused = "/".join(map(str, facts.fused))
+    words.append(f"{fused} of {facts.attention_blocks} attention blocks fused")
+    if bundle.manifest["files"].get(facts.onnx, {}).get("sha256") != facts.onnx_sha256:
+        words.append(f"OUTDATED: {facts.onnx} has changed since; build it again")
+    return ", ".join(words)
 
 
 def _verified(bundle: Bundle, states: dict[str, str]) -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from .build import Built
+from .engine_file import EngineFile
 from .export import Export
 from .plan import HeadPlan
 from .runtime import Prediction, VerifyReport
@@ -157,6 +159,26 @@ def verify_text(report: VerifyReport) -> str:
     return "\n\n".join(parts)
 
 
+def build_text(made: Built) -> str:
+    """The engine, what it runs on, and what its graph was compiled to."""
+    facts = made.facts
+    lines = [f"wrote {made.path} ({_size(made.bytes)}), {facts.library} {facts.version}, {facts.precision}"]
+    if facts.compute_capabilities:
+        lines.append(f"  compute capability {', '.join(facts.compute_capabilities)}")
+    for index, profile in enumerate(facts.profiles):
+        ranges = next(iter(profile.values()))
+        shapes = " … ".join("×".join(map(str, shape)) for shape in ranges)
+        lines.append(f"  profile {index}: {shapes}: {_fused(facts, index)}")
+    return "\n".join(lines)
+
+
+def _fused(facts: EngineFile, profile: int) -> str:
+    if not facts.layers[profile]:
+        return "the library did not tell its layers"
+    blocks = f"{facts.fused[profile]} of {facts.attention_blocks} attention blocks fused"
+    return f"{blocks}, {facts.layers[profile]} layers"
+
+
 def inspect_text(facts: Mapping[str, Any]) -> str:
     """What is in a bundle, in one screen; ``facts`` as the command line gathers them."""
     heads = ", ".join(f"{low}" if low == high else f"{low}–{high}" for low, high in facts["heads_kept"])
@@ -170,11 +192,12 @@ def inspect_text(facts: Mapping[str, Any]) -> str:
         f"labels        {len(facts['labels'])}: {_short(', '.join(facts['labels']), 90)}",
         f"temperature   {_or(facts['temperature'], 'unreadable', 'g')}",
         f"processor     {facts['processor'] or 'none: takes tensors only'}",
-        f"cost          {_cost(facts['cost'])}",
+        f"cost          {_cost(facts['cost'], facts['layers'])}",
     ]
     lines += [f"graph         {name}: {graph}" for name, graph in facts["graphs"].items()] or [
         "graph         none; make one with `hydrant export`"
     ]
+    lines += [f"engine        {name}: {engine}" for name, engine in facts["engines"].items()]
     lines.append(f"verified      {facts['verified']}")
     rows = [
         [name, _size(entry["bytes"]), entry["sha256"][:12], entry["state"]] for name, entry in facts["files"].items()
@@ -182,14 +205,14 @@ def inspect_text(facts: Mapping[str, Any]) -> str:
     return "\n".join(lines) + "\n\n" + table(["file", "size", "sha-256", "state"], rows)
 
 
-def _cost(cost: Mapping[str, Any]) -> str:
+def _cost(cost: Mapping[str, Any], layers: int) -> str:
     """Operations and parameters beside the single model's and the Deep Ensemble's."""
     fused, single, deep = cost["fused"], cost["single"], cost["deep_ensemble"]
     flops, parameters = fused["flops"] / single["flops"], fused["parameters"] / single["parameters"]
     return (
         f"{fused['flops'] / 1e9:.2f} GFLOPs for one input of {cost['sequence']} tokens: {flops:.2f}× the single model "
         f"(Deep Ensemble {deep['flops'] / single['flops']:.2f}×); {parameters:.2f}× its parameters; "
-        f"members differ from layer {cost['fork']} on"
+        f"members {'differ from layer ' + str(cost['fork']) + ' on' if cost['fork'] < layers else 'are equal'}"
     )
 
 

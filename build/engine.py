@@ -1,0 +1,232 @@
+"""Building an engine from one of a bundle's graphs, judging what it was compiled to, and storing it."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from ..bundle import ARCHITECTURE, Bundle, onnx_name, resolve, to_json_bytes
+from ..engine_file import EngineFile, engine_path, twin_path
+from ..errors import BundleError, GateError, InputError, cut
+from ..families import Architecture
+from ..files import write_atomically
+from ..progress import Progress, no_progress
+from .compiler import Settings, compile_graph
+from .fusion_report import by_profile
+from .library import HARDWARE, compute_capabilities, has_gpu, open_library, platform_name
+from .messages import Messages
+from .profiles import optimization_profiles
+
+log = logging.getLogger(__name__)
+
+PRECISIONS = ("fp16", "bf16", "fp32")
+LEVELS = range(6)
+
+
+@dataclass(frozen=True)
+class Built:
+    """What ``build_engine`` made.
+
+    Attributes:
+        path: of the engine.
+        facts: what its JSON twin holds.
+        bytes: size of the engine.
+        warnings: of the builder, each once.
+    """
+
+    path: Path
+    facts: EngineFile
+    bytes: int
+    warnings: list[str]
+
+    def to_json(self) -> dict[str, Any]:
+        """The facts as a JSON object."""
+        return {"engine": str(self.path), "bytes": self.bytes, "warnings": self.warnings, **asdict(self.facts)}
+
+
+def build_engine(
+    bundle: Bundle | str | Path,
+    backend: str = "tensorrt",
+    precision: str = "fp16",
+    *,
+    batch: str | int | Sequence[str | int] = (),
+    sequence: str | int | Sequence[str | int] = (),
+    compute_capability: Sequence[str] = (),
+    hardware_compatibility: str = "none",
+    version_compatible: bool = False,
+    strip_weights: bool = False,
+    refit: bool = False,
+    optimization_level: int | None = None,
+    workspace: int | None = None,
+    timing_cache: str | Path | None = None,
+    require_fused: bool = False,
+    log_file: str | Path | None = None,
+    name: str | None = None,
+    progress: Progress = no_progress,
+) -> Built:
+    """Compile one of a bundle's graphs with TensorRT or TensorRT-RTX, and put the engine into the bundle.
+
+    The network is strongly typed: every tensor has the type that the graph gives it. The engine and its JSON
+    twin are written to ``engines/`` together, or not at all.
+
+    Args:
+        bundle: the bundle, or its path.
+        backend: ``"tensorrt"`` (for the GPU of this machine) or ``"tensorrt-rtx"`` (ahead of time; no GPU needed).
+        precision: of the graph: ``"fp16"``, ``"bf16"`` or ``"fp32"``.
+        batch: batch sizes as ``"min:opt:max"`` (default ``"1:8:32"``); several make several profiles.
+        sequence: text lengths in tokens, likewise (default ``"8:64:128"``): one for all profiles, or one for each.
+        compute_capability: GPUs to compile for, such as ``"8.9"`` (TensorRT-RTX; default: Ampere to Blackwell).
+        hardware_compatibility: ``"none"``, ``"ampere+"`` (any GPU from Ampere on) or ``"same"`` (any of the same
+            compute capability); TensorRT only.
+        version_compatible: whether later minor versions of TensorRT may run it; TensorRT only.
+        strip_weights: leave the weights out; they are read from the graph when the engine is loaded.
+        refit: make the weights replaceable.
+        optimization_level: 0 (fast build) to 5 (fast engine).
+        workspace: scratch memory that kernels may use, MiB.
+        timing_cache: file of kernel timings, read if it exists, and written; TensorRT only.
+        require_fused: fail unless every attention block became one kernel in every profile.
+        log_file: file that gets everything the builder says.
+        name: of the engine (default ``BACKEND-PRECISION``).
+        progress: shows the builder's phases.
+
+    Raises:
+        InputError: an option out of range, or one that the library does not have.
+        BackendError: the library is too old, or failed; the node, the precision and a remedy are named.
+        MissingExtraError: the library is not installed.
+        BundleError: the graph is missing or altered.
+        GateError: ``require_fused``, and an attention block was not fused; nothing is written.
+    """
+    bundle = resolve(bundle)
+    trt = open_library(backend)
+    if precision not in PRECISIONS:
+        raise InputError(f"precision is {cut(precision)}; an engine is built in {', '.join(PRECISIONS)}")
+    name = _checked_name(name or f"{backend}-{precision}")
+    architecture = Architecture.from_json(bundle.read_json(ARCHITECTURE))
+    settings = Settings(
+        precision,
+        optimization_profiles(architecture, _several(batch), _several(sequence)),
+        compute_capabilities(backend, trt, compute_capability),
+        hardware_compatibility,
+        version_compatible,
+        strip_weights,
+        refit,
+        optimization_level,
+        workspace,
+        None if timing_cache is None else Path(timing_cache),
+    )
+    _check(backend, settings)
+    graph = _graph(bundle, precision)
+    messages = Messages()
+    try:
+        compiled = compile_graph(trt, graph, settings, messages, progress)
+    finally:
+        if log_file is not None:
+            write_atomically(Path(log_file), messages.text().encode())
+        for warning in messages.warnings:
+            log.warning("%s: %s", backend, warning)
+    counts = by_profile(compiled.layers, len(settings.profiles))
+    facts = EngineFile(
+        library=backend,
+        version=str(trt.__version__),
+        precision=precision,
+        profiles=settings.profiles,
+        compute_capabilities=settings.compute_capabilities or _this_gpu(),
+        platform=platform_name(),
+        onnx=graph.name,
+        onnx_sha256=bundle.manifest["files"][graph.name]["sha256"],
+        engine_sha256=hashlib.sha256(compiled.engine).hexdigest(),
+        version_compatible=version_compatible,
+        hardware_compatibility=hardware_compatibility,
+        stripped=strip_weights,
+        refittable=refit or strip_weights,
+        attention_blocks=architecture.layers,
+        layers=tuple(layers for layers, _ in counts),
+        fused=tuple(fused for _, fused in counts),
+    )
+    if require_fused:
+        _check_fused(facts)
+    bundle.add({engine_path(name): compiled.engine, twin_path(name): to_json_bytes(facts.to_json())})
+    return Built(bundle.path / engine_path(name), facts, len(compiled.engine), messages.warnings)
+
+
+def _several(ranges: str | int | Sequence[str | int]) -> Sequence[str | int]:
+    return [ranges] if isinstance(ranges, str | int) else list(ranges)
+
+
+def _checked_name(name: str) -> str:
+    if not name or not all(letter.isascii() and (letter.isalnum() or letter in "-_.") for letter in name):
+        raise InputError(f"engine name is {cut(name)}; expected letters, digits, '-', '_' and '.'")
+    return name
+
+
+def _check(library: str, settings: Settings) -> None:
+    """Refuse options out of range, and those that the library would fail on much later."""
+    if settings.hardware_compatibility not in HARDWARE:
+        raise InputError(
+            f"hardware compatibility is {cut(settings.hardware_compatibility)}; expected {', '.join(HARDWARE)}"
+        )
+    if settings.optimization_level is not None and settings.optimization_level not in LEVELS:
+        raise InputError(f"optimization level is {settings.optimization_level}; expected 0 to {LEVELS[-1]}")
+    if settings.workspace is not None and settings.workspace < 1:
+        raise InputError(f"workspace is {settings.workspace} MiB; expected at least 1")
+    if settings.timing_cache is not None and not settings.timing_cache.parent.is_dir():
+        raise InputError(f"folder {settings.timing_cache.parent} does not exist; create it, or choose another")
+    if library == "tensorrt":
+        return
+    unknown = {
+        "--hardware-compatibility": settings.hardware_compatibility != "none",
+        "--version-compatible": settings.version_compatible,
+        "--timing-cache": settings.timing_cache is not None,
+    }
+    for option, given in unknown.items():
+        if given:
+            raise InputError(
+                f"TensorRT-RTX has no {option}: it compiles for several GPUs with --compute-capability and finishes "
+                "on the one it runs on; leave the option out, or use --backend tensorrt"
+            )
+    if (settings.strip_weights or settings.refit) and not has_gpu():
+        raise InputError(
+            "TensorRT-RTX builds engines without weights or with replaceable ones only where there is a GPU; "
+            "leave --strip-weights and --refit out"
+        )
+
+
+def _graph(bundle: Bundle, precision: str) -> Path:
+    """The graph's file, after its digest was checked."""
+    name = onnx_name(precision)
+    if not bundle.has(name):
+        raise BundleError(
+            f"bundle {bundle.path} has no {name}; make it with `hydrant export {bundle.path} --precision {precision}`"
+        )
+    if bundle.has(f"{name}.data"):
+        bundle.file(f"{name}.data")
+    return bundle.file(name)
+
+
+def _this_gpu() -> tuple[str, ...]:
+    """Compute capability of the first GPU, from PyTorch."""
+    import torch
+
+    if not torch.cuda.is_available():
+        return ()
+    major, minor = torch.cuda.get_device_capability()
+    return (f"{major}.{minor}",)
+
+
+def _check_fused(facts: EngineFile) -> None:
+    for profile, fused in enumerate(facts.fused):
+        if not facts.layers[profile]:
+            raise GateError(
+                f"{facts.library} {facts.version} did not tell its layers, so fusion cannot be checked; leave "
+                "--require-fused out; the engine was not written"
+            )
+        if fused < facts.attention_blocks:
+            other = "" if facts.precision != "fp32" else " or another precision: FP32 attention has no fused kernel"
+            raise GateError(
+                f"{fused} of {facts.attention_blocks} attention blocks were fused in profile {profile}; expected all; "
+                f"export with --lowering grouped --attention primitive{other}; the engine was not written"
+            )

@@ -1,0 +1,83 @@
+"""TensorRT and TensorRT-RTX: one interface, two libraries, and what each of them cannot do."""
+
+from __future__ import annotations
+
+import platform
+import re
+from collections.abc import Sequence
+from types import ModuleType
+
+from ..engine_file import LIBRARIES
+from ..errors import BackendError, InputError, cut, require
+
+MODULES = {"tensorrt": "tensorrt", "tensorrt-rtx": "tensorrt_rtx"}
+OLDEST = (10, 12)
+"""TensorRT from which strongly typed networks build what earlier versions needed builder flags for."""
+
+RTX_TARGETS = ("8.0", "8.6", "8.9", "12.0")
+"""GPUs that a TensorRT-RTX engine is compiled for unless others are named: Ampere to Blackwell."""
+
+HARDWARE = ("none", "ampere+", "same")
+
+
+def open_library(name: str) -> ModuleType:
+    """Import a library.
+
+    Raises:
+        BackendError: unknown, or too old.
+        MissingExtraError: not installed.
+    """
+    if name not in LIBRARIES:
+        raise BackendError(f"backend {cut(name)} builds no engines; expected {' or '.join(LIBRARIES)}")
+    module = require(MODULES[name], name, "build engines")
+    numbers = tuple(int(part) for part in re.findall(r"\d+", module.__version__)[:2])
+    if name == "tensorrt" and numbers < OLDEST:
+        raise BackendError(
+            f"TensorRT {module.__version__} is installed; expected {OLDEST[0]}.{OLDEST[1]} or newer: "
+            f"pip install --upgrade 'hydrant[tensorrt]'"
+        )
+    return module
+
+
+def compute_capabilities(library: str, trt: ModuleType, wanted: Sequence[str]) -> tuple[str, ...]:
+    """The GPUs to compile for: those named, or :data:`RTX_TARGETS`; TensorRT compiles for the GPU it runs on.
+
+    Raises:
+        InputError: named for TensorRT, malformed, or not a target of TensorRT-RTX.
+    """
+    if library == "tensorrt":
+        if wanted:
+            raise InputError(
+                "TensorRT compiles for the GPU of this machine; leave --compute-capability out, choose "
+                "--hardware-compatibility ampere+ for other GPUs, or --backend tensorrt-rtx"
+            )
+        return ()
+    known = {name[2:-1] + "." + name[-1] for name in trt.ComputeCapability.__members__ if name.startswith("SM")}
+    unknown = [target for target in wanted if target not in known]
+    if unknown:
+        hopper = " (9.0 is Hopper, a data-centre GPU: use --backend tensorrt on it)" if "9.0" in unknown else ""
+        targets = ", ".join(sorted(known, key=lambda target: [int(part) for part in target.split(".")]))
+        raise InputError(
+            f"compute capability {cut(unknown[0])} is no target of TensorRT-RTX {trt.__version__}{hopper}; "
+            f"expected {targets}"
+        )
+    return tuple(dict.fromkeys(wanted)) or tuple(target for target in RTX_TARGETS if target in known)
+
+
+def platform_name() -> str:
+    """Operating system and processor, such as ``"linux-x86_64"``: an engine runs on no other."""
+    return f"{platform.system()}-{platform.machine()}".lower()
+
+
+def has_gpu() -> bool:
+    """Whether the driver's library is here and shows a GPU."""
+    import ctypes
+    import ctypes.util
+
+    name = "nvcuda.dll" if platform.system() == "Windows" else "libcuda.so.1"
+    try:
+        driver = ctypes.CDLL(name)
+    except OSError:
+        return False
+    count = ctypes.c_int(0)
+    return driver.cuInit(0) == 0 and driver.cuDeviceGetCount(ctypes.byref(count)) == 0 and count.value > 0

@@ -1,0 +1,55 @@
+"""The builder's messages: kept whole for the log file, and shown once each from warnings up."""
+
+from __future__ import annotations
+
+import re
+from types import ModuleType
+from typing import Any
+
+_PLACE = re.compile(r"^\s*\S+\.(?:cpp|h|cu):\d+:\s*")
+_NO_DRIVER = "catchCudaError"
+"""Said at every turn on a machine without a GPU, where it is harmless."""
+
+
+class Messages:
+    """(severity, text) of everything the library said, in order."""
+
+    def __init__(self) -> None:
+        self.lines: list[tuple[str, str]] = []
+
+    def add(self, severity: str, text: str) -> None:
+        """Keep a message."""
+        if _NO_DRIVER not in text:
+            self.lines.append((severity, text))
+
+    def at(self, *severities: str) -> list[str]:
+        """Messages of these severities, each once, without the place in the library's source."""
+        found = [_PLACE.sub("", text).strip() for severity, text in self.lines if severity in severities]
+        return list(dict.fromkeys(found))
+
+    @property
+    def warnings(self) -> list[str]:
+        """Warnings, each once."""
+        return self.at("WARNING")
+
+    @property
+    def errors(self) -> list[str]:
+        """Errors, each once."""
+        return self.at("ERROR", "INTERNAL_ERROR")
+
+    def text(self) -> str:
+        """Everything, a line each, as a log file shows it."""
+        return "".join(f"[{severity}] {text}\n" for severity, text in self.lines)
+
+
+def make_logger(trt: ModuleType, messages: Messages) -> Any:
+    """An ``ILogger`` of the library that fills ``messages``; it must outlive what it is given to."""
+
+    class Logger(trt.ILogger):  # type: ignore[name-defined, misc]
+        def __init__(self) -> None:
+            trt.ILogger.__init__(self)
+
+        def log(self, severity: Any, text: str) -> None:
+            messages.add(severity.name, text)
+
+    return Logger()

@@ -1,0 +1,244 @@
+"""Building engines: real ones with TensorRT-RTX, which needs no GPU for it, and every way in which it is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hydrant import Bundle, HydrantError, build_engine, export_onnx, fuse, save_bundle
+from hydrant.build import library
+from hydrant.build.fusion_report import by_profile, layers_of_inspector, layers_of_log
+from hydrant.build.messages import Messages
+from hydrant.build.monitor import Phases
+from hydrant.build.profiles import Range, optimization_profiles
+from hydrant.engine_file import EngineFile, engine_names, read_twin
+from hydrant.errors import GateError
+from hydrant.families import architecture_of
+from hypothesis import given
+from hypothesis import strategies as st
+from support import LAYERS, make_model, random_plan, run_cli
+
+WIDE: dict[str, dict[str, Any]] = {
+    "bert": {"hidden_size": 128, "intermediate_size": 256},
+    "vit": {"hidden_size": 128, "intermediate_size": 256, "image_size": 16},
+}
+"""Wide enough for heads of 32, which TensorRT fuses."""
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A bundle with graphs in every precision."""
+    path = tmp_path_factory.mktemp("built") / "bundle"
+    save_bundle(fuse(make_model("bert", **WIDE["bert"]), random_plan("bert", 3)), path)
+    for precision in ("fp32", "fp16", "bf16"):
+        export_onnx(path, precision)
+    return path
+
+
+@pytest.fixture
+def rtx() -> Any:
+    return pytest.importorskip("tensorrt_rtx", reason="tensorrt-rtx is not installed")
+
+
+def test_an_engine_and_its_twin(made: Path, rtx: Any) -> None:
+    titles = []
+
+    def progress(steps: Any, total: int, title: str) -> Any:
+        titles.append((title, total))
+        return steps
+
+    log = made.parent / "build.log"
+    built = build_engine(made, "tensorrt-rtx", batch="1:2:4", sequence="4:8:16", log_file=log, progress=progress)
+    assert built.path == made / "engines/tensorrt-rtx-fp16.engine"
+    bundle = Bundle.open(made)
+    assert engine_names(bundle) == ["tensorrt-rtx-fp16"]
+    facts = read_twin(bundle, "tensorrt-rtx-fp16")
+    assert facts == built.facts
+    files = bundle.manifest["files"]
+    assert facts.engine_sha256 == files["engines/tensorrt-rtx-fp16.engine"]["sha256"]
+    assert (facts.onnx, facts.onnx_sha256) == ("model.fp16.onnx", files["model.fp16.onnx"]["sha256"])
+    assert (facts.version, facts.compute_capabilities) == (rtx.__version__, library.RTX_TARGETS)
+    assert facts.profiles == (
+        dict.fromkeys(("input_ids", "attention_mask", "token_type_ids"), ((1, 4), (2, 8), (4, 16))),
+    )
+    assert (facts.attention_blocks, facts.fused) == (LAYERS, (LAYERS,))
+    assert facts.layers[0] > LAYERS
+    assert len(built.warnings) == len(set(built.warnings))
+    assert all("catchCudaError" not in line for line in log.read_text().splitlines())
+    assert any("building engine" in title for title, _ in titles)
+
+
+@pytest.mark.parametrize("family", ["bert", "vit"])
+@pytest.mark.parametrize("precision", ["fp16", "bf16"])
+def test_every_profile_is_fused(family: str, precision: str, tmp_path: Path, rtx: Any) -> None:
+    path = tmp_path / "bundle"
+    save_bundle(fuse(make_model(family, **WIDE[family]), random_plan(family, 3)), path)
+    export_onnx(path, precision)
+    built = build_engine(
+        path, "tensorrt-rtx", precision, batch=["1", "1:4:8"], compute_capability=["8.9"], require_fused=True
+    )
+    assert built.facts.fused == (LAYERS, LAYERS)
+    assert max(built.facts.layers) - min(built.facts.layers) <= 1
+
+
+def test_float32_builds_and_the_gate_tells(made: Path, rtx: Any) -> None:
+    before = Bundle.open(made).digests()
+    with pytest.raises(GateError, match=rf"0 of {LAYERS} attention blocks were fused in profile 0; expected all"):
+        build_engine(made, "tensorrt-rtx", "fp32", require_fused=True, name="gated")
+    assert Bundle.open(made).digests() == before
+    assert build_engine(made, "tensorrt-rtx", "fp32", name="unfused").facts.fused == (0,)
+
+
+def test_bfloat16_does_not_build_for_turing(made: Path, rtx: Any) -> None:
+    with pytest.raises(HydrantError, match=r"cannot compile model.bf16.onnx in bf16.*7.5 runs FP16 only: use --prec"):
+        build_engine(made, "tensorrt-rtx", "bf16", compute_capability=["7.5"])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"precision": "int8"}, "precision is 'int8'; an engine is built in fp16, bf16, fp32"),
+        ({"backend": "onnxruntime"}, "backend 'onnxruntime' builds no engines; expected tensorrt or tensorrt-rtx"),
+        ({"batch": "8:1:32"}, "--batch is '8:1:32'; expected positive sizes in increasing order"),
+        ({"batch": "many"}, "--batch is 'many'; expected min:opt:max, such as 1:8:32, or one size"),
+        ({"batch": "0"}, "--batch is '0'; expected positive sizes"),
+        ({"sequence": "1:8:999"}, "--sequence reaches to 999 tokens; this model reads at most 40"),
+        ({"sequence": ["1", "2"]}, "2 --sequence ranges for 1 --batch ranges; expected one, or as many"),
+        ({"compute_capability": ["9.0"]}, r"'9.0' is no target of TensorRT-RTX .* \(9.0 is Hopper.*tensorrt on it\)"),
+        ({"compute_capability": ["8.7"]}, r"'8.7' is no target .*; expected 7.5, 8.0, 8.6, 8.9, 12.0"),
+        ({"hardware_compatibility": "ampere+"}, "TensorRT-RTX has no --hardware-compatibility"),
+        ({"hardware_compatibility": "all"}, "hardware compatibility is 'all'; expected none"),
+        ({"version_compatible": True}, "TensorRT-RTX has no --version-compatible"),
+        ({"timing_cache": "/tmp/cache"}, "TensorRT-RTX has no --timing-cache"),
+        ({"timing_cache": "/nowhere/cache"}, "folder /nowhere does not exist"),
+        ({"optimization_level": 9}, "optimization level is 9; expected 0 to 5"),
+        ({"workspace": 0}, "workspace is 0 MiB; expected at least 1"),
+        ({"name": "../x"}, "engine name is '../x'; expected letters"),
+    ],
+)
+def test_unusable_options(options: dict[str, Any], message: str, made: Path, rtx: Any) -> None:
+    with pytest.raises(HydrantError, match=message):
+        build_engine(made, **{"backend": "tensorrt-rtx", **options})
+
+
+def test_options_that_need_a_gpu(made: Path, rtx: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    if library.has_gpu():
+        pytest.skip("there is a GPU")
+    for option in ("strip_weights", "refit"):
+        with pytest.raises(HydrantError, match="only where there is a GPU; leave --strip-weights and --refit out"):
+            build_engine(made, "tensorrt-rtx", **{option: True})
+
+
+def test_a_missing_or_altered_graph(tmp_path: Path, rtx: Any) -> None:
+    path = tmp_path / "bundle"
+    save_bundle(fuse(make_model("bert"), random_plan("bert", 2)), path)
+    with pytest.raises(HydrantError, match=r"no model.fp16.onnx; make it with `hydrant export .* --precision fp16`"):
+        build_engine(path, "tensorrt-rtx")
+    graph = export_onnx(path, "fp16")
+    graph.write_bytes(graph.read_bytes()[:-1])
+    with pytest.raises(HydrantError, match="truncated or altered"):
+        build_engine(path, "tensorrt-rtx")
+
+
+def test_a_graph_that_is_not_onnx_is_named(tmp_path: Path, rtx: Any) -> None:
+    path = tmp_path / "bundle"
+    bundle = save_bundle(fuse(make_model("bert"), random_plan("bert", 2)), path)
+    bundle.add({"model.fp16.onnx": b"not a graph"})
+    with pytest.raises(HydrantError, match=r"cannot read model\.fp16\.onnx"):
+        build_engine(path, "tensorrt-rtx")
+    assert engine_names(Bundle.open(path)) == []
+
+
+def test_command_line(made: Path, rtx: Any) -> None:
+    words = ("build", made, "--backend", "tensorrt-rtx", "--compute-capability", "8.9", "--batch", "1:2:4")
+    done = run_cli(*words, "--require-fused")
+    assert done.returncode == 0, done.stderr
+    assert f"{LAYERS} of {LAYERS} attention blocks fused, " in done.stdout
+    assert "hydrant: WARNING: tensorrt-rtx: Make sure input input_ids has Int64 binding." in done.stderr
+    found = json.loads(run_cli(*words, "--json").stdout)
+    assert (found["fused"], found["compute_capabilities"]) == ([LAYERS], ["8.9"])
+    shown = run_cli("inspect", made).stdout
+    assert f"engine        tensorrt-rtx-fp16: tensorrt-rtx {rtx.__version__}, fp16, linux-" in shown
+    failed = run_cli("build", made, "--backend", "tensorrt-rtx", "--precision", "fp32", "--require-fused")
+    assert (failed.returncode, failed.stdout) == (1, "")
+    export_onnx(made, "fp16", lowering="unrolled")
+    assert "OUTDATED: model.fp16.onnx has changed since" in run_cli("inspect", made).stdout
+
+
+def test_tensorrt_is_asked_for_by_name(made: Path) -> None:
+    try:
+        import tensorrt  # noqa: F401
+    except ImportError:
+        with pytest.raises(HydrantError, match=r"tensorrt is not installed; .*pip install 'hydrant\[tensorrt\]'"):
+            build_engine(made)
+
+
+def test_layers_are_read_from_log_and_inspector() -> None:
+    log = ["Name: _gemm_mha_v2_myl0_5, LayerType: kgen, Inputs: [\nName: a_myl0_6, LayerType: gemm, Inputs", "other"]
+    assert layers_of_log(log) == ["_gemm_mha_v2_myl0_5", "a_myl0_6"]
+    inspected = json.dumps({"Layers": [{"Name": "_gemv_mha_v1_myl0_1"}, "plain"], "Bindings": []})
+    assert layers_of_inspector(inspected) == ["_gemv_mha_v1_myl0_1", "plain"]
+    names = ["_gemm_mha_v2_myl0_5", "a_myl0_6", "_gemm_mha_v2_myl1_5", "copy of x [profile 1]"]
+    assert by_profile(names, 2) == ((2, 1), (2, 1))
+
+
+def test_messages_are_shown_once_without_their_place() -> None:
+    messages = Messages()
+    for _ in range(2):
+        messages.add("WARNING", "ModelImporter.cpp:1071: Make sure")
+        messages.add("ERROR", "catchCudaError: no driver")
+    messages.add("INTERNAL_ERROR", "IBuilder::build: Error Code 1")
+    assert messages.warnings == ["Make sure"]
+    assert messages.errors == ["IBuilder::build: Error Code 1"]
+    assert messages.text().count("Make sure") == 2
+
+
+def test_an_interrupt_waits_for_the_builder() -> None:
+    def interrupted(steps: Any, total: int, title: str) -> Any:
+        yield from range(1)
+        raise KeyboardInterrupt
+
+    phases = Phases(interrupted)
+    phases.start("Building engine", None, 3)
+    phases.start("Inner", "Building engine", 5)
+    assert phases.step("Building engine")
+    assert phases.step("Inner")
+    assert not phases.step("Building engine")
+    assert phases.interrupted
+    assert not phases.step("Inner"), "every later step asks for the end again"
+
+
+@given(st.tuples(st.integers(1, 99), st.integers(0, 99), st.integers(0, 99)))
+def test_ranges_round_trip(parts: tuple[int, int, int]) -> None:
+    least, best, most = parts[0], parts[0] + parts[1], parts[0] + parts[1] + parts[2]
+    assert Range.parse(f"{least}:{best}:{most}", "--batch") == Range(least, best, most)
+
+
+def test_profiles_of_images_and_of_short_models() -> None:
+    vit = architecture_of(make_model("vit"))
+    (profile,) = optimization_profiles(vit, ["2"], [])
+    assert profile == {"pixel_values": ((2, 3, 12, 12),) * 3}
+    with pytest.raises(HydrantError, match="--sequence is for text"):
+        optimization_profiles(vit, [], ["8"])
+    bert = architecture_of(make_model("bert"))
+    (profile,) = optimization_profiles(bert, [], [])
+    assert profile["input_ids"] == ((1, 8), (8, 40), (32, 40))
+    both = optimization_profiles(bert, ["1", "8"], ["4", "16"])
+    assert [found["input_ids"][1] for found in both] == [(1, 4), (8, 16)]
+
+
+def test_a_malformed_twin_is_refused() -> None:
+    facts = EngineFile(
+        "tensorrt", "11.4", "fp16", ({"pixel_values": ((1, 3), (2, 3), (4, 3))},), ("8.9",), "linux-x86_64",
+        "model.fp16.onnx", "0" * 64, "1" * 64,
+    )  # fmt: skip
+    good = json.loads(json.dumps(facts.to_json()))
+    assert EngineFile.from_json(good, "twin") == facts
+    for key, value in (("schema", 2), ("library", "x"), ("profiles", []), ("profiles", [{"a": [[1], [2]]}]),
+                       ("profiles", [{"a": [[1], [2], [0]]}]), ("version", 3), ("stripped", "no")):  # fmt: skip
+        with pytest.raises(HydrantError, match="build the engine again with `hydrant build`"):
+            EngineFile.from_json({**good, key: value}, "twin")
+    with pytest.raises(HydrantError, match="lacks, adds or garbles 'version'"):
+        EngineFile.from_json({key: value for key, value in good.items() if key != "version"}, "twin")
