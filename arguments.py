@@ -191,6 +191,7 @@ def _verify_arguments(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--against", default="torch", help="reference backend (default torch)")
     sub.add_argument("--data", metavar="FILE", help="real inputs (default: seeded synthetic ones)")
     sub.add_argument("--examples", type=_positive, default=256, help="number of inputs (default 256)")
+    sub.add_argument("--bisect", action="store_true", help="when a gate fails, find the first layers that diverge")
 
 
 def _profile_arguments(sub: argparse.ArgumentParser) -> None:
@@ -205,6 +206,7 @@ def _profile_arguments(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--baseline", action="append", default=[], metavar="NAME",
                      help="single or deep-ensemble, measured as well; may be repeated")  # fmt: skip
     sub.add_argument("--layers", action="store_true", help="show the time of every operator (onnxruntime)")
+    sub.add_argument("--commands", action="store_true", help="show trtexec or polygraphy commands that do the same")
     sub.add_argument("--threads", type=_positive, help="threads within one run")
     sub.add_argument("--seconds", type=_seconds, default=3.0, help="that every case runs at least (default 3)")
     sub.add_argument(

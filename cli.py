@@ -178,6 +178,7 @@ def verify(options: argparse.Namespace) -> int:
         examples=options.examples,
         seed=options.seed,
         text_column=options.text_column,
+        bisect=options.bisect,
         progress=progress,
     )
     _show(options, report.to_json(), verify_text(report))
@@ -204,7 +205,7 @@ def profile(options: argparse.Namespace) -> int:
         seed=options.seed,
         progress=progress,
     )
-    _show(options, report.to_json(), profile_text(report, options.bundle))
+    _show(options, report.to_json(), profile_text(report, options.bundle, options.commands))
     return 0
 
 

@@ -12,12 +12,13 @@ from .runtime.profile_report import Case, MemoryCase
 from .runtime.profiling import REPORT
 
 
-def profile_text(report: ProfileReport, path: Path) -> str:
+def profile_text(report: ProfileReport, path: Path, commands: bool = False) -> str:
     """Times, ratios, memory and operators, then what to know when reading them.
 
     Args:
         report: what was measured.
         path: of the bundle.
+        commands: also those of other tools that measure the same.
     """
     parts = [_heading(report), _cases(report)]
     if report.memory:
@@ -26,6 +27,8 @@ def profile_text(report: ProfileReport, path: Path) -> str:
         parts.append(_layers(report.layers))
     lines = [f"warning: {text}" for text in report.warnings] + [f"note: {text}" for text in report.notes]
     lines += [f"skipped {name}: {reason}" for name, reason in report.skipped]
+    if commands:
+        parts.append("\n".join([f"the same with other tools, in {path}:", *report.commands]))
     lines.append("wrote " + " and ".join(str(path / name) for name in (REPORT, report.plot) if name))
     return "\n\n".join([*parts, "\n".join(lines)])
 

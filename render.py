@@ -10,6 +10,7 @@ from .engine_file import EngineFile
 from .export import Export
 from .plan import HeadPlan
 from .runtime import Prediction, VerifyReport
+from .runtime.bisect import Bisection
 
 
 def table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -154,9 +155,25 @@ def verify_text(report: VerifyReport) -> str:
         unranked = [name for name, value in backend.decisions.spearman.items() if value is None]
         if unranked:
             parts.append(f"not ranked, since they hardly vary here: {', '.join(unranked)}")
+        if backend.bisection is not None:
+            parts.append(_bisection(backend.bisection))
     parts.extend(f"skipped {name}: {reason}" for name, reason in report.skipped)
     parts.append("verified: every gate holds" if report.passed else "NOT verified: a gate failed")
     return "\n\n".join(parts)
+
+
+def _bisection(found: Bisection) -> str:
+    """The values up to a little behind the first that diverged."""
+    names = [probe.value for probe in found.probes]
+    first = len(names) if found.first is None else names.index(found.first)
+    shown = found.probes[max(0, first - 3) : first + 4] if found.first else found.probes[-3:]
+    rows = [[probe.value, f"{probe.error:.1e}", "diverges" if probe.value == found.first else ""] for probe in shown]
+    verdict = (
+        f"the first value that diverges (relative error above {found.limit:g}) is {found.first}"
+        if found.first
+        else f"no layer diverges (relative error above {found.limit:g}): temperature, classifier or head differ"
+    )
+    return f"{verdict}\n{table(['value', 'relative error', ''], rows)}"
 
 
 def build_text(made: Built) -> str:

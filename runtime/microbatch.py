@@ -37,7 +37,8 @@ class Microbatch:
 
     Attributes:
         tokens: of one image; ``None`` for text, whose tensors tell.
-        streams: mean number of activation streams over the layers: 1 before the fork, M from it on.
+        streams: mean number of activation streams over the layers: 1 before the fork, M from it on; 0 for a graph
+            whose batches are never cut.
     """
 
     tokens: int | None
@@ -62,6 +63,8 @@ class Microbatch:
     def chunk(self, inputs: Batch) -> int:
         """Inputs per run."""
         first = next(iter(inputs.values()))
+        if not self.streams:
+            return len(first)
         tokens = first.shape[1] if self.tokens is None else self.tokens
         return max(1, round(ROWS / (tokens * self.streams)))
 

@@ -77,6 +77,7 @@ class ProfileReport:
         warnings: signs that the figures are not steady.
         notes: what to know when reading them.
         skipped: (backend, reason) of each one that ``"auto"`` passed over.
+        commands: of the field's own tools that measure the same (``runtime.commands``), to be run in the bundle.
         plot: file in the bundle with the plot; ``None`` without matplotlib.
     """
 
@@ -91,6 +92,7 @@ class ProfileReport:
     warnings: list[str]
     notes: list[str]
     skipped: list[tuple[str, str]]
+    commands: list[str]
     plot: str | None
 
     def to_json(self) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from ..families import Architecture
 from ..families.cost import Cost, estimate_cost
 from ..progress import Progress, no_progress
 from .backend import Backend, open_backend
+from .commands import equivalent_commands
 from .graph_file import graph_file
 from .latency_plot import draw_latency
 from .machine import load_average, machine_facts
@@ -122,7 +123,8 @@ class _Profile:
         warnings += instabilities({_named(case): case.latency_ms for case in cases})
         report = ProfileReport(
             self.bundle.family, self.bundle.members, self.bundle.digests(), machine_facts(), self.settings, cases,
-            memories, breakdown, warnings, _notes(subjects), skipped, PLOT,
+            memories, breakdown, warnings, _notes(subjects), skipped,
+            equivalent_commands(self.bundle, self.architecture, cases, self.settings), PLOT,
         )  # fmt: skip
         return _written(self.bundle, report)
 

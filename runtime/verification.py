@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import tempfile
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from .. import __version__
 from ..bundle import ARCHITECTURE, Bundle, onnx_name, resolve, to_json_bytes
@@ -13,6 +17,7 @@ from ..errors import BackendError, MissingExtraError, cut, require
 from ..families import Architecture
 from ..progress import Progress, no_progress
 from .backend import OPENERS, Backend, open_backend
+from .bisect import Bisection, find_divergence
 
 REPORT = "reports/verify.json"
 OUTPUTS = ("probabilities", *SCORES)
@@ -28,6 +33,7 @@ class BackendReport:
         decisions: decision-level figures.
         tolerances: the limits for this precision.
         gates: each figure against its limit.
+        bisection: where a graph that failed leaves the reference; ``None`` when not asked for.
     """
 
     backend: str
@@ -36,6 +42,7 @@ class BackendReport:
     decisions: Decisions
     tolerances: Tolerances
     gates: list[Gate]
+    bisection: Bisection | None = None
 
     @property
     def passed(self) -> bool:
@@ -89,6 +96,7 @@ def verify(
     examples: int = 256,
     seed: int = 0,
     text_column: str = "text",
+    bisect: bool = False,
     progress: Progress = no_progress,
 ) -> VerifyReport:
     """Compare backends with a reference on the same inputs, and judge the differences.
@@ -107,6 +115,7 @@ def verify(
         examples: number of inputs, drawn at random from ``data``.
         seed: of the draw, or of the synthetic inputs.
         text_column: column of tabular data.
+        bisect: when a gate fails, also find the first layers whose outputs diverge.
         progress: wraps the list of backends under test.
 
     Raises:
@@ -133,16 +142,25 @@ def verify(
         comparison = compare(reference, candidate, architecture, batches, OUTPUTS)
         figures = decisions(comparison.reference, comparison.tested, tolerances)
         differences = {name: asdict(difference) for name, difference in comparison.differences.items()}
-        reports.append(
-            BackendReport(
-                candidate.name, candidate.precision, differences, figures, tolerances, gates(figures, tolerances)
-            )
-        )
         candidate.close()
+        judged = gates(figures, tolerances)
+        found = None
+        if bisect and not all(gate.passed for gate in judged):
+            found = _bisected(bundle, architecture, candidate, batches)
+        reports.append(
+            BackendReport(candidate.name, candidate.precision, differences, figures, tolerances, judged, found)
+        )
     reference.close()
     report = VerifyReport(reference.name, described, bundle.digests(), reports, skipped)
     bundle.add({REPORT: to_json_bytes(report.to_json())})
     return report
+
+
+def _bisected(
+    bundle: Bundle, architecture: Architecture, failed: Backend, batches: Sequence[Mapping[str, np.ndarray]]
+) -> Bisection:
+    with tempfile.TemporaryDirectory(prefix="hydrant.") as folder:
+        return find_divergence(bundle, architecture, failed.name, failed.precision, batches, Path(folder))
 
 
 def _candidates(

@@ -1,68 +1,105 @@
-"""FP16 and BF16 graphs compile to TensorRT-RTX engines, on a machine without a GPU, with their attention fused."""
+"""Graphs compiled with TensorRT-RTX, without a GPU: everything builds, and in half precision all attention is fused."""
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
+import numpy as np
+import onnx
 import pytest
-from hydrant import export_onnx, fuse, save_bundle
-from support import HEADS, LAYERS, make_model, random_plan
+from hydrant import HeadPlan, build_engine, export_onnx, fuse, plan_heads, save_bundle
+from hydrant.build.compiler import Settings, compile_graph
+from hydrant.build.fusion_report import by_profile
+from hydrant.build.messages import Messages
+from hydrant.build.profiles import optimization_profiles
+from hydrant.export.baselines import random_model
+from hydrant.families import LAYOUTS, Architecture, architecture_of
+from hydrant.families.checkpoint import load_processor
+from support import make_model
+from transformers import BertConfig, DeiTConfig, RobertaConfig, ViTConfig
 
-trt: Any = pytest.importorskip("tensorrt_rtx", reason="tensorrt-rtx is not installed")
+trt: ModuleType = pytest.importorskip("tensorrt_rtx", reason="tensorrt-rtx is not installed")
 
-WIDE = {"hidden_size": 32 * HEADS, "intermediate_size": 64}
-"""Head width 32: engines fuse attention from 16 on."""
+MEMBERS = 3
+
+LAYER_COUNTS = {
+    "vit": {"fp16": 132, "bf16": 132},
+    "deit": {"fp16": 132, "bf16": 132},
+    "bert": {"fp16": 133, "bf16": 133},
+    "roberta": {"fp16": 135, "bf16": 135},
+}
+"""Compiled layers of base-sized ensembles with TensorRT-RTX 1.7; a later version may need fewer, and hardly more."""
 
 
-def compiled(path: Path) -> list[str]:
-    """Names of the layers of the engine for compute capability 8.9, from the builder's own log."""
+def random_heads(shape: Architecture, keep: int) -> HeadPlan:
+    rng = np.random.default_rng(0)
 
-    class Log(trt.ILogger):  # type: ignore[misc]
-        def __init__(self) -> None:
-            trt.ILogger.__init__(self)
-            self.lines: list[tuple[str, str]] = []
+    def heads() -> tuple[int, ...]:
+        return tuple(sorted(rng.choice(shape.heads, keep, replace=False).tolist()))
 
-        def log(self, severity: Any, message: str) -> None:
-            self.lines.append((severity.name, message))
+    members = tuple(tuple(heads() for _ in range(shape.layers)) for _ in range(MEMBERS))
+    return HeadPlan(shape.family, shape.layers, shape.heads, members, "random")
 
-    log = Log()
-    builder = trt.Builder(log)
-    network = builder.create_network(1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED))
-    parser = trt.OnnxParser(network, log)
-    assert parser.parse_from_file(str(path)), [parser.get_error(i).desc() for i in range(parser.num_errors)]
-    config = builder.create_builder_config()
-    config.profiling_verbosity = trt.ProfilingVerbosity.DETAILED
-    config.num_compute_capabilities = 1
-    assert config.set_compute_capability(trt.ComputeCapability.SM89, 0)
-    profile = builder.create_optimization_profile()
-    for index in range(network.num_inputs):
-        tensor = network.get_input(index)
-        shapes = [
-            tuple(dim if dim >= 0 else (batch if axis == 0 else tokens) for axis, dim in enumerate(tensor.shape))
-            for batch, tokens in ((1, 4), (2, 16), (8, 32))
-        ]
-        profile.set_shape(tensor.name, *shapes)
-    assert config.add_optimization_profile(profile) >= 0
-    engine = builder.build_serialized_network(network, config)
-    errors = [text for kind, text in log.lines if "ERROR" in kind and "catchCudaError" not in text]
-    assert engine is not None, errors
-    verbose = [part for kind, text in log.lines if kind == "VERBOSE" for part in text.splitlines()]
-    return [found[1] for line in verbose if (found := re.match(r"^Name: (.*?), LayerType: \w+, ", line))]
+
+def compiled(model: onnx.ModelProto, shape: Architecture, precision: str, folder: Path) -> tuple[int, int]:
+    """(layers, fused attention blocks) of a graph."""
+    path = folder / "model.onnx"
+    path.write_bytes(model.SerializeToString())
+    settings = Settings(precision, optimization_profiles(shape, ["1:2:8"], []), ("8.9",))
+    (counts,) = by_profile(compile_graph(trt, path, settings, Messages()).layers, 1)
+    return counts
 
 
 @pytest.mark.parametrize("precision", ["fp16", "bf16"])
-@pytest.mark.parametrize("family", ["bert", "vit"])
-def test_half_precision_graphs_compile_with_attention_fused(family: str, precision: str, tmp_path: Path) -> None:
-    model = make_model(family, **WIDE)
-    save_bundle(fuse(model, random_plan(family, 3)), tmp_path / "bundle")
-    layers = compiled(export_onnx(tmp_path / "bundle", precision))
-    fused = [name for name in layers if re.search(r"_(?:gemm|gemv)_mha_v\d+", name)]
-    assert len(fused) == LAYERS, layers
+@pytest.mark.parametrize("family", list(LAYER_COUNTS))
+def test_base_sized_ensembles_are_fused(family: str, precision: str, tmp_path: Path) -> None:
+    configs: dict[str, Any] = {"vit": ViTConfig, "deit": DeiTConfig, "bert": BertConfig, "roberta": RobertaConfig}
+    (layout,) = [layout for layout in LAYOUTS if layout.family == family]
+    shape = layout.architecture(configs[family](num_labels=100, **({"vocab_size": 3000} if family[-1] == "a" else {})))
+    model = random_model(shape, random_heads(shape, 4), precision=precision, lowering="grouped")
+    layers, fused = compiled(model, shape, precision, tmp_path)
+    assert fused == 12
+    expected = LAYER_COUNTS[family][precision]
+    if trt.__version__.startswith("1.7."):
+        assert layers == expected
+    assert layers <= 1.05 * expected
 
 
 @pytest.mark.parametrize("lowering", ["grouped", "unrolled"])
-def test_float32_graphs_compile(lowering: str, tmp_path: Path) -> None:
-    save_bundle(fuse(make_model("bert"), random_plan("bert", 3)), tmp_path / "bundle")
-    assert compiled(export_onnx(tmp_path / "bundle", lowering=lowering))
+@pytest.mark.parametrize("precision", ["fp32", "fp16", "bf16"])
+@pytest.mark.parametrize("width", [16, 32, 64, 128])
+@pytest.mark.parametrize("family", ["bert", "vit"])
+def test_auto_attention_always_builds(family: str, width: int, precision: str, lowering: str, tmp_path: Path) -> None:
+    """Text has a mask, images have none."""
+    shape = architecture_of(make_model(family, hidden_size=4 * width, num_hidden_layers=2))
+    plan = random_heads(shape, 2)
+    layers, fused = compiled(
+        random_model(shape, plan, precision=precision, lowering=lowering), shape, precision, tmp_path
+    )
+    assert layers > 0
+    single_query = 1 if lowering == "grouped" else 0  # the last layer's, which fuses in every precision
+    assert fused == (single_query if precision == "fp32" else 2)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16", "bf16"])
+@pytest.mark.parametrize("width", [8, 16, 64])
+def test_the_attention_operator_builds_too(width: int, precision: str, tmp_path: Path) -> None:
+    """Outside of what fuses it would fail, were it not allowed to decompose."""
+    model = make_model("bert", hidden_size=4 * width, num_hidden_layers=2)
+    bundle = save_bundle(fuse(model, random_heads(architecture_of(model), 2)), tmp_path / "bundle")
+    export_onnx(bundle, precision, attention="onnx")
+    built = build_engine(bundle.path, "tensorrt-rtx", precision, compute_capability=["8.9"], batch="1:2:4")
+    assert built.facts.layers[0] > 0
+
+
+@pytest.mark.parametrize("precision", ["fp16", "bf16"])
+def test_clinc150(precision: str, tmp_path: Path, shared: Path) -> None:
+    checkpoint = shared / "models/minilm-clinc150"
+    plan = plan_heads(checkpoint, shared / "data/clinc150/val.csv", members=3, keep=8, examples=64)
+    bundle = save_bundle(fuse(checkpoint, plan), tmp_path / "bundle", load_processor(checkpoint, "text"))
+    export_onnx(bundle, precision)
+    built = build_engine(bundle.path, "tensorrt-rtx", precision, batch=["1", "1:8:32"], require_fused=True)
+    assert built.facts.fused == (6, 6)
+    assert max(built.facts.layers) <= 100

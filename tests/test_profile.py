@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shlex
 import shutil
 import subprocess
 import sys
@@ -497,3 +498,20 @@ def test_the_command_line_in_json_and_its_refusals(image_bundle: Path) -> None:
 def test_the_load_is_zero_where_the_system_does_not_tell(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(machine.os, "getloadavg", raising=False)
     assert machine.load_average() == 0
+
+
+def test_commands_of_other_tools(text_bundle: Path) -> None:
+    from hydrant.runtime.commands import trtexec
+
+    report = profile(text_bundle, "onnxruntime", batch=[2], sequence=[8], **QUICK)
+    (command,) = report.commands
+    done = subprocess.run(
+        [Path(sys.executable).with_name("polygraphy"), *shlex.split(command)[1:]], capture_output=True, text=True, check=False,
+        cwd=text_bundle,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "input_ids:[2,8]" in command
+    assert command in profile_text(report, text_bundle, commands=True)
+    assert command not in profile_text(report, text_bundle)
+    words = trtexec("engines/x.engine", {"pixel_values": (1, 3, 224, 224)}, report.settings)
+    assert words.startswith("trtexec --loadEngine=engines/x.engine --shapes=pixel_values:1x3x224x224 --warmUp=")

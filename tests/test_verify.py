@@ -13,7 +13,7 @@ from hydrant import Bundle, HydrantError, export_onnx, fuse, save_bundle, verify
 from hydrant.calib.gates import TOLERANCES, decisions, gates
 from hydrant.calib.synthetic import synthetic_batches
 from hydrant.families.checkpoint import load_processor
-from support import FAMILIES, make_model, random_plan
+from support import FAMILIES, make_model, random_plan, run_cli
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -125,3 +125,41 @@ def test_synthetic_batches_are_seeded_padded_and_complete(examples: int) -> None
             for batch in batches:
                 padding = batch["input_ids"] == architecture.padding_token
                 np.testing.assert_array_equal(padding, batch["attention_mask"] == 0)
+
+
+@pytest.mark.parametrize("family", ["bert", "vit"])
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+def test_bisect_names_the_layer_that_was_changed(family: str, precision: str, tmp_path: Path) -> None:
+    bundle = save_bundle(fuse(make_model(family), random_plan(family, 3)), tmp_path / "bundle")
+    model = onnx.load(export_onnx(bundle, precision, lowering="unrolled"))
+    (tensor,) = [tensor for tensor in model.graph.initializer if tensor.name == "layers.1.mlp.down.weight"]
+    values = onnx.numpy_helper.to_array(tensor) * 1.5
+    tensor.CopyFrom(onnx.numpy_helper.from_array(values.astype(values.dtype), tensor.name))
+    Bundle.open(bundle.path).add({f"model.{precision}.onnx": model.SerializeToString()})
+    report = verify(bundle.path, "onnxruntime", precision=precision, examples=20, bisect=True)
+    found = report.backends[0].bisection
+    assert found is not None
+    assert found.first == "layers.1.mlp.down"
+    errors = {probe.value: probe.error for probe in found.probes}
+    assert errors["layers.1.attention"] < found.limit < errors["layers.1.mlp.down"]
+    assert list(errors)[-1] == ("layers.2" if family == "vit" else "layers.2.mlp_norm")
+    done = run_cli("verify", bundle.path, "--backend", "onnxruntime", "--precision", precision, "--bisect")
+    assert done.returncode == 1
+    assert "is layers.1.mlp.down" in done.stdout
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_value_of_a_faithful_graph_follows_the_reference(family: str, tmp_path: Path) -> None:
+    from hydrant.calib.synthetic import synthetic_batches
+    from hydrant.families import Architecture
+    from hydrant.runtime.bisect import find_divergence
+
+    bundle = save_bundle(fuse(make_model(family), random_plan(family, 3)), tmp_path / "bundle")
+    for precision, lowering in (("fp32", "unrolled"), ("fp32", "grouped"), ("fp16", "grouped")):
+        export_onnx(bundle, precision, lowering=lowering)
+        opened = Bundle.open(bundle.path)
+        architecture = Architecture.from_json(opened.read_json("config.json"))
+        batches = synthetic_batches(architecture, 8, 0)
+        found = find_divergence(opened, architecture, "onnxruntime", precision, batches, tmp_path)
+        assert found.first is None, found
+        assert len(found.probes) == 1 + 3 * architecture.layers

@@ -1,0 +1,162 @@
+"""Where a graph leaves its reference: the outputs of every layer's parts beside those of the PyTorch module.
+
+The graph is run once more with further outputs: the sum of the embeddings, and of each layer its attention, its MLP
+and its output. They are compared on the same inputs with what the fused module computes in the same places.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..bundle import Bundle, onnx_name
+from ..errors import InputError, require
+from ..families import Architecture
+
+LIMITS = {"fp32": 1e-4, "fp16": 1e-2, "bf16": 5e-2, "int8": 2e-1}
+"""Relative error above which a value counts as diverged, by precision: well above what rounding does."""
+
+GRAPH_BACKENDS = ("onnxruntime", "openvino")
+"""Backends that run any graph, and so one with further outputs."""
+
+Batch = Mapping[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class Probe:
+    """One value of the graph beside the reference.
+
+    Attributes:
+        value: name in the graph.
+        error: relative error ‖graph − reference‖₂ ÷ ‖reference‖₂ over all inputs.
+    """
+
+    value: str
+    error: float
+
+
+@dataclass(frozen=True)
+class Bisection:
+    """How a graph follows its reference from layer to layer.
+
+    Attributes:
+        probes: in the order of computation.
+        limit: above it a value counts as diverged.
+        first: the first that did; ``None`` if none did: then temperature, classifier or head differ.
+    """
+
+    probes: list[Probe]
+    limit: float
+    first: str | None
+
+
+def find_divergence(
+    bundle: Bundle, architecture: Architecture, backend: str, precision: str, batches: Sequence[Batch], folder: Path
+) -> Bisection:
+    """Compare every layer of one of the bundle's graphs with the PyTorch reference.
+
+    Args:
+        bundle: holds the graph.
+        architecture: of the bundle.
+        backend: one of :data:`GRAPH_BACKENDS`.
+        precision: of the graph.
+        batches: inputs.
+        folder: for the graph with further outputs.
+
+    Raises:
+        InputError: the backend runs engines, which cannot be given further outputs.
+        BundleError: the graph or the weights were altered.
+    """
+    if backend not in GRAPH_BACKENDS:
+        raise InputError(
+            f"backend {backend} runs compiled engines, which have no outputs inside; bisect the graph that they came "
+            f"from: `hydrant verify {bundle.path} --bisect --backend onnxruntime --precision {precision}`"
+        )
+    stored = "fp32" if backend == "openvino" and precision == "bf16" else precision
+    names = _values(architecture)
+    graph = _probed(bundle.file(onnx_name(stored)), names, folder)
+    run = _runner(backend, precision, graph)
+    squares = np.zeros((2, len(names)))
+    reference = _Reference(bundle, architecture)
+    for batch in batches:
+        expected, found = reference.run(batch), run(batch)
+        for index, name in enumerate(names):
+            seen = found[name].astype(np.float64)
+            wanted = _matching(expected[name].astype(np.float64), seen.shape)
+            squares[:, index] += np.square(seen - wanted).sum(), np.square(wanted).sum()
+    errors = np.sqrt(squares[0] / np.maximum(squares[1], np.finfo(np.float64).tiny))
+    probes = [Probe(name, float(error)) for name, error in zip(names, errors, strict=True)]
+    diverged = [probe.value for probe in probes if not probe.error <= LIMITS[precision]]
+    return Bisection(probes, LIMITS[precision], diverged[0] if diverged else None)
+
+
+def _values(architecture: Architecture) -> list[str]:
+    """Names of the values that are compared, in the order of computation."""
+    end = "" if architecture.pre_norm else ".mlp_norm"
+    first = "embeddings" if architecture.modality == "image" else "embeddings.norm"
+    layers = range(architecture.layers)
+    return [first, *(f"layers.{i}{part}" for i in layers for part in (".attention", ".mlp.down", end))]
+
+
+def _probed(path: Path, names: Sequence[str], folder: Path) -> Path:
+    """The graph with ``names`` as further outputs, its external data found where it lies."""
+    onnx = require("onnx", "", "bisect a graph")
+    model = onnx.load(str(path))
+    model.graph.output.extend(onnx.helper.make_empty_tensor_value_info(name) for name in names)
+    target = folder / path.name
+    onnx.save_model(model, str(target), save_as_external_data=True, location=f"{path.name}.data")
+    return target
+
+
+def _runner(backend: str, precision: str, graph: Path) -> Any:
+    """A function from a batch to the values of the graph."""
+    from .microbatch import Microbatch
+
+    whole = Microbatch(None, 0.0)
+    if backend == "openvino":
+        from .openvino import OpenVinoGraph
+
+        return OpenVinoGraph(graph, precision, whole).run
+    from .ort import OnnxRuntimeGraph
+
+    return OnnxRuntimeGraph(graph, precision, whole).run
+
+
+def _matching(reference: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    """Cut [S, B, T, d] to the streams and tokens that the graph computes: one stream of a trunk, the first token."""
+    return np.broadcast_to(reference[: shape[0], :, : shape[2]], shape)
+
+
+class _Reference:
+    """The fused module, which tells the outputs of its parts."""
+
+    def __init__(self, bundle: Bundle, architecture: Architecture) -> None:
+        self._torch = require("torch", "", "run the PyTorch reference")
+        from ..fusion import load_ensemble
+
+        self._module: Any = load_ensemble(bundle)
+        self._seen: dict[str, np.ndarray] = {}
+        names = _values(architecture)
+        self._watch(self._module.embeddings, names[0])
+        for index, layer in enumerate(self._module.layers):
+            attention, mlp, end = names[1 + 3 * index : 4 + 3 * index]
+            self._watch(layer.attention, attention)
+            self._watch(layer.mlp["down"], mlp)
+            self._watch(layer, end)
+
+    def run(self, batch: Batch) -> dict[str, np.ndarray]:
+        """Value → [S, B, T, d]."""
+        tensors = {name: self._torch.from_numpy(np.ascontiguousarray(array)) for name, array in batch.items()}
+        with self._torch.inference_mode():
+            self._module(**tensors)
+        return self._seen
+
+    def _watch(self, part: Any, name: str) -> None:
+        def keep(_module: Any, _inputs: Any, output: Any) -> None:
+            self._seen[name] = output.numpy()
+
+        part.register_forward_hook(keep)
