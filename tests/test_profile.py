@@ -505,13 +505,11 @@ def test_commands_of_other_tools(text_bundle: Path) -> None:
 
     report = profile(text_bundle, "onnxruntime", batch=[2], sequence=[8], **QUICK)
     (command,) = report.commands
-    done = subprocess.run(
-        [Path(sys.executable).with_name("polygraphy"), *shlex.split(command)[1:]], capture_output=True, text=True, check=False,
-        cwd=text_bundle,
-    )  # fmt: skip
+    words = [str(Path(sys.executable).with_name("polygraphy")), *shlex.split(command)[1:]]
+    done = subprocess.run(words, capture_output=True, text=True, check=False, cwd=text_bundle)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "input_ids:[2,8]" in command
     assert command in profile_text(report, text_bundle, commands=True)
     assert command not in profile_text(report, text_bundle)
-    words = trtexec("engines/x.engine", {"pixel_values": (1, 3, 224, 224)}, report.settings)
-    assert words.startswith("trtexec --loadEngine=engines/x.engine --shapes=pixel_values:1x3x224x224 --warmUp=")
+    text = trtexec("engines/x.engine", {"pixel_values": (1, 3, 224, 224)}, report.settings)
+    assert text.startswith("trtexec --loadEngine=engines/x.engine --shapes=pixel_values:1x3x224x224 --warmUp=")

@@ -1,0 +1,177 @@
+"""Everything that wants an NVIDIA GPU, in one go: build, verify and profile on every backend that is there.
+
+    python benchmarks/gpu_check.py
+
+For each of TensorRT, TensorRT-RTX and ONNX Runtime's TensorRT and CUDA providers, in FP16, BF16 and FP32: the engine is
+built (its attention must be fused), compared with PyTorch by the gates of ``hydrant verify``, and timed beside
+the single model and a Deep Ensemble (M runs of the single model), interleaved in one process. A ViT-B/16 with random
+weights, M = 3, 4 of 12 heads; the classifier is scaled up, or its near ties would decide. Where a library or GPU is
+missing the step says so and is skipped. Writes ``benchmarks/results/GPU.json`` and prints a table.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import shlex
+import statistics
+import sys
+import tempfile
+from functools import partial
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import torch
+from hydrant import Bundle, HeadPlan, build_engine, export_onnx, fuse, save_bundle, verify
+from hydrant.engine_file import LIBRARIES
+from hydrant.errors import HydrantError
+from hydrant.runtime.backend import Backend, open_backend
+from hydrant.runtime.subjects import full_batch
+from hydrant.runtime.timing import Latency, Rules, interleave
+from latency import MEMBERS, architecture, random_plan
+from transformers import ViTConfig, ViTForImageClassification
+
+BACKENDS = ("tensorrt", "tensorrt-rtx", "onnxruntime-tensorrt", "onnxruntime-cuda")
+PRECISIONS = ("fp16", "bf16", "fp32")
+MODELS = ("fused", "single")
+SHAPE = architecture("ViT-B/16")
+
+
+def gpu_name() -> str | None:
+    """Of the first GPU, or ``None``."""
+    return torch.cuda.get_device_name(0) if torch.cuda.is_available() else None
+
+
+def make_bundles(folder: Path) -> dict[str, Path]:
+    """The fused and the single model in every precision."""
+    torch.manual_seed(0)
+    model = ViTForImageClassification(ViTConfig(num_labels=1000)).eval()
+    with torch.no_grad():
+        model.classifier.weight.mul_(30.0)
+    plans = {
+        "fused": random_plan(SHAPE, 4, 0),
+        "single": HeadPlan.all_heads(SHAPE.family, SHAPE.layers, SHAPE.heads),
+    }
+    paths = {}
+    for name, plan in plans.items():
+        paths[name] = folder / name
+        save_bundle(fuse(model, plan), paths[name])
+        for precision in PRECISIONS:
+            export_onnx(paths[name], precision, lowering="grouped")
+    return paths
+
+
+def opened(path: Path, backend: str, precision: str, batches: list[int]) -> tuple[Backend, dict[str, Any]]:
+    """The bundle on a backend, and what building its engine told."""
+    facts: dict[str, Any] = {}
+    if backend in LIBRARIES:
+        ranges = ["1", f"1:{max(batches)}:{max(batches)}"]
+        major, minor = torch.cuda.get_device_capability()
+        targets = [f"{major}.{minor}"] if backend == "tensorrt-rtx" else []
+        built = build_engine(
+            path, backend, precision, batch=ranges, compute_capability=targets, require_fused=precision != "fp32"
+        )
+        facts = {"layers": built.facts.layers, "fused": built.facts.fused, "engine_bytes": built.bytes}
+    return open_backend(Bundle.open(path), backend, precision=precision)[0], facts
+
+
+def check(paths: dict[str, Path], backend: str, precision: str, batches: list[int], rules: Rules) -> dict[str, Any]:
+    """Build, verify and time one backend in one precision."""
+    runners, facts = {}, {}
+    for name in MODELS:
+        runners[name], facts[name] = opened(paths[name], backend, precision, batches)
+    report = verify(paths["fused"], backend, precision=precision, examples=64)
+    gates = {gate.name: [gate.value, gate.limit] for gate in report.backends[0].gates}
+    rows = [timed(runners, batch, rules) for batch in batches]
+    for runner in runners.values():
+        runner.close()
+    return {"state": "ran", "verified": report.passed, "gates": gates, "built": facts, "times": rows}
+
+
+def timed(runners: dict[str, Backend], batch: int, rules: Rules) -> dict[str, Any]:
+    """Fused, single, and M single models one after another, interleaved."""
+    inputs = full_batch(SHAPE, batch, SHAPE.max_sequence, 0)
+    single = partial(runners["single"].run, inputs)
+
+    def deep_ensemble() -> None:
+        for _ in range(MEMBERS):
+            single()
+
+    seconds = interleave([partial(runners["fused"].run, inputs), single, deep_ensemble], rules)
+    fused, one, deep = (Latency.of(column) for column in seconds.T)
+    row = {
+        "batch": batch,
+        "fused_ms": fused.p50,
+        "single_ms": one.p50,
+        "deep_ensemble_ms": deep.p50,
+        "fused_to_single": statistics.median(seconds[:, 0]) / statistics.median(seconds[:, 1]),
+        "fused_to_deep_ensemble": statistics.median(seconds[:, 0]) / statistics.median(seconds[:, 2]),
+        "p99_ms": fused.p99,
+        "inputs_per_second": batch / fused.mean * 1e3,
+    }
+    timings = getattr(runners["fused"], "timings", None)  # transfers and computation apart, where a backend tells
+    return row | ({"parts_ms": timings(inputs)} if timings else {})
+
+
+def installed(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--backends", nargs="+", choices=BACKENDS, default=list(BACKENDS))
+    parser.add_argument("--precisions", nargs="+", choices=PRECISIONS, default=list(PRECISIONS))
+    parser.add_argument("--batch", type=int, nargs="+", default=[1, 8, 32, 128])
+    parser.add_argument("--seconds", type=float, default=3.0, help="that every case runs at least (default 3)")
+    parser.add_argument("-o", "--output", type=Path, help="JSON file (default benchmarks/results/GPU.json)")
+    options = parser.parse_args()
+    gpu = gpu_name()
+    if gpu is None:
+        print("every step is skipped: PyTorch sees no NVIDIA GPU here")
+        return
+    results: dict[str, Any] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        paths = make_bundles(Path(folder))
+        for backend in options.backends:
+            for precision in options.precisions:
+                key = f"{backend}, {precision}"
+                try:
+                    results[key] = check(paths, backend, precision, options.batch, Rules(options.seconds, 30))
+                except HydrantError as error:
+                    results[key] = {"state": "skipped", "reason": str(error).replace(folder, "BUNDLES")}
+                show(key, results[key])
+    facts = {
+        "command": f"python benchmarks/{shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])}",
+        "gpu": gpu,
+        "compute_capability": ".".join(map(str, torch.cuda.get_device_capability())),
+        "versions": {
+            name: installed(name) for name in ("torch", "tensorrt", "tensorrt-rtx", "onnxruntime-gpu", "onnxruntime")
+        },
+        "results": results,
+    }
+    name = re.sub(r"[^a-z0-9]+", "-", gpu.lower()).strip("-")
+    output = options.output or Path(__file__).parent / "results" / f"{name}.json"
+    output.write_text(json.dumps(facts, indent=1) + "\n")
+    print(f"wrote {output}")
+
+
+def show(key: str, found: dict[str, Any]) -> None:
+    if found["state"] == "skipped":
+        print(f"{key}: skipped: {found['reason']}", flush=True)
+        return
+    print(f"{key}: {'verified' if found['verified'] else 'NOT verified'}")
+    for row in found["times"]:
+        print(
+            f"  batch {row['batch']:3}  fused {row['fused_ms']:8.3f} ms  ÷ single {row['fused_to_single']:.2f}"
+            f"  ÷ Deep Ensemble {row['fused_to_deep_ensemble']:.2f}",
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    main()
