@@ -17,7 +17,7 @@ from ..files import write_atomically
 from ..progress import Progress, no_progress
 from .compiler import Settings, compile_graph
 from .fusion_report import by_profile
-from .library import HARDWARE, compute_capabilities, has_gpu, open_library, platform_name
+from .library import HARDWARE, compute_capabilities, open_library, platform_name, this_gpu
 from .messages import Messages
 from .profiles import optimization_profiles
 
@@ -134,7 +134,7 @@ def build_engine(
         version=str(trt.__version__),
         precision=precision,
         profiles=settings.profiles,
-        compute_capabilities=settings.compute_capabilities or _this_gpu(),
+        compute_capabilities=settings.compute_capabilities or tuple(filter(None, [this_gpu()])),
         platform=platform_name(),
         onnx=graph.name,
         onnx_sha256=bundle.manifest["files"][graph.name]["sha256"],
@@ -188,7 +188,7 @@ def _check(library: str, settings: Settings) -> None:
                 f"TensorRT-RTX has no {option}: it compiles for several GPUs with --compute-capability and finishes "
                 "on the one it runs on; leave the option out, or use --backend tensorrt"
             )
-    if (settings.strip_weights or settings.refit) and not has_gpu():
+    if (settings.strip_weights or settings.refit) and this_gpu() is None:
         raise InputError(
             "TensorRT-RTX builds engines without weights or with replaceable ones only where there is a GPU; "
             "leave --strip-weights and --refit out"
@@ -205,16 +205,6 @@ def _graph(bundle: Bundle, precision: str) -> Path:
     if bundle.has(f"{name}.data"):
         bundle.file(f"{name}.data")
     return bundle.file(name)
-
-
-def _this_gpu() -> tuple[str, ...]:
-    """Compute capability of the first GPU, from PyTorch."""
-    import torch
-
-    if not torch.cuda.is_available():
-        return ()
-    major, minor = torch.cuda.get_device_capability()
-    return (f"{major}.{minor}",)
 
 
 def _check_fused(facts: EngineFile) -> None:

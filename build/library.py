@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import platform
 import re
 from collections.abc import Sequence
@@ -69,15 +70,14 @@ def platform_name() -> str:
     return f"{platform.system()}-{platform.machine()}".lower()
 
 
-def has_gpu() -> bool:
-    """Whether the driver's library is here and shows a GPU."""
-    import ctypes
-    import ctypes.util
-
-    name = "nvcuda.dll" if platform.system() == "Windows" else "libcuda.so.1"
+def this_gpu() -> str | None:
+    """Compute capability of the first GPU, such as ``"8.9"``, from the driver; ``None`` without one."""
     try:
-        driver = ctypes.CDLL(name)
+        driver = ctypes.CDLL("nvcuda.dll" if platform.system() == "Windows" else "libcuda.so.1")
     except OSError:
-        return False
-    count = ctypes.c_int(0)
-    return driver.cuInit(0) == 0 and driver.cuDeviceGetCount(ctypes.byref(count)) == 0 and count.value > 0
+        return None
+    device, numbers = ctypes.c_int(0), (ctypes.c_int(0), ctypes.c_int(0))
+    failed = driver.cuInit(0) or driver.cuDeviceGet(ctypes.byref(device), 0)
+    for number, attribute in zip(numbers, (75, 76), strict=True):  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, MINOR
+        failed = failed or driver.cuDeviceGetAttribute(ctypes.byref(number), attribute, device)
+    return None if failed else f"{numbers[0].value}.{numbers[1].value}"

@@ -55,12 +55,12 @@ def test_an_interrupted_export_leaves_the_bundle_usable(path: Path) -> None:
     code = (
         "import os, signal, sys, time\n"
         "from hydrant import bundle, cli\n"
-        "write = bundle.write_atomically\n"
+        "replace = bundle.replace_all\n"
         "def interrupted(*arguments):\n"
         "    os.kill(os.getpid(), signal.SIGINT)\n"
         "    time.sleep(0.2)\n"
-        "    write(*arguments)\n"
-        "bundle.write_atomically = interrupted\n"
+        "    replace(*arguments)\n"
+        "bundle.replace_all = interrupted\n"
         f"sys.exit(cli.main(['export', {str(path)!r}, '--member-outputs']))\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd="/")
