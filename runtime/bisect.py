@@ -142,7 +142,8 @@ class _Reference:
         self._seen: dict[str, np.ndarray] = {}
         names = _values(architecture)
         self._watch(self._module.embeddings, names[0])
-        for index, layer in enumerate(self._module.layers):
+        layers: list[Any] = list(self._module.layers)
+        for index, layer in enumerate(layers):
             attention, mlp, end = names[1 + 3 * index : 4 + 3 * index]
             self._watch(layer.attention, attention)
             self._watch(layer.mlp["down"], mlp)
