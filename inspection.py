@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from .bundle import ARCHITECTURE, CALIBRATION, WEIGHTS, Bundle
-from .engine_file import engine_names, engine_path, read_twin, twin_path
+from .engine_file import ENGINES, engine_names, engine_path, read_twin, twin_path
 from .errors import BundleError, HydrantError
 from .families import Architecture
 from .families.cost import estimate_cost
@@ -119,7 +119,17 @@ def _verified(bundle: Bundle, states: dict[str, str]) -> str:
     if states.get(report) != "ok":
         return "not yet; compare the backends with `hydrant verify`"
     found = bundle.read_json(report)
-    if found.get("files") != bundle.digests():
+    now, then = bundle.digests(), found.get("files", {})
+    if now != then and {name: digest for name, digest in now.items() if name in then or not _is_engine(name)} != then:
         return "not these files: the bundle has changed since; run `hydrant verify` again"
-    names = ", ".join(entry["backend"] for entry in found["backends"])
-    return f"{names} against {found['reference']}: {'passed' if found['passed'] else 'FAILED'} ({found['inputs']})"
+    verdicts = ((True, "passed"), (False, "FAILED"))
+    named = [
+        f"{word}: {', '.join(names)}"
+        for passed, word in verdicts
+        if (names := [f"{e['backend']} {e['precision']}" for e in found["backends"] if e["passed"] is passed])
+    ]
+    return f"{'; '.join(named)} (against {found['reference']}, {found['inputs']})"
+
+
+def _is_engine(name: str) -> bool:
+    return name.startswith(f"{ENGINES}/")

@@ -67,12 +67,15 @@ def budget_text(facts: Mapping[str, Any], rows: int = 10) -> str:
         body.append([str(row["fork"]), heads, *figures, f"{row['mutual_information']:.4f}", mark])
     headers = ["fork", "heads from there on", "cost", "NLL", "accuracy", "mutual information", ""]
     tokens = f" at {facts['sequence']} tokens" if facts["sequence"] else ""
+    hidden = len(others) - (rows - 1)
+    body += [["…", f"{hidden} more", "", "", "", "", ""]] if hidden > 0 else []
     return "\n".join(
         [
             f"{len(facts['candidates'])} plans within {facts['limit']:g} × the single model's operations{tokens}, "
             f"compared on {facts['examples_held_out']} held-out examples, calibrated:",
             table(headers, body),
-            "chosen: the most diverse plan whose NLL is within one standard error of the lowest",
+            "chosen: the most diverse plan whose NLL is within one standard error (of the paired difference) of the "
+            "lowest; the others by NLL",
         ]
     )
 

@@ -30,7 +30,8 @@ def open_library(name: str) -> ModuleType:
     """
     if name not in LIBRARIES:
         raise BackendError(f"backend {cut(name)} builds no engines; expected {' or '.join(LIBRARIES)}")
-    module = require(MODULES[name], name, "build engines")
+    other = "; --backend tensorrt-rtx builds without a GPU" if name == "tensorrt" else ""
+    module = require(MODULES[name], name, f"build engines{other}")
     numbers = tuple(int(part) for part in re.findall(r"\d+", module.__version__)[:2])
     if name == "tensorrt" and numbers < OLDEST:
         raise BackendError(

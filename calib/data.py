@@ -103,8 +103,9 @@ def read_examples(
         return Examples([row.input for row in kept], None, source)
     unlabelled = [row.where for row in kept if row.label is None]
     if unlabelled and need_labels:
+        where = "" if len(unlabelled) == len(kept) else f" at {unlabelled[0]}"
         raise InputError(
-            f"data {source} has no label at {unlabelled[0]}; expected a column {label_column!r} "
+            f"data {source} has no label{where}; expected a column {label_column!r} "
             "(choose another with --label-column)"
         )
     return Examples([row.input for row in kept], None if unlabelled else encode_labels(kept, labels), source)

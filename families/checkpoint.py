@@ -80,7 +80,8 @@ def _load_config(name: str) -> Any:
     import transformers
 
     try:
-        return transformers.AutoConfig.from_pretrained(name, trust_remote_code=False)
+        with quiet():
+            return transformers.AutoConfig.from_pretrained(name, trust_remote_code=False)
     except Exception as error:  # as in load_model
         raise InputError(
             f"cannot read a model configuration from {name}: {_first_line(error)}; "
@@ -119,20 +120,24 @@ def _checked_source(source: str | Path) -> str:
 
 def _first_line(error: BaseException) -> str:
     lines = str(error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__
+    return lines[0].rstrip(".;: ") if lines else type(error).__name__
 
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Keep transformers' loading bars and warnings off the terminal; problems are raised instead."""
+    """Keep the libraries' loading bars, warnings and retries off the terminal; problems are raised instead."""
     from transformers.utils import logging as hf_logging
 
     verbosity, bars = hf_logging.get_verbosity(), hf_logging.is_progress_bar_enabled()
     hf_logging.set_verbosity(logging.ERROR)
     hf_logging.disable_progress_bar()
+    hub = logging.getLogger("huggingface_hub")
+    before = hub.level
+    hub.setLevel(logging.ERROR)
     try:
         yield
     finally:
+        hub.setLevel(before)
         hf_logging.set_verbosity(verbosity)
         if bars:
             hf_logging.enable_progress_bar()

@@ -13,7 +13,7 @@ import numpy as np
 from .. import __version__
 from ..bundle import ARCHITECTURE, Bundle, onnx_name, resolve, to_json_bytes
 from ..calib.gates import SCORES, TOLERANCES, Decisions, Gate, Tolerances, decisions, gates
-from ..errors import BackendError, MissingExtraError, cut, require
+from ..errors import BackendError, InputError, MissingExtraError, cut, require
 from ..families import Architecture
 from ..progress import Progress, no_progress
 from .backend import OPENERS, Backend, open_backend
@@ -21,6 +21,7 @@ from .bisect import Bisection, find_divergence
 
 REPORT = "reports/verify.json"
 OUTPUTS = ("probabilities", *SCORES)
+REAL = "inputs like those that it was calibrated on: give them with data=… (--data)"
 
 
 @dataclass(frozen=True)
@@ -111,7 +112,7 @@ def verify(
             backend's choice.
         against: the reference backend.
         data: real inputs (a path or what ``calib.data.read_examples`` takes); ``None`` for seeded
-            synthetic ones.
+            synthetic ones, on which INT8 is not judged.
         examples: number of inputs, drawn at random from ``data``.
         seed: of the draw, or of the synthetic inputs.
         text_column: column of tabular data.
@@ -121,7 +122,7 @@ def verify(
     Raises:
         BackendError: unknown backend, or nothing to compare with the reference.
         MissingExtraError: polygraphy or scipy is not installed.
-        InputError: unusable data.
+        InputError: unusable data, or INT8 without data.
         BundleError: the bundle is missing, altered or malformed.
     """
     require("polygraphy", "verify", "compare backends")
@@ -135,7 +136,7 @@ def verify(
     architecture = Architecture.from_json(bundle.read_json(ARCHITECTURE))
     batches, described = model_inputs(bundle, architecture, data, examples=examples, seed=seed, text_column=text_column)
     reference, _ = open_backend(bundle, against)
-    tested, skipped = _candidates(bundle, backend, against, precision)
+    tested, skipped = _candidates(bundle, backend, against, precision, real=data is not None)
     reports = []
     for candidate in progress(tested, len(tested), "verifying backends"):
         tolerances = TOLERANCES[candidate.precision]
@@ -164,34 +165,49 @@ def _bisected(
 
 
 def _candidates(
-    bundle: Bundle, backend: str, against: str, precision: str | None
+    bundle: Bundle, backend: str, against: str, precision: str | None, real: bool
 ) -> tuple[list[Backend], list[tuple[str, str]]]:
     """Backends to test, opened, and those that cannot run here with the reason."""
     if backend == against:
         raise BackendError(f"backend {backend} is the reference itself; choose another with --backend or --against")
     if backend != "auto":
-        return [open_backend(bundle, backend, precision=precision)[0]], []
+        only, _ = open_backend(bundle, backend, precision=precision)
+        if only.precision == "int8" and not real:
+            only.close()
+            raise InputError(f"INT8 is judged on {REAL}")
+        return [only], []
     opened: list[Backend] = []
     skipped: list[tuple[str, str]] = []
     for name in OPENERS:
         if name == against:
             continue
-        found: dict[str, Backend] = {}
-        failed = []
-        for each in [precision] if precision else _graphs(bundle):
-            try:
-                candidate, _ = open_backend(bundle, name, precision=each)
-            except (BackendError, MissingExtraError) as error:
-                failed.append(str(error))
-                continue
-            found.setdefault(candidate.precision, candidate)
-        opened += found.values()
-        if not found:
-            skipped.append((name, failed[0]))
+        found, reason = _every_precision(bundle, name, [precision] if precision else _graphs(bundle), real)
+        opened += found
+        skipped += [(name, reason)] if reason else []
     if not opened:
         reasons = "; ".join(f"{name}: {reason}" for name, reason in skipped)
         raise BackendError(f"no backend can be compared with {against}: {reasons}")
     return opened, skipped
+
+
+def _every_precision(
+    bundle: Bundle, name: str, precisions: Sequence[str], real: bool
+) -> tuple[list[Backend], str | None]:
+    """A backend in every precision that it runs, each once, and why it was skipped if in none, or not in INT8."""
+    found: dict[str, Backend] = {}
+    reasons = []
+    for precision in precisions:
+        if precision == "int8" and not real:
+            continue
+        try:
+            candidate, _ = open_backend(bundle, name, precision=precision)
+        except (BackendError, MissingExtraError) as error:
+            reasons.append(str(error))
+            continue
+        found.setdefault(candidate.precision, candidate)
+    if not found and reasons:
+        return [], reasons[0]
+    return list(found.values()), f"INT8 is judged on {REAL}" if "int8" in precisions and not real else None
 
 
 def _graphs(bundle: Bundle) -> list[str]:

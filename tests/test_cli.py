@@ -49,7 +49,13 @@ def test_verify_and_inspect(made: Path) -> None:
     assert "max |Δ mutual information|" in verify.stdout
     inspect = run_cli("inspect", made / "out")
     assert inspect.returncode == 0
-    for words in ("3 layers of 4 heads", "opset 20, IR 10", "against torch: passed", "fused.safetensors"):
+    for words in (
+        "3 layers of 4 heads",
+        "opset 20, IR 10",
+        "passed: onnxruntime fp32",
+        "(against torch, ",
+        "fused.safetensors",
+    ):
         assert words in inspect.stdout
     facts = json.loads(run_cli("inspect", made / "out", "--json").stdout)
     assert facts["members"] == 3
@@ -187,7 +193,7 @@ def test_mistakes_in_usage(made: Path, bert_checkpoint: Path, text_csv: Path, tm
 def test_unusable_data_files(made: Path, bert_checkpoint: Path, tmp_path: Path) -> None:
     files = {
         "columns.csv": ("sentence,intent\nhello,a\n", "has the columns sentence, intent; expected 'text'"),
-        "nolabel.csv": ("text\nhello\n", "has no label at"),
+        "nolabel.csv": ("text\nhello\n", "has no label; expected"),
         "empty.csv": ("", "is empty"),
         "header.csv": ("text,label\n", "holds no rows"),
         "label.csv": ("text,label\nhello,a\nhello,zebra\n", "label 'zebra' at"),

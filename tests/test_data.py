@@ -270,7 +270,7 @@ def test_many_classes_are_shortened_in_the_message() -> None:
 def test_missing_label_is_refused(content: str, tmp_path: Path) -> None:
     path = tmp_path / "data.csv"
     path.write_text(content)
-    with pytest.raises(InputError, match=r"has no label at .*row 1; expected a column 'label'"):
+    with pytest.raises(InputError, match="has no label; expected a column 'label'"):
         read_examples(path, LABELS)
 
 
@@ -441,7 +441,7 @@ def test_folder_without_images(tmp_path: Path) -> None:
 def test_images_without_class_folders_have_no_label(tmp_path: Path) -> None:
     write_images(tmp_path, ("images",))
     assert read_examples(tmp_path / "images", LABELS, need_labels=False).labels is None
-    with pytest.raises(InputError, match="has no label at"):
+    with pytest.raises(InputError, match="has no label"):
         read_examples(tmp_path / "images", LABELS)
 
 

@@ -163,3 +163,13 @@ def test_every_value_of_a_faithful_graph_follows_the_reference(family: str, tmp_
         found = find_divergence(opened, architecture, "onnxruntime", precision, batches, tmp_path)
         assert found.first is None, found
         assert len(found.probes) == 1 + 3 * architecture.layers
+
+
+def test_a_new_engine_leaves_what_was_verified(tmp_path: Path) -> None:
+    bundle = save_bundle(fuse(make_model("bert"), random_plan("bert", 3)), tmp_path / "bundle")
+    export_onnx(bundle)
+    verify(bundle.path, "onnxruntime", examples=8)
+    Bundle.open(bundle.path).add({"engines/x.engine": b"x"})
+    assert "verified      passed: onnxruntime fp32 (against torch" in run_cli("inspect", bundle.path).stdout
+    Bundle.open(bundle.path).add({"model.fp16.onnx": b"x"})
+    assert "not these files" in run_cli("inspect", bundle.path).stdout
