@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -35,6 +35,30 @@ class Backend(Protocol):
 Opener = Callable[[Bundle, int | None, str | None], Backend]
 
 
+def _open_tensorrt(bundle: Bundle, threads: int | None, precision: str | None) -> Backend:  # noqa: ARG001
+    from .engine import EngineBackend
+
+    return EngineBackend(bundle, "tensorrt", precision)
+
+
+def _open_tensorrt_rtx(bundle: Bundle, threads: int | None, precision: str | None) -> Backend:  # noqa: ARG001
+    from .engine import EngineBackend
+
+    return EngineBackend(bundle, "tensorrt-rtx", precision)
+
+
+def _open_onnxruntime_tensorrt(bundle: Bundle, threads: int | None, precision: str | None) -> Backend:
+    from .ort_gpu import OnnxRuntimeTensorRtBackend
+
+    return OnnxRuntimeTensorRtBackend(bundle, threads, precision)
+
+
+def _open_onnxruntime_cuda(bundle: Bundle, threads: int | None, precision: str | None) -> Backend:
+    from .ort_gpu import OnnxRuntimeCudaBackend
+
+    return OnnxRuntimeCudaBackend(bundle, threads, precision)
+
+
 def _open_onnxruntime(bundle: Bundle, threads: int | None, precision: str | None) -> Backend:
     from .ort import OnnxRuntimeBackend
 
@@ -53,8 +77,47 @@ def _open_torch(bundle: Bundle, threads: int | None, precision: str | None) -> B
     return TorchBackend(bundle, threads, precision)
 
 
-OPENERS: dict[str, Opener] = {"onnxruntime": _open_onnxruntime, "openvino": _open_openvino, "torch": _open_torch}
+OPENERS: dict[str, Opener] = {
+    "tensorrt": _open_tensorrt,
+    "tensorrt-rtx": _open_tensorrt_rtx,
+    "onnxruntime-tensorrt": _open_onnxruntime_tensorrt,
+    "onnxruntime-cuda": _open_onnxruntime_cuda,
+    "onnxruntime": _open_onnxruntime,
+    "openvino": _open_openvino,
+    "torch": _open_torch,
+}
 """Every backend, in the order in which ``"auto"`` tries them."""
+
+MODULES = {
+    "tensorrt": "tensorrt",
+    "tensorrt-rtx": "tensorrt_rtx",
+    "onnxruntime-tensorrt": "onnxruntime",
+    "onnxruntime-cuda": "onnxruntime",
+    "onnxruntime": "onnxruntime",
+    "openvino": "openvino",
+    "torch": "torch",
+}
+"""Backend → module of its library."""
+
+ON_GPU = ("tensorrt", "tensorrt-rtx", "onnxruntime-tensorrt", "onnxruntime-cuda")
+"""Backends that need an NVIDIA GPU."""
+
+NO_GPU = "there is no NVIDIA GPU with its driver on this machine"
+
+
+def needs_gpu(name: str) -> str | None:
+    """Why a backend is not even tried here: it needs a GPU and there is none; ``None`` if it may be tried."""
+    from ..build.library import has_gpu
+
+    return NO_GPU if name in ON_GPU and not has_gpu() else None
+
+
+def reasons(skipped: Sequence[tuple[str, str]]) -> str:
+    """Backends that were skipped and why, in one line; those with the same reason share it."""
+    grouped: dict[str, list[str]] = {}
+    for name, reason in skipped:
+        grouped.setdefault(reason, []).append(name)
+    return "; ".join(f"{', '.join(names)}: {reason}" for reason, names in grouped.items())
 
 
 def open_backend(
@@ -62,8 +125,8 @@ def open_backend(
 ) -> tuple[Backend, list[tuple[str, str]]]:
     """Open a backend by name, or with ``"auto"`` the first that can run here.
 
-    Only absence makes ``"auto"`` go on to the next one (a library or file that is not there); a
-    file that was altered is an error.
+    Only absence makes ``"auto"`` go on to the next one (a GPU, library or file that is not there, or an engine that
+    does not fit); a file that was altered is an error.
 
     Args:
         bundle: to run.
@@ -85,9 +148,11 @@ def open_backend(
         return OPENERS[name](bundle, threads, precision), []
     skipped: list[tuple[str, str]] = []
     for candidate, opener in OPENERS.items():
+        if absent := needs_gpu(candidate):
+            skipped.append((candidate, absent))
+            continue
         try:
             return opener(bundle, threads, precision), skipped
         except (BackendError, MissingExtraError) as error:
             skipped.append((candidate, str(error)))
-    reasons = "; ".join(f"{candidate}: {reason}" for candidate, reason in skipped)
-    raise BackendError(f"no backend can run {bundle.path}: {reasons}")
+    raise BackendError(f"no backend can run {bundle.path}: {reasons(skipped)}")
