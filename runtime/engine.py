@@ -1,0 +1,254 @@
+"""TensorRT and TensorRT-RTX engines."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from ..build.library import MODULES
+from ..bundle import ARCHITECTURE, Bundle, onnx_name
+from ..errors import BackendError, HydrantError, InputError, MissingExtraError, cut, require
+from ..families import Architecture
+from .cuda import Cuda
+from .device import Device
+from .dlpack import CUDA, Borrowed, DeviceArray, borrow
+from .engine_choice import Chosen, Machine, choose_engine, read_engine
+from .engine_host import Part, Profiles, checked_inputs, output_bytes, padded, run_parts
+from .engine_lane import Lane
+from .engine_load import Loaded, load_engine
+from .kernel_cache import KernelCache
+
+
+class EngineBackend:
+    """One of the bundle's engines.
+
+    Every thread that runs at the same time as others gets a lane of its own: execution contexts, a stream and buffers.
+
+    Args:
+        bundle: holds the engine.
+        library: ``"tensorrt"`` or ``"tensorrt-rtx"``.
+        precision: of the engine; ``None`` for the first of FP16, BF16 and FP32 that fits this machine.
+        open_device: gives the GPU.
+        memory_kind: DLPack's number for its memory.
+
+    Raises:
+        MissingExtraError: the library or cuda-bindings is not installed.
+        BackendError: there is no GPU, no engine, or none that fits; the command that builds one is given.
+        BundleError: the engine or its twin was altered or is malformed.
+    """
+
+    def __init__(
+        self,
+        bundle: Bundle,
+        library: str,
+        precision: str | None = None,
+        *,
+        open_device: Callable[[str], Device] = Cuda,
+        memory_kind: int = CUDA,
+    ) -> None:
+        self.name = library
+        trt = require(MODULES[library], library, "run engines")
+        device, absent = _opened(open_device, library)
+        capability = device.compute_capability() if device else None
+        chosen = choose_engine(bundle, Machine(library, str(trt.__version__), capability), precision)
+        data = read_engine(bundle, chosen)
+        if device is None:
+            raise absent
+        self.precision = chosen.facts.precision
+        self._device, self._memory_kind = device, memory_kind
+        self._padding = Architecture.from_json(bundle.read_json(ARCHITECTURE)).padding_token
+        self._profiles = Profiles(chosen.facts.profiles, chosen.rebuild)
+        self._engine: Loaded | None = load_engine(trt, data, chosen, _weights(bundle, chosen))
+        self._first = chosen.facts.profiles[0]
+        self._settings = _Settings(trt, self._engine.engine, chosen.facts.engine_sha256)
+        self._lock = threading.Lock()
+        self._idle: list[Lane] = []
+
+    def run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Run one batch, padded or split to what a profile takes.
+
+        Raises:
+            BackendError: the engine does not take the inputs, failed, or was closed.
+        """
+        return self._run(inputs)[0]
+
+    def timings(self, inputs: Mapping[str, np.ndarray]) -> dict[str, float]:
+        """Milliseconds of one run of a batch: ``h2d``, ``compute`` and ``d2h`` on the GPU, ``enqueue`` on the host.
+
+        Raises:
+            BackendError: as :meth:`run`.
+        """
+        return self._run(inputs)[1]
+
+    def run_device(self, inputs: Mapping[str, Any]) -> dict[str, DeviceArray]:
+        """Run one batch that lies on the GPU; nothing is copied.
+
+        Args:
+            inputs: contiguous tensors on the first GPU that export DLPack, int64 or float32, within one of the
+                engine's profiles.
+
+        Returns:
+            The outputs on the GPU, complete; they export DLPack and ``__cuda_array_interface__``, and live on after
+            ``close``.
+
+        Raises:
+            InputError: a tensor that cannot be read there, or that no profile takes as it is.
+            BackendError: as :meth:`run`.
+        """
+        with self._lane() as (lane, loaded):
+            tensors = {name: borrow(name, each, lane.stream, self._memory_kind) for name, each in inputs.items()}
+            shapes = {name: each.shape for name, each in tensors.items()}
+            profile = self._exact(loaded, tensors)
+            rows = next(iter(shapes.values()))[0]
+            outputs = {name: self._array(shape) for name, shape in lane.output_shapes(rows).items()}
+            addresses = {name: each.address for name, each in tensors.items()}
+            addresses |= {name: each.address for name, each in outputs.items()}
+            lane.run_at(profile, shapes, addresses)
+        return outputs
+
+    def chunk(self, inputs: Mapping[str, np.ndarray]) -> int:
+        """Inputs that go into one run of the engine."""
+        first = next(iter(inputs.values()))
+        return self._profiles.largest(len(first), first.shape[1] if first.ndim == 2 else None)
+
+    def close(self) -> None:
+        """Release the GPU's memory; what another thread still runs is released when it is done."""
+        with self._lock:
+            if self._engine is None:
+                return
+            self._settings.close()
+            self._engine = None
+            idle, self._idle = self._idle, []
+        for lane in idle:
+            lane.close()
+
+    def _run(self, inputs: Mapping[str, np.ndarray]) -> tuple[dict[str, np.ndarray], dict[str, float]]:
+        arrays, rows, tokens = checked_inputs(inputs, self._loaded().inputs, self._first)
+        parts = self._profiles.parts(rows, tokens)
+        spent = dict.fromkeys(("h2d", "compute", "d2h", "enqueue"), 0.0)
+        with self._lane() as (lane, _):
+
+            def run(part: Part) -> dict[str, np.ndarray]:
+                outputs, times = lane.run(part.profile, padded(arrays, part, self._padding))
+                for name, milliseconds in times.items():
+                    spent[name] += milliseconds
+                return outputs
+
+            return run_parts(parts, run), spent
+
+    def _loaded(self) -> Loaded:
+        if self._engine is None:
+            raise BackendError(f"the {self.name} backend was closed; load the bundle again")
+        return self._engine
+
+    @contextmanager
+    def _lane(self) -> Iterator[tuple[Lane, Loaded]]:
+        """A lane for one run; after a failure of the engine it is not used again."""
+        with self._lock:
+            loaded = self._loaded()
+            lane = self._idle.pop() if self._idle else self._new_lane(loaded)
+        try:
+            yield lane, loaded
+        except InputError:
+            self._give_back(lane)
+            raise
+        except BaseException as error:
+            lane.close()
+            if isinstance(error, HydrantError) or not isinstance(error, Exception):
+                raise
+            raise BackendError(f"{self.name} failed: {cut(error, 200)}") from error  # what the library's binding raises
+        self._give_back(lane)
+
+    def _give_back(self, lane: Lane) -> None:
+        with self._lock:
+            if self._engine is not None:
+                self._idle.append(lane)
+                return
+        lane.close()
+
+    def _new_lane(self, loaded: Loaded) -> Lane:
+        return Lane(
+            loaded,
+            self._device,
+            self._profiles.input_bytes(loaded.inputs),
+            {name: output_bytes(shape, self._profiles.rows) for name, shape in loaded.outputs.items()},
+            partial(self._new_context, loaded),
+            graphs=not self._settings.captures,
+        )
+
+    def _new_context(self, loaded: Loaded) -> Any:
+        with self._lock:
+            return self._settings.new_context(loaded.engine)
+
+    def _exact(self, loaded: Loaded, tensors: Mapping[str, Borrowed]) -> int:
+        """The profile that takes tensors as they are."""
+        found = {name: f"{each.dtype} {list(each.shape)}" for name, each in tensors.items()}
+        if {name: each.dtype for name, each in tensors.items()} != loaded.inputs:
+            taken = {name: str(dtype) for name, dtype in loaded.inputs.items()}
+            raise InputError(f"the inputs are {found}; this engine takes {taken}")
+        profile = self._profiles.exact({name: each.shape for name, each in tensors.items()})
+        if profile is None:
+            raise InputError(
+                f"no profile of the engine takes {found} as they are; "
+                "`run` pads and splits NumPy arrays, or rebuild the engine for these shapes with `hydrant build`"
+            )
+        return profile
+
+    def _array(self, shape: tuple[int, ...]) -> DeviceArray:
+        """Memory of the GPU for an output."""
+        address = self._device.allocate(math.prod(shape) * 4)
+        return DeviceArray(address, shape, partial(self._device.free, address), self._memory_kind)
+
+
+class _Settings:
+    """How execution contexts are made: TensorRT-RTX captures CUDA graphs and caches kernels by itself."""
+
+    def __init__(self, trt: ModuleType, engine: Any, digest: str) -> None:
+        self._config: Any = None
+        if hasattr(engine, "create_runtime_config"):
+            self._config = engine.create_runtime_config()
+        self._cache: KernelCache | None = None
+        self.captures = hasattr(self._config, "cuda_graph_strategy")
+        if self.captures:
+            self._config.cuda_graph_strategy = trt.CudaGraphStrategy.WHOLE_GRAPH_CAPTURE
+        if hasattr(self._config, "create_runtime_cache"):
+            self._cache = KernelCache(self._config, digest)
+            self._cache.give_to(self._config)
+
+    def new_context(self, engine: Any) -> Any:
+        """An execution context."""
+        return (
+            engine.create_execution_context() if self._config is None else engine.create_execution_context(self._config)
+        )
+
+    def close(self) -> None:
+        """Save the kernels."""
+        if self._cache is not None:
+            self._cache.save()
+        self._cache = self._config = None
+
+
+def _opened(open_device: Callable[[str], Device], library: str) -> tuple[Device | None, HydrantError]:
+    """The GPU, or why there is none: what else is wrong with the engine is told first."""
+    try:
+        return open_device(library), BackendError("")
+    except (BackendError, MissingExtraError) as error:
+        return None, error
+
+
+def _weights(bundle: Bundle, chosen: Chosen) -> Path | None:
+    """The graph that a stripped engine takes its weights from, after its digest was checked."""
+    if not chosen.facts.stripped:
+        return None
+    name = onnx_name(chosen.facts.precision)
+    if bundle.has(f"{name}.data"):
+        bundle.file(f"{name}.data")
+    return bundle.file(name)
