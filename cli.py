@@ -213,6 +213,7 @@ def predict(options: argparse.Namespace) -> int:
     """``hydrant predict``: label, confidence and uncertainty of texts or images."""
     from .prediction_io import predict_file, predict_items
     from .runtime import load
+    from .runtime.backend import NO_GPU
 
     if options.output:
         _check_parent(options.output)
@@ -220,7 +221,8 @@ def predict(options: argparse.Namespace) -> int:
         raise InputError("give texts or images as arguments, or a file or folder with --input, and not both")
     with load(options.bundle, options.backend, threads=options.threads, precision=options.precision) as predictor:
         for name, reason in predictor.fallbacks:
-            log.warning("backend %s was skipped: %s", name, reason)
+            level = logging.INFO if reason == NO_GPU else logging.WARNING  # a machine without a GPU lacks nothing
+            log.log(level, "backend %s was skipped: %s", name, reason)
         if options.input:
             return predict_file(predictor, options, progress)
         return predict_items(predictor, options)

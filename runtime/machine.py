@@ -10,7 +10,7 @@ from typing import Any
 
 from ..errors import InputError
 
-LIBRARIES = ("numpy", "onnxruntime", "openvino", "torch")
+LIBRARIES = ("numpy", "onnxruntime", "onnxruntime-gpu", "openvino", "tensorrt", "tensorrt-rtx", "torch")
 
 
 def machine_facts() -> dict[str, Any]:

@@ -20,6 +20,7 @@ from pathlib import Path
 from ..bundle import ARCHITECTURE, Bundle
 from ..errors import BackendError, cut
 from ..families import Architecture
+from .backend import MODULES
 from .subjects import FUSED, Subject, full_batch
 
 
@@ -101,7 +102,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for name, default in (("copies", 1), ("seed", 0), ("threads", None)):
         parser.add_argument(f"--{name}", type=int, default=default)
     options = parser.parse_args(arguments)
-    importlib.import_module(options.backend)  # a backend has the name of its library
+    importlib.import_module(MODULES[options.backend])
     imports = peak_bytes()
     bundle = Bundle.open(options.bundle)
     architecture = Architecture.from_json(bundle.read_json(ARCHITECTURE))

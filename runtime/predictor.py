@@ -34,7 +34,8 @@ def load(
 
     Args:
         bundle: the bundle, or its path.
-        backend: ``"onnxruntime"``, ``"openvino"``, ``"torch"``, or ``"auto"`` for the first that can run.
+        backend: ``"tensorrt"``, ``"tensorrt-rtx"``, ``"onnxruntime-tensorrt"``, ``"onnxruntime-cuda"``,
+            ``"onnxruntime"``, ``"openvino"`` or ``"torch"``; or ``"auto"`` for the first of them that can run.
         threads: threads within one run; ``None`` leaves the backend's default.
         precision: ``"fp32"``, ``"fp16"``, ``"bf16"`` or ``"int8"``; ``None`` for the backend's choice.
 

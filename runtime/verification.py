@@ -16,7 +16,7 @@ from ..calib.gates import SCORES, TOLERANCES, Decisions, Gate, Tolerances, decis
 from ..errors import BackendError, InputError, MissingExtraError, cut, require
 from ..families import Architecture
 from ..progress import Progress, no_progress
-from .backend import OPENERS, Backend, open_backend
+from .backend import OPENERS, Backend, needs_gpu, open_backend, reasons
 from .bisect import Bisection, find_divergence
 
 REPORT = "reports/verify.json"
@@ -181,12 +181,14 @@ def _candidates(
     for name in OPENERS:
         if name == against:
             continue
+        if absent := needs_gpu(name):
+            skipped.append((name, absent))
+            continue
         found, reason = _every_precision(bundle, name, [precision] if precision else _graphs(bundle), real)
         opened += found
         skipped += [(name, reason)] if reason else []
     if not opened:
-        reasons = "; ".join(f"{name}: {reason}" for name, reason in skipped)
-        raise BackendError(f"no backend can be compared with {against}: {reasons}")
+        raise BackendError(f"no backend can be compared with {against}: {reasons(skipped)}")
     return opened, skipped
 
 
@@ -195,18 +197,18 @@ def _every_precision(
 ) -> tuple[list[Backend], str | None]:
     """A backend in every precision that it runs, each once, and why it was skipped if in none, or not in INT8."""
     found: dict[str, Backend] = {}
-    reasons = []
+    failures = []
     for precision in precisions:
         if precision == "int8" and not real:
             continue
         try:
             candidate, _ = open_backend(bundle, name, precision=precision)
         except (BackendError, MissingExtraError) as error:
-            reasons.append(str(error))
+            failures.append(str(error))
             continue
         found.setdefault(candidate.precision, candidate)
-    if not found and reasons:
-        return [], reasons[0]
+    if not found and failures:
+        return [], failures[0]
     return list(found.values()), f"INT8 is judged on {REAL}" if "int8" in precisions and not real else None
 
 
