@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -39,6 +38,10 @@ class EngineBackend:
         open_device: gives the GPU.
         memory_kind: DLPack's number for its memory.
 
+    Attributes:
+        name, precision: as :class:`runtime.backend.Backend` tells.
+        longest: tokens of the longest text that it takes; ``None`` for images.
+
     Raises:
         MissingExtraError: the library or cuda-bindings is not installed.
         BackendError: there is no GPU, no engine, or none that fits; the command that builds one is given.
@@ -66,9 +69,10 @@ class EngineBackend:
         self._device, self._memory_kind = device, memory_kind
         self._padding = Architecture.from_json(bundle.read_json(ARCHITECTURE)).padding_token
         self._profiles = Profiles(chosen.facts.profiles, chosen.rebuild)
-        self._engine: Loaded | None = load_engine(trt, data, chosen, _weights(bundle, chosen))
+        loaded = load_engine(trt, data, chosen, _weights(bundle, chosen))
+        self._engine: _Contexts | None = _Contexts(loaded, chosen)
+        self.longest = self._profiles.longest
         self._first = chosen.facts.profiles[0]
-        self._settings = _Settings(trt, self._engine.engine, chosen.facts.engine_sha256)
         self._lock = threading.Lock()
         self._idle: list[Lane] = []
 
@@ -122,16 +126,15 @@ class EngineBackend:
     def close(self) -> None:
         """Release the GPU's memory; what another thread still runs is released when it is done."""
         with self._lock:
-            if self._engine is None:
-                return
-            self._settings.close()
-            self._engine = None
+            engine, self._engine = self._engine, None
             idle, self._idle = self._idle, []
+        if engine is not None:
+            engine.save()
         for lane in idle:
             lane.close()
 
     def _run(self, inputs: Mapping[str, np.ndarray]) -> tuple[dict[str, np.ndarray], dict[str, float]]:
-        arrays, rows, tokens = checked_inputs(inputs, self._loaded().inputs, self._first)
+        arrays, rows, tokens = checked_inputs(inputs, self._open().loaded.inputs, self._first)
         parts = self._profiles.parts(rows, tokens)
         spent = dict.fromkeys(("h2d", "compute", "d2h", "enqueue"), 0.0)
         with self._lane() as (lane, _):
@@ -144,7 +147,7 @@ class EngineBackend:
 
             return run_parts(parts, run), spent
 
-    def _loaded(self) -> Loaded:
+    def _open(self) -> _Contexts:
         if self._engine is None:
             raise BackendError(f"the {self.name} backend was closed; load the bundle again")
         return self._engine
@@ -153,10 +156,10 @@ class EngineBackend:
     def _lane(self) -> Iterator[tuple[Lane, Loaded]]:
         """A lane for one run; after a failure of the engine it is not used again."""
         with self._lock:
-            loaded = self._loaded()
-            lane = self._idle.pop() if self._idle else self._new_lane(loaded)
+            engine = self._open()
+            lane = self._idle.pop() if self._idle else self._new_lane(engine)
         try:
-            yield lane, loaded
+            yield lane, engine.loaded
         except InputError:
             self._give_back(lane)
             raise
@@ -174,19 +177,15 @@ class EngineBackend:
                 return
         lane.close()
 
-    def _new_lane(self, loaded: Loaded) -> Lane:
+    def _new_lane(self, engine: _Contexts) -> Lane:
         return Lane(
-            loaded,
+            engine.loaded,
             self._device,
-            self._profiles.input_bytes(loaded.inputs),
-            {name: output_bytes(shape, self._profiles.rows) for name, shape in loaded.outputs.items()},
-            partial(self._new_context, loaded),
-            graphs=not self._settings.captures,
+            self._profiles.input_bytes(engine.loaded.inputs),
+            {name: output_bytes(shape, self._profiles.rows) for name, shape in engine.loaded.outputs.items()},
+            engine.new,
+            graphs=not engine.captures,
         )
-
-    def _new_context(self, loaded: Loaded) -> Any:
-        with self._lock:
-            return self._settings.new_context(loaded.engine)
 
     def _exact(self, loaded: Loaded, tensors: Mapping[str, Borrowed]) -> int:
         """The profile that takes tensors as they are."""
@@ -208,32 +207,44 @@ class EngineBackend:
         return DeviceArray(address, shape, partial(self._device.free, address), self._memory_kind)
 
 
-class _Settings:
-    """How execution contexts are made: TensorRT-RTX captures CUDA graphs and caches kernels by itself."""
+class _Contexts:
+    """Makes execution contexts of an engine; those of TensorRT-RTX capture CUDA graphs and cache kernels by themselves.
 
-    def __init__(self, trt: ModuleType, engine: Any, digest: str) -> None:
+    Lanes keep it, as the library's configuration must outlive the contexts made with it.
+    """
+
+    def __init__(self, loaded: Loaded, chosen: Chosen) -> None:
+        self.loaded = loaded
         self._config: Any = None
-        if hasattr(engine, "create_runtime_config"):
-            self._config = engine.create_runtime_config()
         self._cache: KernelCache | None = None
-        self.captures = hasattr(self._config, "cuda_graph_strategy")
-        if self.captures:
-            self._config.cuda_graph_strategy = trt.CudaGraphStrategy.WHOLE_GRAPH_CAPTURE
-        if hasattr(self._config, "create_runtime_cache"):
-            self._cache = KernelCache(self._config, digest)
-            self._cache.give_to(self._config)
+        self._lock = threading.Lock()
+        try:
+            if hasattr(loaded.engine, "create_runtime_config"):
+                self._config = loaded.engine.create_runtime_config()
+            self.captures = hasattr(self._config, "cuda_graph_strategy")
+            if self.captures:
+                self._config.cuda_graph_strategy = loaded.trt.CudaGraphStrategy.WHOLE_GRAPH_CAPTURE
+            if hasattr(self._config, "create_runtime_cache"):
+                self._cache = KernelCache(self._config, chosen.facts.engine_sha256)
+                self._cache.give_to(self._config)
+        except Exception as error:  # whatever the library's binding raises
+            raise BackendError(
+                f"{loaded.trt.__name__} cannot prepare engine {chosen.name}: {cut(error, 200)}; rebuild it with "
+                f"`{chosen.rebuild}`"
+            ) from error
 
-    def new_context(self, engine: Any) -> Any:
-        """An execution context."""
-        return (
-            engine.create_execution_context() if self._config is None else engine.create_execution_context(self._config)
-        )
+    def new(self) -> Any:
+        """An execution context, or ``None`` if the library gives none."""
+        with self._lock:
+            engine = self.loaded.engine
+            if self._config is None:
+                return engine.create_execution_context()
+            return engine.create_execution_context(self._config)
 
-    def close(self) -> None:
-        """Save the kernels."""
+    def save(self) -> None:
+        """Keep the kernels for the next process."""
         if self._cache is not None:
             self._cache.save()
-        self._cache = self._config = None
 
 
 def _opened(open_device: Callable[[str], Device], library: str) -> tuple[Device | None, HydrantError]:

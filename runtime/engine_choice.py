@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import re
 import shlex
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..build.library import platform_name
@@ -198,5 +197,5 @@ def _gpu_fits(facts: EngineFile, capability: str) -> bool:
 
 def _numbers(version: str) -> tuple[int, ...]:
     """``"10.13.3.9"`` → ``(10, 13, 3, 9)``; empty for what is no version."""
-    parts: Sequence[str] = re.findall(r"\d+", version) if re.fullmatch(r"\d{1,6}(\.\d{1,6})*", version) else []
-    return tuple(int(part) for part in parts)
+    found = re.match(r"\d{1,6}(?:\.\d{1,6})*", version)
+    return tuple(int(part) for part in found[0].split(".")) if found else ()

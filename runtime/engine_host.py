@@ -100,6 +100,11 @@ class Profiles:
         """The largest batch of any profile."""
         return max(each.rows[1] for each in self._ranges)
 
+    @property
+    def longest(self) -> int | None:
+        """Tokens of the longest text that any profile takes; ``None`` for images."""
+        return max((each.tokens[1] for each in self._ranges if each.tokens), default=None)
+
     def parts(self, rows: int, tokens: int | None) -> list[Part]:
         """How a batch runs: whole where a profile takes it, else in parts of nearly equal size.
 

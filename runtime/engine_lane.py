@@ -52,7 +52,7 @@ class Lane:
         loaded: the engine.
         device: the GPU.
         input_bytes, output_bytes: size of every buffer.
-        new_context: makes an execution context; it is called for one lane at a time.
+        new_context: makes an execution context, from any thread.
         graphs: whether shapes that repeat are captured as CUDA graphs.
 
     Raises:

@@ -19,7 +19,8 @@ from .engine_host import DTYPES
 
 log = logging.getLogger(__name__)
 
-_PLACE = re.compile(r"\s*\(?\bIn \w+ at \S+\)?$|^\s*\[?\S+\.(?:cpp|h|cu)::?\S*\]?:?\s*")
+_PLACE = re.compile(r"\s*\bIn \w+ at \S+?:\d+|\[?\b\w+\.(?:cpp|h|cu)::\w+::\d+\]\s*")
+"""Where in the library's source a message comes from."""
 
 
 class NativeLog:

@@ -1,0 +1,356 @@
+"""A stand-in for TensorRT's API and for a GPU: host memory and ONNX Runtime. It tests host logic, it executes nothing.
+
+An "engine" is a line of JSON and the ONNX graph; a stripped one lacks the graph.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import json
+import math
+import threading
+import time
+from collections.abc import Callable
+from enum import Enum
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import numpy as np
+import onnxruntime
+from hydrant.bundle import Bundle, onnx_name, to_json_bytes
+from hydrant.engine_file import EngineFile, Profile, engine_path, twin_path
+from hydrant.errors import BackendError
+
+HOST = 1
+"""DLPack's number for memory of the host."""
+
+MAGIC = b"stand-in\n"
+
+
+def text_profile(batch: tuple[int, int, int], sequence: tuple[int, int, int], names: tuple[str, ...]) -> Profile:
+    """A profile whose inputs all have the range batch × sequence."""
+    return dict.fromkeys(names, tuple(zip(batch, sequence, strict=True)))  # type: ignore[arg-type]
+
+
+def add_engine(
+    path: Path, profiles: tuple[Profile, ...], library: str = "tensorrt", name: str | None = None, **changes: Any
+) -> EngineFile:
+    """Put a stand-in for an engine into a bundle, with its twin.
+
+    Args:
+        changes: of the twin's facts.
+    """
+    from hydrant.build.library import platform_name
+
+    bundle = Bundle.open(path)
+    precision = changes.get("precision", "fp32")
+    graph = onnx_name(precision)
+    header = {"profiles": profiles, "stripped": changes.get("stripped", False)}
+    model = b"" if header["stripped"] else (path / graph).read_bytes()
+    engine = MAGIC + json.dumps(header).encode() + b"\n" + model
+    facts = {
+        "library": library,
+        "version": "10.13.2",
+        "precision": precision,
+        "profiles": profiles,
+        "compute_capabilities": ("8.9",),
+        "platform": platform_name(),
+        "onnx": graph,
+        "onnx_sha256": bundle.manifest["files"][graph]["sha256"],
+        "engine_sha256": hashlib.sha256(engine).hexdigest(),
+    }
+    made = EngineFile(**{**facts, **changes})
+    name = name or f"{library}-{precision}"
+    bundle.add({engine_path(name): engine, twin_path(name): to_json_bytes(made.to_json())})
+    return made
+
+
+class Device:
+    """A GPU made of host memory; ``live`` counts what was taken and not given back."""
+
+    def __init__(self, capability: str = "8.9") -> None:
+        self.capability = capability
+        self.live: dict[int, Any] = {}
+        self.sizes: list[int] = []
+        self.captures = self.launches = self.copies = 0
+        self.capturable = True
+        self.memory = 2**40
+        self._lock = threading.Lock()
+        self._next = 1000
+
+    def compute_capability(self) -> str:
+        return self.capability
+
+    def new_stream(self) -> int:
+        stream = self._handle(self)
+        Context.devices[stream] = self
+        return stream
+
+    def free_stream(self, stream: int) -> None:
+        del Context.devices[stream]
+        self._give_back(stream)
+
+    def allocate_host(self, size: int) -> int:
+        return self.allocate(size)
+
+    def allocate(self, size: int) -> int:
+        if size > self.memory:
+            raise BackendError("CUDA failed in cudaMalloc: 'out of memory'")
+        block = (ctypes.c_uint8 * max(size, 1))()
+        with self._lock:
+            self.sizes.append(size)
+            self.live[ctypes.addressof(block)] = block
+        return ctypes.addressof(block)
+
+    def free(self, address: int) -> None:
+        self._give_back(address)
+
+    free_host = free_event = free_graph = free
+
+    def upload(self, target: int, source: int, size: int, stream: int) -> None:
+        self.copies += 1
+        ctypes.memmove(target, source, size)
+
+    download = upload
+
+    def synchronize(self, stream: int) -> None:
+        assert stream in self.live, "the stream was given back"
+
+    def new_event(self) -> int:
+        return self._handle([0.0])
+
+    def record(self, event: int, stream: int) -> None:
+        self.live[event][0] = time.perf_counter()
+
+    def elapsed_ms(self, start: int, end: int) -> float:
+        return (self.live[end][0] - self.live[start][0]) * 1e3
+
+    def capture(self, work: Callable[[], None], stream: int) -> int:
+        if not self.capturable:
+            raise BackendError("CUDA failed in cudaStreamBeginCapture: 'operation not permitted'")
+        Context.recording[stream] = recorded = []
+        try:
+            work()
+        finally:
+            del Context.recording[stream]
+        with self._lock:
+            self.captures += 1
+        return self._handle(recorded)
+
+    def launch(self, graph: int, stream: int) -> None:
+        with self._lock:
+            self.launches += 1
+        for work in self.live[graph]:
+            work()
+
+    def _handle(self, value: Any) -> int:
+        with self._lock:
+            self._next += 1
+            self.live[self._next] = value
+            return self._next
+
+    def _give_back(self, handle: int) -> None:
+        with self._lock:
+            del self.live[handle]
+
+
+class Mode(Enum):
+    INPUT = 1
+    OUTPUT = 2
+
+
+class Context:
+    """An execution context; it complains about what the real one leaves undefined."""
+
+    devices: dict[int, Device] = {}  # noqa: RUF012  # stream → its device
+    recording: dict[int, list[Callable[[], None]]] = {}  # noqa: RUF012  # stream → the graph being captured
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self.profile: int | None = None
+        self.shapes: dict[str, tuple[int, ...]] = {}
+        self.addresses: dict[str, int] = {}
+        self.settled: dict[str, tuple[int, ...]] | None = None
+        self.busy = threading.Lock()
+
+    def set_optimization_profile_async(self, index: int, stream: int) -> bool:
+        assert self.profile is None, "a context whose graphs were captured got another profile"
+        self.profile = index
+        return index < self.engine.num_optimization_profiles
+
+    def set_input_shape(self, name: str, shape: tuple[int, ...]) -> bool:
+        least, _, most = self.engine.profiles[self.profile or 0][name]
+        self.shapes[name] = tuple(shape)
+        return all(low <= size <= high for low, size, high in zip(least, shape, most, strict=True))
+
+    def set_tensor_address(self, name: str, address: int) -> bool:
+        self.addresses[name] = address
+        return True
+
+    def execute_async_v3(self, stream: int) -> bool:
+        assert self.profile is not None
+        shapes, addresses = dict(self.shapes), dict(self.addresses)
+        if stream in self.recording:
+            assert self.settled == shapes, "captured before a plain run with these shapes"
+            self.recording[stream].append(lambda: self._compute(shapes, addresses))
+            return True
+        self.settled = shapes
+        if self.engine.failing:
+            self.engine.log("ERROR", "In execute at /src/runtime.cpp:12 kernel 7 was lost")
+            return False
+        self._compute(shapes, addresses)
+        return True
+
+    def _compute(self, shapes: dict[str, tuple[int, ...]], addresses: dict[str, int]) -> None:
+        assert self.busy.acquire(blocking=False), "two threads share a context"
+        try:
+            inputs = {}
+            for name, shape in shapes.items():
+                kind = ctypes.c_int64 if self.engine.get_tensor_dtype(name).name == "INT64" else ctypes.c_float
+                block = (kind * math.prod(shape)).from_address(addresses[name])
+                inputs[name] = np.ctypeslib.as_array(block).reshape(shape)
+            names = [output.name for output in self.engine.session.get_outputs()]
+            for name, array in zip(names, self.engine.session.run(names, inputs), strict=True):
+                ctypes.memmove(addresses[name], np.ascontiguousarray(array).ctypes.data, array.nbytes)
+        finally:
+            self.busy.release()
+
+
+class Engine:
+    """An engine; without its graph until it is refitted."""
+
+    def __init__(self, data: bytes, log: Callable[[str, str], None]) -> None:
+        header, _, model = data.removeprefix(MAGIC).partition(b"\n")
+        self.log = log
+        self.profiles = [
+            {name: tuple(tuple(shape) for shape in shapes) for name, shapes in profile.items()}
+            for profile in json.loads(header)["profiles"]
+        ]
+        self.num_optimization_profiles = len(self.profiles)
+        self.contexts: list[Context] = []
+        self.configs: list[Any] = []
+        self.failing = False
+        if model:
+            self.take(model)
+
+    def take(self, model: bytes) -> None:
+        self.session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
+        self.tensors = [*self.session.get_inputs(), *self.session.get_outputs()]
+        self.num_io_tensors = len(self.tensors)
+
+    def get_tensor_name(self, index: int) -> str:
+        return str(self.tensors[index].name)
+
+    def get_tensor_dtype(self, name: str) -> Any:
+        kind = next(each.type for each in self.tensors if each.name == name)
+        return SimpleNamespace(name={"tensor(int64)": "INT64", "tensor(float)": "FLOAT"}[kind])
+
+    def get_tensor_shape(self, name: str) -> tuple[int, ...]:
+        shape = next(each.shape for each in self.tensors if each.name == name)
+        return tuple(size if isinstance(size, int) else -1 for size in shape)
+
+    def get_tensor_mode(self, name: str) -> Mode:
+        return Mode.INPUT if name in self.profiles[0] else Mode.OUTPUT
+
+    def get_tensor_profile_shape(self, name: str, index: int) -> list[tuple[int, ...]]:
+        return list(self.profiles[index][name])
+
+    def create_execution_context(self, config: Any = None) -> Context:
+        self.configs.append(config)
+        self.contexts.append(Context(self))
+        return self.contexts[-1]
+
+
+class RtxEngine(Engine):
+    """An engine of TensorRT-RTX, which has a runtime configuration with graphs and a cache."""
+
+    def create_runtime_config(self) -> Any:
+        return RuntimeConfig()
+
+
+class RuntimeConfig:
+    def __init__(self) -> None:
+        self.cuda_graph_strategy = "DISABLED"
+        self.cache: Any = None
+
+    def create_runtime_cache(self) -> Any:
+        return RuntimeCache()
+
+    def set_runtime_cache(self, cache: Any) -> bool:
+        self.cache = cache
+        return True
+
+
+class RuntimeCache:
+    def __init__(self) -> None:
+        self.data = b"kernels"
+
+    def serialize(self) -> bytes:
+        return self.data
+
+    def deserialize(self, data: bytes) -> bool:
+        self.data = data if data.startswith(b"kernels") else self.data
+        return data.startswith(b"kernels")
+
+
+def make_library(name: str, version: str = "10.13.2") -> Any:
+    """A module like ``tensorrt`` or ``tensorrt_rtx``; ``loads`` counts engines that it was given."""
+    trt: Any = ModuleType(name)
+    trt.__version__ = version
+    trt.loads, trt.engines, trt.refits = 0, [], []
+    trt.TensorIOMode = Mode
+    trt.CudaGraphStrategy = SimpleNamespace(WHOLE_GRAPH_CAPTURE="WHOLE_GRAPH_CAPTURE")
+
+    class ILogger:
+        def log(self, severity: Any, text: str) -> None:
+            raise NotImplementedError
+
+    class Runtime:
+        def __init__(self, logger: ILogger) -> None:
+            self.logger = logger
+            self.engine_host_code_allowed = True
+
+        def deserialize_cuda_engine(self, data: bytes) -> Engine | None:
+            assert self.engine_host_code_allowed is False
+            trt.loads += 1
+
+            def log(severity: str, text: str) -> None:
+                self.logger.log(SimpleNamespace(name=severity), text)
+
+            if not data.startswith(MAGIC):
+                log("ERROR", "magic tag failed")
+                return None
+            trt.engines.append((RtxEngine if name == "tensorrt_rtx" else Engine)(data, log))
+            return trt.engines[-1]
+
+    trt.ILogger, trt.Runtime = ILogger, Runtime
+    trt.Refitter, trt.OnnxParserRefitter = _refitters(trt)
+    return trt
+
+
+def _refitters(trt: Any) -> tuple[type, type]:
+    class Refitter:
+        def __init__(self, engine: Engine, logger: Any) -> None:
+            self.engine, self.model = engine, b""
+
+        def refit_cuda_engine(self) -> bool:
+            self.engine.take(self.model)
+            return True
+
+    class OnnxParserRefitter:
+        num_errors = 1
+
+        def __init__(self, refitter: Refitter, logger: Any) -> None:
+            self.refitter = refitter
+
+        def refit_from_file(self, path: str) -> bool:
+            trt.refits.append(path)
+            self.refitter.model = Path(path).read_bytes()
+            return not getattr(trt, "refuse_weights", False)
+
+        def get_error(self, index: int) -> Any:
+            return SimpleNamespace(desc=lambda: "weights of another shape")
+
+    return Refitter, OnnxParserRefitter

@@ -1,0 +1,675 @@
+"""The host logic of engines, against stand-ins for TensorRT and the GPU: nothing here counts as execution on one."""
+
+from __future__ import annotations
+
+import gc
+import json
+import logging
+import shutil
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from fake_tensorrt import HOST, Device, add_engine, make_library, text_profile
+from hydrant import Bundle, export_onnx, fuse, save_bundle
+from hydrant.engine_file import Profile, engine_path, read_twin, twin_path
+from hydrant.errors import BackendError, BundleError, InputError
+from hydrant.files import sha256_of
+from hydrant.runtime import engine_lane
+from hydrant.runtime.engine import EngineBackend
+from hydrant.runtime.engine_choice import Machine, choose_engine, read_engine
+from hydrant.runtime.engine_host import Part, Profiles, output_bytes
+from hydrant.runtime.ort import OnnxRuntimeBackend
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from support import make_inputs, make_model, random_plan
+
+TEXT = ("input_ids", "attention_mask", "token_type_ids")
+LATENCY = text_profile((1, 1, 1), (4, 8, 12), TEXT)
+THROUGHPUT = text_profile((2, 4, 6), (4, 16, 24), TEXT)
+IMAGES = {"pixel_values": ((2, 3, 12, 12), (2, 3, 12, 12), (4, 3, 12, 12))}
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny text bundle with a graph, to be copied."""
+    path = tmp_path_factory.mktemp("engine") / "bundle"
+    save_bundle(fuse(make_model("bert"), random_plan("bert", 3)), path)
+    export_onnx(path)
+    return path
+
+
+@pytest.fixture
+def path(exported: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(exported, tmp_path / "bundle"))
+
+
+@pytest.fixture(autouse=True)
+def libraries(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, Any]:
+    """Stand-ins in the place of both libraries, and a cache folder of the test's own."""
+    made = {"tensorrt": make_library("tensorrt"), "tensorrt-rtx": make_library("tensorrt_rtx")}
+    for library in made.values():
+        monkeypatch.setitem(sys.modules, library.__name__, library)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return made
+
+
+def open_engine(path: Path, device: Device | None = None, library: str = "tensorrt", **options: Any) -> EngineBackend:
+    return EngineBackend(
+        Bundle.open(path), library, open_device=lambda _: device or Device(), memory_kind=HOST, **options
+    )
+
+
+def text(rows: int, tokens: int, seed: int = 0) -> dict[str, np.ndarray]:
+    """A batch with padding beside the shorter texts."""
+    rng = np.random.default_rng(seed)
+    mask = (np.arange(tokens) < rng.integers(1, tokens + 1, (rows, 1))).astype(np.int64)
+    return {
+        "input_ids": rng.integers(5, 99, (rows, tokens)) * mask,
+        "attention_mask": mask,
+        "token_type_ids": rng.integers(0, 2, (rows, tokens)) * mask,
+    }
+
+
+def assert_same(got: Mapping[str, np.ndarray], expected: Mapping[str, np.ndarray]) -> None:
+    assert set(got) == set(expected)
+    for name, array in expected.items():
+        assert got[name].dtype == np.float32
+        np.testing.assert_allclose(got[name], array, atol=1e-5, err_msg=name)
+
+
+# ---------------------------------------------------------------- host logic without a library
+
+
+CHOICES = [
+    (1, 8, [Part(0, 0, 1, 1, 8)]),
+    (1, 12, [Part(0, 0, 1, 1, 12)]),
+    (1, 2, [Part(0, 0, 1, 1, 4)]),
+    (1, 13, [Part(1, 0, 1, 2, 13)]),
+    (2, 8, [Part(1, 0, 2, 2, 8)]),
+    (6, 24, [Part(1, 0, 6, 6, 24)]),
+    (7, 24, [Part(1, 0, 4, 4, 24), Part(1, 4, 7, 3, 24)]),
+    (13, 3, [Part(1, 0, 5, 5, 4), Part(1, 5, 10, 5, 4), Part(1, 10, 13, 3, 4)]),
+]
+
+
+@pytest.mark.parametrize(("rows", "tokens", "expected"), CHOICES)
+def test_the_smallest_adequate_profile_is_chosen(rows: int, tokens: int, expected: list[Part]) -> None:
+    profiles = Profiles([LATENCY, THROUGHPUT], "hydrant build out")
+    assert profiles.parts(rows, tokens) == expected
+    assert profiles.largest(rows, tokens) == min(rows, 6)
+    assert profiles.longest == 24
+    assert Profiles([IMAGES], "").longest is None
+    assert Profiles([THROUGHPUT, LATENCY], "").parts(1, 8) == [Part(1, 0, 1, 1, 8)], "the order does not matter"
+
+
+def test_texts_that_are_too_long_name_the_range_and_the_command() -> None:
+    profiles = Profiles([LATENCY, THROUGHPUT], "hydrant build out --backend tensorrt --precision fp16")
+    expected = r"have 25 tokens; this engine was built for 4 to 24.*`hydrant build out .* --sequence 4:24:25`"
+    with pytest.raises(BackendError, match=expected):
+        profiles.parts(1, 25)
+    with pytest.raises(BackendError, match="the batch is empty"):
+        profiles.parts(0, 8)
+    with pytest.raises(BackendError, match="ranges that differ between its inputs"):
+        Profiles([{**LATENCY, "input_ids": THROUGHPUT["input_ids"]}], "")
+
+
+@given(
+    st.integers(1, 70),
+    st.integers(1, 24),
+    st.lists(st.tuples(st.integers(1, 5), st.integers(0, 9), st.integers(1, 9), st.integers(0, 15)), min_size=1),
+)
+def test_every_row_runs_once_within_a_profile(rows: int, tokens: int, sizes: list[tuple[int, int, int, int]]) -> None:
+    made = [
+        text_profile((low, low, low + more), (short, short, 24 + longer), TEXT) for low, more, short, longer in sizes
+    ]
+    parts = Profiles(made, "").parts(rows, tokens)
+    assert [row for part in parts for row in range(part.start, part.stop)] == list(range(rows))
+    for part in parts:
+        least, _, most = made[part.profile]["input_ids"]
+        assert least[0] <= part.rows <= most[0]
+        assert part.tokens is not None
+        assert least[1] <= part.tokens <= most[1]
+        assert part.rows >= part.stop - part.start
+        assert part.tokens >= tokens
+
+
+def test_buffers_hold_the_largest_shape_of_any_profile(path: Path) -> None:
+    profiles = Profiles([LATENCY, THROUGHPUT], "")
+    assert profiles.input_bytes(dict.fromkeys(TEXT, np.dtype(np.int64))) == dict.fromkeys(TEXT, 6 * 24 * 8)
+    assert Profiles([IMAGES], "").input_bytes({"pixel_values": np.dtype(np.float32)}) == {
+        "pixel_values": 4 * 3 * 12 * 12 * 4
+    }
+    assert output_bytes((-1, 5), 6) == 120
+    assert output_bytes((-1,), 6) == 24
+    add_engine(path, (LATENCY, THROUGHPUT))
+    device = Device()
+    with_engine = open_engine(path, device)
+    assert device.sizes == [], "nothing is taken before the first run"
+    with_engine.run(text(1, 8))
+    assert sorted(device.sizes) == sorted(2 * (3 * [6 * 24 * 8] + [120] + 4 * [24])), "host and GPU, in and out"
+    with_engine.run(text(6, 24))
+    assert len(device.sizes) == 16, "buffers are reused"
+
+
+# ---------------------------------------------------------------- running
+
+
+@pytest.mark.parametrize(("rows", "tokens"), [(1, 8), (1, 2), (2, 3), (5, 24), (6, 4), (7, 13), (20, 9)])
+def test_padding_and_splitting_change_no_result(rows: int, tokens: int, path: Path) -> None:
+    add_engine(path, (LATENCY, THROUGHPUT))
+    plain, backend = OnnxRuntimeBackend(Bundle.open(path)), open_engine(path)
+    inputs = text(rows, tokens)
+    for _ in range(3):
+        assert_same(backend.run(inputs), plain.run(inputs))
+    assert backend.chunk(inputs) == min(rows, 6)
+
+
+def test_padding_of_another_family_is_its_own_padding_token(tmp_path: Path) -> None:
+    """RoBERTa counts positions by the ids that are not padding."""
+    bundle = save_bundle(fuse(make_model("roberta"), random_plan("roberta", 2)), tmp_path / "bundle")
+    export_onnx(bundle.path)
+    add_engine(bundle.path, (text_profile((3, 3, 3), (16, 16, 16), TEXT[:2]),))
+    inputs = {name: tensor.numpy() for name, tensor in make_inputs("roberta", batch=2).items()}
+    assert_same(open_engine(bundle.path).run(inputs), OnnxRuntimeBackend(Bundle.open(bundle.path)).run(inputs))
+
+
+@pytest.mark.parametrize("rows", [1, 3, 9])
+def test_images(rows: int, tmp_path: Path) -> None:
+    bundle = save_bundle(fuse(make_model("vit"), random_plan("vit", 2)), tmp_path / "bundle")
+    export_onnx(bundle.path, member_outputs=True)
+    add_engine(bundle.path, (IMAGES,))
+    backend, plain = open_engine(bundle.path), OnnxRuntimeBackend(Bundle.open(bundle.path))
+    inputs = {name: tensor.numpy() for name, tensor in make_inputs("vit", batch=rows).items()}
+    assert_same(backend.run(inputs), plain.run(inputs))
+    with pytest.raises(
+        BackendError, match=r"pixel_values is float32 \[1, 3, 8, 8\]; this engine takes float32 \[batch"
+    ):
+        backend.run({"pixel_values": np.zeros((1, 3, 8, 8), np.float32)})
+
+
+BAD: list[tuple[Callable[[dict[str, np.ndarray]], Any], str]] = [
+    (lambda b: b.pop("token_type_ids"), r"the inputs are \['attention_mask', 'input_ids'\]; this engine takes"),
+    (lambda b: b.update(input_ids=b["input_ids"].astype(np.int32)), r"input_ids is int32 \[2, 8\]; .* takes int64"),
+    (
+        lambda b: b.update(input_ids=b["input_ids"][0]),
+        r"input_ids is int64 \[8\]; this engine takes int64 \[batch, seq",
+    ),
+    (lambda b: b.update(input_ids=b["input_ids"][:1]), "expected the same batch and sequence in all"),
+]
+
+
+@pytest.mark.parametrize(("change", "message"), BAD, ids=[message[:30] for _, message in BAD])
+def test_inputs_that_the_engine_does_not_take(change: Callable[[Any], Any], message: str, path: Path) -> None:
+    add_engine(path, (LATENCY, THROUGHPUT))
+    inputs = text(2, 8)
+    change(inputs)
+    with pytest.raises(BackendError, match=message):
+        open_engine(path).run(inputs)
+
+
+def test_eight_threads_get_what_one_gets(path: Path) -> None:
+    add_engine(path, (LATENCY, THROUGHPUT))
+    plain, device = OnnxRuntimeBackend(Bundle.open(path)), Device()
+    backend = open_engine(path, device)
+    batches = [text(1 + seed % 9, 4 + seed % 20, seed) for seed in range(64)]
+    expected = [plain.run(batch) for batch in batches]
+    barrier = threading.Barrier(8)
+
+    def run(batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        if not barrier.broken and threading.current_thread() not in started:
+            started.add(threading.current_thread())
+            barrier.wait(30)
+        return backend.run(batch)
+
+    started: set[threading.Thread] = set()
+    with ThreadPoolExecutor(8) as pool:
+        for _ in range(2):
+            for got, wanted in zip(pool.map(run, batches), expected, strict=True):
+                assert_same(got, wanted)
+    assert len(backend._idle) <= 8
+    backend.close()
+    assert device.live == {}
+
+
+def test_threads_that_come_and_go_leave_nothing_behind(path: Path) -> None:
+    add_engine(path, (LATENCY,))
+    device = Device()
+    backend = open_engine(path, device)
+    for _ in range(5):
+        thread = threading.Thread(target=backend.run, args=(text(1, 8),))
+        thread.start()
+        thread.join()
+    assert len(backend._idle) == 1
+    assert len(device.sizes) == 16
+
+
+def test_repeated_shapes_run_as_cuda_graphs(path: Path, libraries: dict[str, Any]) -> None:
+    add_engine(path, (LATENCY, THROUGHPUT))
+    device, plain = Device(), OnnxRuntimeBackend(Bundle.open(path))
+    backend = open_engine(path, device)
+    for turn in range(5):
+        for inputs in (text(1, 8, turn), text(3, 8, turn), text(1, 13, turn)):
+            assert_same(backend.run(inputs), plain.run(inputs))
+    assert device.captures == 3, "each shape once, on its second use"
+    assert device.launches == 9, "from its third use on"
+    (engine,) = libraries["tensorrt"].engines
+    assert len(engine.contexts) == 2, "one for each profile"
+    for tokens in range(4, 4 + 2 * engine_lane.GRAPHS):
+        for _ in range(2):
+            backend.run(text(3, tokens))
+    graphs = [handle for handle in device.live.values() if isinstance(handle, list) and callable(handle[0])]
+    assert len(graphs) == engine_lane.GRAPHS
+    backend.close()
+    assert device.live == {}
+
+
+def test_shapes_that_cannot_be_captured_run_plainly(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    add_engine(path, (LATENCY,))
+    device, plain = Device(), OnnxRuntimeBackend(Bundle.open(path))
+    device.capturable = False
+    backend = open_engine(path, device)
+    with caplog.at_level(logging.INFO):
+        for _ in range(4):
+            assert_same(backend.run(text(1, 8)), plain.run(text(1, 8)))
+    assert device.launches == 0
+    assert caplog.text.count("are not captured as CUDA graphs") == 1
+
+
+def test_closing_releases_everything(path: Path) -> None:
+    add_engine(path, (LATENCY, THROUGHPUT))
+    device = Device()
+    backend = open_engine(path, device)
+    for _ in range(3):
+        backend.run(text(2, 8))
+    assert device.live
+    backend.close()
+    backend.close()
+    assert device.live == {}
+    for use in (backend.run, backend.timings, backend.run_device):
+        with pytest.raises(BackendError, match="the tensorrt backend was closed; load the bundle again"):
+            use(text(2, 8))
+
+
+def test_closing_while_another_thread_runs(path: Path) -> None:
+    add_engine(path, (LATENCY,))
+    device, inside, go = Device(), threading.Event(), threading.Event()
+    backend = open_engine(path, device)
+
+    def slow(stream: int) -> None:
+        inside.set()
+        assert go.wait(30)
+
+    device.synchronize = slow  # type: ignore[method-assign]
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(backend.run, text(1, 8))
+        assert inside.wait(30)
+        backend.close()
+        go.set()
+        assert running.result()["probabilities"].shape == (1, 5)
+    assert device.live == {}
+
+
+def test_a_failure_of_the_engine_is_told_and_its_lane_not_used_again(path: Path, libraries: dict[str, Any]) -> None:
+    add_engine(path, (LATENCY,))
+    device = Device()
+    backend = open_engine(path, device)
+    (engine,) = libraries["tensorrt"].engines
+    engine.failing = True
+    with pytest.raises(BackendError, match="tensorrt failed to run: 'kernel 7 was lost'"):
+        backend.run(text(1, 8))
+    assert device.live == {}
+    engine.failing = False
+    backend.run(text(1, 8))
+    engine.session = None
+    with pytest.raises(BackendError, match=r"tensorrt failed: .*NoneType"):
+        backend.run(text(1, 8))
+    assert device.live == {}
+
+
+def test_too_little_memory(path: Path) -> None:
+    add_engine(path, (LATENCY, THROUGHPUT))
+    device = Device()
+    device.memory = 100
+    backend = open_engine(path, device)
+    with pytest.raises(BackendError, match="out of memory"):
+        backend.run(text(1, 8))
+    assert device.live == {}
+
+
+def test_times_of_a_run(path: Path) -> None:
+    add_engine(path, (LATENCY, THROUGHPUT))
+    times = open_engine(path).timings(text(20, 9))
+    assert list(times) == ["h2d", "compute", "d2h", "enqueue"]
+    assert all(milliseconds > 0 for milliseconds in times.values())
+
+
+# ---------------------------------------------------------------- tensors that stay on the GPU
+
+
+def test_tensors_on_the_device_are_not_copied(path: Path) -> None:
+    import torch
+
+    add_engine(path, (LATENCY, THROUGHPUT))
+    device, plain, inputs = Device(), OnnxRuntimeBackend(Bundle.open(path)), text(3, 9)
+    backend = open_engine(path, device)
+    expected = plain.run(inputs)
+    backend.run(inputs)
+    before = device.copies
+    for tensors in (inputs, {name: torch.from_numpy(array) for name, array in inputs.items()}):
+        outputs = backend.run_device(tensors)
+        assert device.copies == before
+        assert_same({name: np.from_dlpack(output) for name, output in outputs.items()}, expected)
+        np.testing.assert_allclose(torch.from_dlpack(outputs["probabilities"]), expected["probabilities"], atol=1e-5)
+    assert outputs["probabilities"].__cuda_array_interface__["shape"] == (3, 5)
+    assert_same(backend.run(inputs), expected)
+    kept = torch.from_dlpack(outputs["probabilities"])
+    backend.close()
+    del outputs
+    gc.collect()
+    np.testing.assert_allclose(kept, expected["probabilities"], atol=1e-5)
+    assert len(device.live) == 1, "what was handed out lives on"
+    del kept
+    gc.collect()
+    assert device.live == {}
+
+
+def test_tensors_that_cannot_stay_on_the_device(path: Path) -> None:
+    add_engine(path, (LATENCY, THROUGHPUT))
+    backend, inputs = open_engine(path), text(3, 9)
+    elsewhere = EngineBackend(Bundle.open(path), "tensorrt", open_device=lambda _: Device())
+    with pytest.raises(InputError, match=r"input_ids is on DLPack device \(1, 0\); expected \(2, 0\), the first GPU"):
+        elsewhere.run_device(inputs)
+    for change, message in (
+        ({"input_ids": [[1]]}, "input_ids is a list; expected a tensor on the GPU that exports DLPack"),
+        ({"input_ids": inputs["input_ids"][:, ::2]}, "input_ids is not contiguous"),
+        ({"input_ids": inputs["input_ids"] > 3}, r"input_ids has DLPack type \(6, 8, 1\); expected int64 or float32"),
+        ({"input_ids": inputs["input_ids"].astype(np.int32)}, "int32 .* this engine takes .*int64"),
+        (text(3, 25), r"no profile of the engine takes .*\[3, 25\].* as they are"),
+        (text(7, 9), "no profile of the engine takes"),
+    ):
+        with pytest.raises(InputError, match=message):
+            backend.run_device({**inputs, **change})
+    assert len(backend._idle) == 1, "bad tensors do not cost the lane"
+
+
+# ---------------------------------------------------------------- what may be loaded
+
+
+def reseal(path: Path, name: str, data: bytes) -> None:
+    """Change a file, and its digest in the manifest with it."""
+    (path / name).write_bytes(data)
+    manifest = json.loads((path / "hydrant.json").read_text())
+    manifest["files"][name] = {"bytes": len(data), "sha256": sha256_of(path / name)}
+    (path / "hydrant.json").write_text(json.dumps(manifest))
+
+
+@pytest.mark.parametrize("file", [engine_path("tensorrt-fp32"), twin_path("tensorrt-fp32")])
+@pytest.mark.parametrize("damage", ["truncated", "altered", "missing"])
+def test_a_damaged_file_never_reaches_the_library(
+    damage: str, file: str, path: Path, libraries: dict[str, Any]
+) -> None:
+    add_engine(path, (LATENCY,))
+    data = bytearray((path / file).read_bytes())
+    data[len(data) // 2] ^= 1
+    if damage == "missing":
+        (path / file).unlink()
+    else:
+        (path / file).write_bytes(data[:-10] if damage == "truncated" else data)
+    with pytest.raises(BundleError, match=r"truncated or altered|was altered: its SHA-256|is not a file there"):
+        open_engine(path)
+    assert libraries["tensorrt"].loads == 0
+
+
+def test_an_engine_that_is_not_its_twins_never_reaches_the_library(path: Path, libraries: dict[str, Any]) -> None:
+    """The digests of the manifest fit: whoever changed the engine changed them, too."""
+    add_engine(path, (LATENCY,))
+    engine = path / engine_path("tensorrt-fp32")
+    reseal(path, engine_path("tensorrt-fp32"), engine.read_bytes() + b"\x00")
+    command = f"`hydrant build {path} --backend tensorrt --precision fp32`"
+    with pytest.raises(BundleError, match=f"is not what engines/tensorrt-fp32.json describes.*{command}"):
+        open_engine(path)
+    assert libraries["tensorrt"].loads == 0
+
+
+def test_an_engine_with_other_profiles_than_its_twin_is_refused(path: Path, libraries: dict[str, Any]) -> None:
+    """Buffers are sized by the twin, so it must not be smaller than the engine."""
+    facts = add_engine(path, (THROUGHPUT,))
+    small = text_profile((1, 1, 1), (4, 8, 12), TEXT)
+    forged = {**facts.to_json(), "profiles": [small]}
+    reseal(path, twin_path("tensorrt-fp32"), json.dumps(forged).encode())
+    with pytest.raises(BundleError, match=r"has the optimization profiles .*, but its twin says .*hydrant build"):
+        open_engine(path)
+    more: Profile = {**LATENCY, "extra": LATENCY["input_ids"]}
+    forged["profiles"] = [more]
+    reseal(path, twin_path("tensorrt-fp32"), json.dumps(forged).encode())
+    with pytest.raises(BundleError, match="has the optimization profiles"):
+        open_engine(path)
+
+
+def test_bytes_that_are_no_engine_are_refused_by_the_library(path: Path) -> None:
+    facts = add_engine(path, (LATENCY,))
+    reseal(path, engine_path("tensorrt-fp32"), b"no engine at all")
+    forged = {**facts.to_json(), "engine_sha256": sha256_of(path / engine_path("tensorrt-fp32"))}
+    reseal(path, twin_path("tensorrt-fp32"), json.dumps(forged).encode())
+    with pytest.raises(
+        BackendError, match=r"cannot load engine tensorrt-fp32: 'magic tag failed'; rebuild .*hydrant b"
+    ):
+        open_engine(path)
+
+
+MISFITS = [
+    ({"version": "10.12.0"}, "was built with tensorrt '10.12.0' and 10.13.2 is installed; expected the same version:"),
+    ({"version": "10.14.0", "version_compatible": True}, "expected the same version or a later one of the same major"),
+    ({"version": "9.3.0", "version_compatible": True}, "built with tensorrt '9.3.0'"),
+    ({"version": "?", "version_compatible": True}, r"built with tensorrt '\?'"),
+    (
+        {"platform": "windows-amd64"},
+        "was built on 'windows-amd64' and this machine is .* do not move between platforms",
+    ),
+    ({"compute_capabilities": ("8.0", "8.6")}, "compiled for compute capability 8.0, 8.6 and this GPU has 8.9"),
+    ({"onnx_sha256": "0" * 64}, r"model\.fp32\.onnx has changed since engine tensorrt-fp32 was built from it"),
+]
+
+
+@pytest.mark.parametrize(("change", "message"), MISFITS, ids=[next(iter(change)) for change, _ in MISFITS])
+def test_an_engine_that_does_not_fit_names_the_command(
+    change: dict[str, Any], message: str, path: Path, libraries: dict[str, Any]
+) -> None:
+    add_engine(path, (LATENCY,), **change)
+    with pytest.raises(BackendError, match=f"{message}.*`hydrant build {path} --backend tensorrt --precision fp32`"):
+        open_engine(path)
+    assert libraries["tensorrt"].loads == 0
+
+
+FITS = [
+    ({"version": "10.12.0", "version_compatible": True}, "8.9"),
+    ({"compute_capabilities": ()}, "9.0"),
+    ({"compute_capabilities": ("9.0",), "hardware_compatibility": "same"}, "9.0"),
+    ({"compute_capabilities": ("8.6",), "hardware_compatibility": "ampere+"}, "12.0"),
+]
+
+
+@pytest.mark.parametrize(("change", "capability"), FITS)
+def test_engines_that_run_elsewhere_too(change: dict[str, Any], capability: str, path: Path) -> None:
+    add_engine(path, (LATENCY,), **change)
+    assert open_engine(path, Device(capability)).run(text(1, 8))["probabilities"].shape == (1, 5)
+
+
+def test_ampere_or_newer_is_not_turing(path: Path) -> None:
+    add_engine(path, (LATENCY,), compute_capabilities=("8.6",), hardware_compatibility="ampere+")
+    with pytest.raises(BackendError, match=r"capability 8\.6 \(Ampere or newer\) and this GPU has 7\.5"):
+        open_engine(path, Device("7.5"))
+
+
+def test_rtx_names_the_target_and_sends_hopper_to_tensorrt(path: Path) -> None:
+    command = f"hydrant build {path} --backend"
+    with pytest.raises(
+        BackendError, match=rf"9\.0 \(Hopper\), which is no target of TensorRT-RTX.*`{command} tensorrt "
+    ):
+        open_engine(path, Device("9.0"), "tensorrt-rtx")
+    add_engine(path, (LATENCY,), "tensorrt-rtx")
+    with pytest.raises(BackendError, match=r"\(Hopper\)"):
+        open_engine(path, Device("9.0"), "tensorrt-rtx")
+    expected = rf"`{command} tensorrt-rtx --precision fp32 --compute-capability 12\.1`"
+    with pytest.raises(BackendError, match=expected):
+        open_engine(path, Device("12.1"), "tensorrt-rtx")
+
+
+def test_the_graph_that_changed_is_told_from_the_one_that_is_gone(path: Path) -> None:
+    add_engine(path, (LATENCY,))
+    export_onnx(path, member_outputs=True)
+    with pytest.raises(BackendError, match=r"has changed since engine tensorrt-fp32 was built .*`hydrant build"):
+        open_engine(path)
+    Bundle.open(path).add({}, remove=["model.fp32.onnx"])
+    with pytest.raises(BackendError, match="which the bundle no longer has; make it with `hydrant export"):
+        open_engine(path)
+
+
+def test_no_engine_names_the_command(path: Path) -> None:
+    bundle = Bundle.open(path)
+    for library, precision, expected in (
+        (
+            "tensorrt",
+            None,
+            "has no tensorrt engine; build one with `hydrant build .* --backend tensorrt --precision fp16`",
+        ),
+        ("tensorrt-rtx", "bf16", "has no tensorrt-rtx engine in bf16; .* --backend tensorrt-rtx --precision bf16`"),
+        ("tensorrt", "int8", "does not run precision 'int8'; expected fp16, bf16, fp32"),
+    ):
+        with pytest.raises(BackendError, match=expected):
+            choose_engine(bundle, Machine(library, "10.13.2", "8.9"), precision)
+
+
+def test_the_preferred_precision_that_fits(path: Path) -> None:
+    export_onnx(path, "fp16")
+    add_engine(path, (LATENCY,), name="b")
+    add_engine(path, (LATENCY,), name="a", precision="fp16", compute_capabilities=["12.0"])
+    bundle, here = Bundle.open(path), Machine("tensorrt", "10.13.2", "8.9")
+    assert choose_engine(bundle, here).name == "b", "the FP16 engine is for another GPU"
+    assert choose_engine(bundle, Machine("tensorrt", "10.13.2", "12.0")).name == "a"
+    assert choose_engine(bundle, Machine("tensorrt", "10.13.2", None)).name == "a", "without a GPU, all else is judged"
+    with pytest.raises(BackendError, match=r"compiled for compute capability 12\.0"):
+        choose_engine(bundle, here, "fp16")
+    assert read_engine(bundle, choose_engine(bundle, here)) == (path / "engines/b.engine").read_bytes()
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_a_malformed_twin_is_an_error_of_the_bundle(data: st.DataObject, exported: Path, tmp_path: Path) -> None:
+    """Whatever replaces a value somewhere in the twin, it is refused, or it was no harm."""
+    path = tmp_path / "mutated"
+    if not path.is_dir():
+        shutil.copytree(exported, path)
+        add_engine(path, (LATENCY,))
+        shutil.copy(path / twin_path("tensorrt-fp32"), tmp_path / "twin.json")
+    facts = json.loads((tmp_path / "twin.json").read_text())
+    place = facts
+    key: Any = data.draw(st.sampled_from(sorted(facts)))
+    while isinstance(place[key], dict | list) and place[key] and data.draw(st.booleans()):
+        place = place[key]
+        key = data.draw(st.sampled_from(sorted(place) if isinstance(place, dict) else range(len(place))))
+    place[key] = data.draw(JSON)
+    reseal(path, twin_path("tensorrt-fp32"), json.dumps(facts).encode())
+    try:
+        open_engine(path).close()
+    except (BundleError, BackendError) as error:
+        assert len(str(error)) < 1500
+
+
+def test_a_stripped_engine_takes_its_weights_from_the_graph(path: Path, libraries: dict[str, Any]) -> None:
+    add_engine(path, (LATENCY,), stripped=True, refittable=True)
+    backend, plain = open_engine(path), OnnxRuntimeBackend(Bundle.open(path))
+    assert libraries["tensorrt"].refits == [str(path / "model.fp32.onnx")]
+    assert_same(backend.run(text(1, 8)), plain.run(text(1, 8)))
+    libraries["tensorrt"].refuse_weights = True
+    with pytest.raises(
+        BackendError, match=r"cannot take the weights .*'weights of another shape'; rebuild it with `hyd"
+    ):
+        open_engine(path)
+    graph = path / "model.fp32.onnx"
+    graph.write_bytes(graph.read_bytes()[:-1] + b"\xff")
+    loads = libraries["tensorrt"].loads
+    with pytest.raises(BundleError, match="was altered"):
+        open_engine(path)
+    assert libraries["tensorrt"].loads == loads
+
+
+def test_everything_else_is_judged_before_the_gpu_is_missed(path: Path, libraries: dict[str, Any]) -> None:
+    from hydrant.runtime.backend import NO_GPU
+
+    def none(_: str) -> Device:
+        raise BackendError(NO_GPU)
+
+    add_engine(path, (LATENCY,))
+    with pytest.raises(BackendError, match=NO_GPU):
+        EngineBackend(Bundle.open(path), "tensorrt", open_device=none)
+    (path / engine_path("tensorrt-fp32")).write_bytes(b"short")
+    with pytest.raises(BundleError, match="truncated"):
+        EngineBackend(Bundle.open(path), "tensorrt", open_device=none)
+    assert libraries["tensorrt"].loads == 0
+
+
+# ---------------------------------------------------------------- TensorRT-RTX
+
+
+def test_rtx_captures_by_itself_and_keeps_its_kernels(path: Path, libraries: dict[str, Any], tmp_path: Path) -> None:
+    facts = add_engine(path, (LATENCY,), "tensorrt-rtx")
+    device, plain = Device(), OnnxRuntimeBackend(Bundle.open(path))
+    backend = open_engine(path, device, "tensorrt-rtx")
+    for _ in range(4):
+        assert_same(backend.run(text(1, 8)), plain.run(text(1, 8)))
+    assert device.captures == 0
+    (config,) = libraries["tensorrt-rtx"].engines[0].configs
+    assert config.cuda_graph_strategy == "WHOLE_GRAPH_CAPTURE"
+    config.cache.data = b"kernels finished here"
+    cache = tmp_path / "cache" / "hydrant" / f"{facts.engine_sha256}.cache"
+    assert not cache.exists()
+    backend.close()
+    assert cache.read_bytes() == b"kernels finished here"
+    assert cache.parent.stat().st_mode & 0o077 == 0, "kernels are code: nobody else may write them"
+    again = open_engine(path, device, "tensorrt-rtx")
+    again.run(text(1, 8))
+    assert libraries["tensorrt-rtx"].engines[1].configs[0].cache.data == b"kernels finished here"
+
+
+@pytest.mark.parametrize("content", [b"", b"of another driver"])
+def test_kernels_that_do_not_fit_are_made_again(content: bytes, path: Path, tmp_path: Path) -> None:
+    facts = add_engine(path, (LATENCY,), "tensorrt-rtx")
+    cache = tmp_path / "cache" / "hydrant" / f"{facts.engine_sha256}.cache"
+    cache.parent.mkdir(parents=True)
+    cache.write_bytes(content)
+    backend = open_engine(path, library="tensorrt-rtx")
+    backend.run(text(1, 8))
+    backend.close()
+    assert cache.read_bytes() == b"kernels"
+
+
+def test_a_cache_folder_that_cannot_be_written_is_no_error(
+    path: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    add_engine(path, (LATENCY,), "tensorrt-rtx")
+    (tmp_path / "cache").write_text("a file")
+    backend = open_engine(path, library="tensorrt-rtx")
+    with caplog.at_level(logging.INFO):
+        backend.close()
+    assert "was not written" in caplog.text
+
+
+def test_an_engine_of_one_library_is_not_given_to_the_other(path: Path) -> None:
+    add_engine(path, (LATENCY,), "tensorrt-rtx")
+    with pytest.raises(BackendError, match="has no tensorrt engine"):
+        open_engine(path)
+    assert read_twin(Bundle.open(path), "tensorrt-rtx-fp32").library == "tensorrt-rtx"
