@@ -1,0 +1,392 @@
+"""Backends that need a GPU: the chain of ``auto``, ONNX Runtime's providers, and CUDA, on a machine without one."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any, ClassVar
+
+import hydrant
+import numpy as np
+import onnxruntime
+import pytest
+from fake_tensorrt import Device, add_engine, make_library, text_profile
+from hydrant import Bundle, HydrantError, export_onnx, fuse, load, save_bundle
+from hydrant.build.library import has_gpu
+from hydrant.errors import BackendError, BundleError, MissingExtraError
+from hydrant.families import architecture_of
+from hydrant.runtime import cuda
+from hydrant.runtime.backend import MODULES, NO_GPU, ON_GPU, OPENERS, reasons
+from hydrant.runtime.engine import EngineBackend
+from hydrant.runtime.ort import OnnxRuntimeBackend
+from hydrant.runtime.ort_gpu import OnnxRuntimeCudaBackend, OnnxRuntimeTensorRtBackend, profile_options
+from support import make_inputs, make_model, random_plan, run_cli
+
+TEXT = ("input_ids", "attention_mask", "token_type_ids")
+PROFILE = text_profile((1, 2, 4), (4, 8, 16), TEXT)
+
+without_gpu = pytest.mark.skipif(has_gpu(), reason="there is a GPU here")
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("gpu") / "bundle"
+    save_bundle(fuse(make_model("bert"), random_plan("bert", 3)), path)
+    export_onnx(path)
+    return path
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Claim that there is a GPU."""
+    monkeypatch.setattr("hydrant.build.library.has_gpu", lambda: True)
+
+
+@pytest.fixture
+def inputs() -> dict[str, np.ndarray]:
+    return {name: tensor.numpy() for name, tensor in make_inputs("bert").items()}
+
+
+# ---------------------------------------------------------------- the chain
+
+
+def test_the_order_of_the_chain() -> None:
+    assert list(OPENERS) == [
+        "tensorrt", "tensorrt-rtx", "onnxruntime-tensorrt", "onnxruntime-cuda", "onnxruntime", "openvino", "torch"
+    ]  # fmt: skip
+    assert set(MODULES) == set(OPENERS)
+    assert tuple(OPENERS)[:4] == ON_GPU
+
+
+@without_gpu
+def test_without_a_gpu_its_backends_are_not_tried(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ON_GPU:
+        monkeypatch.setitem(OPENERS, name, lambda *_: pytest.fail("was tried"))
+    with load(path) as predictor:
+        assert predictor.backend == "onnxruntime"
+        assert predictor.fallbacks == [(name, NO_GPU) for name in ON_GPU]
+    start = time.perf_counter()
+    for _ in range(20):
+        assert hydrant.runtime.backend.needs_gpu("tensorrt") == NO_GPU
+    assert time.perf_counter() - start < 0.5
+
+
+def test_with_a_gpu_every_reason_is_recorded(
+    path: Path, gpu: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setitem(sys.modules, "tensorrt", None)
+    monkeypatch.setitem(sys.modules, "tensorrt_rtx", make_library("tensorrt_rtx"))
+    monkeypatch.setattr("hydrant.runtime.engine.EngineBackend.__init__.__kwdefaults__", {
+        "open_device": lambda _: Device(), "memory_kind": 1
+    })  # fmt: skip
+    with load(path) as predictor:
+        why = dict(predictor.fallbacks)
+    assert list(why) == list(ON_GPU)
+    assert why["tensorrt"] == "tensorrt is not installed; it is needed to run engines: pip install 'hydrant[tensorrt]'"
+    assert (
+        f"has no tensorrt-rtx engine; build one with `hydrant build {path} --backend tensorrt-rtx"
+        in why["tensorrt-rtx"]
+    )
+    assert "has no TensorrtExecutionProvider" in why["onnxruntime-tensorrt"]
+    assert "has no CUDAExecutionProvider" in why["onnxruntime-cuda"]
+    assert all("\n" not in reason for reason in why.values())
+
+
+def test_the_first_that_can_run_is_taken(
+    path: Path, gpu: None, inputs: dict[str, np.ndarray], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    import shutil
+
+    copy = Path(shutil.copytree(path, tmp_path / "bundle"))
+    add_engine(copy, (PROFILE,), "tensorrt-rtx")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setitem(sys.modules, "tensorrt", None)
+    monkeypatch.setitem(sys.modules, "tensorrt_rtx", make_library("tensorrt_rtx"))
+    monkeypatch.setattr("hydrant.runtime.engine.EngineBackend.__init__.__kwdefaults__", {
+        "open_device": lambda _: Device(), "memory_kind": 1
+    })  # fmt: skip
+    with load(copy) as predictor, load(copy, "onnxruntime") as plain:
+        assert predictor.backend == "tensorrt-rtx"
+        assert [name for name, _ in predictor.fallbacks] == ["tensorrt"]
+        got, expected = predictor.predict(inputs), plain.predict(inputs)
+        np.testing.assert_allclose(got.probabilities, expected.probabilities, atol=1e-6)
+    engine = copy / "engines/tensorrt-rtx-fp32.engine"
+    engine.write_bytes(engine.read_bytes() + b"x")
+    with pytest.raises(BundleError, match="truncated or altered"):
+        load(copy)
+
+
+def test_reasons_that_are_the_same_are_said_once() -> None:
+    assert reasons([("a", "x"), ("b", "y"), ("c", "x")]) == "a, c: x; b: y"
+
+
+@without_gpu
+def test_predict_tells_of_an_absent_gpu_only_when_asked(bert_checkpoint: Path, tmp_path: Path) -> None:
+    from hydrant.families.checkpoint import load_processor
+
+    out = tmp_path / "bundle"
+    save_bundle(fuse(bert_checkpoint, random_plan("bert", 2)), out, load_processor(bert_checkpoint, "text"))
+    export_onnx(out)
+    assert "skipped" not in run_cli("predict", out, "hello").stderr
+    told = run_cli("predict", out, "hello", "-v").stderr
+    assert f"INFO: backend tensorrt was skipped: {NO_GPU}" in told
+    (out / "model.fp32.onnx").unlink()
+    Bundle.open(out).add({}, remove=["model.fp32.onnx"])
+    warned = run_cli("predict", out, "hello").stderr
+    assert "WARNING: backend onnxruntime was skipped: bundle" in warned
+    assert NO_GPU not in warned
+
+
+# ---------------------------------------------------------------- CUDA
+
+
+@without_gpu
+def test_no_driver_is_told_with_a_remedy(path: Path) -> None:
+    pytest.importorskip("cuda.bindings.runtime")
+    with pytest.raises(BackendError, match=f"{NO_GPU}.*; install the driver, or use a CPU backend such as onnxruntime"):
+        cuda.Cuda()
+
+
+def test_cuda_bindings_come_with_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "cuda", None)
+    monkeypatch.setitem(sys.modules, "cuda.bindings", None)
+    monkeypatch.setitem(sys.modules, "cuda.bindings.runtime", None)
+    with pytest.raises(MissingExtraError, match=r"cuda is not installed; .*: pip install 'hydrant\[tensorrt-rtx\]'"):
+        cuda.Cuda("tensorrt-rtx")
+
+
+class Bindings(ModuleType):
+    """Records calls; each gives what ``results`` holds, or success and a number."""
+
+    def __init__(self) -> None:
+        super().__init__("cuda.bindings.runtime")
+        self.calls: list[tuple[Any, ...]] = []
+        self.results: dict[str, tuple[Any, ...]] = {"cudaGetDeviceCount": (0, 1)}
+        vars(self).update(
+            cudaDeviceAttr=SimpleNamespace(cudaDevAttrComputeCapabilityMajor=1, cudaDevAttrComputeCapabilityMinor=2),
+            cudaMemcpyKind=SimpleNamespace(cudaMemcpyHostToDevice="up", cudaMemcpyDeviceToHost="down"),
+            cudaStreamCaptureMode=SimpleNamespace(cudaStreamCaptureModeThreadLocal="thread"),
+            cudaStreamNonBlocking=1,
+            cudaHostAllocDefault=0,
+        )
+
+    def __getattr__(self, name: str) -> Callable[..., tuple[Any, ...]]:
+        if not name.startswith("cuda"):
+            raise AttributeError(name)
+
+        def call(*arguments: Any) -> tuple[Any, ...]:
+            self.calls.append((name, *arguments))
+            if name == "cudaGetErrorString":
+                return 0, b"out of memory" if arguments[0] == 2 else b"a fault"
+            return self.results.get(name, (0, len(self.calls)))
+
+        return call
+
+
+@pytest.fixture
+def bindings(monkeypatch: pytest.MonkeyPatch) -> Bindings:
+    made = Bindings()
+    monkeypatch.setattr(cuda, "require", lambda *_: made)
+    return made
+
+
+def test_calls_of_the_device(bindings: Bindings) -> None:
+    device = cuda.Cuda()
+    bindings.results["cudaDeviceGetAttribute"] = (0, 8)
+    assert device.compute_capability() == "8.8"
+    bindings.results |= {"cudaHostAlloc": (0, 77), "cudaEventElapsedTime": (0, 1.5), "cudaGraphInstantiate": (0, 99)}
+    assert device.allocate_host(16) == 77
+    assert device.elapsed_ms(1, 2) == 1.5
+    device.upload(1, 2, 3, 4)
+    device.download(1, 2, 3, 4)
+    assert bindings.calls[-2:] == [("cudaMemcpyAsync", 1, 2, 3, "up", 4), ("cudaMemcpyAsync", 1, 2, 3, "down", 4)]
+    bindings.results["cudaStreamEndCapture"] = (0, 55)
+    bindings.calls.clear()
+    assert device.capture(bindings.cudaWork, 4) == 99
+    assert bindings.calls == [
+        ("cudaStreamBeginCapture", 4, "thread"), ("cudaWork",), ("cudaStreamEndCapture", 4),
+        ("cudaGraphInstantiate", 55, 0), ("cudaGraphDestroy", 55),
+    ]  # fmt: skip
+
+
+def test_a_capture_that_fails_leaves_the_stream_usable(bindings: Bindings) -> None:
+    device = cuda.Cuda()
+    bindings.results["cudaStreamEndCapture"] = (901, 55)
+    bindings.calls.clear()
+
+    def work() -> None:
+        raise BackendError("the engine failed")
+
+    with pytest.raises(BackendError, match="the engine failed"):
+        device.capture(work, 4)
+    assert [call[0] for call in bindings.calls] == [
+        "cudaStreamBeginCapture", "cudaStreamEndCapture", "cudaGraphDestroy"
+    ]  # fmt: skip
+
+
+def test_error_codes_become_messages(bindings: Bindings) -> None:
+    device = cuda.Cuda()
+    bindings.results["cudaMalloc"] = (2, None)
+    with pytest.raises(BackendError, match="CUDA failed in cudaMalloc: 'out of memory'; use smaller batches, or free"):
+        device.allocate(10)
+    bindings.results["cudaStreamSynchronize"] = (700,)
+    with pytest.raises(BackendError, match=r"CUDA failed in cudaStreamSynchronize: 'a fault'$"):
+        device.synchronize(1)
+    bindings.results["cudaGetDeviceCount"] = (0, 0)
+    with pytest.raises(BackendError, match=f"{NO_GPU}; install"):
+        cuda.Cuda()
+
+
+@pytest.mark.parametrize("name", [name for name in dir(cuda.Cuda) if not name.startswith("_")])
+def test_the_stand_in_has_the_methods_of_the_device(name: str) -> None:
+    assert callable(getattr(Device(), name))
+
+
+def test_cuda_bindings_have_what_is_called() -> None:
+    import re
+
+    library = pytest.importorskip("cuda.bindings.runtime")
+    source = Path(cuda.__file__).read_text()
+    for name in set(re.findall(r'_(?:do|call)\("(cuda\w+)"|self\._cuda\.(cuda\w+)', source)):
+        assert hasattr(library, "".join(name)), name
+
+
+# ---------------------------------------------------------------- TensorRT-RTX as it is installed
+
+
+@without_gpu
+def test_the_installed_library_refuses_on_a_machine_without_a_gpu(path: Path, tmp_path: Path) -> None:
+    import shutil
+
+    pytest.importorskip("tensorrt_rtx")
+    from hydrant.build import build_engine
+
+    copy = Path(shutil.copytree(path, tmp_path / "bundle"))
+    built = build_engine(copy, "tensorrt-rtx", "fp32", batch="1:2:4", sequence="4:8:16")
+    with pytest.raises(BackendError, match=NO_GPU):
+        load(copy, "tensorrt-rtx")
+    with pytest.raises(
+        BackendError, match=r"tensorrt_rtx .* cannot load engine tensorrt-rtx-fp32: .*rebuild it with `hyd"
+    ):
+        EngineBackend(Bundle.open(copy), "tensorrt-rtx", open_device=lambda _: Device())
+    data = bytearray(built.path.read_bytes())
+    data[len(data) // 2] ^= 1
+    built.path.write_bytes(data)
+    with pytest.raises(BundleError, match="was altered: its SHA-256"):
+        load(copy, "tensorrt-rtx")
+
+
+def test_the_installed_library_has_what_is_used() -> None:
+    trt = pytest.importorskip("tensorrt_rtx")
+    used = {
+        "Runtime": ["deserialize_cuda_engine", "engine_host_code_allowed"],
+        "ICudaEngine": [
+            "num_io_tensors", "get_tensor_name", "get_tensor_dtype", "get_tensor_shape", "get_tensor_mode",
+            "num_optimization_profiles", "get_tensor_profile_shape", "create_execution_context",
+            "create_runtime_config",
+        ],
+        "IExecutionContext": [
+            "set_optimization_profile_async", "set_input_shape", "set_tensor_address", "execute_async_v3"
+        ],
+        "IRuntimeConfig": ["create_runtime_cache", "set_runtime_cache", "cuda_graph_strategy"],
+        "IRuntimeCache": ["serialize", "deserialize"],
+        "CudaGraphStrategy": ["WHOLE_GRAPH_CAPTURE"],
+        "Refitter": ["refit_cuda_engine"],
+        "OnnxParserRefitter": ["refit_from_file", "num_errors", "get_error"],
+        "DataType": ["INT64", "FLOAT"],
+        "TensorIOMode": ["INPUT", "OUTPUT"],
+    }  # fmt: skip
+    for name, attributes in used.items():
+        for attribute in attributes:
+            assert hasattr(getattr(trt, name), attribute), f"{name}.{attribute}"
+
+
+# ---------------------------------------------------------------- ONNX Runtime
+
+
+class OnCpu(OnnxRuntimeCudaBackend):
+    """The code of the GPU's backend on the provider that every machine has."""
+
+    provider: ClassVar[str] = "CPUExecutionProvider"
+
+    def _options(self, bundle: Bundle, graph: Path) -> dict[str, Any]:
+        return {}
+
+
+class OnCpuInParts(OnCpu):
+    def chunk(self, inputs: Any) -> int:
+        return 3
+
+
+@pytest.mark.filterwarnings("ignore:Duplicate provider")
+@pytest.mark.parametrize("kind", [OnCpu, OnCpuInParts])
+def test_bound_inputs_and_outputs_change_no_result(
+    kind: type[OnCpu], path: Path, inputs: dict[str, np.ndarray]
+) -> None:
+    plain, backend = OnnxRuntimeBackend(Bundle.open(path)), kind(Bundle.open(path), threads=1)
+    expected, got = plain.run(inputs), backend.run(inputs)
+    for name, array in expected.items():
+        np.testing.assert_allclose(got[name], array, atol=1e-6)
+    with pytest.raises(BackendError, match="ONNX Runtime failed on inputs of shape"):
+        backend.run({**inputs, "input_ids": inputs["input_ids"][:, :3]})
+    backend.close()
+    with pytest.raises(BackendError, match="was closed; load the bundle again"):
+        backend.run(inputs)
+
+
+def test_an_onnxruntime_for_the_cpu_is_told_at_once(path: Path) -> None:
+    if "CUDAExecutionProvider" in onnxruntime.get_available_providers():
+        pytest.skip("this onnxruntime is built for the GPU")
+    for name, provider in (("onnxruntime-cuda", "CUDA"), ("onnxruntime-tensorrt", "Tensorrt")):
+        with pytest.raises(BackendError, match=rf"has no {provider}ExecutionProvider: .*pip install 'hydrant\[gpu\]'"):
+            load(path, name)
+
+
+@pytest.mark.parametrize("kind", [OnnxRuntimeCudaBackend, OnnxRuntimeTensorRtBackend])
+def test_a_provider_that_did_not_start_is_no_silent_fallback(
+    kind: type[OnnxRuntimeCudaBackend], path: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    asked = []
+
+    class Session(onnxruntime.InferenceSession):  # type: ignore[misc]
+        def __init__(self, model: str, options: Any, providers: list[Any]) -> None:
+            asked.extend(providers)
+            super().__init__(model, options, providers=["CPUExecutionProvider"])
+
+    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: [kind.provider, "CPUExecutionProvider"])
+    monkeypatch.setattr(onnxruntime, "InferenceSession", Session)
+    with pytest.raises(
+        BackendError, match=rf"could not start {kind.provider} and would run on \['CPUExec.*: .*install"
+    ):
+        kind(Bundle.open(path))
+    assert asked[0][0] == kind.provider
+    assert asked[-1] == "CPUExecutionProvider"
+    if kind is OnnxRuntimeTensorRtBackend:
+        options = asked[0][1]
+        assert Path(options["trt_engine_cache_path"]).is_relative_to(tmp_path)
+        assert options["trt_profile_max_shapes"] == "input_ids:32x40,attention_mask:32x40,token_type_ids:32x40"
+        assert not any("fp16" in key or "int8" in key or "bf16" in key for key in options)
+
+
+def test_bf16_is_not_claimed(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: ["CUDAExecutionProvider"])
+    with pytest.raises(
+        HydrantError, match="backend onnxruntime-cuda does not run precision 'bf16'; expected fp16, fp32"
+    ):
+        load(path, "onnxruntime-cuda", precision="bf16")
+
+
+def test_a_missing_onnxruntime_names_the_gpu_extra(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    with pytest.raises(MissingExtraError, match=r"pip install 'hydrant\[gpu\]'"):
+        load(path, "onnxruntime-cuda")
+
+
+def test_ranges_of_images() -> None:
+    options = profile_options(architecture_of(make_model("vit")))
+    assert options["trt_profile_min_shapes"] == "pixel_values:1x3x12x12"
+    assert options["trt_profile_max_shapes"] == "pixel_values:32x3x12x12"
