@@ -11,6 +11,8 @@ from typing import NoReturn
 
 from . import __version__
 
+BACKENDS = "tensorrt, tensorrt-rtx, onnxruntime-tensorrt, onnxruntime-cuda, onnxruntime, openvino, torch"
+
 Run = Callable[[argparse.Namespace], int]
 
 
@@ -184,9 +186,7 @@ def _build_arguments(sub: argparse.ArgumentParser) -> None:
 
 def _verify_arguments(sub: argparse.ArgumentParser) -> None:
     _bundle_argument(sub)
-    sub.add_argument(
-        "--backend", default="auto", help="backend to test: auto (all that can run), onnxruntime, openvino, torch"
-    )
+    sub.add_argument("--backend", default="auto", help=f"backend to test: auto (all that can run), {BACKENDS}")
     _precision_argument(sub)
     sub.add_argument("--against", default="torch", help="reference backend (default torch)")
     sub.add_argument("--data", metavar="FILE", help="real inputs (default: seeded synthetic ones)")
@@ -197,7 +197,7 @@ def _verify_arguments(sub: argparse.ArgumentParser) -> None:
 def _profile_arguments(sub: argparse.ArgumentParser) -> None:
     _bundle_argument(sub)
     sub.add_argument("--backend", action="append", metavar="NAME",
-                     help="auto, onnxruntime, openvino or torch; may be repeated (default auto)")  # fmt: skip
+                     help=f"auto, {BACKENDS}; may be repeated (default auto)")  # fmt: skip
     sub.add_argument("--precision", choices=("fp32", "fp16", "bf16", "int8"), help="default: the backend's choice")
     sub.add_argument("--batch", type=_numbers, default=[1, 8], metavar="N,N", help="inputs per run (default 1,8)")
     sub.add_argument(
@@ -221,7 +221,7 @@ def _predict_arguments(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--input", metavar="FILE", help="file or image folder with many inputs; the result is JSON lines")
     sub.add_argument("--output", type=Path, metavar="FILE", help="write JSON lines there instead of standard output")
     sub.add_argument("--probabilities", action="store_true", help="also give every class's probability, in JSON")
-    sub.add_argument("--backend", default="auto", help="auto, onnxruntime, openvino or torch (default auto)")
+    sub.add_argument("--backend", default="auto", help=f"auto, {BACKENDS} (default auto)")
     _precision_argument(sub)
     sub.add_argument("--batch-size", type=_positive, default=32, help="inputs per run (default 32)")
     sub.add_argument("--threads", type=_positive, help="threads within one run")

@@ -175,7 +175,8 @@ def test_mistakes_in_usage(made: Path, bert_checkpoint: Path, text_csv: Path, tm
         (("export", tmp_path / "absent"), "is not a folder; expected a bundle"),
         (
             ("verify", out, "--backend", "abacus"),
-            "backend 'abacus' is unknown; expected auto, onnxruntime, openvino, torch",
+            "backend 'abacus' is unknown; expected auto, tensorrt, tensorrt-rtx, onnxruntime-tensorrt, "
+            "onnxruntime-cuda, onnxruntime, openvino, torch",
         ),
         (("verify", out, "--seed", "-1"), "'-1' is not a whole number of 0 or more"),
         (("plan", bert_checkpoint, "--keep", "9" * 5000, "-o", plan), "--keep is '999"),
