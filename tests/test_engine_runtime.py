@@ -23,7 +23,7 @@ from hydrant.files import sha256_of
 from hydrant.runtime import engine_lane
 from hydrant.runtime.engine import EngineBackend
 from hydrant.runtime.engine_choice import Machine, choose_engine, read_engine
-from hydrant.runtime.engine_host import Part, Profiles, output_bytes
+from hydrant.runtime.engine_host import Part, Profiles, output_bytes, padded
 from hydrant.runtime.ort import OnnxRuntimeBackend
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -155,6 +155,14 @@ def test_buffers_hold_the_largest_shape_of_any_profile(path: Path) -> None:
     assert sorted(device.sizes) == sorted(2 * (3 * [6 * 24 * 8] + [120] + 4 * [24])), "host and GPU, in and out"
     with_engine.run(text(6, 24))
     assert len(device.sizes) == 16, "buffers are reused"
+
+
+def test_what_padding_looks_like() -> None:
+    inputs = {"input_ids": np.array([[7, 8], [9, 5]]), "attention_mask": np.ones((2, 2), np.int64)}
+    filled = padded(inputs, Part(0, 1, 2, 2, 4), padding_token=1)
+    np.testing.assert_array_equal(filled["input_ids"], [[9, 5, 1, 1]] * 2)
+    np.testing.assert_array_equal(filled["attention_mask"], [[1, 1, 0, 0]] * 2)
+    assert all(array.flags.c_contiguous and array.dtype == np.int64 for array in filled.values())
 
 
 # ---------------------------------------------------------------- running
