@@ -6,6 +6,7 @@ digests of the engine and of the ONNX graph it came from, the library's version,
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
@@ -16,6 +17,9 @@ from .errors import BundleError, cut
 ENGINES = "engines"
 LIBRARIES = ("tensorrt", "tensorrt-rtx")
 """The libraries that build and run engines, named as the backends are."""
+
+MODULES = {"tensorrt": "tensorrt", "tensorrt-rtx": "tensorrt_rtx"}
+"""Library → its Python module."""
 
 SCHEMA = 1
 
@@ -35,7 +39,8 @@ class EngineFile:
         profiles: optimization profiles, in the engine's order.
         compute_capabilities: GPUs it was compiled for, such as ``"8.9"``.
         platform: operating system and processor, such as ``"linux-x86_64"``.
-        onnx, onnx_sha256: the graph's file in the bundle, and its digest when the engine was built.
+        onnx, onnx_sha256: the graph's file in the bundle, and its digest (:func:`graph_digest`) when the engine was
+            built.
         engine_sha256: digest of the engine.
         version_compatible: runs with later minor versions, too.
         hardware_compatibility: ``"none"``, ``"ampere+"`` or ``"same"``: which other GPUs it runs on.
@@ -101,6 +106,15 @@ class EngineFile:
             key: tuple(value) if isinstance(value, list) else value for key, value in found.items()
         }
         return cls(**known)
+
+
+def graph_digest(bundle: Bundle, graph: str) -> str | None:
+    """Digest of a graph of the bundle, with that of its external data, if it has any; ``None`` without the graph."""
+    files = bundle.manifest["files"]
+    if graph not in files:
+        return None
+    parts = [files[name]["sha256"] for name in (graph, f"{graph}.data") if name in files]
+    return parts[0] if len(parts) == 1 else hashlib.sha256("".join(parts).encode()).hexdigest()
 
 
 def engine_path(name: str) -> str:

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from .bundle import ARCHITECTURE, CALIBRATION, WEIGHTS, Bundle
-from .engine_file import ENGINES, engine_names, engine_path, read_twin, twin_path
-from .errors import BundleError, HydrantError
+from .engine_file import ENGINES, engine_names, engine_path, graph_digest, read_twin, twin_path
+from .errors import BundleError, HydrantError, cut
 from .families import Architecture
 from .families.cost import estimate_cost
 from .families.processing import load_processor
@@ -90,7 +90,10 @@ def _processor(bundle: Bundle, architecture: Architecture) -> str | None:
 def _graph(bundle: Bundle, name: str) -> str:
     import onnx
 
-    model = onnx.load(str(bundle.path / name), load_external_data=False)
+    try:
+        model = onnx.load(str(bundle.path / name), load_external_data=False)
+    except Exception as error:  # protobuf's errors share no public base class
+        return f"unusable: {cut(error)}; export it again"
     outputs = ", ".join(output.name for output in model.graph.output)
     return f"opset {model.opset_import[0].version}, IR {model.ir_version}, {len(model.graph.node)} nodes → {outputs}"
 
@@ -108,7 +111,7 @@ def _engine(bundle: Bundle, name: str, states: dict[str, str]) -> str:
         words.append(f"compute capability {', '.join(facts.compute_capabilities)}")
     fused = "/".join(map(str, facts.fused))
     words.append(f"{fused} of {facts.attention_blocks} attention blocks fused")
-    if bundle.manifest["files"].get(facts.onnx, {}).get("sha256") != facts.onnx_sha256:
+    if graph_digest(bundle, facts.onnx) != facts.onnx_sha256:
         words.append(f"OUTDATED: {facts.onnx} has changed since; build it again")
     return ", ".join(words)
 

@@ -52,10 +52,10 @@ def _heading(report: ProfileReport) -> str:
 
 
 def _cases(report: ProfileReport) -> str:
-    baselines, transfers = report.settings.baselines, any(case.transfer_ms for case in report.cases)
+    baselines, transfers = report.settings.baselines, any(case.parts_ms for case in report.cases)
     headers = ["model", *(["backend"] if _many_backends(report.cases) else []), "batch"]
     headers += [*(["tokens"] if _many_sequences(report) else []), "chunk", "p50 ms", "p90", "p95", "p99", "inputs/s"]
-    headers += [*(f"÷ {name} (5–95%)" for name in baselines), "FLOPs ÷ single", *(["transfer ms"] if transfers else [])]
+    headers += [*(f"÷ {name} (5–95%)" for name in baselines), "FLOPs ÷ single", *(["parts ms"] if transfers else [])]
     rows = []
     for case in report.cases:
         cells = {
@@ -71,7 +71,7 @@ def _cases(report: ProfileReport) -> str:
             "inputs/s": f"{case.throughput:.1f}",
             **{f"÷ {name} (5–95%)": _ratio(case, name) for name in baselines},
             "FLOPs ÷ single": f"{case.flops_ratio:.2f}",
-            "transfer ms": ", ".join(f"{name} {value:.2f}" for name, value in (case.transfer_ms or {}).items()),
+            "parts ms": ", ".join(f"{name} {value:.2f}" for name, value in (case.parts_ms or {}).items()),
         }
         rows.append([cells[header] for header in headers])
     return table(headers, rows)

@@ -102,8 +102,13 @@ def _configuration(trt: ModuleType, builder: Any, network: Any, settings: Settin
     config = builder.create_builder_config()
     config.profiling_verbosity = trt.ProfilingVerbosity.DETAILED
     config.clear_flag(trt.BuilderFlag.TF32)  # FP32 means FP32
-    flags = {"VERSION_COMPATIBLE": settings.version_compatible, "STRIP_PLAN": settings.strip_weights}
-    for flag in [name for name, on in {**flags, "REFIT": settings.refit}.items() if on]:
+    flags = {
+        "VERSION_COMPATIBLE": settings.version_compatible,
+        "EXCLUDE_LEAN_RUNTIME": settings.version_compatible,  # host code inside an engine is never run
+        "STRIP_PLAN": settings.strip_weights,
+        "REFIT": settings.refit,
+    }
+    for flag in [name for name, on in flags.items() if on]:
         config.set_flag(getattr(trt.BuilderFlag, flag))
     if settings.optimization_level is not None:
         config.builder_optimization_level = settings.optimization_level

@@ -10,14 +10,15 @@ from pathlib import Path
 from typing import Any
 
 from ..bundle import ARCHITECTURE, Bundle, onnx_name, resolve, to_json_bytes
-from ..engine_file import EngineFile, engine_path, twin_path
+from ..engine_file import EngineFile, engine_path, graph_digest, twin_path
 from ..errors import BundleError, GateError, InputError, cut
 from ..families import Architecture
 from ..files import write_atomically
+from ..gpu import platform_name, this_gpu
 from ..progress import Progress, no_progress
 from .compiler import Settings, compile_graph
 from .fusion_report import by_profile
-from .library import HARDWARE, compute_capabilities, open_library, platform_name, this_gpu
+from .library import HARDWARE, compute_capabilities, open_library
 from .messages import Messages
 from .profiles import optimization_profiles
 
@@ -137,7 +138,7 @@ def build_engine(
         compute_capabilities=settings.compute_capabilities or tuple(filter(None, [this_gpu()])),
         platform=platform_name(),
         onnx=graph.name,
-        onnx_sha256=bundle.manifest["files"][graph.name]["sha256"],
+        onnx_sha256=str(graph_digest(bundle, graph.name)),
         engine_sha256=hashlib.sha256(compiled.engine).hexdigest(),
         version_compatible=version_compatible,
         hardware_compatibility=hardware_compatibility,

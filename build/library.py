@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import ctypes
-import platform
 import re
 from collections.abc import Sequence
 from types import ModuleType
 
-from ..engine_file import LIBRARIES
+from ..engine_file import LIBRARIES, MODULES
 from ..errors import BackendError, InputError, cut, require
 
-MODULES = {"tensorrt": "tensorrt", "tensorrt-rtx": "tensorrt_rtx"}
 OLDEST = (10, 12)
 """TensorRT from which strongly typed networks build what earlier versions needed builder flags for."""
 
@@ -64,21 +61,3 @@ def compute_capabilities(library: str, trt: ModuleType, wanted: Sequence[str]) -
             f"expected {targets}"
         )
     return tuple(dict.fromkeys(wanted)) or tuple(target for target in RTX_TARGETS if target in known)
-
-
-def platform_name() -> str:
-    """Operating system and processor, such as ``"linux-x86_64"``: an engine runs on no other."""
-    return f"{platform.system()}-{platform.machine()}".lower()
-
-
-def this_gpu() -> str | None:
-    """Compute capability of the first GPU, such as ``"8.9"``, from the driver; ``None`` without one."""
-    try:
-        driver = ctypes.CDLL("nvcuda.dll" if platform.system() == "Windows" else "libcuda.so.1")
-    except OSError:
-        return None
-    device, numbers = ctypes.c_int(0), (ctypes.c_int(0), ctypes.c_int(0))
-    failed = driver.cuInit(0) or driver.cuDeviceGet(ctypes.byref(device), 0)
-    for number, attribute in zip(numbers, (75, 76), strict=True):  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, MINOR
-        failed = failed or driver.cuDeviceGetAttribute(ctypes.byref(number), attribute, device)
-    return None if failed else f"{numbers[0].value}.{numbers[1].value}"

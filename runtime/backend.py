@@ -8,7 +8,9 @@ from typing import Protocol
 import numpy as np
 
 from ..bundle import Bundle
+from ..engine_file import MODULES as ENGINE_MODULES
 from ..errors import BackendError, MissingExtraError, cut
+from ..gpu import this_gpu
 
 
 class Backend(Protocol):
@@ -89,8 +91,7 @@ OPENERS: dict[str, Opener] = {
 """Every backend, in the order in which ``"auto"`` tries them."""
 
 MODULES = {
-    "tensorrt": "tensorrt",
-    "tensorrt-rtx": "tensorrt_rtx",
+    **ENGINE_MODULES,
     "onnxruntime-tensorrt": "onnxruntime",
     "onnxruntime-cuda": "onnxruntime",
     "onnxruntime": "onnxruntime",
@@ -107,9 +108,7 @@ NO_GPU = "there is no NVIDIA GPU with its driver on this machine"
 
 def needs_gpu(name: str) -> str | None:
     """Why a backend is not even tried here: it needs a GPU and there is none; ``None`` if it may be tried."""
-    from ..build.library import has_gpu
-
-    return NO_GPU if name in ON_GPU and not has_gpu() else None
+    return NO_GPU if name in ON_GPU and this_gpu() is None else None
 
 
 def reasons(skipped: Sequence[tuple[str, str]]) -> str:

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from ..build.library import MODULES
 from ..bundle import ARCHITECTURE, Bundle, onnx_name
+from ..engine_file import MODULES
 from ..errors import BackendError, HydrantError, InputError, MissingExtraError, cut, require
 from ..families import Architecture
 from .cuda import Cuda

@@ -7,10 +7,10 @@ import re
 import shlex
 from dataclasses import dataclass
 
-from ..build.library import platform_name
 from ..bundle import Bundle, onnx_name
-from ..engine_file import EngineFile, engine_names, engine_path, read_twin, twin_path
+from ..engine_file import EngineFile, engine_names, engine_path, graph_digest, read_twin, twin_path
 from ..errors import BackendError, BundleError, cut, listing
+from ..gpu import platform_name
 
 PRECISIONS = ("fp16", "bf16", "fp32")
 """Precisions of engines, in the order of preference."""
@@ -151,10 +151,11 @@ def _check_graph(bundle: Bundle, name: str, facts: EngineFile, rebuild: str) -> 
             f"engine {name} was built from {graph}, which the bundle no longer has; make it with `hydrant export "
             f"{bundle.path} --precision {facts.precision}`, then rebuild the engine with `{rebuild}`"
         )
-    if facts.onnx_sha256 != bundle.manifest["files"][graph]["sha256"]:
+    now = str(graph_digest(bundle, graph))
+    if facts.onnx_sha256 != now:
         raise BackendError(
             f"{graph} has changed since engine {name} was built from it (SHA-256 "
-            f"{bundle.manifest['files'][graph]['sha256'][:12]}…, expected {cut(facts.onnx_sha256[:12])}); rebuild it "
+            f"{now[:12]}…, expected {cut(facts.onnx_sha256[:12])}); rebuild it "
             f"with `{rebuild}`"
         )
 

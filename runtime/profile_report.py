@@ -24,7 +24,8 @@ class Case:
         throughput: inputs per second: batch ÷ mean.
         ratios: baseline → time ÷ that of the baseline on the same backend.
         flops_ratio: operations ÷ those of the plain single model, by the cost model.
-        transfer_ms: host to device and device to host, in milliseconds; ``None`` on CPUs, which have neither.
+        parts_ms: of a run on a GPU, in milliseconds: ``h2d`` (host to device), ``compute``, ``d2h`` and, on the
+            host, ``enqueue``; ``None`` for backends that do not tell.
     """
 
     model: str
@@ -37,7 +38,7 @@ class Case:
     throughput: float
     ratios: dict[str, Ratio]
     flops_ratio: float
-    transfer_ms: dict[str, float] | None = None
+    parts_ms: dict[str, float] | None = None
 
 
 @dataclass(frozen=True)

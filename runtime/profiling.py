@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+
+import numpy as np
 
 from ..bundle import ARCHITECTURE, Bundle, resolve, to_json_bytes
 from ..errors import BackendError, InputError, MissingExtraError
@@ -26,6 +28,12 @@ from .profile_report import Case, MemoryCase, ProfileReport
 from .profile_settings import Settings, checked_settings
 from .subjects import DEEP_ENSEMBLE, FUSED, REWRITTEN, SINGLE, Subject, baseline_subjects, full_batch
 from .timing import Latency, Ratio, busy, instabilities, interleave
+
+PARTS_RUNS = 10
+"""Runs in which transfers and computation are timed apart."""
+
+ENQUEUE = 0.8
+"""Share of the computation above which the host may be what is slow, as in trtexec."""
 
 REPORT, PLOT = "reports/profile.json", "reports/profile.png"
 
@@ -121,6 +129,7 @@ class _Profile:
             cases = [case for shape in self.settings.shapes for case in self._cases(opened, *shape)]
             breakdown = self._layers(fused) if layers else None
         warnings += instabilities({_named(case): case.latency_ms for case in cases})
+        warnings += [text for case in cases if (text := _host_bound(case))]
         report = ProfileReport(
             self.bundle.family, self.bundle.members, self.bundle.digests(), machine_facts(), self.settings, cases,
             memories, breakdown, warnings, _notes(subjects), skipped,
@@ -167,7 +176,7 @@ class _Profile:
                     subject.model, subject.backend, subject.precision, batch, sequence,
                     _per_run(batch, backend.chunk(inputs)), latency, batch / latency.mean * 1e3,
                     {other: Ratio.of(times[subject.model], times[other]) for other in known},
-                    _flops(cost, subject.model) / cost.single.flops,
+                    _flops(cost, subject.model) / cost.single.flops, _transfers(backend, inputs),
                 )  # fmt: skip
 
     def _memories(self, subjects: Sequence[Subject], warnings: list[str]) -> list[MemoryCase]:
@@ -222,9 +231,28 @@ def _closed_by(stack: ExitStack, backend: Backend) -> Backend:
     return backend
 
 
+def _transfers(backend: Backend, inputs: Mapping[str, np.ndarray]) -> dict[str, float] | None:
+    """Medians of the parts of a run on a GPU, in milliseconds, as trtexec tells them; ``None`` where there is one."""
+    timings: Callable[[Mapping[str, np.ndarray]], dict[str, float]] | None = getattr(backend, "timings", None)
+    if timings is None:
+        return None
+    runs = [timings(inputs) for _ in range(PARTS_RUNS)]
+    return {name: float(np.median([run[name] for run in runs])) for name in runs[0]}
+
+
 def _per_run(batch: int, chunk: int) -> int:
     """Most inputs in one run when a batch is cut into equal parts of at most ``chunk``."""
     return math.ceil(batch / math.ceil(batch / chunk))
+
+
+def _host_bound(case: Case) -> str | None:
+    parts = case.parts_ms or {}
+    if parts.get("enqueue", 0.0) <= ENQUEUE * parts.get("compute", math.inf):
+        return None
+    return (
+        f"{_named(case)}: enqueueing takes {parts['enqueue']:.2f} ms of {parts['compute']:.2f} ms of computation, so "
+        "the host may be what is slow; a fixed shape runs as one CUDA graph"
+    )
 
 
 def _named(case: Case) -> str:

@@ -137,6 +137,10 @@ def verify(
     batches, described = model_inputs(bundle, architecture, data, examples=examples, seed=seed, text_column=text_column)
     reference, _ = open_backend(bundle, against)
     tested, skipped = _candidates(bundle, backend, against, precision, real=data is not None)
+    longest = min((limit for candidate in tested if (limit := getattr(candidate, "longest", None))), default=None)
+    if longest is not None:
+        batches = [{name: array[:, :longest] for name, array in batch.items()} for batch in batches]
+        described += f", at most {longest} tokens, which is what the engine takes"
     reports = []
     for candidate in progress(tested, len(tested), "verifying backends"):
         tolerances = TOLERANCES[candidate.precision]

@@ -42,7 +42,7 @@ def add_engine(
     Args:
         changes: of the twin's facts.
     """
-    from hydrant.build.library import platform_name
+    from hydrant.gpu import platform_name
 
     bundle = Bundle.open(path)
     precision = changes.get("precision", "fp32")

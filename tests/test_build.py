@@ -16,6 +16,7 @@ from hydrant.build.profiles import Range, optimization_profiles
 from hydrant.engine_file import EngineFile, engine_names, read_twin
 from hydrant.errors import GateError
 from hydrant.families import architecture_of
+from hydrant.gpu import this_gpu
 from hypothesis import given
 from hypothesis import strategies as st
 from support import LAYERS, make_model, random_plan, run_cli
@@ -124,7 +125,7 @@ def test_unusable_options(options: dict[str, Any], message: str, made: Path, rtx
 
 
 def test_options_that_need_a_gpu(made: Path, rtx: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    if library.this_gpu() is not None:
+    if this_gpu() is not None:
         pytest.skip("there is a GPU")
     for option in ("strip_weights", "refit"):
         with pytest.raises(HydrantError, match="only where there is a GPU; leave --strip-weights and --refit out"):

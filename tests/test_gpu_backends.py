@@ -15,9 +15,9 @@ import onnxruntime
 import pytest
 from fake_tensorrt import Device, add_engine, make_library, text_profile
 from hydrant import Bundle, HydrantError, export_onnx, fuse, load, save_bundle
-from hydrant.build.library import has_gpu
 from hydrant.errors import BackendError, BundleError, MissingExtraError
 from hydrant.families import architecture_of
+from hydrant.gpu import this_gpu
 from hydrant.runtime import cuda
 from hydrant.runtime.backend import MODULES, NO_GPU, ON_GPU, OPENERS, reasons
 from hydrant.runtime.engine import EngineBackend
@@ -28,7 +28,7 @@ from support import make_inputs, make_model, random_plan, run_cli
 TEXT = ("input_ids", "attention_mask", "token_type_ids")
 PROFILE = text_profile((1, 2, 4), (4, 8, 16), TEXT)
 
-without_gpu = pytest.mark.skipif(has_gpu(), reason="there is a GPU here")
+without_gpu = pytest.mark.skipif(this_gpu() is not None, reason="there is a GPU here")
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +42,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """Claim that there is a GPU."""
-    monkeypatch.setattr("hydrant.build.library.has_gpu", lambda: True)
+    monkeypatch.setattr("hydrant.runtime.backend.this_gpu", lambda: "8.9")
 
 
 @pytest.fixture

@@ -244,7 +244,7 @@ def test_the_report_of_a_text_bundle(text_bundle: Path) -> None:
         assert case.latency_ms.iterations == 6
         assert 0 < case.latency_ms.p50 <= case.latency_ms.p90 <= case.latency_ms.p95 <= case.latency_ms.p99
         assert case.throughput == pytest.approx(case.batch / case.latency_ms.mean * 1e3)
-        assert case.transfer_ms is None
+        assert case.parts_ms is None
         assert set(case.ratios) == {"single", "deep-ensemble"}
     for start in range(0, 16, 4):
         fused, single, rewritten, ensemble = report.cases[start : start + 4]
@@ -408,11 +408,19 @@ def test_without_matplotlib_there_is_no_plot_and_the_extra_is_named(
     assert "profile.png" not in shown
 
 
-def test_a_transfer_is_shown_where_there_is_one(text_bundle: Path) -> None:
-    report = profile(text_bundle, batch=[1], sequence=[5], **QUICK)
-    assert "transfer" not in profile_text(report, text_bundle)
-    case = replace(report.cases[0], transfer_ms={"to device": 0.25, "from device": 0.5})
-    assert "to device 0.25, from device 0.50" in profile_text(replace(report, cases=[case]), text_bundle)
+def test_parts_of_a_run_on_a_gpu_are_shown_where_there_are_some(
+    text_bundle: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from hydrant.runtime.ort import OnnxRuntimeGraph
+
+    report = profile(text_bundle, batch=[1], sequence=[8], **QUICK)
+    assert "parts ms" not in profile_text(report, text_bundle)
+    told = {"h2d": 0.25, "compute": 1.0, "d2h": 0.5, "enqueue": 0.9}
+    monkeypatch.setattr(OnnxRuntimeGraph, "timings", lambda *_: told, raising=False)
+    report = profile(text_bundle, "onnxruntime", batch=[1], sequence=[8], **QUICK)
+    assert report.cases[0].parts_ms == told
+    assert "h2d 0.25, compute 1.00, d2h 0.50, enqueue 0.90" in profile_text(report, text_bundle)
+    assert any("enqueueing takes 0.90 ms of 1.00 ms of computation" in text for text in report.warnings)
 
 
 @pytest.mark.parametrize(("options", "message"), [

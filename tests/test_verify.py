@@ -173,5 +173,5 @@ def test_a_new_engine_leaves_what_was_verified(tmp_path: Path) -> None:
     verify(bundle.path, "onnxruntime", examples=8)
     Bundle.open(bundle.path).add({"engines/x.engine": b"x"})
     assert "verified      passed: onnxruntime fp32 (against torch" in run_cli("inspect", bundle.path).stdout
-    Bundle.open(bundle.path).add({"model.fp16.onnx": b"x"})
+    export_onnx(bundle.path, "fp16")
     assert "not these files" in run_cli("inspect", bundle.path).stdout
