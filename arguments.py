@@ -173,7 +173,9 @@ def _build_arguments(sub: argparse.ArgumentParser) -> None:
         default="none",
         help="other GPUs that may run the engine: from Ampere on, or of the same compute capability (tensorrt)",
     )
-    sub.add_argument("--version-compatible", action="store_true", help="later minor versions may run it (tensorrt)")
+    sub.add_argument(
+        "--version-compatible", action="store_true", help="for the lean runtime beside later versions (tensorrt)"
+    )
     sub.add_argument("--strip-weights", action="store_true", help="read the weights from the graph when loading")
     sub.add_argument("--refit", action="store_true", help="make the weights replaceable")
     sub.add_argument("--optimization-level", type=_count, metavar="0-5", help="0: fast build, 5: fast engine")

@@ -34,7 +34,7 @@ class EngineFile:
 
     Attributes:
         library: ``"tensorrt"`` or ``"tensorrt-rtx"``.
-        version: of the library that built it; it must run with the same one, unless ``version_compatible``.
+        version: of the library that built it; it runs with the same one only.
         precision: of the graph it came from.
         profiles: optimization profiles, in the engine's order.
         compute_capabilities: GPUs it was compiled for, such as ``"8.9"``.
@@ -42,7 +42,7 @@ class EngineFile:
         onnx, onnx_sha256: the graph's file in the bundle, and its digest (:func:`graph_digest`) when the engine was
             built.
         engine_sha256: digest of the engine.
-        version_compatible: runs with later minor versions, too.
+        version_compatible: the lean runtime of the building version runs it beside later versions.
         hardware_compatibility: ``"none"``, ``"ampere+"`` or ``"same"``: which other GPUs it runs on.
         stripped: holds no weights; they are read from the ONNX graph when it is loaded.
         refittable: its weights can be replaced.

@@ -167,6 +167,8 @@ def verify_text(report: VerifyReport) -> str:
 
 def _bisection(found: Bisection) -> str:
     """The values up to a little behind the first that diverged."""
+    if not found.probes:
+        return f"not bisected: {found.note}"
     names = [probe.value for probe in found.probes]
     first = len(names) if found.first is None else names.index(found.first)
     shown = found.probes[max(0, first - 3) : first + 4] if found.first else found.probes[-3:]
@@ -176,7 +178,8 @@ def _bisection(found: Bisection) -> str:
         if found.first
         else f"no layer diverges (relative error above {found.limit:g}): temperature, classifier or head differ"
     )
-    return f"{verdict}\n{table(['value', 'relative error', ''], rows)}"
+    note = f"\n{found.note}" if found.note else ""
+    return f"{verdict}\n{table(['value', 'relative error', ''], rows)}{note}"
 
 
 def build_text(made: Built) -> str:

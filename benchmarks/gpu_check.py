@@ -12,12 +12,14 @@ missing the step says so and is skipped. Writes ``benchmarks/results/GPU.json`` 
 from __future__ import annotations
 
 import argparse
+import ctypes
 import json
 import re
 import shlex
 import statistics
 import sys
 import tempfile
+from contextlib import ExitStack
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -26,7 +28,8 @@ from typing import Any
 import torch
 from hydrant import Bundle, HeadPlan, build_engine, export_onnx, fuse, save_bundle, verify
 from hydrant.engine_file import LIBRARIES
-from hydrant.errors import HydrantError
+from hydrant.errors import BackendError, HydrantError, InputError, MissingExtraError
+from hydrant.gpu import this_gpu
 from hydrant.runtime.backend import Backend, open_backend
 from hydrant.runtime.subjects import full_batch
 from hydrant.runtime.timing import Latency, Rules, interleave
@@ -39,9 +42,10 @@ MODELS = ("fused", "single")
 SHAPE = architecture("ViT-B/16")
 
 
-def gpu_name() -> str | None:
-    """Of the first GPU, or ``None``."""
-    return torch.cuda.get_device_name(0) if torch.cuda.is_available() else None
+def gpu_name() -> str:
+    """Of the first GPU, from the driver: PyTorch may be a build for CPUs."""
+    driver, name = ctypes.CDLL("libcuda.so.1"), ctypes.create_string_buffer(256)
+    return name.value.decode() if driver.cuInit(0) == 0 and driver.cuDeviceGetName(name, 256, 0) == 0 else "gpu"
 
 
 def make_bundles(folder: Path) -> dict[str, Path]:
@@ -68,8 +72,7 @@ def opened(path: Path, backend: str, precision: str, batches: list[int]) -> tupl
     facts: dict[str, Any] = {}
     if backend in LIBRARIES:
         ranges = ["1", f"1:{max(batches)}:{max(batches)}"]
-        major, minor = torch.cuda.get_device_capability()
-        targets = [f"{major}.{minor}"] if backend == "tensorrt-rtx" else []
+        targets = [str(this_gpu())] if backend == "tensorrt-rtx" else []
         built = build_engine(
             path, backend, precision, batch=ranges, compute_capability=targets, require_fused=precision != "fp32"
         )
@@ -80,13 +83,16 @@ def opened(path: Path, backend: str, precision: str, batches: list[int]) -> tupl
 def check(paths: dict[str, Path], backend: str, precision: str, batches: list[int], rules: Rules) -> dict[str, Any]:
     """Build, verify and time one backend in one precision."""
     runners, facts = {}, {}
-    for name in MODELS:
-        runners[name], facts[name] = opened(paths[name], backend, precision, batches)
-    report = verify(paths["fused"], backend, precision=precision, examples=64)
-    gates = {gate.name: [gate.value, gate.limit] for gate in report.backends[0].gates}
-    rows = [timed(runners, batch, rules) for batch in batches]
-    for runner in runners.values():
-        runner.close()
+    with ExitStack() as stack:
+        try:
+            for name in MODELS:
+                runners[name], facts[name] = opened(paths[name], backend, precision, batches)
+                stack.callback(runners[name].close)
+        except (MissingExtraError, BackendError, InputError) as error:
+            return {"state": "skipped", "reason": str(error)}
+        report = verify(paths["fused"], backend, precision=precision, examples=64)
+        gates = {gate.name: [gate.value, gate.limit] for gate in report.backends[0].gates}
+        rows = [timed(runners, batch, rules) for batch in batches]
     return {"state": "ran", "verified": report.passed, "gates": gates, "built": facts, "times": rows}
 
 
@@ -122,7 +128,7 @@ def installed(name: str) -> str | None:
         return None
 
 
-def main() -> None:
+def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--backends", nargs="+", choices=BACKENDS, default=list(BACKENDS))
     parser.add_argument("--precisions", nargs="+", choices=PRECISIONS, default=list(PRECISIONS))
@@ -130,10 +136,10 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=3.0, help="that every case runs at least (default 3)")
     parser.add_argument("-o", "--output", type=Path, help="JSON file (default benchmarks/results/GPU.json)")
     options = parser.parse_args()
+    if this_gpu() is None:
+        print("every step is skipped: there is no NVIDIA GPU with its driver here")
+        return 0
     gpu = gpu_name()
-    if gpu is None:
-        print("every step is skipped: PyTorch sees no NVIDIA GPU here")
-        return
     results: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as folder:
         paths = make_bundles(Path(folder))
@@ -143,12 +149,14 @@ def main() -> None:
                 try:
                     results[key] = check(paths, backend, precision, options.batch, Rules(options.seconds, 30))
                 except HydrantError as error:
-                    results[key] = {"state": "skipped", "reason": str(error).replace(folder, "BUNDLES")}
+                    results[key] = {"state": "failed", "reason": str(error)}
+                if "reason" in results[key]:
+                    results[key]["reason"] = results[key]["reason"].replace(folder, "BUNDLES")
                 show(key, results[key])
     facts = {
         "command": f"python benchmarks/{shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])}",
         "gpu": gpu,
-        "compute_capability": ".".join(map(str, torch.cuda.get_device_capability())),
+        "compute_capability": this_gpu(),
         "versions": {
             name: installed(name) for name in ("torch", "tensorrt", "tensorrt-rtx", "onnxruntime-gpu", "onnxruntime")
         },
@@ -158,11 +166,12 @@ def main() -> None:
     output = options.output or Path(__file__).parent / "results" / f"{name}.json"
     output.write_text(json.dumps(facts, indent=1) + "\n")
     print(f"wrote {output}")
+    return 0 if all(found["state"] == "skipped" or found.get("verified") for found in results.values()) else 1
 
 
 def show(key: str, found: dict[str, Any]) -> None:
-    if found["state"] == "skipped":
-        print(f"{key}: skipped: {found['reason']}", flush=True)
+    if found["state"] != "ran":
+        print(f"{key}: {found['state']}: {found['reason']}", flush=True)
         return
     print(f"{key}: {'verified' if found['verified'] else 'NOT verified'}")
     for row in found["times"]:
@@ -174,4 +183,4 @@ def show(key: str, found: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -18,6 +18,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -85,8 +86,12 @@ def captured(forward: Callable[[], Any], device: str) -> Run:
     torch.cuda.current_stream().wait_stream(stream)
     graph = torch.cuda.CUDAGraph()
     with torch.inference_mode(), torch.cuda.graph(graph):
-        forward()
-    return graph.replay
+        kept = (forward, forward())  # weights, inputs and outputs, which the graph goes on using
+    return partial(_replay, graph, kept)
+
+
+def _replay(graph: Any, _kept: Any) -> None:
+    graph.replay()
 
 
 def ort_cases(shape: Architecture, batch: dict[str, np.ndarray]) -> dict[str, Run]:

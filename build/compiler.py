@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from ..engine_file import Profile
 from ..errors import BackendError, InputError, cut
-from ..files import write_atomically
 from ..progress import Progress, no_progress
 from .fusion_report import layers_of_inspector, layers_of_log
 from .messages import Messages, make_logger
-from .monitor import Phases, make_monitor
+from .monitor import Phases, interrupts_kept, make_monitor
 
 
 @dataclass(frozen=True)
@@ -25,7 +24,7 @@ class Settings:
         profiles: optimization profiles.
         compute_capabilities: GPUs to compile for (TensorRT-RTX).
         hardware_compatibility: ``"none"``, ``"ampere+"`` or ``"same"`` (TensorRT).
-        version_compatible: run with later minor versions of the library, too (TensorRT).
+        version_compatible: let the lean runtime of the building version run it beside later versions (TensorRT).
         strip_weights: leave the weights out of the engine.
         refit: make the weights replaceable.
         optimization_level: 0 (fast build) to 5 (fast engine); ``None`` for the library's own.
@@ -47,11 +46,11 @@ class Settings:
 
 @dataclass(frozen=True)
 class Compiled:
-    """An engine, the names of its layers, and what the builder said."""
+    """An engine, the names of its layers, and the kernel timings for a cache, if one was asked for."""
 
     engine: bytes
     layers: list[str]
-    messages: Messages = field(repr=False)
+    timings: bytes | None
 
 
 def compile_graph(
@@ -79,22 +78,20 @@ def compile_graph(
         ) from error
     network = builder.create_network(1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED))
     parser = trt.OnnxParser(network, logger)
-    if not parser.parse_from_file(str(graph)):
-        raise BackendError(_parse_failure(trt, parser, graph))
-    _let_attention_decompose(trt, network)
     phases = Phases(progress)
     monitor = make_monitor(trt, phases)
-    config = _configuration(trt, builder, network, settings)
-    config.progress_monitor = monitor
-    engine = builder.build_serialized_network(network, config)
-    if phases.interrupted:
-        raise KeyboardInterrupt
+    with interrupts_kept(phases):
+        if not parser.parse_from_file(str(graph)):
+            raise BackendError(_parse_failure(trt, parser, graph))
+        _let_attention_decompose(trt, network)
+        config = _configuration(trt, builder, network, settings)
+        config.progress_monitor = monitor
+        engine = builder.build_serialized_network(network, config)
     if engine is None:
         raise BackendError(_build_failure(trt, network, graph, settings, messages))
-    if settings.timing_cache is not None:
-        write_atomically(settings.timing_cache, bytes(config.get_timing_cache().serialize()))
+    timings = None if settings.timing_cache is None else bytes(config.get_timing_cache().serialize())
     layers = layers_of_log(text for severity, text in messages.lines if severity == "VERBOSE")
-    return Compiled(bytes(engine), layers or _inspected(trt, logger, engine), messages)
+    return Compiled(bytes(engine), layers or _inspected(trt, logger, engine), timings)
 
 
 def _configuration(trt: ModuleType, builder: Any, network: Any, settings: Settings) -> Any:
@@ -104,7 +101,7 @@ def _configuration(trt: ModuleType, builder: Any, network: Any, settings: Settin
     config.clear_flag(trt.BuilderFlag.TF32)  # FP32 means FP32
     flags = {
         "VERSION_COMPATIBLE": settings.version_compatible,
-        "EXCLUDE_LEAN_RUNTIME": settings.version_compatible,  # host code inside an engine is never run
+        "EXCLUDE_LEAN_RUNTIME": settings.version_compatible,  # no code for the host inside an engine
         "STRIP_PLAN": settings.strip_weights,
         "REFIT": settings.refit,
     }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -25,7 +26,10 @@ from .profiles import optimization_profiles
 log = logging.getLogger(__name__)
 
 PRECISIONS = ("fp16", "bf16", "fp32")
+LONGEST_NAME = 100
 LEVELS = range(6)
+LARGEST_WORKSPACE = 2**20
+"""MiB: a tebibyte."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +87,8 @@ def build_engine(
         compute_capability: GPUs to compile for, such as ``"8.9"`` (TensorRT-RTX; default: Ampere to Blackwell).
         hardware_compatibility: ``"none"``, ``"ampere+"`` (any GPU from Ampere on) or ``"same"`` (any of the same
             compute capability); TensorRT only.
-        version_compatible: whether later minor versions of TensorRT may run it; TensorRT only.
+        version_compatible: make an engine that the lean runtime of the building version (``tensorrt-lean``) runs
+            beside later versions; hydrant's own backend runs it with the same version only; TensorRT only.
         strip_weights: leave the weights out; they are read from the graph when the engine is loaded.
         refit: make the weights replaceable.
         optimization_level: 0 (fast build) to 5 (fast engine).
@@ -120,13 +125,16 @@ def build_engine(
         None if timing_cache is None else Path(timing_cache),
     )
     _check(backend, settings)
+    for file in (log_file, timing_cache):
+        _check_writable(file)
+    bundle.check_addable(engine_path(name))
     graph = _graph(bundle, precision)
-    messages = Messages()
+    messages = Messages(gpu=this_gpu() is not None)
     try:
         compiled = compile_graph(trt, graph, settings, messages, progress)
     finally:
         if log_file is not None:
-            write_atomically(Path(log_file), messages.text().encode())
+            _write_beside(Path(log_file), messages.text().encode())
         for warning in messages.warnings:
             log.warning("%s: %s", backend, warning)
     counts = by_profile(compiled.layers, len(settings.profiles))
@@ -151,6 +159,8 @@ def build_engine(
     if require_fused:
         _check_fused(facts)
     bundle.add({engine_path(name): compiled.engine, twin_path(name): to_json_bytes(facts.to_json())})
+    if settings.timing_cache is not None and compiled.timings is not None:
+        _write_beside(settings.timing_cache, compiled.timings)
     return Built(bundle.path / engine_path(name), facts, len(compiled.engine), messages.warnings)
 
 
@@ -159,8 +169,8 @@ def _several(ranges: str | int | Sequence[str | int]) -> Sequence[str | int]:
 
 
 def _checked_name(name: str) -> str:
-    if not name or not all(letter.isascii() and (letter.isalnum() or letter in "-_.") for letter in name):
-        raise InputError(f"engine name is {cut(name)}; expected letters, digits, '-', '_' and '.'")
+    if not re.fullmatch(rf"[A-Za-z0-9._-]{{1,{LONGEST_NAME}}}", name):
+        raise InputError(f"engine name is {cut(name)}; expected up to {LONGEST_NAME} letters, digits, '-', '_' and '.'")
     return name
 
 
@@ -172,10 +182,8 @@ def _check(library: str, settings: Settings) -> None:
         )
     if settings.optimization_level is not None and settings.optimization_level not in LEVELS:
         raise InputError(f"optimization level is {settings.optimization_level}; expected 0 to {LEVELS[-1]}")
-    if settings.workspace is not None and settings.workspace < 1:
-        raise InputError(f"workspace is {settings.workspace} MiB; expected at least 1")
-    if settings.timing_cache is not None and not settings.timing_cache.parent.is_dir():
-        raise InputError(f"folder {settings.timing_cache.parent} does not exist; create it, or choose another")
+    if settings.workspace is not None and not 1 <= settings.workspace <= LARGEST_WORKSPACE:
+        raise InputError(f"workspace is {settings.workspace} MiB; expected 1 to {LARGEST_WORKSPACE}")
     if library == "tensorrt":
         return
     unknown = {
@@ -194,6 +202,22 @@ def _check(library: str, settings: Settings) -> None:
             "TensorRT-RTX builds engines without weights or with replaceable ones only where there is a GPU; "
             "leave --strip-weights and --refit out"
         )
+
+
+def _check_writable(file: str | Path | None) -> None:
+    """Refuse a place for a further file before the long work."""
+    if file is None:
+        return
+    if Path(file).is_dir() or not Path(file).parent.is_dir():
+        raise InputError(f"cannot write {file}: it is a folder, or its folder does not exist; choose another place")
+
+
+def _write_beside(path: Path, data: bytes) -> None:
+    """Write what is not the engine: a failure is told, and nothing is lost by it."""
+    try:
+        write_atomically(path, data)
+    except InputError as error:
+        log.warning("%s", error)
 
 
 def _graph(bundle: Bundle, precision: str) -> Path:

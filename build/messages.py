@@ -12,20 +12,25 @@ _NO_DRIVER = "catchCudaError"
 
 
 class Messages:
-    """(severity, text) of everything the library said, in order."""
+    """(severity, text) of everything the library said, in order.
 
-    def __init__(self) -> None:
+    Args:
+        gpu: whether there is one; without, complaints about its absence are not shown.
+    """
+
+    def __init__(self, gpu: bool = False) -> None:
         self.lines: list[tuple[str, str]] = []
+        self._gpu = gpu
 
     def add(self, severity: str, text: str) -> None:
         """Keep a message."""
-        if _NO_DRIVER not in text:
-            self.lines.append((severity, text))
+        self.lines.append((severity, text))
 
     def at(self, *severities: str) -> list[str]:
         """Messages of these severities, each once, without the place in the library's source."""
-        found = [_PLACE.sub("", text).strip() for severity, text in self.lines if severity in severities]
-        return list(dict.fromkeys(found))
+        kept = [text for severity, text in self.lines if severity in severities]
+        shown = [text for text in kept if self._gpu or _NO_DRIVER not in text]
+        return list(dict.fromkeys(_PLACE.sub("", text).strip() for text in shown))
 
     @property
     def warnings(self) -> list[str]:

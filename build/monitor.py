@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import signal
+import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 
@@ -12,8 +15,8 @@ from ..progress import Progress
 class Phases:
     """Shows the steps of the outermost phase that is running.
 
-    An interrupt during a callback must not pass through the builder's native frames: it is kept, the builder
-    is asked to stop, and whoever started it raises it afterwards.
+    An interrupt must not pass through the builder's native frames: it is kept (:func:`interrupts_kept`), and the
+    builder is asked to stop.
     """
 
     def __init__(self, progress: Progress) -> None:
@@ -30,11 +33,8 @@ class Phases:
 
     def step(self, name: str) -> bool:
         """A step of a phase is done; false asks the builder to stop."""
-        try:
-            if name == self._name:
-                next(self._steps, None)
-        except KeyboardInterrupt:
-            self.interrupted = True
+        if name == self._name:
+            next(self._steps, None)
         return not self.interrupted
 
     def finish(self, name: str) -> None:
@@ -43,6 +43,26 @@ class Phases:
             for _ in self._steps:  # closes the bar
                 continue
             self._name = None
+
+
+@contextmanager
+def interrupts_kept(phases: Phases) -> Iterator[None]:
+    """Let Ctrl-C and SIGTERM stop the builder at its next step, and raise ``KeyboardInterrupt`` when it has stopped."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def keep(*_: object) -> None:
+        phases.interrupted = True
+
+    before = {number: signal.signal(number, keep) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        if phases.interrupted:
+            raise KeyboardInterrupt
 
 
 def make_monitor(trt: ModuleType, phases: Phases) -> Any:

@@ -11,6 +11,8 @@ from ..families import Architecture
 
 BATCH = "1:8:32"
 SEQUENCE = "8:64:128"
+LARGEST = 65536
+"""Largest size of an axis."""
 
 
 @dataclass(frozen=True)
@@ -39,8 +41,10 @@ class Range:
         if len(sizes) != len(parts) or len(sizes) not in (1, 3):
             raise InputError(f"{option} is {cut(text)}; expected min:opt:max, such as 1:8:32, or one size")
         found = cls(*(sizes * 3 if len(sizes) == 1 else sizes))
-        if not 1 <= found.least <= found.best <= found.most:
-            raise InputError(f"{option} is {cut(text)}; expected positive sizes in increasing order: min:opt:max")
+        if not 1 <= found.least <= found.best <= found.most <= LARGEST:
+            raise InputError(
+                f"{option} is {cut(text)}; expected sizes from 1 to {LARGEST} in increasing order: min:opt:max"
+            )
         return found
 
 

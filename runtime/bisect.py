@@ -14,14 +14,15 @@ from typing import Any
 import numpy as np
 
 from ..bundle import Bundle, onnx_name
-from ..errors import InputError, require
+from ..errors import require
 from ..families import Architecture
+from .ort import PRECISIONS
 
 LIMITS = {"fp32": 1e-4, "fp16": 1e-2, "bf16": 5e-2, "int8": 2e-1}
 """Relative error above which a value counts as diverged, by precision: well above what rounding does."""
 
 GRAPH_BACKENDS = ("onnxruntime", "openvino")
-"""Backends that run any graph, and so one with further outputs."""
+"""Backends that run any graph, and so one with further outputs; for others ONNX Runtime stands in on the CPU."""
 
 Batch = Mapping[str, np.ndarray]
 
@@ -47,11 +48,13 @@ class Bisection:
         probes: in the order of computation.
         limit: above it a value counts as diverged.
         first: the first that did; ``None`` if none did: then temperature, classifier or head differ.
+        note: what to know when reading it; empty if nothing.
     """
 
     probes: list[Probe]
     limit: float
     first: str | None
+    note: str = ""
 
 
 def find_divergence(
@@ -59,23 +62,28 @@ def find_divergence(
 ) -> Bisection:
     """Compare every layer of one of the bundle's graphs with the PyTorch reference.
 
+    A compiled engine has no outputs inside. For one, the graph that it came from runs in ONNX Runtime on the CPU: if
+    that follows the reference, what differs is the engine.
+
     Args:
         bundle: holds the graph.
         architecture: of the bundle.
-        backend: one of :data:`GRAPH_BACKENDS`.
+        backend: that failed.
         precision: of the graph.
         batches: inputs.
         folder: for the graph with further outputs.
 
     Raises:
-        InputError: the backend runs engines, which cannot be given further outputs.
         BundleError: the graph or the weights were altered.
     """
+    note = ""
     if backend not in GRAPH_BACKENDS:
-        raise InputError(
-            f"backend {backend} runs compiled engines, which have no outputs inside; bisect the graph that they came "
-            f"from: `hydrant verify {bundle.path} --bisect --backend onnxruntime --precision {precision}`"
-        )
+        if precision not in PRECISIONS:
+            return Bisection(
+                [], LIMITS[precision], None, f"ONNX Runtime's CPU kernels, which would stand in, run no {precision}"
+            )
+        note = f"the graph of {backend} ran in ONNX Runtime on the CPU: if no layer diverges, the engine does"
+        backend = "onnxruntime"
     stored = "fp32" if backend == "openvino" and precision == "bf16" else precision
     names = _values(architecture)
     graph = _probed(bundle.file(onnx_name(stored)), names, folder)
@@ -91,7 +99,7 @@ def find_divergence(
     errors = np.sqrt(squares[0] / np.maximum(squares[1], np.finfo(np.float64).tiny))
     probes = [Probe(name, float(error)) for name, error in zip(names, errors, strict=True)]
     diverged = [probe.value for probe in probes if not probe.error <= LIMITS[precision]]
-    return Bisection(probes, LIMITS[precision], diverged[0] if diverged else None)
+    return Bisection(probes, LIMITS[precision], diverged[0] if diverged else None, note)
 
 
 def _values(architecture: Architecture) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -135,27 +136,28 @@ def verify(
     bundle = resolve(bundle)
     architecture = Architecture.from_json(bundle.read_json(ARCHITECTURE))
     batches, described = model_inputs(bundle, architecture, data, examples=examples, seed=seed, text_column=text_column)
-    reference, _ = open_backend(bundle, against)
-    tested, skipped = _candidates(bundle, backend, against, precision, real=data is not None)
-    longest = min((limit for candidate in tested if (limit := getattr(candidate, "longest", None))), default=None)
-    if longest is not None:
-        batches = [{name: array[:, :longest] for name, array in batch.items()} for batch in batches]
-        described += f", at most {longest} tokens, which is what the engine takes"
-    reports = []
-    for candidate in progress(tested, len(tested), "verifying backends"):
-        tolerances = TOLERANCES[candidate.precision]
-        comparison = compare(reference, candidate, architecture, batches, OUTPUTS)
-        figures = decisions(comparison.reference, comparison.tested, tolerances)
-        differences = {name: asdict(difference) for name, difference in comparison.differences.items()}
-        candidate.close()
-        judged = gates(figures, tolerances)
-        found = None
-        if bisect and not all(gate.passed for gate in judged):
-            found = _bisected(bundle, architecture, candidate, batches)
-        reports.append(
-            BackendReport(candidate.name, candidate.precision, differences, figures, tolerances, judged, found)
-        )
-    reference.close()
+    with ExitStack() as stack:
+        reference, _ = open_backend(bundle, against)
+        stack.callback(reference.close)
+        tested, skipped = _candidates(bundle, backend, against, precision, real=data is not None)
+        for candidate in tested:
+            stack.callback(candidate.close)
+        longest = min((limit for candidate in tested if (limit := getattr(candidate, "longest", None))), default=None)
+        if longest is not None:
+            batches = [{name: array[:, :longest] for name, array in batch.items()} for batch in batches]
+            described += f", at most {longest} tokens, which is what the engine takes"
+        reports = []
+        for candidate in progress(tested, len(tested), "verifying backends"):
+            tolerances = TOLERANCES[candidate.precision]
+            comparison = compare(reference, candidate, architecture, batches, OUTPUTS)
+            figures = decisions(comparison.reference, comparison.tested, tolerances)
+            differences = {name: asdict(difference) for name, difference in comparison.differences.items()}
+            judged = gates(figures, tolerances)
+            failed = not all(gate.passed for gate in judged)
+            found = _bisected(bundle, architecture, candidate, batches) if bisect and failed else None
+            reports.append(
+                BackendReport(candidate.name, candidate.precision, differences, figures, tolerances, judged, found)
+            )
     report = VerifyReport(reference.name, described, bundle.digests(), reports, skipped)
     bundle.add({REPORT: to_json_bytes(report.to_json())})
     return report

@@ -164,6 +164,9 @@ def test_every_value_of_a_faithful_graph_follows_the_reference(family: str, tmp_
         batches = synthetic_batches(architecture, 8, 0)
         found = find_divergence(opened, architecture, "onnxruntime", precision, batches, tmp_path)
         assert found.first is None, found
+        on_gpu = find_divergence(opened, architecture, "tensorrt", precision, batches, tmp_path)
+        assert (on_gpu.probes, on_gpu.first) == (found.probes, None)
+        assert "the graph of tensorrt ran in ONNX Runtime on the CPU" in on_gpu.note
         assert len(found.probes) == 1 + 3 * architecture.layers
 
 
