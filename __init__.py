@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from .families.cost import Cost, estimate_cost
     from .fusion import FusedClassifier, FusedOutput, fuse, load_ensemble, measure_drift, save_bundle
     from .plan import HeadPlan
-    from .runtime import Prediction, Predictor, load, profile, verify
+    from .runtime import Prediction, Predictor, calibrate, load, profile, verify
 
 _HOMES = {
     "Bundle": "bundle",
@@ -30,6 +30,7 @@ _HOMES = {
     "HeadPlan": "plan",
     "HydrantError": "errors",
     "build_engine": "build",
+    "calibrate": "runtime",
     "Prediction": "runtime",
     "Predictor": "runtime",
     "estimate_cost": "families.cost",
@@ -55,6 +56,7 @@ __all__ = [
     "Predictor",
     "__version__",
     "build_engine",
+    "calibrate",
     "estimate_cost",
     "export_onnx",
     "fuse",

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .build import Built
+from .calibration_text import inspected_calibration
 from .engine_file import EngineFile
 from .export import Export
 from .plan import HeadPlan
@@ -88,6 +89,8 @@ def prediction_rows(
         for name in ("confidence", "predictive_entropy", "expected_entropy", "mutual_information", "disagreement"):
             row[name] = _float(getattr(prediction, name)[index])
         row["abstain"] = None if prediction.abstain is None else bool(prediction.abstain[index])
+        if prediction.prediction_set is not None:
+            row["prediction_set"] = [labels[choice] for choice in prediction.prediction_set[index].nonzero()[0]]
         if probabilities:
             row["probabilities"] = dict(zip(labels, map(_float, prediction.probabilities[index]), strict=True))
         rows.append(row)
@@ -105,6 +108,9 @@ def prediction_text(rows: Sequence[Mapping[str, Any]]) -> str:
         "mutual information",
         "disagreement",
     ]
+    decides = any(row["abstain"] is not None for row in rows)
+    if decides:
+        headers.append("decision")
     body = [
         [
             _short(str(row["input"]), 46),
@@ -114,6 +120,7 @@ def prediction_text(rows: Sequence[Mapping[str, Any]]) -> str:
             f"{row['expected_entropy']:.3f}",
             f"{row['mutual_information']:.4f}",
             f"{row['disagreement']:.2f}",
+            *([{True: "abstain", False: ""}[row["abstain"]]] if decides else []),
         ]
         for row in rows
     ]
@@ -207,7 +214,7 @@ def inspect_text(facts: Mapping[str, Any]) -> str:
         f"weights       {_or(facts['parameters'], 'unreadable', ',')} parameters; "
         f"separate parts: {', '.join(facts['separate']) or 'none'}",
         f"labels        {len(facts['labels'])}: {_short(', '.join(facts['labels']), 90)}",
-        f"temperature   {_or(facts['temperature'], 'unreadable', 'g')}",
+        *inspected_calibration(facts["calibration"]),
         f"processor     {facts['processor'] or 'none: takes tensors only'}",
         f"cost          {_cost(facts['cost'], facts['layers'])}",
     ]
