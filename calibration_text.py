@@ -33,7 +33,11 @@ def calibration_text(report: CalibrationReport) -> str:
 
 
 def inspected_calibration(facts: Mapping[str, Any] | None) -> list[str]:
-    """Lines for temperature, thresholds and prediction sets; ``facts`` as in ``calibration.json``, ``None`` if unreadable."""
+    """Lines for temperature, thresholds and prediction sets.
+
+    Args:
+        facts: as in ``calibration.json``; ``None`` where it cannot be read.
+    """
     if facts is None:
         return ["temperature   unreadable"]
     fitted = facts["fitted"]

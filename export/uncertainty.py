@@ -13,7 +13,7 @@ from .graph import FLOAT, Graph
 
 OUTPUTS = ("probabilities", "predictive_entropy", "expected_entropy", "mutual_information", "disagreement")
 MEMBER_OUTPUT = "member_probabilities"
-TEMPERATURE = "temperature"
+TEMPERATURE = "const.temperature"
 """Initializer [1] float32 that divides the member logits."""
 
 
