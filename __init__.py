@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from .bundle import Bundle
     from .calib import plan_heads
     from .errors import HydrantError
+    from .evaluation import evaluate
     from .export import export_onnx
     from .families.cost import Cost, estimate_cost
     from .fusion import FusedClassifier, FusedOutput, fuse, load_ensemble, measure_drift, save_bundle
@@ -34,6 +35,7 @@ _HOMES = {
     "Prediction": "runtime",
     "Predictor": "runtime",
     "estimate_cost": "families.cost",
+    "evaluate": "evaluation",
     "export_onnx": "export",
     "fuse": "fusion",
     "load": "runtime",
@@ -58,6 +60,7 @@ __all__ = [
     "build_engine",
     "calibrate",
     "estimate_cost",
+    "evaluate",
     "export_onnx",
     "fuse",
     "load",

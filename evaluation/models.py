@@ -45,9 +45,7 @@ class Model:
     calibration: Calibration
 
 
-def open_models(
-    bundle: Bundle, compare: Sequence[str | Path], backend: str, precision: str | None
-) -> list[Model]:
+def open_models(bundle: Bundle, compare: Sequence[str | Path], backend: str, precision: str | None) -> list[Model]:
     """Open the bundle and what it is compared with, in this order.
 
     Args:

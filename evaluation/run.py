@@ -32,6 +32,7 @@ class Evidence:
         known, strange: labelled and out-of-distribution examples.
         seen, seen_strange: what each model says of them.
         labels: class names.
+        images: whether inputs are images.
     """
 
     known: Examples
@@ -39,6 +40,7 @@ class Evidence:
     seen: list[Observation]
     seen_strange: list[Observation | None]
     labels: list[str]
+    images: bool
 
 
 def evaluate(
@@ -106,7 +108,9 @@ def evaluate(
     used = np.random.default_rng(seed).permutation(len(known))[:corrupted]
     if corruptions:
         rows = sweep(models, *_chosen(known, used), batch_size, seed, progress)
-        reports = [replace(report, clean=clean, noise=noise) for report, (clean, noise) in zip(reports, rows, strict=True)]
+        reports = [
+            replace(report, clean=clean, noise=noise) for report, (clean, noise) in zip(reports, rows, strict=True)
+        ]
     batch = min(len(known), batch_size) if latency else None
     if batch is not None:
         times = latencies_ms(models, known.inputs[:batch], progress)
@@ -143,7 +147,7 @@ def _observed(
             if strange is None
             else observe(model, strange.inputs, batch_size, progress, f"{model.name} on {_name(strange)}")
         )
-    return Evidence(known, strange, seen, seen_strange, labels)
+    return Evidence(known, strange, seen, seen_strange, labels, models[0].architecture.modality == "image")
 
 
 def _reports(
