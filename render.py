@@ -79,9 +79,23 @@ def budget_text(facts: Mapping[str, Any], rows: int = 10) -> str:
 
 
 def prediction_rows(
-    prediction: Prediction, inputs: Sequence[Any], labels: Sequence[str], first: int = 0, probabilities: bool = False
+    prediction: Prediction,
+    inputs: Sequence[Any],
+    labels: Sequence[str],
+    first: int = 0,
+    probabilities: bool = False,
+    flagged: Sequence[bool] | None = None,
 ) -> list[dict[str, Any]]:
-    """One JSON object for each input; with ``probabilities``, also those of every class by its name."""
+    """One JSON object for each input.
+
+    Args:
+        prediction: of the inputs.
+        inputs: as they were given.
+        labels: class names.
+        first: index of the first input.
+        probabilities: also give those of every class by its name.
+        flagged: which inputs lie beyond the OOD threshold, where there is one.
+    """
     rows = []
     for index, item in enumerate(inputs):
         row: dict[str, Any] = {"index": first + index, "input": item if isinstance(item, str) else str(item)}
@@ -89,6 +103,8 @@ def prediction_rows(
         for name in ("confidence", "predictive_entropy", "expected_entropy", "mutual_information", "disagreement"):
             row[name] = _float(getattr(prediction, name)[index])
         row["abstain"] = None if prediction.abstain is None else bool(prediction.abstain[index])
+        if flagged is not None:
+            row["out_of_distribution"] = bool(flagged[index])
         if prediction.prediction_set is not None:
             row["prediction_set"] = [labels[choice] for choice in prediction.prediction_set[index].nonzero()[0]]
         if probabilities:

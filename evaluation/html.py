@@ -28,17 +28,20 @@ h2 { font-size: 18px; margin: 0 0 10px; }
 p.about { color: #555; margin: 0 0 22px; }
 section { background: #fff; border: 1px solid #e2e4e8; border-radius: 10px; padding: 18px 20px; margin: 0 0 18px; }
 .pair { display: grid; grid-template-columns: repeat(auto-fit, minmax(440px, 1fr)); gap: 18px; margin: 0 0 18px; }
-.pair section { margin: 0; }
+.pair section { margin: 0; min-width: 0; }
+.tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(150px, 1fr)); gap: 14px; margin: 0 0 18px; }
+.tiles div { background: #fff; border: 1px solid #e2e4e8; border-radius: 10px; padding: 12px 16px; }
+.tiles b { display: block; font-size: 24px; color: #0a4f7d; font-variant-numeric: tabular-nums; }
+.tiles span { color: #666; font-size: 12.5px; }
 .wide { overflow-x: auto; }
 table { border-collapse: collapse; width: 100%; font-size: 13.5px; font-variant-numeric: tabular-nums; }
-th, td { text-align: right; padding: 5px 10px; border-bottom: 1px solid #eceef1; vertical-align: top; }
+th, td { text-align: right; padding: 5px 8px; border-bottom: 1px solid #eceef1; vertical-align: top; }
 th:first-child, td:first-child { text-align: left; }
 thead th { color: #555; font-weight: 600; border-bottom: 2px solid #d5d8dd; }
-td small { display: block; color: #777; font-size: 11.5px; }
+td small { display: block; color: #777; font-size: 11px; white-space: nowrap; }
 td.best { font-weight: 700; color: #00553b; }
 td.best small { font-weight: 400; }
 tr.group td { background: #f7f8fa; color: #444; font-weight: 600; }
-td.left, th.left { text-align: left; }
 .wrong { color: #b3400a; }
 img.plot { max-width: 100%; height: auto; display: block; margin: 0 auto; }
 img.thumb { width: 64px; height: 64px; object-fit: contain; image-rendering: pixelated; border-radius: 4px; }
@@ -46,7 +49,7 @@ p.note { color: #666; font-size: 13px; margin: 8px 0 0; }
 """
 
 NOTES = {
-    "reliability": "A calibrated model lies on the dashed line. The area of a point tells how many examples it stands for.",
+    "reliability": "A calibrated model lies on the dashed line. Large points stand for many examples.",
     "risk-coverage": "How wrong the answers are when only the most confident inputs are answered. Lower is better.",
     "scores": "Of the evaluated bundle. A good score keeps the groups apart.",
     "detection": "Where a curve crosses the dashed line it catches 95 % of the out-of-distribution inputs (FPR95).",
@@ -70,18 +73,20 @@ def page(report: EvaluationReport, evidence: Evidence, pictures: Mapping[str, by
     name = escape(report.models[0].name)
     strange = "" if report.ood is None else f" · {report.ood_examples} of {escape(report.ood)} (out of distribution)"
     intervals = f" · 95 % intervals from {report.resamples} bootstrap resamples" if report.resamples else ""
+    outside = _section("Finding out-of-distribution inputs", _detection(report, "ood")) if report.ood else ""
     parts = [
         f"<h1>Evaluation of {name}</h1>",
         f'<p class="about">{report.examples} examples of {escape(report.data)}{strange}{intervals} · seed {report.seed}'
         f" · hydrant {escape(__version__)}</p>",
+        _tiles(report),
         _section("Models", _models(report)),
-        _section("Quality and uncertainty", _figures(report)),
-        f'<div class="pair">{_plot(pictures, "reliability")}{_plot(pictures, "risk-coverage")}</div>',
+        _section("Quality", _quality(report)),
+        _pair(_plot(pictures, "reliability"), _plot(pictures, "risk-coverage")),
+        _pair(outside, _section("Finding wrong answers", _detection(report, "errors"))),
         _plot(pictures, "detection"),
         _plot(pictures, "scores"),
-        f'<div class="pair">{_section("Members", _facts(report, "diversity", DIVERSITY))}{_decisions(report)}</div>',
-        _plot(pictures, "noise"),
-        _corruptions(report),
+        _pair(_section("Members", _facts(report, "diversity", DIVERSITY)), _decisions(report)),
+        _pair(_plot(pictures, "noise"), _corruptions(report)),
         _plot(pictures, "disagreement"),
         *(_section(title, _examples(rows)) for title, rows in chosen(evidence).items()),
     ]
@@ -106,29 +111,63 @@ def _models(report: EvaluationReport) -> str:
     return _table(headers, ["".join(f"<td>{cell}</td>" for cell in row) for row in rows])
 
 
-def _figures(report: EvaluationReport) -> str:
-    """Every figure in a row, every model in a column, the best of each row marked."""
-    rows = [_row(report, told.title, name, told) for name, told in QUALITY.items()]
-    groups = [("Finding wrong answers", "errors")] + (
-        [("Finding out-of-distribution inputs", "ood")] if report.ood else []
+def _tiles(report: EvaluationReport) -> str:
+    """The evaluated bundle's headline figures."""
+    chosen_figures = [("accuracy", "accuracy", QUALITY["accuracy"]), ("nll", "NLL", QUALITY["nll"]),
+                      ("ece", "ECE", QUALITY["ece"])]  # fmt: skip
+    chosen_figures += [
+        (f"ood.predictive_entropy.{name}", f"OOD {told.title} by entropy", told)
+        for name, told in DETECTION.items()
+        if report.ood and name != "aupr"
+    ]
+    tiles = [
+        f"<div><b>{shown(report.models[0].figures[key], told, interval=False)}</b><span>{title}</span></div>"
+        for key, title, told in chosen_figures
+    ]
+    return f'<div class="tiles">{"".join(tiles)}</div>'
+
+
+def _quality(report: EvaluationReport) -> str:
+    """A row for each model, a column for each figure."""
+    best = {name: _best(report, name, told) for name, told in QUALITY.items()}
+    rows = [
+        f"<td>{escape(model.name)}</td>"
+        + "".join(_cell(model.figures.get(name), told, best[name]) for name, told in QUALITY.items())
+        for model in report.models
+    ]
+    note = (
+        '<p class="note">Bold: best of its column. Small: 95 % intervals.'
+        if report.resamples
+        else '<p class="note">Bold: best of its column.'
     )
-    for title, prefix in groups:
-        for score, words in SCORES.items():
-            if not any(f"{prefix}.{score}.auroc" in model.figures for model in report.models):
-                continue
-            rows.append(f'<td colspan="{len(report.models) + 1}">{title} by {words}</td>')
-            rows += [_row(report, told.title, f"{prefix}.{score}.{name}", told) for name, told in DETECTION.items()]
-    note = '<p class="note">Bold: the best value of a row; intervals that overlap may hide a difference of nothing.'
-    if any(model.backend != "torch" for model in report.models):
-        note += " Energy needs logits, which only the torch backend gives."
-    return _table(["", *(escape(model.name) for model in report.models)], rows) + note + "</p>"
+    return _table(["", *(told.title for told in QUALITY.values())], rows) + note + "</p>"
 
 
-def _row(report: EvaluationReport, title: str, key: str, told: Told) -> str:
+def _detection(report: EvaluationReport, prefix: str) -> str:
+    """For each score, a row for each model."""
+    rows = []
+    for score, words in SCORES.items():
+        keys = {name: f"{prefix}.{score}.{name}" for name in DETECTION}
+        best = {name: _best(report, key, DETECTION[name]) for name, key in keys.items()}
+        models = [model for model in report.models if keys["auroc"] in model.figures]
+        if models:
+            rows.append(f'<td colspan="{len(DETECTION) + 1}">by {words}</td>')
+        rows += [
+            f"<td>{escape(model.name)}</td>"
+            + "".join(_cell(model.figures[keys[name]], told, best[name]) for name, told in DETECTION.items())
+            for model in models
+        ]
+    note = ""
+    if any(f"{prefix}.energy.auroc" not in model.figures for model in report.models):
+        note = '<p class="note">Energy needs logits, which only the torch backend gives.</p>'
+    return _table(["", *(told.title for told in DETECTION.values())], rows) + note
+
+
+def _best(report: EvaluationReport, key: str, told: Told) -> float | None:
+    """The best value among several models."""
     figures = [model.figures.get(key) for model in report.models]
     known = [figure.value for figure in figures if figure is not None and math.isfinite(figure.value)]
-    best = (max if told.better == "high" else min)(known) if len(known) > 1 else None
-    return f"<td>{title}</td>" + "".join(_cell(figure, told, best) for figure in figures)
+    return (max if told.better == "high" else min)(known) if len(known) > 1 else None
 
 
 def _cell(figure: Figure | None, told: Told, best: float | None) -> str:
@@ -136,7 +175,7 @@ def _cell(figure: Figure | None, told: Told, best: float | None) -> str:
     value, interval = shown(figure, told, interval=False), ""
     if figure is not None and math.isfinite(figure.low):
         low, high = (told.form.format(told.scale * limit) for limit in (figure.low, figure.high))
-        interval = f"<small>{low} – {high}</small>"
+        interval = f"<small>{low}–{high}</small>"
     return f"<td{marked}>{value}{interval}</td>"
 
 
@@ -191,6 +230,12 @@ def _plot(pictures: Mapping[str, bytes], name: str) -> str:
     source = base64.b64encode(pictures[name]).decode()
     picture = f'<img class="plot" alt="{PLOTS[name]}" src="data:image/png;base64,{source}">'
     return _section(PLOTS[name], f'{picture}<p class="note">{NOTES[name]}</p>')
+
+
+def _pair(*sections: str) -> str:
+    """Sections side by side; one alone takes the whole width."""
+    filled = [section for section in sections if section]
+    return f'<div class="pair">{"".join(filled)}</div>' if len(filled) > 1 else "".join(filled)
 
 
 def _section(title: str, body: str) -> str:

@@ -80,7 +80,7 @@ def _reliability(names: Sequence[str], seen: Sequence[Observation], labels: np.n
 
 
 def _risk_coverage(names: Sequence[str], seen: Sequence[Observation], labels: np.ndarray) -> bytes:
-    figure, axes = _figure(5.4, 4.2)
+    figure, axes = _figure(5.4, 5.6)
     for index, (name, observed) in enumerate(zip(names, seen, strict=True)):
         wrong = observed.prediction.label != labels
         coverage, risk = risk_coverage(-observed.prediction.confidence, wrong)
@@ -152,7 +152,7 @@ def _disagreement(seen: Observation, labels: np.ndarray, names: Sequence[str]) -
     total = np.bincount(labels, seen.prediction.disagreement, len(names))
     mean = np.divide(total, count, out=np.zeros(len(names)), where=count > 0)
     shown = np.argsort(-mean, kind="stable")[: min(CLASSES, int((count > 0).sum()))][::-1]
-    figure, axes = _figure(5.4, 0.9 + 0.27 * len(shown))
+    figure, axes = _figure(10.8, 0.9 + 0.25 * len(shown))
     axes.barh(range(len(shown)), 100 * mean[shown], color=COLOURS[0], height=0.7)
     axes.axvline(100 * seen.prediction.disagreement.mean(), color="#999999", linewidth=1, linestyle="--")
     axes.set_yticks(range(len(shown)), [_short(names[index]) for index in shown], fontsize=8)
@@ -162,7 +162,7 @@ def _disagreement(seen: Observation, labels: np.ndarray, names: Sequence[str]) -
 
 def _noise(report: EvaluationReport) -> bytes:
     """NLL and accuracy against severity, averaged over kinds of corruption."""
-    figure, panels = _figure(10.8, 4.2, columns=2)
+    figure, panels = _figure(5.4, 4.8, rows=2, sharex=True)
     for index, model in enumerate(report.models):
         severities = sorted({row.severity for row in model.noise})
         for axes, name, scale in ((panels[0], "nll", 1), (panels[1], "accuracy", 100)):
@@ -174,9 +174,9 @@ def _noise(report: EvaluationReport) -> bytes:
             axes.plot([0, *severities], values, marker="o", markersize=4,
                       color=COLOURS[index % len(COLOURS)], label=model.name)  # fmt: skip
     for axes, label in zip(panels, ("NLL (nats)", "accuracy (%)"), strict=True):
-        axes.set_xlabel("severity (0: clean)")
         axes.set_ylabel(label)
         axes.set_xticks(range(6))
+    panels[1].set_xlabel("severity (0: clean)")
     panels[0].legend(frameon=False, fontsize=8)
     return _png(figure)
 

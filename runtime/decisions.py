@@ -14,8 +14,12 @@ from .prediction import Prediction
 def decided(prediction: Prediction, calibration: Calibration) -> Prediction:
     """The prediction with ``abstain`` and ``prediction_set`` filled, where the calibration tells them."""
     conformal, threshold = calibration.conformal, calibration.thresholds.get(ABSTAIN)
-    sets = conformal and prediction_sets(prediction.probabilities, conformal.quantile, conformal.method)
-    return replace(prediction, abstain=threshold and beyond(prediction, threshold), prediction_set=sets)
+    if threshold is not None:
+        prediction = replace(prediction, abstain=beyond(prediction, threshold))
+    if conformal is not None:
+        sets = prediction_sets(prediction.probabilities, conformal.quantile, conformal.method)
+        prediction = replace(prediction, prediction_set=sets)
+    return prediction
 
 
 def out_of_distribution(prediction: Prediction, calibration: Calibration) -> np.ndarray | None:
