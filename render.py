@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from .build import Built
 from .calibration_text import inspected_calibration
 from .engine_file import EngineFile
@@ -84,7 +86,7 @@ def prediction_rows(
     labels: Sequence[str],
     first: int = 0,
     probabilities: bool = False,
-    flagged: Sequence[bool] | None = None,
+    flagged: np.ndarray | None = None,
 ) -> list[dict[str, Any]]:
     """One JSON object for each input.
 
@@ -94,7 +96,7 @@ def prediction_rows(
         labels: class names.
         first: index of the first input.
         probabilities: also give those of every class by its name.
-        flagged: which inputs lie beyond the OOD threshold, where there is one.
+        flagged: [B] bool, which inputs lie beyond the OOD threshold, where there is one.
     """
     rows = []
     for index, item in enumerate(inputs):

@@ -99,9 +99,10 @@ def evaluate(
             raise InputError(f"{name} is {value}; expected {least} or more")
     bundle = resolve(bundle)
     bundle.check_addable(REPORT)
-    columns = {"text_column": text_column, "label_column": label_column}
-    known = read_examples(data, bundle.labels, limit=examples, seed=seed, **columns)
-    strange = None if ood is None else read_examples(ood, None, **columns)
+    known = read_examples(
+        data, bundle.labels, limit=examples, seed=seed, text_column=text_column, label_column=label_column
+    )
+    strange = None if ood is None else read_examples(ood, None, text_column=text_column)
     models = open_models(bundle, compare, backend, precision)
     evidence = _observed(models, known, strange, bundle.labels, batch_size, progress)
     reports = _reports(models, evidence, bootstrap, seed, progress)
@@ -116,9 +117,9 @@ def evaluate(
         times = latencies_ms(models, known.inputs[:batch], progress)
         reports = [replace(report, latency_ms=time) for report, time in zip(reports, times, strict=True)]
     report = EvaluationReport(
-        data=Path(known.source).name,
+        data=_name(known),
         examples=len(known),
-        ood=strange and Path(strange.source).name,
+        ood=None if strange is None else _name(strange),
         ood_examples=None if strange is None else len(strange),
         resamples=bootstrap,
         seed=seed,

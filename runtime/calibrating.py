@@ -91,20 +91,21 @@ def calibrate(
     bundle = resolve(bundle)
     bundle.check_addable(CALIBRATION)
     models = graphs(bundle)  # before the long work
-    columns = {"text_column": text_column, "label_column": label_column}
-    known = read_examples(data, bundle.labels, limit=examples, seed=seed, **columns)
+    known = read_examples(
+        data, bundle.labels, limit=examples, seed=seed, text_column=text_column, label_column=label_column
+    )
     assert known.labels is not None  # read_examples asks for them
-    strange = None if ood is None else read_examples(ood, None, **columns)
-    logits = [None if part is None else _member_logits(bundle, part, batch_size, progress) for part in (known, strange)]
-    assert logits[0] is not None
+    strange = None if ood is None else read_examples(ood, None, text_column=text_column)
+    logits = _member_logits(bundle, known, batch_size, progress)
+    ood_logits = None if strange is None else _member_logits(bundle, strange, batch_size, progress)
     about = {
         "data": _name(known),
         "examples": len(known),
-        "ood": strange and _name(strange),
+        "ood": None if strange is None else _name(strange),
         "ood_examples": None if strange is None else len(strange),
         "seed": seed,
     }
-    fitted = fit(logits[0], known.labels, logits[1], targets, about, progress)
+    fitted = fit(logits, known.labels, ood_logits, targets, about, progress)
     files: dict[str, bytes | Path] = {name: recalibrated(model, fitted) for name, model in models.items()}
     files[CALIBRATION] = to_json_bytes(fitted.to_json())
     changed = bundle.add(files)
