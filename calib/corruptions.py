@@ -15,6 +15,9 @@ NOISE = (0.04, 0.08, 0.12, 0.18, 0.26)
 BLUR = (1.0, 2.0, 3.0, 4.0, 6.0)
 """Radius of a Gaussian blur, in pixels of an image whose shorter edge is 224."""
 
+LEAST_BLUR = (0.4, 0.6, 0.7, 0.8, 1.0)
+"""Radius in pixels below which a blur of a small image would do nothing."""
+
 CONTRAST = (0.75, 0.5, 0.4, 0.3, 0.15)
 """Factor of the distance from the image's mean colour."""
 
@@ -59,7 +62,8 @@ def _noise(image: Any, level: int, rng: np.random.Generator) -> np.ndarray:
 def _blur(image: Any, level: int, _: np.random.Generator) -> np.ndarray:
     from PIL import ImageFilter
 
-    return np.asarray(image.filter(ImageFilter.GaussianBlur(BLUR[level] * min(image.size) / 224)))
+    radius = max(BLUR[level] * min(image.size) / 224, LEAST_BLUR[level])
+    return np.asarray(image.filter(ImageFilter.GaussianBlur(radius)))
 
 
 def _contrast(image: Any, level: int, _: np.random.Generator) -> np.ndarray:

@@ -97,6 +97,10 @@ def evaluate(
     for name, value, least in (("batch_size", batch_size, 1), ("bootstrap", bootstrap, 0), ("corrupted", corrupted, 1)):
         if value < least:
             raise InputError(f"{name} is {value}; expected {least} or more")
+    if html is not None and not Path(html).parent.is_dir():
+        raise InputError(
+            f"folder {Path(html).parent} does not exist; create it, or choose another place for the report"
+        )
     bundle = resolve(bundle)
     bundle.check_addable(REPORT)
     known = read_examples(
