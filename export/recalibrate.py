@@ -20,34 +20,30 @@ from .onnx_file import calibration_metadata
 from .uncertainty import TEMPERATURE
 
 
-def graphs(bundle: Bundle) -> dict[str, onnx.ModelProto]:
-    """The bundle's graphs, file name → model; large weights stay in the files beside them.
+def check_graphs(bundle: Bundle) -> list[str]:
+    """Names of the bundle's graphs, once each was found fit to be calibrated; meant to be asked before long work.
 
     Raises:
         BundleError: a graph was altered, cannot be read, or has no temperature to set.
     """
     names = [onnx_name(precision) for precision in PRECISIONS if bundle.has(onnx_name(precision))]
-    return {name: _read(bundle.file(name)) for name in names}
+    for name in names:
+        _read(bundle.file(name))
+    return names
 
 
-def recalibrated(model: onnx.ModelProto, calibration: Calibration) -> bytes:
-    """The graph with a calibration; the model given is left as it is.
+def write_recalibrated(source: Path, calibration: Calibration, target: Path) -> None:
+    """Write the graph ``source`` with another calibration; large weights stay in the file beside ``source``.
 
-    Args:
-        model: of :func:`graphs`.
-        calibration: to put in.
-
-    Returns:
-        The bytes of its file.
+    Raises:
+        BundleError: it cannot be read, or has no temperature to set.
     """
-    changed = onnx.ModelProto()
-    changed.CopyFrom(model)
-    for tensor in changed.graph.initializer:
-        if tensor.name == TEMPERATURE:
-            tensor.CopyFrom(numpy_helper.from_array(np.array([calibration.temperature], np.float32), TEMPERATURE))
-    facts = {entry.key: entry.value for entry in changed.metadata_props} | calibration_metadata(calibration)
-    helper.set_model_props(changed, dict(sorted(facts.items())))
-    return changed.SerializeToString(deterministic=True)
+    model = _read(source)
+    (divisor,) = [tensor for tensor in model.graph.initializer if tensor.name == TEMPERATURE]
+    divisor.CopyFrom(numpy_helper.from_array(np.array([calibration.temperature], np.float32), TEMPERATURE))
+    facts = {entry.key: entry.value for entry in model.metadata_props} | calibration_metadata(calibration)
+    helper.set_model_props(model, dict(sorted(facts.items())))
+    target.write_bytes(model.SerializeToString(deterministic=True))
 
 
 def _read(path: Path) -> onnx.ModelProto:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -84,13 +86,13 @@ def calibrate(
         MissingExtraError: torch is not installed, or scipy for ``risk``.
         BundleError: the bundle is missing, altered or malformed, or holds a graph that cannot be calibrated.
     """
-    from ..export.recalibrate import graphs, recalibrated
+    from ..export.recalibrate import check_graphs
 
     targets = Targets(coverage, risk, score, ood_score, conformal, conformal_method)
     targets.check()
     bundle = resolve(bundle)
     bundle.check_addable(CALIBRATION)
-    models = graphs(bundle)  # before the long work
+    graphs = check_graphs(bundle)  # before the long work
     known = read_examples(
         data, bundle.labels, limit=examples, seed=seed, text_column=text_column, label_column=label_column
     )
@@ -106,10 +108,22 @@ def calibrate(
         "seed": seed,
     }
     fitted = fit(logits, known.labels, ood_logits, targets, about, progress)
-    files: dict[str, bytes | Path] = {name: recalibrated(model, fitted) for name, model in models.items()}
-    files[CALIBRATION] = to_json_bytes(fitted.to_json())
-    changed = bundle.add(files)
-    return CalibrationReport(fitted, sorted(models), _outdated(changed))
+    return CalibrationReport(fitted, graphs, _outdated(_changed(bundle, graphs, fitted)))
+
+
+def _changed(bundle: Bundle, graphs: Sequence[str], calibration: Calibration) -> Bundle:
+    """The bundle with its calibration and graphs replaced, all together."""
+    from ..export.recalibrate import write_recalibrated
+
+    try:
+        with tempfile.TemporaryDirectory(dir=bundle.path, prefix=".calibrate.") as folder:
+            files: dict[str, bytes | Path] = {CALIBRATION: to_json_bytes(calibration.to_json())}
+            for name in graphs:
+                files[name] = Path(folder) / name
+                write_recalibrated(bundle.file(name), calibration, Path(folder) / name)
+            return bundle.add(files)
+    except OSError as error:
+        raise InputError(f"cannot write into bundle {bundle.path}: {error.strerror or error}") from error
 
 
 def _member_logits(bundle: Bundle, examples: Examples, batch_size: int, progress: Progress) -> np.ndarray:

@@ -77,7 +77,7 @@ def test_every_graph_says_what_calibration_json_says(bundle: Path, data: dict[st
     report = calibrate(bundle, data["val"], data["ood"], coverage=0.8, conformal=0.2)
     found = json.loads((bundle / "calibration.json").read_text())
     assert found == report.calibration.to_json()
-    assert report.graphs == ["model.bf16.onnx", "model.fp16.onnx", "model.fp32.onnx"]
+    assert report.graphs == ["model.fp32.onnx", "model.fp16.onnx", "model.bf16.onnx"]
     assert found["temperature"] != 1.0
     for name in report.graphs:
         assert temperature_in(bundle / name) == np.float32(found["temperature"])
