@@ -16,11 +16,12 @@ if TYPE_CHECKING:
     from .bundle import Bundle
     from .calib import plan_heads
     from .errors import HydrantError
+    from .evaluation import evaluate
     from .export import export_onnx
     from .families.cost import Cost, estimate_cost
     from .fusion import FusedClassifier, FusedOutput, fuse, load_ensemble, measure_drift, save_bundle
     from .plan import HeadPlan
-    from .runtime import Prediction, Predictor, load, profile, verify
+    from .runtime import Prediction, Predictor, calibrate, load, profile, verify
 
 _HOMES = {
     "Bundle": "bundle",
@@ -30,9 +31,11 @@ _HOMES = {
     "HeadPlan": "plan",
     "HydrantError": "errors",
     "build_engine": "build",
+    "calibrate": "runtime",
     "Prediction": "runtime",
     "Predictor": "runtime",
     "estimate_cost": "families.cost",
+    "evaluate": "evaluation",
     "export_onnx": "export",
     "fuse": "fusion",
     "load": "runtime",
@@ -55,7 +58,9 @@ __all__ = [
     "Predictor",
     "__version__",
     "build_engine",
+    "calibrate",
     "estimate_cost",
+    "evaluate",
     "export_onnx",
     "fuse",
     "load",

@@ -56,6 +56,8 @@ def _parser(runs: Mapping[str, Run]) -> argparse.ArgumentParser:
     _build_arguments(command("build", "compile a graph into a TensorRT or TensorRT-RTX engine"))
     _verify_arguments(command("verify", "compare the backends with the PyTorch reference", columns))
     _profile_arguments(command("profile", "measure latency and memory, beside the single model and a Deep Ensemble"))
+    _calibrate_arguments(command("calibrate", "fit temperature and thresholds on labelled data", columns))
+    _evaluate_arguments(command("evaluate", "measure quality and uncertainty on labelled data, with a report", columns))
     _predict_arguments(command("predict", "predict labels and uncertainties", columns))
     _bundle_argument(command("inspect", "show what is in a bundle"))
     sub = command("demo", "run everything end to end on embedded data")
@@ -217,6 +219,56 @@ def _profile_arguments(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--no-memory", action="store_false", dest="memory", help="leave peak memory out")
 
 
+def _calibrate_arguments(sub: argparse.ArgumentParser) -> None:
+    scores = ("confidence", "predictive_entropy", "expected_entropy", "mutual_information")
+    _bundle_argument(sub)
+    _labelled_data_arguments(sub, "labelled data that the model was not tuned on")
+    sub.add_argument("--ood", metavar="FILE", help="out-of-distribution data, labels not read; brings an OOD threshold")
+    target = sub.add_mutually_exclusive_group()
+    target.add_argument("--coverage", type=_share, help="share of inputs to answer; others abstain (default 0.95)")
+    target.add_argument("--risk", type=_share, help="instead: share of answers that may be wrong, with 95%% confidence")
+    sub.add_argument("--score", choices=scores, default="confidence", help="that abstention stands on")
+    sub.add_argument(
+        "--ood-score", choices=scores, default="predictive_entropy", help="that tells what is out of distribution"
+    )
+    sub.add_argument("--conformal", type=_share, metavar="ALPHA", help="prediction sets that miss ALPHA of the labels")
+    sub.add_argument(
+        "--conformal-method", choices=("lac", "aps"), default="lac", help="smallest, or adaptive sets (default lac)"
+    )
+
+
+def _evaluate_arguments(sub: argparse.ArgumentParser) -> None:
+    _bundle_argument(sub)
+    _labelled_data_arguments(sub, "labelled data, neither tuned nor calibrated on")
+    sub.add_argument("--ood", metavar="FILE", help="out-of-distribution data, labels not read")
+    sub.add_argument("--compare", action="extend", nargs="+", default=[], metavar="MODEL",
+                     help="checkpoints (single models) or bundles to set beside it")  # fmt: skip
+    sub.add_argument("--html", type=Path, metavar="FILE", help="write a report with pictures, in one file")
+    sub.add_argument("--corruptions", action="store_true", help="also on typos or corrupted images, in five severities")
+    sub.add_argument(
+        "--corrupted", type=_positive, default=500, metavar="N", help="examples that are corrupted (default 500)"
+    )
+    sub.add_argument(
+        "--bootstrap",
+        type=_count,
+        default=1000,
+        metavar="N",
+        help="resamples for 95%% intervals (default 1000; 0: none)",
+    )
+    sub.add_argument("--latency", action="store_true", help="also time the models, interleaved")
+    sub.add_argument(
+        "--backend", default="torch", help="that runs the bundles (default torch: it alone gives energies)"
+    )
+    _precision_argument(sub)
+
+
+def _labelled_data_arguments(sub: argparse.ArgumentParser, text: str) -> None:
+    sub.add_argument("--data", required=True, metavar="FILE", help=f"{text}: a file as of `plan`, or an image folder")
+    sub.add_argument("--label-column", default="label", metavar="NAME", help="column that holds the label")
+    sub.add_argument("--examples", type=_count, default=0, help="examples drawn at random; 0 for all (default)")
+    sub.add_argument("--batch-size", type=_positive, default=32, help="inputs per run (default 32)")
+
+
 def _predict_arguments(sub: argparse.ArgumentParser) -> None:
     _bundle_argument(sub)
     sub.add_argument("inputs", metavar="TEXT|IMAGE", nargs="*", help="texts, or paths of images")
@@ -260,6 +312,16 @@ def _count(text: str) -> int:
     if not (text.isascii() and text.isdigit()):
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of 0 or more")
     return int(text)
+
+
+def _share(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 < value < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0 and below 1")
+    return value
 
 
 def _numbers(text: str) -> list[int]:

@@ -6,10 +6,10 @@ Layout (schema 1)::
     plan.json             the head plan (plan.py)
     config.json           the architecture (families/)
     fused.safetensors     the fused weights
-    calibration.json      temperature and thresholds
+    calibration.json      temperature and thresholds (calibration.py)
     processor/            tokenizer or image processor (absent: tensors only)
     model.fp32.onnx       written by export
-    reports/              written by verify and the demo
+    reports/              written by verify, profile, evaluate and the demo
 
 A bundle is written to a temporary folder and renamed. Whatever is read from it is first compared
 with the SHA-256 in the manifest, and no path in a manifest may leave the folder.

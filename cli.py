@@ -209,6 +209,62 @@ def profile(options: argparse.Namespace) -> int:
     return 0
 
 
+def calibrate(options: argparse.Namespace) -> int:
+    """``hydrant calibrate``: fit temperature and thresholds, and put them into the bundle and its graphs."""
+    from .calibration_text import calibration_text
+    from .runtime import calibrate as calibrate_bundle
+
+    report = calibrate_bundle(
+        options.bundle,
+        options.data,
+        options.ood,
+        coverage=options.coverage,
+        risk=options.risk,
+        score=options.score,
+        ood_score=options.ood_score,
+        conformal=options.conformal,
+        conformal_method=options.conformal_method,
+        examples=options.examples or None,
+        seed=options.seed,
+        text_column=options.text_column,
+        label_column=options.label_column,
+        batch_size=options.batch_size,
+        progress=progress,
+    )
+    _show(options, report.to_json(), calibration_text(report))
+    return 0
+
+
+def evaluate(options: argparse.Namespace) -> int:
+    """``hydrant evaluate``: quality and uncertainty on labelled data, beside competitors, as text, JSON and HTML."""
+    from .evaluation import evaluate as evaluate_bundle
+    from .evaluation.text import evaluation_text
+
+    if options.html:
+        _check_parent(options.html)
+    report = evaluate_bundle(
+        options.bundle,
+        options.data,
+        options.ood,
+        compare=options.compare,
+        html=options.html,
+        corruptions=options.corruptions,
+        corrupted=options.corrupted,
+        bootstrap=options.bootstrap,
+        latency=options.latency,
+        backend=options.backend,
+        precision=options.precision,
+        examples=options.examples or None,
+        seed=options.seed,
+        text_column=options.text_column,
+        label_column=options.label_column,
+        batch_size=options.batch_size,
+        progress=progress,
+    )
+    _show(options, report.to_json(), evaluation_text(report))
+    return 0
+
+
 def predict(options: argparse.Namespace) -> int:
     """``hydrant predict``: label, confidence and uncertainty of texts or images."""
     from .prediction_io import predict_file, predict_items
@@ -262,6 +318,8 @@ COMMANDS = {
     "build": build,
     "verify": verify,
     "profile": profile,
+    "calibrate": calibrate,
+    "evaluate": evaluate,
     "predict": predict,
     "inspect": inspect,
     "demo": demo,

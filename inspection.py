@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from .bundle import ARCHITECTURE, CALIBRATION, WEIGHTS, Bundle
+from .calibration import Calibration
 from .engine_file import ENGINES, engine_names, engine_path, graph_digest, read_twin, twin_path
 from .errors import BundleError, HydrantError, cut
 from .families import Architecture
@@ -45,6 +46,7 @@ def inspect_bundle(path: str | Path) -> dict[str, Any]:
         "cost": estimate_cost(bundle).to_json(),
         "labels": bundle.labels,
         "temperature": bundle.temperature() if states.get(CALIBRATION) == "ok" else None,
+        "calibration": Calibration.of(bundle).to_json() if states.get(CALIBRATION) == "ok" else None,
         "processor": _processor(bundle, architecture),
         "inputs": list(architecture.input_names),
         "graphs": {name: _graph(bundle, name) if states[name] == "ok" else "altered or missing" for name in graphs},

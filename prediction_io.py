@@ -22,7 +22,13 @@ from .runtime import Predictor
 def predict_items(predictor: Predictor, options: argparse.Namespace) -> int:
     """Predict the inputs given as arguments and print a table, or one JSON object."""
     prediction = predictor.predict(options.inputs, batch_size=options.batch_size)
-    rows = prediction_rows(prediction, options.inputs, predictor.labels, probabilities=options.probabilities)
+    rows = prediction_rows(
+        prediction,
+        options.inputs,
+        predictor.labels,
+        probabilities=options.probabilities,
+        flagged=predictor.out_of_distribution(prediction),
+    )
     if options.output:
         with atomic_file(options.output) as handle:
             handle.write(_lines(rows))
@@ -84,7 +90,8 @@ def _predict_rows(
             _name_the_row(predictor, window, first)
             raise
         shown = [item if isinstance(item, str | Path) else row.where for item, row in zip(inputs, window, strict=True)]
-        yield prediction_rows(prediction, shown, predictor.labels, first, options.probabilities)
+        flagged = predictor.out_of_distribution(prediction)
+        yield prediction_rows(prediction, shown, predictor.labels, first, options.probabilities, flagged)
         first += len(window)
 
 

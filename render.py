@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from .build import Built
+from .calibration_text import inspected_calibration
 from .engine_file import EngineFile
 from .export import Export
 from .plan import HeadPlan
@@ -81,9 +84,23 @@ def budget_text(facts: Mapping[str, Any], rows: int = 10) -> str:
 
 
 def prediction_rows(
-    prediction: Prediction, inputs: Sequence[Any], labels: Sequence[str], first: int = 0, probabilities: bool = False
+    prediction: Prediction,
+    inputs: Sequence[Any],
+    labels: Sequence[str],
+    first: int = 0,
+    probabilities: bool = False,
+    flagged: np.ndarray | None = None,
 ) -> list[dict[str, Any]]:
-    """One JSON object for each input; with ``probabilities``, also those of every class by its name."""
+    """One JSON object for each input.
+
+    Args:
+        prediction: of the inputs.
+        inputs: as they were given.
+        labels: class names.
+        first: index of the first input.
+        probabilities: also give those of every class by its name.
+        flagged: [B] bool, which inputs lie beyond the OOD threshold, where there is one.
+    """
     rows = []
     for index, item in enumerate(inputs):
         row: dict[str, Any] = {"index": first + index, "input": item if isinstance(item, str) else str(item)}
@@ -91,6 +108,10 @@ def prediction_rows(
         for name in ("confidence", "predictive_entropy", "expected_entropy", "mutual_information", "disagreement"):
             row[name] = _float(getattr(prediction, name)[index])
         row["abstain"] = None if prediction.abstain is None else bool(prediction.abstain[index])
+        if flagged is not None:
+            row["out_of_distribution"] = bool(flagged[index])
+        if prediction.prediction_set is not None:
+            row["prediction_set"] = [labels[choice] for choice in prediction.prediction_set[index].nonzero()[0]]
         if probabilities:
             row["probabilities"] = dict(zip(labels, map(_float, prediction.probabilities[index]), strict=True))
         rows.append(row)
@@ -108,6 +129,9 @@ def prediction_text(rows: Sequence[Mapping[str, Any]]) -> str:
         "mutual information",
         "disagreement",
     ]
+    decides = any(row["abstain"] is not None for row in rows)
+    if decides:
+        headers.append("decision")
     body = [
         [
             _short(str(row["input"]), 46),
@@ -117,6 +141,7 @@ def prediction_text(rows: Sequence[Mapping[str, Any]]) -> str:
             f"{row['expected_entropy']:.3f}",
             f"{row['mutual_information']:.4f}",
             f"{row['disagreement']:.2f}",
+            *([{True: "abstain", False: ""}[row["abstain"]]] if decides else []),
         ]
         for row in rows
     ]
@@ -213,7 +238,7 @@ def inspect_text(facts: Mapping[str, Any]) -> str:
         f"weights       {_or(facts['parameters'], 'unreadable', ',')} parameters; "
         f"separate parts: {', '.join(facts['separate']) or 'none'}",
         f"labels        {len(facts['labels'])}: {_short(', '.join(facts['labels']), 90)}",
-        f"temperature   {_or(facts['temperature'], 'unreadable', 'g')}",
+        *inspected_calibration(facts["calibration"]),
         f"processor     {facts['processor'] or 'none: takes tensors only'}",
         f"cost          {_cost(facts['cost'], facts['layers'])}",
     ]

@@ -23,16 +23,49 @@ def negative_log_likelihood(probabilities: np.ndarray, labels: np.ndarray) -> fl
     return float(-np.log(np.maximum(chosen, 1e-12)).mean())
 
 
+def brier_score(probabilities: np.ndarray, labels: np.ndarray) -> float:
+    """Mean squared distance of the probabilities from the one-hot label, summed over classes: 0 to 2 (Brier 1950)."""
+    return float(brier_terms(probabilities, labels).mean())
+
+
+def brier_terms(probabilities: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """Σ_c (p_c − 1[c = label])² of each example, [N] float64."""
+    precise = probabilities.astype(np.float64)
+    terms: np.ndarray = (precise**2).sum(axis=1) - 2 * precise[np.arange(len(labels)), labels] + 1
+    return terms
+
+
 def expected_calibration_error(probabilities: np.ndarray, labels: np.ndarray, bins: int = 15) -> float:
     """Mean |accuracy − confidence| over equal-width confidence bins, weighted by their size.
 
     Guo et al. 2017; confidence is the largest *averaged* probability. Bins are open below, closed above.
     """
-    confidence = probabilities.max(axis=1).astype(np.float64)
-    correct = probabilities.argmax(axis=1) == labels
-    which = np.clip(np.ceil(confidence * bins).astype(int) - 1, 0, bins - 1)
-    gaps = np.bincount(which, weights=correct - confidence, minlength=bins)
-    return float(np.abs(gaps).sum() / len(labels))
+    return calibration_error(probabilities.max(axis=1), probabilities.argmax(axis=1) == labels, bins)
+
+
+def adaptive_calibration_error(probabilities: np.ndarray, labels: np.ndarray, bins: int = 15) -> float:
+    """The same over bins of (nearly) equally many examples, in order of confidence (Nguyen & O'Connor 2015)."""
+    return adaptive_error(probabilities.max(axis=1), probabilities.argmax(axis=1) == labels, bins)
+
+
+def calibration_error(confidence: np.ndarray, correct: np.ndarray, bins: int = 15) -> float:
+    """:func:`expected_calibration_error` of confidences [N] and whether each answer was correct [N]."""
+    confidence = confidence.astype(np.float64)
+    gaps = np.bincount(confidence_bins(confidence, bins), weights=correct - confidence, minlength=bins)
+    return float(np.abs(gaps).sum() / len(confidence))
+
+
+def adaptive_error(confidence: np.ndarray, correct: np.ndarray, bins: int = 15) -> float:
+    """:func:`adaptive_calibration_error` of confidences [N] and whether each answer was correct [N]."""
+    order = np.lexsort((correct, confidence))  # among equal confidences, an order that the data's does not change
+    gaps = (correct - confidence.astype(np.float64))[order]
+    starts = np.unique(np.arange(bins) * len(gaps) // bins)
+    return float(np.abs(np.add.reduceat(gaps, starts)).sum() / len(gaps))
+
+
+def confidence_bins(confidence: np.ndarray, bins: int) -> np.ndarray:
+    """Index [N] of each confidence's bin, of equal width, open below and closed above."""
+    return np.clip(np.ceil(confidence * bins).astype(int) - 1, 0, bins - 1)
 
 
 def auroc(in_distribution: np.ndarray, out_of_distribution: np.ndarray) -> float:
@@ -48,6 +81,13 @@ def fpr95(in_distribution: np.ndarray, out_of_distribution: np.ndarray) -> float
     metrics = require("sklearn.metrics", "report", "compute the FPR95")
     false_rate, true_rate, _ = metrics.roc_curve(positive, scores, drop_intermediate=False)
     return float(false_rate[np.argmax(true_rate >= 0.95)])
+
+
+def aupr(in_distribution: np.ndarray, out_of_distribution: np.ndarray) -> float:
+    """Average precision of calling the highest scores out of distribution."""
+    scores, positive = _joined(in_distribution, out_of_distribution)
+    metrics = require("sklearn.metrics", "report", "compute the AUPR")
+    return float(metrics.average_precision_score(positive, scores))
 
 
 def _joined(negative: np.ndarray, positive: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -12,6 +12,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
 from ..bundle import WEIGHTS, Bundle
+from ..calibration import Calibration
 from ..errors import BundleError
 from ..families import Architecture
 from ..families.fused import check_fused
@@ -45,9 +46,18 @@ def metadata(bundle: Bundle, architecture: Architecture) -> dict[str, str]:
         "hydrant.labels": json.dumps(bundle.labels, ensure_ascii=False),
         "hydrant.max_sequence": str(architecture.max_sequence),
         "hydrant.preprocessing": json.dumps(processing),
-        "hydrant.temperature": repr(bundle.temperature()),
         "hydrant.weights_sha256": bundle.manifest["files"][WEIGHTS]["sha256"],
-        "hydrant.thresholds": json.dumps(bundle.calibration().get("thresholds", {}), sort_keys=True),
+        **calibration_metadata(Calibration.of(bundle)),
+    }
+
+
+def calibration_metadata(calibration: Calibration) -> dict[str, str]:
+    """The part of ``metadata_props`` that calibration decides."""
+    facts = calibration.to_json()
+    return {
+        "hydrant.temperature": repr(calibration.temperature),
+        "hydrant.thresholds": json.dumps(facts["thresholds"], sort_keys=True),
+        "hydrant.conformal": json.dumps(facts["conformal"], sort_keys=True),
     }
 
 

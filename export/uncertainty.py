@@ -13,6 +13,8 @@ from .graph import FLOAT, Graph
 
 OUTPUTS = ("probabilities", "predictive_entropy", "expected_entropy", "mutual_information", "disagreement")
 MEMBER_OUTPUT = "member_probabilities"
+TEMPERATURE = "const.temperature"
+"""Initializer [1] float32 that divides the member logits."""
 
 
 def uncertainty_head(graph: Graph, logits: str, streams: int, members: int, temperature: float, emit: bool) -> None:
@@ -25,8 +27,8 @@ def uncertainty_head(graph: Graph, logits: str, streams: int, members: int, temp
         temperature: T > 0.
         emit: also emit ``member_probabilities`` [B, M, C].
     """
-    if temperature != 1.0:
-        logits = graph.node("Div", [logits, graph.constant(temperature, np.float32)], "logits.tempered")
+    divisor = graph.weight(TEMPERATURE, np.array([temperature], np.float32))  # a value of its own: calibration sets it
+    logits = graph.node("Div", [logits, divisor], "logits.tempered")
     probabilities = graph.node("Softmax", [logits], "members", axis=-1)  # [S, B, C]
     mean = graph.node("ReduceMean", [probabilities, graph.constant([0])], "probabilities", keepdims=0)  # [B, C]
     each = _entropy(graph, probabilities, "members.entropy")  # [S, B]

@@ -25,6 +25,8 @@ class Prediction:
         disagreement: [B] float32, share of members whose argmax differs from the ensemble's.
         abstain: [B] bool, or ``None`` when the bundle holds no abstention threshold.
         member_probabilities: [B, M, C] float32, or ``None`` when the backend does not give them.
+        prediction_set: [B, C] bool, the classes of each input's conformal set, or ``None`` when the bundle was not
+            calibrated for sets.
     """
 
     probabilities: np.ndarray
@@ -36,6 +38,7 @@ class Prediction:
     disagreement: np.ndarray
     abstain: np.ndarray | None = None
     member_probabilities: np.ndarray | None = None
+    prediction_set: np.ndarray | None = None
 
     def __len__(self) -> int:
         return len(self.label)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
@@ -12,19 +11,18 @@ from typing import Any
 import numpy as np
 
 from ..bundle import ARCHITECTURE, Bundle, resolve
+from ..calibration import Calibration
 from ..errors import BackendError, BundleError, InputError
 from ..families import Architecture
 from ..families.processing import load_processor
 from .backend import Backend, open_backend
+from .batches import WINDOW_BATCHES, prepared
+from .decisions import decided, out_of_distribution
 from .machine import checked_threads
 from .prediction import Prediction
 from .tensors import checked_tensors
 
-log = logging.getLogger(__name__)
-
 BATCH_SIZE = 32
-WINDOW_BATCHES = 16
-"""Inputs are prepared this many batches at a time: enough to group similar lengths, bounded in memory."""
 
 
 def load(
@@ -64,6 +62,7 @@ class Predictor:
         backend: name of the backend that runs.
         precision: of its weights and activations.
         fallbacks: (backend, reason) of each one that was skipped.
+        calibration: temperature, thresholds and prediction sets of the bundle.
     """
 
     def __init__(
@@ -73,6 +72,7 @@ class Predictor:
         self.backend = backend.name
         self.precision = backend.precision
         self.fallbacks = fallbacks
+        self.calibration = Calibration.of(bundle)
         self._path = bundle.path
         self._architecture = architecture
         self._running: Backend | None = backend
@@ -119,6 +119,10 @@ class Predictor:
             yield self._predict_window(window, first, batch_size)
             first += len(window)
 
+    def out_of_distribution(self, prediction: Prediction) -> np.ndarray | None:
+        """Which inputs of a prediction lie beyond the bundle's OOD threshold, [B] bool; ``None`` if it has none."""
+        return out_of_distribution(prediction, self.calibration)
+
     def close(self) -> None:
         """Release the backend."""
         if self._running is not None:
@@ -137,17 +141,10 @@ class Predictor:
         """Predict prepared inputs in batches of similar length; the result is in their own order."""
         processor = self._processor
         assert processor is not None  # checked by stream
-        # Images are large once prepared: one batch of them at a time. Texts are small.
-        step = len(window) if self._architecture.modality == "text" else batch_size
         parts, order = [], []
-        for start in range(0, len(window), step):
-            encoded = processor.encode(window[start : start + step], first + start)
-            self._warn_truncated(encoded, first + start)
-            by_length = np.argsort([item.tokens for item in encoded], kind="stable")
-            for begin in range(0, len(encoded), batch_size):
-                chosen = by_length[begin : begin + batch_size]
-                parts.append(self._run(processor.collate([encoded[index] for index in chosen])))
-                order.append(chosen + start)
+        for places, tensors in prepared(processor, self._architecture, window, batch_size, first):
+            parts.append(self._run(tensors))
+            order.append(places)
         return Prediction.concatenate(parts).take(np.argsort(np.concatenate(order)))
 
     def _predict_tensors(self, inputs: Mapping[str, Any], batch_size: int) -> Iterator[Prediction]:
@@ -167,22 +164,15 @@ class Predictor:
                 f"backend {self.backend} gave probabilities that are not finite; check the inputs, "
                 "or compare backends with `hydrant verify`"
             )
-        return prediction
-
-    def _warn_truncated(self, encoded: Sequence[Any], first: int) -> None:
-        cut = [first + index for index, item in enumerate(encoded) if item.truncated]
-        if cut:
-            log.warning(
-                "%d of %d texts were cut to the %d tokens this model reads (first: input %d); the rest was ignored",
-                len(cut), len(encoded), max(item.tokens for item in encoded), cut[0],
-            )  # fmt: skip
+        return decided(prediction, self.calibration)
 
     def _nothing(self) -> Prediction:
         """The prediction for no inputs at all."""
         none = np.zeros(0, np.float32)
-        return Prediction(
+        empty = Prediction(
             np.zeros((0, len(self.labels)), np.float32), np.zeros(0, np.int64), none, none, none, none, none
         )
+        return decided(empty, self.calibration)
 
 
 def _as_sequence(inputs: Any) -> Sequence[Any]:

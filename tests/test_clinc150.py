@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -101,3 +102,38 @@ def test_the_readme_s_two_queries(made: tuple[int, Path]) -> None:
     assert strange["confidence"] < 0.5
     for score in ("predictive_entropy", "mutual_information"):
         assert strange[score] > 5 * known[score]
+
+
+def test_calibration_and_evaluation(made: tuple[int, Path], shared: Path, tmp_path: Path) -> None:
+    """Calibrated on the validation splits, measured on the test splits, beside the single model."""
+    _, source = made
+    bundle, data = tmp_path / "out", shared / "data/clinc150"
+    shutil.copytree(source, bundle)
+    done = run_cli("calibrate", bundle, "--data", data / "val.csv", "--ood", data / "oos_val.csv", "--conformal", 0.1)
+    assert done.returncode == 0, done.stderr
+    done = run_cli(
+        "evaluate", bundle, "--data", data / "test.csv", "--ood", data / "oos_test.csv", "--bootstrap", 0,
+        "--compare", shared / "models/minilm-clinc150", "--json", timeout=900,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    ours, single = json.loads(done.stdout)["models"]
+    figures = {name: figure["value"] for name, figure in ours["figures"].items()}
+    assert figures["ece"] <= 0.02
+    assert figures["nll"] < 0.22
+    assert single["figures"]["accuracy"]["value"] == pytest.approx(SINGLE["accuracy"], abs=5e-4)
+    auroc, fpr95 = "ood.max_probability.auroc", "ood.max_probability.fpr95"
+    assert single["figures"][auroc]["value"] == pytest.approx(SINGLE["auroc"], abs=5e-4)
+    assert single["figures"][fpr95]["value"] == pytest.approx(SINGLE["fpr95"], abs=1e-3)
+    assert figures["ood.predictive_entropy.auroc"] > SINGLE["auroc"], (
+        "entropy tells more than the single model's maximum"
+    )
+    decisions = ours["decisions"]
+    assert decisions["coverage"] == pytest.approx(0.95, abs=0.015)
+    assert decisions["true_positive_rate"] >= 0.88
+    assert decisions["set_coverage"] == pytest.approx(0.9, abs=0.02)
+    done = run_cli("verify", bundle, "--examples", 60)
+    assert done.returncode == 0, done.stderr
+    done = run_cli("predict", bundle, "what is the airspeed of an unladen swallow", "--json")
+    (row,) = json.loads(done.stdout)["predictions"]
+    assert row["abstain"] is True
+    assert row["out_of_distribution"] is True

@@ -1,0 +1,112 @@
+"""Corrupted images, at five severities, after ImageNet-C and CIFAR-C (Hendrycks & Dietterich 2019)."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+NOISE = (0.04, 0.08, 0.12, 0.18, 0.26)
+"""Standard deviation of Gaussian noise, of the full range."""
+
+BLUR = (1.0, 2.0, 3.0, 4.0, 6.0)
+"""Radius of a Gaussian blur, in pixels of an image whose shorter edge is 224."""
+
+LEAST_BLUR = (0.4, 0.6, 0.7, 0.8, 1.0)
+"""Radius in pixels below which a blur of a small image would do nothing."""
+
+CONTRAST = (0.75, 0.5, 0.4, 0.3, 0.15)
+"""Factor of the distance from the image's mean colour."""
+
+BRIGHTNESS = (0.1, 0.2, 0.3, 0.4, 0.5)
+"""Added to every value, of the full range."""
+
+JPEG = (50, 25, 18, 12, 7)
+"""Quality."""
+
+PIXELATE = (0.8, 0.65, 0.5, 0.4, 0.3)
+"""Factor of the edges of the coarser image."""
+
+
+def corrupt(images: Sequence[Any], kind: str, severity: int, seed: int = 0) -> list[np.ndarray]:
+    """Corrupted copies of images, [H, W, 3] uint8 each.
+
+    Args:
+        images: paths, PIL images or uint8 arrays.
+        kind: of :data:`CORRUPTIONS`.
+        severity: 1 to 5.
+        seed: of noise.
+    """
+    rng = np.random.default_rng([seed, severity])
+    return [CORRUPTIONS[kind](opened(image), severity - 1, rng) for image in images]
+
+
+def opened(image: Any) -> Any:
+    """An image as a PIL image in RGB."""
+    from PIL import Image, ImageOps
+
+    if isinstance(image, str | Path):
+        with Image.open(image) as found:
+            return ImageOps.exif_transpose(found).convert("RGB")
+    return (Image.fromarray(image) if isinstance(image, np.ndarray) else image).convert("RGB")
+
+
+def _noise(image: Any, level: int, rng: np.random.Generator) -> np.ndarray:
+    values = _unit(image)
+    return _bytes(values + rng.normal(0, NOISE[level], values.shape))
+
+
+def _blur(image: Any, level: int, _: np.random.Generator) -> np.ndarray:
+    from PIL import ImageFilter
+
+    radius = max(BLUR[level] * min(image.size) / 224, LEAST_BLUR[level])
+    return np.asarray(image.filter(ImageFilter.GaussianBlur(radius)))
+
+
+def _contrast(image: Any, level: int, _: np.random.Generator) -> np.ndarray:
+    values = _unit(image)
+    mean = values.mean(axis=(0, 1))
+    return _bytes((values - mean) * CONTRAST[level] + mean)
+
+
+def _brightness(image: Any, level: int, _: np.random.Generator) -> np.ndarray:
+    return _bytes(_unit(image) + BRIGHTNESS[level])
+
+
+def _jpeg(image: Any, level: int, _: np.random.Generator) -> np.ndarray:
+    from PIL import Image
+
+    buffer = io.BytesIO()
+    image.save(buffer, "JPEG", quality=JPEG[level])
+    with Image.open(buffer) as found:
+        return np.asarray(found.convert("RGB"))
+
+
+def _pixelate(image: Any, level: int, _: np.random.Generator) -> np.ndarray:
+    from PIL import Image
+
+    width, height = (max(1, round(edge * PIXELATE[level])) for edge in image.size)
+    coarse = image.resize((width, height), Image.Resampling.BOX)
+    return np.asarray(coarse.resize(image.size, Image.Resampling.NEAREST))
+
+
+CORRUPTIONS: dict[str, Callable[[Any, int, np.random.Generator], np.ndarray]] = {
+    "gaussian noise": _noise,
+    "blur": _blur,
+    "contrast": _contrast,
+    "brightness": _brightness,
+    "jpeg": _jpeg,
+    "pixelate": _pixelate,
+}
+"""Kind of corruption → how."""
+
+
+def _unit(image: Any) -> np.ndarray:
+    return np.asarray(image, np.float64) / 255
+
+
+def _bytes(values: np.ndarray) -> np.ndarray:
+    return np.rint(np.clip(values, 0, 1) * 255).astype(np.uint8)

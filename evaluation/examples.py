@@ -1,0 +1,90 @@
+"""The examples that a report shows: most certain, least certain, and wrong with confidence."""
+
+from __future__ import annotations
+
+import base64
+import io
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..calib.corruptions import opened
+
+if TYPE_CHECKING:
+    from .run import Evidence
+
+SHOWN = 8
+THUMBNAIL = 96
+"""Longer edge of a shown image, in pixels."""
+
+
+@dataclass(frozen=True)
+class Example:
+    """One input as a report shows it.
+
+    Attributes:
+        text: of a text input, or the name of an image.
+        image: ``data:`` address of a thumbnail, or ``None`` for texts.
+        label: the true class, or ``None`` where there is none.
+        said: the predicted class.
+        confidence, predictive_entropy, mutual_information: of the evaluated bundle; entropies in nats.
+    """
+
+    text: str
+    image: str | None
+    label: str | None
+    said: str
+    confidence: float
+    predictive_entropy: float
+    mutual_information: float
+
+
+def chosen(evidence: Evidence) -> dict[str, list[Example]]:
+    """Title → examples, as the first model sees them."""
+    seen, labels = evidence.seen[0].prediction, evidence.known.labels
+    assert labels is not None  # evaluation reads labelled data
+    doubt = np.argsort(seen.predictive_entropy, kind="stable")
+    wrong = np.flatnonzero(seen.label != labels)
+    sure = wrong[np.argsort(-seen.confidence[wrong], kind="stable")]
+    tables = {
+        "Least certain": [_example(evidence, int(at)) for at in doubt[::-1][:SHOWN]],
+        "Most certain": [_example(evidence, int(at)) for at in doubt[:SHOWN]],
+        "Wrong with most confidence": [_example(evidence, int(at)) for at in sure[:SHOWN]],
+    }
+    strange = evidence.seen_strange[0]
+    if strange is not None:
+        believed = np.argsort(strange.prediction.predictive_entropy, kind="stable")[:SHOWN]
+        tables["Out of distribution, yet certain"] = [_example(evidence, int(at), strange=True) for at in believed]
+    return {title: rows for title, rows in tables.items() if rows}
+
+
+def _example(evidence: Evidence, at: int, strange: bool = False) -> Example:
+    observed = evidence.seen_strange[0] if strange else evidence.seen[0]
+    examples = evidence.strange if strange else evidence.known
+    assert observed is not None  # asked for by whoever has them
+    assert examples is not None
+    found, item = observed.prediction, examples.inputs[at]
+    path = Path(item).name if evidence.images and isinstance(item, str | Path) else f"input {at}"
+    return Example(
+        text=path if evidence.images else str(item),
+        image=_thumbnail(item) if evidence.images else None,
+        label=None if strange or examples.labels is None else evidence.labels[examples.labels[at]],
+        said=evidence.labels[found.label[at]],
+        confidence=float(found.confidence[at]),
+        predictive_entropy=float(found.predictive_entropy[at]),
+        mutual_information=float(found.mutual_information[at]),
+    )
+
+
+def _thumbnail(image: Any) -> str:
+    from PIL import Image
+
+    picture = opened(image)
+    factor = THUMBNAIL / max(picture.size)
+    size = tuple(max(1, round(edge * factor)) for edge in picture.size)
+    filtered = Image.Resampling.NEAREST if factor > 1 else Image.Resampling.LANCZOS
+    buffer = io.BytesIO()
+    picture.resize(size, filtered).save(buffer, "PNG")
+    return f"data:image/png;base64,{base64.b64encode(buffer.getvalue()).decode()}"

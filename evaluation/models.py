@@ -1,0 +1,132 @@
+"""The models under evaluation: bundles on a backend, and checkpoints as the single models they are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..bundle import ARCHITECTURE, MANIFEST, Bundle
+from ..calibration import Calibration
+from ..errors import InputError, listing
+from ..families import Architecture
+from ..families.processing import Processor, from_transformers, load_processor
+from ..plan import HeadPlan
+from ..runtime.backend import open_backend
+from ..runtime.outputs import Runs
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model ready to run.
+
+    Attributes:
+        name: by which reports call it.
+        kind: ``"bundle"`` or ``"checkpoint"``.
+        runs: its backend, or its module in memory.
+        precision: of weights and activations.
+        processor, architecture: that prepare and shape its inputs.
+        columns: [C], the place of each of the first model's classes among its own.
+        plan: heads of each member.
+        calibration: temperature, thresholds and sets.
+    """
+
+    name: str
+    kind: str
+    runs: Runs
+    precision: str
+    processor: Processor
+    architecture: Architecture
+    columns: np.ndarray
+    plan: HeadPlan
+    calibration: Calibration
+
+
+def open_models(bundle: Bundle, compare: Sequence[str | Path], backend: str, precision: str | None) -> list[Model]:
+    """Open the bundle and what it is compared with, in this order.
+
+    Args:
+        bundle: under evaluation.
+        compare: paths of bundles, and folders or hub names of checkpoints.
+        backend: that runs the bundles; checkpoints run in PyTorch.
+        precision: of the bundles' graphs.
+
+    Raises:
+        InputError: a checkpoint cannot be loaded, has no processor, or knows other classes.
+        BundleError, BackendError, MissingExtraError: a bundle cannot be run.
+    """
+    models = [_open_bundle(bundle, backend, precision, bundle.labels)]
+    for source in compare:
+        is_bundle = (Path(source) / MANIFEST).is_file()
+        models.append(
+            _open_bundle(Bundle.open(source), backend, precision, bundle.labels)
+            if is_bundle
+            else _open_checkpoint(source, bundle.labels)
+        )
+    return [Model(**{**vars(model), "name": name}) for model, name in zip(models, _distinct(models), strict=True)]
+
+
+def _open_bundle(bundle: Bundle, backend: str, precision: str | None, labels: Sequence[str]) -> Model:
+    architecture = Architecture.from_json(bundle.read_json(ARCHITECTURE))
+    folder = bundle.processor()
+    if folder is None:
+        raise InputError(f"bundle {bundle.path} has no processor, so it cannot read texts or images; fuse with one")
+    opened, _ = open_backend(bundle, backend, precision=precision)
+    return Model(
+        bundle.path.resolve().name,
+        "bundle",
+        opened,
+        opened.precision,
+        load_processor(folder, architecture),
+        architecture,
+        _columns(bundle.labels, labels, str(bundle.path)),
+        bundle.plan(),
+        Calibration.of(bundle),
+    )
+
+
+def _open_checkpoint(source: str | Path, labels: Sequence[str]) -> Model:
+    from ..families import checkpoint
+    from ..fusion import fuse
+    from ..runtime.torch_reference import TorchModule
+
+    ensemble = fuse(checkpoint.load_model(source)).eval()
+    processor: Any = checkpoint.load_processor(source, ensemble.architecture.modality)
+    module = TorchModule(ensemble)
+    return Model(
+        Path(str(source)).name,
+        "checkpoint",
+        module,
+        module.precision,
+        from_transformers(processor, ensemble.architecture),
+        ensemble.architecture,
+        _columns(ensemble.labels, labels, str(source)),
+        ensemble.plan,
+        Calibration(),
+    )
+
+
+def _columns(own: Sequence[str], wanted: Sequence[str], source: str) -> np.ndarray:
+    """Where each wanted class stands among a model's own."""
+    if sorted(own) != sorted(wanted):
+        differing = sorted(set(own) ^ set(wanted))
+        raise InputError(
+            f"{source} knows other classes than the bundle under evaluation: {listing(differing, 5)} are not in both; "
+            "compare models of the same classes"
+        )
+    places = {label: index for index, label in enumerate(own)}
+    return np.array([places[label] for label in wanted])
+
+
+def _distinct(models: Sequence[Model]) -> list[str]:
+    """Names of which no two are equal."""
+    names: list[str] = []
+    for model in models:
+        name, number = model.name, 2
+        while name in names:
+            name, number = f"{model.name} ({number})", number + 1
+        names.append(name)
+    return names

@@ -1,0 +1,64 @@
+"""Figures by name: what to call them, how to print them, and which way is better."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Told:
+    """How a figure is shown.
+
+    Attributes:
+        title: of its column or row.
+        form: of its value.
+        better: ``"high"``, ``"low"`` or ``""``.
+        scale: factor of the value shown.
+    """
+
+    title: str
+    form: str = "{:.3f}"
+    better: str = "low"
+    scale: float = 1.0
+
+
+QUALITY = {
+    "accuracy": Told("accuracy", better="high"),
+    "nll": Told("NLL"),
+    "brier": Told("Brier"),
+    "ece": Told("ECE"),
+    "adaptive_ece": Told("adaptive ECE"),
+    "aurc": Told("AURC ×10³", "{:.2f}", scale=1e3),
+    "augrc": Told("AUGRC ×10³", "{:.2f}", scale=1e3),
+    "risk_at_80": Told("risk at 80 %"),
+    "risk_at_90": Told("risk at 90 %"),
+    "risk_at_95": Told("risk at 95 %"),
+}
+"""Of labelled examples."""
+
+DETECTION = {"auroc": Told("AUROC", better="high"), "aupr": Told("AUPR", better="high"), "fpr95": Told("FPR95")}
+"""Of finding wrong answers or out-of-distribution inputs by a score."""
+
+SCORES = {
+    "max_probability": "max probability",
+    "predictive_entropy": "predictive entropy",
+    "mutual_information": "mutual information",
+    "energy": "energy",
+}
+
+DIVERSITY = {
+    "disagreement": "members that disagree with the ensemble",
+    "pair_disagreement": "pairs of members that disagree",
+    "divergence": "KL divergence between members, nats",
+    "head_overlap": "overlap of kept heads (Jaccard)",
+}
+
+DECISIONS = {
+    "coverage": "inputs answered",
+    "risk": "answers that are wrong",
+    "ood_abstained": "out-of-distribution inputs abstained from",
+    "true_positive_rate": "out-of-distribution inputs flagged",
+    "false_positive_rate": "in-distribution inputs flagged",
+    "set_coverage": "prediction sets that hold the label",
+    "set_size": "classes in a prediction set",
+}

@@ -1,0 +1,95 @@
+"""What a model says about data, example by example."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..calib.diversity import pairwise_disagreement, pairwise_divergence
+from ..calib.gates import SCORES
+from ..progress import Progress, no_progress
+from ..runtime import Prediction
+from ..runtime.outputs import collect
+from .models import Model
+
+
+@dataclass(frozen=True)
+class Observation:
+    """A model's predictions on N inputs.
+
+    Attributes:
+        prediction: of all inputs; its classes in the order of the first model's.
+        energy: [N], −log Σ_c exp(z_c), mean over members, before the temperature (Liu et al. 2020); ``None``
+            where the backend gives no logits.
+        divergence: [N], mean KL divergence between members, nats; ``None`` where it gives no member probabilities.
+        pair_disagreement: [N], share of pairs of members whose labels differ; likewise.
+    """
+
+    prediction: Prediction
+    energy: np.ndarray | None
+    divergence: np.ndarray | None
+    pair_disagreement: np.ndarray | None
+
+    def scores(self) -> dict[str, np.ndarray]:
+        """Uncertainty scores by name, [N] each; higher means less certain."""
+        prediction = self.prediction
+        found = {
+            "max_probability": -prediction.confidence,
+            "predictive_entropy": prediction.predictive_entropy,
+            "mutual_information": prediction.mutual_information,
+        }
+        return found if self.energy is None else {**found, "energy": self.energy}
+
+
+def observe(
+    model: Model,
+    inputs: Sequence[Any],
+    batch_size: int,
+    progress: Progress = no_progress,
+    title: str = "predicting",
+) -> Observation:
+    """Run a model on inputs.
+
+    Raises:
+        InputError: an input cannot be used; it is named by its index.
+        BackendError: the model gave values that are not finite.
+    """
+
+    def reduce(outputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        kept = {name: outputs[name] for name in SCORES}
+        kept["probabilities"] = outputs["probabilities"][:, model.columns]
+        if "member_probabilities" in outputs:
+            kept["divergence"] = pairwise_divergence(outputs["member_probabilities"])
+            kept["pair_disagreement"] = pairwise_disagreement(outputs["member_probabilities"])
+        if "member_logits" in outputs:
+            kept["energy"] = _energy(outputs["member_logits"])
+        return kept
+
+    found = collect(
+        model.runs,
+        model.processor,
+        model.architecture,
+        inputs,
+        reduce,
+        batch_size=batch_size,
+        progress=progress,
+        title=title,
+    )
+    return Observation(
+        Prediction.from_outputs(found),
+        found.get("energy"),
+        found.get("divergence"),
+        found.get("pair_disagreement"),
+    )
+
+
+def _energy(member_logits: np.ndarray) -> np.ndarray:
+    """[N, M, C] → [N]."""
+    precise = member_logits.astype(np.float64)
+    top = precise.max(axis=2, keepdims=True)
+    sums = np.log(np.exp(precise - top).sum(axis=2)) + top[..., 0]  # [N, M]
+    energies: np.ndarray = -sums.mean(axis=1)
+    return energies

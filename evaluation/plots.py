@@ -1,0 +1,210 @@
+"""The pictures of an evaluation, as PNG bytes."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..calib import metrics
+from ..calib.selective import risk_coverage
+from .observation import Observation
+from .report import EvaluationReport
+
+if TYPE_CHECKING:
+    from .run import Evidence
+
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#666666")
+"""Of the models, in order (Okabe & Ito: told apart without red and green)."""
+
+RIGHT, WRONG, STRANGE = "#009e73", "#e69f00", "#d55e00"
+BINS = 15
+CLASSES = 15
+"""Classes shown in the picture of disagreement."""
+
+TITLES = {
+    "max_probability": "max probability",
+    "predictive_entropy": "predictive entropy (nats)",
+    "mutual_information": "mutual information (nats)",
+    "energy": "energy",
+}
+
+
+def pictures(report: EvaluationReport, evidence: Evidence) -> dict[str, bytes]:
+    """Every picture by its name."""
+    names = [model.name for model in report.models]
+    labels = evidence.known.labels
+    assert labels is not None  # evaluation reads labelled data
+    drawn = {
+        "reliability": _reliability(names, evidence.seen, labels),
+        "risk-coverage": _risk_coverage(names, evidence.seen, labels),
+        "scores": _scores(evidence.seen[0], evidence.seen_strange[0], labels),
+    }
+    if evidence.strange is not None:
+        drawn["detection"] = _detection(names, evidence.seen, evidence.seen_strange)
+    if report.models[0].members > 1:
+        drawn["disagreement"] = _disagreement(evidence.seen[0], labels, evidence.labels)
+    if report.corrupted:
+        drawn["noise"] = _noise(report)
+    return drawn
+
+
+def _reliability(names: Sequence[str], seen: Sequence[Observation], labels: np.ndarray) -> bytes:
+    """Accuracy against confidence in equal-width bins, with the number of examples in each below."""
+    figure, (axes, counts) = _figure(5.4, 5.6, rows=2, height_ratios=[3, 1], sharex=True)
+    axes.plot([0, 1], [0, 1], color="#999999", linewidth=1, linestyle="--", label="calibrated")
+    for index, (name, observed) in enumerate(zip(names, seen, strict=True)):
+        confidence, correct = observed.prediction.confidence, observed.prediction.label == labels
+        which = metrics.confidence_bins(confidence, BINS)
+        size = np.bincount(which, minlength=BINS)
+        used = size > 0
+        said = np.bincount(which, confidence, BINS)[used] / size[used]
+        right = np.bincount(which, correct, BINS)[used] / size[used]
+        colour = COLOURS[index % len(COLOURS)]
+        error = metrics.calibration_error(confidence, correct)
+        axes.plot(said, right, color=colour, linewidth=1.2, alpha=0.8)
+        axes.scatter(said, right, s=8 + 100 * np.sqrt(size[used] / size.max()), color=colour, alpha=0.75,
+                     linewidths=0, label=f"{name}, ECE {error:.3f}")  # fmt: skip
+        edges = (np.arange(BINS + 1)) / BINS
+        counts.stairs(np.maximum(size, 0.5), edges, color=colour, linewidth=1.3)
+    axes.set_ylabel("accuracy")
+    axes.set_ylim(0, 1.02)
+    counts.set_xlim(0, 1)
+    counts.set_yscale("log")
+    counts.set_ylabel("examples")
+    counts.set_xlabel("confidence (largest averaged probability)")
+    axes.legend(frameon=False, fontsize=8, loc="upper left", markerscale=0.7)
+    return _png(figure)
+
+
+def _risk_coverage(names: Sequence[str], seen: Sequence[Observation], labels: np.ndarray) -> bytes:
+    figure, axes = _figure(5.4, 5.6)
+    for index, (name, observed) in enumerate(zip(names, seen, strict=True)):
+        wrong = observed.prediction.label != labels
+        coverage, risk = risk_coverage(-observed.prediction.confidence, wrong)
+        axes.plot(100 * coverage, 100 * risk, color=COLOURS[index % len(COLOURS)], linewidth=1.6,
+                  label=f"{name}, AURC {1e3 * risk.mean():.1f} × 10⁻³")  # fmt: skip
+    axes.set_xlim(0, 100)
+    axes.set_ylim(bottom=0)
+    axes.set_xlabel("coverage: inputs answered, most confident first (%)")
+    axes.set_ylabel("risk: answers that are wrong (%)")
+    axes.legend(frameon=False, fontsize=8, loc="upper left")
+    return _png(figure)
+
+
+def _scores(known: Observation, strange: Observation | None, labels: np.ndarray) -> bytes:
+    """How each score is spread over right answers, wrong answers and out-of-distribution inputs."""
+    scores, outside = known.scores(), {} if strange is None else strange.scores()
+    wrong = known.prediction.label != labels
+    figure, grid = _figure(10.8, 5.4, rows=2, columns=2)
+    for axes, (name, score) in zip(grid.flat, scores.items(), strict=False):
+        sign = -1 if name == "max_probability" else 1
+        groups = [(score[~wrong], "right", RIGHT), (score[wrong], "wrong", WRONG)]
+        if name in outside:
+            groups.append((outside[name], "out of distribution", STRANGE))
+        every = np.concatenate([values for values, _, _ in groups]) * sign
+        edges = np.linspace(every.min(), max(every.max(), every.min() + 1e-6), 41)
+        for values, label, colour in groups:
+            if len(values):
+                weights = np.full(len(values), 100 / len(values))
+                axes.hist(sign * values, edges, weights=weights, alpha=0.5, color=colour, label=label)
+                axes.hist(sign * values, edges, weights=weights, histtype="step", color=colour, linewidth=1.1)
+        axes.set_yscale("symlog", linthresh=2)
+        axes.set_yticks([0, 1, 2, 10, 50, 100], ["0", "1", "2", "10", "50", "100"])
+        axes.set_ylim(0, 130)
+        axes.set_xlabel(TITLES[name])
+        axes.set_ylabel("% of its group (stretched)")
+    for axes in list(grid.flat)[len(scores) :]:
+        axes.set_visible(False)
+    handles, texts = grid.flat[0].get_legend_handles_labels()
+    figure.legend(handles, texts, frameon=False, fontsize=9, loc="upper center", ncols=3, bbox_to_anchor=(0.5, 1.05))
+    return _png(figure)
+
+
+def _detection(names: Sequence[str], seen: Sequence[Observation], strange: Sequence[Observation | None]) -> bytes:
+    """ROC curves: out-of-distribution inputs caught against others flagged, for two scores."""
+    figure, panels = _figure(10.8, 4.6, columns=2)
+    for axes, score in zip(panels, ("max_probability", "predictive_entropy"), strict=True):
+        for index, (name, known, outside) in enumerate(zip(names, seen, strange, strict=True)):
+            assert outside is not None  # drawn for out-of-distribution data only
+            inside, found = known.scores()[score], outside.scores()[score]
+            limits = np.append(-np.inf, np.unique(np.concatenate([inside, found])))
+            flagged = 1 - np.searchsorted(np.sort(inside), limits, side="right") / len(inside)
+            caught = 1 - np.searchsorted(np.sort(found), limits, side="right") / len(found)
+            area = metrics.auroc(inside, found)
+            axes.plot(100 * flagged, 100 * caught, color=COLOURS[index % len(COLOURS)], linewidth=1.6,
+                      label=f"{name}, AUROC {area:.3f}")  # fmt: skip
+        axes.axhline(95, color="#999999", linewidth=1, linestyle="--")
+        axes.set_xlim(0, 100)
+        axes.set_ylim(0, 101)
+        axes.set_xlabel("in-distribution inputs flagged (%)")
+        axes.set_ylabel("out-of-distribution inputs caught (%)")
+        axes.set_title(f"by {TITLES[score].removesuffix(' (nats)')}", fontsize=10, loc="left")
+        axes.legend(frameon=False, fontsize=8, loc="lower right")
+    return _png(figure)
+
+
+def _disagreement(seen: Observation, labels: np.ndarray, names: Sequence[str]) -> bytes:
+    """The classes on whose examples members disagree most."""
+    count = np.bincount(labels, minlength=len(names))
+    total = np.bincount(labels, seen.prediction.disagreement, len(names))
+    mean = np.divide(total, count, out=np.zeros(len(names)), where=count > 0)
+    shown = np.argsort(-mean, kind="stable")[: min(CLASSES, int((count > 0).sum()))][::-1]
+    figure, axes = _figure(10.8, 0.9 + 0.25 * len(shown))
+    axes.barh(range(len(shown)), 100 * mean[shown], color=COLOURS[0], height=0.7)
+    axes.axvline(100 * seen.prediction.disagreement.mean(), color="#999999", linewidth=1, linestyle="--")
+    axes.set_yticks(range(len(shown)), [_short(names[index]) for index in shown], fontsize=8)
+    axes.set_xlabel("members that disagree with the ensemble (mean, %; dashed: all classes)")
+    return _png(figure)
+
+
+def _noise(report: EvaluationReport) -> bytes:
+    """NLL and accuracy against severity, averaged over kinds of corruption."""
+    figure, panels = _figure(5.4, 4.8, rows=2, sharex=True)
+    for index, model in enumerate(report.models):
+        severities = sorted({row.severity for row in model.noise})
+        for axes, name, scale in ((panels[0], "nll", 1), (panels[1], "accuracy", 100)):
+            line = [
+                np.mean([getattr(row, name) for row in model.noise if row.severity == severity])
+                for severity in severities
+            ]
+            values = scale * np.array([model.clean[name], *line])
+            axes.plot([0, *severities], values, marker="o", markersize=4,
+                      color=COLOURS[index % len(COLOURS)], label=model.name)  # fmt: skip
+    for axes, label in zip(panels, ("NLL (nats)", "accuracy (%)"), strict=True):
+        axes.set_ylabel(label)
+        axes.set_xticks(range(6))
+    panels[1].set_xlabel("severity (0: clean)")
+    panels[0].legend(frameon=False, fontsize=8)
+    return _png(figure)
+
+
+def _figure(width: float, height: float, rows: int = 1, columns: int = 1, **settings: Any) -> tuple[Any, Any]:
+    """A figure without pyplot, whose state is the whole process's, and its axes."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), dpi=160, facecolor="white", layout="constrained")
+    FigureCanvasAgg(figure)
+    ratios = settings.pop("height_ratios", None)
+    axes = figure.subplots(rows, columns, height_ratios=ratios, **settings)
+    for each in np.ravel(axes):
+        each.spines[["top", "right"]].set_visible(False)
+        each.grid(visible=True, alpha=0.2, linewidth=0.6)
+        each.set_axisbelow(True)
+        each.tick_params(labelsize=8)
+    return figure, axes
+
+
+def _png(figure: Any) -> bytes:
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", bbox_inches="tight", metadata={"Software": "hydrant"})
+    return buffer.getvalue()
+
+
+def _short(text: str, limit: int = 28) -> str:
+    """Of a class name; signs that would start a formula are told to matplotlib as they are."""
+    line = " ".join(text.split()).replace("$", r"\$")
+    return line if len(line) <= limit else line[: limit - 1] + "…"

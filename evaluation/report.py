@@ -1,0 +1,116 @@
+"""What an evaluation found."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from .. import __version__
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A figure with its bootstrap interval; not a number where the data cannot tell it."""
+
+    value: float
+    low: float = math.nan
+    high: float = math.nan
+
+    def to_json(self) -> dict[str, float | None]:
+        """The figure as a JSON object, ``null`` for what is not a number."""
+        return {name: _known(number) for name, number in vars(self).items()}
+
+
+@dataclass(frozen=True)
+class Noise:
+    """Figures on corrupted inputs of one kind and severity, and their distance from the clean ones."""
+
+    kind: str
+    severity: int
+    accuracy: float
+    nll: float
+    ece: float
+    loss_gap: float
+
+
+@dataclass(frozen=True)
+class ModelReport:
+    """One model's figures.
+
+    Attributes:
+        name, kind, backend, precision, members, temperature: what ran.
+        figures: name → figure (``calib.figures``).
+        differences: name → the evaluated bundle's figure minus this one's, on the same resamples; empty for itself.
+        diversity: disagreement, divergence and overlap of the members; ``None`` for what the backend does not tell.
+        decisions: what the calibrated thresholds and sets do on these data.
+        clean: accuracy, NLL and ECE of the examples that were corrupted, before they were.
+        noise: of every corruption and severity.
+        latency_ms: median time of one batch, interleaved with the other models; ``None`` when not measured.
+    """
+
+    name: str
+    kind: str
+    backend: str
+    precision: str
+    members: int
+    temperature: float
+    figures: Mapping[str, Figure]
+    differences: Mapping[str, Figure]
+    diversity: Mapping[str, float | None]
+    decisions: Mapping[str, float]
+    clean: Mapping[str, float] = field(default_factory=dict)
+    noise: tuple[Noise, ...] = ()
+    latency_ms: float | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """The fields as a JSON object."""
+        return {
+            **{name: value for name, value in vars(self).items() if name not in ("figures", "differences", "noise")},
+            "figures": {name: figure.to_json() for name, figure in self.figures.items()},
+            "differences": {name: figure.to_json() for name, figure in self.differences.items()},
+            "noise": [vars(row) for row in self.noise],
+        }
+
+
+@dataclass(frozen=True)
+class EvaluationReport:
+    """What ``evaluate`` found.
+
+    Attributes:
+        data, examples: labelled data and how many.
+        ood, ood_examples: out-of-distribution data and how many, or ``None``.
+        resamples, seed: of the bootstrap.
+        corrupted: number of examples that were corrupted.
+        batch: inputs in a timed batch.
+        models: the evaluated bundle, then its competitors.
+        files: written, relative to the bundle; and the HTML report where it was asked for.
+    """
+
+    data: str
+    examples: int
+    ood: str | None
+    ood_examples: int | None
+    resamples: int
+    seed: int
+    corrupted: int
+    batch: int | None
+    models: list[ModelReport]
+    files: list[str]
+    html: Path | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """The report as a JSON object."""
+        facts = {name: value for name, value in vars(self).items() if name not in ("models", "html")}
+        return {
+            "hydrant": __version__,
+            **facts,
+            "html": None if self.html is None else str(self.html),
+            "models": [model.to_json() for model in self.models],
+        }
+
+
+def _known(number: float) -> float | None:
+    return number if math.isfinite(number) else None

@@ -1,0 +1,77 @@
+"""An evaluation as text for a terminal."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+from ..render import table
+from .names import DECISIONS, DETECTION, DIVERSITY, QUALITY, SCORES, Told
+from .report import EvaluationReport, Figure, ModelReport
+
+
+def evaluation_text(report: EvaluationReport) -> str:
+    """Tables of quality, of detection by each score, of diversity, decisions and corruptions."""
+    models = report.models
+    strange = "" if report.ood is None else f", {report.ood_examples} of {report.ood}"
+    intervals = f"; 95 % intervals from {report.resamples} resamples" if report.resamples else ""
+    parts = [f"{report.examples} examples of {report.data}{strange}{intervals}"]
+    parts.append(_figures("quality", QUALITY, {name: name for name in QUALITY}, models))
+    groups = [("wrong answers", "errors")] + ([("out of distribution", "ood")] if report.ood else [])
+    for title, prefix in groups:
+        for score, words in SCORES.items():
+            names = {name: f"{prefix}.{score}.{name}" for name in DETECTION}
+            if any(key in model.figures for model in models for key in names.values()):
+                parts.append(_figures(f"{title} by {words}", DETECTION, names, models))
+    parts.append(_facts("diversity", DIVERSITY, [model.diversity for model in models], models))
+    if any(model.decisions for model in models):
+        parts.append(_facts("calibrated decisions", DECISIONS, [model.decisions for model in models], models))
+    if report.corrupted:
+        parts.append(_noise(report))
+    if report.batch:
+        rows = [[model.name, f"{model.latency_ms:.1f}", f"{model.backend} {model.precision}"] for model in models]
+        parts.append(table(["latency", f"ms for a batch of {report.batch}", "on"], rows))
+    parts.append("wrote " + ", ".join(report.files) + ("" if report.html is None else f" and {report.html}"))
+    return "\n\n".join(parts)
+
+
+def shown(figure: Figure | None, told: Told, interval: bool = True) -> str:
+    """A figure with its interval, or a dash where it has no value."""
+    if figure is None or not math.isfinite(figure.value):
+        return "–"
+    value = told.form.format(told.scale * figure.value)
+    if not interval or not math.isfinite(figure.low):
+        return value
+    return f"{value} ({told.form.format(told.scale * figure.low)}–{told.form.format(told.scale * figure.high)})"
+
+
+def _figures(title: str, told: Mapping[str, Told], keys: Mapping[str, str], models: Sequence[ModelReport]) -> str:
+    """A row for each figure, a column for each model."""
+    rows = [
+        [told[name].title, *(shown(model.figures.get(key), told[name]) for model in models)]
+        for name, key in keys.items()
+    ]
+    return table([title, *(model.name for model in models)], rows)
+
+
+def _facts(
+    title: str, words: Mapping[str, str], facts: Sequence[Mapping[str, float | None]], models: Sequence[ModelReport]
+) -> str:
+    rows = [
+        [text, *("–" if each.get(name) is None else f"{each[name]:.4f}" for each in facts)]
+        for name, text in words.items()
+        if any(each.get(name) is not None for each in facts)
+    ]
+    return table([title, *(model.name for model in models)], rows)
+
+
+def _noise(report: EvaluationReport) -> str:
+    """The loss gap at every kind and severity."""
+    title = f"NLL above clean, {report.corrupted} examples"
+    first = report.models[0].noise
+    rows = [
+        [f"{row.kind}, severity {row.severity}", *(f"{model.noise[index].loss_gap:+.3f}" for model in report.models)]
+        for index, row in enumerate(first)
+    ]
+    clean = ["clean (NLL itself)", *(f"{model.clean['nll']:.3f}" for model in report.models)]
+    return table([title, *(model.name for model in report.models)], [clean, *rows])

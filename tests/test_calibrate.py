@@ -1,0 +1,367 @@
+"""Calibrating bundles: files, graphs and backends agree afterwards, or nothing has changed."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import hydrant
+import numpy as np
+import onnx
+import oracle
+import pytest
+import torch
+from hydrant import Bundle, HydrantError, calibrate, export_onnx, fuse, load, save_bundle, verify
+from hydrant.calib.data import read_examples
+from hydrant.calibration import Calibration
+from hydrant.families.checkpoint import load_processor
+from hydrant.files import sha256_of
+from onnx import numpy_helper
+from PIL import Image
+from support import make_model, random_plan, run_cli
+
+WORDS = ["hello", "world", "transfer", "money", "weather", "today", "what", "is", "the"]
+
+
+def write_texts(path: Path, count: int, seed: int, labels: str = "abcde") -> Path:
+    rng = np.random.default_rng(seed)
+    rows = [f"{' '.join(rng.choice(WORDS, rng.integers(1, 12)))},{rng.choice(list(labels))}" for _ in range(count)]
+    path.write_text("text,label\n" + "\n".join(rows) + "\n")
+    return path
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("calibration-data")
+    return {
+        "val": write_texts(folder / "val.csv", 120, 0),
+        "ood": write_texts(folder / "ood.csv", 40, 1, labels="x"),
+        "test": write_texts(folder / "test.csv", 100, 2),
+    }
+
+
+@pytest.fixture(scope="module")
+def exported(bert_checkpoint: Path, data: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A bundle with graphs in every precision; copied by those who change it."""
+    path = tmp_path_factory.mktemp("exported") / "bundle"
+    save_bundle(fuse(bert_checkpoint, random_plan("bert", 3)), path, load_processor(bert_checkpoint, "text"))
+    export_onnx(path, member_outputs=True)
+    export_onnx(path, "fp16")
+    export_onnx(path, "bf16", without=["fold-value-bias"])
+    return path
+
+
+@pytest.fixture
+def bundle(exported: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(exported, tmp_path / "bundle"))
+
+
+def state(bundle: Path) -> dict[str, str]:
+    return {path.name: sha256_of(path) for path in bundle.rglob("*") if path.is_file()}
+
+
+def temperature_in(path: Path) -> float:
+    model = onnx.load(path)
+    (tensor,) = [tensor for tensor in model.graph.initializer if tensor.name == "const.temperature"]
+    return float(numpy_helper.to_array(tensor)[0])
+
+
+def facts(path: Path) -> dict[str, str]:
+    return {entry.key: entry.value for entry in onnx.load(path, load_external_data=False).metadata_props}
+
+
+def test_every_graph_says_what_calibration_json_says(bundle: Path, data: dict[str, Path]) -> None:
+    report = calibrate(bundle, data["val"], data["ood"], coverage=0.8, conformal=0.2)
+    found = json.loads((bundle / "calibration.json").read_text())
+    assert found == report.calibration.to_json()
+    assert report.graphs == ["model.fp32.onnx", "model.fp16.onnx", "model.bf16.onnx"]
+    assert found["temperature"] != 1.0
+    for name in report.graphs:
+        assert temperature_in(bundle / name) == np.float32(found["temperature"])
+        told = facts(bundle / name)
+        assert float(told["hydrant.temperature"]) == found["temperature"]
+        assert json.loads(told["hydrant.thresholds"]) == found["thresholds"]
+        assert json.loads(told["hydrant.conformal"]) == found["conformal"]
+        onnx.checker.check_model(str(bundle / name), full_check=True)
+    assert Calibration.of(Bundle.open(bundle)) == report.calibration
+    assert found["fitted"]["data"] == "val.csv"
+    assert found["fitted"]["ood_examples"] == 40
+    assert verify(bundle, examples=30).passed
+
+
+def test_the_graph_is_what_a_new_export_would_be(bundle: Path, data: dict[str, Path]) -> None:
+    calibrate(bundle, data["val"])
+    edited = (bundle / "model.fp32.onnx").read_bytes(), (bundle / "model.bf16.onnx").read_bytes()
+    assert export_onnx(bundle, member_outputs=True).read_bytes() == edited[0]
+    assert export_onnx(bundle, "bf16", without=["fold-value-bias"]).read_bytes() == edited[1]
+
+
+def test_calibrating_again_gives_the_same_files(bundle: Path, data: dict[str, Path]) -> None:
+    calibrate(bundle, data["val"], conformal=0.2)
+    first = state(bundle)
+    calibrate(bundle, data["val"], risk=0.9)
+    assert json.loads((bundle / "calibration.json").read_text())["conformal"] is None
+    calibrate(bundle, data["val"], conformal=0.2)
+    assert state(bundle) == first
+
+
+def test_int8_keeps_its_ranges(exported: Path, data: dict[str, Path], tmp_path: Path) -> None:
+    bundle = Path(shutil.copytree(exported, tmp_path / "bundle"))
+    torch.manual_seed(0)
+    try:
+        export_onnx(bundle, "int8", data=data["val"], examples=50)
+    except HydrantError as error:  # random weights: the gates may refuse them
+        pytest.skip(f"INT8 does not pass its gates on this model: {error}")
+    before = onnx.load(bundle / "model.int8.onnx")
+    report = calibrate(bundle, data["val"])
+    after = onnx.load(bundle / "model.int8.onnx")
+    assert temperature_in(bundle / "model.int8.onnx") == np.float32(report.calibration.temperature)
+    assert [node.SerializeToString() for node in before.graph.node] == [n.SerializeToString() for n in after.graph.node]
+
+
+def test_temperature_against_the_oracle_and_a_grid(bundle: Path, data: dict[str, Path], bert_checkpoint: Path) -> None:
+    """The original model, member by member with silenced heads; the best T of a grid on its logits."""
+    import transformers
+
+    model = transformers.BertForSequenceClassification.from_pretrained(bert_checkpoint).eval()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(bert_checkpoint)
+    examples = read_examples(data["val"], list("abcde"))
+    inputs = dict(tokenizer(list(examples.inputs), padding=True, return_tensors="pt"))
+    logits = oracle.ensemble([model], random_plan("bert", 3), inputs)["member_logits"]
+    assert examples.labels is not None
+
+    def loss(temperature: float) -> float:
+        mean = oracle.softmax(logits / temperature).mean(axis=0)
+        return float(-np.log(mean[np.arange(120), examples.labels]).mean())
+
+    grid = np.exp(np.linspace(np.log(0.05), np.log(20), 4001))
+    best = grid[np.argmin([loss(temperature) for temperature in grid])]
+    report = calibrate(bundle, data["val"])
+    assert report.calibration.temperature == pytest.approx(best, rel=5e-3)
+    assert report.calibration.fitted is not None
+    assert report.calibration.fitted["after"]["nll"] == pytest.approx(loss(report.calibration.temperature), abs=1e-5)
+    assert report.calibration.fitted["before"]["nll"] == pytest.approx(loss(1.0), abs=1e-5)
+
+
+@pytest.mark.parametrize("score", ["confidence", "predictive_entropy", "expected_entropy", "mutual_information"])
+def test_backends_decide_alike(score: str, bundle: Path, data: dict[str, Path]) -> None:
+    report = calibrate(
+        bundle, data["val"], data["ood"], coverage=0.7, score=score, ood_score=score, conformal=0.3,
+        conformal_method="aps",
+    )  # fmt: skip
+    texts = list(read_examples(data["val"], None).inputs)  # the scores that the thresholds stand between
+    with load(bundle, "torch") as reference, load(bundle, "onnxruntime", precision="fp32") as graph:
+        expected, got = reference.predict(texts), graph.predict(texts)
+        flags = reference.out_of_distribution(expected), graph.out_of_distribution(got)
+    assert expected.abstain is not None
+    assert got.abstain is not None
+    assert expected.abstain.dtype == np.bool_
+    np.testing.assert_array_equal(got.abstain, expected.abstain)
+    np.testing.assert_array_equal(*flags)
+    np.testing.assert_array_equal(got.prediction_set, expected.prediction_set)
+    assert 1 - expected.abstain.mean() == pytest.approx(report.calibration.thresholds["abstain"].measured["coverage"])
+    assert got.prediction_set is not None
+    assert got.prediction_set.shape == (120, 5)
+
+
+def test_empty_and_single_predictions_are_decided_too(bundle: Path, data: dict[str, Path]) -> None:
+    calibrate(bundle, data["val"], conformal=0.2)
+    with load(bundle) as predictor:
+        nothing = predictor.predict([])
+        assert nothing.abstain is not None
+        assert nothing.abstain.shape == (0,)
+        assert nothing.prediction_set is not None
+        assert nothing.prediction_set.shape == (0, 5)
+        assert predictor.out_of_distribution(nothing) is None
+        one = predictor.predict("hello")
+        assert one.abstain is not None
+        assert one.abstain.shape == (1,)
+
+
+def test_a_bundle_without_graphs_and_a_later_export(
+    bundle: Path, bert_checkpoint: Path, data: dict[str, Path], tmp_path: Path
+) -> None:
+    path = tmp_path / "bare"
+    save_bundle(fuse(bert_checkpoint, random_plan("bert", 3)), path, load_processor(bert_checkpoint, "text"))
+    with load(path, "torch") as predictor:
+        assert predictor.predict("hello").abstain is None
+    assert calibrate(path, data["val"]).graphs == []
+    calibrate(bundle, data["val"])
+    assert export_onnx(path, member_outputs=True).read_bytes() == (bundle / "model.fp32.onnx").read_bytes()
+
+
+def test_images(vit_checkpoint: Path, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    for index in range(60):
+        folder = tmp_path / "val" / f"LABEL_{index % 5}"
+        folder.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(rng.integers(0, 256, (12, 12, 3), dtype=np.uint8)).save(folder / f"{index}.png")
+    save_bundle(
+        fuse(vit_checkpoint, random_plan("vit", 3)), tmp_path / "bundle", load_processor(vit_checkpoint, "image")
+    )
+    export_onnx(tmp_path / "bundle")
+    report = calibrate(tmp_path / "bundle", tmp_path / "val", coverage=0.8, conformal=0.2)
+    assert temperature_in(tmp_path / "bundle" / "model.fp32.onnx") == np.float32(report.calibration.temperature)
+    assert verify(tmp_path / "bundle", examples=8).passed
+
+
+@pytest.mark.parametrize(
+    ("changes", "options", "words"),
+    [
+        ({"val.csv": "text,label\n"}, {}, "holds no rows"),
+        ({"val.csv": ""}, {}, "is empty; expected at least one example"),
+        ({"val.csv": "text\nhello\n"}, {}, "has no label at"),
+        ({"val.csv": "text,label\nhello,z\n"}, {}, "label 'z' at .* is not a class of the model"),
+        ({"val.csv": "text,label\nhello,a\n"}, {}, r"coverage of 0\.95 needs at least 19 examples; found 1"),
+        ({}, {"ood": "few.csv"}, r"true-positive rate .* needs at least 19 examples; found 2"),
+        ({}, {"coverage": 0.9, "risk": 0.1}, "both coverage and risk were given"),
+        ({}, {"conformal": 2.0}, "alpha is 2; expected a number above 0 and below 1"),
+        ({}, {"risk": 0.001}, "no threshold keeps the selective risk at 0.001"),
+        ({}, {"examples": 0}, "the number of examples is 0"),
+        ({}, {"batch_size": 0}, "batch_size is 0; expected 1 or more"),
+    ],
+)
+def test_refusals_change_nothing(
+    changes: dict[str, str], options: dict[str, Any], words: str, bundle: Path, data: dict[str, Path], tmp_path: Path
+) -> None:
+    shutil.copy(data["val"], tmp_path / "val.csv")
+    (tmp_path / "few.csv").write_text("text,label\nhello,x\nworld,x\n")
+    for name, content in changes.items():
+        (tmp_path / name).write_text(content)
+    if "ood" in options:
+        options = {**options, "ood": tmp_path / options["ood"]}
+    before = state(bundle)
+    with pytest.raises(HydrantError, match=words):
+        calibrate(bundle, tmp_path / "val.csv", **options)
+    assert state(bundle) == before
+
+
+def test_weights_that_give_no_numbers_are_refused(
+    bundle: Path, data: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from hydrant.runtime.torch_reference import TorchModule
+
+    run = TorchModule.run
+    monkeypatch.setattr(TorchModule, "run", lambda self, inputs: {k: v * np.nan for k, v in run(self, inputs).items()})
+    before = state(bundle)
+    with pytest.raises(HydrantError, match=r"torch gave .* that are not finite \(NaN or infinity\)"):
+        calibrate(bundle, data["val"])
+    assert state(bundle) == before
+
+
+def test_an_older_graph_is_refused_before_the_work(bundle: Path, data: dict[str, Path]) -> None:
+    model = onnx.load(bundle / "model.fp16.onnx")
+    for tensor in model.graph.initializer:
+        if tensor.name == "const.temperature":
+            tensor.name = "something.else"
+    Bundle.open(bundle).add({"model.fp16.onnx": model.SerializeToString()})
+    with pytest.raises(
+        HydrantError, match=r"model\.fp16\.onnx holds no temperature that could be set: .* export it again"
+    ):
+        calibrate(bundle, data["val"])
+    Bundle.open(bundle).add({"model.fp16.onnx": b"nothing"})
+    with pytest.raises(HydrantError, match=r"model\.fp16\.onnx is not an ONNX file"):
+        calibrate(bundle, data["val"])
+
+
+def test_tensors_only_bundles_say_so(data: dict[str, Path], tmp_path: Path) -> None:
+    save_bundle(fuse(make_model("bert"), random_plan("bert", 2)), tmp_path / "bundle")
+    labels = Bundle.open(tmp_path / "bundle").labels
+    with pytest.raises(HydrantError, match="has no processor, so it cannot read"):
+        calibrate(tmp_path / "bundle", (["hello"] * 30, [labels[0]] * 30))
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"schema": 2}, "has schema '2'; this hydrant reads schema 1"),
+        ({"thresholds": [1]}, "has thresholds = '[1]', which is no JSON object"),
+        ({"thresholds": {"maybe": {}}}, "has the threshold 'maybe'"),
+        ({"thresholds": {"abstain": {"score": "luck", "value": 1}}}, "a threshold on 'luck'"),
+        ({"thresholds": {"abstain": {"score": "confidence", "value": float("nan")}}}, "value = 'nan'"),
+        ({"thresholds": {"abstain": {"score": "confidence", "value": True}}}, "value = 'True'"),
+        ({"thresholds": {"ood": {"score": "confidence", "side": "above", "value": 1}}}, "with side 'above'"),
+        ({"thresholds": {"ood": {"score": "confidence", "value": 1, "n": -1}}}, "n = '-1'"),
+        ({"conformal": {"method": "raps"}}, "conformal method 'raps'"),
+        ({"conformal": {"method": "lac", "alpha": 0.1, "quantile": float("inf")}}, "quantile = 'inf'"),
+        ({"fitted": "yes"}, "has fitted = 'yes'"),
+        ({"temperature": float("nan")}, "has temperature 'nan'; expected a positive finite number"),
+    ],
+)
+def test_malformed_calibrations_are_refused(change: dict[str, Any], words: str, bundle: Path) -> None:
+    content = json.loads((bundle / "calibration.json").read_text()) | change
+    Bundle.open(bundle).add({"calibration.json": json.dumps(content).encode()})
+    for backend in ("torch", "onnxruntime"):
+        with pytest.raises(HydrantError, match=re.escape(words)):
+            load(bundle, backend)
+
+
+def test_a_tampered_calibration_is_refused(bundle: Path, data: dict[str, Path]) -> None:
+    calibrate(bundle, data["val"])
+    file = bundle / "calibration.json"
+    file.write_bytes(file.read_bytes().replace(b'"below"', b'"above"'))
+    with pytest.raises(HydrantError, match=r"calibration\.json was altered"):
+        load(bundle)
+    done = run_cli("inspect", bundle)
+    assert done.returncode == 1
+    assert "temperature   unreadable" in done.stdout
+
+
+def test_a_graph_with_another_temperature_fails_verify(bundle: Path, data: dict[str, Path]) -> None:
+    calibrate(bundle, data["val"])
+    stale = onnx.load(bundle / "model.fp32.onnx")
+    for tensor in stale.graph.initializer:
+        if tensor.name == "const.temperature":
+            tensor.CopyFrom(numpy_helper.from_array(np.array([3.0], np.float32), tensor.name))
+    Bundle.open(bundle).add({"model.fp32.onnx": stale.SerializeToString()})
+    assert not verify(bundle, "onnxruntime", precision="fp32", examples=30).passed
+
+
+def test_command_line(bundle: Path, data: dict[str, Path]) -> None:
+    arguments = ["--data", data["val"], "--ood", data["ood"], "--coverage", 0.8, "--conformal", 0.2]
+    done = run_cli("calibrate", bundle, *arguments)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    for words in ("temperature ", "abstains      confidence below", "flags as OOD  predictive entropy above",
+                  "LAC at α = 0.2", "NLL ", "model.fp16.onnx"):  # fmt: skip
+        assert words in done.stdout, words
+    first = state(bundle)
+    again = run_cli("calibrate", bundle, *arguments, "--json")
+    found = json.loads(again.stdout)
+    assert found["thresholds"]["abstain"]["target"] == {"coverage": 0.8}
+    assert found["outdated_engines"] == []
+    assert state(bundle) == first
+    inspected = run_cli("inspect", bundle).stdout
+    assert "fitted on 120 examples of val.csv and 40 of ood.csv" in inspected
+    assert json.loads(run_cli("inspect", bundle, "--json").stdout)["calibration"]["thresholds"] == found["thresholds"]
+    table = run_cli("predict", bundle, "hello world", "money today is the weather")
+    assert "decision" in table.stdout.splitlines()[0]
+    rows = json.loads(run_cli("predict", bundle, "--input", data["test"], "--json").stdout)["predictions"]
+    assert {type(row["abstain"]) for row in rows} == {bool}
+    assert {type(row["out_of_distribution"]) for row in rows} == {bool}
+    assert all(set(row["prediction_set"]) <= set("abcde") for row in rows)
+    assert {row["abstain"] for row in rows} == {True, False}
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--coverage", "2"], "argument --coverage: '2' is not a number above 0 and below 1"),
+        (["--coverage", "0.9", "--risk", "0.1"], "not allowed with argument"),
+        (["--conformal-method", "magic"], "invalid choice: 'magic'"),
+        (["--ood", "nowhere.csv"], "nowhere.csv does not exist"),
+    ],
+)
+def test_command_line_refusals(options: list[str], words: str, bundle: Path, data: dict[str, Path]) -> None:
+    done = run_cli("calibrate", bundle, "--data", data["val"], *options)
+    assert done.returncode == 2
+    assert words in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+    assert done.stdout == ""
+
+
+def test_public_name() -> None:
+    assert hydrant.calibrate is calibrate

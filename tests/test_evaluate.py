@@ -1,0 +1,365 @@
+"""Evaluating bundles and checkpoints: figures, reports, corruptions, refusals."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from html.parser import HTMLParser
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import oracle
+import pytest
+import torch
+from hydrant import Bundle, HydrantError, calibrate, evaluate, export_onnx, fuse, load, save_bundle, verify
+from hydrant.calib import metrics
+from hydrant.calib.corruptions import CORRUPTIONS, corrupt
+from hydrant.calib.data import read_examples
+from hydrant.calib.typos import KINDS, typos
+from hydrant.evaluation.text import evaluation_text
+from hydrant.families.checkpoint import load_processor
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+from support import make_model, make_tokenizer, random_plan, run_cli
+
+pytest.importorskip("sklearn")
+pytest.importorskip("matplotlib")
+
+WORDS = ["hello", "world", "transfer", "money", "weather", "today", "what", "is", "the"]
+
+
+def write_texts(path: Path, count: int, seed: int, labels: str = "abcde") -> Path:
+    rng = np.random.default_rng(seed)
+    rows = [f"{' '.join(rng.choice(WORDS, rng.integers(1, 12)))},{rng.choice(list(labels))}" for _ in range(count)]
+    path.write_text("text,label\n" + "\n".join(rows) + "\n")
+    return path
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("evaluation-data")
+    rows = write_texts(folder / "val.csv", 60, 0), write_texts(folder / "test.csv", 70, 2)
+    return {"val": rows[0], "test": rows[1], "ood": write_texts(folder / "ood.csv", 30, 1, labels="x")}
+
+
+@pytest.fixture(scope="module")
+def made(bert_checkpoint: Path, data: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("evaluated") / "bundle"
+    save_bundle(fuse(bert_checkpoint, random_plan("bert", 3)), path, load_processor(bert_checkpoint, "text"))
+    export_onnx(path)
+    calibrate(path, data["val"], data["ood"], coverage=0.8, conformal=0.2)
+    return path
+
+
+@pytest.fixture
+def bundle(made: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(made, tmp_path / "bundle"))
+
+
+class Resources(HTMLParser):
+    """What a page would fetch, and whether its elements are closed in order."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.wanted: list[str] = []
+        self.open: list[str] = []
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.wanted += [value or "" for name, value in attrs if name in ("src", "href", "srcset", "action")]
+        assert tag not in ("script", "link", "iframe", "object")
+        if tag not in ("img", "meta", "br"):
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def test_figures_against_the_oracle(bundle: Path, data: dict[str, Path], bert_checkpoint: Path) -> None:
+    """The original model with silenced heads, its figures by their definitions."""
+    import transformers
+
+    report = evaluate(bundle, data["test"], data["ood"], compare=[bert_checkpoint], bootstrap=20)
+    model = transformers.BertForSequenceClassification.from_pretrained(bert_checkpoint).eval()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(bert_checkpoint)
+    test = read_examples(data["test"], list("abcde"))
+    assert test.labels is not None
+    outputs = []
+    for texts in (test.inputs, read_examples(data["ood"], None).inputs):
+        inputs = dict(tokenizer(list(texts), padding=True, return_tensors="pt"))
+        temperature = Bundle.open(bundle).temperature()
+        outputs.append(oracle.ensemble([model], random_plan("bert", 3), inputs, temperature))
+    known, strange = outputs
+    figures = report.models[0].figures
+    chosen = known["probabilities"][np.arange(70), test.labels]
+    assert figures["nll"].value == pytest.approx(-np.log(chosen).mean(), abs=1e-5)
+    assert figures["accuracy"].value == np.mean(known["probabilities"].argmax(axis=1) == test.labels)
+    energy = [-np.log(np.exp(found["member_logits"]).sum(axis=2)).mean(axis=0) for found in outputs]
+    assert figures["ood.energy.auroc"].value == pytest.approx(metrics.auroc(*energy), abs=2e-3)
+    for name in ("predictive_entropy", "mutual_information"):
+        expected = metrics.auroc(known[name], strange[name])
+        assert figures[f"ood.{name}.auroc"].value == pytest.approx(expected, abs=2e-3)
+    wrong = known["probabilities"].argmax(axis=1) != test.labels
+    doubt = -known["probabilities"].max(axis=1)
+    expected = metrics.auroc(doubt[~wrong], doubt[wrong])
+    assert figures["errors.max_probability.auroc"].value == pytest.approx(expected, abs=2e-3)
+    assert report.models[0].diversity["disagreement"] == pytest.approx(known["disagreement"].mean(), abs=1e-6)
+    members = known["member_probabilities"] if "member_probabilities" in known else oracle.softmax(
+        known["member_logits"] / temperature
+    ).transpose(1, 0, 2)  # fmt: skip
+    pairs = [(members[:, a] * np.log(members[:, a] / members[:, b])).sum(axis=1).mean()
+             for a in range(3) for b in range(3) if a != b]  # fmt: skip
+    assert report.models[0].diversity["divergence"] == pytest.approx(np.mean(pairs), rel=1e-4)
+    single = oracle.ensemble([model], fuse(bert_checkpoint).plan, dict(
+        tokenizer(list(test.inputs), padding=True, return_tensors="pt")))  # fmt: skip
+    other = report.models[1]
+    assert (other.kind, other.members, other.temperature) == ("checkpoint", 1, 1.0)
+    loss = -np.log(single["probabilities"][np.arange(70), test.labels]).mean()
+    assert other.figures["nll"].value == pytest.approx(loss, abs=1e-5)
+    assert other.differences["nll"].value == pytest.approx(figures["nll"].value - loss, abs=1e-5)
+    assert report.models[0].differences == {}
+
+
+def test_intervals_hold_their_values_and_repeat(bundle: Path, data: dict[str, Path], bert_checkpoint: Path) -> None:
+    first = evaluate(bundle, data["test"], data["ood"], compare=[bert_checkpoint], bootstrap=200, seed=3)
+    for model in first.models:
+        for name in ("accuracy", "nll", "brier", "ood.energy.auroc"):
+            figure = model.figures[name]
+            assert figure.low <= figure.value <= figure.high, name
+    again = evaluate(bundle, data["test"], data["ood"], compare=[bert_checkpoint], bootstrap=200, seed=3)
+    assert again == first
+    twice = evaluate(bundle, data["test"], compare=[bundle], bootstrap=50)
+    assert [model.name for model in twice.models] == ["bundle", "bundle (2)"]
+    for figure in twice.models[1].differences.values():
+        assert (figure.value, figure.low, figure.high) == (0, 0, 0)
+
+
+def test_report_files_and_html(bundle: Path, data: dict[str, Path], bert_checkpoint: Path, tmp_path: Path) -> None:
+    nasty = tmp_path / "nasty.csv"
+    nasty.write_text(data["test"].read_text() + '"<script>alert(1)</script> & hello $x$",a\n')
+    page = tmp_path / "report.html"
+    verify(bundle, examples=5)
+    report = evaluate(
+        bundle, nasty, data["ood"], compare=[bert_checkpoint], html=page, corruptions=True, corrupted=20, bootstrap=20,
+        latency=True,
+    )  # fmt: skip
+    text = page.read_text()
+    found = Resources(text)
+    assert found.open == []
+    assert all(address.startswith("data:image/png;base64,") for address in found.wanted)
+    assert "http" not in re.sub(r"base64,[A-Za-z0-9+/=]+", "", text)
+    assert "<script>" not in text
+    for words in ("Reliability", "Risk and coverage", "In against out of distribution", "Disagreement by class",
+                  "Least certain", "Most certain", "Wrong with most confidence", "Loss gap", "ms for a"):  # fmt: skip
+        assert words in text, words
+    opened = Bundle.open(bundle)
+    names = {"reliability", "risk-coverage", "scores", "detection", "disagreement", "noise"}
+    assert set(report.files) == {"reports/evaluation.json"} | {f"reports/evaluation-{name}.png" for name in names}
+    for name in names:
+        with Image.open(opened.file(f"reports/evaluation-{name}.png")) as picture:
+            assert min(picture.size) > 300
+    assert opened.read_json("reports/evaluation.json") == json.loads(json.dumps(report.to_json()))
+    assert "not these files" not in run_cli("inspect", bundle).stdout, "a report leaves the verification valid"
+    rows = report.models[0].noise
+    assert [row.severity for row in rows] == [1, 2, 3, 4, 5]
+    for row in rows:
+        assert row.loss_gap == pytest.approx(row.nll - report.models[0].clean["nll"])
+    evaluate(bundle, data["test"], bootstrap=0)
+    left = {name for name in Bundle.open(bundle).manifest["files"] if name.startswith("reports/evaluation")}
+    kept = ("reliability", "risk-coverage", "scores", "disagreement")
+    assert left == {"reports/evaluation.json", *(f"reports/evaluation-{name}.png" for name in kept)}
+    assert not (bundle / "reports/evaluation-noise.png").exists()
+
+
+def test_decisions_are_those_of_predict(bundle: Path, data: dict[str, Path]) -> None:
+    report = evaluate(bundle, data["test"], data["ood"], bootstrap=0)
+    test = read_examples(data["test"], list("abcde"))
+    with load(bundle, "torch") as predictor:
+        known, strange = predictor.predict(test.inputs), predictor.predict(read_examples(data["ood"], None).inputs)
+        flagged = predictor.out_of_distribution(strange)
+    decisions = report.models[0].decisions
+    assert known.abstain is not None
+    assert decisions["coverage"] == (~known.abstain).mean()
+    assert flagged is not None
+    assert decisions["true_positive_rate"] == flagged.mean()
+    assert known.prediction_set is not None
+    assert decisions["set_size"] == known.prediction_set.sum(axis=1).mean()
+
+
+def test_a_backend_without_logits_and_members_leaves_them_out(bundle: Path, data: dict[str, Path]) -> None:
+    report = evaluate(bundle, data["test"], data["ood"], bootstrap=0, backend="onnxruntime")
+    model = report.models[0]
+    assert (model.backend, model.precision) == ("onnxruntime", "fp32")
+    assert not any("energy" in name for name in model.figures)
+    assert model.diversity["divergence"] is None
+    assert model.diversity["disagreement"] is not None
+    assert "energy" not in evaluation_text(report)
+    reference = evaluate(bundle, data["test"], data["ood"], bootstrap=0).models[0]
+    for name, figure in model.figures.items():
+        assert figure.value == pytest.approx(reference.figures[name].value, abs=5e-3), name  # near ties swap
+
+
+def test_classes_in_another_order_are_compared_by_name(
+    bundle: Path, data: dict[str, Path], bert_checkpoint: Path, tmp_path: Path
+) -> None:
+    import transformers
+
+    model = transformers.BertForSequenceClassification.from_pretrained(bert_checkpoint)
+    order = [3, 1, 4, 0, 2]
+    with torch.no_grad():
+        model.classifier.weight.copy_(model.classifier.weight[order].clone())
+        model.classifier.bias.copy_(model.classifier.bias[order].clone())
+    model.config.id2label = {place: "abcde"[index] for place, index in enumerate(order)}
+    model.config.label2id = {name: place for place, name in model.config.id2label.items()}
+    model.save_pretrained(tmp_path / "shuffled")
+    make_tokenizer(tmp_path / "source").save_pretrained(tmp_path / "shuffled")
+    report = evaluate(bundle, data["test"], data["ood"], compare=[bert_checkpoint, tmp_path / "shuffled"], bootstrap=0)
+    for name, figure in report.models[1].figures.items():
+        assert report.models[2].figures[name].value == pytest.approx(figure.value, abs=5e-3), name
+
+
+def test_images_corruptions_and_thumbnails(vit_checkpoint: Path, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    for index in range(40):
+        folder = tmp_path / "data" / f"LABEL_{index % 5}"
+        folder.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(rng.integers(0, 256, (14, 12, 3), dtype=np.uint8)).save(folder / f"{index}.png")
+    np.savez(tmp_path / "ood.npz", x=rng.integers(0, 256, (20, 12, 12, 3), dtype=np.uint8))
+    save_bundle(
+        fuse(vit_checkpoint, random_plan("vit", 2)), tmp_path / "bundle", load_processor(vit_checkpoint, "image")
+    )
+    page = tmp_path / "report.html"
+    report = evaluate(
+        tmp_path / "bundle", tmp_path / "data", tmp_path / "ood.npz", compare=[vit_checkpoint], html=page,
+        corruptions=True, corrupted=6, bootstrap=5,
+    )  # fmt: skip
+    assert [(row.kind, row.severity) for row in report.models[0].noise] == [
+        (kind, severity) for kind in CORRUPTIONS for severity in range(1, 6)
+    ]
+    found = Resources(page.read_text())
+    assert sum(address.startswith("data:image/png") for address in found.wanted) >= 6 + 4 * 8 - 8
+    assert all(address.startswith("data:image/png;base64,") for address in found.wanted)
+
+
+@pytest.mark.parametrize("kind", CORRUPTIONS)
+def test_images_depart_further_with_severity(kind: str) -> None:
+    rng = np.random.default_rng(0)
+    image = rng.integers(60, 196, (48, 64, 3), dtype=np.uint8)
+    distances = []
+    for severity in range(1, 6):
+        (changed,) = corrupt([image], kind, severity)
+        assert (changed.shape, changed.dtype) == (image.shape, np.uint8)
+        distances.append(np.abs(changed.astype(float) - image).mean())
+        np.testing.assert_array_equal(corrupt([Image.fromarray(image)], kind, severity)[0], changed)
+    assert distances[0] > 0
+    assert all(later > earlier for earlier, later in pairwise(distances))
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.text("abc XYé1", max_size=20), max_size=5), st.integers(1, 5), st.integers(0, 99))
+def test_typos_change_words_by_one_edit_and_repeat(texts: list[str], severity: int, seed: int) -> None:
+    changed = typos(texts, severity, seed)
+    assert changed == typos(texts, severity, seed)
+    for before, after in zip(texts, changed, strict=True):
+        words = before.split(" "), after.split(" ")
+        assert len(words[0]) == len(words[1])
+        for old, new in zip(*words, strict=True):
+            assert abs(len(old) - len(new)) <= 1
+            assert len(old) > 1 or old == new
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_typos_by_kind_and_share(kind: str) -> None:
+    words = ["keyboard"] * 4000
+    for severity in (1, 5):
+        after = typos([" ".join(words)], severity, kinds=[kind])[0].split(" ")
+        changed = [word for word in after if word != "keyboard"]
+        assert len(changed) / 4000 == pytest.approx(severity * 0.1, abs=0.03)
+        lengths = {len(word) for word in changed}
+        assert lengths == {{"swap": 8, "drop": 7, "insert": 9, "keyboard": 8}[kind]}
+        if kind == "swap":
+            assert {"".join(sorted(word)) for word in changed} == {"".join(sorted("keyboard"))}
+
+
+@pytest.mark.parametrize(
+    ("content", "options", "words"),
+    [
+        ("text,label\n", {}, "holds no rows"),
+        ("text\nhello\n", {}, "has no label at"),
+        ("text,label\nhello,z\n", {}, "is not a class of the model"),
+        (None, {"ood": "nowhere.csv"}, "nowhere.csv does not exist"),
+        (None, {"bootstrap": -1}, "bootstrap is -1; expected 0 or more"),
+        (None, {"batch_size": 0}, "batch_size is 0; expected 1 or more"),
+        (None, {"compare": ["/nowhere/model"]}, "is not a folder"),
+        (None, {"backend": "abacus"}, "backend 'abacus' is unknown"),
+        (None, {"html": "/nowhere/report.html"}, "folder /nowhere does not exist"),
+    ],
+)
+def test_refusals(
+    content: str | None, options: dict[str, Any], words: str, bundle: Path, data: dict[str, Path], tmp_path: Path
+) -> None:
+    test = data["test"] if content is None else tmp_path / "test.csv"
+    if content is not None:
+        test.write_text(content)
+    with pytest.raises(HydrantError, match=re.escape(words)):
+        evaluate(bundle, test, **options)
+    assert not any(name.startswith("reports/evaluation") for name in Bundle.open(bundle).manifest["files"])
+
+
+def test_models_of_other_classes_are_refused(bundle: Path, data: dict[str, Path], tmp_path: Path) -> None:
+    labels = list("abcdz")
+    other = make_model("bert", id2label=dict(enumerate(labels)), label2id={name: i for i, name in enumerate(labels)})
+    other.save_pretrained(tmp_path / "other")
+    make_tokenizer(tmp_path / "source").save_pretrained(tmp_path / "other")
+    with pytest.raises(
+        HydrantError, match="knows other classes than the bundle under evaluation: e, z are not in both"
+    ):
+        evaluate(bundle, data["test"], compare=[tmp_path / "other"])
+
+
+def test_a_single_example_and_a_perfect_model_have_figures_where_they_can(
+    bundle: Path, data: dict[str, Path], tmp_path: Path
+) -> None:
+    texts = list(read_examples(data["test"], None).inputs)
+    with load(bundle, "torch") as predictor:
+        said = [predictor.labels[label] for label in predictor.predict(texts).label]
+    page = tmp_path / "page.html"
+    report = evaluate(bundle, (texts, said), (["hello"], None), bootstrap=10, html=page)
+    figures = report.models[0].figures
+    assert figures["accuracy"].value == 1
+    assert np.isnan(figures["errors.max_probability.auroc"].value)
+    assert (
+        json.loads(json.dumps(report.to_json(), allow_nan=False))["models"][0]["figures"]["errors.energy.aupr"]["value"]
+        is None
+    )
+    assert "–" in evaluation_text(report)
+    assert Resources(page.read_text()).open == []
+    alone = evaluate(bundle, (texts[:1], said[:1]), bootstrap=3)
+    assert alone.examples == 1
+
+
+def test_command_line(bundle: Path, data: dict[str, Path], bert_checkpoint: Path, tmp_path: Path) -> None:
+    page = tmp_path / "report.html"
+    arguments = ["--data", data["test"], "--ood", data["ood"], "--compare", bert_checkpoint, "--bootstrap", 20]
+    done = run_cli("evaluate", bundle, *arguments, "--html", page, "--corruptions", "--corrupted", 10)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    for words in ("70 examples of test.csv, 30 of ood.csv", "adaptive ECE", "out of distribution by energy",
+                  "calibrated decisions", "typos, severity 5", f"and {page}"):  # fmt: skip
+        assert words in done.stdout, words
+    assert page.is_file()
+    found = json.loads(run_cli("evaluate", bundle, *arguments, "--json").stdout)
+    assert found == Bundle.open(bundle).read_json("reports/evaluation.json")
+    assert [model["name"] for model in found["models"]] == ["bundle", "tiny-bert"]
+    for options, words in (
+        (["--data", data["test"], "--html", "/nowhere/x.html"], "folder /nowhere does not exist"),
+        ([], "the following arguments are required: --data"),
+    ):
+        refused = run_cli("evaluate", bundle, *options)
+        assert refused.returncode == 2
+        assert words in refused.stderr
+        assert len(refused.stderr.strip().splitlines()) == 1

@@ -1,0 +1,234 @@
+"""Temperature, thresholds and conformal sets: against a grid search, and the guarantees on exchangeable data."""
+
+from __future__ import annotations
+
+import math
+import re
+
+import numpy as np
+import oracle
+import pytest
+from hydrant import HydrantError
+from hydrant.calib.conformal import class_scores, fit_quantile, prediction_sets
+from hydrant.calib.fitting import Targets, fit
+from hydrant.calib.ranks import gap, rank, upper_bound
+from hydrant.calib.scores import summarise
+from hydrant.calib.temperature import HIGHEST, LOWEST, averaged_nll, fit_temperature
+from hydrant.calib.thresholds import binomial_bound, coverage_threshold, detection_threshold, risk_threshold
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+
+def drawn(
+    seed: int, count: int = 300, members: int = 3, classes: int = 5, scale: float = 1.0
+) -> tuple[np.ndarray, np.ndarray]:
+    """Member logits [N, M, C] around a shared truth, ``scale`` times too sharp, and labels drawn from it."""
+    rng = np.random.default_rng(seed)
+    truth = rng.normal(0, 2, (count, 1, classes))
+    labels = (truth[:, 0] + rng.gumbel(size=(count, classes))).argmax(axis=1)
+    return (scale * (truth + rng.normal(0, 0.5, (count, members, classes)))).astype(np.float32), labels
+
+
+def nll(logits: np.ndarray, labels: np.ndarray, temperature: float) -> float:
+    mean = oracle.softmax(logits.astype(np.float64) / temperature).mean(axis=1)
+    return float(-np.log(mean[np.arange(len(labels)), labels]).mean())
+
+
+@pytest.mark.parametrize("scale", [0.3, 1.0, 4.0])
+@pytest.mark.parametrize("members", [1, 3])
+def test_temperature_against_a_grid_search(scale: float, members: int) -> None:
+    logits, labels = drawn(3, members=members, scale=scale)
+    grid = np.exp(np.linspace(math.log(LOWEST), math.log(HIGHEST), 3001))
+    best = grid[np.argmin([nll(logits, labels, temperature) for temperature in grid])]
+    found = fit_temperature(logits, labels)
+    assert found == pytest.approx(best, rel=2.5e-3)
+    assert averaged_nll(logits, labels, found) <= nll(logits, labels, best) + 1e-9
+    assert averaged_nll(logits, labels, 1.7) == pytest.approx(nll(logits, labels, 1.7), abs=1e-9)
+
+
+def test_temperature_is_fitted_after_averaging() -> None:
+    """Members that disagree leave their average less sure than each of them: pooling asks for a lower T."""
+    rng = np.random.default_rng(0)
+    truth = rng.normal(0, 2, (2000, 1, 4))
+    labels = (truth[:, 0] + rng.gumbel(size=(2000, 4))).argmax(axis=1)
+    logits = (truth + rng.normal(0, 1.5, (2000, 5, 4))).astype(np.float32)
+    alone = [fit_temperature(logits[:, [m]], labels) for m in range(5)]
+    assert fit_temperature(logits, labels) < min(alone) - 0.05
+
+
+def test_sure_and_right_everywhere_ends_at_the_limit() -> None:
+    logits = np.zeros((20, 2, 3), np.float32)
+    logits[:, :, 1] = 5
+    assert fit_temperature(logits, np.ones(20, int)) == pytest.approx(LOWEST, rel=0.2)
+    assert fit_temperature(logits, np.zeros(20, int)) == pytest.approx(HIGHEST, rel=0.2)
+
+
+def test_temperature_of_unusable_logits() -> None:
+    for logits, words in (
+        (np.zeros((0, 2, 3)), "shape [0, 2, 3]; expected [examples, members, classes]"),
+        (np.full((2, 2, 3), np.nan), "not finite"),
+        (np.zeros((3, 2, 3)), "3 examples have 2 labels"),
+    ):
+        with pytest.raises(HydrantError, match=re.escape(words)):
+            fit_temperature(logits, np.zeros(2, int))
+
+
+@pytest.mark.parametrize("temperature", [0.5, 1.0, 3.0])
+def test_scores_are_those_of_the_oracle(temperature: float) -> None:
+    logits, _ = drawn(5)
+    expected = oracle.uncertainty(oracle.softmax(logits.transpose(1, 0, 2).astype(np.float64) / temperature))
+    found = summarise(logits, temperature)
+    for name in ("probabilities", "predictive_entropy", "expected_entropy", "mutual_information"):
+        np.testing.assert_allclose(found[name], expected[name], atol=1e-6, err_msg=name)
+        assert found[name].dtype == np.float32
+
+
+@given(st.lists(st.floats(-5, 5, width=32), min_size=1, max_size=30), st.data())
+def test_a_gap_includes_its_value_and_no_larger_one(values: list[float], data: st.DataObject) -> None:
+    ordered = np.sort(np.array(values, np.float32))
+    index = data.draw(st.integers(0, len(values) - 1))
+    limit = np.float32(gap(ordered, index, 6.0))
+    assert ordered[index] <= limit
+    assert (ordered <= limit).sum() == (ordered <= ordered[index]).sum()
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 10_000), st.sampled_from([0.5, 0.8, 0.9, 0.95]), st.integers(19, 60), st.booleans())
+def test_ranks_hold_for_every_left_out_example(seed: int, level: float, count: int, tied: bool) -> None:
+    """Of n + 1 exchangeable values each may be the fresh one: the mean over all is at least the level, exactly."""
+    values = np.random.default_rng(seed).normal(size=count + 1).astype(np.float32)
+    if tied:
+        values = np.round(values)
+    held = []
+    for fresh in range(count + 1):
+        others = np.delete(values, fresh)
+        held.append(values[fresh] <= np.float32(upper_bound(others, level, "level", 10.0)))
+    assert np.mean(held) >= level - 1e-12
+    if not tied:
+        assert np.mean(held) <= level + 2 / (count + 1) + 1e-12, "half a gap more than the rank"
+
+
+def test_rank_by_hand() -> None:
+    assert [rank(9, 0.9), rank(10, 0.9), rank(19, 0.95), rank(99, 0.95), rank(100, 0.95)] == [9, 10, 19, 95, 96]
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 10_000), st.integers(20, 80))
+def test_thresholds_answer_and_catch_what_they_promise(seed: int, count: int) -> None:
+    rng = np.random.default_rng(seed)
+    values = rng.gamma(2, 1, count).astype(np.float32)
+    answered = values <= np.float32(coverage_threshold(values, 0.8, 20.0))
+    assert answered.sum() == rank(count, 0.8)
+    caught = values > np.float32(detection_threshold(values, 0.0))
+    assert caught.sum() == rank(count, 0.95)
+    tied = np.repeat(values[: count // 4], 4)[:count]
+    assert (tied > np.float32(detection_threshold(tied, 0.0))).mean() >= 0.95
+
+
+def test_neighbouring_floats_are_told_apart() -> None:
+    close = np.float32(1) + np.arange(40, dtype=np.float32) * np.float32(2**-23)
+    assert (close <= np.float32(coverage_threshold(close, 0.5, 9.0))).sum() == rank(40, 0.5)
+    assert (close > np.float32(detection_threshold(close, 0.0))).sum() == rank(40, 0.95)
+
+
+@pytest.mark.parametrize(("errors", "count"), [(0, 10), (3, 10), (9, 10), (10, 10), (5, 400)])
+def test_binomial_bound_by_its_definition(errors: int, count: int) -> None:
+    """At the bound, so few errors have exactly probability δ."""
+    bound = binomial_bound(errors, count, 0.05)
+    tail = sum(math.comb(count, k) * bound**k * (1 - bound) ** (count - k) for k in range(errors + 1))
+    assert bound == 1.0 if errors == count else tail == pytest.approx(0.05, abs=1e-9)
+
+
+def test_selective_risk_is_kept_on_fresh_data() -> None:
+    """In at least 95 % of the trials the true risk of the answers stays below the target."""
+    broken = 0
+    for trial in range(200):
+        rng = np.random.default_rng(trial)
+        doubt = rng.random(2000).astype(np.float32)
+        limit = risk_threshold(doubt, rng.random(2000) < doubt**2 / 2, 0.05, 1.0)
+        broken += min(limit, 1.0) ** 2 / 6 > 0.05  # ∫₀ᵗ u²/2 du ÷ t
+    assert broken / 200 <= 0.05
+
+
+def test_selective_risk_out_of_reach() -> None:
+    with pytest.raises(
+        HydrantError, match=r"no threshold keeps the selective risk at 0\.01 .* 40 examples, 20 of them wrong"
+    ):
+        risk_threshold(np.arange(40, dtype=np.float32), np.arange(40) % 2 == 0, 0.01, 50.0)
+
+
+@pytest.mark.parametrize("method", ["lac", "aps"])
+@pytest.mark.parametrize("alpha", [0.05, 0.1, 0.3])
+def test_conformal_sets_cover_exchangeable_data(method: str, alpha: float) -> None:
+    covered, sizes = [], []
+    for trial in range(150):
+        logits, labels = drawn(trial, count=160)
+        probabilities = summarise(logits, 1.0)["probabilities"]
+        quantile = fit_quantile(probabilities[:80], labels[:80], alpha, method)
+        sets = prediction_sets(probabilities[80:], quantile, method)
+        covered.append(sets[np.arange(80), labels[80:]].mean())
+        sizes.append(sets.sum(axis=1).mean())
+    assert np.mean(covered) >= 1 - alpha - 3 * np.std(covered) / math.sqrt(150)
+    if method == "lac":
+        assert np.mean(covered) <= 1 - alpha + 2 / 81 + 3 * np.std(covered) / math.sqrt(150)
+    assert np.mean(sizes) < 4.5
+
+
+@pytest.mark.parametrize("method", ["lac", "aps"])
+def test_conformal_scores_by_a_loop(method: str) -> None:
+    probabilities = summarise(drawn(1, count=30)[0], 1.0)["probabilities"]
+    found = class_scores(probabilities, method)
+    for row, scored in zip(probabilities.astype(float), found, strict=True):
+        for index, p in enumerate(row):
+            expected = 1 - p if method == "lac" else math.fsum(q for q in row if q > p) + p / 2
+            assert scored[index] == pytest.approx(expected, abs=1e-6)
+    quantile = fit_quantile(probabilities, probabilities.argmax(axis=1), 0.2, method)
+    inside = prediction_sets(probabilities, quantile, method)
+    if method == "aps":
+        assert inside[np.arange(30), probabilities.argmax(axis=1)].all()
+    for row, members in zip(probabilities, inside, strict=True):
+        assert not members.any() or row[members].min() >= row[~members].max(initial=0), "sets hold the best classes"
+
+
+@pytest.mark.parametrize(
+    ("targets", "words"),
+    [
+        (Targets(coverage=0.99), "coverage of 0.99 needs at least 99 examples; found 60"),
+        (Targets(alpha=0.01), "conformal coverage (1 − alpha) of 0.99 needs at least 99 examples; found 60"),
+        (Targets(coverage=1.5), "coverage is 1.5; expected a number above 0 and below 1"),
+        (Targets(coverage=0.9, risk=0.1), "both coverage and risk were given"),
+        (Targets(score="energy"), "score 'energy' is unknown; expected confidence"),
+        (Targets(alpha=0.1, method="raps"), "conformal method 'raps' is unknown; expected lac, aps"),
+    ],
+)
+def test_targets_that_cannot_be_met(targets: Targets, words: str) -> None:
+    logits, labels = drawn(0, count=60)
+    with pytest.raises(HydrantError, match=re.escape(words)):
+        fit(logits, labels, None, targets, {})
+
+
+def test_too_few_out_of_distribution_examples() -> None:
+    logits, labels = drawn(0, count=60)
+    with pytest.raises(HydrantError, match=r"true-positive rate .* of 0\.95 needs at least 19 examples; found 18"):
+        fit(logits, labels, logits[:18], Targets(), {})
+    fit(logits, labels, logits[:19], Targets(), {})
+
+
+def test_what_is_measured_is_what_the_thresholds_do() -> None:
+    logits, labels = drawn(2, count=400)
+    made = fit(
+        logits, labels, logits[:50] / 5, Targets(coverage=0.9, alpha=0.2, score="mutual_information"), {"data": "x"}
+    )
+    known = summarise(logits, made.temperature)
+    abstain = made.thresholds["abstain"]
+    answered = known["mutual_information"] <= np.float32(abstain.value)
+    assert abstain.measured["coverage"] == answered.mean()
+    assert answered.sum() == rank(400, 0.9)
+    wrong = known["probabilities"].argmax(axis=1) != labels
+    assert abstain.measured["risk"] == wrong[answered].mean()
+    assert made.thresholds["ood"].measured["true_positive_rate"] >= 0.95
+    assert made.fitted is not None
+    assert made.fitted["after"]["nll"] <= made.fitted["before"]["nll"]
+    assert made.fitted["data"] == "x"
+    assert made.conformal is not None
+    assert made.conformal.measured["coverage"] >= 0.8
