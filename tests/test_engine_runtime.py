@@ -21,6 +21,7 @@ from hydrant.engine_file import Profile, engine_path, read_twin, twin_path
 from hydrant.errors import BackendError, BundleError, InputError
 from hydrant.files import sha256_of
 from hydrant.runtime import engine_lane
+from hydrant.runtime.device import Holdings
 from hydrant.runtime.engine import EngineBackend
 from hydrant.runtime.engine_choice import Machine, choose_engine, read_engine
 from hydrant.runtime.engine_host import Part, Profiles, output_bytes, padded
@@ -267,10 +268,11 @@ def test_repeated_shapes_run_as_cuda_graphs(path: Path, libraries: dict[str, Any
     assert device.captures == 3, "each shape once, on its second use"
     assert device.launches == 9, "from its third use on"
     (engine,) = libraries["tensorrt"].engines
-    assert len(engine.contexts) == 2, "one for each profile"
+    assert len(engine.contexts) == 5, "one for each profile and each graph"
     for tokens in range(4, 4 + 2 * engine_lane.GRAPHS):
-        for _ in range(2):
-            backend.run(text(3, tokens))
+        for _ in range(3):
+            assert_same(backend.run(text(3, tokens)), plain.run(text(3, tokens)))
+    assert len(engine.contexts) == 2 + engine_lane.GRAPHS, "a graph's context goes with it"
     graphs = [handle for handle in device.live.values() if isinstance(handle, list) and callable(handle[0])]
     assert len(graphs) == engine_lane.GRAPHS
     backend.close()
@@ -287,6 +289,77 @@ def test_shapes_that_cannot_be_captured_run_plainly(path: Path, caplog: pytest.L
             assert_same(backend.run(text(1, 8)), plain.run(text(1, 8)))
     assert device.launches == 0
     assert caplog.text.count("are not captured as CUDA graphs") == 1
+
+
+def test_without_memory_for_another_context_shapes_run_plainly(
+    path: Path, libraries: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    add_engine(path, (LATENCY,))
+    device, plain = Device(), OnnxRuntimeBackend(Bundle.open(path))
+    backend = open_engine(path, device)
+    libraries["tensorrt"].engines[0].most = 1
+    with caplog.at_level(logging.INFO):
+        for _ in range(4):
+            assert_same(backend.run(text(1, 8)), plain.run(text(1, 8)))
+    assert device.captures == 0
+    assert caplog.text.count("gave no execution context") == 1
+
+
+@pytest.mark.parametrize("library", ["tensorrt", "tensorrt-rtx"])
+def test_tensors_on_the_device_leave_graphs_as_they_were(library: str, path: Path) -> None:
+    add_engine(path, (LATENCY, THROUGHPUT), library)
+    plain = OnnxRuntimeBackend(Bundle.open(path))
+    backend = open_engine(path, library=library)
+    for turn in range(4):
+        for tokens in (9, 12):
+            inputs = text(3, tokens, turn)
+            assert_same(backend.run(inputs), plain.run(inputs))
+            outputs = backend.run_device(inputs)
+            assert_same({name: np.from_dlpack(output) for name, output in outputs.items()}, plain.run(inputs))
+
+
+@pytest.mark.parametrize("library", ["tensorrt", "tensorrt-rtx"])
+def test_a_backend_that_is_forgotten_gives_everything_back(library: str, path: Path, libraries: dict[str, Any]) -> None:
+    add_engine(path, (LATENCY, THROUGHPUT), library)
+    device = Device()
+    backend = open_engine(path, device, library)
+    for _ in range(3):
+        backend.run(text(2, 8))
+    (engine,) = libraries[library].engines
+    assert device.live
+    del backend
+    gc.collect()
+    assert device.live == {}
+    assert len(engine.contexts) == 0
+    held = Holdings(device)
+    held.memory(16)
+    del held
+    assert device.live == {}
+
+
+def test_no_copy_on_the_host_is_counted_as_upload(path: Path) -> None:
+    """As trtexec defines h2d: all page-locked buffers are full before the first event."""
+    add_engine(path, (LATENCY,))
+    device, inputs, calls = Device(), text(1, 8), []
+    backend = open_engine(path, device)
+    backend.run(inputs)
+    (lane,) = backend._idle
+    record, upload = device.record, device.upload
+
+    def recording(event: int, stream: int) -> None:
+        record(event, stream)
+        full = all((lane._inputs[name].host[:64].view(np.int64) == array.ravel()).all() for name, array in more.items())
+        calls.append("record, full" if full else "record")
+
+    def uploading(*arguments: int) -> None:
+        calls.append("upload")
+        upload(*arguments)
+
+    more = {name: array + 1 for name, array in inputs.items()}
+    device.record, device.upload = recording, uploading  # type: ignore[method-assign]
+    more["token_type_ids"] = more["attention_mask"] = np.ones((1, 8), np.int64)
+    backend.run(more)
+    assert calls[:5] == ["record, full", "upload", "upload", "upload", "record, full"]
 
 
 def test_closing_releases_everything(path: Path) -> None:
@@ -640,8 +713,10 @@ def test_rtx_captures_by_itself_and_keeps_its_kernels(path: Path, libraries: dic
     for _ in range(4):
         assert_same(backend.run(text(1, 8)), plain.run(text(1, 8)))
     assert device.captures == 0
-    (config,) = libraries["tensorrt-rtx"].engines[0].configs
+    first, config = libraries["tensorrt-rtx"].engines[0].configs
+    assert first.cuda_graph_strategy == "DISABLED", "the first use of a shape"
     assert config.cuda_graph_strategy == "WHOLE_GRAPH_CAPTURE"
+    assert first.cache is config.cache
     config.cache.data = b"kernels finished here"
     cache = tmp_path / "cache" / "hydrant" / f"{facts.engine_sha256}.cache"
     assert not cache.exists()

@@ -293,7 +293,7 @@ def test_the_installed_library_has_what_is_used() -> None:
         ],
         "IRuntimeConfig": ["create_runtime_cache", "set_runtime_cache", "cuda_graph_strategy"],
         "IRuntimeCache": ["serialize", "deserialize"],
-        "CudaGraphStrategy": ["WHOLE_GRAPH_CAPTURE"],
+        "CudaGraphStrategy": ["DISABLED", "WHOLE_GRAPH_CAPTURE"],
         "Refitter": ["refit_cuda_engine"],
         "OnnxParserRefitter": ["refit_from_file", "num_errors", "get_error"],
         "DataType": ["INT64", "FLOAT"],
