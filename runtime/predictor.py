@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
@@ -23,6 +24,9 @@ from .tensors import checked_tensors
 log = logging.getLogger(__name__)
 
 BATCH_SIZE = 32
+SHORTEST = 4
+"""Fewest tokens that a text is cut to."""
+
 WINDOW_BATCHES = 16
 """Inputs are prepared this many batches at a time: enough to group similar lengths, bounded in memory."""
 
@@ -53,7 +57,11 @@ def load(
             "make it again with `hydrant fuse`"
         )
     opened, fallbacks = open_backend(bundle, backend, threads, precision)
-    return Predictor(bundle, architecture, opened, fallbacks)
+    try:
+        return Predictor(bundle, architecture, opened, fallbacks)
+    except BaseException:
+        opened.close()
+        raise
 
 
 class Predictor:
@@ -77,6 +85,11 @@ class Predictor:
         self._architecture = architecture
         self._running: Backend | None = backend
         folder = bundle.processor()
+        longest: int | None = getattr(backend, "longest", None)
+        self._reader = "this model reads"
+        if longest is not None and SHORTEST <= longest < architecture.max_sequence:
+            self._reader = f"this bundle's {backend.name} engine takes"
+            architecture = replace(architecture, positions=architecture.positions - architecture.max_sequence + longest)
         self._processor = load_processor(folder, architecture) if folder else None
 
     def predict(self, inputs: Any, *, batch_size: int = BATCH_SIZE, first: int = 0) -> Prediction:
@@ -85,7 +98,8 @@ class Predictor:
         Args:
             inputs: texts; or images as paths, PIL images or uint8 arrays [H, W] or [H, W, 3]; or a
                 dict of NumPy tensors under the graph's input names (``token_type_ids`` may be left
-                out). Texts longer than the model reads are cut, with a warning in the log.
+                out). Texts longer than the model reads, or than the engine was built for, are cut,
+                with a warning in the log.
             batch_size: inputs per run; memory grows with it, not with the number of inputs.
             first: index by which messages name the first input.
 
@@ -173,8 +187,8 @@ class Predictor:
         cut = [first + index for index, item in enumerate(encoded) if item.truncated]
         if cut:
             log.warning(
-                "%d of %d texts were cut to the %d tokens this model reads (first: input %d); the rest was ignored",
-                len(cut), len(encoded), max(item.tokens for item in encoded), cut[0],
+                "%d of %d texts were cut to the %d tokens %s (first: input %d); the rest was ignored",
+                len(cut), len(encoded), max(item.tokens for item in encoded), self._reader, cut[0],
             )  # fmt: skip
 
     def _nothing(self) -> Prediction:
