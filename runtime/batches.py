@@ -18,7 +18,12 @@ WINDOW_BATCHES = 16
 
 
 def prepared(
-    processor: Processor, architecture: Architecture, window: Sequence[Any], batch_size: int, first: int = 0
+    processor: Processor,
+    architecture: Architecture,
+    window: Sequence[Any],
+    batch_size: int,
+    first: int = 0,
+    reader: str = "this model reads",
 ) -> Iterator[tuple[np.ndarray, dict[str, np.ndarray]]]:
     """Prepare a window of inputs and batch those of similar length.
 
@@ -28,6 +33,7 @@ def prepared(
         window: raw inputs.
         batch_size: inputs per batch.
         first: index by which messages name the first input.
+        reader: who sets the longest text, for messages.
 
     Yields:
         Places in the window [B], and the tensors of a batch.
@@ -39,17 +45,17 @@ def prepared(
     step = len(window) if architecture.modality == "text" else batch_size
     for start in range(0, len(window), step):
         encoded = processor.encode(window[start : start + step], first + start)
-        _warn_truncated(encoded, first + start)
+        _warn_truncated(encoded, first + start, reader)
         by_length = np.argsort([item.tokens for item in encoded], kind="stable")
         for begin in range(0, len(encoded), batch_size):
             chosen = by_length[begin : begin + batch_size]
             yield chosen + start, processor.collate([encoded[index] for index in chosen])
 
 
-def _warn_truncated(encoded: Sequence[Any], first: int) -> None:
+def _warn_truncated(encoded: Sequence[Any], first: int, reader: str) -> None:
     cut = [first + index for index, item in enumerate(encoded) if item.truncated]
     if cut:
         log.warning(
-            "%d of %d texts were cut to the %d tokens this model reads (first: input %d); the rest was ignored",
-            len(cut), len(encoded), max(item.tokens for item in encoded), cut[0],
+            "%d of %d texts were cut to the %d tokens %s (first: input %d); the rest was ignored",
+            len(cut), len(encoded), max(item.tokens for item in encoded), reader, cut[0],
         )  # fmt: skip

@@ -6,8 +6,10 @@ import shlex
 from collections.abc import Mapping, Sequence
 
 from ..bundle import Bundle, onnx_name
-from ..engine_file import LIBRARIES, engine_names, engine_path, read_twin
+from ..engine_file import LIBRARIES, engine_path
 from ..families import Architecture
+from .engine_choice import engine_here
+from .engine_host import Profiles
 from .profile_report import Case
 from .profile_settings import Settings
 from .subjects import FUSED
@@ -30,22 +32,30 @@ def equivalent_commands(
     for case in cases:
         if case.model != FUSED or not (case.backend in LIBRARIES or case.backend.startswith("onnxruntime")):
             continue
-        inputs = _shapes(architecture, case.batch, case.sequence)
         if case.backend in LIBRARIES:
-            file = _engine(bundle, case)
-            commands.append(trtexec(file, inputs, settings, rtx=case.backend == "tensorrt-rtx"))
+            commands.append(_of_engine(bundle, architecture, case, settings))
         else:
+            inputs = _shapes(architecture, case.batch, case.sequence)
             commands.append(polygraphy(onnx_name(case.precision), case.backend, inputs, settings))
     return commands
 
 
-def trtexec(engine: str, shapes: Shapes, settings: Settings, rtx: bool = False) -> str:
-    """Times of an engine: 200 ms of warm-up, then at least the seconds and iterations of the settings."""
+def trtexec(engine: str, profile: int, shapes: Shapes, settings: Settings, rtx: bool = False) -> str:
+    """Times of an engine: 200 ms of warm-up, then at least the seconds and iterations of the settings.
+
+    Args:
+        engine: its file.
+        profile: index of the profile that runs.
+        shapes: of the inputs; the profile must take them.
+        settings: of the measurement.
+        rtx: whether it is an engine of TensorRT-RTX.
+    """
     joined = ",".join(f"{name}:{'x'.join(map(str, shape))}" for name, shape in shapes.items())
     rules = settings.rules
     words = [
-        "tensorrt_rtx" if rtx else "trtexec", f"--loadEngine={engine}", f"--shapes={joined}",
-        f"--warmUp={rules.warm_up * 1e3:.0f}", f"--duration={rules.seconds:g}", f"--iterations={rules.iterations}",
+        "tensorrt_rtx" if rtx else "trtexec", f"--loadEngine={engine}", f"--useProfile={profile}",
+        f"--shapes={joined}", f"--warmUp={rules.warm_up * 1e3:.0f}", f"--duration={rules.seconds:g}",
+        f"--iterations={rules.iterations}",
         "--useCudaGraph", "--percentile=50,90,95,99",
     ]  # fmt: skip
     return shlex.join(words)
@@ -65,10 +75,14 @@ def _shapes(architecture: Architecture, batch: int, sequence: int) -> dict[str, 
     return dict.fromkeys(architecture.input_names, image if architecture.modality == "image" else (batch, sequence))
 
 
-def _engine(bundle: Bundle, case: Case) -> str:
-    """File of the bundle's engine of that library and precision."""
-    for name in engine_names(bundle):
-        facts = read_twin(bundle, name)
-        if (facts.library, facts.precision) == (case.backend, case.precision):
-            return engine_path(name)
-    raise AssertionError(f"no engine of {case.backend} in {case.precision} although one was profiled")
+def _of_engine(bundle: Bundle, architecture: Architecture, case: Case, settings: Settings) -> str:
+    """The command for the engine that ran, in the profile and the shapes of its first run: batches are padded or split.
+
+    Raises:
+        BackendError, BundleError: the bundle's engines changed meanwhile.
+    """
+    chosen = engine_here(bundle, case.backend, case.precision)
+    tokens = case.sequence if architecture.modality == "text" else None
+    part = Profiles(chosen.facts.profiles, chosen.rebuild).parts(case.batch, tokens)[0]
+    inputs = _shapes(architecture, part.rows, part.tokens or case.sequence)
+    return trtexec(engine_path(chosen.name), part.profile, inputs, settings, rtx=case.backend == "tensorrt-rtx")

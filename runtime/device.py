@@ -6,6 +6,7 @@ Addresses and handles are plain integers, so that a stand-in needs no library.
 from __future__ import annotations
 
 import ctypes
+import weakref
 from collections.abc import Callable
 from contextlib import suppress
 from types import TracebackType
@@ -75,11 +76,12 @@ class Device(Protocol):
 
 
 class Holdings:
-    """What was taken from a device: all of it is given back by ``close``, the last taken first."""
+    """What was taken from a device: all of it is given back by ``close`` or when forgotten, the last taken first."""
 
     def __init__(self, device: Device) -> None:
         self._device = device
         self._returns: list[tuple[Callable[[int], None], int]] = []
+        weakref.finalize(self, _give_back, self._returns).atexit = False
 
     def stream(self) -> int:
         """A stream."""
@@ -100,10 +102,7 @@ class Holdings:
 
     def close(self) -> None:
         """Give everything back; a device that reports an earlier failure again does not keep the rest."""
-        while self._returns:
-            give_back, handle = self._returns.pop()
-            with suppress(BackendError):
-                give_back(handle)
+        _give_back(self._returns)
 
     def __enter__(self) -> Holdings:
         return self
@@ -116,3 +115,10 @@ class Holdings:
     def _taken(self, handle: int, give_back: Callable[[int], None]) -> int:
         self._returns.append((give_back, handle))
         return handle
+
+
+def _give_back(returns: list[tuple[Callable[[int], None], int]]) -> None:
+    while returns:
+        give_back, handle = returns.pop()
+        with suppress(BackendError):
+            give_back(handle)

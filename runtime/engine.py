@@ -184,7 +184,7 @@ class EngineBackend:
             self._profiles.input_bytes(engine.loaded.inputs),
             {name: output_bytes(shape, self._profiles.rows) for name, shape in engine.loaded.outputs.items()},
             engine.new,
-            graphs=not engine.captures,
+            captures=engine.captures,
         )
 
     def _exact(self, loaded: Loaded, tensors: Mapping[str, Borrowed]) -> int:
@@ -208,38 +208,51 @@ class EngineBackend:
 
 
 class _Contexts:
-    """Makes execution contexts of an engine; those of TensorRT-RTX capture CUDA graphs and cache kernels by themselves.
+    """Makes execution contexts of an engine; those of TensorRT-RTX cache kernels, and capture CUDA graphs when told to.
+
+    Attributes:
+        loaded: the engine.
+        captures: whether a context can capture by itself.
 
     Lanes keep it, as the library's configuration must outlive the contexts made with it.
     """
 
     def __init__(self, loaded: Loaded, chosen: Chosen) -> None:
         self.loaded = loaded
-        self._config: Any = None
+        self._plain: Any = None
+        self._capturing: Any = None
         self._cache: KernelCache | None = None
         self._lock = threading.Lock()
         try:
             if hasattr(loaded.engine, "create_runtime_config"):
-                self._config = loaded.engine.create_runtime_config()
-            self.captures = hasattr(self._config, "cuda_graph_strategy")
+                self._plain = self._capturing = loaded.engine.create_runtime_config()
+            self.captures = hasattr(self._plain, "cuda_graph_strategy")
             if self.captures:
-                self._config.cuda_graph_strategy = loaded.trt.CudaGraphStrategy.WHOLE_GRAPH_CAPTURE
-            if hasattr(self._config, "create_runtime_cache"):
-                self._cache = KernelCache(self._config, chosen.facts.engine_sha256)
-                self._cache.give_to(self._config)
+                strategies = loaded.trt.CudaGraphStrategy
+                self._capturing = loaded.engine.create_runtime_config()
+                self._plain.cuda_graph_strategy = strategies.DISABLED
+                self._capturing.cuda_graph_strategy = strategies.WHOLE_GRAPH_CAPTURE
+            if hasattr(self._plain, "create_runtime_cache"):
+                self._cache = KernelCache(self._plain, chosen.facts.engine_sha256)
+                self._cache.give_to(self._plain)
+                self._cache.give_to(self._capturing)
         except Exception as error:  # whatever the library's binding raises
             raise BackendError(
                 f"{loaded.trt.__name__} cannot prepare engine {chosen.name}: {cut(error, 200)}; rebuild it with "
                 f"`{chosen.rebuild}`"
             ) from error
 
-    def new(self) -> Any:
-        """An execution context, or ``None`` if the library gives none."""
+    def new(self, captures: bool) -> Any:
+        """An execution context, or ``None`` if the library gives none.
+
+        Args:
+            captures: whether it captures what it runs, where it can: its shapes and addresses must never change.
+        """
         with self._lock:
             engine = self.loaded.engine
-            if self._config is None:
+            if self._plain is None:
                 return engine.create_execution_context()
-            return engine.create_execution_context(self._config)
+            return engine.create_execution_context(self._capturing if captures else self._plain)
 
     def save(self) -> None:
         """Keep the kernels for the next process."""

@@ -8,9 +8,9 @@ import shlex
 from dataclasses import dataclass
 
 from ..bundle import Bundle, onnx_name
-from ..engine_file import EngineFile, engine_names, engine_path, graph_digest, read_twin, twin_path
-from ..errors import BackendError, BundleError, cut, listing
-from ..gpu import platform_name
+from ..engine_file import MODULES, EngineFile, Profile, engine_names, engine_path, graph_digest, read_twin, twin_path
+from ..errors import BackendError, BundleError, cut, listing, require
+from ..gpu import platform_name, this_gpu
 
 PRECISIONS = ("fp16", "bf16", "fp32")
 """Precisions of engines, in the order of preference."""
@@ -86,7 +86,7 @@ def choose_engine(bundle: Bundle, machine: Machine, precision: str | None = None
         )
     reasons = []
     for name, facts in sorted(fitting, key=lambda each: (_rank(bundle, *each), each[0])):
-        rebuild = build_command(bundle, facts.library, facts.precision)
+        rebuild = rebuild_command(bundle, name, facts)
         try:
             _check_graph(bundle, name, facts, rebuild)
             _check_machine(name, facts, machine, rebuild)
@@ -95,6 +95,16 @@ def choose_engine(bundle: Bundle, machine: Machine, precision: str | None = None
             continue
         return Chosen(name, facts, rebuild)
     raise reasons[0]
+
+
+def engine_here(bundle: Bundle, library: str, precision: str) -> Chosen:
+    """The engine that a backend of this process runs.
+
+    Raises:
+        BackendError, MissingExtraError, BundleError: as :func:`choose_engine`; there is none.
+    """
+    trt = require(MODULES[library], library, "run engines")
+    return choose_engine(bundle, Machine(library, str(trt.__version__), this_gpu()), precision)
 
 
 def read_engine(bundle: Bundle, chosen: Chosen) -> bytes:
@@ -118,6 +128,41 @@ def build_command(bundle: Bundle, library: str, precision: str, *options: str) -
     """The command that builds an engine."""
     words = ["hydrant", "build", str(bundle.path), "--backend", library, "--precision", precision, *options]
     return shlex.join(words)
+
+
+def rebuild_command(bundle: Bundle, name: str, facts: EngineFile) -> str:
+    """The command that builds an engine as it was built, from its twin."""
+    return build_command(bundle, facts.library, facts.precision, *_options(name, facts))
+
+
+def _options(name: str, facts: EngineFile) -> list[str]:
+    """The options of ``hydrant build`` that a twin tells of."""
+    words = [word for profile in facts.profiles for word in ("--batch", _axis(profile, 0))]
+    sequences = [_axis(profile, 1) for profile in facts.profiles if _is_text(profile)]
+    for sequence in sequences[:1] if len(set(sequences)) == 1 else sequences:
+        words += ["--sequence", sequence]
+    if name != f"{facts.library}-{facts.precision}":
+        words += ["--name", name]
+    if facts.library == "tensorrt-rtx":
+        for capability in facts.compute_capabilities:
+            words += ["--compute-capability", str(capability)]
+    if facts.hardware_compatibility != "none":
+        words += ["--hardware-compatibility", facts.hardware_compatibility]
+    if facts.stripped:
+        words.append("--strip-weights")
+    elif facts.refittable:
+        words.append("--refit")
+    return words
+
+
+def _axis(profile: Profile, axis: int) -> str:
+    """Range of an axis, as ``min:opt:max``; all inputs share it."""
+    shapes = next(iter(profile.values()), ())
+    return ":".join(str(shape[axis]) for shape in shapes if len(shape) > axis)
+
+
+def _is_text(profile: Profile) -> bool:
+    return all(len(shape) == 2 for shapes in profile.values() for shape in shapes)
 
 
 def _rank(bundle: Bundle, name: str, facts: EngineFile) -> int:
@@ -167,11 +212,10 @@ def _check_machine(name: str, facts: EngineFile, machine: Machine, rebuild: str)
             f"engine {name} was built on {cut(facts.platform)} and this machine is {platform_name()}; engines do not "
             f"move between platforms: rebuild it here with `{rebuild}`"
         )
-    if not _version_fits(facts, machine.version):
-        later = " or a later one of the same major version" if facts.version_compatible else ""
+    if facts.version != machine.version:  # a version-compatible engine needs the lean runtime, which is not loaded
         raise BackendError(
             f"engine {name} was built with {machine.library} {cut(facts.version)} and {machine.version} is installed; "
-            f"expected the same version{later}: rebuild it with `{rebuild}`"
+            f"expected the same version: rebuild it with `{rebuild}`"
         )
     if machine.capability is not None and not _gpu_fits(facts, machine.capability):
         target = f" --compute-capability {machine.capability}" if machine.library == "tensorrt-rtx" else ""
@@ -180,13 +224,6 @@ def _check_machine(name: str, facts: EngineFile, machine: Machine, rebuild: str)
             f"engine {name} was compiled for compute capability {listing(facts.compute_capabilities)}{level} and this "
             f"GPU has {machine.capability}; rebuild it with `{rebuild}{target}`"
         )
-
-
-def _version_fits(facts: EngineFile, installed: str) -> bool:
-    if facts.version == installed:
-        return True
-    built, here = _numbers(facts.version), _numbers(installed)
-    return facts.version_compatible and bool(built) and built[:1] == here[:1] and here >= built
 
 
 def _gpu_fits(facts: EngineFile, capability: str) -> bool:

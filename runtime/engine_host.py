@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -161,8 +162,17 @@ class Profiles:
         least, most = min(low for low, _ in ranges), max(high for _, high in ranges)
         return (
             f"the texts have {tokens} tokens; this engine was built for {least} to {most}: cut them, or rebuild it "
-            f"with `{self._rebuild} --sequence {least}:{min(most, tokens)}:{tokens}`"
+            f"with `{_with_sequence(self._rebuild, f'{least}:{min(most, tokens)}:{tokens}')}`"
         )
+
+
+def _with_sequence(command: str, sequence: str) -> str:
+    """A command with one range of lengths in the place of those it has."""
+    words = shlex.split(command)
+    while "--sequence" in words:
+        at = words.index("--sequence")
+        del words[at : at + 2]
+    return shlex.join([*words, "--sequence", sequence])
 
 
 def output_bytes(shape: Shape, rows: int) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import time
+import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -20,8 +21,8 @@ from .engine_load import Loaded
 
 log = logging.getLogger(__name__)
 
-GRAPHS = 8
-"""Most CUDA graphs of a lane; the one not used for longest makes room."""
+GRAPHS = 4
+"""Most shapes of a lane with a CUDA graph, each in a context of its own; the one not used for longest makes room."""
 
 SEEN = 64
 """Shapes that a lane remembers to have met once."""
@@ -42,18 +43,31 @@ class Buffer:
         return int(self.host.ctypes.data)
 
 
+@dataclass(frozen=True)
+class Captured:
+    """A context that runs one shape in the lane's buffers, and nothing else.
+
+    Attributes:
+        context: whose shapes and addresses never change again.
+        graph: captured from it; ``None`` where the library captures by itself.
+    """
+
+    context: Any
+    graph: int | None
+
+
 class Lane:
     """Runs one batch at a time.
 
-    A context serves one optimization profile: to switch the profile of a context moves memory that the CUDA graphs
-    captured from it rely on.
+    Every profile has a context for tensors of any shape and place. A shape that repeats gets a context of its own: to
+    change one after a CUDA graph was captured from it leaves the graph undefined.
 
     Args:
         loaded: the engine.
         device: the GPU.
         input_bytes, output_bytes: size of every buffer.
-        new_context: makes an execution context, from any thread.
-        graphs: whether shapes that repeat are captured as CUDA graphs.
+        new_context: makes an execution context, from any thread; told whether the library shall capture what it runs.
+        captures: whether the library captures by itself.
 
     Raises:
         BackendError: the GPU has not enough memory.
@@ -65,13 +79,13 @@ class Lane:
         device: Device,
         input_bytes: Mapping[str, int],
         output_bytes: Mapping[str, int],
-        new_context: Callable[[], Any],
-        graphs: bool,
+        new_context: Callable[[bool], Any],
+        captures: bool,
     ) -> None:
         self._loaded, self._device, self._new_context = loaded, device, new_context
-        self._capturing = graphs
+        self._by_library, self._capturing = captures, True
         self._contexts: dict[int, Any] = {}
-        self._graphs: OrderedDict[Key, int] = OrderedDict()
+        self._captured: OrderedDict[Key, Captured] = OrderedDict()
         self._seen: OrderedDict[Key, None] = OrderedDict()
         self._held = Holdings(device)
         try:
@@ -82,6 +96,10 @@ class Lane:
         except BaseException:
             self._held.close()
             raise
+        self._finish = weakref.finalize(
+            self, _release, device, self.stream, self._captured, self._contexts, self._held, (loaded, new_context)
+        )
+        self._finish.atexit = False  # a thread may still run, and the system takes all of it back
 
     def run(self, profile: int, inputs: Mapping[str, np.ndarray]) -> tuple[dict[str, np.ndarray], dict[str, float]]:
         """Run one batch that fits a profile.
@@ -99,10 +117,11 @@ class Lane:
         """
         key = profile, tuple((name, tuple(array.shape)) for name, array in sorted(inputs.items()))
         start, uploaded, computed, downloaded = self._events
+        for name, array in inputs.items():
+            self._inputs[name].host[: array.nbytes] = array.reshape(-1).view(np.uint8)
         self._device.record(start, self.stream)
         for name, array in inputs.items():
             buffer = self._inputs[name]
-            buffer.host[: array.nbytes] = array.reshape(-1).view(np.uint8)
             self._device.upload(buffer.device, buffer.address, array.nbytes, self.stream)
         self._device.record(uploaded, self.stream)
         before = time.perf_counter()
@@ -136,7 +155,9 @@ class Lane:
         Raises:
             BackendError: the library or CUDA failed.
         """
-        self._enqueue(profile, shapes, addresses)
+        context = self._context(profile)
+        self._address(context, shapes, addresses)
+        self._execute(context)
         self._device.synchronize(self.stream)
 
     def output_shapes(self, rows: int) -> dict[str, Shape]:
@@ -145,75 +166,115 @@ class Lane:
 
     def close(self) -> None:
         """Wait for what still runs, and give back contexts, graphs, buffers and the stream."""
-        with suppress(BackendError):
-            self._device.synchronize(self.stream)
-        for graph in self._graphs.values():
-            self._free_graph(graph)
-        self._graphs.clear()
-        self._contexts.clear()
-        self._held.close()
+        self._finish()
 
     def _compute(self, key: Key) -> None:
-        """Launch the graph of these shapes, or enqueue them; on their second use a graph is captured for later."""
-        if key in self._graphs:
-            self._graphs.move_to_end(key)
-            self._device.launch(self._graphs[key], self.stream)
+        """Start these shapes: from their second use on in a context of their own, from their third on as a graph."""
+        if key in self._captured:
+            self._captured.move_to_end(key)
+            captured = self._captured[key]
+            if captured.graph is None:
+                self._execute(captured.context)
+            else:
+                self._device.launch(captured.graph, self.stream)
+            return
+        if self._capturing and key in self._seen and self._capture(key):
             return
         profile, shapes = key
-        buffers = {**self._inputs, **self._outputs}
-        context = self._enqueue(profile, dict(shapes), {name: each.device for name, each in buffers.items()})
-        if not self._capturing:
-            return
-        if key not in self._seen:
+        context = self._context(profile)
+        self._address(context, dict(shapes), self._addresses())
+        self._execute(context)
+        if self._capturing:
             self._seen[key] = None
             if len(self._seen) > SEEN:
                 self._seen.popitem(last=False)
-            return
-        # after the plain run, as a context settles what a new shape changed in its first run only
-        try:
-            graph = self._device.capture(lambda: self._execute(context), self.stream)
-        except BackendError as error:
-            self._capturing = False
-            log.info("shapes that repeat are not captured as CUDA graphs: %s", error)
-            return
-        self._seen.pop(key)
-        self._graphs[key] = graph
-        if len(self._graphs) > GRAPHS:
-            self._free_graph(self._graphs.popitem(last=False)[1])
 
-    def _enqueue(self, profile: int, shapes: Mapping[str, Shape], addresses: Mapping[str, int]) -> Any:
-        """Set a profile's context to these tensors and start it."""
-        context = self._context(profile)
+    def _capture(self, key: Key) -> bool:
+        """Run these shapes in a context of their own and keep it with its graph; whether they ran."""
+        while len(self._captured) >= GRAPHS:  # before the new one takes memory
+            _free(self._device, self._captured.popitem(last=False)[1])
+        profile, shapes = key
+        try:
+            context = self._new(profile, captures=self._by_library)
+            self._address(context, dict(shapes), self._addresses())
+        except BackendError as error:
+            self._give_up(error)
+            return False
+        self._execute(context)  # settles what new shapes change, which must not become part of a graph
+        graph = None
+        if not self._by_library:
+            try:
+                graph = self._device.capture(lambda: self._execute(context), self.stream)
+            except BackendError as error:
+                self._device.synchronize(self.stream)  # before the context goes
+                self._give_up(error)
+                return True
+        self._seen.pop(key)
+        self._captured[key] = Captured(context, graph)
+        return True
+
+    def _give_up(self, error: BackendError) -> None:
+        self._capturing = False
+        log.info("shapes that repeat are not captured as CUDA graphs: %s", error)
+
+    def _addresses(self) -> dict[str, int]:
+        """Of the lane's buffers on the GPU."""
+        return {name: each.device for name, each in {**self._inputs, **self._outputs}.items()}
+
+    def _address(self, context: Any, shapes: Mapping[str, Shape], addresses: Mapping[str, int]) -> None:
+        """Set a context to tensors."""
         for name, shape in shapes.items():
             if not context.set_input_shape(name, shape):
                 raise BackendError(f"the engine refuses {name} of shape {list(shape)}: {self._loaded.messages.last()}")
         for name, address in addresses.items():
             if not context.set_tensor_address(name, address):
                 raise BackendError(f"the engine refuses memory for {name}: {self._loaded.messages.last()}")
-        self._execute(context)
-        return context
 
     def _execute(self, context: Any) -> None:
         if not context.execute_async_v3(self.stream):
             raise BackendError(f"{self._loaded.trt.__name__} failed to run: {self._loaded.messages.last()}")
 
     def _context(self, profile: int) -> Any:
-        """The execution context of a profile, made when it is first needed."""
+        """The context of a profile for any shape and place, made when it is first needed."""
         if profile not in self._contexts:
-            context = self._new_context()
-            if context is None:
-                raise BackendError(
-                    f"{self._loaded.trt.__name__} gave no execution context: {self._loaded.messages.last()}; use fewer "
-                    "threads, or free the GPU's memory"
-                )
-            if not context.set_optimization_profile_async(profile, self.stream):
-                raise BackendError(f"the engine refuses profile {profile}: {self._loaded.messages.last()}")
-            self._contexts[profile] = context
+            self._contexts[profile] = self._new(profile, captures=False)
         return self._contexts[profile]
+
+    def _new(self, profile: int, *, captures: bool) -> Any:
+        """A new execution context."""
+        context = self._new_context(captures)
+        if context is None:
+            raise BackendError(
+                f"{self._loaded.trt.__name__} gave no execution context: {self._loaded.messages.last()}; use fewer "
+                "threads, or free the GPU's memory"
+            )
+        if not context.set_optimization_profile_async(profile, self.stream):
+            raise BackendError(f"the engine refuses profile {profile}: {self._loaded.messages.last()}")
+        return context
 
     def _buffer(self, size: int) -> Buffer:
         return Buffer(self._held.host(size), self._held.memory(size))
 
-    def _free_graph(self, graph: int) -> None:
+
+def _free(device: Device, captured: Captured) -> None:
+    """Give a graph back; its context goes with the last reference to it."""
+    if captured.graph is not None:
         with suppress(BackendError):  # a device that reports an earlier failure again
-            self._device.free_graph(graph)
+            device.free_graph(captured.graph)
+
+
+def _release(
+    device: Device,
+    stream: int,
+    captured: OrderedDict[Key, Captured],
+    contexts: dict[int, Any],
+    held: Holdings,
+    keep: object,  # noqa: ARG001  # must outlive the contexts
+) -> None:
+    """Give back all that a lane holds. It knows no lane, as it also runs when one was forgotten."""
+    with suppress(BackendError):
+        device.synchronize(stream)
+    while captured:
+        _free(device, captured.popitem()[1])
+    contexts.clear()
+    held.close()

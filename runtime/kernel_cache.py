@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from ..errors import HydrantError
+from ..errors import BackendError, HydrantError
 from ..files import write_atomically
 
 log = logging.getLogger(__name__)
@@ -20,6 +20,32 @@ def cache_folder() -> Path:
     chosen = os.environ.get("XDG_CACHE_HOME", "")
     base = Path(chosen) if Path(chosen).is_absolute() else Path.home() / ".cache"
     return base / "hydrant"
+
+
+def private_folder(*names: str) -> Path | None:
+    """A folder below :func:`cache_folder` that only this user can write to; it is made where it is missing.
+
+    Returns:
+        The folder; ``None`` where it cannot be made.
+
+    Raises:
+        BackendError: it, or one above it up to the user's cache, belongs to another user or lets others write.
+    """
+    folder = cache_folder()
+    for name in ("", *names):
+        folder = folder / name
+        try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            status = folder.stat()
+        except OSError as error:
+            log.info("nothing is kept in %s: %s", folder, error)
+            return None
+        if hasattr(os, "getuid") and (status.st_uid != os.getuid() or status.st_mode & 0o022):
+            raise BackendError(
+                f"{folder} belongs to another user or lets others write to it, and engines in it are run; make it your "
+                "own with chown and chmod 700, or set XDG_CACHE_HOME"
+            )
+    return folder
 
 
 class KernelCache:

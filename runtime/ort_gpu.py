@@ -12,12 +12,13 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ..bundle import ARCHITECTURE, Bundle
-from ..errors import BackendError, BundleError, cut, require
+from ..engine_file import graph_digest
+from ..errors import BackendError, cut, require
 from ..families import Architecture
 from .dlpack import DeviceArray, borrow
 from .engine_host import Part, run_parts
 from .graph_file import graph_file
-from .kernel_cache import cache_folder
+from .kernel_cache import private_folder
 
 PRECISIONS = ("fp16", "fp32")
 """What both providers run, in the order of preference; CUDA has no BF16 kernels for all of a graph's operators."""
@@ -39,8 +40,9 @@ class OnnxRuntimeCudaBackend:
 
     Raises:
         MissingExtraError: onnxruntime is not installed.
-        BackendError: this onnxruntime lacks the provider, or it cannot start; or the bundle has no such graph.
-        BundleError: the graph was altered, or ONNX Runtime cannot read it.
+        BackendError: this onnxruntime lacks the provider, or it cannot start or take the graph; or the bundle has no
+            such graph.
+        BundleError: the graph was altered.
     """
 
     name = "onnxruntime-cuda"
@@ -123,11 +125,12 @@ class OnnxRuntimeCudaBackend:
             settings.intra_op_num_threads = threads
         providers = [(self.provider, options), *self._others(), "CPUExecutionProvider"]
         try:
-            session = self._ort.InferenceSession(str(graph), settings, providers=providers)
+            # without the keyword it tries again on the CPU, and prints so
+            session = self._ort.InferenceSession(str(graph), settings, providers=providers, enable_fallback=0)
         except Exception as error:  # onnxruntime's exceptions share no public base class
-            raise BundleError(
-                f"ONNX Runtime {self._ort.__version__} cannot load {graph} with {self.provider}: {cut(error, 200)}; "
-                "export it again, or choose another backend"
+            raise BackendError(
+                f"ONNX Runtime {self._ort.__version__} cannot run {graph} with {self.provider}: {cut(error, 200)}; "
+                "free the GPU's memory if it is short, or choose another backend, such as onnxruntime"
             ) from error
         running = session.get_providers()
         if not running or running[0] != self.provider:
@@ -166,7 +169,8 @@ class OnnxRuntimeCudaBackend:
 class OnnxRuntimeTensorRtBackend(OnnxRuntimeCudaBackend):
     """One of the bundle's graphs in ONNX Runtime, with its TensorRT execution provider.
 
-    Its engines are kept in the user's cache folder, one folder for each graph. The types are those of the graph: the
+    Its engines are kept in the user's cache folder, one folder for each graph and version of ONNX Runtime. ONNX Runtime
+    itself reads those engines, unchecked, so the folder must be the user's own. The types are those of the graph: the
     provider's own precision options stay off.
 
     Args:
@@ -175,7 +179,8 @@ class OnnxRuntimeTensorRtBackend(OnnxRuntimeCudaBackend):
         precision: as there.
 
     Raises:
-        MissingExtraError, BackendError, BundleError: as there.
+        MissingExtraError, BundleError: as there.
+        BackendError: as there, or others may write to the cache folder.
     """
 
     name = "onnxruntime-tensorrt"
@@ -187,16 +192,13 @@ class OnnxRuntimeTensorRtBackend(OnnxRuntimeCudaBackend):
         return min(ROWS, super().chunk(inputs))
 
     def _options(self, bundle: Bundle, graph: Path) -> dict[str, Any]:
-        folder = cache_folder() / "onnxruntime-tensorrt" / bundle.manifest["files"][graph.name]["sha256"]
-        with suppress(OSError):
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        folder = private_folder("onnxruntime-tensorrt", f"{graph_digest(bundle, graph.name)}-{self._ort.__version__}")
         architecture = Architecture.from_json(bundle.read_json(ARCHITECTURE))
         return {
             "device_id": 0,
-            "trt_engine_cache_enable": folder.is_dir(),
-            "trt_engine_cache_path": str(folder),
-            "trt_timing_cache_enable": folder.is_dir(),
-            "trt_timing_cache_path": str(folder),
+            "trt_engine_cache_enable": folder is not None,
+            "trt_timing_cache_enable": folder is not None,
+            **({} if folder is None else {"trt_engine_cache_path": str(folder), "trt_timing_cache_path": str(folder)}),
             **profile_options(architecture),
         }
 

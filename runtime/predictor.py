@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
@@ -23,6 +24,8 @@ from .prediction import Prediction
 from .tensors import checked_tensors
 
 BATCH_SIZE = 32
+SHORTEST = 4
+"""Fewest tokens that a text is cut to."""
 
 
 def load(
@@ -51,7 +54,11 @@ def load(
             "make it again with `hydrant fuse`"
         )
     opened, fallbacks = open_backend(bundle, backend, threads, precision)
-    return Predictor(bundle, architecture, opened, fallbacks)
+    try:
+        return Predictor(bundle, architecture, opened, fallbacks)
+    except BaseException:
+        opened.close()
+        raise
 
 
 class Predictor:
@@ -77,6 +84,11 @@ class Predictor:
         self._architecture = architecture
         self._running: Backend | None = backend
         folder = bundle.processor()
+        longest: int | None = getattr(backend, "longest", None)
+        self._reader = "this model reads"
+        if longest is not None and SHORTEST <= longest < architecture.max_sequence:
+            self._reader = f"this bundle's {backend.name} engine takes"
+            architecture = replace(architecture, positions=architecture.positions - architecture.max_sequence + longest)
         self._processor = load_processor(folder, architecture) if folder else None
 
     def predict(self, inputs: Any, *, batch_size: int = BATCH_SIZE, first: int = 0) -> Prediction:
@@ -85,7 +97,8 @@ class Predictor:
         Args:
             inputs: texts; or images as paths, PIL images or uint8 arrays [H, W] or [H, W, 3]; or a
                 dict of NumPy tensors under the graph's input names (``token_type_ids`` may be left
-                out). Texts longer than the model reads are cut, with a warning in the log.
+                out). Texts longer than the model reads, or than the engine was built for, are cut,
+                with a warning in the log.
             batch_size: inputs per run; memory grows with it, not with the number of inputs.
             first: index by which messages name the first input.
 
@@ -142,7 +155,7 @@ class Predictor:
         processor = self._processor
         assert processor is not None  # checked by stream
         parts, order = [], []
-        for places, tensors in prepared(processor, self._architecture, window, batch_size, first):
+        for places, tensors in prepared(processor, self._architecture, window, batch_size, first, self._reader):
             parts.append(self._run(tensors))
             order.append(places)
         return Prediction.concatenate(parts).take(np.argsort(np.concatenate(order)))

@@ -11,6 +11,7 @@ import json
 import math
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from enum import Enum
 from pathlib import Path
@@ -84,13 +85,7 @@ class Device:
         return self.capability
 
     def new_stream(self) -> int:
-        stream = self._handle(self)
-        Context.devices[stream] = self
-        return stream
-
-    def free_stream(self, stream: int) -> None:
-        del Context.devices[stream]
-        self._give_back(stream)
+        return self._handle(self)
 
     def allocate_host(self, size: int) -> int:
         return self.allocate(size)
@@ -107,7 +102,7 @@ class Device:
     def free(self, address: int) -> None:
         self._give_back(address)
 
-    free_host = free_event = free_graph = free
+    free_host = free_event = free_graph = free_stream = free
 
     def upload(self, target: int, source: int, size: int, stream: int) -> None:
         self.copies += 1
@@ -164,11 +159,11 @@ class Mode(Enum):
 class Context:
     """An execution context; it complains about what the real one leaves undefined."""
 
-    devices: dict[int, Device] = {}  # noqa: RUF012  # stream → its device
     recording: dict[int, list[Callable[[], None]]] = {}  # noqa: RUF012  # stream → the graph being captured
 
-    def __init__(self, engine: Engine) -> None:
-        self.engine = engine
+    def __init__(self, engine: Engine, strategy: str = "DISABLED") -> None:
+        self.engine, self.strategy = engine, strategy
+        self.captured: Any = None  # what graphs of this context rely on
         self.profile: int | None = None
         self.shapes: dict[str, tuple[int, ...]] = {}
         self.addresses: dict[str, int] = {}
@@ -192,9 +187,21 @@ class Context:
     def execute_async_v3(self, stream: int) -> bool:
         assert self.profile is not None
         shapes, addresses = dict(self.shapes), dict(self.addresses)
+        if self.strategy == "WHOLE_GRAPH_CAPTURE":
+            self.captured = self.captured or (shapes, addresses)
+            assert self.captured == (shapes, addresses), "the library captured this context with other tensors"
         if stream in self.recording:
             assert self.settled == shapes, "captured before a plain run with these shapes"
-            self.recording[stream].append(lambda: self._compute(shapes, addresses))
+            assert self.captured is None, "two graphs were captured from one context"
+            self.captured, context = (shapes, addresses), weakref.ref(self)
+
+            def replay() -> None:
+                found = context()
+                assert found is not None, "the graph outlives its context"
+                assert (found.shapes, found.addresses) == (shapes, addresses), "changed since it was captured"
+                found._compute(shapes, addresses)
+
+            self.recording[stream].append(replay)
             return True
         self.settled = shapes
         if self.engine.failing:
@@ -229,7 +236,8 @@ class Engine:
             for profile in json.loads(header)["profiles"]
         ]
         self.num_optimization_profiles = len(self.profiles)
-        self.contexts: list[Context] = []
+        self.contexts: weakref.WeakSet[Context] = weakref.WeakSet()
+        self.made, self.most = 0, 2**40
         self.configs: list[Any] = []
         self.failing = False
         if model:
@@ -257,10 +265,14 @@ class Engine:
     def get_tensor_profile_shape(self, name: str, index: int) -> list[tuple[int, ...]]:
         return list(self.profiles[index][name])
 
-    def create_execution_context(self, config: Any = None) -> Context:
+    def create_execution_context(self, config: Any = None) -> Context | None:
         self.configs.append(config)
-        self.contexts.append(Context(self))
-        return self.contexts[-1]
+        if len(self.contexts) >= self.most:
+            return None
+        context = Context(self, getattr(config, "cuda_graph_strategy", "DISABLED"))
+        self.contexts.add(context)
+        self.made += 1
+        return context
 
 
 class RtxEngine(Engine):
@@ -301,7 +313,7 @@ def make_library(name: str, version: str = "10.13.2") -> Any:
     trt.__version__ = version
     trt.loads, trt.engines, trt.refits = 0, [], []
     trt.TensorIOMode = Mode
-    trt.CudaGraphStrategy = SimpleNamespace(WHOLE_GRAPH_CAPTURE="WHOLE_GRAPH_CAPTURE")
+    trt.CudaGraphStrategy = SimpleNamespace(DISABLED="DISABLED", WHOLE_GRAPH_CAPTURE="WHOLE_GRAPH_CAPTURE")
 
     class ILogger:
         def log(self, severity: Any, text: str) -> None:

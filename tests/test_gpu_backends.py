@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Callable
@@ -15,12 +16,14 @@ import onnxruntime
 import pytest
 from fake_tensorrt import Device, add_engine, make_library, text_profile
 from hydrant import Bundle, HydrantError, export_onnx, fuse, load, save_bundle
+from hydrant.engine_file import graph_digest
 from hydrant.errors import BackendError, BundleError, MissingExtraError
 from hydrant.families import architecture_of
 from hydrant.gpu import this_gpu
 from hydrant.runtime import cuda
 from hydrant.runtime.backend import MODULES, NO_GPU, ON_GPU, OPENERS, reasons
 from hydrant.runtime.engine import EngineBackend
+from hydrant.runtime.kernel_cache import private_folder
 from hydrant.runtime.ort import OnnxRuntimeBackend
 from hydrant.runtime.ort_gpu import OnnxRuntimeCudaBackend, OnnxRuntimeTensorRtBackend, profile_options
 from support import make_inputs, make_model, random_plan, run_cli
@@ -293,7 +296,7 @@ def test_the_installed_library_has_what_is_used() -> None:
         ],
         "IRuntimeConfig": ["create_runtime_cache", "set_runtime_cache", "cuda_graph_strategy"],
         "IRuntimeCache": ["serialize", "deserialize"],
-        "CudaGraphStrategy": ["WHOLE_GRAPH_CAPTURE"],
+        "CudaGraphStrategy": ["DISABLED", "WHOLE_GRAPH_CAPTURE"],
         "Refitter": ["refit_cuda_engine"],
         "OnnxParserRefitter": ["refit_from_file", "num_errors", "get_error"],
         "DataType": ["INT64", "FLOAT"],
@@ -353,7 +356,7 @@ def test_a_provider_that_did_not_start_is_no_silent_fallback(
     asked = []
 
     class Session(onnxruntime.InferenceSession):  # type: ignore[misc]
-        def __init__(self, model: str, options: Any, providers: list[Any]) -> None:
+        def __init__(self, model: str, options: Any, providers: list[Any], **_: Any) -> None:
             asked.extend(providers)
             super().__init__(model, options, providers=["CPUExecutionProvider"])
 
@@ -370,6 +373,109 @@ def test_a_provider_that_did_not_start_is_no_silent_fallback(
         assert Path(options["trt_engine_cache_path"]).is_relative_to(tmp_path)
         assert options["trt_profile_max_shapes"] == "input_ids:32x40,attention_mask:32x40,token_type_ids:32x40"
         assert not any("fp16" in key or "int8" in key or "bf16" in key for key in options)
+
+
+@pytest.fixture
+def short_of_memory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """An onnxruntime with both providers, on a GPU that has no memory left for a session."""
+
+    class Session(onnxruntime.InferenceSession):  # type: ignore[misc]
+        def _create_inference_session(self, providers: Any, *rest: Any) -> None:
+            if "CPUExecutionProvider" not in providers[:1]:
+                raise RuntimeError("CUDA failure 2: out of memory")
+            super()._create_inference_session(providers, *rest)
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    provided = [kind.provider for kind in (OnnxRuntimeCudaBackend, OnnxRuntimeTensorRtBackend)]
+    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: provided)
+    monkeypatch.setattr(onnxruntime, "InferenceSession", Session)
+    for library in ("tensorrt", "tensorrt_rtx"):
+        monkeypatch.setitem(sys.modules, library, None)
+
+
+@pytest.mark.usefixtures("gpu", "short_of_memory")
+def test_a_session_that_cannot_be_made_on_the_gpu_is_passed_over(path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    with load(path) as predictor:
+        assert predictor.backend == "onnxruntime"
+        why = dict(predictor.fallbacks)
+    for name in ("onnxruntime-cuda", "onnxruntime-tensorrt"):
+        assert "out of memory" in why[name]
+        assert "export" not in why[name]
+    assert capfd.readouterr().out == "", "onnxruntime prints when it falls back by itself"
+
+
+@pytest.mark.usefixtures("short_of_memory")
+@pytest.mark.parametrize("place", ["", "onnxruntime-tensorrt"])
+def test_a_cache_that_others_may_write_to_is_not_used(place: str, path: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "cache" / "hydrant" / place
+    folder.mkdir(parents=True)
+    folder.chmod(0o777)
+    with pytest.raises(BackendError, match=r"lets others write to it.*chmod 700, or set XDG_CACHE_HOME"):
+        OnnxRuntimeTensorRtBackend(Bundle.open(path))
+    folder.chmod(0o700)
+    folder.parent.chmod(0o700)
+    with pytest.raises(BackendError, match="out of memory"):
+        OnnxRuntimeTensorRtBackend(Bundle.open(path))
+    (kept,) = (tmp_path / "cache" / "hydrant" / "onnxruntime-tensorrt").iterdir()
+    assert kept.name == f"{graph_digest(Bundle.open(path), 'model.fp32.onnx')}-{onnxruntime.__version__}"
+    assert kept.stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.usefixtures("short_of_memory")
+def test_a_cache_of_another_user_is_not_used(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    owner = os.getuid()
+    monkeypatch.setattr(os, "getuid", lambda: owner + 1)
+    with pytest.raises(BackendError, match="belongs to another user"):
+        OnnxRuntimeTensorRtBackend(Bundle.open(path))
+
+
+def test_without_a_place_for_a_cache_there_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    assert private_folder("a", "b") is None
+
+
+def test_a_predictor_that_cannot_be_made_closes_its_backend(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    closed = []
+
+    class Opened:
+        name, precision = "onnxruntime", "fp32"
+
+        def close(self) -> None:
+            closed.append(self)
+
+    def unreadable(*_: Any) -> Path:
+        raise BundleError("no processor")
+
+    monkeypatch.setitem(OPENERS, "onnxruntime", lambda *_: Opened())
+    monkeypatch.setattr(Bundle, "processor", unreadable)
+    with pytest.raises(BundleError, match="no processor"):
+        load(path, "onnxruntime")
+    assert len(closed) == 1
+
+
+def test_texts_are_cut_to_what_the_engine_takes(
+    bert_checkpoint: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    from hydrant.families.checkpoint import load_processor
+
+    out = tmp_path / "bundle"
+    save_bundle(fuse(bert_checkpoint, random_plan("bert", 2)), out, load_processor(bert_checkpoint, "text"))
+    export_onnx(out)
+    add_engine(out, (PROFILE,))
+    monkeypatch.setitem(sys.modules, "tensorrt", make_library("tensorrt"))
+    monkeypatch.setitem(OPENERS, "tensorrt", lambda bundle, *_: EngineBackend(
+        bundle, "tensorrt", open_device=lambda _: Device()
+    ))  # fmt: skip
+    with load(out, "tensorrt") as predictor, load(out, "onnxruntime") as plain:
+        got = predictor.predict(["hello " * 30, "hello"])
+        np.testing.assert_allclose(got.probabilities, plain.predict(["hello " * 14, "hello"]).probabilities, atol=1e-6)
+        assert "1 of 2 texts were cut to the 16 tokens this bundle's tensorrt engine takes (first: input 0)" in (
+            caplog.text
+        )
+        names = ("input_ids", "attention_mask", "token_type_ids")
+        with pytest.raises(BackendError, match="the texts have 17 tokens; this engine was built for 4 to 16"):
+            predictor.predict({name: np.ones((1, 17), np.int64) for name in names})
 
 
 def test_bf16_is_not_claimed(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
