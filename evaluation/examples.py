@@ -6,14 +6,12 @@ import base64
 import io
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from ..calib.corruptions import opened
-
-if TYPE_CHECKING:
-    from .run import Evidence
+from .evidence import Evidence
 
 SHOWN = 8
 THUMBNAIL = 96

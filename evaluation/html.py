@@ -6,16 +6,13 @@ import base64
 import math
 from collections.abc import Mapping, Sequence
 from html import escape
-from typing import TYPE_CHECKING
 
 from .. import __version__
+from .evidence import Evidence
 from .examples import Example, chosen
 from .names import DECISIONS, DETECTION, DIVERSITY, QUALITY, SCORES, Told
 from .report import EvaluationReport, Figure
 from .text import shown
-
-if TYPE_CHECKING:
-    from .run import Evidence
 
 STYLE = """
 :root { color-scheme: light; }

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import io
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from ..calib import metrics
 from ..calib.selective import risk_coverage
+from .evidence import Evidence
 from .observation import Observation
 from .report import EvaluationReport
-
-if TYPE_CHECKING:
-    from .run import Evidence
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#666666")
 """Of the models, in order (Okabe & Ito: told apart without red and green)."""

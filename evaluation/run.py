@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,32 +15,16 @@ from ..errors import InputError, require
 from ..files import write_atomically
 from ..progress import Progress, no_progress
 from . import measure
+from .evidence import Evidence
+from .html import page
 from .models import Model, open_models
 from .noise import sweep
-from .observation import Observation, observe
+from .observation import observe
+from .plots import pictures
 from .report import EvaluationReport, ModelReport
 from .timing import latencies_ms
 
 REPORT = "reports/evaluation.json"
-
-
-@dataclass(frozen=True)
-class Evidence:
-    """What the figures come from, for the pictures and example tables.
-
-    Attributes:
-        known, strange: labelled and out-of-distribution examples.
-        seen, seen_strange: what each model says of them.
-        labels: class names.
-        images: whether inputs are images.
-    """
-
-    known: Examples
-    strange: Examples | None
-    seen: list[Observation]
-    seen_strange: list[Observation | None]
-    labels: list[str]
-    images: bool
 
 
 def evaluate(
@@ -186,9 +170,6 @@ def _reports(
 
 def _written(bundle: Bundle, report: EvaluationReport, evidence: Evidence) -> EvaluationReport:
     """Draw the pictures; put them and the figures into the bundle, and the HTML where it was asked for."""
-    from .html import page
-    from .plots import pictures
-
     drawn = pictures(report, evidence)
     files: dict[str, bytes | Path] = {f"reports/evaluation-{name}.png": png for name, png in drawn.items()}
     report = replace(report, files=sorted([REPORT, *files]))
