@@ -148,6 +148,8 @@ def _options(name: str, facts: EngineFile) -> list[str]:
             words += ["--compute-capability", str(capability)]
     if facts.hardware_compatibility != "none":
         words += ["--hardware-compatibility", facts.hardware_compatibility]
+    if facts.version_compatible:
+        words.append("--version-compatible")
     if facts.stripped:
         words.append("--strip-weights")
     elif facts.refittable:

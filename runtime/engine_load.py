@@ -112,11 +112,8 @@ def _logger(trt: ModuleType, messages: NativeLog) -> Any:
 
 
 def _refusal(trt: ModuleType, chosen: Chosen, messages: NativeLog) -> str:
-    why = ""
-    if chosen.facts.version_compatible:
-        why = " (a version-compatible engine carries code for the host, which hydrant does not run)"
     return (
-        f"{trt.__name__} {trt.__version__} cannot load engine {chosen.name}: {messages.last()}{why}; rebuild it with "
+        f"{trt.__name__} {trt.__version__} cannot load engine {chosen.name}: {messages.last()}; rebuild it with "
         f"`{chosen.rebuild}`"
     )
 
