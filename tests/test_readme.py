@@ -50,7 +50,7 @@ def test_hydrant_commands_run_in_order(workplace: Path, shared: Path) -> None:
     for command in ran:
         if command[1] == "demo":
             continue  # it made the workplace
-        done = run_cli(*command[1:], cwd=workplace)
+        done = run_cli(*command[1:], cwd=workplace, timeout=1500)
         assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
         if command[1] == "predict" and "--input" not in command:
             for line in done.stdout.splitlines()[2:]:
