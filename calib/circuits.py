@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor, nn
 
 from ..families import Architecture, read_weights
@@ -176,7 +177,7 @@ class _Search:
 
     def figures(self, members: Sequence[Keep]) -> dict[str, float]:
         """Accuracy, NLL and AUROC of averaged probabilities on the validation set."""
-        mean = sum(self.runs.pruned(keep).double().softmax(dim=-1) for keep in members) / len(members)
+        mean = torch.stack([self.runs.pruned(keep).double().softmax(dim=-1) for keep in members]).mean(dim=0)
         logits = mean.clamp(min=1e-30).log()  # of the average: its softmax is the average again
         count = len(self.labels)
         entropy, confidence = entropies(logits), mean.max(dim=-1).values.numpy()

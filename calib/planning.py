@@ -251,9 +251,11 @@ def _check_circuit(method: str, data: Any, ood: Any, objective: str | None, aver
 
 def _check_inputs(unknown: Examples | None, processor: Processor) -> None:
     """Refuse OOD inputs that the model cannot read, before any long work."""
+    if unknown is None:
+        return
     step = 64
     try:
-        for start in range(0, 0 if unknown is None else len(unknown), step):
+        for start in range(0, len(unknown), step):
             processor.encode(unknown.inputs[start : start + step], start)
     except InputError as error:
         raise InputError(f"ood data {unknown.source}: {error}") from error
