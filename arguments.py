@@ -99,13 +99,15 @@ def _plan_arguments(sub: argparse.ArgumentParser) -> None:
     sub.add_argument(
         "--objective",
         choices=from_choices["objective"],
-        help="what circuits are for: OOD separation, likelihood, or both (default both)",
+        help="what circuits are for: OOD separation, likelihood, or both (default separation)",
     )
     sub.add_argument(
         "--average", action="store_true", help="for circuits: one member, the average of M circuits (CircAvg)"
     )
     sub.add_argument(
-        "--diversity", choices=from_choices["diversity"], default="noise", help="how members are made to differ"
+        "--diversity",
+        choices=from_choices["diversity"],
+        help="how members are made to differ (default noise; for circuits bootstrap)",
     )
     sub.add_argument(
         "--noise",

@@ -17,26 +17,31 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from clinc150 import evaluate, markdown
-from hydrant import plan_heads
+from hydrant import HeadPlan, plan_heads
 from hydrant.calib.data import read_examples
+from hydrant.calib.heads import choose_heads
 from hydrant.families.checkpoint import load_model, load_processor, model_labels
 
 TRAIN: dict[str, Any] = {"data": "train.csv"}
 VALIDATION: dict[str, Any] = {"data": "val.csv"}
 CIRCUIT: dict[str, Any] = {"data": "val.csv", "ood": "oos_val.csv", "method": "circuit"}
 
+LATE: dict[str, Any] = {"fork_from": 4}
+
 CONFIGURATIONS: dict[str, dict[str, Any]] = {
     "single model": {},
-    "Taylor single, keep 8": {**TRAIN, "members": 1},
-    "Taylor × 3, keep 8": TRAIN,
-    "Taylor × 3, keep 8, validation split": VALIDATION,
-    "CircAvg of 3, keep 8": {**CIRCUIT, "average": True},
-    "Circuit × 3, keep 8": CIRCUIT,
-    "Taylor × 3, keep 4 from layer 4": {**TRAIN, "keep": 4, "fork_from": 4},
-    "CircAvg of 3, keep 4 from layer 4": {**CIRCUIT, "keep": 4, "fork_from": 4, "average": True},
-    "Circuit × 3, keep 4 from layer 4": {**CIRCUIT, "keep": 4, "fork_from": 4},
+    "Taylor single": {**TRAIN, "members": 1},
+    "Taylor × 3, from layer 4": {**TRAIN, **LATE},
+    "Circuit single, from layer 4": {**CIRCUIT, **LATE, "members": 1},
+    "Circuit × 3, from layer 4": {**CIRCUIT, **LATE},
+    "Circuit × 3, from layer 4, both": {**CIRCUIT, **LATE, "objective": "both"},
+    "Taylor × 3": TRAIN,
+    "Circuit × 3": CIRCUIT,
+    "Taylor × 3, validation split": VALIDATION,
 }
+"""Eight heads kept in each pruned layer; every row of three circuits also gives their average (CircAvg)."""
 
 
 def main() -> None:
@@ -51,23 +56,40 @@ def main() -> None:
     labels = model_labels(model.config)
     test = read_examples(folder / "test.csv", labels)
     strange = read_examples(folder / "oos_test.csv", [*labels, "oos"])
-    rows = []
+    rows: list[dict[str, Any]] = []
+
+    def add(name: str, seed: int, plan: HeadPlan | None, seconds: float) -> None:
+        figures = evaluate(model, plan, processor, test, strange)
+        overlap = plan.overlap()["mean"] if plan else None
+        rows.append({"name": name, "seed": seed, "plan_seconds": round(seconds, 1), "overlap": overlap, **figures})
+        print(json.dumps(rows[-1]), flush=True)
+        if options.output:
+            _write(options.output, rows)
+
     for name, settings in CONFIGURATIONS.items():
-        alone = not settings or (settings.get("members") == 1)
-        for seed in range(1 if alone else options.seeds):
-            start, plan = time.perf_counter(), None
-            if settings:
-                files = {key: folder / settings[key] for key in ("data", "ood") if key in settings}
-                chosen = {"seed": seed, "processor": processor, "examples": options.examples, **settings, **files}
-                plan = plan_heads(model, **chosen)
-            seconds = round(time.perf_counter() - start, 1)
-            figures = evaluate(model, plan, processor, test, strange)
-            overlap = plan.overlap()["mean"] if plan else None
-            rows.append({"name": name, "seed": seed, "plan_seconds": seconds, "overlap": overlap, **figures})
-            print(json.dumps(rows[-1]), flush=True)
-            if options.output:
-                _write(options.output, rows)
+        if not settings:
+            add(name, 0, None, 0.0)
+            continue
+        for seed in range(1 if settings.get("members") == 1 else options.seeds):
+            start = time.perf_counter()
+            files = {key: folder / settings[key] for key in ("data", "ood") if key in settings}
+            chosen = {"seed": seed, "processor": processor, "examples": options.examples, **settings, **files}
+            plan = plan_heads(model, **chosen)
+            add(name, seed, plan, time.perf_counter() - start)
+            if plan.method == "circuit" and len(plan.members) > 1:
+                add(name.replace("Circuit × 3", "CircAvg"), seed, average(plan), 0.0)
     print(markdown(rows))
+
+
+def average(plan: HeadPlan) -> HeadPlan:
+    """What ``plan_heads(…, average=True)`` makes of the same circuits, from the scores that their plan records."""
+    layers, heads = range(plan.layers), tuple(range(plan.heads))
+    mean = [np.mean([rows[layer] for rows in plan.provenance["scores"]], axis=0) for layer in layers
+            if plan.provenance["scores"][0][layer]]  # fmt: skip
+    scored = [len(plan.members[0][layer]) for layer in layers][-len(mean) :]
+    kept = choose_heads(np.stack(mean), scored)
+    members = ((*(heads,) * (plan.layers - len(mean)), *kept),)
+    return HeadPlan(plan.family, plan.layers, plan.heads, members, "circuit")
 
 
 def _write(path: Path, rows: list[dict[str, Any]]) -> None:

@@ -27,7 +27,11 @@ METHODS = ("taylor", "circuit", "random")
 DIVERSITY = ("noise", "bootstrap")
 DEFAULT_EXAMPLES = 2048
 DEFAULT_KEEP = 8
-DEFAULT_OBJECTIVE = "both"
+DEFAULT_OBJECTIVE = "separation"
+"""Of circuits: the highest OOD AUROC on the validation split of CLINC150."""
+
+DEFAULT_DIVERSITY = {"taylor": "noise", "circuit": "bootstrap", "random": "noise"}
+"""Likewise, by method."""
 
 
 def plan_heads(
@@ -42,7 +46,7 @@ def plan_heads(
     ood: Any = None,
     objective: str | None = None,
     average: bool = False,
-    diversity: str = "noise",
+    diversity: str | None = None,
     noise: float = 0.5,
     examples: int | None = DEFAULT_EXAMPLES,
     seed: int = 0,
@@ -71,10 +75,11 @@ def plan_heads(
             the objective most, layer by layer (``calib.circuits``); ``"random"`` any.
         ood: for circuits: out-of-distribution inputs, as ``data`` but without need of labels.
         objective: of circuits (``calib.objectives``): ``"separation"`` of ``ood`` from ``data`` by predictive
-            entropy, ``"nll"`` on ``data``, or ``"both"`` (default).
+            entropy (default), ``"nll"`` on ``data``, or ``"both"``.
         average: for circuits: a plan of one member, the average of M circuits (CircAvg).
-        diversity: how members are made to differ: ``"noise"`` on their scores; ``"bootstrap"`` scores each member
-            on its own resample, with replacement, of the examples. A single member has neither.
+        diversity: how members are made to differ: ``"noise"`` on their scores (default of Taylor);
+            ``"bootstrap"`` scores each member on its own resample, with replacement, of the examples (default of
+            circuits). A single member has neither.
         noise: for ``"noise"``, with ε standard normal and summing to zero over the members: Taylor scores are
             multiplied by exp(noise · ε); noise · ε · (spread of the layer's scores) is added to those of circuits.
         examples: number of calibration examples, drawn at random, and at most as many of ``ood``; ``None`` for all.
@@ -95,6 +100,7 @@ def plan_heads(
         InputError: unusable data or options, or a budget below what any plan costs.
         UnsupportedModelError: the architecture is not supported.
     """
+    diversity = diversity or DEFAULT_DIVERSITY.get(method, "noise")
     _check_options(method, diversity, members, noise, seed, batch_size)
     _check_budget(budget, keep, members)
     _check_circuit(method, data, ood, objective, average, budget)

@@ -347,7 +347,7 @@ def test_plan_and_its_provenance(bert_checkpoint: Path, text_csv: Path, strange_
     assert (plan.method, plan.head_counts()) == ("circuit", [[HEADS, 2, 2]] * 3)
     facts = plan.provenance
     names = ("data", "examples", "ood", "ood_examples", "objective", "circuits", "average", "diversity", "seed")
-    told = ("train.csv", 24, "strange.csv", 6, "both", 3, False, "noise", 4)
+    told = ("train.csv", 24, "strange.csv", 6, "separation", 3, False, "bootstrap", 4)
     assert tuple(facts[name] for name in names) == told
     assert [[row is None for row in rows] for rows in facts["scores"]] == [[True, False, False]] * 3
     assert set(facts["validation"]["before"]) == set(facts["validation"]["after"])
@@ -381,8 +381,8 @@ def test_images(vit_checkpoint: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"ood": None}, "objective 'both' needs out-of-distribution data.*--ood"),
-        ({"ood": None, "objective": "separation"}, "objective 'separation' needs out-of-distribution data"),
+        ({"ood": None}, "objective 'separation' needs out-of-distribution data.*--ood"),
+        ({"ood": None, "objective": "both"}, "objective 'both' needs out-of-distribution data"),
         ({"data": None}, "method 'circuit' needs labelled validation data"),
         ({"objective": "luck"}, "objective 'luck' is unknown; expected one of separation, nll, both"),
         ({"budget": 1.5, "keep": None}, r"budget 1\.5 is given for method 'circuit'.*expected keep, and fork_from"),
@@ -419,17 +419,17 @@ def test_command_line(bert_checkpoint: Path, text_csv: Path, strange_csv: Path, 
     command = ("plan", bert_checkpoint, "--data", text_csv, "--method", "circuit", "--keep", 2, "-o", plan)
     done = run_cli(*command, "--ood", strange_csv)
     assert done.returncode == 0, done.stderr
-    assert "3 circuits for the objective both, on 24 examples of train.csv and 6 of strange.csv:" in done.stdout
+    assert "3 circuits for the objective separation, on 24 examples of train.csv and 6 of strange.csv:" in done.stdout
     assert "AUROC by entropy" in done.stdout
     assert [path.name for path in tmp_path.iterdir()] == ["plan.json"]
     assert HeadPlan.load(plan).head_counts() == [[2] * LAYERS] * 3
     assert run_cli("fuse", bert_checkpoint, "--plan", plan, "-o", tmp_path / "out").returncode == 0
-    average = run_cli(*command, "--ood", strange_csv, "--average", "--objective", "separation")
-    assert "the average of 3 circuits for the objective separation" in average.stdout
+    average = run_cli(*command, "--ood", strange_csv, "--average", "--objective", "both")
+    assert "the average of 3 circuits for the objective both" in average.stdout
     assert run_cli(*command, "--objective", "nll", "--json").returncode == 0
     refused = run_cli(*command)
     assert refused.returncode == 2
-    assert "objective 'both' needs out-of-distribution data" in refused.stderr
+    assert "objective 'separation' needs out-of-distribution data" in refused.stderr
 
 
 def test_interrupted_command_tells_how_to_go_on(
@@ -442,7 +442,7 @@ def test_interrupted_command_tells_how_to_go_on(
     command = ["plan", str(bert_checkpoint), "--data", str(text_csv), "--ood", str(strange_csv)]
     command += ["--method", "circuit", "--keep", "2", "-o", str(plan)]
     shown = cli.progress
-    monkeypatch.setattr(cli, "progress", interrupted_after(8))
+    monkeypatch.setattr(cli, "progress", interrupted_after(4))
     assert cli.main(command) == 130
     assert "run the same command again to go on" in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["plan.json.part"]
