@@ -68,7 +68,11 @@ def _parser(runs: Mapping[str, Run]) -> argparse.ArgumentParser:
 
 
 def _plan_arguments(sub: argparse.ArgumentParser) -> None:
-    from_choices = {"method": ("taylor", "random"), "diversity": ("noise", "bootstrap")}
+    from_choices = {
+        "method": ("taylor", "circuit", "random"),
+        "objective": ("separation", "nll", "both"),
+        "diversity": ("noise", "bootstrap"),
+    }
     sub.add_argument("model", metavar="MODEL", help="Hugging Face checkpoint folder or hub name")
     sub.add_argument(
         "--data", metavar="FILE", help="labelled calibration data: .csv .tsv .jsonl .parquet .npz or image folder"
@@ -92,10 +96,28 @@ def _plan_arguments(sub: argparse.ArgumentParser) -> None:
     )
     sub.add_argument("--method", choices=from_choices["method"], default="taylor", help="how heads are scored")
     sub.add_argument(
-        "--diversity", choices=from_choices["diversity"], default="noise", help="how members are made to differ"
+        "--ood",
+        metavar="FILE",
+        help="for circuits: out-of-distribution inputs, in any form of --data; labels are not read",
     )
     sub.add_argument(
-        "--noise", type=float, default=0.5, help="standard deviation of log scores, for noise (default 0.5)"
+        "--objective",
+        choices=from_choices["objective"],
+        help="what circuits are for: OOD separation, likelihood, or both (default separation)",
+    )
+    sub.add_argument(
+        "--average", action="store_true", help="for circuits: one member, the average of M circuits (CircAvg)"
+    )
+    sub.add_argument(
+        "--diversity",
+        choices=from_choices["diversity"],
+        help="how members are made to differ (default noise; for circuits bootstrap)",
+    )
+    sub.add_argument(
+        "--noise",
+        type=float,
+        default=0.5,
+        help="standard deviation for noise: of log scores; of circuits' scores ÷ their spread (default 0.5)",
     )
     sub.add_argument(
         "--examples", type=_count, default=2048, help="calibration examples drawn at random; 0 for all (default 2048)"

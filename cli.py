@@ -60,23 +60,33 @@ def plan(options: argparse.Namespace) -> int:
     from .render import plan_text
 
     _check_parent(options.output)
-    made = plan_heads(
-        options.model,
-        options.data,
-        members=options.members,
-        keep=None if options.keep is None else _keep(options.keep),
-        budget=options.budget,
-        fork_from=options.fork_from,
-        method=options.method,
-        diversity=options.diversity,
-        noise=options.noise,
-        examples=options.examples or None,
-        seed=options.seed,
-        text_column=options.text_column,
-        label_column=options.label_column,
-        batch_size=options.batch_size,
-        progress=progress,
-    )
+    state = options.output.with_name(f"{options.output.name}.part") if options.method == "circuit" else None
+    try:
+        made = plan_heads(
+            options.model,
+            options.data,
+            members=options.members,
+            keep=None if options.keep is None else _keep(options.keep),
+            budget=options.budget,
+            fork_from=options.fork_from,
+            method=options.method,
+            ood=options.ood,
+            objective=options.objective,
+            average=options.average,
+            diversity=options.diversity,
+            noise=options.noise,
+            examples=options.examples or None,
+            seed=options.seed,
+            text_column=options.text_column,
+            label_column=options.label_column,
+            batch_size=options.batch_size,
+            state=state,
+            progress=progress,
+        )
+    except KeyboardInterrupt:
+        if state is not None and state.exists():
+            print(f"hydrant: {state} holds what was found; run the same command again to go on", file=sys.stderr)
+        raise
     made.save(options.output)
     _show(options, {"plan": str(options.output), **made.to_json()}, f"{plan_text(made)}\nwrote {options.output}")
     return 0

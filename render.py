@@ -50,6 +50,8 @@ def plan_text(plan: HeadPlan) -> str:
         lines.append(f"members {pairs} are identical and cannot disagree; {remedy}")
     if "budget" in plan.provenance:
         lines += ["", budget_text(plan.provenance["budget"])]
+    if plan.method == "circuit" and "validation" in plan.provenance:
+        lines += ["", circuit_text(plan.provenance)]
     return "\n".join(lines)
 
 
@@ -81,6 +83,28 @@ def budget_text(facts: Mapping[str, Any], rows: int = 10) -> str:
             "lowest; the others by NLL",
         ]
     )
+
+
+def circuit_text(facts: Mapping[str, Any]) -> str:
+    """What circuits were searched for, on what, and what the pruning changed there."""
+    used = f"{facts['examples']} examples of {facts['data']}"
+    if "ood" in facts:
+        used += f" and {facts['ood_examples']} of {facts['ood']}"
+    kind = f"the average of {facts['circuits']} circuits" if facts["average"] else f"{facts['circuits']} circuits"
+    before, after = facts["validation"]["before"], facts["validation"]["after"]
+    names = [name for name in before if name in after]
+    headers = ["", *(_FIGURES.get(name, name) for name in names)]
+    rows = [["single model", *(f"{before[name]:.4f}" for name in names)]]
+    rows.append(["this plan", *(f"{after[name]:.4f}" for name in names)])
+    return f"{kind} for the objective {facts['objective']}, on {used}:\n{table(headers, rows)}"
+
+
+_FIGURES = {
+    "nll": "NLL",
+    "auroc_predictive_entropy": "AUROC by entropy",
+    "auroc_max_probability": "AUROC by max probability",
+}
+"""Figures of the validation set as they are shown."""
 
 
 def prediction_rows(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -22,15 +23,26 @@ def diversify(per_example: np.ndarray, members: int, diversity: str, noise: floa
     mean = per_example.mean(axis=0, dtype=np.float64)
     if members == 1:
         return mean[None]
-    generators = [np.random.default_rng([seed, member]) for member in range(members)]
     if diversity == "noise":
-        deviates = np.stack([rng.standard_normal(mean.shape) for rng in generators])
-        # Centred over the members and rescaled to variance 1: what one member underrates, another overrates,
-        # so a head that matters is seldom lost by all of them.
-        deviates = (deviates - deviates.mean(axis=0)) * np.sqrt(members / (members - 1))
-        return mean * np.exp(noise * deviates)
+        return mean * np.exp(noise * deviates(members, mean.shape, seed))
     count = len(per_example)
+    generators = [np.random.default_rng([seed, member]) for member in range(members)]
     return np.stack([per_example[rng.integers(0, count, size=count)].mean(axis=0) for rng in generators])
+
+
+def deviates(members: int, shape: tuple[int, ...], seed: int) -> np.ndarray:
+    """Standard normal numbers for each of M ≥ 2 members, [M, *shape], that sum to zero over the members.
+
+    What one member underrates, another overrates, so a head that matters is seldom lost by all of them.
+    """
+    drawn = np.stack([np.random.default_rng([seed, member]).standard_normal(shape) for member in range(members)])
+    return (drawn - drawn.mean(axis=0)) * np.sqrt(members / (members - 1))  # variance 1 again
+
+
+def resampled_counts(sizes: Sequence[int], seed: int, member: int) -> list[np.ndarray]:
+    """How often a bootstrap resample of each set of examples draws each one: arrays [size]."""
+    rng = np.random.default_rng([seed, member])
+    return [np.bincount(rng.integers(0, max(size, 1), size=size), minlength=size).astype(float) for size in sizes]
 
 
 def choose_heads(scores: np.ndarray, counts: list[int]) -> Keep:

@@ -14,17 +14,24 @@ from ..errors import InputError, cut
 from ..families import Architecture, architecture_of
 from ..families.checkpoint import load_model, load_processor, model_labels
 from ..families.processing import Processor, from_transformers
-from ..plan import HeadPlan
+from ..plan import HeadPlan, Keep
 from ..progress import Progress, no_progress
 from .budget import Trial, check_reachable, choose, find_candidates, mean_tokens, measure, split_examples
+from .circuits import Circuits, Settings, find_circuits
 from .data import Examples, read_examples
 from .heads import choose_heads, diversify, head_counts
 from .importance import taylor_scores
+from .objectives import OBJECTIVES, needs_ood
 
-METHODS = ("taylor", "random")
+METHODS = ("taylor", "circuit", "random")
 DIVERSITY = ("noise", "bootstrap")
 DEFAULT_EXAMPLES = 2048
 DEFAULT_KEEP = 8
+DEFAULT_OBJECTIVE = "separation"
+"""Of circuits: the highest OOD AUROC on the validation split of CLINC150."""
+
+DEFAULT_DIVERSITY = {"taylor": "noise", "circuit": "bootstrap", "random": "noise"}
+"""Likewise, by method."""
 
 
 def plan_heads(
@@ -36,7 +43,10 @@ def plan_heads(
     budget: float | None = None,
     fork_from: int | None = None,
     method: str = "taylor",
-    diversity: str = "noise",
+    ood: Any = None,
+    objective: str | None = None,
+    average: bool = False,
+    diversity: str | None = None,
     noise: float = 0.5,
     examples: int | None = DEFAULT_EXAMPLES,
     seed: int = 0,
@@ -44,6 +54,7 @@ def plan_heads(
     text_column: str = "text",
     label_column: str = "label",
     batch_size: int = 32,
+    state: str | Path | None = None,
     progress: Progress = no_progress,
 ) -> HeadPlan:
     """Choose the attention heads that each member keeps.
@@ -60,30 +71,39 @@ def plan_heads(
             fork and how many heads to keep is chosen on held-out examples (``calib.budget``).
         fork_from: layers below it keep every head in every member: one trunk, computed once (default 0). With
             a budget, members part exactly there (default: where it is best).
-        method: ``"taylor"`` keeps the heads of highest Taylor importance; ``"random"`` any.
-        diversity: how Taylor members are made to differ: ``"noise"`` multiplies each member's
-            scores by exp(noise · ε), with ε standard normal and summing to zero over the members;
-            ``"bootstrap"`` scores each member on its own resample, with replacement, of the
-            calibration examples.
-        noise: standard deviation of the log scores, for ``"noise"``.
-        examples: number of calibration examples, drawn at random; ``None`` for all.
+        method: ``"taylor"`` keeps the heads of highest Taylor importance; ``"circuit"`` those whose absence hurts
+            the objective most, layer by layer (``calib.circuits``); ``"random"`` any.
+        ood: for circuits: out-of-distribution inputs, as ``data`` but without need of labels.
+        objective: of circuits (``calib.objectives``): ``"separation"`` of ``ood`` from ``data`` by predictive
+            entropy (default), ``"nll"`` on ``data``, or ``"both"``.
+        average: for circuits: a plan of one member, the average of M circuits (CircAvg).
+        diversity: how members are made to differ: ``"noise"`` on their scores (default of Taylor);
+            ``"bootstrap"`` scores each member on its own resample, with replacement, of the examples (default of
+            circuits). A single member has neither.
+        noise: for ``"noise"``, with ε standard normal and summing to zero over the members: Taylor scores are
+            multiplied by exp(noise · ε); noise · ε · (spread of the layer's scores) is added to those of circuits.
+        examples: number of calibration examples, drawn at random, and at most as many of ``ood``; ``None`` for all.
         seed: of everything random; the same seed gives the same plan.
         processor: tokenizer or image processor, when ``model`` is a module that was not loaded
             from a folder holding one.
         text_column, label_column: columns of tabular data.
         batch_size: examples per forward and backward pass.
+        state: for circuits: a file that keeps what the search has found. If it exists the search goes on where it
+            was interrupted; when the search is complete it is deleted.
         progress: display (``hydrant.progress.Progress``).
 
     Returns:
-        The plan; its ``provenance`` tells seed, data, mean scores, the members' overlap and, under
-        ``"budget"``, what was compared.
+        The plan; its ``provenance`` tells seed, data, scores, the members' overlap, under ``"budget"`` what was
+        compared, and for circuits under ``"validation"`` accuracy, NLL and AUROC before and after.
 
     Raises:
         InputError: unusable data or options, or a budget below what any plan costs.
         UnsupportedModelError: the architecture is not supported.
     """
+    diversity = diversity or DEFAULT_DIVERSITY.get(method, "noise")
     _check_options(method, diversity, members, noise, seed, batch_size)
     _check_budget(budget, keep, members)
+    _check_circuit(method, data, ood, objective, average, budget)
     source = model if isinstance(model, str | Path) else getattr(model, "name_or_path", "") or None
     loaded = load_model(model) if isinstance(model, str | Path) else model
     architecture = architecture_of(loaded)
@@ -91,6 +111,33 @@ def plan_heads(
     fork = _check_fork(fork_from, architecture.layers)
     counts = [] if budget else head_counts(DEFAULT_KEEP if keep is None else keep, *shape, fork)
     provenance: dict[str, Any] = {"seed": seed, **({"fork_from": fork} if fork else {})}
+    if method == "circuit":
+        known = read_examples(
+            data,
+            model_labels(loaded.config),
+            limit=examples,
+            seed=seed,
+            text_column=text_column,
+            label_column=label_column,
+        )
+        unknown = ood if ood is None else read_examples(ood, None, limit=examples, seed=seed, text_column=text_column)
+        ready = resolve_processor(processor, source, architecture)
+        _check_inputs(unknown, ready)
+        settings = Settings(counts, objective or DEFAULT_OBJECTIVE, diversity, noise, average, seed)
+        if average and any(row != counts[0] for row in counts):
+            raise InputError("average is given with a keep for each circuit; expected one keep for all of them")
+        found = find_circuits(
+            loaded,
+            known,
+            unknown,
+            ready,
+            settings,
+            batch_size=batch_size,
+            state=None if state is None else Path(state),
+            progress=progress,
+        )
+        provenance |= _circuit_provenance(known, unknown, settings, found)
+        return _finished(architecture, found.members, method, provenance)
     if method == "random":
         scores = np.random.default_rng(seed).random(shape)
     if method == "taylor" or budget:
@@ -120,7 +167,13 @@ def plan_heads(
         provenance["budget"] = _budget_provenance(budget, tokens, len(drawn), trials, best)
     else:
         chosen = tuple(map(choose_heads, scores, counts))
-    plan = HeadPlan(architecture.family, architecture.layers, architecture.heads, chosen, method)
+    return _finished(architecture, chosen, method, provenance)
+
+
+def _finished(
+    architecture: Architecture, members: tuple[Keep, ...], method: str, provenance: dict[str, Any]
+) -> HeadPlan:
+    plan = HeadPlan(architecture.family, architecture.layers, architecture.heads, members, method)
     return replace(plan, provenance={**provenance, "keep": plan.head_counts(), "overlap": plan.overlap()})
 
 
@@ -175,6 +228,45 @@ def _check_budget(budget: float | None, keep: Any, members: int) -> None:
         )
 
 
+def _check_circuit(method: str, data: Any, ood: Any, objective: str | None, average: bool, budget: Any) -> None:
+    if method != "circuit":
+        given = {"ood data": ood is not None, "an objective": objective is not None, "average": average}
+        for name in (name for name, there in given.items() if there):
+            raise InputError(
+                f"{name} is given for method {method!r}, which has no use for it; expected method 'circuit'"
+            )
+        return
+    objective = objective or DEFAULT_OBJECTIVE
+    if objective not in OBJECTIVES:
+        raise InputError(f"objective {cut(objective)} is unknown; expected one of {', '.join(OBJECTIVES)}")
+    if budget is not None:
+        raise InputError(
+            f"budget {budget:g} is given for method 'circuit', whose scores depend on how many heads each earlier "
+            "layer keeps; expected keep, and fork_from for a shared trunk; leave the budget out, or use method 'taylor'"
+        )
+    if data is None:
+        raise InputError("method 'circuit' needs labelled validation data; give it with data=… (--data)")
+    if ood is None and needs_ood(objective):
+        raise InputError(
+            f"objective {objective!r} needs out-of-distribution data; give it with ood=… (--ood), or choose the "
+            "objective 'nll'"
+        )
+    if isinstance(ood, str | Path) and isinstance(data, str | Path) and Path(ood) == Path(data):
+        raise InputError(f"{ood} is given both as data and as ood; expected inputs of another distribution as ood")
+
+
+def _check_inputs(unknown: Examples | None, processor: Processor) -> None:
+    """Refuse OOD inputs that the model cannot read, before any long work."""
+    if unknown is None:
+        return
+    step = 64
+    try:
+        for start in range(0, len(unknown), step):
+            processor.encode(unknown.inputs[start : start + step], start)
+    except InputError as error:
+        raise InputError(f"ood data {unknown.source}: {error}") from error
+
+
 def _check_fork(fork_from: int | None, layers: int) -> int:
     """The layer to fork from, 0 when none is given."""
     if fork_from is None:
@@ -198,13 +290,33 @@ def _budget_provenance(
     }
 
 
-def _taylor_provenance(calibration: Examples, per_example: np.ndarray, diversity: str, noise: float) -> dict[str, Any]:
-    mean = per_example.mean(axis=0, dtype=np.float64)
-    facts: dict[str, Any] = {
+def _data_provenance(calibration: Examples) -> dict[str, Any]:
+    return {
         "data": Path(calibration.source).name,
         "examples": len(calibration),
         "labels_sha256": hashlib.sha256(np.asarray(calibration.labels).tobytes()).hexdigest(),
+    }
+
+
+def _taylor_provenance(calibration: Examples, per_example: np.ndarray, diversity: str, noise: float) -> dict[str, Any]:
+    mean = per_example.mean(axis=0, dtype=np.float64)
+    facts: dict[str, Any] = {
+        **_data_provenance(calibration),
         "diversity": diversity,
         "scores": [[float(f"{score:.6g}") for score in row] for row in mean],
     }
     return facts | ({"noise": noise} if diversity == "noise" else {})
+
+
+def _circuit_provenance(
+    known: Examples, unknown: Examples | None, settings: Settings, found: Circuits
+) -> dict[str, Any]:
+    """Data, search and figures; scores by circuit, layer and head."""
+    facts: dict[str, Any] = _data_provenance(known)
+    if unknown is not None:
+        facts |= {"ood": Path(unknown.source).name, "ood_examples": len(unknown)}
+    facts |= {"objective": settings.objective, "circuits": len(settings.counts), "average": settings.average}
+    if len(settings.counts) > 1:
+        facts["diversity"] = settings.diversity
+        facts |= {"noise": settings.noise} if settings.diversity == "noise" else {}
+    return facts | {"scores": found.scores, "validation": {"before": found.before, "after": found.after}}

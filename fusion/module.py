@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -10,18 +10,10 @@ from torch import Tensor, nn
 
 from ..errors import InputError
 from ..families import Architecture
+from ..families.functions import ACTIVATIONS, POOLERS
 from ..plan import HeadPlan
 from .grouped import GroupedAttention, GroupedLinear, GroupedNorm
 from .uncertainty import FusedOutput, summarize
-
-_ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
-    "gelu": nn.functional.gelu,
-    "gelu_tanh": lambda x: nn.functional.gelu(x, approximate="tanh"),
-    "relu": nn.functional.relu,
-    "quick_gelu": lambda x: x * torch.sigmoid(1.702 * x),
-    "silu": nn.functional.silu,
-}
-_POOLERS: dict[str, Callable[[Tensor], Tensor]] = {"tanh": torch.tanh, "relu": nn.functional.relu}
 
 Weights = Mapping[str, Tensor]
 
@@ -112,7 +104,7 @@ class FusedClassifier(nn.Module):
         first = x[:, :, 0]  # [M, B, d]
         rate = self.architecture.classifier_dropout
         if self.pooler is not None:
-            first = _POOLERS[self.architecture.pooling](self.pooler(first))
+            first = POOLERS[self.architecture.pooling](self.pooler(first))
         return self.classifier(_dropout(first, rate, self.training))
 
 
@@ -134,7 +126,7 @@ class FusedLayer(nn.Module):
             {"up": _linear(weights, f"{prefix}mlp.up"), "down": _linear(weights, f"{prefix}mlp.down")}
         )
         self.mlp_norm = _norm(architecture, weights, f"{prefix}mlp_norm")
-        self.activation = _ACTIVATIONS[architecture.activation]
+        self.activation = ACTIVATIONS[architecture.activation]
 
     def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
         """[S, B, T, d] → [M, B, T, d]."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ import numpy as np
 import torch
 import transformers
 from hydrant import HeadPlan
+from hydrant.calib.data import Examples
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
@@ -84,6 +85,57 @@ def make_inputs(family: str, batch: int = 4, seed: int = 0, padded: bool = True)
     if family == "bert":
         inputs["token_type_ids"] = torch.from_numpy(rng.integers(0, 2, (batch, tokens))) * mask
     return inputs
+
+
+class Item:
+    """One ready-made example: unpadded tensors without a batch axis."""
+
+    truncated = False
+
+    def __init__(self, tensors: dict[str, np.ndarray]) -> None:
+        self.tensors = tensors
+
+    @property
+    def tokens(self) -> int:
+        return len(next(iter(self.tensors.values())))
+
+
+class ReadyTensors:
+    """A processor whose inputs are ready; batches are padded on the right."""
+
+    def __init__(self, padding: int) -> None:
+        self.padding = padding
+        self.shapes: list[tuple[int, ...]] = []
+
+    def encode(self, items: Sequence[Item], first: int = 0) -> list[Item]:
+        return list(items)
+
+    def collate(self, items: Sequence[Item]) -> dict[str, np.ndarray]:
+        longest = max(item.tokens for item in items)
+        batch = {}
+        for name in items[0].tensors:
+            fill = self.padding if name == "input_ids" else 0
+            rows = [item.tensors[name] for item in items]
+            pads = [[(0, longest - len(row)), *[(0, 0)] * (row.ndim - 1)] for row in rows]
+            batch[name] = np.stack(
+                [np.pad(row, pad, constant_values=fill) for row, pad in zip(rows, pads, strict=True)]
+            )
+        self.shapes.append(next(iter(batch.values())).shape)
+        return batch
+
+    def describe(self) -> dict[str, Any]:
+        return {}
+
+
+def examples_of(family: str, count: int) -> Examples:
+    """Ready-made examples of a tiny model, texts unpadded, with random labels."""
+    inputs = {name: tensor.numpy() for name, tensor in make_inputs(family, batch=count, seed=3).items()}
+    items = []
+    for row in range(count):
+        length = inputs["attention_mask"][row].sum() if "attention_mask" in inputs else None
+        items.append(Item({name: array[row][:length] for name, array in inputs.items()}))
+    labels = np.random.default_rng(5).integers(0, CLASSES, count)
+    return Examples(items, labels, "test")
 
 
 def make_tokenizer(folder: Path) -> Any:

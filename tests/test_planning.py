@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,58 +13,19 @@ from hydrant.calib.heads import choose_heads, diversify, head_counts
 from hydrant.calib.importance import gated_heads, taylor_scores
 from hydrant.errors import HydrantError, InputError, UnsupportedModelError
 from oracle import OUTPUT_PROJECTIONS
-from support import CLASSES, FAMILIES, HEADS, LAYERS, TEXT_FAMILIES, make_inputs, make_model, make_tokenizer
+from support import (
+    FAMILIES,
+    HEADS,
+    LAYERS,
+    TEXT_FAMILIES,
+    Item,
+    ReadyTensors,
+    examples_of,
+    make_inputs,
+    make_model,
+    make_tokenizer,
+)
 from transformers import AutoModelForSequenceClassification, BertTokenizerFast, ViTImageProcessorPil
-
-
-class Item:
-    """One ready-made example: unpadded tensors without a batch axis."""
-
-    truncated = False
-
-    def __init__(self, tensors: dict[str, np.ndarray]) -> None:
-        self.tensors = tensors
-
-    @property
-    def tokens(self) -> int:
-        return len(next(iter(self.tensors.values())))
-
-
-class ReadyTensors:
-    """A processor whose inputs are ready; batches are padded on the right."""
-
-    def __init__(self, padding: int) -> None:
-        self.padding = padding
-        self.shapes: list[tuple[int, ...]] = []
-
-    def encode(self, items: Sequence[Item], first: int = 0) -> list[Item]:
-        return list(items)
-
-    def collate(self, items: Sequence[Item]) -> dict[str, np.ndarray]:
-        longest = max(item.tokens for item in items)
-        batch = {}
-        for name in items[0].tensors:
-            fill = self.padding if name == "input_ids" else 0
-            rows = [item.tensors[name] for item in items]
-            pads = [[(0, longest - len(row)), *[(0, 0)] * (row.ndim - 1)] for row in rows]
-            batch[name] = np.stack(
-                [np.pad(row, pad, constant_values=fill) for row, pad in zip(rows, pads, strict=True)]
-            )
-        self.shapes.append(next(iter(batch.values())).shape)
-        return batch
-
-    def describe(self) -> dict[str, Any]:
-        return {}
-
-
-def examples_of(family: str, count: int) -> Examples:
-    inputs = {name: tensor.numpy() for name, tensor in make_inputs(family, batch=count, seed=3).items()}
-    items = []
-    for row in range(count):
-        length = inputs["attention_mask"][row].sum() if "attention_mask" in inputs else None
-        items.append(Item({name: array[row][:length] for name, array in inputs.items()}))
-    labels = np.random.default_rng(5).integers(0, CLASSES, count)
-    return Examples(items, labels, "test")
 
 
 def oracle(model: torch.nn.Module, family: str, examples: Examples) -> np.ndarray:

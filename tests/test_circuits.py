@@ -1,0 +1,455 @@
+"""Circuits against a naive search: the untouched model, one full forward pass for each layer, head and example."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import oracle
+import pytest
+import torch
+from hydrant import HeadPlan, plan_heads
+from hydrant.calib import masking, metrics
+from hydrant.calib.circuits import Settings, find_circuits
+from hydrant.calib.data import Examples
+from hydrant.calib.encoder import Encoder, attention_mask
+from hydrant.calib.objectives import OBJECTIVES, Statistics, area_under_roc, evaluate
+from hydrant.calib.search_state import SearchState
+from hydrant.errors import InputError
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support import (
+    FAMILIES,
+    HEADS,
+    LAYERS,
+    ReadyTensors,
+    examples_of,
+    make_inputs,
+    make_model,
+    run_cli,
+)
+
+FULL = tuple(range(HEADS))
+KNOWN, UNKNOWN = 9, 5
+
+
+def split(family: str) -> tuple[Examples, Examples]:
+    """In-distribution and OOD examples of a tiny model."""
+    examples = examples_of(family, KNOWN + UNKNOWN)
+    assert examples.labels is not None
+    known = Examples(examples.inputs[:KNOWN], examples.labels[:KNOWN], "known")
+    return known, Examples(examples.inputs[KNOWN:], None, "unknown")
+
+
+def search(family: str, counts: list[list[int]], model: Any = None, **options: Any) -> Any:
+    known, unknown = split(family)
+    chosen = {"objective": "both", "diversity": "noise", "noise": 0.0, "average": False, "seed": 0}
+    batch = {name: options.pop(name) for name in ("batch_size", "state", "progress") if name in options}
+    processor = ReadyTensors(padding=1 if family == "roberta" else 0)
+    wanted = Settings(counts, **{**chosen, **options})
+    return find_circuits(model or make_model(family), known, unknown, processor, wanted, **batch)
+
+
+def naive_objective(name: str, losses: list[float], known: list[float], unknown: list[float]) -> float:
+    nll = sum(losses) / len(losses)
+    pairs = [math.log1p(math.exp(inside - outside)) for inside in known for outside in unknown]
+    separation = sum(pairs) / len(pairs)
+    return {"nll": nll, "separation": separation, "both": nll + separation}[name]
+
+
+def naive(family: str, counts: list[int], objective: str) -> tuple[list[tuple[int, ...]], list[list[float] | None]]:
+    """Heads and scores by L × H full forward passes of every example, each example alone."""
+    model = make_model(family)
+    known, unknown = split(family)
+    assert known.labels is not None
+    chosen: list[tuple[int, ...]] = []
+    table: list[list[float] | None] = []
+    for layer, count in enumerate(counts):
+        if count == HEADS:
+            chosen.append(FULL)
+            table.append(None)
+            continue
+        scores = []
+        for head in range(HEADS):
+            rest = tuple(other for other in FULL if other != head)
+            keep = [*chosen, rest, *[FULL] * (LAYERS - layer - 1)]
+            losses, inside, outside = [], [], []
+            for index, item in enumerate([*known.inputs, *unknown.inputs]):
+                tensors = {name: torch.from_numpy(array)[None] for name, array in item.tensors.items()}
+                probabilities = oracle.softmax(oracle.member_logits(model, keep, HEADS, tensors))[0]
+                (inside if index < KNOWN else outside).append(float(oracle.entropy(probabilities)))
+                if index < KNOWN:
+                    losses.append(-math.log(probabilities[known.labels[index]]))
+            scores.append(naive_objective(objective, losses, inside, outside))
+        table.append(scores)
+        chosen.append(tuple(sorted(np.argsort(-np.array(scores), kind="stable")[:count].tolist())))
+    return chosen, table
+
+
+@pytest.fixture(scope="module", params=FAMILIES)
+def family(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+# The search against the naive one
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_same_heads_and_scores_as_full_forward_passes(family: str, objective: str) -> None:
+    counts = [2, 3, 1]
+    heads, scores = naive(family, counts, objective)
+    found = search(family, [counts], objective=objective, batch_size=4)
+    assert found.members == (tuple(heads),)
+    np.testing.assert_allclose(found.scores[0], scores, atol=1e-5)
+    gaps = [abs(a - b) for row in scores if row for a, b in pairwise(sorted(row))]
+    assert min(gaps) > 1e-5  # the choice is not left to rounding
+
+
+@pytest.mark.parametrize("limits", [(1, 0), (20, 500), (10**6, 10**9)])
+def test_result_does_not_depend_on_memory_or_batches(limits: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = search("bert", [[2, 2, 2]])
+    monkeypatch.setattr(masking, "RUN_TOKENS", limits[0])
+    monkeypatch.setattr(masking, "CACHE_BYTES", limits[1])
+    for batch_size in (1, 3, 64):
+        found = search("bert", [[2, 2, 2]], batch_size=batch_size)
+        assert found.members == expected.members
+        np.testing.assert_allclose(found.scores, expected.scores, atol=1e-5)
+
+
+def test_each_layer_is_entered_once_per_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With room for them, what enters a layer is never computed again."""
+    calls = []
+    embed = Encoder.embed
+    monkeypatch.setattr(Encoder, "embed", lambda self, inputs: calls.append(1) or embed(self, inputs))
+    search("bert", [[2, 2, 2]], batch_size=7)
+    assert len(calls) == 2 + 2 + 2  # two batches: the search, and the figures before and after
+
+
+def test_encoder_is_the_model_in_evaluation_mode(family: str) -> None:
+    model, inputs = make_model(family), make_inputs(family, batch=5)
+    encoder, mask = Encoder(model.train()), attention_mask(inputs)
+    with torch.no_grad():
+        x = encoder.embed(inputs)
+        assert model.training
+        for layer in range(LAYERS):
+            x = encoder.layer(layer, x, mask)
+        np.testing.assert_allclose(encoder.classify(x), model.eval()(**inputs).logits, atol=1e-5)
+
+
+def test_layers_that_keep_all_heads_are_not_scored() -> None:
+    counts = [HEADS, 2, HEADS]
+    found = search("bert", [counts])
+    heads, scores = naive("bert", counts, "both")
+    assert found.members == (tuple(heads),)
+    assert [row is None for row in found.scores[0]] == [True, False, True]
+    np.testing.assert_allclose(found.scores[0][1], scores[1], atol=1e-5)
+
+
+def test_figures_before_and_after() -> None:
+    found = search("vit", [[2, 2, 2]] * 2, noise=1.0)
+    known, unknown = split("vit")
+    assert known.labels is not None
+    tensors = {
+        "pixel_values": torch.from_numpy(
+            np.stack([i.tensors["pixel_values"] for i in (*known.inputs, *unknown.inputs)])
+        )
+    }
+    for members, figures in (((FULL,) * LAYERS,), found.before), (found.members, found.after):
+        plan = HeadPlan("vit", LAYERS, HEADS, members, "test")
+        out = oracle.ensemble([make_model("vit")], plan, tensors)
+        probabilities, entropy = out["probabilities"], out["predictive_entropy"]
+        confidence = -probabilities.max(axis=1)
+        expected = {
+            "accuracy": metrics.accuracy(probabilities[:KNOWN], known.labels),
+            "nll": metrics.negative_log_likelihood(probabilities[:KNOWN], known.labels),
+            "auroc_predictive_entropy": metrics.auroc(entropy[:KNOWN], entropy[KNOWN:]),
+            "auroc_max_probability": metrics.auroc(confidence[:KNOWN], confidence[KNOWN:]),
+        }
+        assert figures == pytest.approx(expected, abs=2e-5)
+
+
+# Objectives
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.integers(1, 12), st.integers(1, 12), st.integers(0, 10**6))
+def test_weights_are_repetitions(known: int, unknown: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    found = Statistics(rng.gamma(1, size=(2, known)), rng.gamma(1, size=(2, known)), rng.gamma(1, size=(2, unknown)))
+    inside, outside = rng.integers(0, known, known), rng.integers(0, unknown, unknown)
+    weights = [
+        np.bincount(drawn, minlength=size).astype(float) for drawn, size in ((inside, known), (outside, unknown))
+    ]
+    for objective in OBJECTIVES:
+        values = evaluate(objective, found, *weights)
+        for variant in range(2):
+            drawn = (found.losses[variant][inside], found.known[variant][inside], found.unknown[variant][outside])
+            assert values[variant] == pytest.approx(naive_objective(objective, *map(list, drawn)))
+
+
+@given(st.lists(st.integers(0, 6), min_size=1), st.lists(st.integers(0, 6), min_size=1))
+def test_auroc_is_that_of_the_library(known: list[int], unknown: list[int]) -> None:
+    inside, outside = np.array(known, float), np.array(unknown, float)
+    assert area_under_roc(inside, outside) == pytest.approx(metrics.auroc(inside, outside))
+
+
+def test_separation_prefers_a_wider_gap() -> None:
+    known, unknown = np.zeros((3, 4)), np.array([[0.0] * 5, [1.0] * 5, [3.0] * 5])
+    values = evaluate("separation", Statistics(known, known, unknown), np.ones(4), np.ones(5))
+    assert values[0] == pytest.approx(math.log(2))
+    assert values[0] > values[1] > values[2]
+
+
+# Members
+
+
+@settings(deadline=None, max_examples=8)
+@given(
+    counts=st.lists(st.lists(st.integers(1, HEADS), min_size=LAYERS, max_size=LAYERS), min_size=1, max_size=3),
+    diversity=st.sampled_from(["noise", "bootstrap"]),
+    seed=st.integers(0, 99),
+)
+def test_every_member_keeps_what_was_asked(counts: list[list[int]], diversity: str, seed: int) -> None:
+    found = search("distilbert", counts, diversity=diversity, noise=1.0, seed=seed)
+    plan = HeadPlan("distilbert", LAYERS, HEADS, found.members, "circuit")
+    assert plan.head_counts() == counts
+    for rows, wanted in zip(found.scores, counts, strict=True):
+        assert [row is None for row in rows] == [count == HEADS for count in wanted]
+
+
+@pytest.mark.parametrize("diversity", ["noise", "bootstrap"])
+def test_circuits_differ_and_seeds_decide(diversity: str) -> None:
+    first, again, other = (
+        search("bert", [[2, 2, 2]] * 3, diversity=diversity, noise=2.0, seed=seed) for seed in (1, 1, 2)
+    )
+    assert first == again
+    assert first.members != other.members
+    assert len(set(first.members)) > 1
+
+
+@pytest.mark.parametrize("diversity", ["noise", "bootstrap"])
+def test_a_single_circuit_has_no_perturbation(diversity: str) -> None:
+    plain = search("bert", [[2, 2, 2]])
+    assert search("bert", [[2, 2, 2]], diversity=diversity, noise=5.0, seed=9).members == plain.members
+
+
+def test_average_keeps_the_heads_of_highest_mean_score() -> None:
+    options = {"diversity": "bootstrap", "seed": 3}
+    circuits = search("bert", [[2, 2, 2]] * 3, **options)
+    average = search("bert", [[2, 2, 2]] * 3, average=True, **options)
+    assert average.scores == circuits.scores
+    best = np.argsort(-np.mean(circuits.scores, axis=0), axis=1)[:, :2]
+    assert average.members == (tuple(tuple(sorted(row.tolist())) for row in best),)
+
+
+# Interruption
+
+
+def interrupted_after(steps_done: int) -> Callable[[Iterable[Any], int, str], Iterable[Any]]:
+    def progress(steps: Iterable[Any], total: int, title: str) -> Iterable[Any]:
+        for done, step in enumerate(steps):
+            if done == steps_done:
+                raise KeyboardInterrupt
+            yield step
+
+    return progress
+
+
+@pytest.mark.parametrize("steps", [0, 7, 12, 20, 25])
+@pytest.mark.parametrize("diversity", ["noise", "bootstrap"])
+def test_interrupted_search_goes_on_to_the_same_result(steps: int, diversity: str, tmp_path: Path) -> None:
+    state, options = tmp_path / "plan.json.part", {"diversity": diversity, "noise": 1.0, "batch_size": 5}
+    expected = search("bert", [[2, 2, 2]] * 3, **options)
+    with pytest.raises(KeyboardInterrupt):
+        search("bert", [[2, 2, 2]] * 3, state=state, progress=interrupted_after(steps), **options)
+    known = len(json.loads(state.read_text())["layers"]) if state.exists() else 0
+    assert known >= steps // 9 - 1
+    totals: list[int] = []
+
+    def counting(iterable: Iterable[Any], total: int, title: str) -> Iterable[Any]:
+        totals.append(total)
+        return iterable
+
+    assert search("bert", [[2, 2, 2]] * 3, state=state, progress=counting, **options) == expected
+    assert not list(tmp_path.iterdir())
+    assert totals[0] <= 3 * (3 + 3 * (2 + 1)) - 9 * min(known, 1)
+
+
+def test_progress_counts_every_step(tmp_path: Path) -> None:
+    seen = []
+
+    def progress(steps: Iterable[Any], total: int, title: str) -> Iterable[Any]:
+        count = 0
+        for step in steps:
+            count += 1
+            yield step
+        seen.append((count, total))
+
+    search("bert", [[2, 2, 2]], batch_size=5, progress=progress)
+    search("bert", [[2, 2, 2]] * 3, batch_size=5, noise=2.0, progress=progress)
+    assert seen[0] == (3 * (3 + 2 + 1), 3 * (3 + 2 + 1))
+    assert 3 * (3 + 2 + 1) < seen[1][0] <= seen[1][1] == 3 * (3 + 3 * (2 + 1))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"objective": "nll"}, {"seed": 1}, {"noise": 0.25}, {"batch_size": 4}, {"counts": [[2, 2, 1]]}, {"model": 5}],
+    ids=lambda change: next(iter(change)),
+)
+def test_state_of_another_search_is_refused(change: dict[str, Any], tmp_path: Path) -> None:
+    state = tmp_path / "plan.json.part"
+    with pytest.raises(KeyboardInterrupt):
+        search("bert", [[2, 2, 2]], state=state, batch_size=5, progress=interrupted_after(10))
+    before = state.read_bytes()
+    options = {"counts": [[2, 2, 2]], "batch_size": 5, **change}
+    if "model" in options:
+        options["model"] = make_model("bert", seed=5)
+    with pytest.raises(InputError, match=r"an interrupted search with other settings, data or model.*delete"):
+        search("bert", state=state, **options)
+    assert state.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["", "{", "[]", "null", '{"schema": 2}', '{"schema": 1, "digest": "d"}',
+     '{"schema": 1, "digest": "d", "layers": [{"keep": [], "scores": [[1, 2]]}]}',
+     '{"schema": 1, "digest": "d", "layers": [{"keep": [], "scores": [[1, 2, 3, NaN]]}]}',
+     '{"schema": 1, "digest": "d", "layers": [{"keep": 3, "scores": [[1, 2, 3, 4]]}]}'],
+)  # fmt: skip
+def test_damaged_state_is_refused(content: str, tmp_path: Path) -> None:
+    path = tmp_path / "plan.json.part"
+    path.write_text(content)
+    with pytest.raises(InputError, match=r"is not the state of a circuit search.*delete"):
+        SearchState(path, "d", (1, HEADS))
+
+
+# plan_heads and the command line
+
+
+@pytest.fixture(scope="module")
+def strange_csv(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("ood") / "strange.csv"
+    rows = ["weather weather", "is is the", "today", "the money the money", "what the", "hello hello hello"]
+    path.write_text("text,label\n" + "".join(f"{row},oos\n" for row in rows))
+    return path
+
+
+def test_plan_and_its_provenance(bert_checkpoint: Path, text_csv: Path, strange_csv: Path) -> None:
+    def make(**options: Any) -> HeadPlan:
+        return plan_heads(bert_checkpoint, text_csv, ood=strange_csv, method="circuit", keep=2, **options)
+
+    plan = make(fork_from=1, seed=4)
+    assert (plan.method, plan.head_counts()) == ("circuit", [[HEADS, 2, 2]] * 3)
+    facts = plan.provenance
+    names = ("data", "examples", "ood", "ood_examples", "objective", "circuits", "average", "diversity", "seed")
+    told = ("train.csv", 24, "strange.csv", 6, "separation", 3, False, "bootstrap", 4)
+    assert tuple(facts[name] for name in names) == told
+    assert [[row is None for row in rows] for rows in facts["scores"]] == [[True, False, False]] * 3
+    assert set(facts["validation"]["before"]) == set(facts["validation"]["after"])
+    assert facts["overlap"] == plan.overlap()
+    assert make(fork_from=1, seed=4).to_json() == plan.to_json()
+    average = make(average=True)
+    assert average.head_counts() == [[2] * LAYERS]
+    assert average.provenance["circuits"] == 3
+    single = make(members=1)
+    assert single.head_counts() == [[2] * LAYERS]
+    assert "diversity" not in single.provenance
+    without = plan_heads(bert_checkpoint, text_csv, method="circuit", objective="nll", keep=0.5)
+    assert "auroc_predictive_entropy" not in without.provenance["validation"]["before"]
+    ragged = plan_heads(bert_checkpoint, text_csv, method="circuit", objective="nll", members=2, keep=[[1, 2, 4], [3]])
+    assert ragged.head_counts() == [[1, 2, 4], [3, 3, 3]]
+
+
+def test_examples_limit_both_sets(bert_checkpoint: Path, text_csv: Path, strange_csv: Path) -> None:
+    plan = plan_heads(bert_checkpoint, text_csv, ood=strange_csv, method="circuit", keep=2, members=1, examples=5)
+    assert (plan.provenance["examples"], plan.provenance["ood_examples"]) == (5, 5)
+
+
+def test_images(vit_checkpoint: Path) -> None:
+    images = np.random.default_rng(0).integers(0, 256, (8, 20, 16, 3), dtype=np.uint8)
+    plan = plan_heads(
+        vit_checkpoint, (list(images[:4]), [0, 1, 2, 3]), ood=(list(images[4:]), None), method="circuit", keep=3
+    )
+    assert plan.head_counts() == [[3] * LAYERS] * 3
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"ood": None}, "objective 'separation' needs out-of-distribution data.*--ood"),
+        ({"ood": None, "objective": "both"}, "objective 'both' needs out-of-distribution data"),
+        ({"data": None}, "method 'circuit' needs labelled validation data"),
+        ({"objective": "luck"}, "objective 'luck' is unknown; expected one of separation, nll, both"),
+        ({"budget": 1.5, "keep": None}, r"budget 1\.5 is given for method 'circuit'.*expected keep, and fork_from"),
+        ({"method": "taylor"}, "ood data is given for method 'taylor', which has no use for it"),
+        ({"method": "random"}, "ood data is given for method 'random'"),
+        ({"method": "taylor", "ood": None, "objective": "nll"}, "an objective is given for method 'taylor'"),
+        ({"method": "taylor", "ood": None, "average": True}, "average is given for method 'taylor'"),
+        ({"average": True, "members": 2, "keep": [[1], [2]]}, "average is given with a keep for each circuit"),
+        ({"ood": "DATA"}, "is given both as data and as ood"),
+        ({"ood": (["hello", ""], None)}, "ood data given in memory: input 1 is an empty text"),
+        ({"ood": ([np.zeros((4, 4, 3))], None)}, "ood data given in memory: input 0 is a ndarray; this model reads"),
+        ({"ood": ([], None)}, "holds no rows"),
+        ({"ood": "missing.csv"}, "data missing.csv does not exist"),
+        ({"keep": 5}, "keep is 5; expected 1 to 4 heads"),
+    ],
+)  # fmt: skip
+def test_unusable_options_are_refused(
+    options: dict[str, Any], message: str, bert_checkpoint: Path, text_csv: Path, strange_csv: Path
+) -> None:
+    chosen = {"data": text_csv, "ood": strange_csv, "method": "circuit", "keep": 2, **options}
+    chosen = {name: text_csv if isinstance(value, str) and value == "DATA" else value for name, value in chosen.items()}
+    with pytest.raises(InputError, match=message):
+        plan_heads(bert_checkpoint, **chosen)
+
+
+def test_texts_are_no_ood_data_for_images(vit_checkpoint: Path, strange_csv: Path) -> None:
+    images = np.random.default_rng(0).integers(0, 256, (4, 20, 16, 3), dtype=np.uint8)
+    with pytest.raises(InputError, match=r"ood data .*strange\.csv: .*weather weather"):
+        plan_heads(vit_checkpoint, (list(images), [0, 1, 2, 3]), ood=strange_csv, method="circuit", keep=3)
+
+
+def test_command_line(bert_checkpoint: Path, text_csv: Path, strange_csv: Path, tmp_path: Path) -> None:
+    plan = tmp_path / "plan.json"
+    command = ("plan", bert_checkpoint, "--data", text_csv, "--method", "circuit", "--keep", 2, "-o", plan)
+    done = run_cli(*command, "--ood", strange_csv)
+    assert done.returncode == 0, done.stderr
+    assert "3 circuits for the objective separation, on 24 examples of train.csv and 6 of strange.csv:" in done.stdout
+    assert "AUROC by entropy" in done.stdout
+    assert [path.name for path in tmp_path.iterdir()] == ["plan.json"]
+    assert HeadPlan.load(plan).head_counts() == [[2] * LAYERS] * 3
+    assert run_cli("fuse", bert_checkpoint, "--plan", plan, "-o", tmp_path / "out").returncode == 0
+    average = run_cli(*command, "--ood", strange_csv, "--average", "--objective", "both")
+    assert "the average of 3 circuits for the objective both" in average.stdout
+    assert run_cli(*command, "--objective", "nll", "--json").returncode == 0
+    refused = run_cli(*command)
+    assert refused.returncode == 2
+    assert "objective 'separation' needs out-of-distribution data" in refused.stderr
+
+
+def test_interrupted_command_tells_how_to_go_on(
+    bert_checkpoint: Path, text_csv: Path, strange_csv: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    from hydrant import cli
+
+    plan = tmp_path / "plan.json"
+    command = ["plan", str(bert_checkpoint), "--data", str(text_csv), "--ood", str(strange_csv)]
+    command += ["--method", "circuit", "--keep", "2", "-o", str(plan)]
+    shown = cli.progress
+    monkeypatch.setattr(cli, "progress", interrupted_after(4))
+    assert cli.main(command) == 130
+    assert "run the same command again to go on" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["plan.json.part"]
+    monkeypatch.setattr(cli, "progress", shown)
+    refused = [*command, "--seed", "1"]
+    assert cli.main(refused) == 2
+    assert "interrupted search with other settings" in capsys.readouterr().err
+    assert cli.main(command) == 0
+    assert [path.name for path in tmp_path.iterdir()] == ["plan.json"]
+    assert HeadPlan.load(plan) == plan_heads(bert_checkpoint, text_csv, ood=strange_csv, method="circuit", keep=2)
