@@ -289,7 +289,7 @@ def test_typos_by_kind_and_share(kind: str) -> None:
     ("content", "options", "words"),
     [
         ("text,label\n", {}, "holds no rows"),
-        ("text\nhello\n", {}, "has no label at"),
+        ("text\nhello\n", {}, "has no label"),
         ("text,label\nhello,z\n", {}, "is not a class of the model"),
         (None, {"ood": "nowhere.csv"}, "nowhere.csv does not exist"),
         (None, {"bootstrap": -1}, "bootstrap is -1; expected 0 or more"),
