@@ -213,7 +213,7 @@ def test_images(vit_checkpoint: Path, tmp_path: Path) -> None:
     [
         ({"val.csv": "text,label\n"}, {}, "holds no rows"),
         ({"val.csv": ""}, {}, "is empty; expected at least one example"),
-        ({"val.csv": "text\nhello\n"}, {}, "has no label at"),
+        ({"val.csv": "text\nhello\n"}, {}, "has no label"),
         ({"val.csv": "text,label\nhello,z\n"}, {}, "label 'z' at .* is not a class of the model"),
         ({"val.csv": "text,label\nhello,a\n"}, {}, r"coverage of 0\.95 needs at least 19 examples; found 1"),
         ({}, {"ood": "few.csv"}, r"true-positive rate .* needs at least 19 examples; found 2"),
