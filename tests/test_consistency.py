@@ -143,7 +143,7 @@ def test_the_reference_must_be_named(path: Path) -> None:
 def test_inspect_says_when_the_verification_is_of_other_files(path: Path) -> None:
     export_onnx(path)
     assert verify(path, examples=4).passed
-    assert "against torch: passed" in run_cli("inspect", path).stdout
+    assert "passed: onnxruntime fp32" in run_cli("inspect", path).stdout
     export_onnx(path, member_outputs=True)
     assert "not these files: the bundle has changed since" in run_cli("inspect", path).stdout
 
