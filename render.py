@@ -96,7 +96,8 @@ def circuit_text(facts: Mapping[str, Any]) -> str:
     headers = ["", *(_FIGURES.get(name, name) for name in names)]
     rows = [["single model", *(f"{before[name]:.4f}" for name in names)]]
     rows.append(["this plan", *(f"{after[name]:.4f}" for name in names)])
-    return f"{kind} for the objective {facts['objective']}, on {used}:\n{table(headers, rows)}"
+    note = "measured where the heads were chosen; other data will show less of it"
+    return f"{kind} for the objective {facts['objective']}, on {used}:\n{table(headers, rows)}\n{note}"
 
 
 _FIGURES = {

@@ -14,24 +14,21 @@ from ..errors import InputError, cut
 from ..families import Architecture, architecture_of
 from ..families.checkpoint import load_model, load_processor, model_labels
 from ..families.processing import Processor, from_transformers
-from ..plan import HeadPlan, Keep
+from ..plan import HeadPlan
 from ..progress import Progress, no_progress
 from .budget import Trial, check_reachable, choose, find_candidates, mean_tokens, measure, split_examples
-from .circuits import Circuits, Settings, find_circuits
+from .circuit_planning import DEFAULT_OBJECTIVE, check_options, plan_circuits
+from .circuits import Settings
 from .data import Examples, read_examples
 from .heads import choose_heads, diversify, head_counts
 from .importance import taylor_scores
-from .objectives import OBJECTIVES, needs_ood
 
 METHODS = ("taylor", "circuit", "random")
 DIVERSITY = ("noise", "bootstrap")
 DEFAULT_EXAMPLES = 2048
 DEFAULT_KEEP = 8
-DEFAULT_OBJECTIVE = "separation"
-"""Of circuits: the highest OOD AUROC on the validation split of CLINC150."""
-
 DEFAULT_DIVERSITY = {"taylor": "noise", "circuit": "bootstrap", "random": "noise"}
-"""Likewise, by method."""
+"""By method; for circuits, what gave the higher OOD AUROC on the validation split of CLINC150."""
 
 
 def plan_heads(
@@ -103,7 +100,7 @@ def plan_heads(
     diversity = diversity or DEFAULT_DIVERSITY.get(method, "noise")
     _check_options(method, diversity, members, noise, seed, batch_size)
     _check_budget(budget, keep, members)
-    _check_circuit(method, data, ood, objective, average, budget)
+    check_options(method, data, ood, objective, average=average, budget=budget)
     source = model if isinstance(model, str | Path) else getattr(model, "name_or_path", "") or None
     loaded = load_model(model) if isinstance(model, str | Path) else model
     architecture = architecture_of(loaded)
@@ -111,36 +108,9 @@ def plan_heads(
     fork = _check_fork(fork_from, architecture.layers)
     counts = [] if budget else head_counts(DEFAULT_KEEP if keep is None else keep, *shape, fork)
     provenance: dict[str, Any] = {"seed": seed, **({"fork_from": fork} if fork else {})}
-    if method == "circuit":
-        known = read_examples(
-            data,
-            model_labels(loaded.config),
-            limit=examples,
-            seed=seed,
-            text_column=text_column,
-            label_column=label_column,
-        )
-        unknown = ood if ood is None else read_examples(ood, None, limit=examples, seed=seed, text_column=text_column)
-        ready = resolve_processor(processor, source, architecture)
-        _check_inputs(unknown, ready)
-        settings = Settings(counts, objective or DEFAULT_OBJECTIVE, diversity, noise, average, seed)
-        if average and any(row != counts[0] for row in counts):
-            raise InputError("average is given with a keep for each circuit; expected one keep for all of them")
-        found = find_circuits(
-            loaded,
-            known,
-            unknown,
-            ready,
-            settings,
-            batch_size=batch_size,
-            state=None if state is None else Path(state),
-            progress=progress,
-        )
-        provenance |= _circuit_provenance(known, unknown, settings, found)
-        return _finished(architecture, found.members, method, provenance)
     if method == "random":
         scores = np.random.default_rng(seed).random(shape)
-    if method == "taylor" or budget:
+    if method != "random" or budget:
         if data is None:
             needs = "a budget" if budget else f"method {method!r}"
             raise InputError(f"{needs} needs labelled calibration data; give it with data=… (--data)")
@@ -165,15 +135,16 @@ def plan_heads(
         best = choose(trials)
         chosen = best.candidate.members
         provenance["budget"] = _budget_provenance(budget, tokens, len(drawn), trials, best)
+    elif method == "circuit":
+        unknown = None if ood is None else read_examples(ood, None, limit=examples, seed=seed, text_column=text_column)
+        wanted = Settings(counts, objective or DEFAULT_OBJECTIVE, diversity, noise, average, seed)
+        chosen, facts = plan_circuits(
+            loaded, drawn, unknown, ready, wanted, batch_size=batch_size, state=state, progress=progress
+        )
+        provenance |= data_provenance(drawn) | facts
     else:
         chosen = tuple(map(choose_heads, scores, counts))
-    return _finished(architecture, chosen, method, provenance)
-
-
-def _finished(
-    architecture: Architecture, members: tuple[Keep, ...], method: str, provenance: dict[str, Any]
-) -> HeadPlan:
-    plan = HeadPlan(architecture.family, architecture.layers, architecture.heads, members, method)
+    plan = HeadPlan(architecture.family, architecture.layers, architecture.heads, chosen, method)
     return replace(plan, provenance={**provenance, "keep": plan.head_counts(), "overlap": plan.overlap()})
 
 
@@ -228,45 +199,6 @@ def _check_budget(budget: float | None, keep: Any, members: int) -> None:
         )
 
 
-def _check_circuit(method: str, data: Any, ood: Any, objective: str | None, average: bool, budget: Any) -> None:
-    if method != "circuit":
-        given = {"ood data": ood is not None, "an objective": objective is not None, "average": average}
-        for name in (name for name, there in given.items() if there):
-            raise InputError(
-                f"{name} is given for method {method!r}, which has no use for it; expected method 'circuit'"
-            )
-        return
-    objective = objective or DEFAULT_OBJECTIVE
-    if objective not in OBJECTIVES:
-        raise InputError(f"objective {cut(objective)} is unknown; expected one of {', '.join(OBJECTIVES)}")
-    if budget is not None:
-        raise InputError(
-            f"budget {budget:g} is given for method 'circuit', whose scores depend on how many heads each earlier "
-            "layer keeps; expected keep, and fork_from for a shared trunk; leave the budget out, or use method 'taylor'"
-        )
-    if data is None:
-        raise InputError("method 'circuit' needs labelled validation data; give it with data=… (--data)")
-    if ood is None and needs_ood(objective):
-        raise InputError(
-            f"objective {objective!r} needs out-of-distribution data; give it with ood=… (--ood), or choose the "
-            "objective 'nll'"
-        )
-    if isinstance(ood, str | Path) and isinstance(data, str | Path) and Path(ood) == Path(data):
-        raise InputError(f"{ood} is given both as data and as ood; expected inputs of another distribution as ood")
-
-
-def _check_inputs(unknown: Examples | None, processor: Processor) -> None:
-    """Refuse OOD inputs that the model cannot read, before any long work."""
-    if unknown is None:
-        return
-    step = 64
-    try:
-        for start in range(0, len(unknown), step):
-            processor.encode(unknown.inputs[start : start + step], start)
-    except InputError as error:
-        raise InputError(f"ood data {unknown.source}: {error}") from error
-
-
 def _check_fork(fork_from: int | None, layers: int) -> int:
     """The layer to fork from, 0 when none is given."""
     if fork_from is None:
@@ -290,7 +222,8 @@ def _budget_provenance(
     }
 
 
-def _data_provenance(calibration: Examples) -> dict[str, Any]:
+def data_provenance(calibration: Examples) -> dict[str, Any]:
+    """What the calibration data were."""
     return {
         "data": Path(calibration.source).name,
         "examples": len(calibration),
@@ -301,22 +234,8 @@ def _data_provenance(calibration: Examples) -> dict[str, Any]:
 def _taylor_provenance(calibration: Examples, per_example: np.ndarray, diversity: str, noise: float) -> dict[str, Any]:
     mean = per_example.mean(axis=0, dtype=np.float64)
     facts: dict[str, Any] = {
-        **_data_provenance(calibration),
+        **data_provenance(calibration),
         "diversity": diversity,
         "scores": [[float(f"{score:.6g}") for score in row] for row in mean],
     }
     return facts | ({"noise": noise} if diversity == "noise" else {})
-
-
-def _circuit_provenance(
-    known: Examples, unknown: Examples | None, settings: Settings, found: Circuits
-) -> dict[str, Any]:
-    """Data, search and figures; scores by circuit, layer and head."""
-    facts: dict[str, Any] = _data_provenance(known)
-    if unknown is not None:
-        facts |= {"ood": Path(unknown.source).name, "ood_examples": len(unknown)}
-    facts |= {"objective": settings.objective, "circuits": len(settings.counts), "average": settings.average}
-    if len(settings.counts) > 1:
-        facts["diversity"] = settings.diversity
-        facts |= {"noise": settings.noise} if settings.diversity == "noise" else {}
-    return facts | {"scores": found.scores, "validation": {"before": found.before, "after": found.after}}

@@ -14,7 +14,7 @@ import oracle
 import pytest
 import torch
 from hydrant import HeadPlan, plan_heads
-from hydrant.calib import masking, metrics
+from hydrant.calib import masking, metrics, products
 from hydrant.calib.circuits import Settings, find_circuits
 from hydrant.calib.data import Examples
 from hydrant.calib.encoder import Encoder, attention_mask
@@ -119,6 +119,14 @@ def test_result_does_not_depend_on_memory_or_batches(limits: tuple[int, int], mo
         found = search("bert", [[2, 2, 2]], batch_size=batch_size)
         assert found.members == expected.members
         np.testing.assert_allclose(found.scores, expected.scores, atol=1e-5)
+
+
+def test_result_is_the_same_without_packed_weights(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = search(family, [[2, 2, 2]])
+    monkeypatch.setattr(products, "_has_packed", lambda: False)
+    found = search(family, [[2, 2, 2]])
+    assert found.members == expected.members
+    np.testing.assert_allclose(found.scores, expected.scores, atol=1e-5)
 
 
 def test_each_layer_is_entered_once_per_batch(monkeypatch: pytest.MonkeyPatch) -> None:
