@@ -24,7 +24,8 @@ h1 { font-size: 26px; margin: 0 0 4px; }
 h2 { font-size: 18px; margin: 0 0 10px; }
 p.about { color: #555; margin: 0 0 22px; }
 section { background: #fff; border: 1px solid #e2e4e8; border-radius: 10px; padding: 18px 20px; margin: 0 0 18px; }
-.pair { display: grid; grid-template-columns: repeat(auto-fit, minmax(440px, 1fr)); gap: 18px; margin: 0 0 18px; }
+.pair { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(440px, 100%), 1fr)); gap: 18px;
+  margin: 0 0 18px; }
 .pair section { margin: 0; min-width: 0; }
 .tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(150px, 1fr)); gap: 14px; margin: 0 0 18px; }
 .tiles div { background: #fff; border: 1px solid #e2e4e8; border-radius: 10px; padding: 12px 16px; }
@@ -96,16 +97,28 @@ def page(report: EvaluationReport, evidence: Evidence, pictures: Mapping[str, by
 
 
 def _models(report: EvaluationReport) -> str:
-    headers = ["model", "kind", "members", "temperature", "runs on"]
+    """What each model is, and in short its accuracy, uncertainty and latency."""
+    group, words = ("ood", "OOD inputs") if report.ood else ("errors", "wrong answers")
+    figures = {
+        "accuracy": QUALITY["accuracy"],
+        "ece": QUALITY["ece"],
+        f"{group}.predictive_entropy.auroc": Told(f"AUROC, {words} by entropy", better="high"),
+        f"{group}.mutual_information.auroc": Told(f"AUROC, {words} by mutual information", better="high"),
+    }
+    headers = ["model", "kind", "members", "temperature", "runs on", *(told.title for told in figures.values())]
     if report.batch:
         headers.append(f"ms for a batch of {report.batch}")
     rows = [
-        [escape(model.name), model.kind, str(model.members), f"{model.temperature:.3g}",
-         f"{escape(model.backend)}, {model.precision}",
-         *([] if model.latency_ms is None else [f"{model.latency_ms:.1f}"])]
+        "".join(f"<td>{cell}</td>" for cell in (
+            escape(model.name), model.kind, str(model.members), f"{model.temperature:.3g}",
+            f"{escape(model.backend)}, {model.precision}",
+            *(shown(model.figures.get(name), told, interval=False) for name, told in figures.items()),
+            *([] if model.latency_ms is None else [f"{model.latency_ms:.1f}"]),
+        ))
         for model in report.models
     ]  # fmt: skip
-    return _table(headers, ["".join(f"<td>{cell}</td>" for cell in row) for row in rows])
+    note = "" if report.batch else '<p class="note">Latency: <code>hydrant evaluate --latency</code>.</p>'
+    return _table(headers, rows) + note
 
 
 def _tiles(report: EvaluationReport) -> str:
@@ -242,7 +255,7 @@ def _section(title: str, body: str) -> str:
 def _table(headers: Sequence[str], rows: Sequence[str]) -> str:
     """Rows are the cells of each as HTML; one that spans all columns is a heading."""
     head = "".join(f"<th>{header}</th>" for header in headers)
-    body = "".join(f"<tr{' class=group' if 'colspan' in row else ''}>{row}</tr>" for row in rows)
+    body = "".join(f"<tr{' class=group' if row.startswith('<td colspan') else ''}>{row}</tr>" for row in rows)
     return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 

@@ -353,14 +353,37 @@ def test_command_line(bundle: Path, data: dict[str, Path]) -> None:
         (["--coverage", "0.9", "--risk", "0.1"], "not allowed with argument"),
         (["--conformal-method", "magic"], "invalid choice: 'magic'"),
         (["--ood", "nowhere.csv"], "nowhere.csv does not exist"),
+        (["--ood", "DATA"], "val.csv is given both as data and as ood"),
     ],
 )
 def test_command_line_refusals(options: list[str], words: str, bundle: Path, data: dict[str, Path]) -> None:
-    done = run_cli("calibrate", bundle, "--data", data["val"], *options)
+    done = run_cli("calibrate", bundle, "--data", data["val"], *(data["val"] if o == "DATA" else o for o in options))
     assert done.returncode == 2
     assert words in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
     assert done.stdout == ""
+
+
+def test_engines_of_an_earlier_graph_are_named(bundle: Path, data: dict[str, Path]) -> None:
+    """Also of a graph whose weights lie beside it: both files make its digest."""
+    from hydrant.engine_file import EngineFile, engine_path, graph_digest, twin_path
+
+    opened = Bundle.open(bundle).add({"model.fp16.onnx.data": b"weights"})
+    for graph in ("model.fp32.onnx", "model.fp16.onnx"):
+        name, digest = f"tensorrt-{graph[6:10]}", graph_digest(opened, graph)
+        assert digest is not None
+        shapes = ({"input_ids": ((1, 3), (2, 3), (4, 3))},)
+        facts = EngineFile(
+            "tensorrt", "11.4", "fp16", shapes, ("8.9",), "linux-x86_64", graph, digest, "1" * 64
+        )  # fmt: skip
+        opened = opened.add({engine_path(name): b"engine", twin_path(name): json.dumps(facts.to_json()).encode()})
+    first = calibrate(bundle, data["val"])
+    assert first.outdated == ["tensorrt-fp16", "tensorrt-fp32"]
+    for graph in ("model.fp32.onnx", "model.fp16.onnx"):
+        twin = twin_path(f"tensorrt-{graph[6:10]}")
+        facts_now = json.loads((bundle / twin).read_text()) | {"onnx_sha256": graph_digest(Bundle.open(bundle), graph)}
+        Bundle.open(bundle).add({twin: json.dumps(facts_now).encode()})
+    assert calibrate(bundle, data["val"]).outdated == []
 
 
 def test_public_name() -> None:
