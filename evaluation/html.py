@@ -34,7 +34,7 @@ section { background: #fff; border: 1px solid #e2e4e8; border-radius: 10px; padd
 .wide { overflow-x: auto; }
 table { border-collapse: collapse; width: 100%; font-size: 13.5px; font-variant-numeric: tabular-nums; }
 th, td { text-align: right; padding: 5px 8px; border-bottom: 1px solid #eceef1; vertical-align: top; }
-th:first-child, td:first-child { text-align: left; }
+th:first-child, td:first-child { text-align: left; min-width: 8em; overflow-wrap: anywhere; }
 thead th { color: #555; font-weight: 600; border-bottom: 2px solid #d5d8dd; }
 td small { display: block; color: #777; font-size: 11px; white-space: nowrap; }
 td.best { font-weight: 700; color: #00553b; }
@@ -42,6 +42,7 @@ td.best small { font-weight: 400; }
 tr.group td { background: #f7f8fa; color: #444; font-weight: 600; }
 .wrong { color: #b3400a; }
 img.plot { max-width: 100%; height: auto; display: block; margin: 0 auto; }
+img.broad { min-width: 680px; }
 img.thumb { width: 64px; height: 64px; object-fit: contain; image-rendering: pixelated; border-radius: 4px; }
 p.note { color: #666; font-size: 13px; margin: 8px 0 0; }
 """
@@ -64,6 +65,9 @@ PLOTS = {
     "disagreement": "Disagreement by class",
     "noise": "Corrupted inputs",
 }
+
+BROAD = ("scores", "detection", "disagreement")
+"""Pictures as wide as the page."""
 
 
 def page(report: EvaluationReport, evidence: Evidence, pictures: Mapping[str, bytes]) -> str:
@@ -238,7 +242,8 @@ def _plot(pictures: Mapping[str, bytes], name: str) -> str:
     if name not in pictures:
         return ""
     source = base64.b64encode(pictures[name]).decode()
-    picture = f'<img class="plot" alt="{PLOTS[name]}" src="data:image/png;base64,{source}">'
+    broad = " broad" if name in BROAD else ""  # scrolls on a narrow screen, where it would be too small to read
+    picture = f'<img class="plot{broad}" alt="{PLOTS[name]}" src="data:image/png;base64,{source}">'
     return _section(PLOTS[name], f'{picture}<p class="note">{NOTES[name]}</p>')
 
 

@@ -91,7 +91,7 @@ def _risk_coverage(names: Sequence[str], seen: Sequence[Observation], labels: np
     axes.set_ylim(bottom=0)
     axes.set_xlabel("coverage: inputs answered, most confident first (%)")
     axes.set_ylabel("risk: answers that are wrong (%)")
-    axes.legend(frameon=False, fontsize=8, loc="upper left")
+    axes.legend(frameon=False, fontsize=8, loc="best")
     return _png(figure)
 
 

@@ -115,7 +115,7 @@ def calibrate(
 
 def _changed(bundle: Bundle, graphs: Sequence[str], calibration: Calibration) -> Bundle:
     """The bundle with its calibration and graphs replaced, all together."""
-    from ..export.recalibrate import write_recalibrated
+    from ..export.recalibrate import GRAPHS, write_recalibrated
 
     try:
         with tempfile.TemporaryDirectory(dir=bundle.path, prefix=".calibrate.") as folder:
@@ -123,7 +123,7 @@ def _changed(bundle: Bundle, graphs: Sequence[str], calibration: Calibration) ->
             for name in graphs:
                 files[name] = Path(folder) / name
                 write_recalibrated(bundle.file(name), calibration, Path(folder) / name)
-            return bundle.add(files)
+            return bundle.add(files, unchanged=[CALIBRATION, *GRAPHS])
     except OSError as error:
         raise InputError(f"cannot write into bundle {bundle.path}: {error.strerror or error}") from error
 

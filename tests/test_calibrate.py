@@ -364,6 +364,39 @@ def test_command_line_refusals(options: list[str], words: str, bundle: Path, dat
     assert done.stdout == ""
 
 
+def test_a_graph_exported_meanwhile_is_not_left_behind(
+    bundle: Path, data: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither a graph that calibration did not know of, nor one that does not know of the calibration."""
+    from hydrant.export import exporter
+    from hydrant.runtime import calibrating
+
+    Bundle.open(bundle).add({}, remove=["model.bf16.onnx"])
+    fit, write_model = calibrating.fit, exporter.write_model
+
+    def fit_late(*arguments: Any) -> Calibration:
+        export_onnx(bundle, "bf16")
+        return fit(*arguments)
+
+    monkeypatch.setattr(calibrating, "fit", fit_late)
+    with pytest.raises(HydrantError, match=r"model\.bf16\.onnx was changed by another process meanwhile; run the comm"):
+        calibrate(bundle, data["val"])
+    assert temperature_in(bundle / "model.fp32.onnx") == temperature_in(bundle / "model.bf16.onnx") == 1
+    monkeypatch.setattr(calibrating, "fit", fit)
+
+    def write_late(*arguments: Any) -> Any:
+        calibrate(bundle, data["val"])
+        return write_model(*arguments)
+
+    monkeypatch.setattr(exporter, "write_model", write_late)
+    with pytest.raises(
+        HydrantError, match=r"calibration\.json was changed by another process meanwhile; run the comma"
+    ):
+        export_onnx(bundle)
+    found = {temperature_in(bundle / f"model.{precision}.onnx") for precision in ("fp32", "fp16", "bf16")}
+    assert found == {np.float32(Bundle.open(bundle).temperature())}
+
+
 def test_engines_of_an_earlier_graph_are_named(bundle: Path, data: dict[str, Path]) -> None:
     """Also of a graph whose weights lie beside it: both files make its digest."""
     from hydrant.engine_file import EngineFile, engine_path, graph_digest, twin_path
