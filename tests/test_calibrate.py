@@ -324,7 +324,8 @@ def test_command_line(bundle: Path, data: dict[str, Path]) -> None:
     arguments = ["--data", data["val"], "--ood", data["ood"], "--coverage", 0.8, "--conformal", 0.2]
     done = run_cli("calibrate", bundle, *arguments)
     assert done.returncode == 0, done.stderr
-    assert done.stderr == ""
+    told = [line for line in done.stderr.splitlines() if "lies at the end of the search" not in line]
+    assert told == [], "random weights may know nothing, which is told; nothing else is"
     for words in ("temperature ", "abstains      confidence below", "flags as OOD  predictive entropy above",
                   "LAC at α = 0.2", "NLL ", "model.fp16.onnx"):  # fmt: skip
         assert words in done.stdout, words
