@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 
 from .. import __version__
+from .classes import most_disputed
 from .evidence import Evidence
 from .examples import Example, chosen
 from .names import DECISIONS, DETECTION, DIVERSITY, QUALITY, SCORES, Told
@@ -89,7 +90,7 @@ def page(report: EvaluationReport, evidence: Evidence, pictures: Mapping[str, by
         _plot(pictures, "scores"),
         _pair(_section("Members", _facts(report, "diversity", DIVERSITY)), _decisions(report)),
         _pair(_plot(pictures, "noise"), _corruptions(report)),
-        _plot(pictures, "disagreement"),
+        _plot(pictures, "disagreement", _classes(evidence)),
         *(_section(title, _examples(rows)) for title, rows in chosen(evidence).items()),
     ]
     return (
@@ -238,13 +239,22 @@ def _examples(rows: Sequence[Example]) -> str:
     return _table(headers, cells)
 
 
-def _plot(pictures: Mapping[str, bytes], name: str) -> str:
+def _classes(evidence: Evidence) -> str:
+    rows = [
+        f"<td>{escape(facts.name)}</td><td>{facts.examples}</td><td>{100 * facts.disagreement:.1f}</td>"
+        f"<td>{facts.mutual_information:.4f}</td><td>{facts.accuracy:.3f}</td>"
+        for facts in most_disputed(evidence)
+    ]
+    return _table(["class", "examples", "disagreement (%)", "mutual information", "accuracy"], rows)
+
+
+def _plot(pictures: Mapping[str, bytes], name: str, below: str = "") -> str:
     if name not in pictures:
         return ""
     source = base64.b64encode(pictures[name]).decode()
     broad = " broad" if name in BROAD else ""  # scrolls on a narrow screen, where it would be too small to read
     picture = f'<img class="plot{broad}" alt="{PLOTS[name]}" src="data:image/png;base64,{source}">'
-    return _section(PLOTS[name], f'{picture}<p class="note">{NOTES[name]}</p>')
+    return _section(PLOTS[name], f'{picture}<p class="note">{NOTES[name]}</p>{below}')
 
 
 def _pair(*sections: str) -> str:

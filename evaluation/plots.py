@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,6 +12,7 @@ import numpy as np
 from ..calib import metrics
 from ..calib.metrics import BINS
 from ..calib.selective import risk_coverage
+from .classes import most_disputed
 from .evidence import Evidence
 from .observation import Observation
 from .report import EvaluationReport
@@ -22,9 +24,6 @@ LINES = ("-", "--", ":", "-.")
 """Of the models, the next one each time that the colours begin again."""
 
 RIGHT, WRONG, STRANGE = "#009e73", "#e69f00", "#d55e00"
-CLASSES = 15
-"""Classes shown in the picture of disagreement."""
-
 TITLES = {
     "max_probability": "max probability",
     "predictive_entropy": "predictive entropy (nats)",
@@ -46,7 +45,7 @@ def pictures(report: EvaluationReport, evidence: Evidence) -> dict[str, bytes]:
     if evidence.strange is not None:
         drawn["detection"] = _detection(names, evidence.seen, evidence.seen_strange)
     if report.models[0].members > 1:
-        drawn["disagreement"] = _disagreement(evidence.seen[0], labels, evidence.labels)
+        drawn["disagreement"] = _disagreement(evidence)
     if report.corrupted:
         drawn["noise"] = _noise(names, report)
     return drawn
@@ -147,16 +146,13 @@ def _detection(names: Sequence[str], seen: Sequence[Observation], strange: Seque
     return _png(figure)
 
 
-def _disagreement(seen: Observation, labels: np.ndarray, names: Sequence[str]) -> bytes:
+def _disagreement(evidence: Evidence) -> bytes:
     """The classes on whose examples members disagree most."""
-    count = np.bincount(labels, minlength=len(names))
-    total = np.bincount(labels, seen.prediction.disagreement, len(names))
-    mean = np.divide(total, count, out=np.zeros(len(names)), where=count > 0)
-    shown = np.argsort(-mean, kind="stable")[: min(CLASSES, int((count > 0).sum()))][::-1]
+    shown = most_disputed(evidence)[::-1]
     figure, axes = _figure(10.8, 0.9 + 0.25 * len(shown))
-    axes.barh(range(len(shown)), 100 * mean[shown], color=COLOURS[0], height=0.7)
-    axes.axvline(100 * seen.prediction.disagreement.mean(), color="#999999", linewidth=1, linestyle="--")
-    axes.set_yticks(range(len(shown)), [_told(names[index]) for index in shown], fontsize=8)
+    axes.barh(range(len(shown)), [100 * facts.disagreement for facts in shown], color=COLOURS[0], height=0.7)
+    axes.axvline(100 * evidence.seen[0].prediction.disagreement.mean(), color="#999999", linewidth=1, linestyle="--")
+    axes.set_yticks(range(len(shown)), [_told(facts.name) for facts in shown], fontsize=8)
     axes.set_xlabel("members that disagree with the ensemble (mean, %; dashed: all classes)")
     return _png(figure)
 
@@ -200,7 +196,9 @@ def _figure(width: float, height: float, rows: int = 1, columns: int = 1, **sett
 
 def _png(figure: Any) -> bytes:
     buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", bbox_inches="tight", metadata={"Software": "hydrant"})
+    with warnings.catch_warnings():  # of names in scripts that the font lacks; the page writes them out
+        warnings.filterwarnings("ignore", message="Glyph .* missing from")
+        figure.savefig(buffer, format="png", bbox_inches="tight", metadata={"Software": "hydrant"})
     return buffer.getvalue()
 
 

@@ -221,6 +221,31 @@ def test_page_sums_up_accuracy_uncertainty_and_latency(bundle: Path, data: dict[
     assert "hydrant evaluate --latency" in table
 
 
+def test_disputed_classes_are_written_out_whatever_their_script(
+    data: dict[str, Path], tmp_path: Path, recwarn: pytest.WarningsRecorder
+) -> None:
+    """A font may lack their signs; the table does not."""
+    names = ["你好", "<i>", "مرحبا", "d", "e"]
+    model = make_model("bert", id2label=dict(enumerate(names)), label2id={name: i for i, name in enumerate(names)})
+    model.save_pretrained(tmp_path / "model")
+    make_tokenizer(tmp_path / "source").save_pretrained(tmp_path / "model")
+    bundle = tmp_path / "bundle"
+    save_bundle(fuse(tmp_path / "model", random_plan("bert", 3)), bundle, load_processor(tmp_path / "model", "text"))
+    texts = list(read_examples(data["test"], None).inputs)
+    said = [names[index % 4] for index in range(len(texts))]
+    page = tmp_path / "page.html"
+    evaluate(bundle, (texts, said), html=page, bootstrap=0)
+    assert not [found for found in recwarn if "Glyph" in str(found.message)]
+    table = page.read_text().split("<h2>Disagreement by class</h2>")[1].split("</section>")[0]
+    with load(bundle, "torch") as predictor:
+        predicted = predictor.predict(texts)
+    means = {name: 100 * predicted.disagreement[index::4].mean() for index, name in enumerate(names[:4])}
+    rows = re.findall(r"<td>([^<]+)</td><td>(\d+)</td><td>([\d.]+)</td>", table)
+    assert {name for name, _, _ in rows} == {"你好", "&lt;i&gt;", "مرحبا", "d"}
+    assert sum(int(count) for _, count, _ in rows) == len(texts)
+    assert [float(share) for _, _, share in rows] == pytest.approx(sorted(means.values(), reverse=True), abs=0.06)
+
+
 def test_decisions_are_those_of_predict(bundle: Path, data: dict[str, Path]) -> None:
     report = evaluate(bundle, data["test"], data["ood"], bootstrap=0)
     test = read_examples(data["test"], list("abcde"))
