@@ -151,8 +151,8 @@ def _quality(report: EvaluationReport) -> str:
         for model in report.models
     ]
     note = (
-        '<p class="note">Bold: best of its column. Small: 95 % intervals; that of a calibration error may lie above it, '
-        "since resampling adds noise to every bin."
+        '<p class="note">Bold: best of its column. Small: 95 % intervals; that of a calibration error may lie above '
+        "it, since resampling adds noise to every bin."
         if report.resamples
         else '<p class="note">Bold: best of its column.'
     )
