@@ -192,7 +192,9 @@ class Bundle:
             raise BundleError(f"{folder} holds {listing(sorted(unlisted))}, which {MANIFEST} does not list; remove it")
         return folder if names else None
 
-    def add(self, files: Mapping[str, bytes | Path], remove: Collection[str] = ()) -> Bundle:
+    def add(
+        self, files: Mapping[str, bytes | Path], remove: Collection[str] = (), unchanged: Collection[str] = ()
+    ) -> Bundle:
         """Put ``files`` (relative name → bytes, or a file on the same disk to move) into the bundle.
 
         They are staged beside their places and digested there; then all take their names together
@@ -202,13 +204,14 @@ class Bundle:
         Args:
             files: to add or replace.
             remove: names of files that leave the bundle, where it has them.
+            unchanged: names of files that ``files`` rest on; each must be as when this bundle was opened.
 
         Returns:
             The bundle with its new manifest.
 
         Raises:
             BundleError: a name leaves the folder.
-            InputError: the folder cannot be written.
+            InputError: the folder cannot be written, or a file that must be unchanged is not.
         """
         staged: dict[str, Path] = {}
         try:
@@ -217,6 +220,11 @@ class Bundle:
             entries = {name: _entry(part) for name, part in staged.items()}
             with locked(self.path), uninterrupted():
                 manifest = dict(Bundle.open(self.path).manifest)
+                for name in unchanged:
+                    if manifest["files"].get(name) != self.manifest["files"].get(name):
+                        raise InputError(
+                            f"{self.path / name} was changed by another process meanwhile; run the command again"
+                        )
                 gone = {name for name in remove if name in manifest["files"]}
                 kept = {name: entry for name, entry in manifest["files"].items() if name not in gone}
                 manifest["files"] = dict(sorted({**kept, **entries}.items()))

@@ -57,9 +57,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def plan(options: argparse.Namespace) -> int:
     """``hydrant plan``: choose each member's heads."""
     from .calib.planning import plan_heads
+    from .files import check_file
     from .render import plan_text
 
-    _check_parent(options.output)
+    check_file(options.output)
     state = options.output.with_name(f"{options.output.name}.part") if options.method == "circuit" else None
     try:
         made = plan_heads(
@@ -250,8 +251,6 @@ def evaluate(options: argparse.Namespace) -> int:
     from .evaluation import evaluate as evaluate_bundle
     from .evaluation.text import evaluation_text
 
-    if options.html:
-        _check_parent(options.html)
     report = evaluate_bundle(
         options.bundle,
         options.data,
@@ -277,12 +276,13 @@ def evaluate(options: argparse.Namespace) -> int:
 
 def predict(options: argparse.Namespace) -> int:
     """``hydrant predict``: label, confidence and uncertainty of texts or images."""
+    from .files import check_file
     from .prediction_io import predict_file, predict_items
     from .runtime import load
     from .runtime.backend import NO_GPU
 
     if options.output:
-        _check_parent(options.output)
+        check_file(options.output)
     if bool(options.inputs) == bool(options.input):
         raise InputError("give texts or images as arguments, or a file or folder with --input, and not both")
     with load(options.bundle, options.backend, threads=options.threads, precision=options.precision) as predictor:
@@ -351,11 +351,6 @@ def _keep(text: str) -> Any:
         raise InputError(
             f"--keep is {cut(text)}; expected a number of heads, a share such as 0.66, or a JSON list"
         ) from error
-
-
-def _check_parent(path: Path) -> None:
-    if not path.parent.is_dir():
-        raise InputError(f"folder {path.parent} does not exist; create it, or choose another output")
 
 
 def _show(options: argparse.Namespace, facts: Any, text: str) -> None:

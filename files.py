@@ -41,6 +41,24 @@ def atomic_file(path: Path) -> Iterator[IO[bytes]]:
         raise
 
 
+def check_file(path: Path) -> None:
+    """Refuse a place that :func:`atomic_file` could not fill; meant to be asked before long work.
+
+    Raises:
+        InputError: the folder is missing or cannot be written, or ``path`` is a folder.
+    """
+    if not path.parent.is_dir():
+        raise InputError(f"folder {path.parent} does not exist; create it, or choose another output")
+    if path.is_dir():
+        raise InputError(f"{path} is a folder; expected the name of a file to write")
+    part = beside(path, "part")
+    try:
+        part.touch(exist_ok=False)
+    except OSError as error:
+        raise InputError(f"cannot write {path}: {error.strerror or error}; choose another output") from error
+    part.unlink()
+
+
 def write_atomically(path: Path, data: bytes) -> None:
     """Write ``data`` to ``path``: readers see the old file or the new one, never a part of it.
 

@@ -8,7 +8,10 @@ import numpy as np
 
 from ..progress import Progress, no_progress
 
-Figures = dict[str, float]
+Figures = dict[str, np.ndarray]
+
+BLOCK = 1 << 18
+"""Counts drawn at a time: few enough for the caches of a CPU, and for memory whatever the size of the data."""
 
 
 def resampled(
@@ -18,11 +21,12 @@ def resampled(
     seed: int,
     progress: Progress = no_progress,
     title: str = "bootstrap",
-) -> dict[str, np.ndarray]:
+) -> Figures:
     """The figures of each resample; the same seed and sizes draw the same ones, so that models pair.
 
     Args:
-        statistic: indices into each group of examples → figures.
+        statistic: how often each of some resamples holds every example, one array [r, size] for each group →
+            figures, [r] each.
         sizes: number of examples in each group; groups are resampled on their own.
         resamples: R.
         seed: of the draws.
@@ -33,10 +37,18 @@ def resampled(
         Name → [R].
     """
     rng = np.random.default_rng(seed)
-    rows = [
-        statistic([rng.integers(0, size, size) for size in sizes]) for _ in progress(range(resamples), resamples, title)
+    rows = max(1, BLOCK // sum(sizes))
+    starts = range(0, resamples, rows)
+    parts = [
+        statistic(_counts(rng, sizes, min(rows, resamples - start))) for start in progress(starts, len(starts), title)
     ]
-    return {name: np.array([row[name] for row in rows]) for name in rows[0]} if rows else {}
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]} if parts else {}
+
+
+def _counts(rng: np.random.Generator, sizes: Sequence[int], rows: int) -> list[np.ndarray]:
+    """How often each of some resamples draws every example of every group, int32 [rows, size] each."""
+    drawn = [[np.bincount(rng.integers(0, size, size), minlength=size) for size in sizes] for _ in range(rows)]
+    return [np.array(group, np.int32) for group in zip(*drawn, strict=True)]
 
 
 def interval(values: np.ndarray, level: float = 0.95) -> tuple[float, float]:

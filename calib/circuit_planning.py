@@ -12,7 +12,7 @@ from ..families.processing import Processor
 from ..plan import Keep
 from ..progress import Progress, no_progress
 from .circuits import Circuits, Settings, find_circuits
-from .data import Examples
+from .data import Examples, check_apart
 from .objectives import OBJECTIVES, needs_ood
 
 DEFAULT_OBJECTIVE = "separation"
@@ -78,8 +78,7 @@ def check_options(
             f"objective {objective!r} needs out-of-distribution data; give it with ood=… (--ood), or choose the "
             "objective 'nll'"
         )
-    if isinstance(ood, str | Path) and isinstance(data, str | Path) and Path(ood) == Path(data):
-        raise InputError(f"{ood} is given both as data and as ood; expected inputs of another distribution as ood")
+    check_apart(data, ood)
 
 
 def _check_inputs(unknown: Examples | None, processor: Processor) -> None:
@@ -98,7 +97,7 @@ def _provenance(unknown: Examples | None, settings: Settings, found: Circuits) -
     """OOD data, search and figures; scores by circuit, layer and head."""
     facts: dict[str, Any] = {}
     if unknown is not None:
-        facts = {"ood": Path(unknown.source).name, "ood_examples": len(unknown)}
+        facts = {"ood": unknown.name, "ood_examples": len(unknown)}
     facts |= {"objective": settings.objective, "circuits": len(settings.counts), "average": settings.average}
     if len(settings.counts) > 1:
         facts["diversity"] = settings.diversity

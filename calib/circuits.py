@@ -22,6 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from ..errors import InputError
 from ..families import Architecture, read_weights
 from ..families.processing import Processor
 from ..plan import Keep
@@ -95,7 +96,7 @@ def find_circuits(
         progress: display.
 
     Raises:
-        InputError: ``state`` belongs to another search, or is damaged.
+        InputError: ``state`` belongs to another search, or is damaged; or the model gives logits that are not finite.
     """
     search = _Search(model, known, unknown, processor, settings, batch_size, state)
     for _ in progress(search.steps(), search.total(), "searching circuits"):
@@ -210,6 +211,11 @@ class _Search:
         heads, known = self.architecture.heads, len(self.labels)
         losses, entropy = np.empty((heads, known)), np.empty((heads, len(self.labels) + len(self._weights[0][1])))
         for indices, logits in self.runs.each_head_masked(keep):
+            if not logits.isfinite().all():
+                raise InputError(
+                    f"the model gives logits that are not finite (NaN or infinity) with a head of layer {len(keep)} "
+                    "masked; check its weights"
+                )
             self._fill(losses, entropy, indices, logits)
             yield from range(self.architecture.layers - len(keep))
         found = Statistics(losses, entropy[:, :known], entropy[:, known:])

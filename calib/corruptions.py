@@ -31,7 +31,7 @@ PIXELATE = (0.8, 0.65, 0.5, 0.4, 0.3)
 """Factor of the edges of the coarser image."""
 
 
-def corrupt(images: Sequence[Any], kind: str, severity: int, seed: int = 0) -> list[np.ndarray]:
+def corrupt(images: Sequence[Any], kind: str, severity: int, seed: int = 0, first: int = 0) -> list[np.ndarray]:
     """Corrupted copies of images, [H, W, 3] uint8 each.
 
     Args:
@@ -39,9 +39,10 @@ def corrupt(images: Sequence[Any], kind: str, severity: int, seed: int = 0) -> l
         kind: of :data:`CORRUPTIONS`.
         severity: 1 to 5.
         seed: of noise.
+        first: index of the first image; its noise does not depend on which others come with it.
     """
-    rng = np.random.default_rng([seed, severity])
-    return [CORRUPTIONS[kind](opened(image), severity - 1, rng) for image in images]
+    generators = (np.random.default_rng([seed, severity, first + index]) for index in range(len(images)))
+    return [CORRUPTIONS[kind](opened(image), severity - 1, rng) for image, rng in zip(images, generators, strict=True)]
 
 
 def opened(image: Any) -> Any:

@@ -43,8 +43,23 @@ class Examples:
     labels: np.ndarray | None
     source: str
 
+    @property
+    def name(self) -> str:
+        """The last part of ``source``, in characters that any file or page can hold."""
+        return Path(self.source).name.encode(errors="replace").decode()
+
     def __len__(self) -> int:
         return len(self.inputs)
+
+
+def check_apart(data: Any, ood: Any) -> None:
+    """Refuse one file given as both in- and out-of-distribution data.
+
+    Raises:
+        InputError: they are the same.
+    """
+    if isinstance(ood, str | Path) and isinstance(data, str | Path) and Path(ood).resolve() == Path(data).resolve():
+        raise InputError(f"{ood} is given both as data and as ood; expected inputs of another distribution as ood")
 
 
 def stream_rows(path: str | Path, text_column: str = "text", label_column: str = "label") -> Iterator[Row]:

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 
 from . import metrics, selective
-from .detection import by_library, by_sorting
 
 COVERAGES = (0.8, 0.9, 0.95)
 """Coverages at which the risk is reported."""
 
-Detect = Callable[[np.ndarray, np.ndarray], dict[str, float]]
+DETECTION = ("auroc", "aupr", "fpr95")
+"""Figures of telling two groups apart by a score."""
+
+Value = TypeVar("Value")
 
 
 @dataclass(frozen=True)
@@ -46,25 +50,18 @@ class Answers:
             scores=scores,
         )
 
-    def take(self, chosen: np.ndarray) -> Answers:
-        """The examples ``chosen``."""
-        scores = {name: score[chosen] for name, score in self.scores.items()}
-        return Answers(self.correct[chosen], self.loss[chosen], self.brier[chosen], self.confidence[chosen], scores)
 
-
-def figures(answers: Answers, strange: Mapping[str, np.ndarray] | None, fast: bool = False) -> dict[str, float]:
+def figures(answers: Answers, strange: Mapping[str, np.ndarray] | None) -> dict[str, float]:
     """Every figure by its name; not a number where the data cannot tell it (errors of a model that makes none).
 
     Args:
         answers: of labelled in-distribution examples.
         strange: scores [K] of out-of-distribution examples; ``None`` leaves their figures out.
-        fast: compute detection figures by our own code, for resampling.
 
     Returns:
         ``accuracy``, ``nll``, ``brier``, ``ece``, ``adaptive_ece``, ``aurc``, ``augrc``, ``risk_at_80`` …;
         ``errors.SCORE.auroc``, ``.aupr``, ``.fpr95`` for finding wrong answers; ``ood.SCORE.…`` likewise.
     """
-    detect = by_sorting if fast else by_library
     wrong, doubt = ~answers.correct, -answers.confidence
     found = {
         "accuracy": float(answers.correct.mean()),
@@ -78,11 +75,24 @@ def figures(answers: Answers, strange: Mapping[str, np.ndarray] | None, fast: bo
     for coverage in COVERAGES:
         found[f"risk_at_{coverage * 100:.0f}"] = selective.risk_at_coverage(doubt, wrong, coverage)
     for name, score in answers.scores.items():
-        found |= _named(f"errors.{name}", detect(score[~wrong], score[wrong]))
+        found |= named(f"errors.{name}", detection(score[~wrong], score[wrong]))
         if strange is not None:
-            found |= _named(f"ood.{name}", detect(score, strange[name]))
+            found |= named(f"ood.{name}", detection(score, strange[name]))
     return found
 
 
-def _named(prefix: str, found: Mapping[str, float]) -> dict[str, float]:
+def detection(negative: np.ndarray, positive: np.ndarray) -> dict[str, float]:
+    """AUROC, AUPR and FPR95; not numbers where one side is empty.
+
+    Args:
+        negative: [N] scores of what is not to be found.
+        positive: [K] scores of what is; higher means found.
+    """
+    if not len(negative) or not len(positive):
+        return dict.fromkeys(DETECTION, math.nan)
+    return {name: getattr(metrics, name)(negative, positive) for name in DETECTION}
+
+
+def named(prefix: str, found: Mapping[str, Value]) -> dict[str, Value]:
+    """The same values, each name behind a prefix."""
     return {f"{prefix}.{name}": value for name, value in found.items()}

@@ -7,9 +7,14 @@ more uncertain.
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from ..errors import require
+
+BINS = 15
+"""Bins of the calibration errors."""
 
 
 def accuracy(probabilities: np.ndarray, labels: np.ndarray) -> float:
@@ -35,7 +40,7 @@ def brier_terms(probabilities: np.ndarray, labels: np.ndarray) -> np.ndarray:
     return terms
 
 
-def expected_calibration_error(probabilities: np.ndarray, labels: np.ndarray, bins: int = 15) -> float:
+def expected_calibration_error(probabilities: np.ndarray, labels: np.ndarray, bins: int = BINS) -> float:
     """Mean |accuracy − confidence| over equal-width confidence bins, weighted by their size.
 
     Guo et al. 2017; confidence is the largest *averaged* probability. Bins are open below, closed above.
@@ -43,24 +48,38 @@ def expected_calibration_error(probabilities: np.ndarray, labels: np.ndarray, bi
     return calibration_error(probabilities.max(axis=1), probabilities.argmax(axis=1) == labels, bins)
 
 
-def adaptive_calibration_error(probabilities: np.ndarray, labels: np.ndarray, bins: int = 15) -> float:
+def adaptive_calibration_error(probabilities: np.ndarray, labels: np.ndarray, bins: int = BINS) -> float:
     """The same over bins of (nearly) equally many examples, in order of confidence (Nguyen & O'Connor 2015)."""
     return adaptive_error(probabilities.max(axis=1), probabilities.argmax(axis=1) == labels, bins)
 
 
-def calibration_error(confidence: np.ndarray, correct: np.ndarray, bins: int = 15) -> float:
+def calibration_error(confidence: np.ndarray, correct: np.ndarray, bins: int = BINS) -> float:
     """:func:`expected_calibration_error` of confidences [N] and whether each answer was correct [N]."""
     confidence = confidence.astype(np.float64)
     gaps = np.bincount(confidence_bins(confidence, bins), weights=correct - confidence, minlength=bins)
     return float(np.abs(gaps).sum() / len(confidence))
 
 
-def adaptive_error(confidence: np.ndarray, correct: np.ndarray, bins: int = 15) -> float:
-    """:func:`adaptive_calibration_error` of confidences [N] and whether each answer was correct [N]."""
-    order = np.lexsort((correct, confidence))  # among equal confidences, an order that the data's does not change
-    gaps = (correct - confidence.astype(np.float64))[order]
-    starts = np.unique(np.arange(bins) * len(gaps) // bins)
-    return float(np.abs(np.add.reduceat(gaps, starts)).sum() / len(gaps))
+def adaptive_error(confidence: np.ndarray, correct: np.ndarray, bins: int = BINS) -> float:
+    """:func:`adaptive_calibration_error` of confidences [N] and whether each answer was correct [N].
+
+    Examples that tie in their confidence each count with their tie's mean, so their order does not matter.
+    """
+    order = np.argsort(confidence, kind="stable")
+    ordered, gaps = confidence[order], np.cumsum((correct - confidence.astype(np.float64))[order])
+    ends = np.flatnonzero(np.append(ordered[1:] != ordered[:-1], True))
+    sums = np.interp(equal_bins(len(gaps), bins), np.append(0, ends + 1), np.append(0.0, gaps[ends]))
+    return float(np.abs(np.diff(sums)).sum() / len(gaps))
+
+
+def equal_bins(count: int, bins: int) -> np.ndarray:
+    """Edges of bins of (nearly) equally many examples, from 0 to ``count``; fewer bins where there are fewer."""
+    return np.unique(np.arange(bins + 1) * count // bins)
+
+
+def answered(coverage: float, count: int) -> int:
+    """Inputs answered at a coverage: a share of ``count``, rounded up to a whole one."""
+    return max(1, math.ceil(coverage * count - 1e-9))
 
 
 def confidence_bins(confidence: np.ndarray, bins: int) -> np.ndarray:

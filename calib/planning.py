@@ -225,7 +225,7 @@ def _budget_provenance(
 def data_provenance(calibration: Examples) -> dict[str, Any]:
     """What the calibration data were."""
     return {
-        "data": Path(calibration.source).name,
+        "data": calibration.name,
         "examples": len(calibration),
         "labels_sha256": hashlib.sha256(np.asarray(calibration.labels).tobytes()).hexdigest(),
     }

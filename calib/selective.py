@@ -5,9 +5,9 @@ Inputs that tie in their score count as if they stood in random order: each has 
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
+
+from .metrics import answered
 
 
 def risk_coverage(scores: np.ndarray, wrong: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -20,8 +20,8 @@ def risk_coverage(scores: np.ndarray, wrong: np.ndarray) -> tuple[np.ndarray, np
     Returns:
         Coverage [N], rising to 1, and risk [N], ending at the error rate.
     """
-    answered = np.arange(1, len(scores) + 1)
-    return answered / len(scores), _errors(scores, wrong) / answered
+    answers = np.arange(1, len(scores) + 1)
+    return answers / len(scores), _errors(scores, wrong) / answers
 
 
 def aurc(scores: np.ndarray, wrong: np.ndarray) -> float:
@@ -40,8 +40,8 @@ def augrc(scores: np.ndarray, wrong: np.ndarray) -> float:
 
 def risk_at_coverage(scores: np.ndarray, wrong: np.ndarray, coverage: float) -> float:
     """Share of errors when the most certain ``coverage`` of the inputs, rounded up to a whole one, is answered."""
-    answered = max(1, math.ceil(coverage * len(scores) - 1e-9))
-    return float(_errors(scores, wrong)[answered - 1] / answered)
+    answers = answered(coverage, len(scores))
+    return float(_errors(scores, wrong)[answers - 1] / answers)
 
 
 def _errors(scores: np.ndarray, wrong: np.ndarray) -> np.ndarray:

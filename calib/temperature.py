@@ -6,6 +6,7 @@ and then averaging would leave the average underconfident.
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable
 
@@ -14,8 +15,13 @@ import numpy as np
 from ..errors import InputError
 from ..progress import Progress, no_progress
 
+log = logging.getLogger(__name__)
+
 LOWEST, HIGHEST = 0.05, 20.0
 """T is searched between these."""
+
+MARGIN = 1.25
+"""A temperature within this factor of either end is one that the examples do not bound."""
 
 STEPS = 25
 """Temperatures of the first, coarse search, evenly spaced in log T."""
@@ -46,7 +52,15 @@ def fit_temperature(member_logits: np.ndarray, labels: np.ndarray, progress: Pro
     best = int(np.argmin(losses))
     low, high = grid[max(best - 1, 0)], grid[min(best + 1, STEPS - 1)]
     found = _golden(lambda at: averaged_nll(member_logits, labels, math.exp(at)), low, high)
-    return float(f"{math.exp(found):.6g}")
+    temperature = float(f"{math.exp(found):.6g}")
+    if not LOWEST * MARGIN < temperature < HIGHEST / MARGIN:
+        reason = "(nearly) all answers are right" if temperature < 1 else "the answers are no better than chance"
+        log.warning(
+            "the temperature %g lies at the end of the search (%g to %g), since on these examples %s; probabilities "
+            "and thresholds fitted on them say little about others: fit on more and harder ones",
+            temperature, LOWEST, HIGHEST, reason,
+        )  # fmt: skip
+    return temperature
 
 
 def averaged_nll(member_logits: np.ndarray, labels: np.ndarray, temperature: float) -> float:

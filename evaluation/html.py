@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 
 from .. import __version__
+from .classes import most_disputed
 from .evidence import Evidence
 from .examples import Example, chosen
 from .names import DECISIONS, DETECTION, DIVERSITY, QUALITY, SCORES, Told
@@ -24,7 +25,8 @@ h1 { font-size: 26px; margin: 0 0 4px; }
 h2 { font-size: 18px; margin: 0 0 10px; }
 p.about { color: #555; margin: 0 0 22px; }
 section { background: #fff; border: 1px solid #e2e4e8; border-radius: 10px; padding: 18px 20px; margin: 0 0 18px; }
-.pair { display: grid; grid-template-columns: repeat(auto-fit, minmax(440px, 1fr)); gap: 18px; margin: 0 0 18px; }
+.pair { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(440px, 100%), 1fr)); gap: 18px;
+  margin: 0 0 18px; }
 .pair section { margin: 0; min-width: 0; }
 .tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(150px, 1fr)); gap: 14px; margin: 0 0 18px; }
 .tiles div { background: #fff; border: 1px solid #e2e4e8; border-radius: 10px; padding: 12px 16px; }
@@ -33,7 +35,7 @@ section { background: #fff; border: 1px solid #e2e4e8; border-radius: 10px; padd
 .wide { overflow-x: auto; }
 table { border-collapse: collapse; width: 100%; font-size: 13.5px; font-variant-numeric: tabular-nums; }
 th, td { text-align: right; padding: 5px 8px; border-bottom: 1px solid #eceef1; vertical-align: top; }
-th:first-child, td:first-child { text-align: left; }
+th:first-child, td:first-child { text-align: left; min-width: 8em; overflow-wrap: anywhere; }
 thead th { color: #555; font-weight: 600; border-bottom: 2px solid #d5d8dd; }
 td small { display: block; color: #777; font-size: 11px; white-space: nowrap; }
 td.best { font-weight: 700; color: #00553b; }
@@ -41,6 +43,7 @@ td.best small { font-weight: 400; }
 tr.group td { background: #f7f8fa; color: #444; font-weight: 600; }
 .wrong { color: #b3400a; }
 img.plot { max-width: 100%; height: auto; display: block; margin: 0 auto; }
+img.broad { min-width: 680px; }
 img.thumb { width: 64px; height: 64px; object-fit: contain; image-rendering: pixelated; border-radius: 4px; }
 p.note { color: #666; font-size: 13px; margin: 8px 0 0; }
 """
@@ -64,6 +67,9 @@ PLOTS = {
     "noise": "Corrupted inputs",
 }
 
+BROAD = ("scores", "detection", "disagreement")
+"""Pictures as wide as the page."""
+
 
 def page(report: EvaluationReport, evidence: Evidence, pictures: Mapping[str, bytes]) -> str:
     """The page: tables, pictures and examples, everything inside it."""
@@ -84,7 +90,7 @@ def page(report: EvaluationReport, evidence: Evidence, pictures: Mapping[str, by
         _plot(pictures, "scores"),
         _pair(_section("Members", _facts(report, "diversity", DIVERSITY)), _decisions(report)),
         _pair(_plot(pictures, "noise"), _corruptions(report)),
-        _plot(pictures, "disagreement"),
+        _plot(pictures, "disagreement", _classes(evidence)),
         *(_section(title, _examples(rows)) for title, rows in chosen(evidence).items()),
     ]
     return (
@@ -96,16 +102,28 @@ def page(report: EvaluationReport, evidence: Evidence, pictures: Mapping[str, by
 
 
 def _models(report: EvaluationReport) -> str:
-    headers = ["model", "kind", "members", "temperature", "runs on"]
+    """What each model is, and in short its accuracy, uncertainty and latency."""
+    group, words = ("ood", "OOD inputs") if report.ood else ("errors", "wrong answers")
+    figures = {
+        "accuracy": QUALITY["accuracy"],
+        "ece": QUALITY["ece"],
+        f"{group}.predictive_entropy.auroc": Told(f"AUROC, {words} by entropy", better="high"),
+        f"{group}.mutual_information.auroc": Told(f"AUROC, {words} by mutual information", better="high"),
+    }
+    headers = ["model", "kind", "members", "temperature", "runs on", *(told.title for told in figures.values())]
     if report.batch:
         headers.append(f"ms for a batch of {report.batch}")
     rows = [
-        [escape(model.name), model.kind, str(model.members), f"{model.temperature:.3g}",
-         f"{escape(model.backend)}, {model.precision}",
-         *([] if model.latency_ms is None else [f"{model.latency_ms:.1f}"])]
+        "".join(f"<td>{cell}</td>" for cell in (
+            escape(model.name), model.kind, str(model.members), f"{model.temperature:.3g}",
+            f"{escape(model.backend)}, {model.precision}",
+            *(shown(model.figures.get(name), told, interval=False) for name, told in figures.items()),
+            *([] if model.latency_ms is None else [f"{model.latency_ms:.1f}"]),
+        ))
         for model in report.models
     ]  # fmt: skip
-    return _table(headers, ["".join(f"<td>{cell}</td>" for cell in row) for row in rows])
+    note = "" if report.batch else '<p class="note">Latency: <code>hydrant evaluate --latency</code>.</p>'
+    return _table(headers, rows) + note
 
 
 def _tiles(report: EvaluationReport) -> str:
@@ -133,7 +151,8 @@ def _quality(report: EvaluationReport) -> str:
         for model in report.models
     ]
     note = (
-        '<p class="note">Bold: best of its column. Small: 95 % intervals.'
+        '<p class="note">Bold: best of its column. Small: 95 % intervals; that of a calibration error may lie above '
+        "it, since resampling adds noise to every bin."
         if report.resamples
         else '<p class="note">Bold: best of its column.'
     )
@@ -221,12 +240,22 @@ def _examples(rows: Sequence[Example]) -> str:
     return _table(headers, cells)
 
 
-def _plot(pictures: Mapping[str, bytes], name: str) -> str:
+def _classes(evidence: Evidence) -> str:
+    rows = [
+        f"<td>{escape(facts.name)}</td><td>{facts.examples}</td><td>{100 * facts.disagreement:.1f}</td>"
+        f"<td>{facts.mutual_information:.4f}</td><td>{facts.accuracy:.3f}</td>"
+        for facts in most_disputed(evidence)
+    ]
+    return _table(["class", "examples", "disagreement (%)", "mutual information", "accuracy"], rows)
+
+
+def _plot(pictures: Mapping[str, bytes], name: str, below: str = "") -> str:
     if name not in pictures:
         return ""
     source = base64.b64encode(pictures[name]).decode()
-    picture = f'<img class="plot" alt="{PLOTS[name]}" src="data:image/png;base64,{source}">'
-    return _section(PLOTS[name], f'{picture}<p class="note">{NOTES[name]}</p>')
+    broad = " broad" if name in BROAD else ""  # scrolls on a narrow screen, where it would be too small to read
+    picture = f'<img class="plot{broad}" alt="{PLOTS[name]}" src="data:image/png;base64,{source}">'
+    return _section(PLOTS[name], f'{picture}<p class="note">{NOTES[name]}</p>{below}')
 
 
 def _pair(*sections: str) -> str:
@@ -242,7 +271,7 @@ def _section(title: str, body: str) -> str:
 def _table(headers: Sequence[str], rows: Sequence[str]) -> str:
     """Rows are the cells of each as HTML; one that spans all columns is a heading."""
     head = "".join(f"<th>{header}</th>" for header in headers)
-    body = "".join(f"<tr{' class=group' if 'colspan' in row else ''}>{row}</tr>" for row in rows)
+    body = "".join(f"<tr{' class=group' if row.startswith('<td colspan') else ''}>{row}</tr>" for row in rows)
     return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 
 from ..calib.bootstrap import interval, resampled
 from ..calib.figures import Answers, figures
+from ..calib.weighted import WeightedFigures
 from ..calibration import ABSTAIN, Calibration
 from ..plan import HeadPlan
 from ..progress import Progress
@@ -28,12 +29,7 @@ def resample(
     answers: Answers, strange: Observation | None, resamples: int, seed: int, progress: Progress, title: str
 ) -> dict[str, np.ndarray]:
     """Figures of bootstrap resamples, name → [R]; labelled and out-of-distribution examples are drawn apart."""
-    outside = None if strange is None else strange.scores()
-
-    def statistic(indices: Sequence[np.ndarray]) -> dict[str, float]:
-        drawn = outside and {name: score[indices[1]] for name, score in outside.items()}
-        return figures(answers.take(indices[0]), drawn, fast=True)
-
+    statistic = WeightedFigures(answers, None if strange is None else strange.scores())
     sizes = [len(answers.correct)] + ([] if strange is None else [len(strange.prediction)])
     return resampled(statistic, sizes, resamples, seed, progress, title)
 

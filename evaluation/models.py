@@ -97,7 +97,7 @@ def _open_checkpoint(source: str | Path, labels: Sequence[str]) -> Model:
     processor: Any = checkpoint.load_processor(source, ensemble.architecture.modality)
     module = TorchModule(ensemble)
     return Model(
-        Path(str(source)).name,
+        (Path(source).resolve() if Path(source).is_dir() else Path(source)).name,
         "checkpoint",
         module,
         module.precision,

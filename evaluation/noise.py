@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -12,19 +13,8 @@ from ..calib.corruptions import CORRUPTIONS, corrupt
 from ..calib.typos import SEVERITIES, typos
 from ..progress import Progress
 from .models import Model
-from .observation import Observation, observe
+from .observation import observe
 from .report import Noise
-
-
-def corrupted(inputs: Sequence[Any], modality: str, seed: int) -> Iterator[tuple[str, int, Sequence[Any]]]:
-    """Kind, severity and changed inputs; typing errors for texts, six corruptions for images."""
-    for kind in ("typos",) if modality == "text" else CORRUPTIONS:
-        for severity in SEVERITIES:
-            yield (
-                kind,
-                severity,
-                typos(inputs, severity, seed) if modality == "text" else corrupt(inputs, kind, severity, seed),
-            )
 
 
 def sweep(
@@ -40,19 +30,25 @@ def sweep(
     The loss gap is the NLL on corrupted minus that on clean inputs: pruning may widen it although it
     costs no accuracy on clean data (Hydra Ensembles, Proposition 1).
     """
-    modality = models[0].architecture.modality
-    clean = [_quality(observe(model, inputs, batch_size), labels) for model in models]
+    is_text = models[0].architecture.modality == "text"
+    clean = [_quality(observe(model, inputs, batch_size).prediction.probabilities, labels) for model in models]
     rows: list[list[Noise]] = [[] for _ in models]
-    kinds = 1 if modality == "text" else len(CORRUPTIONS)
-    for kind, severity, changed in progress(corrupted(inputs, modality, seed), kinds * len(SEVERITIES), "corrupting"):
-        for model, before, row in zip(models, clean, rows, strict=True):
-            found = _quality(observe(model, changed, batch_size), labels)
+    cases = list(product(("typos",) if is_text else CORRUPTIONS, SEVERITIES))
+    for kind, severity in progress(cases, len(cases), "corrupting"):
+        said: list[list[np.ndarray]] = [[] for _ in models]
+        step = len(inputs) if is_text else batch_size  # images are large: one batch of them at a time
+        for start in range(0, len(inputs), step):
+            part = inputs[start : start + step]
+            changed = typos(part, severity, seed) if is_text else corrupt(part, kind, severity, seed, start)
+            for model, parts in zip(models, said, strict=True):
+                parts.append(observe(model, changed, batch_size).prediction.probabilities)
+        for parts, before, row in zip(said, clean, rows, strict=True):
+            found = _quality(np.concatenate(parts), labels)
             row.append(Noise(kind, severity, **found, loss_gap=found["nll"] - before["nll"]))
     return [(before, tuple(row)) for before, row in zip(clean, rows, strict=True)]
 
 
-def _quality(seen: Observation, labels: np.ndarray) -> dict[str, float]:
-    probabilities = seen.prediction.probabilities
+def _quality(probabilities: np.ndarray, labels: np.ndarray) -> dict[str, float]:
     return {
         "accuracy": metrics.accuracy(probabilities, labels),
         "nll": metrics.negative_log_likelihood(probabilities, labels),

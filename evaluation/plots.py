@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import io
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from ..calib import metrics
+from ..calib.metrics import BINS
 from ..calib.selective import risk_coverage
+from .classes import most_disputed
 from .evidence import Evidence
 from .observation import Observation
 from .report import EvaluationReport
@@ -17,11 +20,10 @@ from .report import EvaluationReport
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#666666")
 """Of the models, in order (Okabe & Ito: told apart without red and green)."""
 
-RIGHT, WRONG, STRANGE = "#009e73", "#e69f00", "#d55e00"
-BINS = 15
-CLASSES = 15
-"""Classes shown in the picture of disagreement."""
+LINES = ("-", "--", ":", "-.")
+"""Of the models, the next one each time that the colours begin again."""
 
+RIGHT, WRONG, STRANGE = "#009e73", "#e69f00", "#d55e00"
 TITLES = {
     "max_probability": "max probability",
     "predictive_entropy": "predictive entropy (nats)",
@@ -32,7 +34,7 @@ TITLES = {
 
 def pictures(report: EvaluationReport, evidence: Evidence) -> dict[str, bytes]:
     """Every picture by its name."""
-    names = [model.name for model in report.models]
+    names = [_told(model.name) for model in report.models]
     labels = evidence.known.labels
     assert labels is not None  # evaluation reads labelled data
     drawn = {
@@ -43,9 +45,9 @@ def pictures(report: EvaluationReport, evidence: Evidence) -> dict[str, bytes]:
     if evidence.strange is not None:
         drawn["detection"] = _detection(names, evidence.seen, evidence.seen_strange)
     if report.models[0].members > 1:
-        drawn["disagreement"] = _disagreement(evidence.seen[0], labels, evidence.labels)
+        drawn["disagreement"] = _disagreement(evidence)
     if report.corrupted:
-        drawn["noise"] = _noise(report)
+        drawn["noise"] = _noise(names, report)
     return drawn
 
 
@@ -55,14 +57,14 @@ def _reliability(names: Sequence[str], seen: Sequence[Observation], labels: np.n
     axes.plot([0, 1], [0, 1], color="#999999", linewidth=1, linestyle="--", label="calibrated")
     for index, (name, observed) in enumerate(zip(names, seen, strict=True)):
         confidence, correct = observed.prediction.confidence, observed.prediction.label == labels
-        which = metrics.confidence_bins(confidence, BINS)
+        which = metrics.confidence_bins(confidence.astype(np.float64), BINS)
         size = np.bincount(which, minlength=BINS)
         used = size > 0
         said = np.bincount(which, confidence, BINS)[used] / size[used]
         right = np.bincount(which, correct, BINS)[used] / size[used]
         colour = COLOURS[index % len(COLOURS)]
         error = metrics.calibration_error(confidence, correct)
-        axes.plot(said, right, color=colour, linewidth=1.2, alpha=0.8)
+        axes.plot(said, right, **_style(index), linewidth=1.2, alpha=0.8)
         axes.scatter(said, right, s=8 + 100 * np.sqrt(size[used] / size.max()), color=colour, alpha=0.75,
                      linewidths=0, label=f"{name}, ECE {error:.3f}")  # fmt: skip
         edges = (np.arange(BINS + 1)) / BINS
@@ -82,13 +84,13 @@ def _risk_coverage(names: Sequence[str], seen: Sequence[Observation], labels: np
     for index, (name, observed) in enumerate(zip(names, seen, strict=True)):
         wrong = observed.prediction.label != labels
         coverage, risk = risk_coverage(-observed.prediction.confidence, wrong)
-        axes.plot(100 * coverage, 100 * risk, color=COLOURS[index % len(COLOURS)], linewidth=1.6,
+        axes.plot(100 * coverage, 100 * risk, **_style(index), linewidth=1.6,
                   label=f"{name}, AURC {1e3 * risk.mean():.1f} × 10⁻³")  # fmt: skip
     axes.set_xlim(0, 100)
     axes.set_ylim(bottom=0)
     axes.set_xlabel("coverage: inputs answered, most confident first (%)")
     axes.set_ylabel("risk: answers that are wrong (%)")
-    axes.legend(frameon=False, fontsize=8, loc="upper left")
+    axes.legend(frameon=False, fontsize=8, loc="best")
     return _png(figure)
 
 
@@ -132,7 +134,7 @@ def _detection(names: Sequence[str], seen: Sequence[Observation], strange: Seque
             flagged = 1 - np.searchsorted(np.sort(inside), limits, side="right") / len(inside)
             caught = 1 - np.searchsorted(np.sort(found), limits, side="right") / len(found)
             area = metrics.auroc(inside, found)
-            axes.plot(100 * flagged, 100 * caught, color=COLOURS[index % len(COLOURS)], linewidth=1.6,
+            axes.plot(100 * flagged, 100 * caught, **_style(index), linewidth=1.6,
                       label=f"{name}, AUROC {area:.3f}")  # fmt: skip
         axes.axhline(95, color="#999999", linewidth=1, linestyle="--")
         axes.set_xlim(0, 100)
@@ -144,33 +146,29 @@ def _detection(names: Sequence[str], seen: Sequence[Observation], strange: Seque
     return _png(figure)
 
 
-def _disagreement(seen: Observation, labels: np.ndarray, names: Sequence[str]) -> bytes:
+def _disagreement(evidence: Evidence) -> bytes:
     """The classes on whose examples members disagree most."""
-    count = np.bincount(labels, minlength=len(names))
-    total = np.bincount(labels, seen.prediction.disagreement, len(names))
-    mean = np.divide(total, count, out=np.zeros(len(names)), where=count > 0)
-    shown = np.argsort(-mean, kind="stable")[: min(CLASSES, int((count > 0).sum()))][::-1]
+    shown = most_disputed(evidence)[::-1]
     figure, axes = _figure(10.8, 0.9 + 0.25 * len(shown))
-    axes.barh(range(len(shown)), 100 * mean[shown], color=COLOURS[0], height=0.7)
-    axes.axvline(100 * seen.prediction.disagreement.mean(), color="#999999", linewidth=1, linestyle="--")
-    axes.set_yticks(range(len(shown)), [_short(names[index]) for index in shown], fontsize=8)
+    axes.barh(range(len(shown)), [100 * facts.disagreement for facts in shown], color=COLOURS[0], height=0.7)
+    axes.axvline(100 * evidence.seen[0].prediction.disagreement.mean(), color="#999999", linewidth=1, linestyle="--")
+    axes.set_yticks(range(len(shown)), [_told(facts.name) for facts in shown], fontsize=8)
     axes.set_xlabel("members that disagree with the ensemble (mean, %; dashed: all classes)")
     return _png(figure)
 
 
-def _noise(report: EvaluationReport) -> bytes:
+def _noise(names: Sequence[str], report: EvaluationReport) -> bytes:
     """NLL and accuracy against severity, averaged over kinds of corruption."""
     figure, panels = _figure(5.4, 4.8, rows=2, sharex=True)
-    for index, model in enumerate(report.models):
+    for index, (name, model) in enumerate(zip(names, report.models, strict=True)):
         severities = sorted({row.severity for row in model.noise})
-        for axes, name, scale in ((panels[0], "nll", 1), (panels[1], "accuracy", 100)):
+        for axes, figure_name, scale in ((panels[0], "nll", 1), (panels[1], "accuracy", 100)):
             line = [
-                np.mean([getattr(row, name) for row in model.noise if row.severity == severity])
+                np.mean([getattr(row, figure_name) for row in model.noise if row.severity == severity])
                 for severity in severities
             ]
-            values = scale * np.array([model.clean[name], *line])
-            axes.plot([0, *severities], values, marker="o", markersize=4,
-                      color=COLOURS[index % len(COLOURS)], label=model.name)  # fmt: skip
+            values = scale * np.array([model.clean[figure_name], *line])
+            axes.plot([0, *severities], values, marker="o", markersize=4, **_style(index), label=name)  # fmt: skip
     for axes, label in zip(panels, ("NLL (nats)", "accuracy (%)"), strict=True):
         axes.set_ylabel(label)
         axes.set_xticks(range(6))
@@ -198,11 +196,19 @@ def _figure(width: float, height: float, rows: int = 1, columns: int = 1, **sett
 
 def _png(figure: Any) -> bytes:
     buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", bbox_inches="tight", metadata={"Software": "hydrant"})
+    with warnings.catch_warnings():  # of names in scripts that the font lacks; the page writes them out
+        warnings.filterwarnings("ignore", message="Glyph .* missing from")
+        figure.savefig(buffer, format="png", bbox_inches="tight", metadata={"Software": "hydrant"})
     return buffer.getvalue()
 
 
-def _short(text: str, limit: int = 28) -> str:
-    """Of a class name; signs that would start a formula are told to matplotlib as they are."""
-    line = " ".join(text.split()).replace("$", r"\$")
-    return line if len(line) <= limit else line[: limit - 1] + "…"
+def _style(index: int) -> dict[str, str]:
+    """Colour and line of a model."""
+    return {"color": COLOURS[index % len(COLOURS)], "linestyle": LINES[index // len(COLOURS) % len(LINES)]}
+
+
+def _told(text: str, limit: int = 28) -> str:
+    """A name as matplotlib shows it: no sign starts a formula, and none hides it from the legend."""
+    line = " ".join(text.split())
+    line = line if len(line) <= limit else line[: limit - 1] + "…"
+    return (" " if line.startswith("_") else "") + line.replace("$", r"\$")

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from ..bundle import Bundle, resolve, to_json_bytes
-from ..calib.data import Examples, read_examples
+from ..calib.data import Examples, check_apart, read_examples
 from ..errors import InputError, require
-from ..files import write_atomically
+from ..files import check_file, write_atomically
 from ..progress import Progress, no_progress
 from . import measure
 from .evidence import Evidence
@@ -81,10 +81,9 @@ def evaluate(
     for name, value, least in (("batch_size", batch_size, 1), ("bootstrap", bootstrap, 0), ("corrupted", corrupted, 1)):
         if value < least:
             raise InputError(f"{name} is {value}; expected {least} or more")
-    if html is not None and not Path(html).parent.is_dir():
-        raise InputError(
-            f"folder {Path(html).parent} does not exist; create it, or choose another place for the report"
-        )
+    if html is not None:
+        check_file(Path(html))
+    check_apart(data, ood)
     bundle = resolve(bundle)
     bundle.check_addable(REPORT)
     known = read_examples(
@@ -105,9 +104,9 @@ def evaluate(
         times = latencies_ms(models, known.inputs[:batch], progress)
         reports = [replace(report, latency_ms=time) for report, time in zip(reports, times, strict=True)]
     report = EvaluationReport(
-        data=_name(known),
+        data=known.name,
         examples=len(known),
-        ood=None if strange is None else _name(strange),
+        ood=None if strange is None else strange.name,
         ood_examples=None if strange is None else len(strange),
         resamples=bootstrap,
         seed=seed,
@@ -130,11 +129,11 @@ def _observed(
 ) -> Evidence:
     seen, seen_strange = [], []
     for model in models:
-        seen.append(observe(model, known.inputs, batch_size, progress, f"{model.name} on {_name(known)}"))
+        seen.append(observe(model, known.inputs, batch_size, progress, f"{model.name} on {known.name}"))
         seen_strange.append(
             None
             if strange is None
-            else observe(model, strange.inputs, batch_size, progress, f"{model.name} on {_name(strange)}")
+            else observe(model, strange.inputs, batch_size, progress, f"{model.name} on {strange.name}")
         )
     return Evidence(known, strange, seen, seen_strange, labels, models[0].architecture.modality == "image")
 
@@ -179,7 +178,7 @@ def _written(bundle: Bundle, report: EvaluationReport, evidence: Evidence) -> Ev
         if name.startswith("reports/evaluation-") and name.endswith(".png") and name not in files
     }
     if report.html is not None:
-        write_atomically(report.html, page(report, evidence, drawn).encode())
+        write_atomically(report.html, page(report, evidence, drawn).encode(errors="replace"))
     bundle.add({**files, REPORT: to_json_bytes(report.to_json())}, remove=stale)
     return report
 
@@ -187,7 +186,3 @@ def _written(bundle: Bundle, report: EvaluationReport, evidence: Evidence) -> Ev
 def _chosen(examples: Examples, places: np.ndarray) -> tuple[list[Any], np.ndarray]:
     assert examples.labels is not None  # as above
     return [examples.inputs[place] for place in places], examples.labels[places]
-
-
-def _name(examples: Examples) -> str:
-    return Path(examples.source).name

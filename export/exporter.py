@@ -11,7 +11,7 @@ from typing import Any
 
 import onnx
 
-from ..bundle import ARCHITECTURE, Bundle, onnx_name, resolve
+from ..bundle import ARCHITECTURE, CALIBRATION, Bundle, onnx_name, resolve
 from ..calib.inputs import model_inputs
 from ..errors import InputError, cut
 from ..families import Architecture
@@ -173,7 +173,7 @@ def _write(bundle: Bundle, model: onnx.ModelProto, name: str) -> None:
     try:
         with tempfile.TemporaryDirectory(dir=bundle.path, prefix=".export.") as folder:
             files = write_model(model, Path(folder) / name)
-            bundle.add(files, remove={f"{name}.data"} - set(files))
+            bundle.add(files, remove={f"{name}.data"} - set(files), unchanged=[CALIBRATION])
     except OSError as error:
         raise InputError(f"cannot write into bundle {bundle.path}: {error.strerror or error}") from error
 

@@ -19,6 +19,9 @@ from .exporter import PRECISIONS
 from .onnx_file import calibration_metadata
 from .uncertainty import TEMPERATURE
 
+GRAPHS = tuple(onnx_name(precision) for precision in PRECISIONS)
+"""Files that hold a calibration, where a bundle has them."""
+
 
 def check_graphs(bundle: Bundle) -> list[str]:
     """Names of the bundle's graphs, once each was found fit to be calibrated; meant to be asked before long work.
@@ -26,7 +29,7 @@ def check_graphs(bundle: Bundle) -> list[str]:
     Raises:
         BundleError: a graph was altered, cannot be read, or has no temperature to set.
     """
-    names = [onnx_name(precision) for precision in PRECISIONS if bundle.has(onnx_name(precision))]
+    names = [name for name in GRAPHS if bundle.has(name)]
     for name in names:
         _read(bundle.file(name))
     return names

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ..bundle import ARCHITECTURE, CALIBRATION, Bundle, resolve, to_json_bytes
-from ..calib.data import Examples, read_examples
+from ..calib.data import Examples, check_apart, read_examples
 from ..calib.fitting import Targets, fit
 from ..calibration import Calibration
 from ..errors import InputError
@@ -90,6 +91,7 @@ def calibrate(
 
     targets = Targets(coverage, risk, score, ood_score, conformal, conformal_method)
     targets.check()
+    check_apart(data, ood)
     bundle = resolve(bundle)
     bundle.check_addable(CALIBRATION)
     graphs = check_graphs(bundle)  # before the long work
@@ -101,9 +103,9 @@ def calibrate(
     logits = _member_logits(bundle, known, batch_size, progress)
     ood_logits = None if strange is None else _member_logits(bundle, strange, batch_size, progress)
     about = {
-        "data": _name(known),
+        "data": known.name,
         "examples": len(known),
-        "ood": None if strange is None else _name(strange),
+        "ood": None if strange is None else strange.name,
         "ood_examples": None if strange is None else len(strange),
         "seed": seed,
     }
@@ -113,7 +115,7 @@ def calibrate(
 
 def _changed(bundle: Bundle, graphs: Sequence[str], calibration: Calibration) -> Bundle:
     """The bundle with its calibration and graphs replaced, all together."""
-    from ..export.recalibrate import write_recalibrated
+    from ..export.recalibrate import GRAPHS, write_recalibrated
 
     try:
         with tempfile.TemporaryDirectory(dir=bundle.path, prefix=".calibrate.") as folder:
@@ -121,7 +123,7 @@ def _changed(bundle: Bundle, graphs: Sequence[str], calibration: Calibration) ->
             for name in graphs:
                 files[name] = Path(folder) / name
                 write_recalibrated(bundle.file(name), calibration, Path(folder) / name)
-            return bundle.add(files)
+            return bundle.add(files, unchanged=[CALIBRATION, *GRAPHS])
     except OSError as error:
         raise InputError(f"cannot write into bundle {bundle.path}: {error.strerror or error}") from error
 
@@ -135,28 +137,23 @@ def _member_logits(bundle: Bundle, examples: Examples, batch_size: int, progress
     if folder is None:
         raise InputError(f"bundle {bundle.path} has no processor, so it cannot read {examples.source}; fuse with one")
     backend, _ = open_backend(bundle, "torch")
-    found = collect(
-        backend,
-        load_processor(folder, architecture),
-        architecture,
-        examples.inputs,
-        lambda outputs: {"logits": outputs["member_logits"]},
-        batch_size=batch_size,
-        progress=progress,
-        title=f"running on {_name(examples)}",
-    )
-    backend.close()
+    with closing(backend):
+        found = collect(
+            backend,
+            load_processor(folder, architecture),
+            architecture,
+            examples.inputs,
+            lambda outputs: {"logits": outputs["member_logits"]},
+            batch_size=batch_size,
+            progress=progress,
+            title=f"running on {examples.name}",
+        )
     return found["logits"]
-
-
-def _name(examples: Examples) -> str:
-    return Path(examples.source).name
 
 
 def _outdated(bundle: Bundle) -> list[str]:
     """Engines whose graph has changed since they were built."""
-    from ..engine_file import engine_names, read_twin
+    from ..engine_file import engine_names, graph_digest, read_twin
 
-    files = bundle.manifest["files"]
     twins = {name: read_twin(bundle, name) for name in engine_names(bundle)}
-    return [name for name, twin in twins.items() if files.get(twin.onnx, {}).get("sha256") != twin.onnx_sha256]
+    return [name for name, twin in twins.items() if graph_digest(bundle, twin.onnx) != twin.onnx_sha256]

@@ -416,6 +416,14 @@ def test_unusable_options_are_refused(
         plan_heads(bert_checkpoint, **chosen)
 
 
+def test_weights_that_give_no_numbers_are_refused() -> None:
+    model = make_model("bert")
+    with torch.no_grad():
+        model.get_parameter("bert.encoder.layer.1.output.dense.weight")[0, 0] = float("nan")
+    with pytest.raises(InputError, match=r"not finite \(NaN or infinity\) with a head of layer 0 masked; check its"):
+        search("bert", [[2] * LAYERS], model)
+
+
 def test_texts_are_no_ood_data_for_images(vit_checkpoint: Path, strange_csv: Path) -> None:
     images = np.random.default_rng(0).integers(0, 256, (4, 20, 16, 3), dtype=np.uint8)
     with pytest.raises(InputError, match=r"ood data .*strange\.csv: .*weather weather"):

@@ -163,6 +163,7 @@ def test_mistakes_in_usage(made: Path, bert_checkpoint: Path, text_csv: Path, tm
             ("plan", bert_checkpoint, "--data", text_csv, "-o", tmp_path / "no" / "p.json"),
             "no does not exist; create it",
         ),
+        (("plan", bert_checkpoint, "--data", text_csv, "-o", tmp_path), "is a folder; expected the name of a file"),
         (
             ("plan", tmp_path, "--data", text_csv, "-o", plan),
             "holds no config.json; expected a Hugging Face checkpoint",

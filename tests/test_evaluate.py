@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 from html.parser import HTMLParser
@@ -19,6 +20,7 @@ from hydrant.calib import metrics
 from hydrant.calib.corruptions import CORRUPTIONS, corrupt
 from hydrant.calib.data import read_examples
 from hydrant.calib.typos import KINDS, typos
+from hydrant.evaluation.plots import _style, _told
 from hydrant.evaluation.text import evaluation_text
 from hydrant.families.checkpoint import load_processor
 from hypothesis import given, settings
@@ -175,6 +177,75 @@ def test_report_files_and_html(bundle: Path, data: dict[str, Path], bert_checkpo
     assert not (bundle / "reports/evaluation-noise.png").exists()
 
 
+def test_names_that_pictures_and_pages_would_take_for_signs(
+    made: Path, data: dict[str, Path], bert_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Folders named like formulas, like what a legend hides, and by a dot; a text that names an attribute of tables."""
+    formula = Path(shutil.copytree(made, tmp_path / r"a$\frac$"))
+    hidden = Path(shutil.copytree(made, tmp_path / "_hidden & <b>"))
+    nasty = tmp_path / "nasty.csv"
+    nasty.write_text(data["test"].read_text() + "what is <td colspan=4>,a\n")
+    page = tmp_path / "report.html"
+    monkeypatch.chdir(shutil.copytree(bert_checkpoint, tmp_path / "single"))
+    report = evaluate(
+        formula, nasty, data["ood"], compare=[hidden, "."], html=page, bootstrap=0, corruptions=True, corrupted=4
+    )
+    assert [model.name for model in report.models] == [r"a$\frac$", "_hidden & <b>", "single"]
+    text = page.read_text()
+    assert Resources(text).open == []
+    assert "_hidden &amp; &lt;b&gt;" in text
+    assert "<b>" not in re.sub(r"<b>[\d.–]+</b>", "", text)
+    rows = re.findall(r"<tr([^>]*)><td>(what is &lt;td colspan=4&gt;)?", text)
+    assert not any(kind for kind, words in rows if words), "no heading"
+    assert [_told(name) for name in (r"a$b", "_x", "y" * 40)] == [r"a\$b", " _x", "y" * 27 + "…"]
+
+
+def test_more_models_than_colours_have_other_lines() -> None:
+    styles = [tuple(_style(index).values()) for index in range(20)]
+    assert len(set(styles)) == 20
+
+
+def test_page_sums_up_accuracy_uncertainty_and_latency(bundle: Path, data: dict[str, Path], tmp_path: Path) -> None:
+    page = tmp_path / "report.html"
+    report = evaluate(bundle, data["test"], data["ood"], html=page, bootstrap=0, latency=True, batch_size=8)
+    table = page.read_text().split("<h2>Models</h2>")[1].split("</table>")[0]
+    figures = report.models[0].figures
+    for name in ("accuracy", "ece", "ood.predictive_entropy.auroc", "ood.mutual_information.auroc"):
+        assert f"<td>{figures[name].value:.3f}</td>" in table
+    assert report.models[0].latency_ms is not None
+    assert f"<td>{report.models[0].latency_ms:.1f}</td>" in table
+    assert "ms for a batch of 8" in table
+    evaluate(bundle, data["test"], html=page, bootstrap=0)
+    table = page.read_text().split("<h2>Models</h2>")[1].split("</section>")[0]
+    assert "AUROC, wrong answers by entropy" in table
+    assert "hydrant evaluate --latency" in table
+
+
+def test_disputed_classes_are_written_out_whatever_their_script(
+    data: dict[str, Path], tmp_path: Path, recwarn: pytest.WarningsRecorder
+) -> None:
+    """A font may lack their signs; the table does not."""
+    names = ["你好", "<i>", "مرحبا", "d", "e"]
+    model = make_model("bert", id2label=dict(enumerate(names)), label2id={name: i for i, name in enumerate(names)})
+    model.save_pretrained(tmp_path / "model")
+    make_tokenizer(tmp_path / "source").save_pretrained(tmp_path / "model")
+    bundle = tmp_path / "bundle"
+    save_bundle(fuse(tmp_path / "model", random_plan("bert", 3)), bundle, load_processor(tmp_path / "model", "text"))
+    texts = list(read_examples(data["test"], None).inputs)
+    said = [names[index % 4] for index in range(len(texts))]
+    page = tmp_path / "page.html"
+    evaluate(bundle, (texts, said), html=page, bootstrap=0)
+    assert not [found for found in recwarn if "Glyph" in str(found.message)]
+    table = page.read_text().split("<h2>Disagreement by class</h2>")[1].split("</section>")[0]
+    with load(bundle, "torch") as predictor:
+        predicted = predictor.predict(texts)
+    means = {name: 100 * predicted.disagreement[index::4].mean() for index, name in enumerate(names[:4])}
+    rows = re.findall(r"<td>([^<]+)</td><td>(\d+)</td><td>([\d.]+)</td>", table)
+    assert {name for name, _, _ in rows} == {"你好", "&lt;i&gt;", "مرحبا", "d"}
+    assert sum(int(count) for _, count, _ in rows) == len(texts)
+    assert [float(share) for _, _, share in rows] == pytest.approx(sorted(means.values(), reverse=True), abs=0.06)
+
+
 def test_decisions_are_those_of_predict(bundle: Path, data: dict[str, Path]) -> None:
     report = evaluate(bundle, data["test"], data["ood"], bootstrap=0)
     test = read_examples(data["test"], list("abcde"))
@@ -259,6 +330,42 @@ def test_images_depart_further_with_severity(kind: str) -> None:
     assert all(later > earlier for earlier, later in pairwise(distances))
 
 
+def test_noise_on_an_image_does_not_depend_on_the_batch_it_comes_in() -> None:
+    images = list(np.random.default_rng(0).integers(0, 256, (5, 6, 7, 3), dtype=np.uint8))
+    whole = corrupt(images, "gaussian noise", 3, seed=2)
+    parts = [corrupt(images[start : start + 2], "gaussian noise", 3, 2, start) for start in (0, 2, 4)]
+    np.testing.assert_array_equal(whole, [image for part in parts for image in part])
+
+
+def test_corrupted_images_are_made_a_batch_at_a_time(
+    vit_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And a folder whose name is no text can still be reported."""
+    from hydrant.evaluation import noise
+
+    folder = tmp_path / os.fsdecode(b"caf\xe9") / "LABEL_0"
+    folder.mkdir(parents=True)
+    rng = np.random.default_rng(0)
+    for index in range(7):
+        name = os.fsdecode(b"%d\xff.png" % index)
+        Image.fromarray(rng.integers(0, 256, (12, 12, 3), dtype=np.uint8)).save(folder / name)
+    bundle = tmp_path / "bundle"
+    save_bundle(fuse(vit_checkpoint, random_plan("vit", 2)), bundle, load_processor(vit_checkpoint, "image"))
+    sizes: list[int] = []
+
+    def counting(images: Any, *arguments: Any) -> Any:
+        sizes.append(len(images))
+        return corrupt(images, *arguments)
+
+    monkeypatch.setattr(noise, "corrupt", counting)
+    page = tmp_path / "page.html"
+    report = evaluate(bundle, folder.parent, html=page, bootstrap=0, corruptions=True, batch_size=3)
+    assert report.data == "caf?"
+    assert set(sizes) == {3, 1}
+    assert len(sizes) == 3 * 5 * len(CORRUPTIONS)
+    assert "6?.png" in page.read_text()
+
+
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.text("abc XYé1", max_size=20), max_size=5), st.integers(1, 5), st.integers(0, 99))
 def test_typos_change_words_by_one_edit_and_repeat(texts: list[str], severity: int, seed: int) -> None:
@@ -297,6 +404,9 @@ def test_typos_by_kind_and_share(kind: str) -> None:
         (None, {"compare": ["/nowhere/model"]}, "is not a folder"),
         (None, {"backend": "abacus"}, "backend 'abacus' is unknown"),
         (None, {"html": "/nowhere/report.html"}, "folder /nowhere does not exist"),
+        (None, {"html": "/tmp"}, "/tmp is a folder; expected the name of a file to write"),
+        (None, {"html": "/proc/report.html"}, "cannot write /proc/report.html: "),
+        (None, {"ood": "DATA"}, "is given both as data and as ood; expected inputs of another distribution"),
     ],
 )
 def test_refusals(
@@ -305,6 +415,8 @@ def test_refusals(
     test = data["test"] if content is None else tmp_path / "test.csv"
     if content is not None:
         test.write_text(content)
+    if options.get("ood") == "DATA":
+        options = {"ood": test.parent / ".." / test.parent.name / test.name}
     with pytest.raises(HydrantError, match=re.escape(words)):
         evaluate(bundle, test, **options)
     assert not any(name.startswith("reports/evaluation") for name in Bundle.open(bundle).manifest["files"])

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from itertools import pairwise
 
 import numpy as np
 import pytest
-from hydrant.calib import metrics, selective
+from hydrant.calib import bootstrap, metrics, selective
 from hydrant.calib.bootstrap import interval, resampled
-from hydrant.calib.detection import NAMES, by_library, by_sorting
 from hydrant.calib.diversity import pairwise_disagreement, pairwise_divergence
-from hydrant.calib.figures import Answers, figures
+from hydrant.calib.figures import DETECTION, Answers, detection, figures
+from hydrant.calib.weighted import Detector, WeightedFigures
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -58,14 +59,18 @@ def test_adaptive_ece_by_definition(seed: int, count: int) -> None:
 
 
 @settings(max_examples=100, deadline=None)
-@given(scores, scores)
-def test_one_sort_gives_what_the_library_gives(negative: list[float], positive: list[float]) -> None:
-    ours, library = (
-        by_sorting(np.array(negative), np.array(positive)),
-        by_library(np.array(negative), np.array(positive)),
-    )
-    for name in NAMES:
-        assert ours[name] == pytest.approx(library[name], abs=1e-12), name
+@given(scores, scores, st.integers(0, 10_000))
+def test_counted_scores_give_what_the_library_gives_of_the_drawn(
+    negative: list[float], positive: list[float], seed: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    groups = np.array(negative), np.array(positive)
+    drawn = [rng.integers(0, 3, (4, len(group))).astype(np.int32) for group in groups]
+    ours = Detector(*groups)(*drawn)
+    for row in range(4):
+        library = detection(*(np.repeat(group, counts[row]) for group, counts in zip(groups, drawn, strict=True)))
+        for name in DETECTION:
+            assert ours[name][row] == pytest.approx(library[name], abs=1e-12, nan_ok=True), name
 
 
 @settings(max_examples=60, deadline=None)
@@ -79,11 +84,11 @@ def test_aupr_by_definition(negative: list[float], positive: list[float]) -> Non
     assert metrics.aupr(np.array(negative), np.array(positive)) == pytest.approx(total, abs=1e-12)
 
 
-@pytest.mark.parametrize("detect", [by_library, by_sorting])
-def test_detection_of_nothing_has_no_value(detect: object) -> None:
-    assert callable(detect)
+def test_detection_of_nothing_has_no_value() -> None:
     for negative, positive in ((np.ones(3), np.ones(0)), (np.ones(0), np.ones(3))):
-        assert all(math.isnan(value) for value in detect(negative, positive).values())
+        assert all(math.isnan(value) for value in detection(negative, positive).values())
+        counts = [np.ones((2, len(group)), np.int32) for group in (negative, positive)]
+        assert all(np.isnan(values).all() for values in Detector(negative, positive)(*counts).values())
 
 
 @settings(max_examples=60, deadline=None)
@@ -121,7 +126,7 @@ def test_augrc_follows_its_closed_form(pairs: list[tuple[int, bool]]) -> None:
     """Traub et al. 2024, equation 7: it is known from the error rate and the AUROC of finding errors."""
     doubt, wrong = split(pairs)
     rate = wrong.mean()
-    area = by_sorting(doubt[~wrong], doubt[wrong])["auroc"] if 0 < rate < 1 else 0.0
+    area = detection(doubt[~wrong], doubt[wrong])["auroc"] if 0 < rate < 1 else 0.0
     expected = (1 - area) * rate * (1 - rate) + rate**2 / 2
     assert selective.augrc(doubt, wrong) == pytest.approx(expected, abs=1e-9)
 
@@ -150,33 +155,95 @@ def test_divergence_and_disagreement_by_pairs(members: int) -> None:
         assert pairwise_disagreement(p)[index] == pytest.approx(np.mean(differing) if pairs else 0)
 
 
-def test_figures_fast_and_by_the_library_agree_and_name_everything() -> None:
+def judgements(seed: int, count: int, ties: bool = False) -> tuple[Answers, dict[str, np.ndarray]]:
+    probabilities, labels = predictions(seed, count)
+    if ties:
+        probabilities = np.round(probabilities, 1)
+    rng = np.random.default_rng(seed)
+    known = {"max_probability": -probabilities.max(axis=1), "energy": rng.normal(size=count).astype(np.float32)}
+    strange = {"max_probability": -rng.random(count // 3 + 1).round(1), "energy": rng.normal(size=count // 3 + 1)}
+    return Answers.of(probabilities, labels, known), strange
+
+
+def drawn(answers: Answers, places: np.ndarray) -> Answers:
+    known = {name: score[places] for name, score in answers.scores.items()}
+    return Answers(
+        answers.correct[places], answers.loss[places], answers.brier[places], answers.confidence[places], known
+    )
+
+
+@pytest.mark.parametrize("ties", [False, True])
+@pytest.mark.parametrize("count", [1, 2, 7, 16, 200])
+def test_figures_of_resamples_are_those_of_the_examples_that_they_drew(count: int, ties: bool) -> None:
+    """Every figure, with the library's detection, of each drawn set of examples; also where all answers are right."""
+    for seed in range(3):
+        answers, strange = judgements(seed, count, ties)
+        if seed == 2:
+            answers = Answers(np.ones(count, bool), answers.loss, answers.brier, answers.confidence, answers.scores)
+        rng = np.random.default_rng(seed)
+        places = rng.integers(0, count, (5, count)), rng.integers(0, count // 3 + 1, (5, count // 3 + 1))
+        counts = [
+            np.stack([np.bincount(row, minlength=rows.shape[1]) for row in rows]).astype(np.int32) for rows in places
+        ]
+        found = WeightedFigures(answers, strange)(counts)
+        for row in range(5):
+            outside = {name: score[places[1][row]] for name, score in strange.items()}
+            expected = figures(drawn(answers, places[0][row]), outside)
+            assert found.keys() == expected.keys()
+            for name, value in expected.items():
+                assert found[name][row] == pytest.approx(value, abs=1e-9, nan_ok=True), name
+
+
+def test_figures_of_many_examples_do_not_overflow() -> None:
+    answers, strange = judgements(0, 90_000)
+    counts = [np.ones((1, 90_000), np.int32), np.ones((1, 30_001), np.int32)]
+    found, expected = WeightedFigures(answers, strange)(counts), figures(answers, strange)
+    for name, value in expected.items():
+        assert found[name][0] == pytest.approx(value, abs=1e-9), name
+
+
+def test_figures_name_everything() -> None:
     probabilities, labels = predictions(1)
-    rng = np.random.default_rng(0)
-    given_scores = {"max_probability": -probabilities.max(axis=1), "energy": rng.normal(size=len(labels))}
-    strange = {name: rng.normal(size=50) for name in given_scores}
-    answers = Answers.of(probabilities, labels, given_scores)
-    slow, fast = figures(answers, strange), figures(answers, strange, fast=True)
-    assert slow.keys() == fast.keys()
-    for name, value in slow.items():
-        assert fast[name] == pytest.approx(value, abs=1e-12), name
-    assert slow["accuracy"] == metrics.accuracy(probabilities, labels)
-    assert slow["nll"] == pytest.approx(metrics.negative_log_likelihood(probabilities, labels))
-    assert slow["ece"] == metrics.expected_calibration_error(probabilities, labels)
-    assert slow["ood.energy.auroc"] == metrics.auroc(given_scores["energy"], strange["energy"])
+    answers, strange = judgements(1, 300)
+    found = figures(answers, strange)
+    assert found["accuracy"] == metrics.accuracy(probabilities, labels)
+    assert found["nll"] == pytest.approx(metrics.negative_log_likelihood(probabilities, labels))
+    assert found["ece"] == metrics.expected_calibration_error(probabilities, labels)
+    assert found["ood.energy.auroc"] == metrics.auroc(answers.scores["energy"], strange["energy"])
     assert not any(name.startswith("ood.") for name in figures(answers, None))
 
 
-def test_bootstrap_intervals_cover_and_pair() -> None:
+@pytest.mark.parametrize("count", [10, 40, 300])
+def test_adaptive_ece_of_equal_confidences_is_their_distance_from_the_accuracy(count: int) -> None:
+    """Right and wrong answers of one tie are not sorted apart; a sure model has many that are sure to the last bit."""
+    correct = np.arange(count) % 5 > 0
+    for order in (correct, correct[::-1], np.sort(correct)):
+        assert metrics.adaptive_error(np.full(count, 0.8, np.float32), order) == pytest.approx(0, abs=1e-7)
+        assert metrics.adaptive_error(np.ones(count, np.float32), order) == pytest.approx(0.2)
+
+
+def test_bootstrap_intervals_cover_and_pair(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(0)
     held = 0
     for trial in range(200):
         values = rng.normal(1.0, 1.0, 60)
-        draws = resampled(lambda index, values=values: {"mean": values[index[0]].mean()}, [60], 200, trial)
+        draws = resampled(lambda counts, values=values: {"mean": counts[0] @ values / 60}, [60], 200, trial)
         low, high = interval(draws["mean"])
         held += low <= 1.0 <= high
     assert 0.88 <= held / 200 <= 0.99
-    same = [resampled(lambda index: {"sum": float(index[0].sum() + index[1].sum())}, [9, 4], 20, 7) for _ in range(2)]
+    monkeypatch.setattr(bootstrap, "BLOCK", 30)
+    blocks: list[int] = []
+
+    def statistic(counts: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
+        assert [group.sum(axis=1).tolist() for group in counts] == [[9] * len(counts[0]), [4] * len(counts[0])]
+        blocks.append(len(counts[0]))
+        return {"sum": counts[0] @ np.arange(9.0) + counts[1] @ np.arange(4.0)}
+
+    same = [resampled(statistic, [9, 4], 5, 7) for _ in range(2)]
+    assert blocks == [2, 2, 1] * 2
     np.testing.assert_array_equal(same[0]["sum"], same[1]["sum"])
-    assert resampled(lambda index: {"x": 0.0}, [3], 0, 0) == {}
+    rng = np.random.default_rng(7)
+    expected = [rng.integers(0, 9, 9).sum() + rng.integers(0, 4, 4).sum() for _ in range(5)]
+    np.testing.assert_array_equal(same[0]["sum"], expected, "draws do not depend on the blocks")
+    assert resampled(statistic, [3], 0, 0) == {}
     assert all(math.isnan(end) for end in interval(np.array([np.nan])))

@@ -56,11 +56,20 @@ def test_temperature_is_fitted_after_averaging() -> None:
     assert fit_temperature(logits, labels) < min(alone) - 0.05
 
 
-def test_sure_and_right_everywhere_ends_at_the_limit() -> None:
+def test_sure_and_right_everywhere_ends_at_the_limit_and_is_told(caplog: pytest.LogCaptureFixture) -> None:
     logits = np.zeros((20, 2, 3), np.float32)
     logits[:, :, 1] = 5
     assert fit_temperature(logits, np.ones(20, int)) == pytest.approx(LOWEST, rel=0.2)
+    assert "lies at the end of the search (0.05 to 20), since on these examples (nearly) all answers are right" in (
+        caplog.text
+    )
+    caplog.clear()
     assert fit_temperature(logits, np.zeros(20, int)) == pytest.approx(HIGHEST, rel=0.2)
+    assert "the answers are no better than chance" in caplog.text
+    caplog.clear()
+    for scale in (0.3, 4.0):
+        fit_temperature(*drawn(3, scale=scale))
+    assert caplog.text == ""
 
 
 def test_temperature_of_unusable_logits() -> None:
