@@ -42,6 +42,7 @@ def inspect_bundle(path: str | Path) -> dict[str, Any]:
         "overlap": plan.overlap()["mean"],
         "separate": bundle.manifest.get("fusion", {}).get("separate", []),
         "drift": bundle.manifest.get("fusion", {}).get("drift"),
+        "zero_shot": bundle.manifest.get("fusion", {}).get("zero_shot"),
         "parameters": _parameters(bundle.path / WEIGHTS) if states.get(WEIGHTS) == "ok" else None,
         "cost": estimate_cost(bundle).to_json(),
         "labels": bundle.labels,
