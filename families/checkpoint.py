@@ -43,7 +43,8 @@ def load_dual_encoder(source: str | Path) -> Any:
     class_name = _class_name(config)
     if class_name != CLIP.model_class:
         raise InputError(
-            f"{name} is a {class_name}, which has classes of its own; class names and prompts are for CLIP: leave them out"
+            f"{name} is a {class_name}, which has classes of its own; class names and prompts are for CLIP; "
+            "leave them out"
         )
     return _load_weights(name, config, class_name)
 

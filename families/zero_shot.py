@@ -125,8 +125,8 @@ def _token_ids(clip: Any, tokenizer: Any, texts: Sequence[str]) -> list[list[int
             )
         if max(row) >= config.vocab_size:
             raise InputError(
-                f"tokenizer gives token id {max(row)}, but the text tower's vocabulary has {config.vocab_size} entries; "
-                "use the tokenizer the model was trained with"
+                f"tokenizer gives token id {max(row)}, but the text tower's vocabulary has "
+                f"{config.vocab_size} entries; use the tokenizer the model was trained with"
             )
         if config.eos_token_id != 2 and config.eos_token_id not in row:  # 2: old files, which mean the largest id
             raise InputError(
