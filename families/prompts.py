@@ -14,7 +14,7 @@ TEMPLATES = ("a photo of a {}.",)
 """Where no template is given (Radford et al. 2021)."""
 
 FORMS = (
-    'names separated by commas, a text file with one name a line, or JSON: ["cat", "dog"], '
+    'names separated by commas, a .txt file with one name a line, or JSON in a .json file: ["cat", "dog"], '
     '{"classes": ["cat", "dog"], "templates": ["a photo of a {}."]} or {"cat": "a cat", "dog": ["a dog", "a puppy"]}'
 )
 
@@ -45,7 +45,7 @@ def read_prompts(classes: Any, templates: str | Sequence[str] | None = None) -> 
 
     Args:
         classes: a list of names; an object with ``classes`` and ``templates``; an object class → prompt or list of
-            prompts, used as they are; :class:`Prompts`; a ``.json`` file with one of these; a text file with
+            prompts, used as they are; :class:`Prompts`; a ``.json`` file with one of these; a ``.txt`` file with
             one name a line; or names separated by commas.
         templates: texts in which ``{}`` stands for the name; ``None`` for ``"a photo of a {}."``.
 
@@ -77,8 +77,8 @@ def read_prompts(classes: Any, templates: str | Sequence[str] | None = None) -> 
 
 
 def _is_file(value: str | Path) -> bool:
-    """Whether a path is meant: it exists, or is named like one."""
-    return isinstance(value, Path) or value.endswith((".json", ".txt")) or ("," not in value and Path(value).is_file())
+    """Whether a file is meant, and not names."""
+    return isinstance(value, Path) or value.endswith((".json", ".txt"))
 
 
 def _from_file(path: Path) -> Any:
