@@ -37,7 +37,9 @@ class Prompts:
         """A form that :func:`read_prompts` reads: classes and templates, or class → texts."""
         if self.templates:
             return {"classes": list(self.classes), "templates": list(self.templates)}
-        return {name: list(texts) for name, texts in zip(self.classes, self.texts, strict=True)}
+        return {
+            n: texts[0] if len(texts) == 1 else list(texts) for n, texts in zip(self.classes, self.texts, strict=True)
+        }
 
 
 def read_prompts(classes: Any, templates: str | Sequence[str] | None = None) -> Prompts:
@@ -60,7 +62,13 @@ def read_prompts(classes: Any, templates: str | Sequence[str] | None = None) -> 
     if isinstance(found, str | Path):
         where = f"classes {found}" if _is_file(found) else where
         found = _from_file(Path(found)) if _is_file(found) else found.split(",")
-    if isinstance(found, Mapping) and isinstance(found.get("classes"), list) and set(found) <= {"classes", "templates"}:
+    if isinstance(found, Mapping) and isinstance(found.get("classes"), list):
+        unknown = sorted(set(found) - {"classes", "templates"})
+        if unknown:
+            raise InputError(
+                f"{where} are an object of classes and {listing(unknown, 3)}; expected classes and templates alone, or "
+                "a prompt for each class"
+            )
         if "templates" in found and templates is not None:
             raise InputError(f"{where} bring their own templates, and others are given; expected one of them; drop one")
         found, templates = found["classes"], found.get("templates", templates)

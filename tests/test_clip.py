@@ -275,6 +275,7 @@ def test_what_is_recorded_is_read_again(names: list[str], own: bool) -> None:
         ({"cat": "a pet", "dog": "a pet"}, None, "give 'cat' and 'dog' the same prompts"),
         ({"cat": "a", "dog": "b"}, "a {}", "bring a prompt for each class, used as it is, and templates are given"),
         ({"classes": ["a", "b"], "templates": ["{}"]}, "a {}", "bring their own templates, and others are given"),
+        ({"classes": ["a", "b"], "template": ["{}"]}, None, "are an object of classes and template; expected classes"),
         ("cat,dog", "a photo of a cat", "template 'a photo of a cat' has no {} for the class name"),
         ("cat,dog", [], "templates are '\\[\\]'; expected one text or more"),
         ("missing.txt", None, "cannot read classes missing.txt: No such file"),
@@ -332,8 +333,8 @@ def test_prompts_that_the_text_tower_cannot_read() -> None:
     tokenizer.add_tokens([f"word{index}" for index in range(40)])
     with pytest.raises(InputError, match=r"token id \d+, but the text tower's vocabulary has 90 entries"):
         load_zero_shot(clip, "word39,dog", tokenizer=tokenizer)
-    clip.config.text_config.eos_token_id = 17
-    with pytest.raises(InputError, match="without the token 17, at which the text tower reads its embedding"):
+    clip.config.text_config.eos_token_id = 60
+    with pytest.raises(InputError, match="without the token 60, at which the text tower reads its embedding"):
         load_zero_shot(clip, "cat,dog", tokenizer=tokenizer)
 
 
