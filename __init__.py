@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from .evaluation import evaluate
     from .export import export_onnx
     from .families.cost import Cost, estimate_cost
+    from .families.zero_shot import load_zero_shot
     from .fusion import FusedClassifier, FusedOutput, fuse, load_ensemble, measure_drift, save_bundle
     from .plan import HeadPlan
     from .runtime import Prediction, Predictor, calibrate, load, profile, verify
@@ -40,6 +41,7 @@ _HOMES = {
     "fuse": "fusion",
     "load": "runtime",
     "load_ensemble": "fusion",
+    "load_zero_shot": "families.zero_shot",
     "measure_drift": "fusion",
     "plan_heads": "calib",
     "profile": "runtime",
@@ -65,6 +67,7 @@ __all__ = [
     "fuse",
     "load",
     "load_ensemble",
+    "load_zero_shot",
     "measure_drift",
     "plan_heads",
     "profile",

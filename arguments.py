@@ -77,6 +77,7 @@ def _plan_arguments(sub: argparse.ArgumentParser) -> None:
     sub.add_argument(
         "--data", metavar="FILE", help="labelled calibration data: .csv .tsv .jsonl .parquet .npz or image folder"
     )
+    _prompt_arguments(sub)
     sub.add_argument("--members", type=_positive, default=3, metavar="M", help="number of members (default 3)")
     sub.add_argument(
         "--keep",
@@ -130,6 +131,7 @@ def _plan_arguments(sub: argparse.ArgumentParser) -> None:
 def _fuse_arguments(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("model", metavar="MODEL", nargs="+", help="one checkpoint, or one for each member")
     sub.add_argument("--plan", metavar="PLAN", help="head plan; without it every head is kept")
+    _prompt_arguments(sub)
     sub.add_argument("--keep-separate", default="", metavar="PARTS",
                      help="parts not averaged: embeddings,norms,mlp,pooler,classifier or all")  # fmt: skip
     sub.add_argument(
@@ -139,6 +141,18 @@ def _fuse_arguments(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--no-processor", action="store_true", help="leave the tokenizer or image processor out")
     sub.add_argument("--force", action="store_true", help="replace an existing bundle")
     sub.add_argument("-o", "--output", type=Path, required=True, metavar="BUNDLE", help="folder to create")
+
+
+def _prompt_arguments(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument(
+        "--classes", metavar="CLASSES", help="for CLIP: names as cat,dog, a .txt file of names, or a .json of prompts"
+    )
+    sub.add_argument(
+        "--template",
+        action="append",
+        metavar="TEXT",
+        help="for CLIP: prompt with {} for the class name (default 'a photo of a {}.'); may be repeated",
+    )
 
 
 def _export_arguments(sub: argparse.ArgumentParser) -> None:

@@ -62,9 +62,10 @@ def plan(options: argparse.Namespace) -> int:
 
     check_file(options.output)
     state = options.output.with_name(f"{options.output.name}.part") if options.method == "circuit" else None
+    model = _source(options.model, options)
     try:
         made = plan_heads(
-            options.model,
+            model,
             options.data,
             members=options.members,
             keep=None if options.keep is None else _keep(options.keep),
@@ -106,7 +107,11 @@ def fuse(options: argparse.Namespace) -> int:
     check_replaceable(options.output, MANIFEST, options.force)
     chosen = HeadPlan.load(options.plan) if options.plan else None
     separate = [part for part in options.keep_separate.split(",") if part]
-    models = [load_model(source) for source in progress(options.model, len(options.model), "loading checkpoints")]
+    sources = [_source(source, options) for source in options.model]
+    models = [
+        load_model(source) if isinstance(source, str) else source
+        for source in progress(sources, len(sources), "loading checkpoints")
+    ]
     ensemble = fuse_models(models, chosen, keep_separate=separate)
     processor = None if options.no_processor else load_processor(options.model[0], ensemble.architecture.modality)
     provenance: dict[str, Any] = {"sources": [Path(str(source)).name for source in options.model]}
@@ -342,6 +347,17 @@ def progress(steps: Iterable[Any], total: int, title: str) -> Iterable[Any]:
     from tqdm import tqdm
 
     return tqdm(steps, total=total or None, desc=title, delay=2, disable=None, leave=False, file=sys.stderr)
+
+
+def _source(name: str, options: argparse.Namespace) -> Any:
+    """A checkpoint by its name, or with ``--classes`` the zero-shot classifier that it becomes."""
+    if options.classes is None:
+        if options.template:
+            raise InputError("--template is given without --classes; name the classes that its {} stands for")
+        return name
+    from .families.zero_shot import load_zero_shot
+
+    return load_zero_shot(name, options.classes, options.template, progress=progress)
 
 
 def _keep(text: str) -> Any:

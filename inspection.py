@@ -14,6 +14,7 @@ from .errors import BundleError, HydrantError, cut
 from .families import Architecture
 from .families.cost import estimate_cost
 from .families.processing import load_processor
+from .families.prompts import read_prompts
 
 
 def inspect_bundle(path: str | Path) -> dict[str, Any]:
@@ -42,6 +43,7 @@ def inspect_bundle(path: str | Path) -> dict[str, Any]:
         "overlap": plan.overlap()["mean"],
         "separate": bundle.manifest.get("fusion", {}).get("separate", []),
         "drift": bundle.manifest.get("fusion", {}).get("drift"),
+        "prompts": _prompts(bundle.manifest.get("fusion", {}).get("zero_shot")),
         "parameters": _parameters(bundle.path / WEIGHTS) if states.get(WEIGHTS) == "ok" else None,
         "cost": estimate_cost(bundle).to_json(),
         "labels": bundle.labels,
@@ -73,6 +75,19 @@ def _parameters(weights: Path) -> int:
         (length,) = struct.unpack("<Q", handle.read(8))
         header = json.loads(handle.read(length))
     return sum(math.prod(entry["shape"]) for name, entry in header.items() if name != "__metadata__")
+
+
+def _prompts(recorded: Any) -> str | None:
+    """The prompts of a zero-shot classifier in words."""
+    if recorded is None:
+        return None
+    if isinstance(recorded, list):
+        return f"{len(recorded)} sets, one for each member"
+    try:
+        prompts = read_prompts(recorded)
+    except HydrantError as error:
+        return f"unusable: {error}"
+    return ", ".join(prompts.templates) or f"{sum(map(len, prompts.texts))} texts for {len(prompts.classes)} classes"
 
 
 def _processor(bundle: Bundle, architecture: Architecture) -> str | None:

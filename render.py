@@ -263,6 +263,7 @@ def inspect_text(facts: Mapping[str, Any]) -> str:
         f"weights       {_or(facts['parameters'], 'unreadable', ',')} parameters; "
         f"separate parts: {', '.join(facts['separate']) or 'none'}",
         f"labels        {len(facts['labels'])}: {_short(', '.join(facts['labels']), 90)}",
+        *([] if facts["prompts"] is None else [f"prompts       {_short(facts['prompts'], 90)}"]),
         *inspected_calibration(facts["calibration"]),
         f"processor     {facts['processor'] or 'none: takes tensors only'}",
         f"cost          {_cost(facts['cost'], facts['layers'])}",

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import InputError, cut
-from ..families import Architecture, architecture_of
+from ..families import Architecture, architecture_of, prompts_of
 from ..families.checkpoint import load_model, load_processor, model_labels
 from ..families.processing import Processor, from_transformers
 from ..plan import HeadPlan
@@ -57,7 +57,7 @@ def plan_heads(
     """Choose the attention heads that each member keeps.
 
     Args:
-        model: a transformers classifier, or a path or hub name of one.
+        model: a transformers classifier, a path or hub name of one, or what ``load_zero_shot`` returns.
         data: labelled calibration data (``calib.data.read_examples``); not needed for ``"random"`` without a
             budget. For a budget, best data that the model was not tuned on.
         members: number of members M.
@@ -107,7 +107,7 @@ def plan_heads(
     shape = members, architecture.layers, architecture.heads
     fork = _check_fork(fork_from, architecture.layers)
     counts = [] if budget else head_counts(DEFAULT_KEEP if keep is None else keep, *shape, fork)
-    provenance: dict[str, Any] = {"seed": seed, **({"fork_from": fork} if fork else {})}
+    provenance: dict[str, Any] = {"seed": seed, **({"fork_from": fork} if fork else {}), **prompts_of([loaded])}
     if method == "random":
         scores = np.random.default_rng(seed).random(shape)
     if method != "random" or budget:

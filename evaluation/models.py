@@ -64,7 +64,7 @@ def open_models(bundle: Bundle, compare: Sequence[str | Path], backend: str, pre
         models.append(
             _open_bundle(Bundle.open(source), backend, precision, bundle.labels)
             if is_bundle
-            else _open_checkpoint(source, bundle.labels)
+            else _open_checkpoint(source, bundle)
         )
     return [Model(**{**vars(model), "name": name}) for model, name in zip(models, _distinct(models), strict=True)]
 
@@ -88,12 +88,13 @@ def _open_bundle(bundle: Bundle, backend: str, precision: str | None, labels: Se
     )
 
 
-def _open_checkpoint(source: str | Path, labels: Sequence[str]) -> Model:
+def _open_checkpoint(source: str | Path, bundle: Bundle) -> Model:
     from ..families import checkpoint
     from ..fusion import fuse
     from ..runtime.torch_reference import TorchModule
 
-    ensemble = fuse(checkpoint.load_model(source)).eval()
+    model = _zero_shot(source, bundle) if checkpoint.is_dual_encoder(source) else checkpoint.load_model(source)
+    ensemble = fuse(model).eval()
     processor: Any = checkpoint.load_processor(source, ensemble.architecture.modality)
     module = TorchModule(ensemble)
     return Model(
@@ -103,10 +104,23 @@ def _open_checkpoint(source: str | Path, labels: Sequence[str]) -> Model:
         module.precision,
         from_transformers(processor, ensemble.architecture),
         ensemble.architecture,
-        _columns(ensemble.labels, labels, str(source)),
+        _columns(ensemble.labels, bundle.labels, str(source)),
         ensemble.plan,
         Calibration(),
     )
+
+
+def _zero_shot(source: str | Path, bundle: Bundle) -> Any:
+    """A CLIP checkpoint with the prompts of the bundle under evaluation."""
+    from ..families.zero_shot import load_zero_shot
+
+    recorded = bundle.manifest.get("fusion", {}).get("zero_shot")
+    if not isinstance(recorded, dict):
+        raise InputError(
+            f"{source} is a CLIPModel, which has no classes of its own, and {bundle.path} records no prompts to give "
+            f"it; make a bundle with `hydrant fuse {source} --classes …` and compare with that"
+        )
+    return load_zero_shot(source, recorded)
 
 
 def _columns(own: Sequence[str], wanted: Sequence[str], source: str) -> np.ndarray:

@@ -105,7 +105,7 @@ class Blocks:
         architecture: of the original model.
         members: M.
         embeddings: tables and maps by canonical name, each with a leading group axis.
-        embedding_norm: after the text embeddings, or ``None``.
+        embedding_norm: behind the embeddings, or ``None``.
         layers: L of them.
         final_norm, pooler: ``None`` for a family without.
         classifier: reads the first token.

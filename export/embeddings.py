@@ -14,7 +14,10 @@ def embeddings(context: Context, blocks: Blocks) -> Stream:
     if context.architecture.modality == "text":
         return _text(context, blocks)
     wide = context.is_wide("embeddings")
-    return Stream(_patches(context, blocks, wide), blocks.streams()[0], wide=wide)
+    count = max(part.shape[0] for part in blocks.embeddings.values())
+    x = Stream(_patches(context, blocks, wide), count, wide=wide)
+    norm = blocks.embedding_norm
+    return x if norm is None else affine_norm(context, "embeddings.norm", norm, x)
 
 
 def _text(context: Context, blocks: Blocks) -> Stream:
@@ -42,14 +45,14 @@ def _text(context: Context, blocks: Blocks) -> Stream:
 def _patches(context: Context, blocks: Blocks, wide: bool) -> str:
     """``pixel_values`` [B, channels, height, width] float32 → [S, B, T, d], in float32 if ``wide``."""
     arch, graph, parts = context.architecture, context.graph, blocks.embeddings
-    weight, bias = parts["embeddings.patch.weight"], parts["embeddings.patch.bias"]
-    groups, width = max(len(weight), len(bias)), arch.width
-    weight, bias = (np.broadcast_to(part, (groups, *part.shape[1:])) for part in (weight, bias))
+    affine = [parts[f"embeddings.patch.{kind}"] for kind in ("weight", "bias")[: 2 if arch.patch_bias else 1]]
+    groups, width = max(map(len, affine)), arch.width
+    weight, *bias = (np.broadcast_to(part, (groups, *part.shape[1:])) for part in affine)
     kernel = weight.transpose(0, 2, 1).reshape(groups * width, arch.channels, arch.patch_height, arch.patch_width)
     patch = [arch.patch_height, arch.patch_width]
     pixels = "pixel_values" if context.precision == "fp32" else graph.cast("pixel_values", "pixels")
-    inputs = [pixels, graph.weight("embeddings.patch.weight", kernel),
-              graph.weight("embeddings.patch.bias", bias.reshape(-1))]  # fmt: skip
+    inputs = [pixels, graph.weight("embeddings.patch.weight", kernel)]
+    inputs += [graph.weight("embeddings.patch.bias", part.reshape(-1)) for part in bias]
     x = graph.node("Conv", inputs, "embeddings.patch", kernel_shape=patch, strides=patch)  # [B, G·d, rows, columns]
     x = graph.node("Reshape", [x, graph.constant([0, groups, width, -1])], "embeddings.patch.grouped")
     x = graph.node("Transpose", [x], "embeddings.patches", perm=[1, 0, 3, 2])  # [G, B, patches, d]

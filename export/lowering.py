@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import onnx
 
@@ -86,11 +86,19 @@ def _classify(context: Context, lowering: Lowering, blocks: Blocks, x: Stream) -
             first = affine_norm(context, "final_norm", blocks.final_norm, first)
         if blocks.pooler is not None:
             dense = lowering.linear(context, "pooler", blocks.pooler, first)
-            operator = {"tanh": "Tanh", "relu": "Relu"}[context.architecture.pooling]
-            first = Stream(graph.node(operator, [dense.name], "pooled"), dense.count, 1, dense.wide)
+            first = replace(dense, name=_pooled(context, dense.name))
         logits = lowering.linear(context, "classifier", blocks.classifier, first)  # [S, B, 1, C]
         rows = graph.node("Squeeze", [logits.name, graph.constant([2])], "member_logits")
     return Stream(rows, logits.count, 1, logits.wide)
+
+
+def _pooled(context: Context, x: str) -> str:
+    """The function of the dense layer before the classifier: [S, B, 1, P] → [S, B, 1, P]."""
+    graph, pooling = context.graph, context.architecture.pooling
+    if pooling == "unit":
+        norm = graph.node("ReduceL2", [x, graph.constant([-1])], "pooled.norm", keepdims=1)
+        return graph.node("Div", [x, norm], "pooled")
+    return graph.node({"tanh": "Tanh", "relu": "Relu"}[pooling], [x], "pooled")
 
 
 def _inputs(architecture: Architecture) -> dict[str, tuple[int, Sequence[int | str]]]:

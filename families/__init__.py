@@ -1,20 +1,24 @@
 """The supported model families, and how to read a model of one of them.
 
-BERT, RoBERTa, DistilBERT (text) and ViT, DeiT (images), as transformers 5 defines them.
+BERT, RoBERTa, DistilBERT (text), ViT, DeiT and CLIP zero-shot (images), as transformers 5 defines them.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from ..errors import InputError, UnsupportedModelError
 from .architecture import PARTS, Architecture, part_of
 from .bert import BERT, ROBERTA
+from .clip import CLIP
 from .distilbert import DISTILBERT
 from .layout import Layout
 from .vit import DEIT, VIT
 
-LAYOUTS: tuple[Layout, ...] = (BERT, ROBERTA, DISTILBERT, VIT, DEIT)
+LAYOUTS: tuple[Layout, ...] = (BERT, ROBERTA, DISTILBERT, VIT, DEIT, CLIP)
+
+SIGMOID = ("SiglipModel", "Siglip2Model")
 
 __all__ = ["LAYOUTS", "PARTS", "Architecture", "Layout", "architecture_of", "layout_of", "part_of", "read_weights"]
 
@@ -24,18 +28,46 @@ def layout_of(model: Any) -> Layout:
 
     Raises:
         UnsupportedModelError: the model's class is not one of the supported ones; they are listed.
+        InputError: a ``CLIPModel``, which has no classes yet.
     """
     name = type(model).__name__
     for layout in LAYOUTS:
-        if name == layout.model_class:
+        if name == (layout.wrapper or layout.model_class):
             return layout
+    if name == CLIP.model_class:
+        raise without_classes("the model")
     raise unsupported(name)
 
 
 def unsupported(name: str) -> UnsupportedModelError:
     """The error for a class that has no adapter."""
     classes = ", ".join(layout.model_class for layout in LAYOUTS)
-    return UnsupportedModelError(f"architecture {name} is not supported; supported: {classes}")
+    reason = ""
+    if name in SIGMOID:
+        reason = (
+            ": its classes are independent yes-or-no questions (sigmoid), of which an averaged softmax would make "
+            "another method, and an attention head pools its image tower"
+        )
+    return UnsupportedModelError(f"architecture {name} is not supported{reason}; supported: {classes}")
+
+
+def without_classes(name: str) -> InputError:
+    """The error for a CLIP model that was given no classes."""
+    return InputError(
+        f"{name} is a {CLIP.model_class}, which has no classes of its own; name them with --classes "
+        "(in Python: hydrant.load_zero_shot)"
+    )
+
+
+def prompts_of(models: Iterable[Any]) -> dict[str, Any]:
+    """What to record of zero-shot classifiers: ``{"zero_shot": their prompts}``, a list where they differ; or nothing.
+
+    ``families.prompts.read_prompts`` reads an entry again.
+    """
+    found = [model.prompts.to_json() for model in models if type(model).__name__ == CLIP.wrapper]
+    if not found:
+        return {}
+    return {"zero_shot": found[0] if all(other == found[0] for other in found) else found}
 
 
 def architecture_of(model: Any) -> Architecture:

@@ -15,7 +15,7 @@ from ..errors import BundleError, cut
 
 Modality = Literal["text", "image"]
 Activation = Literal["gelu", "gelu_tanh", "relu", "quick_gelu", "silu"]
-Pooling = Literal["none", "tanh", "relu"]
+Pooling = Literal["none", "tanh", "relu", "unit"]
 
 
 @dataclass(frozen=True)
@@ -23,15 +23,16 @@ class Architecture:
     """Shapes and settings of a transformer classifier that reads its first token.
 
     Attributes:
-        family: ``"bert"``, ``"roberta"``, ``"distilbert"``, ``"vit"`` or ``"deit"``.
+        family: ``"bert"``, ``"roberta"``, ``"distilbert"``, ``"vit"``, ``"deit"`` or ``"clip"``.
         modality: what it reads.
         layers, heads, head_width, width, mlp_width: L, H, d_h, d and the MLP's inner width.
         activation: of the MLP.
         pre_norm: LayerNorm before attention and MLP (ViT) instead of after the residual sum (BERT).
         norm_eps: of every LayerNorm.
         qkv_bias: whether query, key and value projections have a bias.
-        pooling: activation of the dense layer between first token and classifier; ``"none"`` for
-            no such layer.
+        pooling: function of the dense layer between first token and classifier; ``"none"`` for
+            no such layer. ``"unit"`` (CLIP) divides its output by its Euclidean norm; then neither it
+            nor the classifier has a bias.
         classes: number of classes C.
         hidden_dropout, attention_dropout, classifier_dropout: rates, in training only.
         vocabulary, positions, token_types: text tables; ``token_types`` is 0 for a family without.
@@ -39,7 +40,10 @@ class Architecture:
             for positions 0, 1, 2, …
         padding_token: id that fills short sequences.
         image_height, image_width, channels, patch_height, patch_width: image geometry, pixels.
-        prefix_tokens: learned tokens before the patches: 1 for ViT, 2 for DeiT.
+        prefix_tokens: learned tokens before the patches: 1 for ViT and CLIP, 2 for DeiT.
+        patch_bias: whether the patch projection has a bias.
+        patch_norm: LayerNorm behind the image embeddings (CLIP); text embeddings always have one.
+        pooled_width: output of the dense layer before the classifier, P; 0 for the width d.
     """
 
     family: str
@@ -69,6 +73,9 @@ class Architecture:
     patch_height: int = 0
     patch_width: int = 0
     prefix_tokens: int = 0
+    patch_bias: bool = True
+    patch_norm: bool = False
+    pooled_width: int = 0
 
     @property
     def input_names(self) -> tuple[str, ...]:
@@ -76,6 +83,21 @@ class Architecture:
         if self.modality == "image":
             return ("pixel_values",)
         return ("input_ids", "attention_mask", "token_type_ids")[: 3 if self.token_types > 1 else 2]
+
+    @property
+    def embedding_norm(self) -> bool:
+        """Whether a LayerNorm stands behind the embeddings."""
+        return self.modality == "text" or self.patch_norm
+
+    @property
+    def classifier_width(self) -> int:
+        """Width of what the classifier reads: P or d."""
+        return self.pooled_width or self.width
+
+    @property
+    def head_bias(self) -> bool:
+        """Whether the dense layer before the classifier and the classifier have biases."""
+        return self.pooling != "unit"
 
     @property
     def max_sequence(self) -> int:

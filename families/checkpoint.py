@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import InputError, cut, listing
-from . import LAYOUTS, unsupported
+from . import LAYOUTS, unsupported, without_classes
+from .clip import CLIP
 
 
 def load_model(source: str | Path) -> Any:
@@ -22,12 +23,47 @@ def load_model(source: str | Path) -> Any:
         InputError: nothing usable there; safetensors weights missing, truncated or incomplete.
         UnsupportedModelError: the architecture is not supported.
     """
+    name = _checked_source(source)
+    config = _load_config(name)
+    class_name = _class_name(config)
+    if class_name == CLIP.model_class:
+        raise without_classes(name)
+    return _load_weights(name, config, class_name)
+
+
+def load_dual_encoder(source: str | Path) -> Any:
+    """Load a ``CLIPModel``, both towers, in float32 on the CPU, in evaluation mode.
+
+    Raises:
+        InputError: as :func:`load_model`, or the checkpoint is a classifier.
+        UnsupportedModelError: the architecture is not supported.
+    """
+    name = _checked_source(source)
+    config = _load_config(name)
+    class_name = _class_name(config)
+    if class_name != CLIP.model_class:
+        raise InputError(
+            f"{name} is a {class_name}, which has classes of its own; class names and prompts are for CLIP; "
+            "leave them out"
+        )
+    return _load_weights(name, config, class_name)
+
+
+def is_dual_encoder(source: str | Path) -> bool:
+    """Whether a checkpoint is a ``CLIPModel``, which has no classes of its own.
+
+    Raises:
+        InputError: nothing usable there.
+        UnsupportedModelError: the architecture is not supported.
+    """
+    return _class_name(_load_config(_checked_source(source))) == CLIP.model_class
+
+
+def _load_weights(name: str, config: Any, class_name: str) -> Any:
     import torch
     import transformers
 
-    name = _checked_source(source)
-    config = _load_config(name)
-    model_class = getattr(transformers, _class_name(config))
+    model_class = getattr(transformers, class_name)
     with quiet():
         try:
             model, info = model_class.from_pretrained(

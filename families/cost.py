@@ -190,9 +190,9 @@ def _products(model: _Model, batch: int, tokens: int) -> Iterable[_Product]:
             yield from _linear(model.groups("mlp"), streams, batch * queries, inner, columns)
         streams = max(streams, model.groups("mlp"))
     if arch.pooling != "none":
-        yield from _linear(model.groups("pooler"), streams, batch, d, d)
+        yield from _linear(model.groups("pooler"), streams, batch, d, arch.classifier_width)
         streams = max(streams, model.groups("pooler"))
-    yield from _linear(model.groups("classifier"), streams, batch, d, arch.classes)
+    yield from _linear(model.groups("classifier"), streams, batch, arch.classifier_width, arch.classes)
 
 
 def _linear(groups: int, streams: int, rows: int, inner: int, columns: int) -> Iterable[_Product]:
@@ -251,9 +251,11 @@ def _parameters(model: _Model) -> int:
         output_biases = 1 if shared or (model.one_checkpoint and not (model.exact and has_biases)) else model.members
         total += heads * arch.head_width * (3 * d + biases)
         total += (kept[0] if shared else sum(kept)) * arch.head_width * d + output_biases * d
+    inner = arch.classifier_width
     if arch.pooling != "none":
-        total += (d * d + d) * model.groups("pooler")
-    return total + (d * arch.classes + arch.classes) * model.groups("classifier")
+        has_bias = arch.head_bias or (model.exact and arch.pre_norm and not _norm(model, reader))  # as above
+        total += (d * inner + (inner if has_bias else 0)) * model.groups("pooler")
+    return total + (inner + (1 if arch.head_bias else 0)) * arch.classes * model.groups("classifier")
 
 
 def _norm(model: _Model, reader: str) -> int:
@@ -279,7 +281,8 @@ def _embedding_parameters(model: _Model) -> int:
     groups = model.groups("embeddings")
     if arch.modality == "image":
         pixels = arch.channels * arch.patch_height * arch.patch_width
-        return groups * (pixels * d + d + arch.max_sequence * d)
+        vectors = (1 if arch.patch_bias else 0) + (2 if arch.patch_norm else 0)
+        return groups * (pixels + vectors + arch.max_sequence) * d
     # part_of files the LayerNorm behind the tables under the embeddings
     return groups * ((arch.vocabulary + arch.positions + arch.token_types) * d + 2 * d)
 

@@ -16,5 +16,9 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 """Of the MLP, by ``Architecture.activation``."""
 
-POOLERS: dict[str, Callable[[Tensor], Tensor]] = {"tanh": torch.tanh, "relu": nn.functional.relu}
+POOLERS: dict[str, Callable[[Tensor], Tensor]] = {
+    "tanh": torch.tanh,
+    "relu": nn.functional.relu,
+    "unit": lambda x: x / x.norm(dim=-1, keepdim=True),
+}
 """Of the dense layer before the classifier, by ``Architecture.pooling``."""

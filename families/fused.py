@@ -29,8 +29,8 @@ def fused_shapes(architecture: Architecture, plan: HeadPlan) -> dict[str, Shape]
     if arch.pre_norm:
         shapes |= _norm("final_norm", d)
     if arch.pooling != "none":
-        shapes |= _linear("pooler", d, d)
-    return shapes | _linear("classifier", d, arch.classes)
+        shapes |= _linear("pooler", d, arch.classifier_width, bias=arch.head_bias)
+    return shapes | _linear("classifier", arch.classifier_width, arch.classes, bias=arch.head_bias)
 
 
 def check_fused(
@@ -65,7 +65,9 @@ def check_fused(
 def _embedding_shapes(arch: Architecture) -> dict[str, Shape]:
     d = arch.width
     if arch.modality == "image":
-        shapes = _linear("embeddings.patch", arch.channels * arch.patch_height * arch.patch_width, d)
+        pixels = arch.channels * arch.patch_height * arch.patch_width
+        shapes = _linear("embeddings.patch", pixels, d, bias=arch.patch_bias)
+        shapes |= _norm("embeddings.norm", d) if arch.patch_norm else {}
         shapes |= {"embeddings.first_token": (1, d), "embeddings.position": (arch.max_sequence, d)}
         return shapes | ({"embeddings.distillation_token": (1, d)} if arch.prefix_tokens == 2 else {})
     tables = {"word": arch.vocabulary, "position": arch.positions, "token_type": arch.token_types}

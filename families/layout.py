@@ -23,6 +23,8 @@ class Layout:
         layer_names: for each of :data:`LAYER_PARTS`, its module name below that prefix.
         other_names: canonical tensor name → state-dict name, for tensors outside the layers.
         architecture: reads a transformers configuration; raises for unsupported settings.
+        wrapper: our own class that the model is loaded as, where the transformers class is no classifier;
+            state-dict names are its.
     """
 
     family: str
@@ -31,6 +33,7 @@ class Layout:
     layer_names: tuple[str, ...]
     other_names: dict[str, str]
     architecture: Callable[[Any], Architecture]
+    wrapper: str | None = None
 
     def names(self, architecture: Architecture) -> dict[str, str]:
         """Canonical name → state-dict name of every tensor of the model, in a fixed order."""

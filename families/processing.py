@@ -71,4 +71,4 @@ def save_processor(processor: Any, folder: Path) -> None:
         raise InputError(
             f"processor is a {type(processor).__name__}; expected a transformers tokenizer or image processor, or None"
         )
-    processor.save_pretrained(str(folder))
+    getattr(processor, "image_processor", processor).save_pretrained(str(folder))  # of CLIP's, the half for images

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ..errors import InputError, cut
-from ..families import PARTS, Architecture, architecture_of, part_of, read_weights
+from ..families import PARTS, Architecture, architecture_of, part_of, prompts_of, read_weights
 from ..families.checkpoint import load_model, model_labels
 from ..plan import HeadPlan
 from .grouped import stack_heads
@@ -26,8 +26,8 @@ def fuse(
     """Prune and fuse members into one module.
 
     Args:
-        models: a transformers classifier, or a path or hub name of one (post hoc: every member is a
-            pruning of it); or a sequence of M of them (members tuned separately).
+        models: a transformers classifier, a path or hub name of one, or what ``load_zero_shot`` returns (post
+            hoc: every member is a pruning of it); or a sequence of M of them (members tuned separately).
         plan: heads kept by each member; ``None`` keeps all heads.
         keep_separate: for M checkpoints, the parts that stay grouped by member instead of being
             averaged: any of ``embeddings``, ``norms``, ``mlp``, ``pooler``, ``classifier``, or
@@ -61,7 +61,7 @@ def fuse(
     if separate and len(loaded) == 1:
         raise InputError("keep_separate needs one checkpoint for each member; one checkpoint has nothing to separate")
     weights = fuse_weights(architecture, plan, [read_weights(model) for model in loaded], separate)
-    provenance = {"checkpoints": len(loaded), "separate": sorted(separate)}
+    provenance = {"checkpoints": len(loaded), "separate": sorted(separate), **prompts_of(loaded)}
     return FusedClassifier(architecture, plan, weights, labels, provenance=provenance).eval()
 
 

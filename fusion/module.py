@@ -178,7 +178,7 @@ class TextEmbeddings(nn.Module):
 
 
 class PatchEmbeddings(nn.Module):
-    """Non-overlapping patches through one linear map, learned prefix tokens, position table."""
+    """Non-overlapping patches through one linear map, learned prefix tokens, position table, perhaps LayerNorm."""
 
     def __init__(self, architecture: Architecture, weights: Weights) -> None:
         super().__init__()
@@ -188,6 +188,7 @@ class PatchEmbeddings(nn.Module):
         distilled = architecture.prefix_tokens == 2
         self.distillation_token = nn.Parameter(weights["embeddings.distillation_token"]) if distilled else None
         self.position = nn.Parameter(weights["embeddings.position"])  # [G, T, d]
+        self.norm = _norm(architecture, weights, "embeddings.norm") if architecture.patch_norm else None
 
     def forward(self, pixel_values: Tensor) -> Tensor:
         """[B, channels, height, width] → [G, B, T, d]."""
@@ -202,7 +203,8 @@ class PatchEmbeddings(nn.Module):
         x = self.patch(x[None])  # [G, B, patches, d]
         prefix = [token for token in (self.first_token, self.distillation_token) if token is not None]
         tokens = [token[:, None].expand(-1, x.shape[1], -1, -1) for token in prefix]  # [G, B, 1, d]
-        return torch.cat([*tokens, x], dim=2) + self.position[:, None]
+        x = torch.cat([*tokens, x], dim=2) + self.position[:, None]
+        return x if self.norm is None else self.norm(x)
 
 
 def _rows(table: Tensor, indices: Tensor) -> Tensor:

@@ -105,7 +105,7 @@ def find_divergence(
 def _values(architecture: Architecture) -> list[str]:
     """Names of the values that are compared, in the order of computation."""
     end = "" if architecture.pre_norm else ".mlp_norm"
-    first = "embeddings" if architecture.modality == "image" else "embeddings.norm"
+    first = "embeddings.norm" if architecture.embedding_norm else "embeddings"
     layers = range(architecture.layers)
     return [first, *(f"layers.{i}{part}" for i in layers for part in (".attention", ".mlp.down", end))]
 

@@ -19,11 +19,20 @@ OUTPUT_PROJECTIONS = {
     "distilbert": "distilbert.transformer.layer.{}.attention.out_lin",
     "vit": "vit.layers.{}.attention.o_proj",
     "deit": "deit.layers.{}.attention.o_proj",
+    "clip": "vision_model.encoder.layers.{}.self_attn.out_proj",
 }
 
 
 def member_logits(model: Any, keep: Sequence[Sequence[int]], heads: int, inputs: dict[str, torch.Tensor]) -> np.ndarray:
     """Logits [B, C] float64 of one member: ``keep[layer]`` lists the heads that stay."""
+    if model.config.model_type == "clip":  # the whole model, which reads image and prompts, is the original
+        return _silenced(model.dual_encoder, keep, heads, {**inputs, **model.prompt_tokens}, "logits_per_image")
+    return _silenced(model, keep, heads, inputs, "logits")
+
+
+def _silenced(
+    model: Any, keep: Sequence[Sequence[int]], heads: int, inputs: dict[str, torch.Tensor], output: str
+) -> np.ndarray:
     handles = []
     for layer, kept in enumerate(keep):
         module = model.get_submodule(OUTPUT_PROJECTIONS[model.config.model_type].format(layer))
@@ -38,7 +47,7 @@ def member_logits(model: Any, keep: Sequence[Sequence[int]], heads: int, inputs:
         handles.append(module.register_forward_pre_hook(silence))
     try:
         with torch.no_grad():
-            return model(**inputs).logits.double().numpy()
+            return getattr(model(**inputs), output).double().numpy()
     finally:
         for handle in handles:
             handle.remove()

@@ -12,13 +12,14 @@ from typing import Any
 import numpy as np
 import torch
 import transformers
-from hydrant import HeadPlan
+from hydrant import HeadPlan, load_zero_shot
 from hydrant.calib.data import Examples
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
-FAMILIES = ("bert", "roberta", "distilbert", "vit", "deit")
-TEXT_FAMILIES = FAMILIES[:3]
+FAMILIES = ("bert", "roberta", "distilbert", "vit", "deit", "clip")
+TEXT_FAMILIES, IMAGE_FAMILIES = FAMILIES[:3], FAMILIES[3:]
+PROMPTS = ("a cat", "a photo of a dog", "the moon", "a house by the sea", "2 trees")
 LAYERS, HEADS, CLASSES, VOCABULARY = 3, 4, 5, 99
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -26,7 +27,11 @@ WORDS += ["hello", "world", "transfer", "money", "weather", "today", "what", "is
 
 
 def make_model(family: str, seed: int = 0, **settings: Any) -> torch.nn.Module:
-    """A tiny classifier of a family, with random weights large enough for heads to matter."""
+    """A tiny classifier of a family, with random weights large enough for heads to matter.
+
+    CLIP's has one prompt for each class; ``dual_encoder`` is the model that it was made of, and ``prompt_tokens`` are
+    what that reads beside the image.
+    """
     text = {"vocab_size": VOCABULARY, "max_position_embeddings": 40, "num_labels": CLASSES}
     shape = {"hidden_size": 32, "num_hidden_layers": LAYERS, "num_attention_heads": HEADS, "intermediate_size": 48}
     image = {"image_size": 12, "patch_size": 4, "num_labels": CLASSES}
@@ -45,6 +50,7 @@ def make_model(family: str, seed: int = 0, **settings: Any) -> torch.nn.Module:
         "deit": lambda: transformers.DeiTForImageClassification(
             transformers.DeiTConfig(**{**shape, **image, **settings})
         ),
+        "clip": lambda: make_dual_encoder(**settings),
     }
     torch.manual_seed(seed)
     model = makers[family]()
@@ -53,7 +59,35 @@ def make_model(family: str, seed: int = 0, **settings: Any) -> torch.nn.Module:
             is_norm = "norm" in name.lower() and name.endswith("weight")
             centre = 1.0 if is_norm else 0.0
             parameter.normal_(centre, 0.3)
-    return model.eval()
+    return zero_shot(model.eval(), list(PROMPTS)) if family == "clip" else model.eval()
+
+
+def make_dual_encoder(**settings: Any) -> torch.nn.Module:
+    """A tiny ``CLIPModel``; ``settings`` are those of its image tower."""
+    shape = {"hidden_size": 32, "num_hidden_layers": LAYERS, "num_attention_heads": HEADS, "intermediate_size": 48}
+    text = {"hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 40}
+    tokens = {"vocab_size": 90, "max_position_embeddings": 77, "bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 1}
+    image = {**shape, "image_size": 12, "patch_size": 4, **settings}
+    return transformers.CLIPModel(
+        transformers.CLIPConfig(text_config={**text, **tokens}, vision_config=image, projection_dim=20)
+    )
+
+
+def zero_shot(model: Any, texts: Sequence[str], names: Sequence[str] = "abcde") -> Any:
+    """The classifier of one prompt for each class, which remembers the model that it was made of."""
+    tokenizer = make_clip_tokenizer()
+    made = load_zero_shot(model, dict(zip(names, texts, strict=True)), tokenizer=tokenizer)
+    tokens = tokenizer(list(texts), padding=True, return_tensors="pt")
+    made.__dict__.update(dual_encoder=model, prompt_tokens=dict(tokens))  # no submodules: the weights stay the same
+    return made
+
+
+def make_clip_tokenizer() -> Any:
+    """CLIP's tokenizer with a vocabulary of letters."""
+    letters = "abcdefghijklmnopqrstuvwxyz0123456789.,"
+    words = ["<|startoftext|>", "<|endoftext|>", *letters, *(f"{letter}</w>" for letter in letters)]
+    vocabulary = {word: index for index, word in enumerate(words)}
+    return transformers.CLIPTokenizer(vocab=vocabulary, merges=[], model_max_length=77)
 
 
 def random_plan(family: str, members: int, seed: int = 0) -> HeadPlan:
@@ -71,7 +105,7 @@ def random_plan(family: str, members: int, seed: int = 0) -> HeadPlan:
 def make_inputs(family: str, batch: int = 4, seed: int = 0, padded: bool = True) -> dict[str, torch.Tensor]:
     """Inputs of a tiny model; text with rows of different lengths when padded."""
     rng = np.random.default_rng(seed)
-    if family in ("vit", "deit"):
+    if family in IMAGE_FAMILIES:
         return {"pixel_values": torch.from_numpy(rng.standard_normal((batch, 3, 12, 12)).astype(np.float32))}
     tokens = 9
     ids = torch.from_numpy(rng.integers(5, VOCABULARY, (batch, tokens)))

@@ -18,7 +18,7 @@ from hydrant.export.baselines import random_model
 from hydrant.families import LAYOUTS, Architecture, architecture_of
 from hydrant.families.checkpoint import load_processor
 from support import make_model
-from transformers import BertConfig, DeiTConfig, RobertaConfig, ViTConfig
+from transformers import BertConfig, CLIPConfig, DeiTConfig, RobertaConfig, ViTConfig
 
 trt: ModuleType = pytest.importorskip("tensorrt_rtx", reason="tensorrt-rtx is not installed")
 
@@ -27,6 +27,7 @@ MEMBERS = 3
 LAYER_COUNTS = {
     "vit": {"fp16": 132, "bf16": 132},
     "deit": {"fp16": 132, "bf16": 132},
+    "clip": {"fp16": 134, "bf16": 134},
     "bert": {"fp16": 133, "bf16": 133},
     "roberta": {"fp16": 135, "bf16": 135},
 }
@@ -55,7 +56,9 @@ def compiled(model: onnx.ModelProto, shape: Architecture, precision: str, folder
 @pytest.mark.parametrize("precision", ["fp16", "bf16"])
 @pytest.mark.parametrize("family", list(LAYER_COUNTS))
 def test_base_sized_ensembles_are_fused(family: str, precision: str, tmp_path: Path) -> None:
-    configs: dict[str, Any] = {"vit": ViTConfig, "deit": DeiTConfig, "bert": BertConfig, "roberta": RobertaConfig}
+    configs: dict[str, Any] = {
+        "vit": ViTConfig, "deit": DeiTConfig, "clip": CLIPConfig, "bert": BertConfig, "roberta": RobertaConfig
+    }  # fmt: skip
     (layout,) = [layout for layout in LAYOUTS if layout.family == family]
     shape = layout.architecture(configs[family](num_labels=100, **({"vocab_size": 3000} if family[-1] == "a" else {})))
     model = random_model(shape, random_heads(shape, 4), precision=precision, lowering="grouped")

@@ -13,7 +13,7 @@ import pytest
 import torch
 from hydrant import Bundle, HydrantError, export_onnx, fuse, save_bundle
 from hydrant.export import onnx_file
-from support import CLASSES, FAMILIES, make_inputs, make_model, make_tokenizer, random_plan
+from support import CLASSES, FAMILIES, IMAGE_FAMILIES, make_inputs, make_model, make_tokenizer, random_plan
 
 SCORES = ["predictive_entropy", "expected_entropy", "mutual_information", "disagreement"]
 
@@ -32,7 +32,7 @@ def shapes(values: list[onnx.ValueInfoProto]) -> dict[str, list[int | str]]:
 @pytest.mark.parametrize("family", FAMILIES)
 def test_inputs_outputs_and_operators(family: str, tmp_path: Path) -> None:
     model = exported(family, tmp_path / "bundle")
-    if family in ("vit", "deit"):
+    if family in IMAGE_FAMILIES:
         assert shapes(model.graph.input) == {"pixel_values": ["batch", 3, 12, 12]}
     else:
         names = ["input_ids", "attention_mask"] + ["token_type_ids"] * (family == "bert")

@@ -17,7 +17,7 @@ import pytest
 PUBLIC = {
     "Bundle", "Cost", "FusedClassifier", "FusedOutput", "HeadPlan", "HydrantError", "Prediction", "Predictor",
     "__version__", "build_engine", "calibrate", "estimate_cost", "evaluate", "export_onnx", "fuse", "load",
-    "load_ensemble", "measure_drift", "plan_heads", "profile", "save_bundle", "verify",
+    "load_ensemble", "load_zero_shot", "measure_drift", "plan_heads", "profile", "save_bundle", "verify",
 }  # fmt: skip
 
 FLOORS = {

@@ -97,7 +97,8 @@ def test_scores_of_different_examples_differ() -> None:
 
 @pytest.mark.parametrize("training", [True, False])
 def test_scoring_leaves_the_model_as_it_was(family: str, training: bool) -> None:
-    model = make_model(family, **({"hidden_dropout_prob": 0.5} if family != "distilbert" else {"dropout": 0.5}))
+    rate = {"distilbert": "dropout", "clip": "attention_dropout"}.get(family, "hidden_dropout_prob")
+    model = make_model(family, **{rate: 0.5})
     model.train(training)
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     first, again = (taylor_scores(model, examples_of(family, 3), ReadyTensors(0)) for _ in range(2))

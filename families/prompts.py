@@ -1,0 +1,161 @@
+"""Class prompts: the texts that stand for each class of a zero-shot classifier."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..errors import InputError, cut, listing
+
+TEMPLATES = ("a photo of a {}.",)
+"""Where no template is given (Radford et al. 2021)."""
+
+FORMS = (
+    'names separated by commas, a .txt file with one name a line, or JSON in a .json file: ["cat", "dog"], '
+    '{"classes": ["cat", "dog"], "templates": ["a photo of a {}."]} or {"cat": "a cat", "dog": ["a dog", "a puppy"]}'
+)
+
+
+@dataclass(frozen=True)
+class Prompts:
+    """What stands for each class.
+
+    Attributes:
+        classes: names, in class order.
+        templates: in which ``{}`` stands for the name; empty when the texts were given as they are.
+        texts: of each class, one or more.
+    """
+
+    classes: tuple[str, ...]
+    templates: tuple[str, ...]
+    texts: tuple[tuple[str, ...], ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """A form that :func:`read_prompts` reads: classes and templates, or class → texts."""
+        if self.templates:
+            return {"classes": list(self.classes), "templates": list(self.templates)}
+        return {
+            n: texts[0] if len(texts) == 1 else list(texts) for n, texts in zip(self.classes, self.texts, strict=True)
+        }
+
+
+def read_prompts(classes: Any, templates: str | Sequence[str] | None = None) -> Prompts:
+    """Class names and their prompts.
+
+    Args:
+        classes: a list of names; an object with ``classes`` and ``templates``; an object class → prompt or list of
+            prompts, used as they are; :class:`Prompts`; a ``.json`` file with one of these; a ``.txt`` file with
+            one name a line; or names separated by commas.
+        templates: texts in which ``{}`` stands for the name; ``None`` for ``"a photo of a {}."``.
+
+    Raises:
+        InputError: an unreadable file or another form; fewer than two classes; empty or repeated names, texts or
+            templates; a template without ``{}``; or two classes with the same prompts.
+    """
+    if isinstance(classes, Prompts) and templates is None:
+        return classes
+    found = classes.to_json() if isinstance(classes, Prompts) else classes
+    where = "classes"
+    if isinstance(found, str | Path):
+        where = f"classes {found}" if _is_file(found) else where
+        found = _from_file(Path(found)) if _is_file(found) else found.split(",")
+    if isinstance(found, Mapping) and isinstance(found.get("classes"), list):
+        unknown = sorted(set(found) - {"classes", "templates"})
+        if unknown:
+            raise InputError(
+                f"{where} are an object of classes and {listing(unknown, 3)}; expected classes and templates alone, or "
+                "a prompt for each class"
+            )
+        if "templates" in found and templates is not None:
+            raise InputError(f"{where} bring their own templates, and others are given; expected one of them; drop one")
+        found, templates = found["classes"], found.get("templates", templates)
+    if isinstance(found, Mapping):
+        if templates is not None:
+            raise InputError(
+                f"{where} bring a prompt for each class, used as it is, and templates are given; drop the templates"
+            )
+        return _checked(where, _names(where, list(found)), (), [_texts(where, *entry) for entry in found.items()])
+    if not isinstance(found, list | tuple):
+        raise InputError(f"{where} are a {type(found).__name__}; expected {FORMS}")
+    names, chosen = _names(where, found), _templates(templates)
+    return _checked(where, names, chosen, [tuple(form.replace("{}", name) for form in chosen) for name in names])
+
+
+def _is_file(value: str | Path) -> bool:
+    """Whether a file is meant, and not names."""
+    return isinstance(value, Path) or value.endswith((".json", ".txt"))
+
+
+def _from_file(path: Path) -> Any:
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except OSError as error:
+        raise InputError(f"cannot read classes {path}: {error.strerror or error}; expected {FORMS}") from error
+    except UnicodeDecodeError as error:
+        raise InputError(f"classes {path} is not a text file in UTF-8; expected {FORMS}") from error
+    if path.suffix.lower() != ".json":
+        return [line for line in text.splitlines() if line.strip()]
+    try:
+        return json.loads(text, object_pairs_hook=_unrepeated)
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"classes {path} cannot be used as JSON ({error}); expected {FORMS}") from error
+
+
+def _unrepeated(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object; Python's reader would keep the last of equal keys without a word."""
+    names = [name for name, _ in pairs]
+    repeated = sorted({name for name in names if names.count(name) > 1})
+    if repeated:
+        raise ValueError(f"{listing(repeated, 3)} stands twice in one object")
+    return dict(pairs)
+
+
+def _names(where: str, names: Sequence[Any]) -> tuple[str, ...]:
+    for name in names:
+        if not isinstance(name, str) or not name.strip():
+            raise InputError(f"{where} hold {cut(name)}; expected names, as text that is not empty")
+    found = tuple(name.strip() for name in names)
+    repeated = sorted({name for name in found if found.count(name) > 1})
+    if repeated:
+        raise InputError(f"{where} name {listing(repeated, 3)} more than once; expected each class once")
+    if len(found) < 2:
+        raise InputError(f"{where} name {len(found)} class; expected 2 or more: {FORMS}")
+    return found
+
+
+def _texts(where: str, name: str, texts: Any) -> tuple[str, ...]:
+    """Prompts of one class, given as they are."""
+    found = [texts] if isinstance(texts, str) else texts
+    if not isinstance(found, list | tuple) or not found or not all(isinstance(t, str) and t.strip() for t in found):
+        raise InputError(f"{where} have {cut(texts)} for {cut(name)}; expected a prompt, or a list of prompts")
+    return tuple(found)
+
+
+def _templates(templates: Any) -> tuple[str, ...]:
+    given = TEMPLATES if templates is None else [templates] if isinstance(templates, str) else templates
+    if not isinstance(given, list | tuple) or not given:
+        raise InputError(f"templates are {cut(given)}; expected one text or more, such as {TEMPLATES[0]!r}")
+    for template in given:
+        if not isinstance(template, str) or "{}" not in template:
+            raise InputError(
+                f"template {cut(template)} has no {{}} for the class name; expected a text such as {TEMPLATES[0]!r}"
+            )
+    return tuple(given)
+
+
+def _checked(
+    where: str, names: tuple[str, ...], templates: tuple[str, ...], texts: Sequence[tuple[str, ...]]
+) -> Prompts:
+    """Prompts of which no two classes have the same."""
+    seen: dict[frozenset[str], str] = {}
+    for name, own in zip(names, texts, strict=True):
+        other = seen.setdefault(frozenset(own), name)
+        if other != name:
+            raise InputError(
+                f"{where} give {cut(other)} and {cut(name)} the same prompts, so nothing could tell them apart; "
+                "expected prompts of their own"
+            )
+    return Prompts(names, templates, tuple(texts))

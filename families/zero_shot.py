@@ -1,0 +1,144 @@
+"""Zero-shot classification with CLIP: class prompts become a frozen classifier behind the image tower.
+
+``logits = scale · cos(image embedding, class embedding)`` with ``scale = exp(logit_scale)``; a class embedding is the
+mean of its prompts' unit embeddings, of unit length again (Radford et al. 2021, "Learning Transferable Visual
+Models From Natural Language Supervision", section 3.1.4). The text tower runs once, here, in transformers.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..errors import InputError, cut
+from ..progress import Progress, no_progress
+from .checkpoint import load_dual_encoder, load_processor, quiet
+from .functions import POOLERS
+from .prompts import Prompts, read_prompts
+
+BATCH = 64
+
+
+class ZeroShotClassifier(nn.Module):
+    """The image tower of a ``CLIPModel`` with a frozen classifier of its classes; it shares the tower's parameters.
+
+    Args:
+        clip: the model.
+        embeddings: of the classes, [C, P], unit length.
+        prompts: that these stand for.
+    """
+
+    def __init__(self, clip: Any, embeddings: Tensor, prompts: Prompts) -> None:
+        super().__init__()
+        self.config = copy.deepcopy(clip.config)
+        self.config.id2label = dict(enumerate(prompts.classes))
+        self.config.label2id = {name: index for index, name in enumerate(prompts.classes)}
+        self.name_or_path = clip.name_or_path
+        self.prompts = prompts
+        self.vision_model = clip.vision_model
+        self.visual_projection = clip.visual_projection
+        classifier = nn.Linear(embeddings.shape[1], embeddings.shape[0], bias=False, device=embeddings.device)
+        classifier.weight = nn.Parameter(clip.logit_scale.detach().exp() * embeddings, requires_grad=False)
+        self.classifier = classifier
+
+    def forward(self, pixel_values: Tensor) -> Any:
+        """[B, channels, height, width] → an output whose ``logits`` are [B, C]."""
+        from transformers.modeling_outputs import ImageClassifierOutput
+
+        pooled = self.vision_model(pixel_values=pixel_values).pooler_output  # [B, d]
+        image = POOLERS["unit"](self.visual_projection(pooled))  # [B, P]
+        return ImageClassifierOutput(logits=self.classifier(image))
+
+
+def load_zero_shot(
+    source: Any,
+    classes: Any,
+    templates: str | Sequence[str] | None = None,
+    *,
+    tokenizer: Any = None,
+    progress: Progress = no_progress,
+) -> ZeroShotClassifier:
+    """A zero-shot classifier, for ``plan_heads`` and ``fuse``; nothing is trained.
+
+    Args:
+        source: a CLIP checkpoint folder or hub name, or a ``CLIPModel``.
+        classes: class names, or prompts (``families.prompts.read_prompts``).
+        templates: texts in which ``{}`` stands for the name; ``None`` for ``"a photo of a {}."``.
+        tokenizer: of a ``CLIPModel``; a checkpoint brings its own.
+        progress: display.
+
+    Returns:
+        The classifier in evaluation mode, in float32 on the CPU for a checkpoint.
+
+    Raises:
+        InputError: unusable classes, templates or checkpoint; a prompt longer than the text tower reads.
+        UnsupportedModelError: the architecture is not supported.
+    """
+    prompts = read_prompts(classes, templates)
+    if isinstance(source, str | Path):
+        clip = load_dual_encoder(source)
+        tokenizer = load_processor(source, "text") if tokenizer is None else tokenizer
+    elif type(source).__name__ != "CLIPModel":
+        raise InputError(
+            f"source is a {type(source).__name__}; expected a CLIPModel, a checkpoint folder or a hub name"
+        )
+    elif tokenizer is None:
+        raise InputError("a CLIPModel was given without its tokenizer; give it with tokenizer=…")
+    else:
+        clip = source
+    return ZeroShotClassifier(clip, _class_embeddings(clip, tokenizer, prompts, progress), prompts).eval()
+
+
+def _class_embeddings(clip: Any, tokenizer: Any, prompts: Prompts, progress: Progress) -> Tensor:
+    """[C, P], unit length: the mean of each class's unit embeddings, made a unit again."""
+    texts = [text for own in prompts.texts for text in own]
+    rows = _token_ids(clip, tokenizer, texts)
+    steps = progress(range(0, len(rows), BATCH), -(-len(rows) // BATCH), "reading class prompts")
+    training = clip.training
+    clip.eval()
+    try:
+        found = torch.cat([_embed(clip, tokenizer, rows[start : start + BATCH]) for start in steps])
+    finally:
+        clip.train(training)
+    parts = found.split([len(own) for own in prompts.texts])
+    embeddings = torch.stack([POOLERS["unit"](part.mean(dim=0)) for part in parts])
+    if not bool(torch.isfinite(embeddings).all()):
+        raise InputError("the text tower gives embeddings that are not finite (NaN or infinity); repair the checkpoint")
+    return embeddings
+
+
+def _token_ids(clip: Any, tokenizer: Any, texts: Sequence[str]) -> list[list[int]]:
+    """Token ids of every prompt, checked against what the text tower reads."""
+    config = clip.config.text_config
+    with quiet():
+        rows: list[list[int]] = tokenizer(list(texts)).input_ids
+    for text, row in zip(texts, rows, strict=True):
+        if len(row) > config.max_position_embeddings:
+            raise InputError(
+                f"prompt {cut(text)} has {len(row)} tokens; the text tower reads at most "
+                f"{config.max_position_embeddings}; shorten it"
+            )
+        if max(row) >= config.vocab_size:
+            raise InputError(
+                f"tokenizer gives token id {max(row)}, but the text tower's vocabulary has "
+                f"{config.vocab_size} entries; use the tokenizer the model was trained with"
+            )
+        if config.eos_token_id != 2 and config.eos_token_id not in row:  # 2: old files, which mean the largest id
+            raise InputError(
+                f"tokenizer ends prompt {cut(text)} without the token {config.eos_token_id}, at which the text tower "
+                "reads its embedding; use the tokenizer the model was trained with"
+            )
+    return rows
+
+
+@torch.no_grad()
+def _embed(clip: Any, tokenizer: Any, rows: Sequence[list[int]]) -> Tensor:
+    """Unit embeddings [N, P] of N prompts."""
+    batch = tokenizer.pad({"input_ids": list(rows)}, padding_side="right", return_tensors="pt").to(clip.device)
+    features = clip.get_text_features(input_ids=batch.input_ids, attention_mask=batch.attention_mask).pooler_output
+    return POOLERS["unit"](features.float())

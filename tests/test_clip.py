@@ -1,0 +1,370 @@
+"""CLIP zero-shot: class prompts, the frozen classifier, and the whole path, against ``CLIPModel`` itself."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import oracle
+import pytest
+import torch
+import torch_onnx
+from hydrant import Bundle, HeadPlan, estimate_cost, export_onnx, fuse, load, load_zero_shot, plan_heads, save_bundle
+from hydrant.errors import InputError, UnsupportedModelError
+from hydrant.export import export
+from hydrant.families import prompts_of
+from hydrant.families.checkpoint import load_model, load_processor
+from hydrant.families.prompts import TEMPLATES, Prompts, read_prompts
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+from support import (
+    HEADS,
+    LAYERS,
+    PROMPTS,
+    make_clip_tokenizer,
+    make_dual_encoder,
+    make_inputs,
+    make_model,
+    random_plan,
+    run_cli,
+    zero_shot,
+)
+from test_rewrites import forked
+from transformers import CLIPImageProcessorPil, CLIPProcessor, SiglipConfig, SiglipModel
+
+NAMES = ("cat", "dog", "tall tree")
+FIELDS = ("probabilities", "predictive_entropy", "expected_entropy", "mutual_information")
+
+
+def dual_encoder(seed: int = 0) -> Any:
+    return make_model("clip", seed=seed).dual_encoder
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny CLIP as transformers saves one: model, tokenizer, ``processor_config.json``."""
+    folder = tmp_path_factory.mktemp("checkpoint") / "tiny-clip"
+    dual_encoder().save_pretrained(folder)
+    images = CLIPImageProcessorPil(size={"shortest_edge": 12}, crop_size={"height": 12, "width": 12})
+    CLIPProcessor(images, make_clip_tokenizer()).save_pretrained(folder)
+    assert not (folder / "preprocessor_config.json").exists()
+    return folder
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Images of no square shape, in a folder for each class."""
+    folder, rng = tmp_path_factory.mktemp("pictures"), np.random.default_rng(0)
+    for name in NAMES:
+        (folder / name).mkdir()
+        for index in range(6):
+            pixels = rng.integers(0, 256, (14 + index, 25 - index, 3), dtype=np.uint8)
+            Image.fromarray(pixels).save(folder / name / f"{index}.png")
+    return folder
+
+
+def run(path: Path, inputs: dict[str, torch.Tensor]) -> dict[str, np.ndarray]:
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    feed = {name: tensor.numpy() for name, tensor in inputs.items()}
+    return dict(zip([output.name for output in session.get_outputs()], session.run(None, feed), strict=True))
+
+
+# Against CLIPModel
+
+
+def test_logits_are_those_of_clip_model() -> None:
+    model, inputs = make_model("clip"), make_inputs("clip")
+    with torch.no_grad():
+        expected = model.dual_encoder(**inputs, **model.prompt_tokens).logits_per_image
+        torch.testing.assert_close(model(**inputs).logits, expected, atol=1e-5, rtol=1e-5)
+    assert expected.softmax(-1).max(-1).values.min() < 0.9
+    assert expected.std() > 0.1
+
+
+def test_prompts_of_a_class_are_averaged_as_in_the_paper() -> None:
+    """Embeddings of unit length, their mean, of unit length again: from what ``CLIPModel`` returns."""
+    clip, inputs, tokenizer = dual_encoder(), make_inputs("clip"), make_clip_tokenizer()
+    templates = ["a photo of a {}.", "the {}", "{} by {}"]
+    model = load_zero_shot(clip, list(NAMES), templates, tokenizer=tokenizer)
+    columns = []
+    for name in NAMES:
+        texts = [template.replace("{}", name) for template in templates]
+        with torch.no_grad():
+            output = clip(**inputs, **tokenizer(texts, padding=True, return_tensors="pt"))
+        mean = output.text_embeds.double().mean(dim=0)
+        columns.append(output.image_embeds.double() @ (mean / mean.norm()))
+    expected = clip.logit_scale.double().exp() * torch.stack(columns, dim=1)
+    with torch.no_grad():
+        torch.testing.assert_close(model(**inputs).logits.double(), expected, atol=1e-5, rtol=1e-5)
+    assert model.config.num_labels == 3
+    assert [model.config.id2label[index] for index in range(3)] == list(NAMES)
+    assert not model.classifier.weight.requires_grad
+
+
+@pytest.mark.parametrize("settings", [{"hidden_act": "gelu"}, {"patch_size": 5}, {"layer_norm_eps": 1e-3}])
+def test_other_settings_of_the_image_tower(settings: dict[str, Any], tmp_path: Path) -> None:
+    model, plan, inputs = make_model("clip", **settings), random_plan("clip", 3), make_inputs("clip")
+    expected = oracle.ensemble([model], plan, inputs)
+    save_bundle(fuse(model, plan), tmp_path / "bundle")
+    for lowering in ("unrolled", "grouped"):
+        got = run(export_onnx(tmp_path / "bundle", lowering=lowering), inputs)
+        for name in FIELDS:
+            np.testing.assert_allclose(got[name], expected[name], atol=1e-4, err_msg=name)
+
+
+@pytest.mark.parametrize("fork", [1, LAYERS - 1])
+def test_a_shared_trunk_in_half_precision(fork: int, tmp_path: Path) -> None:
+    """The projection, its division by the norm and the classifier are float32."""
+    model, plan, inputs = make_model("clip"), forked("clip", fork), make_inputs("clip")
+    expected = oracle.ensemble([model], plan, inputs)
+    save_bundle(fuse(model, plan), tmp_path / "bundle")
+    for precision, tolerance in (("fp16", 3e-3), ("bf16", 3e-2)):
+        made = export(tmp_path / "bundle", precision)
+        assert any("layers are the same for all members" in change.what for change in made.changes)
+        graph = onnx.load(made.path)
+        got = torch_onnx.run(graph, {name: tensor.numpy() for name, tensor in inputs.items()})
+        for name in FIELDS:
+            np.testing.assert_allclose(got[name], expected[name], atol=tolerance, err_msg=name)
+        kinds = {tensor.name: tensor.data_type for tensor in graph.graph.initializer}
+        assert kinds["pooler.weight"] == kinds["classifier.weight"] == onnx.TensorProto.FLOAT
+        assert kinds["embeddings.patch.weight"] != onnx.TensorProto.FLOAT
+
+
+@pytest.mark.parametrize("separate", ["all", "embeddings", "norms", "pooler", "classifier"])
+def test_several_checkpoints(separate: str, tmp_path: Path) -> None:
+    """Every group of every weight, in both lowerings; cost as counted in the graph."""
+    from test_cost import counted
+
+    models, inputs = [make_model("clip", seed=seed) for seed in (1, 2, 3)], make_inputs("clip")
+    ensemble = fuse(models, random_plan("clip", 3), keep_separate=separate)
+    save_bundle(ensemble, tmp_path / "bundle")
+    with torch.no_grad():
+        module = ensemble(**inputs)
+    graphs = [export_onnx(tmp_path / "bundle", lowering=lowering) for lowering in ("grouped",)]
+    graphs.append(export_onnx(tmp_path / "bundle"))
+    for graph in graphs:
+        got = run(graph, inputs)
+        for name in FIELDS:
+            np.testing.assert_allclose(got[name], getattr(module, name).numpy(), atol=2e-5, err_msg=name)
+    cost = estimate_cost(tmp_path / "bundle", batch=4)
+    assert counted(onnx.load(graphs[-1]), inputs) == (cost.fused.flops, cost.fused.parameters, cost.fused.bytes)
+    if separate == "all":
+        expected = oracle.ensemble(models, ensemble.plan, inputs)
+        np.testing.assert_allclose(module.probabilities.numpy(), expected["probabilities"], atol=1e-5)
+
+
+def test_members_that_differ_by_their_prompts_share_the_tower(tmp_path: Path) -> None:
+    clip, inputs = dual_encoder(), make_inputs("clip")
+    models = [zero_shot(clip, texts) for texts in (PROMPTS, [f"the {text}" for text in PROMPTS])]
+    ensemble = fuse(models, keep_separate=["classifier"])
+    bundle = save_bundle(ensemble, tmp_path / "bundle")
+    made = export(bundle, "fp32")
+    assert any(f"{LAYERS} of {LAYERS} layers are the same" in change.what for change in made.changes)
+    expected = oracle.ensemble(models, ensemble.plan, inputs)
+    np.testing.assert_allclose(run(made.path, inputs)["probabilities"], expected["probabilities"], atol=1e-4)
+    assert [len(entry) for entry in bundle.manifest["fusion"]["zero_shot"]] == [5, 5]
+
+
+# From a checkpoint to predictions
+
+
+def test_images_are_prepared_as_by_transformers(checkpoint: Path, pictures: Path, tmp_path: Path) -> None:
+    reference = load_processor(checkpoint, "image")
+    model = load_zero_shot(checkpoint, list(NAMES))
+    paths = sorted(pictures.rglob("*.png"))
+    pixels = reference([Image.open(path) for path in paths], return_tensors="pt")["pixel_values"]
+    with torch.no_grad():
+        expected = model(pixel_values=pixels).logits.softmax(-1).numpy()
+    whole = CLIPProcessor.from_pretrained(checkpoint)
+    for number, processor in enumerate((reference, whole)):
+        bundle = save_bundle(fuse(model), tmp_path / str(number), processor)
+        export_onnx(bundle)
+        with load(bundle, "onnxruntime") as predictor:
+            assert predictor.labels == list(NAMES)
+            np.testing.assert_allclose(predictor.predict(paths).probabilities, expected, atol=1e-5)
+
+
+def test_planning_reads_labels_by_class_names(checkpoint: Path, pictures: Path) -> None:
+    model = load_zero_shot(checkpoint, list(NAMES))
+    plan = plan_heads(model, pictures, members=2, keep=2)
+    assert (plan.family, plan.layers, plan.heads) == ("clip", LAYERS, HEADS)
+    assert plan.provenance["zero_shot"] == {"classes": list(NAMES), "templates": list(TEMPLATES)}
+    circuit = plan_heads(model, pictures, ood=(sorted(pictures.rglob("*.png"))[:5], None), members=1, keep=2,
+                         method="circuit")  # fmt: skip
+    assert circuit.head_counts() == [[2] * LAYERS]
+    with pytest.raises(InputError, match="cat"):
+        plan_heads(load_zero_shot(checkpoint, ["bird", "fish"]), pictures, members=2, keep=2)
+
+
+def test_the_whole_path(checkpoint: Path, pictures: Path, tmp_path: Path) -> None:
+    """plan → fuse → export → verify → predict → inspect → evaluate, in subprocesses."""
+    (tmp_path / "names.txt").write_text("cat\n\ndog\ntall tree\n", encoding="utf-8")
+    (tmp_path / "prompts.json").write_text(json.dumps({"classes": list(NAMES), "templates": ["a {}", "the {}."]}))
+    options = ("--classes", tmp_path / "names.txt", "--template", "a {}", "--template", "the {}.")
+    out, plan = tmp_path / "out", tmp_path / "plan.json"
+
+    def ran(*words: object) -> str:
+        done = run_cli(*words)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    assert "2 members keep 50%" in ran(
+        "plan", checkpoint, *options, "--data", pictures, "--members", 2, "--keep", 2, "-o", plan
+    )
+    assert "2 members of clip" in ran(
+        "fuse", checkpoint, "--classes", tmp_path / "prompts.json", "--plan", plan, "-o", out
+    )
+    ran("export", out)
+    assert "every gate holds" in ran("verify", out, "--data", pictures)
+    told = json.loads(ran("predict", out, pictures / "cat" / "0.png", "--probabilities", "--json"))
+    assert "a {}, the {}." in ran("inspect", out)
+    report = json.loads(ran("evaluate", out, "--data", pictures, "--compare", checkpoint, "--bootstrap", 0, "--json"))
+
+    model = load_zero_shot(checkpoint, list(NAMES), ["a {}", "the {}."])
+    pixels = load_processor(checkpoint, "image")(Image.open(pictures / "cat" / "0.png"), return_tensors="pt")
+    members = [oracle._silenced(model, keep, HEADS, dict(pixels), "logits") for keep in HeadPlan.load(plan).members]
+    expected = oracle.softmax(np.stack(members)).mean(axis=0)[0]
+    given = told["predictions"][0] if isinstance(told, dict) else told[0]
+    np.testing.assert_allclose([given["probabilities"][name] for name in NAMES], expected, atol=1e-4)
+    assert [entry["members"] for entry in report["models"]] == [2, 1]
+    assert {f"errors.max_probability.{name}" for name in ("auroc", "aupr", "fpr95")} <= set(
+        report["models"][0]["figures"]
+    )
+    assert Bundle.open(out).manifest["fusion"]["zero_shot"] == {
+        "classes": list(NAMES), "templates": ["a {}", "the {}."]
+    }  # fmt: skip
+
+
+# Prompts
+
+
+def test_forms_of_prompts(tmp_path: Path) -> None:
+    names, plain = ["cat", "dog"], Prompts(("cat", "dog"), TEMPLATES, (("a photo of a cat.",), ("a photo of a dog.",)))
+    (tmp_path / "names.txt").write_text("\ufeffcat \n\n dog\n", encoding="utf-8")
+    (tmp_path / "list.json").write_text('["cat", "dog"]')
+    (tmp_path / "object.json").write_text('{"classes": ["cat", "dog"]}')
+    files = [tmp_path / "names.txt", str(tmp_path / "list.json"), tmp_path / "object.json"]
+    assert [read_prompts(form) for form in (names, "cat, dog", {"classes": names}, plain, *files)] == [plain] * 7
+    both = read_prompts(names, ["a {}", "{} and {}"])
+    assert both.texts == (("a cat", "cat and cat"), ("a dog", "dog and dog"))
+    assert read_prompts({"classes": names, "templates": ["a {}", "{} and {}"]}) == both
+    own = read_prompts({"cat": "a cat {}", "dog": ["a dog", "a puppy"]})
+    assert own == Prompts(("cat", "dog"), (), (("a cat {}",), ("a dog", "a puppy")))
+
+
+@given(st.lists(st.text(min_size=1).filter(str.strip), min_size=2, max_size=5, unique_by=str.strip), st.booleans())
+def test_what_is_recorded_is_read_again(names: list[str], own: bool) -> None:
+    prompts = read_prompts({name: [name, f"a {name}"] for name in names} if own else names)
+    assert read_prompts(json.loads(json.dumps(prompts.to_json()))) == prompts
+
+
+@pytest.mark.parametrize(
+    ("classes", "templates", "message"),
+    [
+        ("cat", None, "classes name 1 class; expected 2 or more"),
+        ("cat,dog,cat", None, "classes name cat more than once; expected each class once"),
+        ("cat,,dog", None, "classes hold ''; expected names"),
+        (["cat", 3], None, "classes hold '3'; expected names"),
+        (7, None, "classes are a int; expected names separated by commas"),
+        ({"cat": "x", "dog": []}, None, "classes have '\\[\\]' for 'dog'; expected a prompt"),
+        ({"cat": "a pet", "dog": "a pet"}, None, "give 'cat' and 'dog' the same prompts"),
+        ({"cat": "a", "dog": "b"}, "a {}", "bring a prompt for each class, used as it is, and templates are given"),
+        ({"classes": ["a", "b"], "templates": ["{}"]}, "a {}", "bring their own templates, and others are given"),
+        ({"classes": ["a", "b"], "template": ["{}"]}, None, "are an object of classes and template; expected classes"),
+        ("cat,dog", "a photo of a cat", "template 'a photo of a cat' has no {} for the class name"),
+        ("cat,dog", [], "templates are '\\[\\]'; expected one text or more"),
+        ("missing.txt", None, "cannot read classes missing.txt: No such file"),
+    ],
+)
+def test_unusable_prompts(classes: Any, templates: Any, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        read_prompts(classes, templates)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"{", "cannot be used as JSON"),
+        (b'{"cat": "a", "cat": "b", "dog": "c"}', "cat stands twice in one object"),
+        (b"[" * 100_000, "cannot be used as JSON"),
+        (b"\xff\xfe", "is not a text file in UTF-8"),
+    ],
+)
+def test_unusable_files_of_prompts(content: bytes, message: str, tmp_path: Path) -> None:
+    (tmp_path / "prompts.json").write_bytes(content)
+    with pytest.raises(InputError, match=message):
+        read_prompts(tmp_path / "prompts.json")
+
+
+# Refusals
+
+
+def test_models_that_are_refused(checkpoint: Path, bert_checkpoint: Path, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"is a CLIPModel, which has no classes of its own; name them with --classes"):
+        load_model(checkpoint)
+    with pytest.raises(InputError, match=r"the model is a CLIPModel, which has no classes of its own"):
+        fuse(dual_encoder())
+    with pytest.raises(InputError, match="which has classes of its own; class names and prompts are for CLIP"):
+        load_zero_shot(bert_checkpoint, "cat,dog")
+    with pytest.raises(InputError, match="given without its tokenizer"):
+        load_zero_shot(dual_encoder(), "cat,dog")
+    with pytest.raises(InputError, match="source is a dict; expected a CLIPModel"):
+        load_zero_shot({}, "cat,dog")
+    small = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
+    config = SiglipConfig(
+        text_config={**small, "vocab_size": 20}, vision_config={**small, "image_size": 4, "patch_size": 2}
+    )
+    SiglipModel(config).save_pretrained(tmp_path / "siglip")
+    for opened in (lambda: load_model(tmp_path / "siglip"), lambda: load_zero_shot(tmp_path / "siglip", "cat,dog")):
+        with pytest.raises(UnsupportedModelError, match=r"SiglipModel is not supported: its classes are independent"):
+            opened()
+
+
+def test_prompts_that_the_text_tower_cannot_read() -> None:
+    clip, tokenizer = dual_encoder(), make_clip_tokenizer()
+    with pytest.raises(InputError, match="has 102 tokens; the text tower reads at most 77; shorten it"):
+        load_zero_shot(clip, {"cat": "a" * 100, "dog": "b"}, tokenizer=tokenizer)
+    load_zero_shot(clip, {"cat": "a" * 75, "dog": "b"}, tokenizer=tokenizer)
+    tokenizer.add_tokens([f"word{index}" for index in range(40)])
+    with pytest.raises(InputError, match=r"token id \d+, but the text tower's vocabulary has 90 entries"):
+        load_zero_shot(clip, "word39,dog", tokenizer=tokenizer)
+    clip.config.text_config.eos_token_id = 60
+    with pytest.raises(InputError, match="without the token 60, at which the text tower reads its embedding"):
+        load_zero_shot(clip, "cat,dog", tokenizer=tokenizer)
+
+
+def test_nothing_is_recorded_of_other_families() -> None:
+    assert prompts_of([make_model("vit")]) == {}
+    assert make_dual_encoder().config.model_type == "clip"
+
+
+def test_mistakes_on_the_command_line(checkpoint: Path, vit_checkpoint: Path, tmp_path: Path) -> None:
+    out = ("-o", tmp_path / "out")
+    mistakes = [
+        (("fuse", checkpoint, *out), "which has no classes of its own; name them with --classes"),
+        (("fuse", checkpoint, "--template", "a {}", *out), "--template is given without --classes"),
+        (("fuse", vit_checkpoint, "--classes", "cat,dog", *out), "ViTForImageClassification, which has classes of its"),
+    ]
+    for words, message in mistakes:
+        done = run_cli(*words)
+        assert done.returncode == 2
+        assert done.stderr.startswith("hydrant: error: ")
+        assert len(done.stderr.splitlines()) == 1
+        assert message in done.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_bundle_without_prompts_has_none_to_lend(
+    vit_checkpoint: Path, checkpoint: Path, pictures: Path, tmp_path: Path
+) -> None:
+    from hydrant import evaluate
+
+    bundle = save_bundle(fuse(vit_checkpoint), tmp_path / "vit", load_processor(vit_checkpoint, "image"))
+    labelled = (sorted(pictures.rglob("*.png")), [0] * 18)
+    with pytest.raises(InputError, match=r"records no prompts to give it; make a bundle with `hydrant fuse"):
+        evaluate(bundle, labelled, compare=[checkpoint], bootstrap=0)
