@@ -101,6 +101,7 @@ def fuse(options: argparse.Namespace) -> int:
     from .fusion import fuse as fuse_models
     from .fusion import save_bundle
     from .plan import HeadPlan
+    from .render import adapters_text
 
     check_replaceable(options.output, MANIFEST, options.force)
     chosen = HeadPlan.load(options.plan) if options.plan else None
@@ -116,9 +117,12 @@ def fuse(options: argparse.Namespace) -> int:
     bundle = save_bundle(ensemble, options.output, processor, force=options.force, provenance=provenance)
     parameters = sum(tensor.numel() for tensor in ensemble.state_dict().values())
     lines = [f"wrote {bundle.path}: {ensemble.members} members of {bundle.family}, {parameters:,} parameters"]
+    forms = ensemble.provenance.get("adapted", {})
+    lines += adapters_text(ensemble.provenance.get("adapters", []), forms)
     if drift is not None:
         lines.append(drift_text(drift))
     facts = {"bundle": str(bundle.path), "members": ensemble.members, "parameters": parameters, "drift": drift}
+    facts |= {"adapted": forms} if forms else {}
     _show(options, facts, "\n".join(lines))
     return 0
 

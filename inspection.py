@@ -41,6 +41,8 @@ def inspect_bundle(path: str | Path) -> dict[str, Any]:
         "heads_kept": [[min(column), max(column)] for column in columns],
         "overlap": plan.overlap()["mean"],
         "separate": bundle.manifest.get("fusion", {}).get("separate", []),
+        "adapters": bundle.manifest.get("fusion", {}).get("adapters", []),
+        "adapted": bundle.manifest.get("fusion", {}).get("adapted", {}),
         "drift": bundle.manifest.get("fusion", {}).get("drift"),
         "parameters": _parameters(bundle.path / WEIGHTS) if states.get(WEIGHTS) == "ok" else None,
         "cost": estimate_cost(bundle).to_json(),

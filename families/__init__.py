@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..errors import InputError, UnsupportedModelError
-from .architecture import PARTS, Architecture, part_of
+from .architecture import PARTS, PROJECTIONS, Architecture, part_of
 from .bert import BERT, ROBERTA
 from .distilbert import DISTILBERT
 from .layout import Layout
@@ -16,7 +16,17 @@ from .vit import DEIT, VIT
 
 LAYOUTS: tuple[Layout, ...] = (BERT, ROBERTA, DISTILBERT, VIT, DEIT)
 
-__all__ = ["LAYOUTS", "PARTS", "Architecture", "Layout", "architecture_of", "layout_of", "part_of", "read_weights"]
+__all__ = [
+    "LAYOUTS",
+    "PARTS",
+    "PROJECTIONS",
+    "Architecture",
+    "Layout",
+    "architecture_of",
+    "layout_of",
+    "part_of",
+    "read_weights",
+]
 
 
 def layout_of(model: Any) -> Layout:

@@ -147,7 +147,7 @@ def _check_method(config: Mapping[str, Any], folder: Path) -> None:
         raise refuse(f"peft_type = {cut(config.get('peft_type'))}", "LORA")
     if config.get("task_type") not in (None, "SEQ_CLS", "FEATURE_EXTRACTION"):
         raise InputError(
-            f"adapter {folder} was tuned for task_type = {cut(config['task_type'])}; expected SEQ_CLS, or none for images"
+            f"adapter {folder} was tuned for task_type = {cut(config['task_type'])}; expected SEQ_CLS, or none (images)"
         )
     if config.get("bias", "none") != "none":
         raise refuse(f"bias = {cut(config['bias'])}", "bias = 'none': biases are shared by the members")

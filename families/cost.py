@@ -8,7 +8,7 @@ products and convolutions, two for each multiply-add; everything else is linear 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,13 @@ from typing import Any
 from ..bundle import ARCHITECTURE, MANIFEST, Bundle
 from ..errors import InputError, PlanError, cut
 from ..plan import HeadPlan
-from .architecture import Architecture
+from .architecture import PROJECTIONS, Architecture, part_of
+
+OPERATIONS_PER_BYTE = 10
+"""Operations in the time of moving a byte, about what CPUs and GPUs do in float32: decides the form of updates."""
+
+Forms = Mapping[str, Mapping[str, Any]]
+"""Module that adapters change → the ``rank`` of the updates, and whether they stay ``low_rank``."""
 
 
 @dataclass(frozen=True)
@@ -47,8 +53,8 @@ class Cost:
         fused: the ensemble, with every exact rewrite.
         deep_ensemble: M single models.
         batch, sequence: inputs and tokens per input.
-        fork: first layer whose heads differ between members; the number of layers when none does, 0 for
-            members from several checkpoints.
+        fork: first layer that differs between members, in its heads or by their adapters; the number of layers when
+            none does, 0 for members from several checkpoints.
     """
 
     single: Figures
@@ -111,7 +117,7 @@ def estimate_cost(
     """
     if plan is not None and not isinstance(plan, HeadPlan):
         raise PlanError(f"plan is a {type(plan).__name__}; expected a HeadPlan, such as HeadPlan.load reads")
-    architecture, plan, checkpoints, separate = _subject(model, plan)
+    architecture, plan, checkpoints, separate, forms = _subject(model, plan)
     plan.check_fits(architecture.family, architecture.layers, architecture.heads)
     if not isinstance(batch, int) or batch < 1:
         raise InputError(f"batch is {batch!r}; expected 1 or more")
@@ -125,9 +131,9 @@ def estimate_cost(
     whole = HeadPlan.all_heads(plan.family, plan.layers, plan.heads)
     plain = _figures(_Model(architecture, whole, 1, frozenset(), exact=False), batch, tokens, size)
     single = _figures(_Model(architecture, whole, 1, frozenset(), exact=True), batch, tokens, size)
-    fused = _figures(_Model(architecture, plan, checkpoints, separate, exact=True), batch, tokens, size)
-    fork = fork_of(plan) if checkpoints == 1 else 0
-    return Cost(plain, single, fused, plain * len(plan.members), batch, tokens, fork)
+    ensemble = _Model(architecture, plan, checkpoints, separate, exact=True, forms=forms)
+    fused = _figures(ensemble, batch, tokens, size)
+    return Cost(plain, single, fused, plain * len(plan.members), batch, tokens, ensemble.fork())
 
 
 def fork_of(plan: HeadPlan) -> int:
@@ -136,32 +142,129 @@ def fork_of(plan: HeadPlan) -> int:
     return same.index(False) if False in same else plan.layers
 
 
+def cheaper_forms(architecture: Architecture, plan: HeadPlan, forms: Forms, separate: Collection[str]) -> Forms:
+    """Decide where adapters' updates of attention stay low-rank: where that is cheaper.
+
+    In each layer, for query, key and value together and for the output projection, the products of one
+    input (128 tokens, or what the model reads) are weighed in both forms: each takes as long as its operations or as
+    its bytes in float32, :data:`OPERATIONS_PER_BYTE` for a byte, whichever is more (the roofline model, Williams et al.
+    2009). So updates are kept in the fork layer, where one product of the shared input serves all members, and
+    merged behind it, unless texts are so short that reading M weights takes longer than computing.
+
+    Args:
+        architecture: of the base model.
+        plan: M members.
+        forms: module → ``{"rank": r, "low_rank": …}``.
+        separate: parts other than attention that members do not share.
+    """
+    chosen = dict(forms)
+    tokens = architecture.max_sequence if architecture.modality == "image" else min(128, architecture.max_sequence)
+    for layer in range(plan.layers):
+        if len({keep[layer] for keep in plan.members}) > 1:
+            continue  # no weight is shared that could be kept
+        for projections in (PROJECTIONS[:3], PROJECTIONS[3:]):
+            names = [f"layers.{layer}.attention.{projection}" for projection in projections]
+            options = [
+                {**chosen, **{name: {**chosen[name], "low_rank": kept} for name in names if name in chosen}}
+                for kept in (False, True)
+            ]
+            merged, kept = (_time(architecture, plan, frozenset(separate), option, layer, tokens) for option in options)
+            chosen = options[kept < merged]
+    return chosen
+
+
+def _time(
+    architecture: Architecture, plan: HeadPlan, separate: frozenset[str], forms: Forms, layer: int, tokens: int
+) -> float:
+    """Time of one layer's attention of all tokens, in operations."""
+    model = _Model(architecture, plan, 1, separate, exact=True, forms=forms)
+    products = _attention(model, layer, _streams(model, layer), 1, tokens, pooled=False)
+    return sum(max(product.flops, OPERATIONS_PER_BYTE * 4 * product.numbers) for product in products)
+
+
 class _Model:
     """Shapes of a fused model: how many streams run, and how many groups each weight has."""
 
     def __init__(
-        self, architecture: Architecture, plan: HeadPlan, checkpoints: int, separate: frozenset[str], exact: bool
+        self,
+        architecture: Architecture,
+        plan: HeadPlan,
+        checkpoints: int,
+        separate: frozenset[str],
+        exact: bool,
+        forms: Forms | None = None,
     ) -> None:
         self.architecture = architecture
         self.plan = plan
         self.exact = exact
         self.members = len(plan.members)
         self.one_checkpoint = checkpoints == 1
+        self.forms = forms or {}
         self._separate = separate
 
     def groups(self, part: str) -> int:
         """G of a part other than attention."""
         return self.members if part in self._separate else 1
 
+    def linear_groups(self, module: str) -> int:
+        """G of the weight of a linear map; an adapted MLP differs only where its updates are."""
+        part = part_of(module)
+        if part == "mlp" and self.forms:
+            return self.members if module in self.forms else 1
+        return self.groups(part)
+
+    def bias_groups(self, module: str, reads_norm: bool) -> int:
+        """G of its bias; updates leave it alone, unless the LayerNorm before it is folded into it."""
+        folded = reads_norm and self.exact and self.architecture.pre_norm
+        return 1 if module in self.forms and not folded else self.linear_groups(module)
+
+    def same_heads(self, layer: int) -> bool:
+        """Whether all members keep the same heads."""
+        return len({keep[layer] for keep in self.plan.members}) == 1
+
+    def rank(self, layer: int, projection: str) -> int:
+        """Rank of an update of attention that is kept low-rank; 0 for none."""
+        form = self.forms.get(f"layers.{layer}.attention.{projection}")
+        return int(form["rank"]) if form and form["low_rank"] else 0
+
+    def differs(self, layer: int, *projections: str) -> bool:
+        """Whether adapters make one of these projections differ between members."""
+        updated = (f"layers.{layer}.attention.{projection}" in self.forms for projection in projections)
+        return self.members > 1 and any(updated)
+
+    def apart(self, layer: int, projection: str) -> bool:
+        """Whether each member has its own weight, updates merged."""
+        return self.differs(layer, projection) and not self.rank(layer, projection)
+
+    def joint(self, layer: int) -> bool:
+        """Whether members that differ by adapters share one of the layer's projections."""
+        if not self.same_heads(layer):
+            return False
+        kept = any(self.rank(layer, projection) for projection in PROJECTIONS)
+        shared = not all(self.apart(layer, projection) for projection in PROJECTIONS)
+        return kept or (self.differs(layer, *PROJECTIONS) and shared)
+
     def shared_heads(self, layer: int) -> bool:
         """Whether all members keep the same heads, with the same weights."""
-        same = len({keep[layer] for keep in self.plan.members}) == 1
+        same = self.same_heads(layer) and not self.differs(layer, *PROJECTIONS)
         return self.members == 1 or (same and self.one_checkpoint)
 
     def distinct_heads(self, layer: int) -> int:
         """Heads of all members, equal ones once."""
         kept = [keep[layer] for keep in self.plan.members]
-        return len({head for heads in kept for head in heads}) if self.one_checkpoint else sum(map(len, kept))
+        alike = self.one_checkpoint and not self.differs(layer, *PROJECTIONS[:3])
+        return len({head for heads in kept for head in heads}) if alike else sum(map(len, kept))
+
+    def fork(self) -> int:
+        """First layer that differs between members; see :class:`Cost`."""
+        if not self.one_checkpoint:
+            return 0
+        layers = range(self.plan.layers)
+        mlps = [
+            max(self.linear_groups(f"layers.{layer}.mlp.{linear}") for linear in ("up", "down")) for layer in layers
+        ]
+        differs = (layer for layer in layers if not self.shared_heads(layer) or mlps[layer] > 1)
+        return next(differs, self.plan.layers)
 
 
 def _figures(model: _Model, batch: int, tokens: int, size: int) -> Figures:
@@ -186,9 +289,10 @@ def _products(model: _Model, batch: int, tokens: int) -> Iterable[_Product]:
         yield from _attention(model, layer, entering, batch, tokens, pooled)
         streams = max(entering, 1 if model.shared_heads(layer) else model.members, model.groups("norms"))
         queries = 1 if pooled else tokens
-        for inner, columns in ((d, arch.mlp_width), (arch.mlp_width, d)):
-            yield from _linear(model.groups("mlp"), streams, batch * queries, inner, columns)
-        streams = max(streams, model.groups("mlp"))
+        for linear, inner, columns in (("up", d, arch.mlp_width), ("down", arch.mlp_width, d)):
+            groups = model.linear_groups(f"layers.{layer}.mlp.{linear}")
+            yield from _linear(groups, streams, batch * queries, inner, columns)
+            streams = max(streams, groups)
     if arch.pooling != "none":
         yield from _linear(model.groups("pooler"), streams, batch, d, d)
         streams = max(streams, model.groups("pooler"))
@@ -209,19 +313,19 @@ def _attention(model: _Model, layer: int, streams: int, batch: int, tokens: int,
     d, width = model.architecture.width, model.architecture.head_width
     counts = [len(keep[layer]) for keep in model.plan.members]
     queries = 1 if pooled else tokens
-    if model.shared_heads(layer):
+    joint = model.joint(layer)
+    if joint and not (pooled and _absorbed_apart(model, layer)):
+        yield from _joint_attention(model, layer, streams, batch, tokens, pooled)
+        return
+    if model.shared_heads(layer) and not joint:
         computed, outputs = [(streams * batch, counts[0])], [(streams * batch * queries, counts[0])]
-    elif streams == 1:  # the fork
+    elif streams == 1 and not joint:  # the fork
         computed, outputs = [(batch, model.distinct_heads(layer))], [(batch * queries, count) for count in counts]
     else:
         computed, outputs = [(batch, count) for count in counts], [(batch * queries, count) for count in counts]
     for runs, heads in computed:
         if pooled:
-            yield _Product(1, runs, d, heads * width)  # query
-            yield _Product(runs * heads, 1, width, d, reuse=runs)  # query through the key weights
-            yield _Product(runs, heads, d, tokens)  # scores
-            yield _Product(runs, heads, tokens, d)  # mixture of inputs
-            yield _Product(runs * heads, 1, d, width, reuse=runs)  # through the value weights
+            yield from _absorbed(model, runs, heads, tokens)
         else:
             kinds = 3 if len(computed) == 1 else 1  # stacked on one group, one by one for several
             for _ in range(3 // kinds):
@@ -234,15 +338,66 @@ def _attention(model: _Model, layer: int, streams: int, batch: int, tokens: int,
         yield _Product(1, rows, heads * width, d)
 
 
+def _absorbed(model: _Model, runs: int, heads: int, tokens: int) -> Iterable[_Product]:
+    """The first token's attention without keys and values of all tokens."""
+    d, width = model.architecture.width, model.architecture.head_width
+    yield _Product(1, runs, d, heads * width)  # query
+    yield _Product(runs * heads, 1, width, d, reuse=runs)  # query through the key weights
+    yield _Product(runs, heads, d, tokens)  # scores
+    yield _Product(runs, heads, tokens, d)  # mixture of inputs
+    yield _Product(runs * heads, 1, d, width, reuse=runs)  # through the value weights
+
+
+def _absorbed_apart(model: _Model, layer: int) -> bool:
+    """Whether absorbing a layer's keys takes members apart that differ by adapters."""
+    kept = any(model.rank(layer, projection) for projection in PROJECTIONS[:3])
+    return kept or model.differs(layer, *PROJECTIONS[:3])
+
+
+def _joint_attention(
+    model: _Model, layer: int, streams: int, batch: int, tokens: int, pooled: bool
+) -> Iterable[_Product]:
+    """Attention whose projections are shared, merged or updated, each for itself."""
+    d, width = model.architecture.width, model.architecture.head_width
+    heads, queries = len(model.plan.members[0][layer]), 1 if pooled else tokens
+    copies = max(streams, model.members if model.differs(layer, *PROJECTIONS[:3]) else 1)
+    if pooled:
+        yield from _absorbed(model, streams * batch, heads, tokens)
+    else:
+        if not _absorbed_apart(model, layer):
+            yield _Product(1, streams * batch * tokens, d, 3 * heads * width)
+        else:
+            for projection in PROJECTIONS[:3]:
+                yield from _projection(model, layer, projection, streams, batch * tokens, d, heads * width)
+        yield _Product(copies * batch * heads, tokens, width, tokens)
+        yield _Product(copies * batch * heads, tokens, tokens, width)
+    yield from _projection(model, layer, "output", copies, batch * queries, heads * width, d)
+
+
+def _projection(
+    model: _Model, layer: int, projection: str, streams: int, rows: int, inner: int, columns: int
+) -> Iterable[_Product]:
+    """A linear map of attention, with the updates that it keeps."""
+    yield from _linear(model.members if model.apart(layer, projection) else 1, streams, rows, inner, columns)
+    rank = model.rank(layer, projection)
+    for _ in range(model.members if rank else 0):
+        yield _Product(1, rows, inner, rank)
+        yield _Product(1, rows, rank, columns)
+
+
 def _parameters(model: _Model) -> int:
     """Numbers stored by the graph; the folds of the exact rewrites drop some vectors."""
     arch, d = model.architecture, model.architecture.width
     reader = "classifier" if arch.pooling == "none" else "pooler"
-    mlp = (2 * d * arch.mlp_width + arch.mlp_width + d) * model.groups("mlp")
     total = _embedding_parameters(model) + (_norm(model, reader) if arch.pre_norm else 0)
-    total += arch.layers * (_norm(model, "attention") + _norm(model, "mlp") + mlp)
+    total += arch.layers * (_norm(model, "attention") + _norm(model, "mlp"))
     has_biases = arch.qkv_bias or (model.exact and arch.pre_norm)  # a folded LayerNorm brings its own
     for layer in range(arch.layers):
+        total += _linear_parameters(model, f"layers.{layer}.mlp.up", d, arch.mlp_width, reads_norm=True)
+        total += _linear_parameters(model, f"layers.{layer}.mlp.down", arch.mlp_width, d)
+        if model.joint(layer):
+            total += _joint_parameters(model, layer, has_biases)
+            continue
         kept = [len(keep[layer]) for keep in model.plan.members]
         shared = model.shared_heads(layer)
         forked = not shared and model.exact and _streams(model, layer) == 1
@@ -252,8 +407,32 @@ def _parameters(model: _Model) -> int:
         total += heads * arch.head_width * (3 * d + biases)
         total += (kept[0] if shared else sum(kept)) * arch.head_width * d + output_biases * d
     if arch.pooling != "none":
-        total += (d * d + d) * model.groups("pooler")
-    return total + (d * arch.classes + arch.classes) * model.groups("classifier")
+        total += _linear_parameters(model, "pooler", d, d, reads_norm=True)
+    return total + _linear_parameters(model, "classifier", d, arch.classes, reads_norm=arch.pooling == "none")
+
+
+def _linear_parameters(model: _Model, module: str, inner: int, columns: int, reads_norm: bool = False) -> int:
+    """Weight and bias of a linear map outside attention."""
+    return inner * columns * model.linear_groups(module) + columns * model.bias_groups(module, reads_norm)
+
+
+def _joint_parameters(model: _Model, layer: int, has_biases: bool) -> int:
+    """Weights, updates and biases of attention whose projections are shared, merged or updated, each for itself."""
+    arch, d = model.architecture, model.architecture.width
+    inner = len(model.plan.members[0][layer]) * arch.head_width
+    by_norm = {
+        kind: model.members if arch.pre_norm and model.differs(layer, kind) else 1 for kind in ("query", "value")
+    }
+    by_value = max(by_norm["value"], model.members if model.differs(layer, "output") else 1)
+    output_bias = d * (by_value if has_biases else 1)
+    if layer == arch.layers - 1 and _absorbed_apart(model, layer):  # merged, a weight for each member
+        return output_bias + model.members * (4 * d * inner + (inner if has_biases else 0))
+    total = output_bias + (inner * by_norm["query"] if has_biases else 0)
+    for projection in PROJECTIONS:
+        rank = model.rank(layer, projection)
+        total += d * inner * (model.members if model.apart(layer, projection) else 1)
+        total += model.members * rank * (d + inner)
+    return total
 
 
 def _norm(model: _Model, reader: str) -> int:
@@ -269,8 +448,11 @@ def _streams(model: _Model, layer: int) -> int:
     """S at the input of a layer's attention."""
     parts = ["embeddings", *(["norms"] if model.architecture.pre_norm or model.architecture.modality == "text" else [])]
     before = [1 if model.shared_heads(index) else model.members for index in range(layer)]
+    before += [
+        model.linear_groups(f"layers.{index}.mlp.{linear}") for index in range(layer) for linear in ("up", "down")
+    ]
     if layer:
-        parts += ["mlp", "norms"]
+        parts += ["norms"]
     return max([*before, *(model.groups(part) for part in parts)])
 
 
@@ -284,8 +466,8 @@ def _embedding_parameters(model: _Model) -> int:
     return groups * ((arch.vocabulary + arch.positions + arch.token_types) * d + 2 * d)
 
 
-def _subject(model: Any, plan: HeadPlan | None) -> tuple[Architecture, HeadPlan, int, frozenset[str]]:
-    """Architecture, plan, number of checkpoints and separate parts of what the user named."""
+def _subject(model: Any, plan: HeadPlan | None) -> tuple[Architecture, HeadPlan, int, frozenset[str], Forms]:
+    """Architecture, plan, number of checkpoints, separate parts and adapted modules of what the user named."""
     if isinstance(model, str | Path) and (Path(model) / MANIFEST).is_file():
         model = Bundle.open(model)
     if isinstance(model, Bundle):
@@ -293,13 +475,13 @@ def _subject(model: Any, plan: HeadPlan | None) -> tuple[Architecture, HeadPlan,
         separate: Sequence[str] = fusion.get("separate", [])
         own = plan or model.plan()
         architecture = Architecture.from_json(model.read_json(ARCHITECTURE))
-        return architecture, own, fusion.get("checkpoints", 1), frozenset(separate)
+        return architecture, own, fusion.get("checkpoints", 1), frozenset(separate), fusion.get("adapted", {})
     if plan is None:
         raise InputError("a model has no plan of its own; give one, as made by plan_heads")
     if isinstance(model, Architecture):
-        return model, plan, 1, frozenset()
+        return model, plan, 1, frozenset(), {}
     from . import architecture_of
     from .checkpoint import load_model
 
     loaded = load_model(model) if isinstance(model, str | Path) else model
-    return architecture_of(loaded), plan, 1, frozenset()
+    return architecture_of(loaded), plan, 1, frozenset(), {}

@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 from ..errors import InputError, cut
-from ..families import PARTS, Architecture, architecture_of, part_of, read_weights
+from ..families import PARTS, PROJECTIONS, Architecture, architecture_of, part_of, read_weights
 from ..families.adapter import Adapter, read_adapter
 from ..families.checkpoint import load_model, model_labels
 from ..plan import HeadPlan
-from .adapters import FORMS, adapted, merged
+from .adapters import FORMS, choose_forms, kept_updates, merged
 from .grouped import stack_heads
 from .module import FusedClassifier
 
@@ -94,9 +94,12 @@ def _fuse_adapters(model: Any, plan: HeadPlan | None, adapters: Sequence[Adapter
         )
     changed = {part_of(name) for adapter in adapters for name in (*adapter.updates, *adapter.replaced)}
     separate = frozenset(changed - {"attention"}) if len(adapters) > 1 else frozenset()
-    weights = fuse_weights(architecture, plan, [merged(base, adapter) for adapter in adapters], separate)
+    forms = choose_forms(architecture, plan, adapters, separate, low_rank)
+    kept = {module: form["rank"] for module, form in forms.items() if form["low_rank"]}
+    weights = fuse_weights(architecture, plan, [merged(base, adapter, kept) for adapter in adapters], separate)
+    weights |= kept_updates(architecture, plan, adapters, kept)
     provenance = {
-        "checkpoints": 1, "separate": sorted(separate), "adapters": sources, "adapted": adapted(adapters)
+        "checkpoints": 1, "separate": sorted(separate), "adapters": sources, "adapted": forms
     }  # fmt: skip
     return FusedClassifier(architecture, plan, weights, model_labels(model.config), provenance=provenance).eval()
 
@@ -134,7 +137,8 @@ def fuse_weights(
 
     Returns:
         Tensors with a leading group axis: linear weights [G, in, out], vectors [G, 1, d], tables
-        [G, rows, d]; attention as ``layers.{l}.attention.qkv`` and ``.output`` with G = M.
+        [G, rows, d]; attention as ``layers.{l}.attention.qkv`` and ``.output`` with G = M, or 1 where checkpoints
+        have the very same tensors and members the same heads.
     """
     fused = {}
     for name, tensor in checkpoints[0].items():
@@ -201,20 +205,21 @@ def _fuse_attention(
 ) -> dict[str, Tensor]:
     """One layer's grouped projections: query, key and value rows and output columns of the kept heads."""
     prefix, width = f"layers.{layer}.attention", architecture.head_width
-    slots = max(len(keep[layer]) for keep in plan.members)
+    keeps = [keep[layer] for keep in plan.members]
+    slots = max(map(len, keeps))
     qkv_weight, qkv_bias, output_weight, output_bias = [], [], [], []
-    for member, keep in enumerate(plan.members):
-        weights = checkpoints[member if len(checkpoints) > 1 else 0]
+    projections = [f"{prefix}.{name}" for name in PROJECTIONS]
+    for weights, heads in _members(checkpoints, keeps, *projections[:3]):
 
-        def kept(name: str, weights: dict[str, Tensor] = weights, heads: tuple[int, ...] = keep[layer]) -> Tensor:
+        def kept(name: str, weights: dict[str, Tensor] = weights, heads: tuple[int, ...] = heads) -> Tensor:
             return stack_heads(weights[name], heads, width, slots)
 
-        projections = [f"{prefix}.{name}" for name in ("query", "key", "value")]
-        qkv_weight.append(torch.cat([kept(f"{name}.weight") for name in projections]).T)  # [d, 3·h·d_h]
+        qkv_weight.append(torch.cat([kept(f"{name}.weight") for name in projections[:3]]).T)  # [d, 3·h·d_h]
         if architecture.qkv_bias:
-            qkv_bias.append(torch.cat([kept(f"{name}.bias") for name in projections])[None])  # [1, 3·h·d_h]
+            qkv_bias.append(torch.cat([kept(f"{name}.bias") for name in projections[:3]])[None])  # [1, 3·h·d_h]
+    for weights, heads in _members(checkpoints, keeps, projections[3]):
         columns = weights[f"{prefix}.output.weight"].T  # [H·d_h, d]
-        output_weight.append(stack_heads(columns, keep[layer], width, slots))
+        output_weight.append(stack_heads(columns, heads, width, slots))
         output_bias.append(weights[f"{prefix}.output.bias"][None])
     fused = {
         f"{prefix}.qkv.weight": torch.stack(qkv_weight),
@@ -224,3 +229,13 @@ def _fuse_attention(
     if qkv_bias:
         fused[f"{prefix}.qkv.bias"] = torch.stack(qkv_bias)
     return fused
+
+
+def _members(
+    checkpoints: Sequence[dict[str, Tensor]], keeps: Sequence[tuple[int, ...]], *modules: str
+) -> list[tuple[dict[str, Tensor], tuple[int, ...]]]:
+    """Tensors and heads of each member; of one for all where adapters leave these modules and the heads equal."""
+    if len(checkpoints) == 1:
+        return [(checkpoints[0], heads) for heads in keeps]
+    alike = len(set(keeps)) == 1 and len(_distinct(checkpoints, *modules)) == 1
+    return list(zip(checkpoints, keeps, strict=True))[: 1 if alike else None]
