@@ -93,8 +93,8 @@ def read_adapter(source: str | Path, model: Any) -> Adapter:
     updates = {names[f"{module}.weight"]: _update(module, pair, config, shapes, folder)
                for module, pair in halves.items()}  # fmt: skip
     _check_complete(config, names, halves, replaced, folder)
-    base = config.get("base_model_name_or_path")
-    return Adapter(folder.resolve().name, sha256_of(folder / WEIGHTS), str(base) if base else None, updates,
+    base = Path(str(config.get("base_model_name_or_path") or "")).name
+    return Adapter(folder.resolve().name, sha256_of(folder / WEIGHTS), base or None, updates,
                    {names[name]: tensor for name, tensor in replaced.items()})  # fmt: skip
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +19,8 @@ from ..plan import HeadPlan
 from .adapters import FORMS, choose_forms, kept_updates, merged
 from .grouped import stack_heads
 from .module import FusedClassifier
+
+log = logging.getLogger(__name__)
 
 
 def fuse(
@@ -94,6 +97,9 @@ def _fuse_adapters(model: Any, plan: HeadPlan | None, adapters: Sequence[Adapter
         )
     changed = {part_of(name) for adapter in adapters for name in (*adapter.updates, *adapter.replaced)}
     separate = frozenset(changed - {"attention"}) if len(adapters) > 1 else frozenset()
+    bases = sorted({adapter.base for adapter in adapters if adapter.base})
+    if len(bases) > 1:
+        log.warning("the adapters say that they were tuned on %s; expected one base model", " and ".join(bases))
     forms = choose_forms(architecture, plan, adapters, separate, low_rank)
     kept = {module: form["rank"] for module, form in forms.items() if form["low_rank"]}
     weights = fuse_weights(architecture, plan, [merged(base, adapter, kept) for adapter in adapters], separate)

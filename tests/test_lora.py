@@ -24,7 +24,7 @@ from support import FAMILIES, HEADS, LAYERS, make_inputs, make_model, random_pla
 from test_cost import counted
 from test_parity import run_onnx
 
-PROJECTIONS = {
+TARGETS = {
     "bert": ["query", "key", "value", "attention.output.dense"],
     "roberta": ["query", "key", "value", "attention.output.dense"],
     "distilbert": ["q_lin", "k_lin", "v_lin", "out_lin"],
@@ -38,7 +38,7 @@ def make_adapter(family: str, folder: Path, seed: int, targets: Sequence[str] | 
     """A random adapter of ``make_model(family)``, all its tensors non-zero, as PEFT saves it."""
     saved = ["classifier", "pooler"] if family == "bert" else ["classifier"]
     chosen = {"r": 3, "lora_alpha": 5, "modules_to_save": saved, **settings}
-    config = peft.LoraConfig(target_modules=list(targets or PROJECTIONS[family]), **chosen)
+    config = peft.LoraConfig(target_modules=list(targets or TARGETS[family]), **chosen)
     model = peft.get_peft_model(make_model(family), config)
     torch.manual_seed(seed)
     with torch.no_grad():
