@@ -97,9 +97,11 @@ def _fuse_adapters(model: Any, plan: HeadPlan | None, adapters: Sequence[Adapter
         )
     changed = {part_of(name) for adapter in adapters for name in (*adapter.updates, *adapter.replaced)}
     separate = frozenset(changed - {"attention"}) if len(adapters) > 1 else frozenset()
-    bases = sorted({adapter.base for adapter in adapters if adapter.base})
-    if len(bases) > 1:
-        log.warning("the adapters say that they were tuned on %s; expected one base model", " and ".join(bases))
+    named, own = sorted({adapter.base for adapter in adapters if adapter.base}), model.config.name_or_path
+    own = Path(str(own or "")).name
+    if len(named) > 1 or (named and own and named != [own]):
+        tuned = " and ".join(named)
+        log.warning("the adapters say that they were tuned on %s; the base model is %s", tuned, own or "not named")
     forms = choose_forms(architecture, plan, adapters, separate, low_rank)
     kept = {module: form["rank"] for module, form in forms.items() if form["low_rank"]}
     weights = fuse_weights(architecture, plan, [merged(base, adapter, kept) for adapter in adapters], separate)
