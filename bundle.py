@@ -323,9 +323,21 @@ def _check_fusion(fusion: Any, file: Path) -> None:
     """How the members were fused: number of checkpoints, and the parts kept separate."""
     if isinstance(fusion, dict):
         checkpoints, separate = fusion.get("checkpoints", 1), fusion.get("separate", [])
-        if type(checkpoints) is int and checkpoints >= 1 and isinstance(separate, list):
+        if type(checkpoints) is int and checkpoints >= 1 and isinstance(separate, list) and _are_forms(fusion):
             return
-    raise BundleError(f"{file} has fusion = {cut(fusion)}; expected checkpoints and separate parts")
+    raise BundleError(f"{file} has fusion = {cut(fusion)}; expected checkpoints, separate parts, and forms of updates")
+
+
+def _are_forms(fusion: Mapping[str, Any]) -> bool:
+    """Whether ``adapted``, if there, tells the rank and form of each updated module."""
+    forms = fusion.get("adapted", {})
+    return isinstance(forms, dict) and all(
+        isinstance(form, dict)
+        and type(form.get("rank")) is int
+        and form["rank"] >= 1
+        and type(form.get("low_rank")) is bool
+        for form in forms.values()
+    )
 
 
 def _safe_name(name: str, file: Path) -> str:

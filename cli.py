@@ -103,6 +103,7 @@ def fuse(options: argparse.Namespace) -> int:
     from .fusion import fuse as fuse_models
     from .fusion import save_bundle
     from .plan import HeadPlan
+    from .render import adapters_text
 
     check_replaceable(options.output, MANIFEST, options.force)
     chosen = HeadPlan.load(options.plan) if options.plan else None
@@ -112,7 +113,8 @@ def fuse(options: argparse.Namespace) -> int:
         load_model(source) if isinstance(source, str) else source
         for source in progress(sources, len(sources), "loading checkpoints")
     ]
-    ensemble = fuse_models(models, chosen, keep_separate=separate)
+    adapters = {"adapters": options.adapter, "low_rank": options.low_rank}
+    ensemble = fuse_models(models, chosen, keep_separate=separate, **adapters)
     processor = None if options.no_processor else load_processor(options.model[0], ensemble.architecture.modality)
     provenance: dict[str, Any] = {"sources": [Path(str(source)).name for source in options.model]}
     drift = drift_report(options, models, ensemble, processor, progress) if len(models) > 1 else None
@@ -121,9 +123,12 @@ def fuse(options: argparse.Namespace) -> int:
     bundle = save_bundle(ensemble, options.output, processor, force=options.force, provenance=provenance)
     parameters = sum(tensor.numel() for tensor in ensemble.state_dict().values())
     lines = [f"wrote {bundle.path}: {ensemble.members} members of {bundle.family}, {parameters:,} parameters"]
+    forms = ensemble.provenance.get("adapted", {})
+    lines += adapters_text(ensemble.provenance.get("adapters", []), forms)
     if drift is not None:
         lines.append(drift_text(drift))
     facts = {"bundle": str(bundle.path), "members": ensemble.members, "parameters": parameters, "drift": drift}
+    facts |= {"adapted": forms} if forms else {}
     _show(options, facts, "\n".join(lines))
     return 0
 

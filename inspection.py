@@ -42,6 +42,8 @@ def inspect_bundle(path: str | Path) -> dict[str, Any]:
         "heads_kept": [[min(column), max(column)] for column in columns],
         "overlap": plan.overlap()["mean"],
         "separate": bundle.manifest.get("fusion", {}).get("separate", []),
+        "adapters": bundle.manifest.get("fusion", {}).get("adapters", []),
+        "adapted": bundle.manifest.get("fusion", {}).get("adapted", {}),
         "drift": bundle.manifest.get("fusion", {}).get("drift"),
         "prompts": _prompts(bundle.manifest.get("fusion", {}).get("zero_shot")),
         "parameters": _parameters(bundle.path / WEIGHTS) if states.get(WEIGHTS) == "ok" else None,

@@ -262,6 +262,7 @@ def inspect_text(facts: Mapping[str, Any]) -> str:
         + ("" if facts["overlap"] is None else f", overlap {facts['overlap']:.2f}"),
         f"weights       {_or(facts['parameters'], 'unreadable', ',')} parameters; "
         f"separate parts: {', '.join(facts['separate']) or 'none'}",
+        *adapters_text(facts["adapters"], facts["adapted"]),
         f"labels        {len(facts['labels'])}: {_short(', '.join(facts['labels']), 90)}",
         *([] if facts["prompts"] is None else [f"prompts       {_short(facts['prompts'], 90)}"]),
         *inspected_calibration(facts["calibration"]),
@@ -277,6 +278,29 @@ def inspect_text(facts: Mapping[str, Any]) -> str:
         [name, _size(entry["bytes"]), entry["sha256"][:12], entry["state"]] for name, entry in facts["files"].items()
     ]
     return "\n".join(lines) + "\n\n" + table(["file", "size", "sha-256", "state"], rows)
+
+
+def adapters_text(adapters: Sequence[Mapping[str, Any]], forms: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """The members' adapters, and in what form their updates are stored; no line without adapters."""
+    if not adapters:
+        return []
+    kept = [name for name, form in forms.items() if form["low_rank"]]
+    ranks = sorted({form["rank"] for form in forms.values()})
+    named = ", ".join(_short(str(adapter.get("name")), 24) for adapter in adapters if isinstance(adapter, Mapping))
+    rank = f", rank {ranks[0]}" if len(ranks) == 1 else f", ranks {ranks[0]}–{ranks[-1]}" if ranks else ""
+    return [
+        f"adapters      {_short(named, 90)}{rank}: {len(forms) - len(kept)} of {len(forms)} updated weights merged, "
+        f"low-rank: {_short(_layers_text(kept), 90)}"
+    ]
+
+
+def _layers_text(modules: Sequence[str]) -> str:
+    """``layers.1.attention.query``, … → ``layer 1 query value; layer 2 …``."""
+    layers: dict[str, list[str]] = {}
+    for name in modules:
+        pieces = name.split(".")
+        layers.setdefault(pieces[1] if len(pieces) > 1 else name, []).append(pieces[-1])
+    return "; ".join(f"layer {layer} {' '.join(names)}" for layer, names in layers.items()) or "none"
 
 
 def _cost(cost: Mapping[str, Any], layers: int) -> str:

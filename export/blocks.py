@@ -11,23 +11,53 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..families import Architecture
+from ..families import PROJECTIONS, Architecture
 from ..plan import HeadPlan
 
 Weights = Mapping[str, np.ndarray]
 
 
 @dataclass(frozen=True)
-class Linear:
-    """``x @ weight[g] + bias[g]``: weight [G, in, out], bias [G, 1, out] or ``None``."""
+class LowRank:
+    """``x @ down[g] @ up[g]``: down [G, in, r], up [G, r, out]."""
 
-    weight: np.ndarray
-    bias: np.ndarray | None
+    down: np.ndarray
+    up: np.ndarray
 
     @property
     def groups(self) -> int:
         """G."""
-        return max(self.weight.shape[0], 1 if self.bias is None else self.bias.shape[0])
+        return int(self.down.shape[0])
+
+    def full(self) -> np.ndarray:
+        """[G, in, out], float64."""
+        return self.down.astype(np.float64) @ self.up.astype(np.float64)
+
+
+@dataclass(frozen=True)
+class Linear:
+    """``x @ weight[g] + bias[g]``, and what the update adds: weight [G, in, out], bias [G, 1, out] or ``None``.
+
+    Each of the three may have one group or M.
+    """
+
+    weight: np.ndarray
+    bias: np.ndarray | None
+    update: LowRank | None = None
+
+    @property
+    def groups(self) -> int:
+        """G."""
+        return max(1 if part is None else part.shape[0] for part in (self.weight, self.bias, self._down))
+
+    @property
+    def alone(self) -> bool:
+        """Whether it is a weight and nothing else."""
+        return self.bias is None and self.update is None
+
+    @property
+    def _down(self) -> np.ndarray | None:
+        return None if self.update is None else self.update.down
 
 
 @dataclass(frozen=True)
@@ -45,7 +75,10 @@ class Norm:
 
 @dataclass(frozen=True)
 class Heads:
-    """Query, key and value projections of n heads, each a weight [1, d, n·d_h]; the heads stand side by side."""
+    """Query, key and value projections of n heads, each a weight [G, d, n·d_h]; the heads stand side by side.
+
+    One member's have G = 1; members with the same heads may also share one of these, each projection with its G.
+    """
 
     query: Linear
     key: Linear
@@ -55,15 +88,31 @@ class Heads:
         """N."""
         return int(self.query.weight.shape[2]) // head_width
 
+    @property
+    def projections(self) -> tuple[Linear, Linear, Linear]:
+        """Query, key and value."""
+        return self.query, self.key, self.value
+
+    @property
+    def groups(self) -> int:
+        """G."""
+        return max(projection.groups for projection in self.projections)
+
+    @property
+    def updated(self) -> bool:
+        """Whether a projection has an update."""
+        return any(projection.update is not None for projection in self.projections)
+
 
 @dataclass(frozen=True)
 class Attention:
     """Attention of one layer.
 
     Attributes:
-        heads: one for each group, 1 or M.
+        heads: one for each group, 1 or M; if M, output has M entries.
         output: output projections [n·d_h, d], one for each group.
         output_bias: [G, 1, d].
+        output_update: of the one output projection, or ``None``.
         routes: ``None``, or in the fork layer, for each member, the heads of the one group that it
             reads; then ``output`` has M entries.
         scale: factor on the scores, 1/√d_h unless it was folded.
@@ -79,11 +128,13 @@ class Attention:
     routes: tuple[tuple[int, ...], ...] | None = None
     pooled: bool = False
     absorbed: bool = False
+    output_update: LowRank | None = None
 
     @property
     def groups(self) -> int:
         """Number of output groups."""
-        return max(len(self.output), self.output_bias.shape[0])
+        updated = 1 if self.output_update is None else self.output_update.groups
+        return max(len(self.output), self.output_bias.shape[0], updated, *(heads.groups for heads in self.heads))
 
 
 @dataclass(frozen=True)
@@ -156,11 +207,16 @@ def _layer(architecture: Architecture, plan: HeadPlan, weights: Weights, index: 
     counts = [len(keep[index]) for keep in plan.members]
     attention_norm, mlp_norm = _norm(weights, f"{name}.attention_norm"), _norm(weights, f"{name}.mlp_norm")
     assert attention_norm is not None and mlp_norm is not None  # every family has both
+    qkv, output = f"{name}.attention.qkv", weights[f"{name}.attention.output.weight"]
+    joint = 1 in (len(weights[f"{qkv}.weight"]), len(output))  # members keep the same heads: no padding
     attention = Attention(
-        heads=tuple(_heads(weights, f"{name}.attention.qkv", m, count, width) for m, count in enumerate(counts)),
-        output=tuple(weights[f"{name}.attention.output.weight"][m, : n * width] for m, n in enumerate(counts)),
+        heads=(_joint_heads(weights, f"{name}.attention"),)
+        if joint
+        else tuple(_heads(weights, qkv, m, count, width) for m, count in enumerate(counts)),
+        output=tuple(output) if joint else tuple(output[m, : n * width] for m, n in enumerate(counts)),
         output_bias=weights[f"{name}.attention.output.bias"],
         scale=width**-0.5,
+        output_update=_low_rank(weights, f"{name}.attention.low_rank.output"),
     )
     return Layer(
         attention_norm, attention, mlp_norm, _linear(weights, f"{name}.mlp.up"), _linear(weights, f"{name}.mlp.down")
@@ -175,6 +231,18 @@ def _heads(weights: Weights, name: str, member: int, count: int, head_width: int
     if bias is not None:
         biases = [part[:, :, : count * head_width] for part in np.split(bias[member : member + 1], 3, axis=2)]
     return Heads(*(Linear(w[:, :, : count * head_width], b) for w, b in zip(stacked, biases, strict=True)))
+
+
+def _joint_heads(weights: Weights, name: str) -> Heads:
+    """All members' heads, in one group or M."""
+    stacked, bias = np.split(weights[f"{name}.qkv.weight"], 3, axis=2), weights.get(f"{name}.qkv.bias")
+    biases: Sequence[np.ndarray | None] = (None,) * 3 if bias is None else np.split(bias, 3, axis=2)
+    updates = (_low_rank(weights, f"{name}.low_rank.{projection}") for projection in PROJECTIONS[:3])
+    return Heads(*(Linear(*parts) for parts in zip(stacked, biases, updates, strict=True)))
+
+
+def _low_rank(weights: Weights, name: str) -> LowRank | None:
+    return LowRank(weights[f"{name}.down"], weights[f"{name}.up"]) if f"{name}.down" in weights else None
 
 
 def _linear(weights: Weights, name: str) -> Linear:

@@ -105,6 +105,15 @@ class Context:
             self._made[names[0]] = names[0]
         return names
 
+    def spread(self, x: Stream, count: int) -> Stream:
+        """[S, B, T, d] → [count, B, T, d], the one stream repeated."""
+        if x.count == count:
+            return x
+        name = f"{x.name}.spread"
+        return replace(
+            x, name=self.graph.node("Expand", [x.name, self.graph.constant([count, 1, 1, 1])], name), count=count
+        )
+
     def mask(self, copies: int, queries: int | str, wide: bool) -> str | None:
         """Additive mask [copies·B, 1, 1 or queries, T]: 0 where a key counts, very low elsewhere; ``None`` for images.
 

@@ -63,7 +63,7 @@ def drop_key_bias(blocks: Blocks) -> tuple[Blocks, list[str]]:
         return blocks, []
 
     def drop(attention: Attention) -> Attention:
-        heads = tuple(replace(part, key=Linear(part.key.weight, None)) for part in attention.heads)
+        heads = tuple(replace(part, key=replace(part.key, bias=None)) for part in attention.heads)
         return replace(attention, heads=heads)
 
     return _each_attention(blocks, drop), [f"{len(blocks.layers)} key biases are dropped"]
@@ -79,19 +79,21 @@ def fold_value_bias(blocks: Blocks) -> tuple[Blocks, list[str]]:
     width = blocks.architecture.head_width
 
     def fold(attention: Attention) -> Attention:
-        members = len(attention.output)
+        update, heads = attention.output_update, attention.heads
+        biases = [part.value.bias for part in heads]
+        groups = max(len(attention.output), 1 if update is None else update.groups, *map(_rows, biases))
+        outputs = attention.output if update is None else tuple(attention.output[0] + update.full())
         added = []
-        for index, output in enumerate(attention.output):
-            bias = attention.heads[index if len(attention.heads) > 1 else 0].value.bias
-            assert bias is not None  # all groups of a model have one, or none has
+        for index in range(groups):
+            own = biases[index % len(biases)]
+            assert own is not None  # all groups of a model have one, or none has
+            bias = own[index % len(own)].astype(np.float64)  # [1, n·d_h]
             if attention.routes is not None:
-                blocks_of_head = bias.reshape(-1, width)
-                bias = blocks_of_head[list(attention.routes[index])].reshape(1, 1, -1)
-            added.append(bias[0].astype(np.float64) @ output.astype(np.float64))  # [1, d]
+                bias = bias.reshape(-1, width)[list(attention.routes[index])].reshape(1, -1)
+            added.append(bias @ outputs[index % len(outputs)].astype(np.float64))  # [1, d]
         total = np.stack(added) + attention.output_bias
-        heads = tuple(replace(part, value=Linear(part.value.weight, None)) for part in attention.heads)
-        assert len(total) in (members, len(attention.output_bias))
-        return replace(attention, heads=heads, output_bias=total.astype(np.float32))
+        moved = tuple(replace(part, value=replace(part.value, bias=None)) for part in heads)
+        return replace(attention, heads=moved, output_bias=total.astype(np.float32))
 
     return _each_attention(blocks, fold), [f"{len(blocks.layers)} value biases are part of the output bias"]
 
@@ -99,6 +101,10 @@ def fold_value_bias(blocks: Blocks) -> tuple[Blocks, list[str]]:
 def _each_attention(blocks: Blocks, change: Callable[[Attention], Attention]) -> Blocks:
     layers: list[Layer] = [replace(layer, attention=change(layer.attention)) for layer in blocks.layers]
     return replace(blocks, layers=tuple(layers))
+
+
+def _rows(bias: np.ndarray | None) -> int:
+    return 0 if bias is None else len(bias)
 
 
 def _affine(norm: Norm) -> bool:
@@ -113,19 +119,27 @@ def _group(norm: Norm, index: int) -> Norm:
 
 
 def _normed_heads(heads: Heads, norm: Norm) -> Heads:
-    return Heads(*(_normed(part, norm) for part in (heads.query, heads.key, heads.value)))
+    return Heads(*(_normed(part, norm) for part in heads.projections))
 
 
 def _normed(linear: Linear, norm: Norm) -> Linear:
     """(γ, β) of a norm folded into the linear map that reads it, computed in float64."""
-    weight, bias = linear.weight.astype(np.float64), linear.bias
+    weight, bias, update = linear.weight.astype(np.float64), linear.bias, linear.update
     if norm.bias is not None:
-        shift = norm.bias.astype(np.float64) @ weight  # [G, 1, out]
+        whole = weight if update is None else weight + update.full()
+        shift = norm.bias.astype(np.float64) @ whole  # [G, 1, out]
         bias = (shift if bias is None else shift + bias).astype(np.float32)
     if norm.weight is not None:
-        weight = norm.weight.astype(np.float64).transpose(0, 2, 1) * weight
-    return Linear(weight.astype(np.float32), bias)
+        column = norm.weight.astype(np.float64).transpose(0, 2, 1)  # [1 or G, in, 1]
+        weight = column * weight
+        update = update and replace(update, down=(column * update.down).astype(np.float32))
+    return Linear(weight.astype(np.float32), bias, update)
 
 
 def _scaled(linear: Linear, factor: float) -> Linear:
-    return Linear(*(None if part is None else (part * np.float32(factor)) for part in (linear.weight, linear.bias)))  # type: ignore[arg-type]
+    weight, bias, update = linear.weight, linear.bias, linear.update
+    return Linear(
+        weight * np.float32(factor),
+        None if bias is None else bias * np.float32(factor),
+        update and replace(update, up=update.up * np.float32(factor)),
+    )

@@ -105,7 +105,9 @@ def measure(blocks: Blocks, batches: Iterable[Mapping[str, np.ndarray]]) -> dict
     for index in range(len(blocks.layers)):
         own = f"layers.{index}"
         names += [f"{own}.attention.scores", f"{own}.attention", f"{own}.mlp.up", f"{own}.mlp.down"]
-    model = _with_maxima(lower(blocks, 1.0, {}, Form("grouped")), names)
+    model = lower(blocks, 1.0, {}, Form("grouped"))
+    names += [node.name for node in model.graph.node if node.name.endswith(".low_rank.down")]
+    model = _with_maxima(model, names)
     session = open_graph(model, "measure activations for an FP16 graph")
     outputs = [f"largest.{name}" for name in names]
     largest = np.zeros(len(names))

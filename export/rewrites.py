@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import InputError, cut
-from .blocks import Attention, Blocks, Heads, Layer, Linear
+from .blocks import Attention, Blocks, Heads, Layer, Linear, LowRank
 from .folds import drop_key_bias, fold_norms, fold_softmax_scale, fold_value_bias
 
 
@@ -70,13 +70,18 @@ def pooled_token(blocks: Blocks) -> tuple[Blocks, list[str]]:
 def absorb_keys(blocks: Blocks) -> tuple[Blocks, list[str]]:
     """One query against T keys: q·(x W_K)ᵀ = (q W_Kᵀ)·xᵀ and p·(x W_V) = (p·x) W_V, so T keys and values vanish.
 
+    Weights then meet one vector for each head: members that share some of them are taken apart, and updates merged.
+
     Requires: a pooled last layer without key and value biases (``drop-key-bias``, ``fold-value-bias``).
     """
     last = blocks.layers[-1]
     biased = any(heads.key.bias is not None or heads.value.bias is not None for heads in last.attention.heads)
     if not last.attention.pooled or biased:
         return blocks, []
-    absorbed = replace(last, attention=replace(last.attention, absorbed=True))
+    attention = last.attention
+    if len(attention.heads) == 1 and (attention.heads[0].groups > 1 or attention.heads[0].updated):
+        attention = _apart(attention)
+    absorbed = replace(last, attention=replace(attention, absorbed=True))
     told = [f"layer {len(blocks.layers) - 1}: key and value projections are applied to one vector per head"]
     return replace(blocks, layers=(*blocks.layers[:-1], absorbed)), told
 
@@ -136,11 +141,15 @@ def _once(array: np.ndarray) -> np.ndarray:
 
 
 def _shared(part: Any) -> Any:
-    """A :class:`Linear` or :class:`Norm` with the group axis of equal tensors reduced to 1."""
+    """A :class:`Linear`, :class:`Norm` or :class:`LowRank` with the group axis of equal tensors reduced to 1."""
+    if isinstance(part, LowRank):
+        down, up = _once(part.down), _once(part.up)
+        return LowRank(down, up) if len(down) == len(up) else part
     if part is None:
         return None
     weight, bias = part.weight, part.bias
-    return type(part)(None if weight is None else _once(weight), None if bias is None else _once(bias))
+    shared = replace(part, weight=None if weight is None else _once(weight), bias=None if bias is None else _once(bias))
+    return replace(shared, update=_shared(part.update)) if isinstance(part, Linear) else shared
 
 
 def _shared_layer(layer: Layer) -> Layer:
@@ -149,20 +158,49 @@ def _shared_layer(layer: Layer) -> Layer:
 
 
 def _shared_attention(attention: Attention) -> Attention:
-    bias = _once(attention.output_bias)
-    first = (*_arrays(attention.heads[0]), attention.output[0])
-    for heads, output in zip(attention.heads[1:], attention.output[1:], strict=True):
-        if not all(_same(a, b) for a, b in zip(first, (*_arrays(heads), output), strict=True)):
-            return replace(attention, output_bias=bias)
-    return replace(attention, heads=attention.heads[:1], output=attention.output[:1], output_bias=bias)
+    """Every projection that is equal for all members once; groups stay apart when none is."""
+    attention = replace(attention, output_bias=_once(attention.output_bias))
+    if len({heads.query.weight.shape for heads in attention.heads}) > 1:
+        return attention  # unequal numbers of heads
+    projections = [_shared(_stacked(parts)) for parts in zip(*(h.projections for h in attention.heads), strict=True)]
+    alike = all(np.array_equal(attention.output[0], other) for other in attention.output[1:])
+    if len(attention.heads) > 1 and not alike and all(len(projection.weight) > 1 for projection in projections):
+        return attention
+    return replace(
+        attention,
+        heads=(Heads(*projections),),
+        output=attention.output[: 1 if alike else None],
+        output_update=_shared(attention.output_update),
+    )
+
+
+def _stacked(parts: tuple[Linear, ...]) -> Linear:
+    """One linear map with a group for each of several."""
+    if len(parts) == 1:
+        return parts[0]
+    biases = [part.bias for part in parts if part.bias is not None]
+    return Linear(np.concatenate([part.weight for part in parts]), np.concatenate(biases) if biases else None)
+
+
+def _apart(attention: Attention) -> Attention:
+    """Heads and output projection of each member by themselves, updates merged."""
+    linears = [*attention.heads[0].projections, Linear(np.stack(attention.output), None, attention.output_update)]
+    query, key, value, output = ([_member(linear, m) for m in range(attention.groups)] for linear in linears)
+    heads = tuple(Heads(*parts) for parts in zip(query, key, value, strict=True))
+    return replace(attention, heads=heads, output=tuple(part.weight[0] for part in output), output_update=None)
+
+
+def _member(linear: Linear, member: int) -> Linear:
+    """One member's weight and bias, its update merged in float64."""
+    weight, bias = linear.weight[member % len(linear.weight)], linear.bias
+    if linear.update is not None:
+        added = linear.update.full()
+        weight = (weight + added[member % len(added)]).astype(np.float32)
+    return Linear(weight[None], None if bias is None else bias[member % len(bias)][None])
 
 
 def _arrays(heads: Heads) -> list[np.ndarray | None]:
-    return [array for part in (heads.query, heads.key, heads.value) for array in (part.weight, part.bias)]
-
-
-def _same(a: np.ndarray | None, b: np.ndarray | None) -> bool:
-    return a is b if a is None or b is None else np.array_equal(a, b)
+    return [array for part in heads.projections for array in (part.weight, part.bias)]
 
 
 def _distinct_heads(attention: Attention, head_width: int) -> Attention:

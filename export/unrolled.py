@@ -7,24 +7,20 @@ without padding, since their heads stand side by side on one axis.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from .attention import attend
-from .blocks import Attention, Heads, Linear
+from .blocks import Attention, Heads, Linear, LowRank
 from .context import TOKENS, Context, Stream
 
 
 def linear(context: Context, name: str, part: Linear, x: Stream) -> Stream:
     """[S, B, T, in] → [max(S, G), B, T, out]."""
-    graph, weight, bias = context.graph, part.weight, part.bias
-    if len(weight) == 1:
-        stored = [graph.weight(f"{name}.weight", weight[0])]
-        count, out = x.count, graph.node("MatMul", [x.name, *stored], f"{name}.product" if bias is not None else name)
-    else:
-        count = len(weight)
-        out = _each(context, name, list(weight), context.split(x), f"{name}.product" if bias is not None else name)
-    return _biased(context, name, out, bias, Stream(name, count, x.tokens, x.wide))
+    product = f"{name}.product" if part.bias is not None else name
+    out = _product(context, name, list(part.weight), part.update, x, product)
+    return _biased(context, name, out.name, part.bias, replace(out, name=name))
 
 
 def attention(context: Context, name: str, part: Attention, x: Stream) -> Stream:
@@ -33,11 +29,11 @@ def attention(context: Context, name: str, part: Attention, x: Stream) -> Stream
     queries = 1 if part.pooled else TOKENS
     counts = [heads.count(width) for heads in part.heads]
     grouped = len(part.heads) > 1
-    copies = 1 if grouped else x.count
+    copies = 1 if grouped else max(x.count, part.heads[0].groups)
     if part.absorbed:
         mixed = _absorbed(context, name, part, x)
     else:
-        parts = _by_member(context, name, part, x) if grouped else _stacked(context, name, part, x)
+        parts = _by_member(context, name, part, x) if grouped else _one_group(context, name, part, x, copies)
         mixed = attend(context, name, parts, copies, part.scale, queries)  # [copies·B, Σh, T_q, d_h]
     if part.routes is not None:
         counts = [len(route) for route in part.routes]
@@ -46,14 +42,42 @@ def attention(context: Context, name: str, part: Attention, x: Stream) -> Stream
     mixed = graph.node("Transpose", [mixed], f"{name}.by_token", perm=[0, 2, 1, 3])
     joined = graph.node("Reshape", [mixed, context.shape(copies, -1, queries, sum(counts) * width)], f"{name}.joined")
     product = f"{name}.output.product"
-    if len(part.output) == 1:
-        stored = graph.weight(f"{name}.output.weight", part.output[0])
-        out, count = graph.node("MatMul", [joined, stored], product), x.count
-    else:
+    if grouped or part.routes is not None:
         sizes = graph.constant([count * width for count in counts])
         pieces = graph.nodes("Split", [joined, sizes], [f"{name}.joined.{m}" for m in range(len(counts))], axis=-1)
-        out, count = _each(context, f"{name}.output", part.output, pieces, product), len(counts)
-    return _biased(context, f"{name}.output", out, part.output_bias, Stream(name, count, queries), name)
+        out = Stream(_each(context, f"{name}.output", part.output, pieces, product), len(counts), queries)
+    else:
+        rows = Stream(joined, copies, queries)
+        out = _product(context, f"{name}.output", part.output, part.output_update, rows, product)
+    return _biased(context, f"{name}.output", out.name, part.output_bias, replace(out, name=name), name)
+
+
+def _product(
+    context: Context, name: str, weights: Sequence[np.ndarray], update: LowRank | None, x: Stream, output: str
+) -> Stream:
+    """``x`` times one weight [in, out], or one for each member, and what the update adds: [max(S, G), B, T, out]."""
+    base = output if update is None else f"{name}.base"
+    if len(weights) == 1:
+        stored = context.graph.weight(f"{name}.weight", weights[0])
+        out = replace(x, name=context.graph.node("MatMul", [x.name, stored], base))
+    else:
+        out = replace(x, name=_each(context, name, weights, context.split(x), base), count=len(weights))
+    if update is None:
+        return out
+    added = _updated(context, f"{name}.low_rank", update, x)
+    return replace(out, name=context.graph.node("Add", [out.name, added], output), count=max(out.count, update.groups))
+
+
+def _updated(context: Context, name: str, update: LowRank, x: Stream) -> str:
+    """What updates of low rank add: [max(S, G), B, T, out]."""
+    graph, inputs = context.graph, [x.name] if update.groups == 1 else context.split(x)
+    inputs = inputs * update.groups if len(inputs) == 1 else inputs
+    parts = []
+    for m, source in enumerate(inputs):
+        own = name if update.groups == 1 else f"{name}.{m}"
+        low = graph.node("MatMul", [source, graph.weight(f"{own}.down.weight", update.down[m])], f"{own}.down")
+        parts.append(graph.node("MatMul", [low, graph.weight(f"{own}.up.weight", update.up[m])], f"{own}.up"))
+    return parts[0] if len(parts) == 1 else graph.node("Concat", parts, name, axis=0)
 
 
 def _each(context: Context, name: str, weights: Sequence[np.ndarray], inputs: list[str], output: str) -> str:
@@ -76,18 +100,24 @@ def _biased(context: Context, name: str, out: str, bias: np.ndarray | None, x: S
     return Stream(added, max(x.count, len(bias)), x.tokens, x.wide)
 
 
-def _stacked(context: Context, name: str, part: Attention, x: Stream) -> tuple[str, str, str]:
+def _one_group(context: Context, name: str, part: Attention, x: Stream, copies: int) -> tuple[str, str, str]:
+    """All members' heads alike: query, key and value, each [copies·B, h, T, d_h]."""
+    heads, width = part.heads[0], context.architecture.head_width
+    if not (part.pooled or heads.groups > 1 or heads.updated):
+        return _stacked(context, name, heads, x)
+    made = []
+    for kind, projection in zip(("query", "key", "value"), heads.projections, strict=True):
+        source = context.first_token(x) if kind == "query" and part.pooled else x
+        out = context.spread(linear(context, f"{name}.{kind}", projection, source), copies)
+        made.append(_by_head(context, f"{name}.{kind}", out.name, heads.count(width), out.tokens))
+    return made[0], made[1], made[2]
+
+
+def _stacked(context: Context, name: str, heads: Heads, x: Stream) -> tuple[str, str, str]:
     """One group: query, key and value by one product, each [S·B, h, T, d_h]."""
-    graph, heads, width = context.graph, part.heads[0], context.architecture.head_width
+    graph, width = context.graph, context.architecture.head_width
     count = heads.count(width)
-    if part.pooled:
-        query = _projected(context, f"{name}.query", heads.query, context.first_token(x), count)
-        key, value = (
-            _projected(context, f"{name}.{kind}", projection, x, count)
-            for kind, projection in (("key", heads.key), ("value", heads.value))
-        )
-        return query, key, value
-    projections = (heads.query, heads.key, heads.value)
+    projections = heads.projections
     weight = np.concatenate([projection.weight[0] for projection in projections], axis=1)
     qkv = graph.node("MatMul", [x.name, graph.weight(f"{name}.qkv.weight", weight)], f"{name}.qkv")
     qkv = graph.node("Reshape", [qkv, context.shape(-1, TOKENS, 3 * count, width)], f"{name}.qkv.heads")
@@ -101,12 +131,6 @@ def _stacked(context: Context, name: str, part: Attention, x: Stream) -> tuple[s
             product = graph.node("Add", [product, bias], f"{name}.{kind}")  # noqa: PLW2901
         biased.append(product)
     return biased[0], biased[1], biased[2]
-
-
-def _projected(context: Context, name: str, projection: Linear, x: Stream, heads: int) -> str:
-    """[S, B, T, d] → [S·B, h, T, d_h]."""
-    out = linear(context, name, projection, x)
-    return _by_head(context, name, out.name, heads, x.tokens)
 
 
 def _by_head(context: Context, name: str, x: str, heads: int, tokens: int | str) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from ..errors import InputError, UnsupportedModelError
-from .architecture import PARTS, Architecture, part_of
+from .architecture import PARTS, PROJECTIONS, Architecture, part_of
 from .bert import BERT, ROBERTA
 from .clip import CLIP
 from .distilbert import DISTILBERT
@@ -20,7 +20,17 @@ LAYOUTS: tuple[Layout, ...] = (BERT, ROBERTA, DISTILBERT, VIT, DEIT, CLIP)
 
 SIGMOID = ("SiglipModel", "Siglip2Model")
 
-__all__ = ["LAYOUTS", "PARTS", "Architecture", "Layout", "architecture_of", "layout_of", "part_of", "read_weights"]
+__all__ = [
+    "LAYOUTS",
+    "PARTS",
+    "PROJECTIONS",
+    "Architecture",
+    "Layout",
+    "architecture_of",
+    "layout_of",
+    "part_of",
+    "read_weights",
+]
 
 
 def layout_of(model: Any) -> Layout:

@@ -163,5 +163,8 @@ def part_of(name: str) -> str:
     return "norms" if part.endswith("_norm") else part
 
 
+PROJECTIONS = ("query", "key", "value", "output")
+"""The linear maps of attention."""
+
 PARTS = ("embeddings", "attention", "norms", "mlp", "pooler", "classifier")
 """Every part that :func:`part_of` names."""

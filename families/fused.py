@@ -6,16 +6,19 @@ from collections.abc import Mapping, Sequence
 
 from ..errors import BundleError, listing
 from ..plan import HeadPlan
-from .architecture import Architecture, part_of
+from .architecture import PROJECTIONS, Architecture, part_of
 
 Shape = tuple[int, ...]
 
 
-def fused_shapes(architecture: Architecture, plan: HeadPlan) -> dict[str, Shape]:
+def fused_shapes(
+    architecture: Architecture, plan: HeadPlan, ranks: Mapping[str, int] | None = None
+) -> dict[str, Shape]:
     """Shape of every fused tensor without its leading group axis.
 
     Linear weights are [in, out], vectors [1, d], tables [rows, d]; a layer's attention has as many
-    head slots as its fullest member keeps heads.
+    head slots as its fullest member keeps heads. ``ranks`` holds the r of each low-rank update, such as
+    ``layers.0.attention.low_rank.query``: ``down`` [in, r] and ``up`` [r, out].
     """
     arch, d = architecture, architecture.width
     shapes: dict[str, Shape] = _embedding_shapes(arch)
@@ -24,6 +27,11 @@ def fused_shapes(architecture: Architecture, plan: HeadPlan) -> dict[str, Shape]
         name = f"layers.{layer}"
         shapes |= _linear(f"{name}.attention.qkv", d, 3 * inner, bias=arch.qkv_bias)
         shapes |= _linear(f"{name}.attention.output", inner, d)
+        for projection in PROJECTIONS:
+            update = f"{name}.attention.low_rank.{projection}"
+            if ranks and update in ranks:
+                inputs, outputs = (inner, d) if projection == "output" else (d, inner)
+                shapes |= {f"{update}.down": (inputs, ranks[update]), f"{update}.up": (ranks[update], outputs)}
         shapes |= _linear(f"{name}.mlp.up", d, arch.mlp_width) | _linear(f"{name}.mlp.down", arch.mlp_width, d)
         shapes |= _norm(f"{name}.attention_norm", d) | _norm(f"{name}.mlp_norm", d)
     if arch.pre_norm:
@@ -52,14 +60,29 @@ def check_fused(
         )
     if (plan.family, plan.layers, plan.heads) != (architecture.family, architecture.layers, architecture.heads):
         raise BundleError(f"the bundle's plan and config.json describe different models; {remedy}")
-    expected = fused_shapes(architecture, plan)
+    ranks = {name.removesuffix(".down"): shape[-1] for name, shape in shapes.items()
+             if name.endswith(".down") and ".low_rank." in name and len(shape)}  # fmt: skip
+    expected = fused_shapes(architecture, plan, ranks)
     different = sorted(set(expected) ^ set(shapes))
     if different:
         raise BundleError(f"the bundle's weights lack or add {listing(different, 3)}; {remedy}")
     for name, shape in expected.items():
-        groups = (members,) if part_of(name) == "attention" else (1, members)
+        groups = _attention_groups(name, plan, shapes) if part_of(name) == "attention" else (1, members)
         if tuple(shapes[name]) not in {(group, *shape) for group in groups}:
             raise BundleError(f"weight {name} has shape {list(shapes[name])}; expected {[groups[0], *shape]}; {remedy}")
+
+
+def _attention_groups(name: str, plan: HeadPlan, shapes: Mapping[str, Sequence[int]]) -> tuple[int, ...]:
+    """The G that a tensor of attention may have: M, and 1 where all members keep the same heads."""
+    _, layer, _, linear, *_ = name.split(".")
+    members, prefix = len(plan.members), f"layers.{layer}.attention"
+    projections = PROJECTIONS[:3] if linear == "qkv" else PROJECTIONS[3:]
+    updated = any(f"{prefix}.low_rank.{projection}.down" in shapes for projection in projections)
+    if linear == "low_rank" or len({keep[int(layer)] for keep in plan.members}) > 1:
+        return (members,)
+    if updated:
+        return (1,)  # the one weight that the updates are added to
+    return (shapes[f"{prefix}.{linear}.weight"][0],) if name.endswith(".bias") else (1, members)
 
 
 def _embedding_shapes(arch: Architecture) -> dict[str, Shape]:

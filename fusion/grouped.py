@@ -6,6 +6,9 @@ Axis names: members M, batch B, tokens T, width d, heads h, head width d_h, clas
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+import torch
 from torch import Tensor, nn
 
 
@@ -32,6 +35,25 @@ class GroupedLinear(nn.Module):
         if self.bias is not None:
             out = out + self.bias
         return out.unflatten(1, x.shape[1:-1])
+
+
+class LowRank(nn.Module):
+    """``x @ down[g] @ up[g]`` for every group: what an adapter adds to a linear map.
+
+    Args:
+        down: [G, in, r].
+        up: [G, r, out].
+    """
+
+    def __init__(self, down: Tensor, up: Tensor) -> None:
+        super().__init__()
+        self.down = nn.Parameter(down)
+        self.up = nn.Parameter(up)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[S, ..., in] → [max(S, G), ..., out]."""
+        flat = x.flatten(1, -2)  # [S, N, in]
+        return (flat @ self.down @ self.up).unflatten(1, x.shape[1:-1])
 
 
 class GroupedNorm(nn.Module):
@@ -64,14 +86,23 @@ class GroupedAttention(nn.Module):
     weights are zero: they contribute nothing and their gradients stay zero.
 
     Args:
-        qkv: [M, d, 3·h·d_h], query, key and value side by side.
-        output: [M, h·d_h, d].
+        qkv: [G, d, 3·h·d_h], query, key and value side by side.
+        output: [G, h·d_h, d].
         head_width: d_h.
         dropout: rate on the attention probabilities, in training only.
+        low_rank: updates by projection: ``query``, ``key``, ``value``, ``output``.
     """
 
-    def __init__(self, qkv: GroupedLinear, output: GroupedLinear, head_width: int, dropout: float) -> None:
+    def __init__(
+        self,
+        qkv: GroupedLinear,
+        output: GroupedLinear,
+        head_width: int,
+        dropout: float,
+        low_rank: Mapping[str, LowRank] | None = None,
+    ) -> None:
         super().__init__()
+        self.low_rank = nn.ModuleDict(low_rank or {})
         self.qkv = qkv
         self.output = output
         self.head_width = head_width
@@ -79,7 +110,7 @@ class GroupedAttention(nn.Module):
 
     def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
         """[S, B, T, d] → [M, B, T, d]; ``mask`` is boolean [B, 1, 1, T], true where a key may be seen."""
-        qkv = self.qkv(x)  # [M, B, T, 3·h·d_h]
+        qkv = self._projected(x)  # [M, B, T, 3·h·d_h]
         members, batch, tokens = qkv.shape[:3]
         heads = qkv.shape[3] // (3 * self.head_width)
         qkv = qkv.view(members * batch, tokens, 3, heads, self.head_width)
@@ -89,7 +120,18 @@ class GroupedAttention(nn.Module):
         dropout = self.dropout if self.training else 0.0
         heads_out = nn.functional.scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=dropout)
         heads_out = heads_out.transpose(1, 2).reshape(members, batch, tokens, heads * self.head_width)
-        return self.output(heads_out)
+        out = self.output(heads_out)
+        return out + self.low_rank["output"](heads_out) if "output" in self.low_rank else out
+
+    def _projected(self, x: Tensor) -> Tensor:
+        """[S, B, T, d] → [max(S, G), B, T, 3·h·d_h], updates included."""
+        qkv = self.qkv(x)
+        names = ("query", "key", "value")
+        if not any(name in self.low_rank for name in names):
+            return qkv
+        parts = zip(names, qkv.chunk(3, dim=-1), strict=True)
+        updated = [part + self.low_rank[name](x) if name in self.low_rank else part for name, part in parts]
+        return torch.cat(torch.broadcast_tensors(*updated), dim=-1)
 
 
 def stack_heads(weight: Tensor, heads: tuple[int, ...], head_width: int, slots: int) -> Tensor:

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import InputError
-from ..families import Architecture
+from ..families import PROJECTIONS, Architecture
 from ..families.functions import ACTIVATIONS, POOLERS
 from ..plan import HeadPlan
-from .grouped import GroupedAttention, GroupedLinear, GroupedNorm
+from .grouped import GroupedAttention, GroupedLinear, GroupedNorm, LowRank
 from .uncertainty import FusedOutput, summarize
 
 Weights = Mapping[str, Tensor]
@@ -22,7 +22,8 @@ class FusedClassifier(nn.Module):
     """M pruned members of one transformer classifier in one module.
 
     Attention projections are grouped by member; every other part is shared by the members or
-    grouped, as its weights' first axis says (1 or M). Trainable; ``state_dict`` holds exactly the
+    grouped, as its weights' first axis says (1 or M). So is attention whose members differ by low-rank updates:
+    one weight, and the updates grouped. Trainable; ``state_dict`` holds exactly the
     tensors that a bundle stores.
 
     Args:
@@ -120,6 +121,7 @@ class FusedLayer(nn.Module):
             _linear(weights, f"{prefix}attention.output"),
             architecture.head_width,
             architecture.attention_dropout,
+            _low_rank(weights, f"{prefix}attention.low_rank."),
         )
         self.attention_norm = _norm(architecture, weights, f"{prefix}attention_norm")
         self.mlp = nn.ModuleDict(
@@ -214,6 +216,11 @@ def _rows(table: Tensor, indices: Tensor) -> Tensor:
 
 def _linear(weights: Weights, name: str) -> GroupedLinear:
     return GroupedLinear(weights[f"{name}.weight"], weights.get(f"{name}.bias"))
+
+
+def _low_rank(weights: Weights, prefix: str) -> dict[str, LowRank]:
+    names = [name for name in PROJECTIONS if f"{prefix}{name}.down" in weights]
+    return {name: LowRank(weights[f"{prefix}{name}.down"], weights[f"{prefix}{name}.up"]) for name in names}
 
 
 def _norm(architecture: Architecture, weights: Weights, name: str) -> GroupedNorm:

@@ -15,7 +15,7 @@ from functools import cache
 import numpy as np
 
 from ..bundle import Bundle
-from ..families.cost import fork_of
+from ..families.cost import estimate_cost
 
 log = logging.getLogger(__name__)
 
@@ -55,8 +55,7 @@ class Microbatch:
         from ..families import Architecture
 
         architecture, plan = Architecture.from_json(bundle.read_json(ARCHITECTURE)), bundle.plan()
-        checkpoints = bundle.manifest.get("fusion", {}).get("checkpoints", 1)
-        trunk = fork_of(plan) if checkpoints == 1 else 0
+        trunk = estimate_cost(bundle).fork
         streams = (trunk + (plan.layers - trunk) * len(plan.members)) / plan.layers
         return cls(architecture.max_sequence if architecture.modality == "image" else None, streams)
 

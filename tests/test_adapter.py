@@ -1,0 +1,228 @@
+"""Reading PEFT adapters: settings as PEFT reads them, and folders that cannot be used."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import peft
+import pytest
+import torch
+from hydrant import HeadPlan, HydrantError, fuse
+from hydrant.families.adapter import read_adapter
+from safetensors.torch import load_file, save_file
+from support import HEADS, LAYERS, make_model, random_plan, run_cli
+from test_lora import make_adapter
+
+
+@pytest.fixture
+def adapter(tmp_path: Path) -> Path:
+    return make_adapter("bert", tmp_path / "adapter", 0)
+
+
+def configure(folder: Path, **settings: Any) -> None:
+    file = folder / "adapter_config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | settings))
+
+
+def alter(folder: Path, change: Callable[[dict[str, torch.Tensor]], None]) -> None:
+    tensors = load_file(folder / "adapter_model.safetensors")
+    change(tensors)
+    save_file(tensors, folder / "adapter_model.safetensors")
+
+
+QUERY = "base_model.model.bert.encoder.layer.0.attention.self.query"
+
+
+@pytest.mark.parametrize("rslora", [False, True])
+def test_ranks_and_scales_are_those_of_peft(rslora: bool, tmp_path: Path) -> None:
+    patterns = {
+        "rank_pattern": {"query": 4, r"layer.1.attention.self.\w+": 6},
+        "alpha_pattern": {"layer.2.attention.output.dense": 0.5, "bert.encoder.layer.0.attention.self.value": 9},
+    }
+    folder = make_adapter("bert", tmp_path / "a", 0, r=2, lora_alpha=3, use_rslora=rslora, **patterns)
+    found = read_adapter(folder, make_model("bert"))
+    model = peft.PeftModel.from_pretrained(make_model("bert"), folder)
+    layers = {name: module for name, module in model.named_modules() if isinstance(module, peft.tuners.lora.LoraLayer)}
+    assert len(found.updates) == len(layers) == LAYERS * 4
+    scales = sorted(module.scaling["default"] for module in layers.values())
+    assert sorted(update.scale for update in found.updates.values()) == pytest.approx(scales)
+    query = layers["base_model.model.bert.encoder.layer.1.attention.self.query"]
+    update = found.updates["layers.1.attention.query.weight"]
+    assert update.down.shape[0] == query.r["default"]
+    assert update.scale == pytest.approx(query.scaling["default"])
+    assert update.scale == pytest.approx(3 / (math.sqrt(update.down.shape[0]) if rslora else update.down.shape[0]))
+    torch.testing.assert_close(update.scale * update.up @ update.down, query.get_delta_weight("default"))
+
+
+def test_half_precision_adapters(adapter: Path) -> None:
+    alter(adapter, lambda tensors: tensors.update({name: tensor.bfloat16() for name, tensor in tensors.items()}))
+    found = read_adapter(adapter, make_model("bert"))
+    assert all(update.down.dtype == torch.float32 for update in found.updates.values())
+
+
+SETTINGS = [
+    ({"peft_type": "IA3"}, r"peft_type = 'IA3', which cannot be merged exactly; expected LORA"),
+    ({"task_type": "CAUSAL_LM"}, r"tuned for task_type = 'CAUSAL_LM'; expected SEQ_CLS, or none"),
+    ({"use_dora": True}, r"has use_dora = 'True', which cannot be merged exactly; expected plain LoRA without"),
+    ({"use_qalora": True}, "use_qalora"),
+    ({"use_something_new": True}, "use_something_new"),
+    ({"lora_bias": True}, "lora_bias"),
+    ({"fan_in_fan_out": True}, "fan_in_fan_out"),
+    ({"bias": "lora_only"}, "has bias = 'lora_only'"),
+    ({"init_lora_weights": "pissa"}, r"init_lora_weights = 'pissa', a start that changes the base model's weights"),
+    ({"target_parameters": ["weight"]}, "target_parameters"),
+    ({"trainable_token_indices": [1]}, "trainable_token_indices"),
+    ({"r": 2}, r"has lora_A \[3, 32\] and lora_B \[32, 3\]; for rank 2 .* expected \[2, 32\] and \[32, 2\]"),
+    ({"r": 0}, "has r = '0' for .*; expected a number above 0"),
+    ({"r": "many"}, "has r = 'many'"),
+    ({"rank_pattern": {"query": 2.5}}, "for rank 2.5"),
+    ({"rank_pattern": {"(": 3}}, "rank_pattern = .*; expected names and numbers"),
+    ({"rank_pattern": [3]}, "rank_pattern = .*; expected names and numbers"),
+    ({"lora_alpha": math.nan}, "has lora_alpha = 'nan'"),
+    ({"lora_alpha": None}, "has lora_alpha = 'None'"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("settings", "message"), SETTINGS, ids=[str(settings)[:40] for settings, _ in SETTINGS])
+def test_settings_that_cannot_be_honoured(settings: dict[str, Any], message: str, adapter: Path) -> None:
+    configure(adapter, **settings)
+    with pytest.raises(HydrantError, match=message):
+        fuse(make_model("bert"), adapters=[adapter])
+
+
+TENSORS: list[tuple[Callable[[dict[str, torch.Tensor]], Any], str]] = [
+    (lambda t: t[f"{QUERY}.lora_A.weight"].fill_(math.nan), r"query\.lora_A\.weight holds non-finite values"),
+    (lambda t: t.update({f"{QUERY}.lora_B.weight": torch.zeros(31, 3)}), r"lora_B \[31, 3\]"),
+    (lambda t: t.update({f"{QUERY}.lora_A.weight": torch.zeros(3, 32, 1)}), r"lora_A \[3, 32, 1\]"),
+    (lambda t: t.pop(f"{QUERY}.lora_B.weight"), r"query has lora_A alone; expected lora_A and lora_B"),
+    (lambda t: [t.pop(f"{QUERY}.lora_{half}.weight") for half in "AB"], r"lacks .*query\.lora_A, which its configur"),
+    (lambda t: t.pop("base_model.model.classifier.bias"), r"lacks classifier\.bias, which its configuration names"),
+    (lambda t: t.update({"base_model.model.classifier.weight": torch.zeros(7, 32)}),
+     r"classifier\.weight has shape \[7, 32\], the base model's \[5, 32\]; expected .* with the same classes"),
+    (lambda t: t.update({"base_model.model.bert.embeddings.word_embeddings.lora_embedding_A": torch.zeros(3, 99)}),
+     r"changes '.*lora_embedding_A'; hydrant takes LoRA on the linear maps of attention, MLP, pooler and classifier"),
+    (lambda t: t.update({f"{QUERY}.lora_magnitude_vector.weight": torch.ones(32)}), "changes '.*magnitude_vector"),
+    (lambda t: t.update({QUERY.replace("layer.0", "layer.9") + ".lora_A.weight": torch.ones(3, 32)}),
+     r"changes '.*layer\.9\.attention"),
+    (lambda t: t.update({"base_model.model.bert.encoder.layer.0.output.LayerNorm.weight": torch.ones(32)}),
+     r"changes '.*LayerNorm\.weight'"),
+    (lambda t: t.update({f"{QUERY}.lora_A.weight": torch.ones(3, 32, dtype=torch.int8)}), "holds torch.int8"),
+    (lambda t: [t.pop(name) for name in list(t) if "lora" in name], "holds no LoRA tensors"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("change", "message"), TENSORS, ids=[message[:40] for _, message in TENSORS])
+def test_tensors_that_do_not_fit(change: Callable[[Any], Any], message: str, adapter: Path) -> None:
+    alter(adapter, change)
+    with pytest.raises(HydrantError, match=message):
+        fuse(make_model("bert"), adapters=[adapter])
+
+
+def truncate(folder: Path) -> None:
+    file = folder / "adapter_model.safetensors"
+    file.write_bytes(file.read_bytes()[:-100])
+
+
+def pickle_only(folder: Path) -> None:
+    (folder / "adapter_model.safetensors").unlink()
+    (folder / "adapter_model.bin").write_bytes(b"\x80\x04cos\nsystem\n")
+
+
+FILES: list[tuple[Callable[[Path], Any], str]] = [
+    (truncate, r"adapter_model\.safetensors is not a whole safetensors file"),
+    (pickle_only, r"holds only adapter_model\.bin, a pickle, which may run code; expected adapter_model\.safetensors"),
+    (lambda folder: (folder / "adapter_model.safetensors").unlink(), r"holds no weights; expected adapter_model"),
+    (lambda folder: (folder / "adapter_model.safetensors").write_bytes(b""), "is not a whole safetensors file"),
+    (lambda folder: (folder / "adapter_config.json").unlink(), r"holds no adapter_config\.json"),
+    (lambda folder: (folder / "adapter_config.json").write_text("{"), r"adapter_config\.json is not JSON"),
+    (lambda folder: (folder / "adapter_config.json").write_text("[" * 9999), r"adapter_config\.json is not JSON"),
+    (lambda folder: (folder / "adapter_config.json").write_text("[1]"), "is a JSON list; expected an object"),
+    (lambda folder: (folder / "adapter_config.json").write_bytes(b" " * 2**21), "is larger than 1048576 bytes"),
+]
+
+
+@pytest.mark.parametrize(("change", "message"), FILES, ids=[message[:40] for _, message in FILES])
+def test_folders_that_cannot_be_read(change: Callable[[Path], Any], message: str, adapter: Path) -> None:
+    change(adapter)
+    with pytest.raises(HydrantError, match=message):
+        fuse(make_model("bert"), adapters=[adapter])
+
+
+def test_arguments_that_do_not_fit(adapter: Path, tmp_path: Path) -> None:
+    model, plan = make_model("bert"), random_plan("bert", 2)
+    refused: list[tuple[Callable[[], Any], str]] = [
+        (lambda: fuse(model, adapters=[tmp_path / "absent"]), "is not a folder; expected one written by PEFT"),
+        (lambda: fuse(model, adapters=str(adapter)), "adapters is .*; expected a list of folders"),
+        (lambda: fuse(model, low_rank="keep"), "low_rank is 'keep', but there are no adapters"),
+        (lambda: fuse(model, adapters=[adapter], low_rank="lots"), "low_rank 'lots' is unknown; expected auto, "),
+        (lambda: fuse([model, model], adapters=[adapter]), "adapters were given with 2 models; expected the one base"),
+        (lambda: fuse(model, adapters=[adapter], keep_separate="mlp"), "keep_separate was given with adapters"),
+        (lambda: fuse(model, plan, adapters=[adapter]), "1 adapters for a plan of 2 members"),
+        (lambda: fuse(model, random_plan("vit", 1), adapters=[adapter]), "plan was made for a 'vit' model"),
+        (lambda: fuse(model, plan, adapters=[adapter] * 2, low_rank="keep"), r"different heads in layer \d, so"),
+        (lambda: fuse(make_model("bert", hidden_size=48), adapters=[adapter]), r"has shape \[.*, the base model's \["),
+        (lambda: fuse(make_model("vit"), adapters=[adapter]), "changes '.*bert"),
+        (lambda: fuse(make_model("bert", num_labels=7), adapters=[adapter]), "with the same classes"),
+    ]  # fmt: skip
+    for attempt, message in refused:
+        with pytest.raises(HydrantError, match=message):
+            attempt()
+
+
+def test_adapters_of_different_bases_are_mentioned(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    folders = [make_adapter("bert", tmp_path / f"a{m}", m) for m in range(2)]
+    for folder, base in zip(folders, ("/models/one", "owner/other"), strict=True):
+        configure(folder, base_model_name_or_path=base)
+    ensemble = fuse(make_model("bert"), adapters=folders)
+    assert "the adapters say that they were tuned on one and other" in caplog.text
+    assert [source["base"] for source in ensemble.provenance["adapters"]] == ["one", "other"], "no path of this machine"
+
+
+def test_command_line_says_what_is_wrong_in_one_line(bert_checkpoint: Path, adapter: Path, tmp_path: Path) -> None:
+    truncate(adapter)
+    for arguments in (["--adapter", adapter], ["--adapter", tmp_path / "absent"], ["--low-rank", "keep"]):
+        done = run_cli("fuse", bert_checkpoint, *arguments, "-o", tmp_path / "out")
+        assert done.returncode == 2
+        assert done.stderr.startswith("hydrant: error: ")
+        assert done.stderr.count("\n") == 1
+        assert not (tmp_path / "out").exists()
+
+
+def test_hostile_bundles(adapter: Path, tmp_path: Path) -> None:
+    """Weights, plan and updates that do not belong together are refused whatever the manifest says."""
+    from hydrant.errors import BundleError
+    from hydrant.families import architecture_of
+    from hydrant.families.fused import check_fused
+
+    model = make_model("bert")
+    plan = HeadPlan.all_heads("bert", LAYERS, HEADS, 2)
+    ensemble = fuse(model, plan, adapters=[adapter] * 2, low_rank="keep")
+    shapes = {name: list(tensor.shape) for name, tensor in ensemble.state_dict().items()}
+    name = "layers.1.attention.low_rank.query"
+
+    def check(changes: dict[str, Any], plan: HeadPlan = plan) -> None:
+        altered = {key: shape for key, shape in (shapes | changes).items() if shape is not None}
+        check_fused(altered, architecture_of(model), plan, list("abcde"), 2)
+
+    check({})
+    for changes, message in (
+        ({f"{name}.up": None}, r"lack or add layers\.1\.attention\.low_rank\.query\.up"),
+        ({f"{name}.up": [2, 4, 32]}, r"low_rank\.query\.up has shape \[2, 4, 32\]; expected \[2, 3, 32\]"),
+        ({f"{name}.down": [1, 32, 3]}, r"has shape \[1, 32, 3\]; expected \[2, 32, 3\]"),
+        ({f"{name}.down": []}, "lack or add"),
+        ({"layers.9.attention.low_rank.query.down": [2, 32, 3]}, "lack or add layers.9"),
+        ({"layers.1.attention.low_rank.gate.down": [2, 32, 3]}, "lack or add layers.1.attention.low_rank.gate"),
+        (
+            {"layers.1.attention.qkv.weight": [2, 32, 96]},
+            r"qkv\.weight has shape \[2, 32, 96\]; expected \[1, 32, 96\]",
+        ),
+    ):
+        with pytest.raises(BundleError, match=message):
+            check(changes)
+    unequal = HeadPlan("bert", LAYERS, HEADS, ((tuple(range(4)),) * LAYERS, ((0, 1, 2, 3), (0, 1), (0,))), "random")
+    with pytest.raises(BundleError, match="weight layers"):
+        check({}, unequal)

@@ -1,0 +1,311 @@
+"""LoRA-Ensembles: fused module and graph against PEFT's own forward, one adapter at a time."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import oracle
+import peft
+import pytest
+import torch
+import torch_onnx
+import transformers
+from hydrant import HeadPlan, HydrantError, estimate_cost, export_onnx, fuse, load_ensemble, save_bundle
+from hydrant.families import PROJECTIONS, architecture_of
+from hydrant.families.cost import cheaper_forms
+from support import FAMILIES, HEADS, LAYERS, make_inputs, make_model, random_plan, run_cli
+from test_cost import counted
+from test_parity import run_onnx
+
+TARGETS = {
+    "bert": ["query", "key", "value", "attention.output.dense"],
+    "roberta": ["query", "key", "value", "attention.output.dense"],
+    "distilbert": ["q_lin", "k_lin", "v_lin", "out_lin"],
+    "vit": ["q_proj", "k_proj", "v_proj", "o_proj"],
+    "deit": ["q_proj", "k_proj", "v_proj", "o_proj"],
+}
+ATTENTION = ("probabilities", "predictive_entropy", "expected_entropy", "mutual_information", "disagreement")
+
+
+def make_adapter(family: str, folder: Path, seed: int, targets: Sequence[str] | None = None, **settings: Any) -> Path:
+    """A random adapter of ``make_model(family)``, all its tensors non-zero, as PEFT saves it."""
+    saved = ["classifier", "pooler"] if family == "bert" else ["classifier"]
+    chosen = {"r": 3, "lora_alpha": 5, "modules_to_save": saved, **settings}
+    config = peft.LoraConfig(target_modules=list(targets or TARGETS[family]), **chosen)
+    model = peft.get_peft_model(make_model(family), config)
+    torch.manual_seed(seed)
+    with torch.no_grad():
+        for parameter in (p for p in model.parameters() if p.requires_grad):
+            parameter.normal_(0, 0.3)
+    model.save_pretrained(folder)
+    return folder
+
+
+def peft_logits(family: str, folders: Sequence[Path], inputs: dict[str, torch.Tensor], plan: Any = None) -> np.ndarray:
+    """Logits [M, B, C] of PEFT's own forward, member by member; pruned heads are silenced by hooks."""
+    found = []
+    for member, folder in enumerate(folders):
+        base = make_model(family)
+        model = peft.PeftModel.from_pretrained(base, folder).eval()
+        if plan is None:
+            with torch.no_grad():
+                found.append(model(**inputs).logits.double().numpy())
+        else:
+            found.append(oracle.member_logits(model.get_base_model(), plan.members[member], HEADS, inputs))
+    return np.stack(found)
+
+
+def assert_parity(family: str, folders: Sequence[Path], folder: Path, plan: Any = None, **options: Any) -> Any:
+    """Fused module within 1e-5 of PEFT, graphs of both lowerings within 1e-4."""
+    inputs = make_inputs(family)
+    logits = peft_logits(family, folders, inputs, plan)
+    members = oracle.softmax(logits)
+    expected = oracle.uncertainty(members)
+    ensemble = fuse(make_model(family), plan, adapters=list(folders), **options)
+    with torch.no_grad():
+        fused = ensemble(**inputs)
+    np.testing.assert_allclose(fused.member_logits.softmax(-1), members, atol=1e-5)
+    np.testing.assert_allclose(fused.member_logits, logits, atol=5e-5, rtol=5e-5)
+    save_bundle(ensemble, folder)
+    with torch.no_grad():
+        again = load_ensemble(folder)(**inputs)
+    assert torch.equal(again.member_logits, fused.member_logits)
+    for lowering in ("unrolled", "grouped"):
+        for without in ((), REWRITES):
+            path = export_onnx(folder, lowering=lowering, member_outputs=True, without=without)
+            found = run_onnx(path, inputs)
+            np.testing.assert_allclose(found["member_probabilities"], members.transpose(1, 0, 2), atol=1e-4)
+            for name in ATTENTION:
+                np.testing.assert_allclose(found[name], expected[name], atol=1e-4, err_msg=f"{lowering} {name}")
+    return ensemble
+
+
+REWRITES = ("shared-trunk", "fork-heads", "pooled-token", "fold-norms", "fold-softmax-scale", "drop-key-bias",
+            "fold-value-bias", "absorb-keys")  # fmt: skip
+
+
+@pytest.mark.parametrize("low_rank", ["merge", "keep", "auto"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_members_are_those_of_peft(family: str, low_rank: str, tmp_path: Path) -> None:
+    folders = [make_adapter(family, tmp_path / f"a{m}", m, r=2 + m, use_rslora=m == 1) for m in range(3)]
+    ensemble = assert_parity(family, folders, tmp_path / "bundle", low_rank=low_rank)
+    assert ensemble.plan.method == "lora"
+    assert [source["name"] for source in ensemble.provenance["adapters"]] == ["a0", "a1", "a2"]
+    shared = {name for name, tensor in ensemble.state_dict().items() if tensor.shape[0] == 1}
+    base = {name: tensor for name, tensor in fuse(make_model(family)).state_dict().items() if name in shared}
+    assert any("mlp" in name for name in shared)
+    assert all(
+        torch.equal(ensemble.state_dict()[name], tensor) for name, tensor in base.items() if "attention." not in name
+    )
+
+
+CHANGED = {
+    "query and value": {"targets": ("query", "value")},
+    "value alone": {"targets": ("value",)},
+    "output alone": {"targets": ("output",)},
+    "last layer": {"layers_to_transform": [LAYERS - 1]},
+    "query and value of the last layer": {"targets": ("query", "value"), "layers_to_transform": [LAYERS - 1]},
+    "middle layer": {"targets": ("query", "output"), "layers_to_transform": [1]},
+    "MLP of one layer": {"targets": ("query", "mlp"), "layers_to_transform": [1]},
+    "MLP alone": {"targets": ("mlp",), "modules_to_save": None},
+}
+NAMES = {
+    "bert": {"query": "query", "value": "value", "output": "attention.output.dense", "mlp": "intermediate.dense"},
+    "vit": {"query": "q_proj", "value": "v_proj", "output": "o_proj", "mlp": "fc2"},
+}
+
+
+@pytest.mark.parametrize("low_rank", ["merge", "keep", "auto"])
+@pytest.mark.parametrize("changed", CHANGED, ids=[name.replace(" ", "-") for name in CHANGED])
+@pytest.mark.parametrize("family", NAMES)
+def test_whatever_adapters_change(family: str, changed: str, low_rank: str, tmp_path: Path) -> None:
+    """Parity, and a cost model that counts the operations, parameters and bytes of the graph."""
+    settings = dict(CHANGED[changed])
+    targets = [NAMES[family][name] for name in settings.pop("targets", ("query", "value", "output"))]
+    folders = [make_adapter(family, tmp_path / f"a{m}", m, targets, **settings) for m in range(3)]
+    assert_parity(family, folders, tmp_path / "bundle", low_rank=low_rank)
+    assert_cost(family, tmp_path / "bundle")
+
+
+def assert_cost(family: str, folder: Path) -> None:
+    inputs = make_inputs(family)
+    sequence = inputs["input_ids"].shape[1] if "input_ids" in inputs else None
+    cost = estimate_cost(folder, batch=4, sequence=sequence)
+    found = counted(onnx.load(export_onnx(folder)), inputs)
+    assert found == (cost.fused.flops, cost.fused.parameters, cost.fused.bytes)
+
+
+def test_a_trunk_below_the_first_adapted_layer_runs_once(tmp_path: Path) -> None:
+    folders = [make_adapter("vit", tmp_path / f"a{m}", m, layers_to_transform=[1, 2]) for m in range(2)]
+    ensemble = fuse(make_model("vit"), adapters=folders)
+    save_bundle(ensemble, tmp_path / "bundle")
+    assert ensemble.state_dict()["layers.0.attention.qkv.weight"].shape[0] == 1
+    assert estimate_cost(tmp_path / "bundle").fork == 1
+    names = {tensor.name for tensor in onnx.load(export_onnx(tmp_path / "bundle")).graph.initializer}
+    assert "layers.0.attention.qkv.weight" in names
+
+
+def test_adapters_of_different_modules_and_ranks(tmp_path: Path) -> None:
+    """A member without an update in some place gets none there."""
+    targets = (["query", "value"], ["key", "attention.output.dense"], ["query", "intermediate.dense"])
+    settings = ({"r": 1}, {"r": 5, "lora_alpha": 3}, {"rank_pattern": {"layer.1.attention.self.query": 4},
+                "alpha_pattern": {"query": 7}, "modules_to_save": None})  # fmt: skip
+    folders = [make_adapter("bert", tmp_path / f"a{m}", m, targets[m], **settings[m]) for m in range(3)]
+    for low_rank in ("merge", "keep", "auto"):
+        ensemble = assert_parity("bert", folders, tmp_path / low_rank, low_rank=low_rank)
+    assert ensemble.provenance["adapted"]["layers.1.attention.query"]["rank"] == 4
+    assert ensemble.provenance["adapted"]["layers.0.attention.query"]["rank"] == 3
+    assert "classifier" in ensemble.provenance["separate"], "one member has the base model's own"
+
+
+@pytest.mark.parametrize("family", ["bert", "vit"])
+def test_one_adapter_and_the_same_twice(family: str, tmp_path: Path) -> None:
+    folder = make_adapter(family, tmp_path / "a", 1)
+    for low_rank in ("auto", "keep"):
+        assert_parity(family, [folder], tmp_path / f"one-{low_rank}", low_rank=low_rank)
+        assert_cost(family, tmp_path / f"one-{low_rank}")
+        twice = assert_parity(family, [folder, folder], tmp_path / f"two-{low_rank}", low_rank=low_rank)
+        with torch.no_grad():
+            assert float(twice(**make_inputs(family)).mutual_information.max()) < 1e-6
+
+
+@pytest.mark.parametrize("low_rank", ["merge", "auto"])
+@pytest.mark.parametrize("family", ["bert", "vit"])
+def test_heads_of_adapted_members_may_be_pruned(family: str, low_rank: str, tmp_path: Path) -> None:
+    folders = [make_adapter(family, tmp_path / f"a{m}", m) for m in range(3)]
+    plan = random_plan(family, 3)
+    ensemble = assert_parity(family, folders, tmp_path / "bundle", plan, low_rank=low_rank)
+    assert_cost(family, tmp_path / "bundle")
+    assert ensemble.plan.method == "random"
+
+
+@pytest.mark.parametrize("low_rank", ["merge", "keep"])
+@pytest.mark.parametrize("family", ["bert", "vit"])
+def test_the_same_heads_pruned_in_all_members(family: str, low_rank: str, tmp_path: Path) -> None:
+    folders = [make_adapter(family, tmp_path / f"a{m}", m, [NAMES[family]["value"]]) for m in range(2)]
+    plan = HeadPlan(family, LAYERS, HEADS, (((0, 2), (1,), (0, 1, 3)),) * 2, "taylor")
+    assert_parity(family, folders, tmp_path / "bundle", plan, low_rank=low_rank)
+    assert_cost(family, tmp_path / "bundle")
+
+
+def test_cheaper_updates_are_kept_and_dearer_ones_merged() -> None:
+    """The fork layer's input is one for all members; behind it only short texts make reading weights dearest."""
+    base = architecture_of(make_model("bert"))
+    large = replace(base, layers=4, heads=12, head_width=64, width=768, mlp_width=3072, positions=512)
+    plan = HeadPlan.all_heads("bert", 4, 12, 3)
+    names = [f"layers.{layer}.attention.{projection}" for layer in (1, 2, 3) for projection in PROJECTIONS]
+    forms = {name: {"rank": 8, "low_rank": False} for name in names}
+
+    def kept(architecture: Any, forms: Any = forms) -> list[str]:
+        chosen = cheaper_forms(architecture, plan, forms, frozenset({"classifier"}))
+        assert set(chosen) == set(forms)
+        return [name for name, form in chosen.items() if form["low_rank"]]
+
+    assert kept(large) == [f"layers.1.attention.{projection}" for projection in PROJECTIONS[:3]]
+    assert set(kept(replace(large, positions=8))) > set(kept(large))
+    assert kept(large, {name: {"rank": 700, "low_rank": False} for name in names}) == []
+    assert kept(large, {names[0]: forms[names[0]], "layers.2.mlp.up": {"rank": 2, "low_rank": False}}) == names[:1]
+
+
+def test_low_rank_members_train(tmp_path: Path) -> None:
+    folders = [make_adapter("bert", tmp_path / f"a{m}", m) for m in range(2)]
+    ensemble = fuse(make_model("bert"), adapters=folders, low_rank="keep")
+    ensemble(**make_inputs("bert")).member_logits.square().sum().backward()
+    gradients = {name: parameter.grad for name, parameter in ensemble.named_parameters()}
+    low_rank = [name for name in gradients if ".low_rank." in name]
+    assert len(low_rank) == LAYERS * 4 * 2
+    assert all(gradients[name] is not None and float(gradients[name].abs().max()) > 0 for name in low_rank)
+    merged = fuse(make_model("bert"), adapters=folders, low_rank="merge")
+    sizes = [sum(tensor.numel() for tensor in e.state_dict().values()) for e in (ensemble, merged)]
+    assert sizes[0] < sizes[1], "one weight and small updates, not a weight for each member"
+
+
+@pytest.mark.parametrize("lowering", ["grouped", "unrolled"])
+@pytest.mark.parametrize("precision", ["fp16", "bf16"])
+@pytest.mark.parametrize("family", ["bert", "vit"])
+def test_half_precision(family: str, precision: str, lowering: str, tmp_path: Path) -> None:
+    folders = [make_adapter(family, tmp_path / f"a{m}", m, [NAMES[family]["query"], NAMES[family]["output"]])
+               for m in range(3)]  # fmt: skip
+    inputs = make_inputs(family)
+    expected = oracle.softmax(peft_logits(family, folders, inputs)).mean(axis=0)
+    for low_rank in ("merge", "keep"):
+        save_bundle(fuse(make_model(family), adapters=folders, low_rank=low_rank), tmp_path / low_rank)
+        for attention in ("primitive", "onnx"):
+            path = export_onnx(tmp_path / low_rank, precision, lowering=lowering, attention=attention)
+            onnx.checker.check_model(onnx.load(path), full_check=True)
+            if attention == "primitive":
+                feed = {name: tensor.numpy() for name, tensor in inputs.items()}
+                got = torch_onnx.run(onnx.load(path), feed)["probabilities"]  # strictly typed
+                np.testing.assert_allclose(got, expected, atol={"fp16": 3e-3, "bf16": 3e-2}[precision])
+
+
+def test_an_update_beyond_fp16_is_refused(tmp_path: Path) -> None:
+    folders = [make_adapter("vit", tmp_path / f"a{m}", m) for m in range(2)]
+    ensemble = fuse(make_model("vit"), adapters=folders, low_rank="keep")
+    with torch.no_grad():
+        update = ensemble.layers[0].attention.low_rank["query"]
+        update.down.mul_(3e4)
+        update.up.div_(3e4)
+    save_bundle(ensemble, tmp_path / "bundle")
+    with pytest.raises(
+        HydrantError, match=r"layers\.0\.attention\.qkv\.low_rank\.down reaches .* export in BF16 or FP32"
+    ):
+        export_onnx(tmp_path / "bundle", "fp16")
+
+
+def test_command_line(bert_checkpoint: Path, text_csv: Path, tmp_path: Path) -> None:
+    """Adapters of a checkpoint on disk, through every stage; what is predicted is PEFT's mean."""
+    folders = []
+    for member in range(2):
+        base = transformers.BertForSequenceClassification.from_pretrained(bert_checkpoint)
+        config = peft.LoraConfig(r=2, target_modules=["query", "value"], task_type="SEQ_CLS")
+        model = peft.get_peft_model(base, config)
+        torch.manual_seed(member)
+        with torch.no_grad():
+            for parameter in (p for p in model.parameters() if p.requires_grad):
+                parameter.normal_(0, 0.3)
+        model.save_pretrained(tmp_path / f"a{member}")
+        folders.append(tmp_path / f"a{member}")
+    adapters = [word for folder in folders for word in ("--adapter", folder)]
+    out = tmp_path / "out"
+    done = run_cli("fuse", bert_checkpoint, *adapters, "--low-rank", "keep", "-o", out)
+    assert done.returncode == 0, done.stderr
+    assert "adapters      a0, a1, rank 2: 0 of 6 updated weights merged, low-rank: layer 0 query value; " in done.stdout
+    manifest = json.loads((out / "hydrant.json").read_text())
+    digest = hashlib.sha256((folders[1] / "adapter_model.safetensors").read_bytes()).hexdigest()
+    assert manifest["fusion"]["adapters"][1] == {"name": "a1", "sha256": digest, "base": bert_checkpoint.name}
+    assert json.loads((out / "plan.json").read_text())["method"] == "lora"
+    for precision in (("fp32",), ("fp16", "--data", text_csv), ("int8", "--data", text_csv, "--examples", 12)):
+        done = run_cli("export", out, "--precision", *precision)
+        assert done.returncode == 0, done.stderr
+    done = run_cli("verify", out)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "adapters      a0, a1, rank 2" in run_cli("inspect", out).stdout
+    done = run_cli("predict", out, "hello money", "--json", "--probabilities", "--backend", "onnxruntime")
+    found = json.loads(done.stdout)["predictions"][0]["probabilities"]
+    tokens = transformers.AutoTokenizer.from_pretrained(bert_checkpoint)(["hello money"], return_tensors="pt")
+    each = []
+    for folder in folders:
+        base = transformers.BertForSequenceClassification.from_pretrained(bert_checkpoint)
+        with torch.no_grad():
+            each.append(peft.PeftModel.from_pretrained(base, folder).eval()(**tokens).logits.softmax(-1)[0])
+    np.testing.assert_allclose(list(found.values()), torch.stack(each).mean(0), atol=1e-4)
+    done = run_cli("evaluate", bert_checkpoint_bundle(bert_checkpoint, tmp_path), "--data", text_csv, "--compare", out,
+                   "--bootstrap", 0, "--json")  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert [model["name"] for model in json.loads(done.stdout)["models"]] == ["single", "out"]
+    done = run_cli("profile", out, "--batch", 1, "--sequence", 8, "--seconds", 0, "--iterations", 2, "--no-memory",
+                   "--baseline", "single", "--baseline", "deep-ensemble", "--json", "--precision", "fp32")  # fmt: skip
+    assert done.returncode == 0, done.stderr
+
+
+def bert_checkpoint_bundle(checkpoint: Path, folder: Path) -> Path:
+    assert run_cli("fuse", checkpoint, "-o", folder / "single").returncode == 0
+    return folder / "single"
