@@ -59,7 +59,7 @@ class Source:
             InputError: an image that cannot be read.
         """
         items = (
-            [item for index in indices for item in self._processor.encode([self._inputs[index]], int(index))]
+            [item for index in indices.tolist() for item in self._processor.encode([self._inputs[index]], index)]
             if self._encoded is None
             else [self._encoded[index] for index in indices]
         )
@@ -138,7 +138,7 @@ def hold_out(examples: Examples, seed: int) -> tuple[Examples, Examples]:
 def _subset(examples: Examples, chosen: np.ndarray) -> Examples:
     assert examples.labels is not None
     places = np.flatnonzero(chosen)
-    return Examples([examples.inputs[index] for index in places], examples.labels[places], examples.source)
+    return Examples([examples.inputs[index] for index in places.tolist()], examples.labels[places], examples.source)
 
 
 def _warn_truncated(encoded: list[Any], name: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -98,8 +98,7 @@ def tune(
     bundle = resolve(bundle)
     target, replaces = check_output(bundle, output, force)
     Graphs.of(bundle, target)  # what could not be carried over is refused now
-    columns = {"text_column": text_column, "label_column": label_column}
-    known, held_out = _read(bundle, data, validation, seed, columns)
+    known, held_out = _read(bundle, data, validation, seed, (text_column, label_column))
     job = _job(bundle, known, held_out, settings, accelerator, progress)
     place = None if state is None else Path(state)
     done = tune_alone(job, separate, place) if per_member else tune_jointly(job, place)
@@ -114,18 +113,19 @@ def tune(
     return _report(job, done, target if output is not None else bundle.path, graphs, held_out=validation is None)
 
 
-def _read(
-    bundle: Bundle, data: Any, validation: Any, seed: int, columns: Mapping[str, str]
-) -> tuple[Examples, Examples]:
+def _read(bundle: Bundle, data: Any, validation: Any, seed: int, columns: tuple[str, str]) -> tuple[Examples, Examples]:
     """Examples to tune on, and examples to judge on."""
     if isinstance(data, str | Path) and isinstance(validation, str | Path) and Path(data) == Path(validation):
         raise InputError(
             f"{data} is given both as data and as validation; leave validation (--validation) out to hold a share out"
         )
-    known = read_examples(data, bundle.labels, **columns)
-    if validation is None:
-        return hold_out(known, seed)
-    return known, read_examples(validation, bundle.labels, **columns)
+    text_column, label_column = columns
+
+    def read(given: Any) -> Examples:
+        return read_examples(given, bundle.labels, text_column=text_column, label_column=label_column)
+
+    known = read(data)
+    return hold_out(known, seed) if validation is None else (known, read(validation))
 
 
 def _job(
@@ -139,15 +139,15 @@ def _job(
             f"bundle {bundle.path} has no processor, so it cannot read {known.source}; fuse with one to tune it"
         )
     processor = load_processor(folder, ensemble.architecture)
-    sources = [Source(examples, processor, ensemble.architecture) for examples in (known, held_out)]
-    digests = sources[0].digest(progress), sources[1].digest(progress)
-    unseen = _unseen(bundle, sources[0])
+    tuned_on, judged_on = (Source(examples, processor, ensemble.architecture) for examples in (known, held_out))
+    digests = tuned_on.digest(progress), judged_on.digest(progress)
+    unseen = _unseen(bundle, tuned_on)
     if unseen:
         log.warning(
             "%s has no example of %s; the members may unlearn %s",
             known.source, listing(unseen), "it" if len(unseen) == 1 else "them",
         )  # fmt: skip
-    return Job(bundle, ensemble, *sources, digests, settings, accelerator, progress)
+    return Job(bundle, ensemble, tuned_on, judged_on, digests, settings, accelerator, progress)
 
 
 def _assembled(job: Job, weights: Weights, separate: frozenset[str]) -> FusedClassifier:
