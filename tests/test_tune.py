@@ -27,6 +27,8 @@ from hydrant import (
     save_bundle,
     tune,
 )
+from hydrant.bundle import to_json_bytes
+from hydrant.engine_file import EngineFile
 from hydrant.errors import MissingExtraError
 from hydrant.families.checkpoint import load_processor
 from hydrant.files import sha256_of
@@ -37,6 +39,7 @@ from hydrant.tuning.examples import epoch_batches, held_out_share
 from hydrant.tuning.objective import member_loss
 from hydrant.tuning.schedule import rate_at
 from hydrant.tuning.weights import member_form, merge, shared_form, stored_form
+from hydrant.tuning.writing import Graphs
 from hypothesis import given
 from hypothesis import strategies as st
 from support import CLASSES, HEADS, LAYERS, make_inputs, make_model, make_tokenizer, random_plan, run_cli
@@ -296,6 +299,42 @@ def test_a_tuned_bundle_is_better_and_as_good_as_any(learned: tuple[Path, TuneRe
     assert hydrant.verify(copy, examples=10).passed
     calibrate(copy, sentences(60, 3))
     assert inspect_bundle(copy)["calibration"]["fitted"] is not None
+
+
+def test_engines_and_reports_are_named_with_their_commands(bundle: Path, tmp_path: Path) -> None:
+    shapes = {"input_ids": ((1, 8), (1, 8), (1, 8))}
+    digest = "0" * 64
+    twin = EngineFile("tensorrt-rtx", "1.7", "fp16", (shapes,), (), "linux-x86_64", "model.fp16.onnx", digest, digest)
+    files = {"engines/quick.engine": b"", "engines/quick.json": to_json_bytes(twin.to_json())}
+    found = Bundle.open(bundle).add({**files, "reports/evaluation.json": b"{}", "model.int8.onnx": b""})
+    assert Graphs.of(found, Path("out")).dropped == {
+        "model.int8.onnx": "hydrant export out --precision int8 --data FILE",
+        "engines/quick.engine": "hydrant build out --backend tensorrt-rtx --precision fp16",
+        "reports/evaluation.json": "hydrant evaluate out --data FILE",
+    }
+    found.add({"model.fp32.onnx": b"no graph"})
+    with pytest.raises(HydrantError, match=r"model\.fp32\.onnx is not a graph of hydrant's.*export it again"):
+        tune(bundle, sentences(30, 0))
+
+
+def test_drift_of_an_earlier_merge_is_not_told_of_tuned_members(bert_checkpoint: Path, tmp_path: Path) -> None:
+    ensemble = fuse([make_model("bert", seed=seed, **LABELS) for seed in (1, 2)])
+    processor = load_processor(bert_checkpoint, "text")
+    save_bundle(ensemble, tmp_path / "bundle", processor, provenance={"drift": {"inputs": "some"}})
+    assert tune(tmp_path / "bundle", sentences(30, 0), epochs=2, learning_rate=1e-3).improved
+    fusion = Bundle.open(tmp_path / "bundle").manifest["fusion"]
+    assert "drift" not in fusion
+    assert fusion["checkpoints"] == 2
+
+
+def test_an_unreadable_image_is_named_before_any_update(still: dict[str, Path], tmp_path: Path) -> None:
+    path = make_bundle(tmp_path / "bundle", still["vit"], None, "image")
+    images, labels = pictures(20, 0)
+    images[13] = tmp_path / "broken.png"
+    images[13].write_bytes(b"no image")
+    with pytest.raises(HydrantError, match=r"data given in memory: .*broken\.png"):
+        tune(path, (images, labels), state=tmp_path / "state")
+    assert not (tmp_path / "state").exists()
 
 
 def test_reported_figures_are_those_of_the_members_at_temperature_one(bundle: Path, bert_checkpoint: Path) -> None:
@@ -570,7 +609,7 @@ def test_launched_in_several_processes(bundle: Path, monkeypatch: pytest.MonkeyP
 # The command line
 
 
-def test_command_line(bundle: Path, tmp_path: Path) -> None:
+def test_command_line(bundle: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     export_onnx(bundle)
     train, val = write_csv(tmp_path / "train.csv", sentences(60, 0)), write_csv(tmp_path / "val.csv", sentences(25, 1))
     command = ["tune", bundle, "--data", train, "--learning-rate", "1e-3", "--epochs", "2"]
@@ -580,24 +619,26 @@ def test_command_line(bundle: Path, tmp_path: Path) -> None:
     assert f"wrote {tmp_path / 'tuned'}: the weights after epoch" in done.stdout
     assert "exported again: model.fp32.onnx" in done.stdout
     assert "hydrant calibrate" in done.stdout
-    told = run_cli(*command, "--validation", val, "--per-member", "--keep-separate", "norms,mlp", "--json")
-    assert told.returncode == 0, told.stderr
-    facts = json.loads(told.stdout)
+    words = [str(word) for word in command]
+    assert cli.main([*words, "--validation", str(val), "--per-member", "--keep-separate", "norms,mlp", "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
     assert facts["bundle"] == str(bundle)
     assert facts["validation"] == "val.csv"
     assert len(facts["members"]) == 3
     assert facts["drift"]["examples"] == 25
-    refused = run_cli(*command, "--learning-rate", "0")
-    assert refused.returncode == 2
-    assert refused.stderr.startswith("hydrant: error: learning_rate is '0.0'; expected a finite number above 0")
-    assert refused.stderr.count("\n") == 1
+    assert cli.main([*words, "--validation", str(val), "--per-member"]) == 0
+    told = capsys.readouterr().out
+    assert "member 3, alone" in told
+    assert "drift of averaging the shared parts, on 25 inputs of val.csv" in told
+    assert cli.main([*words, "--learning-rate", "0"]) == 2
+    refused = capsys.readouterr().err
+    assert refused.startswith("hydrant: error: learning_rate is '0.0'; expected a finite number above 0")
+    assert refused.count("\n") == 1
 
 
 def test_interrupted_command_tells_how_to_go_on(
     bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from hydrant import cli
-
     train = write_csv(tmp_path / "train.csv", sentences(60, 0))
     command = ["tune", str(bundle), "--data", str(train), "--learning-rate", "1e-3", "--epochs", "2"]
     shown = cli.progress
