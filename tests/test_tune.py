@@ -21,6 +21,7 @@ from hydrant import (
     HydrantError,
     TuneReport,
     calibrate,
+    cli,
     export_onnx,
     fuse,
     load_ensemble,

@@ -130,10 +130,13 @@ def copy_bundle(bundle: Bundle, target: Path, force: bool) -> None:
         BundleError: a file was altered.
     """
     facts = {key: value for key, value in bundle.manifest.items() if key not in ("schema", "files")}
-    with new_bundle(target, facts, force) as stage:
-        for name in bundle.manifest["files"]:
-            (stage / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(bundle.file(name), stage / name)
+    try:
+        with new_bundle(target, facts, force) as stage:
+            for name in bundle.manifest["files"]:
+                (stage / name).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy(bundle.file(name), stage / name)
+    except OSError as error:
+        raise InputError(f"cannot write {target}: {error.strerror or error}") from error
 
 
 def _form(path: Path) -> dict[str, Any]:
