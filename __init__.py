@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from .fusion import FusedClassifier, FusedOutput, fuse, load_ensemble, measure_drift, save_bundle
     from .plan import HeadPlan
     from .runtime import Prediction, Predictor, calibrate, load, profile, verify
+    from .tuning import TuneReport, tune
 
 _HOMES = {
     "Bundle": "bundle",
@@ -35,6 +36,7 @@ _HOMES = {
     "calibrate": "runtime",
     "Prediction": "runtime",
     "Predictor": "runtime",
+    "TuneReport": "tuning",
     "estimate_cost": "families.cost",
     "evaluate": "evaluation",
     "export_onnx": "export",
@@ -46,6 +48,7 @@ _HOMES = {
     "plan_heads": "calib",
     "profile": "runtime",
     "save_bundle": "fusion",
+    "tune": "tuning",
     "verify": "runtime",
 }
 
@@ -58,6 +61,7 @@ __all__ = [
     "HydrantError",
     "Prediction",
     "Predictor",
+    "TuneReport",
     "__version__",
     "build_engine",
     "calibrate",
@@ -72,6 +76,7 @@ __all__ = [
     "plan_heads",
     "profile",
     "save_bundle",
+    "tune",
     "verify",
 ]
 

@@ -96,7 +96,8 @@ def estimate_cost(
     """
     if plan is not None and not isinstance(plan, HeadPlan):
         raise PlanError(f"plan is a {type(plan).__name__}; expected a HeadPlan, such as HeadPlan.load reads")
-    architecture, plan, checkpoints, separate, forms = _subject(model, plan)
+    ensemble = _subject(model, plan)
+    architecture, plan = ensemble.architecture, ensemble.plan
     plan.check_fits(architecture.family, architecture.layers, architecture.heads)
     if not isinstance(batch, int) or batch < 1:
         raise InputError(f"batch is {batch!r}; expected 1 or more")
@@ -110,7 +111,6 @@ def estimate_cost(
     whole = HeadPlan.all_heads(plan.family, plan.layers, plan.heads)
     plain = _figures(Sharing(architecture, whole, 1, frozenset(), exact=False), batch, tokens, size)
     single = _figures(Sharing(architecture, whole, 1, frozenset(), exact=True), batch, tokens, size)
-    ensemble = Sharing(architecture, plan, checkpoints, separate, exact=True, forms=forms)
     fused = _figures(ensemble, batch, tokens, size)
     return Cost(plain, single, fused, plain * len(plan.members), batch, tokens, ensemble.fork())
 
@@ -167,22 +167,26 @@ def _figures(model: Sharing, batch: int, tokens: int, size: int) -> Figures:
     return Figures(flops, parameters(model), numbers * size)
 
 
-def _subject(model: Any, plan: HeadPlan | None) -> tuple[Architecture, HeadPlan, int, frozenset[str], Forms]:
-    """Architecture, plan, number of checkpoints, separate parts and adapted modules of what the user named."""
+def _subject(model: Any, plan: HeadPlan | None) -> Sharing:
+    """What the members of the model that the user named share."""
     if isinstance(model, str | Path) and (Path(model) / MANIFEST).is_file():
         model = Bundle.open(model)
     if isinstance(model, Bundle):
         fusion: Mapping[str, Any] = model.manifest.get("fusion", {})
-        separate: Sequence[str] = fusion.get("separate", [])
-        own = plan or model.plan()
-        architecture = Architecture.from_json(model.read_json(ARCHITECTURE))
-        return architecture, own, fusion.get("checkpoints", 1), frozenset(separate), fusion.get("adapted", {})
+        return Sharing(
+            Architecture.from_json(model.read_json(ARCHITECTURE)),
+            plan or model.plan(),
+            fusion.get("checkpoints", 1),
+            frozenset(fusion.get("separate", [])),
+            exact=True,
+            forms=fusion.get("adapted", {}),
+            tuned="tuned" in fusion,
+        )
     if plan is None:
         raise InputError("a model has no plan of its own; give one, as made by plan_heads")
-    if isinstance(model, Architecture):
-        return model, plan, 1, frozenset(), {}
-    from . import architecture_of
-    from .checkpoint import load_model
+    if not isinstance(model, Architecture):
+        from . import architecture_of
+        from .checkpoint import load_model
 
-    loaded = load_model(model) if isinstance(model, str | Path) else model
-    return architecture_of(loaded), plan, 1, frozenset(), {}
+        model = architecture_of(load_model(model) if isinstance(model, str | Path) else model)
+    return Sharing(model, plan, 1, frozenset(), exact=True)

@@ -23,12 +23,14 @@ class Sharing:
         separate: frozenset[str],
         exact: bool,
         forms: Forms | None = None,
+        tuned: bool = False,
     ) -> None:
         self.architecture = architecture
         self.plan = plan
         self.exact = exact
         self.members = len(plan.members)
         self.one_checkpoint = checkpoints == 1
+        self.tuned = tuned
         self.forms = forms or {}
         self._separate = separate
 
@@ -80,9 +82,9 @@ class Sharing:
         return self.members == 1 or (same and self.one_checkpoint)
 
     def distinct_heads(self, layer: int) -> int:
-        """Heads of all members, equal ones once."""
+        """Heads of all members, equal ones once; tuning makes a head of two members two, unless all share the layer."""
         kept = [keep[layer] for keep in self.plan.members]
-        alike = self.one_checkpoint and not self.differs(layer, *PROJECTIONS[:3])
+        alike = self.one_checkpoint and not self.tuned and not self.differs(layer, *PROJECTIONS[:3])
         return len({head for heads in kept for head in heads}) if alike else sum(map(len, kept))
 
     def fork(self) -> int:

@@ -7,7 +7,8 @@ shared with nothing in the package.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -23,16 +24,9 @@ OUTPUT_PROJECTIONS = {
 }
 
 
-def member_logits(model: Any, keep: Sequence[Sequence[int]], heads: int, inputs: dict[str, torch.Tensor]) -> np.ndarray:
-    """Logits [B, C] float64 of one member: ``keep[layer]`` lists the heads that stay."""
-    if model.config.model_type == "clip":  # the whole model, which reads image and prompts, is the original
-        return _silenced(model.dual_encoder, keep, heads, {**inputs, **model.prompt_tokens}, "logits_per_image")
-    return _silenced(model, keep, heads, inputs, "logits")
-
-
-def _silenced(
-    model: Any, keep: Sequence[Sequence[int]], heads: int, inputs: dict[str, torch.Tensor], output: str
-) -> np.ndarray:
+@contextmanager
+def silenced(model: Any, keep: Sequence[Sequence[int]], heads: int) -> Iterator[None]:
+    """Within the block the model is one member: only the heads ``keep[layer]`` have an output."""
     handles = []
     for layer, kept in enumerate(keep):
         module = model.get_submodule(OUTPUT_PROJECTIONS[model.config.model_type].format(layer))
@@ -46,11 +40,19 @@ def _silenced(
 
         handles.append(module.register_forward_pre_hook(silence))
     try:
-        with torch.no_grad():
-            return getattr(model(**inputs), output).double().numpy()
+        yield
     finally:
         for handle in handles:
             handle.remove()
+
+
+def member_logits(model: Any, keep: Sequence[Sequence[int]], heads: int, inputs: dict[str, torch.Tensor]) -> np.ndarray:
+    """Logits [B, C] float64 of one member: ``keep[layer]`` lists the heads that stay."""
+    output = "logits"
+    if model.config.model_type == "clip":  # the whole model, which reads image and prompts, is the original
+        model, inputs, output = model.dual_encoder, {**inputs, **model.prompt_tokens}, "logits_per_image"
+    with silenced(model, keep, heads), torch.no_grad():
+        return getattr(model(**inputs), output).double().numpy()
 
 
 def ensemble(
