@@ -8,7 +8,7 @@ products and convolutions, two for each multiply-add; everything else is linear 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any

@@ -17,7 +17,8 @@ import pytest
 PUBLIC = {
     "Bundle", "Cost", "FusedClassifier", "FusedOutput", "HeadPlan", "HydrantError", "Prediction", "Predictor",
     "TuneReport", "__version__", "build_engine", "calibrate", "estimate_cost", "evaluate", "export_onnx", "fuse",
-    "load", "load_ensemble", "load_zero_shot", "measure_drift", "plan_heads", "profile", "save_bundle", "tune", "verify",
+    "load", "load_ensemble", "load_zero_shot", "measure_drift", "plan_heads", "profile", "save_bundle", "tune",
+    "verify",
 }  # fmt: skip
 
 FLOORS = {
