@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ..bundle import Bundle, resolve, to_json_bytes
+from ..bundle import MANIFEST, Bundle, resolve, to_json_bytes
 from ..calib.data import Examples, check_apart, read_examples
 from ..errors import InputError, require
 from ..files import check_file, write_atomically
@@ -81,10 +81,11 @@ def evaluate(
     for name, value, least in (("batch_size", batch_size, 1), ("bootstrap", bootstrap, 0), ("corrupted", corrupted, 1)):
         if value < least:
             raise InputError(f"{name} is {value}; expected {least} or more")
+    bundle = resolve(bundle)
     if html is not None:
         check_file(Path(html))
+        _check_outside(Path(html), bundle)
     check_apart(data, ood)
-    bundle = resolve(bundle)
     bundle.check_addable(REPORT)
     known = read_examples(
         data, bundle.labels, limit=examples, seed=seed, text_column=text_column, label_column=label_column
@@ -117,6 +118,13 @@ def evaluate(
         html=None if html is None else Path(html),
     )
     return _written(bundle, report, evidence)
+
+
+def _check_outside(html: Path, bundle: Bundle) -> None:
+    """Refuse to write the page over a file that the bundle's manifest answers for."""
+    own = {bundle.path / name for name in (MANIFEST, *bundle.manifest["files"])}
+    if html.resolve() in {path.resolve() for path in own}:
+        raise InputError(f"{html} is a file of the bundle; choose another place for the report")
 
 
 def _observed(

@@ -406,6 +406,7 @@ def test_typos_by_kind_and_share(kind: str) -> None:
         (None, {"html": "/nowhere/report.html"}, "folder /nowhere does not exist"),
         (None, {"html": "/tmp"}, "/tmp is a folder; expected the name of a file to write"),
         (None, {"html": "/proc/report.html"}, "cannot write /proc/report.html: "),
+        (None, {"html": "MANIFEST"}, "hydrant.json is a file of the bundle; choose another place for the report"),
         (None, {"ood": "DATA"}, "is given both as data and as ood; expected inputs of another distribution"),
     ],
 )
@@ -417,6 +418,9 @@ def test_refusals(
         test.write_text(content)
     if options.get("ood") == "DATA":
         options = {"ood": test.parent / ".." / test.parent.name / test.name}
+    if options.get("html") == "MANIFEST":
+        options = {"html": bundle / "reports" / ".." / "hydrant.json"}
+        (bundle / "reports").mkdir(exist_ok=True)
     with pytest.raises(HydrantError, match=re.escape(words)):
         evaluate(bundle, test, **options)
     assert not any(name.startswith("reports/evaluation") for name in Bundle.open(bundle).manifest["files"])
