@@ -51,8 +51,8 @@ def tune(
 
     All members are tuned jointly in the fused model: the loss is the mean of their cross-entropies, so that what
     they share (the MLP among it) stays one and nothing drifts apart. Weights that are equal in all members before
-    stay so: a shared trunk goes on running once. Dropout has the rates of the checkpoint's configuration; AdamW with linear
-    warm-up and decay; gradients of a norm above 1 are scaled down.
+    stay so: a shared trunk goes on running once. Dropout has the rates of the checkpoint's configuration; AdamW with
+    linear warm-up and decay; gradients of a norm above 1 are scaled down.
 
     After each epoch the NLL of the averaged probabilities is measured on the validation data, at temperature 1. The
     weights of the best epoch are kept; where none is better than before tuning, the bundle stays as it is.
