@@ -61,7 +61,7 @@ def read_prompts(classes: Any, templates: str | Sequence[str] | None = None) -> 
     where = "classes"
     if isinstance(found, str | Path):
         where = f"classes {found}" if _is_file(found) else where
-        found = _from_file(Path(found)) if _is_file(found) else found.split(",")
+        found = _from_file(Path(found)) if _is_file(found) else str(found).split(",")
     if isinstance(found, Mapping) and isinstance(found.get("classes"), list):
         unknown = sorted(set(found) - {"classes", "templates"})
         if unknown:
