@@ -118,7 +118,8 @@ def _fuse_adapters(model: Any, plan: HeadPlan | None, adapters: Sequence[Adapter
 
 
 def _warn_equal(plan: HeadPlan, adapters: Sequence[Adapter]) -> None:
-    members = list(zip(plan.members, (adapter.sha256 for adapter in adapters), strict=True))
+    scales = [tuple(update.scale for update in adapter.updates.values()) for adapter in adapters]
+    members = [(keep, adapters[m].sha256, scales[m]) for m, keep in enumerate(plan.members)]
     equal = sorted({members.index(member) for member in members if members.count(member) > 1})
     for first in equal:
         same = [str(index) for index, member in enumerate(members) if member == members[first]]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -191,6 +192,10 @@ def test_equal_members_are_mentioned(adapter: Path, caplog: pytest.LogCaptureFix
     fuse(make_model("bert"), adapters=[adapter, adapter])
     assert "members 0 and 1 have the same adapter and the same heads; they cannot disagree" in caplog.text
     assert caplog.text.count("cannot disagree") == 1
+    louder = Path(shutil.copytree(adapter, adapter.with_name("louder")))
+    configure(louder, lora_alpha=50)
+    fuse(make_model("bert"), adapters=[adapter, louder])
+    assert caplog.text.count("cannot disagree") == 1, "the same weights on another scale"
 
 
 def test_command_line_says_what_is_wrong_in_one_line(bert_checkpoint: Path, adapter: Path, tmp_path: Path) -> None:
