@@ -144,7 +144,9 @@ def _checked_source(source: str | Path) -> str:
         if (path / "hydrant.json").is_file():
             raise InputError(f"{source} is a hydrant bundle; expected a Hugging Face checkpoint")
         if not (path / "config.json").is_file():
-            raise InputError(f"{source} holds no config.json; expected a Hugging Face checkpoint folder")
+            adapter = (path / "adapter_config.json").is_file()
+            remedy = "; give its base model, and this folder with --adapter (adapters=[…])" if adapter else ""
+            raise InputError(f"{source} holds no config.json; expected a Hugging Face checkpoint folder{remedy}")
     elif path.exists() or isinstance(source, Path) or path.is_absolute() or str(source).startswith((".", "~")):
         raise InputError(
             f"model {cut(source, 120)} is not a folder; expected a Hugging Face checkpoint folder or hub name"

@@ -10,8 +10,9 @@ from torch import Tensor
 
 from ..errors import InputError
 from ..families import Architecture, part_of
-from ..families.adapter import Adapter, Update
+from ..families.adapter import Adapter
 from ..families.cost import cheaper_forms
+from ..families.sharing import Forms
 from ..plan import HeadPlan
 from .grouped import stack_heads
 
@@ -26,9 +27,12 @@ def merged(base: Mapping[str, Tensor], adapter: Adapter, kept: Collection[str] =
         base: canonical tensors of the base model (``families.read_weights``).
         adapter: of the member.
         kept: modules whose update is not merged.
+
+    Raises:
+        InputError: float32 cannot hold a sum.
     """
-    updates = {name: update for name, update in adapter.updates.items() if name.rpartition(".")[0] not in kept}
-    return {**base, **{name: _sum(base[name], update) for name, update in updates.items()}, **adapter.replaced}
+    names = [name for name in adapter.updates if name.rpartition(".")[0] not in kept]
+    return {**base, **{name: _sum(base[name], adapter, name) for name in names}, **adapter.replaced}
 
 
 def kept_updates(
@@ -45,8 +49,11 @@ def kept_updates(
     Returns:
         ``layers.{l}.attention.low_rank.{projection}.down`` [M, in, r] and ``.up`` [M, r, out], the scale in ``up``;
         members of lower rank are padded with zeros.
+
+    Raises:
+        InputError: float32 cannot hold a scaled update.
     """
-    tensors = {}
+    tensors: dict[str, Tensor] = {}
     for module, rank in modules.items():
         prefix, _, projection = module.rpartition(".")
         heads, width = plan.members[0][int(module.split(".")[1])], architecture.head_width
@@ -58,7 +65,7 @@ def kept_updates(
             if update is not None:
                 own = update.down.shape[0]
                 down[member, :, :own] = update.down.T
-                up[member, :own] = (update.scale * update.up.double()).float().T
+                up[member, :own] = _rounded(update.scale * update.up.double(), adapter, f"{module}.weight").T
         if projection == "output":
             down = torch.stack([stack_heads(part, heads, width, len(heads)) for part in down])
         else:
@@ -74,7 +81,7 @@ def choose_forms(
     adapters: Sequence[Adapter],
     separate: Collection[str],
     low_rank: str,
-) -> dict[str, dict[str, Any]]:
+) -> Forms:
     """Every module that updates change and no member replaces, its largest rank, and whether it stays low-rank.
 
     Args:
@@ -93,7 +100,7 @@ def choose_forms(
     whole = {name.rpartition(".")[0] for adapter in adapters for name in adapter.replaced}
     names = sorted({name.rpartition(".")[0] for adapter in adapters for name in adapter.updates} - whole)
     ranks = {name: max(_rank(adapter, name) for adapter in adapters) for name in names}
-    merge = {name: {"rank": rank, "low_rank": False} for name, rank in ranks.items()}
+    merge: dict[str, dict[str, Any]] = {name: {"rank": rank, "low_rank": False} for name, rank in ranks.items()}
     if low_rank == "merge":
         return merge
     if low_rank == "auto":
@@ -114,6 +121,18 @@ def _rank(adapter: Adapter, module: str) -> int:
     return 0 if update is None else int(update.down.shape[0])
 
 
-def _sum(weight: Tensor, update: Update) -> Tensor:
+def _sum(weight: Tensor, adapter: Adapter, name: str) -> Tensor:
+    update = adapter.updates[name]
     added = update.scale * (update.up.double() @ update.down.double())
-    return (weight.double() + added).float()
+    return _rounded(weight.double() + added, adapter, name)
+
+
+def _rounded(exact: Tensor, adapter: Adapter, name: str) -> Tensor:
+    """float64 → float32, which must hold it."""
+    found = exact.float()
+    if not bool(torch.isfinite(found).all()):
+        raise InputError(
+            f"adapter {adapter.name} changes {name} by more than float32 holds, at scale "
+            f"{adapter.updates[name].scale:g}; tune it again with a smaller lora_alpha"
+        )
+    return found

@@ -85,6 +85,7 @@ SETTINGS = [
     ({"rank_pattern": [3]}, "rank_pattern = .*; expected names and numbers"),
     ({"lora_alpha": math.nan}, "has lora_alpha = 'nan'"),
     ({"lora_alpha": None}, "has lora_alpha = 'None' for .*; expected a finite number"),
+    ({"lora_alpha": 1e300}, r"changes layers.* by more than float32 holds, at scale 3.*smaller lora_alpha"),
     ({"r": 10**400}, "has r = '1000.* expected a number above 0"),
     ({"modules_to_save": "classifier"}, "has modules_to_save = 'classifier'; expected a list of names"),
 ]  # fmt: skip
@@ -161,6 +162,7 @@ def test_arguments_that_do_not_fit(adapter: Path, tmp_path: Path) -> None:
     refused: list[tuple[Callable[[], Any], str]] = [
         (lambda: fuse(model, adapters=[tmp_path / "absent"]), "is not a folder; expected one written by PEFT"),
         (lambda: fuse(model, adapters=str(adapter)), "adapters is .*; expected a list of folders"),
+        (lambda: fuse(adapter), "holds no config.json; .* give its base model, and this folder with --adapter"),
         (lambda: fuse(model, low_rank="keep"), "low_rank is 'keep', but there are no adapters"),
         (lambda: fuse(model, adapters=[adapter], low_rank="lots"), "low_rank 'lots' is unknown; expected auto, "),
         (lambda: fuse([model, model], adapters=[adapter]), "adapters were given with 2 models; expected the one base"),

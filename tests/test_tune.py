@@ -468,7 +468,8 @@ def test_state_of_another_tuning_is_refused(bundle: Path, tmp_path: Path) -> Non
 @pytest.mark.parametrize("per_member", [False, True])
 def test_a_loss_that_is_not_finite_stops_the_tuning(per_member: bool, bundle: Path, tmp_path: Path) -> None:
     """No state stays behind, nor that of another member: the next rate would be refused there."""
-    before, how = state(bundle), {"epochs": 3, "warmup": 0.0, "per_member": per_member}
+    before = state(bundle)
+    how: dict[str, Any] = {"epochs": 3, "warmup": 0.0, "per_member": per_member}
     if per_member:
         (tmp_path / "s.part.1").write_bytes(b"of these settings")
     with pytest.raises(HydrantError, match=r"(loss|NLL) became (nan|inf).*lower learning rate than 1e\+30"):
