@@ -84,13 +84,13 @@ std::vector<Window> windows(int from, int to, Kernel kernel) {
 
 std::uint8_t rounded(int sum) { return static_cast<std::uint8_t>(std::clamp(sum >> kFractionBits, 0, 255)); }
 
-// One pass over values that lie `stride` apart: `lines` starts in `source`, to starts in `target`.
+// One pass over values that lie `stride` apart.
 struct Pass {
-  const std::vector<Window>& windows;
+  const std::vector<Window>& weighted;
   std::ptrdiff_t stride;  // bytes between neighbours, in source and target
 
   void line(const std::uint8_t* source, std::uint8_t* target) const {
-    for (const Window& window : windows) {
+    for (const Window& window : weighted) {
       int sum = 1 << (kFractionBits - 1);
       const std::uint8_t* from = source + window.first * stride;
       for (const int weight : window.weights) {
@@ -157,8 +157,11 @@ Image nearest(const Image& image, int height, int width) {
 Image resize(const Image& image, int height, int width, Filter filter) {
   if (filter == Filter::nearest) return nearest(image, height, width);
   const Kernel kernel = kernel_of(filter);
-  Image made = image.width == width ? image : resize_width(image, width, kernel);
-  return made.height == height ? made : resize_height(made, height, kernel);
+  const auto across = [&](const Image& each) { return each.width == width ? each : resize_width(each, width, kernel); };
+  const auto down = [&](const Image& each) { return each.height == height ? each : resize_height(each, height, kernel); };
+  // Pillow's order since version 13: the height first where it shrinks by more than twice what the width does.
+  const int shorter = image.height - height, narrower = image.width - width;
+  return shorter > 0 && shorter > 2 * narrower ? across(down(image)) : down(across(image));
 }
 
 }  // namespace hydrant

@@ -8,7 +8,7 @@ namespace hydrant {
 // Numbered as Pillow's `Image.Resampling`.
 enum class Filter { nearest = 0, lanczos = 1, bilinear = 2, bicubic = 3, box = 4, hamming = 5 };
 
-// The picture in another size, bit for bit as `PIL.Image.Image.resize` gives it.
+// The picture in another size, bit for bit as `PIL.Image.Image.resize` of Pillow 13 gives it.
 Image resize(const Image& image, int height, int width, Filter filter);
 
 }  // namespace hydrant
