@@ -2,8 +2,8 @@
 
     python tests/golden.py FOLDER
 
-Each folder in FOLDER holds ``bundle/``, ``inputs.npz`` (ready tensors) or ``images/``, and ``expected.npz``: the fields of
-``Prediction``, ``out_of_distribution`` and, for images, ``pixel_values``.
+Each folder in FOLDER holds ``bundle/``, ``inputs.npz`` (ready tensors) or ``images/``, and ``expected.npz``: the fields
+of ``Prediction``, ``out_of_distribution`` and, for images, ``pixel_values``.
 """
 
 from __future__ import annotations

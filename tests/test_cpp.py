@@ -158,7 +158,9 @@ def test_tensors_and_arrays_of_images_from_files(runner: Path, golden: Path, tmp
     np.save(tmp_path / "one.npy", image)
     np.save(tmp_path / "stack.npy", np.stack([image, image[::-1]]))
     np.save(tmp_path / "grey.npy", image[:, :, 0].copy())
-    rows = lines(run(runner, golden / "vit-images/bundle", *(tmp_path / f"{name}.npy" for name in ("one", "stack", "grey"))))
+    rows = lines(
+        run(runner, golden / "vit-images/bundle", *(tmp_path / f"{name}.npy" for name in ("one", "stack", "grey")))
+    )
     with hydrant.load(golden / "vit-images/bundle", "onnxruntime") as predictor:
         wanted = predictor.predict([image, image, np.ascontiguousarray(image[::-1]), image[:, :, 0].copy()])
     assert [row["index"] for row in rows] == [0, 1, 2, 3]
@@ -178,7 +180,17 @@ def test_profile_measures_what_hydrant_profile_does(runner: Path, golden: Path) 
     options = ("--batch", "1,8", "--seconds", "0", "--iterations", "12", "--threads", "1")
     (report,) = lines(run(runner, golden / "bert/bundle", "--profile", "--json", "--sequence", "9", *options))
     theirs = run_cli(
-        "profile", golden / "bert/bundle", "--json", "--sequence", 9, "--batch", "1,8", "--seconds", 0, "--iterations", 12
+        "profile",
+        golden / "bert/bundle",
+        "--json",
+        "--sequence",
+        9,
+        "--batch",
+        "1,8",
+        "--seconds",
+        0,
+        "--iterations",
+        12,
     )
     (other, _) = json.loads(theirs.stdout)["cases"]
     for case, batch in zip(report["cases"], (1, 8), strict=True):
@@ -414,8 +426,14 @@ def test_bad_images_are_refused_in_one_line(runner: Path, golden: Path, tmp_path
         refused(run(runner, bundle, tmp_path / "x.npy"), words)
     (tmp_path / "x.npy").write_bytes(b"\x93NUMPY\x01\x00\x10\x00{'descr': '<f4'}")
     refused(run(runner, bundle, tmp_path / "x.npy"), "cannot read")
-    refused(run(runner, golden / "vit/bundle", golden / "vit-images/images/first.png"), "has no processor; give ready tensors")
-    refused(run(runner, golden / "bert/bundle", golden / "vit-images/images/first.png"), "reads token ids; give them as tensors")
+    refused(
+        run(runner, golden / "vit/bundle", golden / "vit-images/images/first.png"),
+        "has no processor; give ready tensors",
+    )
+    refused(
+        run(runner, golden / "bert/bundle", golden / "vit-images/images/first.png"),
+        "reads token ids; give them as tensors",
+    )
 
 
 def test_bad_image_processors_are_refused_in_one_line(runner: Path, golden: Path, tmp_path: Path) -> None:

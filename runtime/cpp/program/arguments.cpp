@@ -63,9 +63,15 @@ const Option kOptions[] = {
     {"--precision", "KIND", "fp32, fp16 or int8; otherwise the backend's choice",
      [](Arguments& a, const std::string&, const std::string& v) { a.options.precision = v; }, false},
     {"--threads", "N", "threads within one run; otherwise the backend's default",
-     [](Arguments& a, const std::string& n, const std::string& v) { a.options.threads = static_cast<int>(whole(n, v, 1, 65536)); }, false},
+     [](Arguments& a, const std::string& n, const std::string& v) {
+       a.options.threads = static_cast<int>(whole(n, v, 1, 65536));
+     },
+     false},
     {"--batch-size", "N", "most inputs per run (32)",
-     [](Arguments& a, const std::string& n, const std::string& v) { a.options.batch_size = whole(n, v, 1, kLargestBatch); }, false},
+     [](Arguments& a, const std::string& n, const std::string& v) {
+       a.options.batch_size = whole(n, v, 1, kLargestBatch);
+     },
+     false},
     {"--provider-library", "FILE", "plug-in with ONNX Runtime's TensorRT-RTX provider",
      [](Arguments& a, const std::string&, const std::string& v) { a.options.provider_library = v; }, false},
     {"--probabilities", nullptr, "also tell the probability of every class",
@@ -90,8 +96,8 @@ const Option kOptions[] = {
      [](Arguments& a, const std::string&, const std::string&) { a.verbose = true; }, false},
     {"--version", nullptr, "print the version",
      [](Arguments& a, const std::string&, const std::string&) { a.version = true; }, false},
-    {"--help", nullptr, "print this help",
-     [](Arguments& a, const std::string&, const std::string&) { a.help = true; }, false},
+    {"--help", nullptr, "print this help", [](Arguments& a, const std::string&, const std::string&) { a.help = true; },
+     false},
 };
 
 const Option& option_of(const std::string& name) {
@@ -105,8 +111,10 @@ const Option& option_of(const std::string& name) {
 void check(const Arguments& arguments, const std::string& profile_only) {
   if (arguments.help || arguments.version || arguments.list_backends) return;
   if (arguments.bundle.empty()) throw InputError("no bundle was given; expected hydrant-run BUNDLE --input FILE");
-  if (arguments.profile && !arguments.inputs.empty()) throw InputError("--profile measures synthetic inputs; leave the inputs out");
-  if (!arguments.profile && !profile_only.empty()) throw InputError(profile_only + " goes with --profile; leave it out");
+  if (arguments.profile && !arguments.inputs.empty())
+    throw InputError("--profile measures synthetic inputs; leave the inputs out");
+  if (!arguments.profile && !profile_only.empty())
+    throw InputError(profile_only + " goes with --profile; leave it out");
   if (!arguments.profile && arguments.inputs.empty()) {
     throw InputError("no input was given; expected hydrant-run BUNDLE --input FILE, or --profile");
   }
@@ -131,8 +139,10 @@ Arguments parse_arguments(const std::vector<std::string>& words) {
     const std::string name = word.substr(0, equals);
     const Option& option = option_of(name);
     const bool attached = equals != std::string::npos;
-    if (option.value == nullptr && attached) throw InputError(name + " takes no value; leave " + cut(word.substr(equals)) + " out");
-    if (option.value != nullptr && !attached && i + 1 == words.size()) throw InputError(name + " lacks its value; expected " + name + " " + option.value);
+    if (option.value == nullptr && attached)
+      throw InputError(name + " takes no value; leave " + cut(word.substr(equals)) + " out");
+    if (option.value != nullptr && !attached && i + 1 == words.size())
+      throw InputError(name + " lacks its value; expected " + name + " " + option.value);
     option.set(arguments, name, option.value == nullptr ? "" : attached ? word.substr(equals + 1) : words[++i]);
     if (option.profiles) profile_only = name;
   }
@@ -146,7 +156,8 @@ std::string help_text() {
       "       hydrant-run BUNDLE --profile --batch 1,8  latency and throughput\n"
       "       hydrant-run --list-backends\n\n";
   for (const Option& option : kOptions) {
-    std::string left = std::string("  ") + option.name + (option.value == nullptr ? "" : std::string(" ") + option.value);
+    std::string left =
+        std::string("  ") + option.name + (option.value == nullptr ? "" : std::string(" ") + option.value);
     left.resize(std::max<std::size_t>(left.size() + 2, 26), ' ');
     text += left + option.help + "\n";
   }

@@ -13,7 +13,8 @@ namespace {
 
 OrderedJson skipped_json(const Predictor& predictor) {
   OrderedJson skipped = OrderedJson::array();
-  for (const Fallback& each : predictor.fallbacks()) skipped.push_back({{"backend", each.backend}, {"reason", each.reason}});
+  for (const Fallback& each : predictor.fallbacks())
+    skipped.push_back({{"backend", each.backend}, {"reason", each.reason}});
   return skipped;
 }
 
@@ -51,7 +52,8 @@ Predicted predict_next(const Predictor& predictor, const Arguments& arguments, s
   const std::vector<std::string>& inputs = arguments.inputs;
   if (has_arrays(inputs[next])) return predict_arrays(predictor, inputs[next++], first);
   std::vector<std::string> names;
-  while (next < inputs.size() && !has_arrays(inputs[next]) && names.size() < arguments.options.batch_size) names.push_back(inputs[next++]);
+  while (next < inputs.size() && !has_arrays(inputs[next]) && names.size() < arguments.options.batch_size)
+    names.push_back(inputs[next++]);
   return {predictor.predict_images(std::vector<std::filesystem::path>(names.begin(), names.end())), names};
 }
 
@@ -72,7 +74,10 @@ void predict(const Predictor& predictor, const Arguments& arguments) {
   }
   if (count == 0) throw InputError(join(arguments.inputs) + " holds no rows; expected at least one input");
   if (!arguments.json) return;
-  std::cout << to_line({{"backend", predictor.backend()}, {"fallbacks", skipped_json(predictor)}, {"count", count}, {"predictions", all}});
+  std::cout << to_line({{"backend", predictor.backend()},
+                        {"fallbacks", skipped_json(predictor)},
+                        {"count", count},
+                        {"predictions", all}});
 }
 
 void list_backends(const Arguments& arguments) {
@@ -80,7 +85,8 @@ void list_backends(const Arguments& arguments) {
   for (const std::string& name : backend_names()) {
     const auto why = why_unavailable(name, arguments.options);
     all.push_back({{"backend", name}, {"available", !why}, {"reason", why ? OrderedJson(*why) : OrderedJson()}});
-    if (!arguments.json) std::cout << name << std::string(22 - name.size(), ' ') << (why ? "no: " + *why : "yes") << '\n';
+    if (!arguments.json)
+      std::cout << name << std::string(22 - name.size(), ' ') << (why ? "no: " + *why : "yes") << '\n';
   }
   if (arguments.json) std::cout << to_line({{"onnxruntime", onnxruntime_version()}, {"backends", all}});
 }
@@ -95,7 +101,8 @@ void run(const Arguments& arguments) {
   } else {
     const Predictor predictor(arguments.bundle, arguments.options);
     if (arguments.verbose) {
-      for (const Fallback& each : predictor.fallbacks()) std::cerr << "skipped " << each.backend << ": " << each.reason << '\n';
+      for (const Fallback& each : predictor.fallbacks())
+        std::cerr << "skipped " << each.backend << ": " << each.reason << '\n';
       std::cerr << "running on " << predictor.backend() << ", " << predictor.precision() << '\n';
     }
     if (!arguments.profile) return predict(predictor, arguments);

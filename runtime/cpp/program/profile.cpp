@@ -25,9 +25,10 @@ std::vector<std::size_t> sequences_of(const Predictor& predictor, const Argument
 }
 
 OrderedJson latency_json(const Latency& latency) {
-  return {{"p50", latency.p50},       {"p90", latency.p90},     {"p95", latency.p95},
-          {"p99", latency.p99},       {"mean", latency.mean},   {"variation", latency.variation},
-          {"drift", latency.drift},   {"iterations", latency.iterations}};
+  return {{"p50", latency.p50},     {"p90", latency.p90},
+          {"p95", latency.p95},     {"p99", latency.p99},
+          {"mean", latency.mean},   {"variation", latency.variation},
+          {"drift", latency.drift}, {"iterations", latency.iterations}};
 }
 
 std::string cell(double value, const char* form) {
@@ -48,23 +49,33 @@ OrderedJson profile(const Predictor& predictor, const Arguments& arguments) {
       const Tensors inputs = predictor.synthetic(batch, sequence, arguments.seed);
       const Latency latency = latency_of(repeat([&] { predictor.run(inputs); }, rules));
       const std::size_t most = predictor.chunk(batch, sequence), parts = (batch + most - 1) / most;
-      cases.push_back({{"model", "fused"}, {"backend", predictor.backend()}, {"precision", predictor.precision()},
-                       {"batch", batch}, {"sequence", sequence}, {"chunk", (batch + parts - 1) / parts},
-                       {"latency_ms", latency_json(latency)}, {"throughput", static_cast<double>(batch) / latency.mean * 1e3}});
-      for (std::string& text : instabilities("batch " + std::to_string(batch) + ", " + std::to_string(sequence) + " tokens", latency)) {
+      cases.push_back({{"model", "fused"},
+                       {"backend", predictor.backend()},
+                       {"precision", predictor.precision()},
+                       {"batch", batch},
+                       {"sequence", sequence},
+                       {"chunk", (batch + parts - 1) / parts},
+                       {"latency_ms", latency_json(latency)},
+                       {"throughput", static_cast<double>(batch) / latency.mean * 1e3}});
+      for (std::string& text :
+           instabilities("batch " + std::to_string(batch) + ", " + std::to_string(sequence) + " tokens", latency)) {
         warnings.push_back(std::move(text));
       }
     }
   }
   OrderedJson skipped = OrderedJson::array();
-  for (const Fallback& each : predictor.fallbacks()) skipped.push_back({{"backend", each.backend}, {"reason", each.reason}});
+  for (const Fallback& each : predictor.fallbacks())
+    skipped.push_back({{"backend", each.backend}, {"reason", each.reason}});
   const OrderedJson threads = arguments.options.threads ? OrderedJson(*arguments.options.threads) : OrderedJson();
   return {{"hydrant", version()},
           {"family", predictor.family()},
           {"members", predictor.members()},
-          {"machine", {{"cores", std::thread::hardware_concurrency()}, {"versions", {{"onnxruntime", onnxruntime_version()}}}}},
+          {"machine",
+           {{"cores", std::thread::hardware_concurrency()}, {"versions", {{"onnxruntime", onnxruntime_version()}}}}},
           {"settings",
-           {{"batches", arguments.batches}, {"sequences", sequences}, {"threads", threads},
+           {{"batches", arguments.batches},
+            {"sequences", sequences},
+            {"threads", threads},
             {"rules", {{"seconds", rules.seconds}, {"iterations", rules.iterations}, {"warm_up", rules.warm_up}}},
             {"seed", arguments.seed}}},
           {"cases", cases},
@@ -77,15 +88,17 @@ std::string profile_text(const OrderedJson& report) {
   const OrderedJson& threads = report["settings"]["threads"];
   std::string text = report["family"].get<std::string>() + ", " + report["members"].dump() + " members, on " +
                      report["machine"]["cores"].dump() + " cores, " + (threads.is_null() ? "default" : threads.dump()) +
-                     " thread(s), onnxruntime " + onnxruntime_version() + "\n" + first["backend"].get<std::string>() + " " +
-                     first["precision"].get<std::string>() + "\n\nbatch  tokens  chunk    p50 ms       p90       p95       p99  inputs/s\n";
+                     " thread(s), onnxruntime " + onnxruntime_version() + "\n" + first["backend"].get<std::string>() +
+                     " " + first["precision"].get<std::string>() +
+                     "\n\nbatch  tokens  chunk    p50 ms       p90       p95       p99  inputs/s\n";
   for (const OrderedJson& each : report["cases"]) {
     text += cell(each["batch"], "%5.0f") + cell(each["sequence"], "%8.0f") + cell(each["chunk"], "%7.0f");
     for (const char* name : {"p50", "p90", "p95", "p99"}) text += cell(each["latency_ms"][name], "%10.2f");
     text += cell(each["throughput"], "%10.1f") + "\n";
   }
   for (const auto& warning : report["warnings"]) text += "\nwarning: " + warning.get<std::string>();
-  for (const auto& each : report["skipped"]) text += "\nskipped " + each["backend"].get<std::string>() + ": " + each["reason"].get<std::string>();
+  for (const auto& each : report["skipped"])
+    text += "\nskipped " + each["backend"].get<std::string>() + ": " + each["reason"].get<std::string>();
   return text + "\n";
 }
 

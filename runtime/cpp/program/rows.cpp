@@ -14,7 +14,8 @@ double shortest(float value) {
 }
 
 std::vector<OrderedJson> prediction_rows(const Predictor& predictor, const Prediction& prediction,
-                                         const std::vector<std::string>& inputs, std::size_t first, bool probabilities) {
+                                         const std::vector<std::string>& inputs, std::size_t first,
+                                         bool probabilities) {
   const std::vector<std::string>& labels = predictor.labels();
   const auto flagged = predictor.out_of_distribution(prediction);
   std::vector<OrderedJson> rows;
@@ -44,6 +45,8 @@ std::vector<OrderedJson> prediction_rows(const Predictor& predictor, const Predi
   return rows;
 }
 
-std::string to_line(const OrderedJson& value) { return value.dump(-1, ' ', false, OrderedJson::error_handler_t::replace) + "\n"; }
+std::string to_line(const OrderedJson& value) {
+  return value.dump(-1, ' ', false, OrderedJson::error_handler_t::replace) + "\n";
+}
 
 }  // namespace hydrant

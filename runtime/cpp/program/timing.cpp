@@ -53,8 +53,9 @@ Latency latency_of(const std::vector<double>& seconds) {
   double squares = 0;
   for (const double each : seconds) squares += (each - mean) * (each - mean);
   const auto middle = seconds.begin() + static_cast<std::ptrdiff_t>(seconds.size() / 2);
-  const double drift =
-      seconds.size() < 2 ? 0 : percentile({middle, seconds.end()}, 0.5) / percentile({seconds.begin(), middle}, 0.5) - 1;
+  const double drift = seconds.size() < 2
+                           ? 0
+                           : percentile({middle, seconds.end()}, 0.5) / percentile({seconds.begin(), middle}, 0.5) - 1;
   const auto ms = [&](double share) { return percentile(seconds, share) * 1e3; };
   return {ms(0.5), ms(0.9), ms(0.95), ms(0.99), mean * 1e3, std::sqrt(squares / count) / mean, drift, seconds.size()};
 }
@@ -66,8 +67,8 @@ std::vector<std::string> instabilities(const std::string& name, const Latency& l
                     "; close other programs, or measure longer with --seconds");
   }
   if (std::abs(latency.drift) > kLevel) {
-    found.push_back(name + ": the medians of the first and the second half differ by " + percent(std::abs(latency.drift)) +
-                    "; the machine was changing its speed; measure again");
+    found.push_back(name + ": the medians of the first and the second half differ by " +
+                    percent(std::abs(latency.drift)) + "; the machine was changing its speed; measure again");
   }
   return found;
 }
@@ -77,7 +78,8 @@ std::vector<std::string> busy() {
   const auto cores = std::max(std::thread::hardware_concurrency(), 1U);
   if (getloadavg(&load, 1) != 1 || load <= cores) return {};
   char text[120];
-  std::snprintf(text, sizeof text, "the load average was %.1f on %u cores before the measurement; close other programs", load, cores);
+  std::snprintf(text, sizeof text, "the load average was %.1f on %u cores before the measurement; close other programs",
+                load, cores);
   return {text};
 }
 

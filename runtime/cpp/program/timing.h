@@ -1,4 +1,5 @@
-// Timing one case: warm-up, repetitions until it ran long and often enough, percentiles, and signs that it was unstable.
+// Timing one case: warm-up, repetitions until it ran long and often enough, percentiles, and signs that it was
+// unstable.
 #pragma once
 
 #include <functional>
@@ -9,9 +10,9 @@ namespace hydrant {
 
 // How long to measure.
 struct Rules {
-  double seconds = 3;            // at least, all repetitions together
-  std::size_t iterations = 30;   // at least
-  double warm_up = 0.2;          // seconds before, at least
+  double seconds = 3;           // at least, all repetitions together
+  std::size_t iterations = 30;  // at least
+  double warm_up = 0.2;         // seconds before, at least
 };
 
 // Times in milliseconds.

@@ -15,7 +15,7 @@ constexpr const char* kRemedy = "; make the bundle again with `hydrant fuse`";
 // A whole number of the architecture: where it goes, and the least it can be in a model of either kind.
 struct Number {
   const char* key;
-  std::int64_t Architecture::*field;
+  std::int64_t Architecture::* field;
   std::int64_t least_of_text;
   std::int64_t least_of_image;
 };
@@ -37,15 +37,28 @@ constexpr Number kNumbers[] = {
 
 // What the file holds beside them; a runtime does not read it, the fused graph is made from it.
 constexpr const char* kOthers[] = {
-    "family",    "modality",         "heads",          "head_width",        "width",
-    "mlp_width", "activation",       "pre_norm",       "norm_eps",          "qkv_bias",
-    "pooling",   "hidden_dropout",   "attention_dropout", "classifier_dropout", "position_padding",
+    "family",
+    "modality",
+    "heads",
+    "head_width",
+    "width",
+    "mlp_width",
+    "activation",
+    "pre_norm",
+    "norm_eps",
+    "qkv_bias",
+    "pooling",
+    "hidden_dropout",
+    "attention_dropout",
+    "classifier_dropout",
+    "position_padding",
 };
 
 bool has_the_keys(const Json& data) {
   const auto there = [&](const char* key) { return data.contains(key); };
   return data.is_object() && data.size() == std::size(kNumbers) + std::size(kOthers) &&
-         std::all_of(std::begin(kNumbers), std::end(kNumbers), [&](const Number& number) { return there(number.key); }) &&
+         std::all_of(std::begin(kNumbers), std::end(kNumbers),
+                     [&](const Number& number) { return there(number.key); }) &&
          std::all_of(std::begin(kOthers), std::end(kOthers), there);
 }
 
@@ -54,7 +67,8 @@ bool has_the_keys(const Json& data) {
 Architecture Architecture::of(const Bundle& bundle) {
   const Json data = bundle.read_json("config.json");
   if (!has_the_keys(data)) {
-    throw BundleError(std::string("the bundle's config.json does not describe an architecture that this hydrant knows") + kRemedy);
+    throw BundleError(
+        std::string("the bundle's config.json does not describe an architecture that this hydrant knows") + kRemedy);
   }
   const auto malformed = [&](const char* key, const std::string& expected) {
     return BundleError(std::string("the bundle's config.json has ") + key + " = " + shown(data[key]) + "; expected " +

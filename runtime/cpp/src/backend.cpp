@@ -16,8 +16,8 @@ constexpr const char* kNoGpu = "there is no NVIDIA GPU with its driver on this m
 constexpr const char* kNative =
     "it runs engines of its own through Python only; run the graph with onnxruntime-tensorrt, or use `hydrant predict`";
 
-// Largest batch of one run of the TensorRT provider, which compiles for a range of batches, and the length of texts that
-// its kernels are chosen for.
+// Largest batch of one run of the TensorRT provider, which compiles for a range of batches, and the length of texts
+// that its kernels are chosen for.
 constexpr std::int64_t kTensorRtRows = 32, kTensorRtTokens = 64;
 
 struct Kind {
@@ -45,7 +45,8 @@ const Kind& kind_of(const std::string& name) {
     if (kind.name == name) return kind;
   }
   if (name == "openvino" || name == "torch") {
-    throw BackendError("backend " + name + " runs through Python only; use `hydrant predict`, or choose auto, " + join(backend_names()));
+    throw BackendError("backend " + name + " runs through Python only; use `hydrant predict`, or choose auto, " +
+                       join(backend_names()));
   }
   throw BackendError("backend " + cut(name) + " is unknown; expected auto, " + join(backend_names()));
 }
@@ -53,7 +54,8 @@ const Kind& kind_of(const std::string& name) {
 // Precision of the graph to run. Throws BackendError: the backend does not run it, or the bundle has none.
 std::string choose_precision(const Bundle& bundle, const Kind& kind, const std::optional<std::string>& asked) {
   if (asked && std::find(kind.runs.begin(), kind.runs.end(), *asked) == kind.runs.end()) {
-    throw BackendError("backend " + kind.name + " does not run precision " + cut(*asked) + "; expected " + join(kind.runs));
+    throw BackendError("backend " + kind.name + " does not run precision " + cut(*asked) + "; expected " +
+                       join(kind.runs));
   }
   const Precisions wanted = asked ? Precisions{*asked} : kind.runs;
   for (const std::string& precision : wanted) {
@@ -78,11 +80,13 @@ std::map<std::string, std::string> tensorrt_profiles(const Architecture& archite
     std::int64_t rows, tokens;
   };
   std::map<std::string, std::string> options;
-  for (const Range& range : {Range{"min", 1, 1}, {"opt", 8, std::min(kTensorRtTokens, longest)}, {"max", kTensorRtRows, longest}}) {
+  for (const Range& range :
+       {Range{"min", 1, 1}, {"opt", 8, std::min(kTensorRtTokens, longest)}, {"max", kTensorRtRows, longest}}) {
     std::string shape = std::to_string(range.rows);
     const std::vector<std::int64_t> sizes =
-        architecture.image ? std::vector<std::int64_t>{architecture.channels, architecture.image_height, architecture.image_width}
-                           : std::vector<std::int64_t>{range.tokens};
+        architecture.image
+            ? std::vector<std::int64_t>{architecture.channels, architecture.image_height, architecture.image_width}
+            : std::vector<std::int64_t>{range.tokens};
     for (const std::int64_t size : sizes) shape += "x" + std::to_string(size);
     std::vector<std::string> each;
     for (const std::string& input : architecture.input_names()) each.push_back(input + ":" + shape);
@@ -111,7 +115,8 @@ Provider provider_of(const Bundle& bundle, const Architecture& architecture, con
 std::string reasons(const std::vector<Fallback>& skipped) {
   std::vector<std::pair<std::string, std::string>> grouped;
   for (const auto& [backend, reason] : skipped) {
-    const auto same = std::find_if(grouped.begin(), grouped.end(), [&, why = reason](const auto& each) { return each.second == why; });
+    const auto same = std::find_if(grouped.begin(), grouped.end(),
+                                   [&, why = reason](const auto& each) { return each.second == why; });
     if (same == grouped.end()) {
       grouped.emplace_back(backend, reason);
     } else {
@@ -142,15 +147,18 @@ std::optional<std::string> why_unavailable(const std::string& backend, const Opt
   if (plugged || has_provider(kind.provider)) return std::nullopt;
   const std::string remedy = kind.name == "tensorrt-rtx" ? "give the plug-in that holds it (--provider-library)"
                                                          : "link hydrant with a build of ONNX Runtime that has it";
-  return "ONNX Runtime " + onnxruntime_version() + " has no " + kind.provider + ": this library was built without it; " + remedy;
+  return "ONNX Runtime " + onnxruntime_version() + " has no " + kind.provider +
+         ": this library was built without it; " + remedy;
 }
 
-Backend::Backend(const Bundle& bundle, const Architecture& architecture, const std::string& name, const Options& options)
+Backend::Backend(const Bundle& bundle, const Architecture& architecture, const std::string& name,
+                 const Options& options)
     : name_(name) {
   const Kind& kind = kind_of(name);
   if (kind.provider.empty()) throw BackendError("backend " + name + " cannot run here: " + kNative);
   precision_ = choose_precision(bundle, kind, options.precision);
-  if (const auto why = why_unavailable(name, options)) throw BackendError("backend " + name + " cannot run here: " + *why);
+  if (const auto why = why_unavailable(name, options))
+    throw BackendError("backend " + name + " cannot run here: " + *why);
   microbatch_ = Microbatch::of(bundle, architecture);
   const Provider provider = provider_of(bundle, architecture, kind, onnx_name(precision_), options);
   session_ = std::make_unique<Session>(graph_file(bundle, precision_), provider, options.threads);
@@ -177,8 +185,8 @@ Outputs Backend::run(const Tensors& inputs) const {
   return joined;
 }
 
-std::unique_ptr<const Backend> open_backend(const Bundle& bundle, const Architecture& architecture, const Options& options,
-                                            std::vector<Fallback>& fallbacks) {
+std::unique_ptr<const Backend> open_backend(const Bundle& bundle, const Architecture& architecture,
+                                            const Options& options, std::vector<Fallback>& fallbacks) {
   if (options.backend != "auto") return std::make_unique<Backend>(bundle, architecture, options.backend, options);
   const bool gpu = has_gpu();
   for (const Kind& kind : kinds()) {

@@ -36,7 +36,7 @@ class Backend {
 // The backend asked for, or with "auto" the first that can run; what was passed over goes to `fallbacks`.
 // Only absence makes "auto" go on; a file that was altered is an error.
 // Throws BackendError: unknown, or none can run; BundleError: a file is altered or malformed.
-std::unique_ptr<const Backend> open_backend(const Bundle& bundle, const Architecture& architecture, const Options& options,
-                                            std::vector<Fallback>& fallbacks);
+std::unique_ptr<const Backend> open_backend(const Bundle& bundle, const Architecture& architecture,
+                                            const Options& options, std::vector<Fallback>& fallbacks);
 
 }  // namespace hydrant

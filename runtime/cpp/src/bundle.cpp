@@ -33,11 +33,13 @@ Json decoded(const std::string& bytes, const fs::path& path) {
   try {
     return parse_json(bytes);
   } catch (const std::invalid_argument& error) {
-    throw BundleError(path.string() + " is not JSON (" + one_line(error.what()) + "); make the bundle again with `hydrant fuse`");
+    throw BundleError(path.string() + " is not JSON (" + one_line(error.what()) +
+                      "); make the bundle again with `hydrant fuse`");
   }
 }
 
-// Whether a manifest's name stays inside the folder: relative, normal, with "/" and nothing that a system reads otherwise.
+// Whether a manifest's name stays inside the folder: relative, normal, with "/" and nothing that a system reads
+// otherwise.
 bool is_safe(const std::string& name) {
   if (name.empty() || name.front() == '/' || name.back() == '/') return false;
   if (name.find_first_of(std::string("\\:\0", 3)) != std::string::npos) return false;
@@ -83,9 +85,11 @@ Bundle Bundle::open(const fs::path& folder) {
 void Bundle::read_manifest(const Json& manifest) {
   const std::string file = (folder_ / kManifest).string();
   const auto malformed = [&](const std::string& what) { return BundleError(file + what); };
-  if (!manifest.is_object()) throw malformed(std::string(" is a JSON ") + manifest.type_name() + "; expected an object");
+  if (!manifest.is_object())
+    throw malformed(std::string(" is a JSON ") + manifest.type_name() + "; expected an object");
   if (integer(member(manifest, "schema"), kSchema, kSchema) != kSchema) {
-    throw malformed(" has schema " + shown(member(manifest, "schema")) + "; this hydrant reads schema 1; use a matching version");
+    throw malformed(" has schema " + shown(member(manifest, "schema")) +
+                    "; this hydrant reads schema 1; use a matching version");
   }
   for (const char* key : {"hydrant", "family"}) {
     if (!member(manifest, key).is_string()) {
@@ -94,7 +98,8 @@ void Bundle::read_manifest(const Json& manifest) {
   }
   family_ = manifest["family"].get<std::string>();
   const auto members = integer(member(manifest, "members"), 1, 1 << 20);
-  if (!members) throw malformed(" has members = " + shown(member(manifest, "members")) + "; expected a number, at least 1");
+  if (!members)
+    throw malformed(" has members = " + shown(member(manifest, "members")) + "; expected a number, at least 1");
   members_ = *members;
 
   const Json& labels = member(manifest, "labels");
@@ -168,8 +173,8 @@ namespace {
 
 void check_digest(const fs::path& path, const std::string& found, const std::string& expected) {
   if (found == expected) return;
-  throw BundleError(path.string() + " was altered: its SHA-256 is " + found.substr(0, 12) + "…, but the manifest says " +
-                    one_line(expected.substr(0, 12)) + "…; write it again with hydrant");
+  throw BundleError(path.string() + " was altered: its SHA-256 is " + found.substr(0, 12) +
+                    "…, but the manifest says " + one_line(expected.substr(0, 12)) + "…; write it again with hydrant");
 }
 
 }  // namespace
@@ -198,7 +203,8 @@ std::vector<std::string> Bundle::processor() const {
   for (const std::string& name : names) file(name);
   std::vector<std::string> unlisted;
   std::error_code failed;
-  for (fs::recursive_directory_iterator walk(folder_ / "processor", failed), end; !failed && walk != end; walk.increment(failed)) {
+  for (fs::recursive_directory_iterator walk(folder_ / "processor", failed), end; !failed && walk != end;
+       walk.increment(failed)) {
     const std::string name = walk->path().lexically_relative(folder_).generic_string();
     if (!walk->is_directory(failed) && !has(name)) unlisted.push_back(name);
   }

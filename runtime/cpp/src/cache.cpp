@@ -28,7 +28,7 @@ std::optional<fs::path> private_folder(const std::vector<std::string>& names) {
   fs::create_directories(folder.parent_path(), failed);
   for (std::size_t depth = 0; depth <= names.size(); ++depth) {
     if (depth > 0) folder /= names[depth - 1];
-    struct stat status {};
+    struct stat status{};
     mkdir(folder.c_str(), S_IRWXU);
     if (stat(folder.c_str(), &status) != 0 || !S_ISDIR(status.st_mode)) return std::nullopt;
     if (status.st_uid != getuid() || (status.st_mode & (S_IWGRP | S_IWOTH)) != 0) {

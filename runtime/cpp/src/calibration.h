@@ -1,4 +1,5 @@
-// `calibration.json`, and what it makes of a prediction: abstain or answer, in or out of distribution, a set of classes.
+// `calibration.json`, and what it makes of a prediction: abstain or answer, in or out of distribution, a set of
+// classes.
 #pragma once
 
 #include <optional>
@@ -12,7 +13,7 @@ namespace hydrant {
 
 // A limit on one score of a prediction; inputs beyond it are uncertain.
 struct Threshold {
-  std::vector<float> Prediction::*score;
+  std::vector<float> Prediction::* score;
   bool below = false;  // the uncertain side
   float value = 0;     // nats, or a probability for `confidence`
 

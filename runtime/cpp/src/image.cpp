@@ -53,7 +53,8 @@ std::uint32_t number_at(std::string_view bytes, std::size_t at, std::size_t size
 Image with_channels(Image image, int channels) {
   if (image.channels == channels) return image;
   const std::size_t count = image.pixels.size() / static_cast<std::size_t>(image.channels);
-  Image made{image.height, image.width, channels, std::vector<std::uint8_t>(count * static_cast<std::size_t>(channels))};
+  Image made{image.height, image.width, channels,
+             std::vector<std::uint8_t>(count * static_cast<std::size_t>(channels))};
   for (std::size_t i = 0; i < count; ++i) {
     if (channels == 1) {
       made.pixels[i] = grey(image.pixels.data() + 3 * i);
@@ -103,7 +104,8 @@ Image read_image(const fs::path& file, int channels) {
     const Decoded decoded = decode(read_bytes(file));
     return with_channels(upright(decoded.image, decoded.orientation), channels);
   } catch (const std::invalid_argument& error) {
-    throw InputError("cannot read image " + file.string() + ": " + one_line(error.what()) + "; expected a readable JPEG or PNG file");
+    throw InputError("cannot read image " + file.string() + ": " + one_line(error.what()) +
+                     "; expected a readable JPEG or PNG file");
   } catch (const std::bad_alloc&) {
     throw InputError("cannot read image " + file.string() + ": there is not enough memory for it; make it smaller");
   }
@@ -119,11 +121,13 @@ std::vector<Image> as_images(const Tensor& tensor) {
   const auto sized = [](std::int64_t size) { return size >= 1 && size <= INT32_MAX; };
   if (values == nullptr || !(single || stack) || values->size() != count_of(shape) ||
       !std::all_of(shape.begin() + (stack ? 1 : 0), shape.end(), sized)) {
-    throw InputError("the input is " + described(tensor) + "; expected uint8 [height, width] or [height, width, 3], or a stack of them");
+    throw InputError("the input is " + described(tensor) +
+                     "; expected uint8 [height, width] or [height, width, 3], or a stack of them");
   }
   const std::size_t first = stack ? 1 : 0;
   const Image empty{static_cast<int>(shape[first]), static_cast<int>(shape[first + 1]), coloured ? 3 : 1, {}};
-  const auto bytes = static_cast<std::ptrdiff_t>(count_of({shape.begin() + static_cast<std::ptrdiff_t>(first), shape.end()}));
+  const auto bytes =
+      static_cast<std::ptrdiff_t>(count_of({shape.begin() + static_cast<std::ptrdiff_t>(first), shape.end()}));
   std::vector<Image> images;
   for (auto at = values->begin(); at != values->end(); at += bytes) {
     images.push_back(empty);

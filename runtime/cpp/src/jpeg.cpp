@@ -36,7 +36,8 @@ struct Decoder {
       std::longjmp(self->escape, 1);
     };
     errors.emit_message = [](j_common_ptr common, int level) {
-      if (level < 0 && common->err->msg_code == JWRN_JPEG_EOF) static_cast<Decoder*>(common->client_data)->cut_off = true;
+      if (level < 0 && common->err->msg_code == JWRN_JPEG_EOF)
+        static_cast<Decoder*>(common->client_data)->cut_off = true;
     };
   }
   ~Decoder() { jpeg_destroy_decompress(&info); }
@@ -47,7 +48,8 @@ struct Decoder {
 bool read_header(Decoder& decoder, std::string_view bytes) {
   if (setjmp(decoder.escape) != 0) return false;
   jpeg_create_decompress(&decoder.info);
-  jpeg_mem_src(&decoder.info, reinterpret_cast<const unsigned char*>(bytes.data()), static_cast<unsigned long>(bytes.size()));
+  jpeg_mem_src(&decoder.info, reinterpret_cast<const unsigned char*>(bytes.data()),
+               static_cast<unsigned long>(bytes.size()));
   jpeg_save_markers(&decoder.info, kExifMarker, 0xFFFF);
   jpeg_read_header(&decoder.info, TRUE);
   return true;
@@ -90,7 +92,8 @@ Decoded decode_jpeg(std::string_view bytes) {
   decoded.image = {static_cast<int>(info.image_height), static_cast<int>(info.image_width), grey ? 1 : 3, {}};
   const std::size_t row_bytes = static_cast<std::size_t>(info.image_width) * (grey ? 1U : 3U);
   decoded.image.pixels.resize(row_bytes * info.image_height);
-  if (!read_pixels(decoder, decoded.image.pixels.data(), row_bytes)) throw std::invalid_argument(decoder.message.data());
+  if (!read_pixels(decoder, decoded.image.pixels.data(), row_bytes))
+    throw std::invalid_argument(decoder.message.data());
   if (decoder.cut_off) throw std::invalid_argument("it is cut off");
   decoded.orientation = orientation_of(decoder);
   return decoded;

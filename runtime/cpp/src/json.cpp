@@ -33,7 +33,8 @@ const Json& member(const Json& object, const char* key) {
 
 std::optional<std::int64_t> integer(const Json& value, std::int64_t least, std::int64_t most) {
   if (!value.is_number_integer()) return std::nullopt;
-  if (value.is_number_unsigned() && value.get<std::uint64_t>() > static_cast<std::uint64_t>(INT64_MAX)) return std::nullopt;
+  if (value.is_number_unsigned() && value.get<std::uint64_t>() > static_cast<std::uint64_t>(INT64_MAX))
+    return std::nullopt;
   const auto found = value.get<std::int64_t>();
   if (found < least || found > most) return std::nullopt;
   return found;

@@ -20,7 +20,8 @@ std::string cut(std::string_view text, std::size_t limit) {
   std::string line = one_line(text);
   if (line.size() > limit) {
     std::size_t end = limit - 1;
-    while (end > 0 && (static_cast<unsigned char>(line[end]) & 0xC0U) == 0x80U) --end;  // never inside a UTF-8 character
+    while (end > 0 && (static_cast<unsigned char>(line[end]) & 0xC0U) == 0x80U)
+      --end;  // never inside a UTF-8 character
     line = line.substr(0, end) + "…";
   }
   return "'" + line + "'";

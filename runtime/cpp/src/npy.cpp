@@ -3,10 +3,10 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <cstring>
 #include <fstream>
 #include <memory>
-#include <regex>
 #include <system_error>
 #include <type_traits>
 
@@ -21,7 +21,7 @@ namespace {
 
 constexpr std::string_view kMagic = "\x93NUMPY";
 constexpr std::uintmax_t kMostBytes = 4ULL << 30U;
-constexpr std::int64_t kMostRank = 8;
+constexpr std::size_t kMostRank = 8;
 
 InputError unreadable(const std::string& where, const std::string& why) {
   return InputError("cannot read " + where + ": " + why + "; expected a .npy or .npz file written by NumPy");
@@ -33,30 +33,74 @@ struct Header {
   std::size_t values = 0;  // where the values start
 };
 
-// The header: magic, version, length, and a Python dictionary in a form that NumPy fixes.
+// Reads a header's dictionary from left to right; NumPy fixes its form, so anything else is damage.
+class Dictionary {
+ public:
+  Dictionary(std::string_view text, const std::string& where) : rest_(text), text_(text), where_(where) {}
+
+  // Whether a word comes next, after white space; it is then behind us.
+  bool take(std::string_view word) {
+    while (!rest_.empty() && (rest_.front() == ' ' || rest_.front() == '\n')) rest_.remove_prefix(1);
+    if (rest_.substr(0, word.size()) != word) return false;
+    rest_.remove_prefix(word.size());
+    return true;
+  }
+
+  void expect(std::string_view word) {
+    if (!take(word)) throw unreadable(where_, "its header is " + cut(text_));
+  }
+
+  // What stands before a mark, which is then behind us.
+  std::string before(char mark) {
+    const std::string found(rest_.substr(0, rest_.find(mark)));
+    rest_.remove_prefix(found.size());
+    expect({&mark, 1});
+    return found;
+  }
+
+  // A whole number, 0 or more.
+  std::int64_t whole() {
+    std::int64_t number = 0;
+    const auto [end, failed] = std::from_chars(rest_.data(), rest_.data() + rest_.size(), number);
+    if (failed != std::errc() || number < 0) throw unreadable(where_, "its header is " + cut(text_));
+    rest_.remove_prefix(static_cast<std::size_t>(end - rest_.data()));
+    return number;
+  }
+
+ private:
+  std::string_view rest_, text_;
+  const std::string& where_;
+};
+
+// The header: magic, version, length, and a dictionary.
 Header read_header(std::string_view bytes, const std::string& where) {
   if (bytes.substr(0, kMagic.size()) != kMagic || bytes.size() < 10) throw unreadable(where, "it has no .npy header");
-  const bool wide = bytes[6] != 1;  // versions 2 and 3 have four bytes of length
-  const std::size_t start = wide ? 12 : 10;
+  const std::size_t start = bytes[6] == 1 ? 10 : 12;  // later versions have four bytes of length
   std::size_t length = 0;
-  for (std::size_t i = std::min(start, bytes.size()); i-- > 8;) length = (length << 8U) | static_cast<unsigned char>(bytes[i]);
-  if (bytes.size() < start || length > bytes.size() - start || length > 4096) throw unreadable(where, "its header is cut off");
-  const std::string header(bytes.substr(start, length));
-  const std::regex form(R"(\{\s*'descr':\s*'([^']{1,16})',\s*'fortran_order':\s*(True|False),\s*'shape':\s*\(([0-9, ]*)\),?\s*\}\s*)");
-  std::smatch found;
-  if (!std::regex_match(header, found, form)) throw unreadable(where, "its header is " + cut(header));
-  const std::string sizes = found[3];
-  Header read{found[1], {}, start + length};
-  for (std::size_t at = sizes.find_first_of("0123456789"); at != std::string::npos; at = sizes.find_first_of("0123456789", at)) {
-    std::size_t used = 0;
-    try {
-      read.shape.push_back(std::stoll(sizes.substr(at), &used));
-    } catch (const std::out_of_range&) {
-      throw unreadable(where, "its shape is (" + sizes.substr(0, 60) + ")");
-    }
-    at += used;
+  for (std::size_t i = std::min(start, bytes.size()); i-- > 8;) {
+    length = (length << 8U) | static_cast<unsigned char>(bytes[i]);
   }
-  if (found[2] == "True" && read.shape.size() > 1) {
+  if (bytes.size() < start || length > bytes.size() - start) throw unreadable(where, "its header is cut off");
+  Dictionary words(bytes.substr(start, length), where);
+  Header read;
+  read.values = start + length;
+  words.expect("{");
+  words.expect("'descr':");
+  words.expect("'");
+  read.type = words.before('\'');
+  words.expect(",");
+  words.expect("'fortran_order':");
+  const bool fortran = words.take("True");
+  if (!fortran) words.expect("False");
+  words.expect(",");
+  words.expect("'shape':");
+  words.expect("(");
+  while (!words.take(")")) {
+    if (read.shape.size() == kMostRank) throw unreadable(where, "it has more than 8 axes");
+    read.shape.push_back(words.whole());
+    words.take(",");
+  }
+  if (fortran && read.shape.size() > 1) {
     throw unreadable(where, "it is in Fortran order; save numpy.ascontiguousarray of it");
   }
   return read;
@@ -94,19 +138,23 @@ constexpr Kind kKinds[] = {
 
 Tensor read_array(std::string_view bytes, const std::string& where) {
   const Header header = read_header(bytes, where);
-  const auto kind = std::find_if(std::begin(kKinds), std::end(kKinds), [&](const Kind& each) { return header.type == each.type; });
+  const auto kind =
+      std::find_if(std::begin(kKinds), std::end(kKinds), [&](const Kind& each) { return header.type == each.type; });
   if (kind == std::end(kKinds)) {
-    throw unreadable(where, "its type is " + cut(header.type) + ", not float32, int64, uint8 or one that fits into them");
+    throw unreadable(where,
+                     "its type is " + cut(header.type) + ", not float32, int64, uint8 or one that fits into them");
   }
-  std::size_t room = (bytes.size() - header.values) / kind->size;
+  const std::size_t room = (bytes.size() - header.values) / kind->size;
   std::size_t count = 1;
   for (const std::int64_t size : header.shape) {  // in this order no product overflows
-    if (size > 0 && count > SIZE_MAX / static_cast<std::size_t>(size)) throw unreadable(where, "its shape is too large");
+    if (size > 0 && count > SIZE_MAX / static_cast<std::size_t>(size))
+      throw unreadable(where, "its shape is too large");
     count *= static_cast<std::size_t>(size);
   }
-  if (static_cast<std::int64_t>(header.shape.size()) > kMostRank || count != room || (bytes.size() - header.values) % kind->size != 0) {
-    throw unreadable(where, "it holds " + std::to_string(bytes.size() - header.values) + " bytes of values, which do not fit its type " +
-                                header.type + " and shape " + shape_text(header.shape));
+  if (count != room || (bytes.size() - header.values) % kind->size != 0) {
+    throw unreadable(where, "it holds " + std::to_string(bytes.size() - header.values) +
+                                " bytes of values, which do not fit its type " + header.type + " and shape " +
+                                shape_text(header.shape));
   }
   return {header.shape, kind->read(bytes.substr(header.values), count)};
 }
@@ -148,9 +196,11 @@ Tensors read_archive(const fs::path& file) {
   for (zip_int64_t index = 0; index < zip_get_num_entries(archive.get(), 0); ++index) {
     zip_stat_t facts;
     const auto place = static_cast<zip_uint64_t>(index);
-    if (zip_stat_index(archive.get(), place, 0, &facts) != 0) throw unreadable(file.string(), "its list of files is damaged");
+    if (zip_stat_index(archive.get(), place, 0, &facts) != 0)
+      throw unreadable(file.string(), "its list of files is damaged");
     std::string name = facts.name;
-    if (name.size() < 5 || name.substr(name.size() - 4) != ".npy") throw unreadable(file.string(), "it holds " + cut(name));
+    if (name.size() < 5 || name.substr(name.size() - 4) != ".npy")
+      throw unreadable(file.string(), "it holds " + cut(name));
     name.resize(name.size() - 4);
     total += facts.size;
     if (total > kMostBytes) throw unreadable(file.string(), "its arrays are larger than 4 GiB; cut it up");

@@ -59,18 +59,20 @@ void ImageProcessor::read(const Json& config, const std::string& file) {
     if (key.compare(0, 3, "do_") == 0 && !known && is_on(value)) unknown.push_back(key);
   }
   if (!unknown.empty()) {
-    throw InputError(file + " asks for " + listing(unknown) + ", which hydrant does not do; known: " +
-                     listing({std::begin(kSteps), std::end(kSteps)}));
+    throw InputError(file + " asks for " + listing(unknown) +
+                     ", which hydrant does not do; known: " + listing({std::begin(kSteps), std::end(kSteps)}));
   }
   const auto garbled = [&](const char* key) {
-    return InputError(file + " lacks or garbles " + key + " = " + shown(member(config, key)) + "; save the image processor again");
+    return InputError(file + " lacks or garbles " + key + " = " + shown(member(config, key)) +
+                      "; save the image processor again");
   };
   const auto channels = static_cast<std::size_t>(architecture_.channels);
   if (channels != 1 && channels != 3) {
     throw InputError("this model reads images of " + std::to_string(channels) + " channels; expected 1 or 3");
   }
   if (is_on(config, "do_resize", true) && !(size_ = read_size(member(config, "size"), true))) throw garbled("size");
-  if (is_on(config, "do_center_crop", false) && !(crop_ = read_size(member(config, "crop_size"), false))) throw garbled("crop_size");
+  if (is_on(config, "do_center_crop", false) && !(crop_ = read_size(member(config, "crop_size"), false)))
+    throw garbled("crop_size");
   const auto filter = config.contains("resample") ? integer(config["resample"], 0, 5) : 2;
   if (!filter) throw garbled("resample");
   filter_ = static_cast<Filter>(*filter);
@@ -79,7 +81,8 @@ void ImageProcessor::read(const Json& config, const std::string& file) {
     if (!scale_) throw garbled("rescale_factor");
   }
   if (is_on(config, "do_normalize", true)) {
-    const auto mean = per_channel(member(config, "image_mean"), channels), deviation = per_channel(member(config, "image_std"), channels);
+    const auto mean = per_channel(member(config, "image_mean"), channels),
+               deviation = per_channel(member(config, "image_std"), channels);
     if (!mean) throw garbled("image_mean");
     const auto positive = [](float value) { return value > 0; };
     if (!deviation || !std::all_of(deviation->begin(), deviation->end(), positive)) throw garbled("image_std");
@@ -89,9 +92,10 @@ void ImageProcessor::read(const Json& config, const std::string& file) {
   const auto& fixed = crop_ ? crop_ : size_;
   if (fixed && fixed->shortest_edge == 0 &&
       (fixed->height != architecture_.image_height || fixed->width != architecture_.image_width)) {
-    throw InputError(file + " makes images of " + std::to_string(fixed->height) + " by " + std::to_string(fixed->width) +
-                     " pixels, but the model reads " + std::to_string(architecture_.image_height) + " by " +
-                     std::to_string(architecture_.image_width) + "; use the model's own image processor");
+    throw InputError(file + " makes images of " + std::to_string(fixed->height) + " by " +
+                     std::to_string(fixed->width) + " pixels, but the model reads " +
+                     std::to_string(architecture_.image_height) + " by " + std::to_string(architecture_.image_width) +
+                     "; use the model's own image processor");
   }
 }
 
@@ -105,7 +109,8 @@ std::optional<ImageProcessor::Size> ImageProcessor::read_size(const Json& value,
   const bool edge = given == std::set<std::string>{"shortest_edge"} && edges;
   if (!edge && given != std::set<std::string>{"height", "width"}) return std::nullopt;
   Size size;
-  for (const auto& [key, field] : {std::pair{"height", &Size::height}, {"width", &Size::width}, {"shortest_edge", &Size::shortest_edge}}) {
+  for (const auto& [key, field] :
+       {std::pair{"height", &Size::height}, {"width", &Size::width}, {"shortest_edge", &Size::shortest_edge}}) {
     if (given.count(key) == 0) continue;
     const auto pixels = integer(value[key], 1, kLargest);
     if (!pixels) return std::nullopt;
@@ -137,7 +142,8 @@ Image ImageProcessor::resized(const Image& image) const {
     height = upright ? scaled(image.height, image.width) : edge;
     width = upright ? edge : scaled(image.width, image.height);
   }
-  if (height * width > (1 << 28)) throw InputError("it would be resized to " + shape_text({height, width}) + " pixels; crop it first");
+  if (height * width > (1 << 28))
+    throw InputError("it would be resized to " + shape_text({height, width}) + " pixels; crop it first");
   return resize(image, static_cast<int>(height), static_cast<int>(width), filter_);
 }
 
@@ -145,9 +151,9 @@ void ImageProcessor::append(const Image& image, std::size_t index, std::vector<f
   Image picture = resized(image);
   if (crop_) picture = center_crop(picture, static_cast<int>(crop_->height), static_cast<int>(crop_->width));
   if (picture.height != architecture_.image_height || picture.width != architecture_.image_width) {
-    throw InputError("input " + std::to_string(index) + " becomes an image of " + std::to_string(picture.height) + " by " +
-                     std::to_string(picture.width) + " pixels; the model reads " + std::to_string(architecture_.image_height) +
-                     " by " + std::to_string(architecture_.image_width));
+    throw InputError("input " + std::to_string(index) + " becomes an image of " + std::to_string(picture.height) +
+                     " by " + std::to_string(picture.width) + " pixels; the model reads " +
+                     std::to_string(architecture_.image_height) + " by " + std::to_string(architecture_.image_width));
   }
   const auto channels = static_cast<std::size_t>(picture.channels);
   for (std::size_t channel = 0; channel < channels; ++channel) {
@@ -165,15 +171,18 @@ Tensors ImageProcessor::prepare(const std::vector<Image>& images, std::size_t fi
   for (std::size_t i = 0; i < images.size(); ++i) {
     const Image& image = images[i];
     const auto expected = static_cast<std::int64_t>(image.height) * image.width * image.channels;
-    const bool shaped = image.height > 0 && image.width > 0 && static_cast<std::int64_t>(image.pixels.size()) == expected;
+    const bool shaped =
+        image.height > 0 && image.width > 0 && static_cast<std::int64_t>(image.pixels.size()) == expected;
     if (!shaped || (image.channels != 1 && image.channels != 3)) {
-      throw InputError("input " + std::to_string(first + i) + " is an image of " + shape_text({image.height, image.width, image.channels}) +
-                       " with " + std::to_string(image.pixels.size()) + " values; expected [height, width, 1 or 3] of them");
+      throw InputError("input " + std::to_string(first + i) + " is an image of " +
+                       shape_text({image.height, image.width, image.channels}) + " with " +
+                       std::to_string(image.pixels.size()) + " values; expected [height, width, 1 or 3] of them");
     }
     append(with_channels(image, static_cast<int>(architecture_.channels)), first + i, values);
   }
   return {{"pixel_values",
-           {{static_cast<std::int64_t>(images.size()), architecture_.channels, architecture_.image_height, architecture_.image_width},
+           {{static_cast<std::int64_t>(images.size()), architecture_.channels, architecture_.image_height,
+             architecture_.image_width},
             std::move(values)}}};
 }
 

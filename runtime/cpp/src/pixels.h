@@ -17,7 +17,8 @@ class ImageProcessor {
   // pictures of another size than the model reads; BundleError: it was altered.
   ImageProcessor(const Bundle& bundle, const Architecture& architecture);
 
-  // `pixel_values` [B, channels, height, width]. Throws InputError; an image is named by its index, counted from `first`.
+  // `pixel_values` [B, channels, height, width]. Throws InputError; an image is named by its index, counted from
+  // `first`.
   Tensors prepare(const std::vector<Image>& images, std::size_t first) const;
 
  private:

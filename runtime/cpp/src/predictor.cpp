@@ -55,7 +55,8 @@ void append_outputs(Prediction& prediction, Outputs outputs, std::size_t batch) 
   extend(prediction.disagreement, taken(outputs, "disagreement", batch, 1));
   if (outputs.count("member_probabilities") > 0) {
     if (!prediction.member_probabilities) prediction.member_probabilities.emplace();
-    extend(*prediction.member_probabilities, taken(outputs, "member_probabilities", batch, prediction.members * classes));
+    extend(*prediction.member_probabilities,
+           taken(outputs, "member_probabilities", batch, prediction.members * classes));
   }
 }
 
@@ -64,7 +65,8 @@ void check_finite(const Prediction& prediction, const std::string& backend) {
   const auto& p = prediction.probabilities;
   const auto& entropy = prediction.predictive_entropy;
   if (std::all_of(p.begin(), p.end(), finite) && std::all_of(entropy.begin(), entropy.end(), finite)) return;
-  throw BackendError("backend " + backend + " gave probabilities that are not finite; check the inputs, or compare backends "
+  throw BackendError("backend " + backend +
+                     " gave probabilities that are not finite; check the inputs, or compare backends "
                      "with `hydrant verify`");
 }
 
@@ -79,11 +81,13 @@ struct Predictor::State {
   Calibration calibration;
   std::optional<ImageProcessor> images;
 
-  State(const std::filesystem::path& folder, Options chosen) : bundle(Bundle::open(folder)), options(std::move(chosen)) {
+  State(const std::filesystem::path& folder, Options chosen)
+      : bundle(Bundle::open(folder)), options(std::move(chosen)) {
     architecture = Architecture::of(bundle);
     if (bundle.labels().size() != static_cast<std::size_t>(architecture.classes)) {
-      throw BundleError("bundle " + folder.string() + " has " + std::to_string(bundle.labels().size()) + " labels for " +
-                        std::to_string(architecture.classes) + " classes; make it again with `hydrant fuse`");
+      throw BundleError("bundle " + folder.string() + " has " + std::to_string(bundle.labels().size()) +
+                        " labels for " + std::to_string(architecture.classes) +
+                        " classes; make it again with `hydrant fuse`");
     }
     calibration = Calibration::of(bundle);
     const bool processor = !bundle.processor().empty();
@@ -121,7 +125,8 @@ struct Predictor::State {
     throw InputError("bundle " + path + " has no processor; give ready tensors, or fuse with a processor");
   }
 
-  // Predicts pictures a batch at a time, as large as they are once prepared; `next` gives those from one index to another.
+  // Predicts pictures a batch at a time, as large as they are once prepared; `next` gives those from one index to
+  // another.
   template <typename Next>
   Prediction predict_pictures(std::size_t count, std::size_t index, const Next& next) const {
     const ImageProcessor& prepares = processor();
@@ -150,7 +155,8 @@ Prediction Predictor::predict(const Tensors& inputs) const {
 
 Prediction Predictor::predict(const Tensor& input) const {
   if (!state_->architecture.image) {
-    throw InputError("this model reads " + join(state_->architecture.input_names()) + "; give them by name, such as in a .npz file");
+    throw InputError("this model reads " + join(state_->architecture.input_names()) +
+                     "; give them by name, such as in a .npz file");
   }
   return predict(Tensors{{"pixel_values", input}});
 }
@@ -166,7 +172,8 @@ Prediction Predictor::predict_images(const std::vector<Image>& images, std::size
 Prediction Predictor::predict_images(const std::vector<std::filesystem::path>& files) const {
   const auto next = [&](std::size_t start, std::size_t end) {
     std::vector<Image> images;
-    for (std::size_t i = start; i < end; ++i) images.push_back(read_image(files[i], static_cast<int>(state_->architecture.channels)));
+    for (std::size_t i = start; i < end; ++i)
+      images.push_back(read_image(files[i], static_cast<int>(state_->architecture.channels)));
     return images;
   };
   return state_->predict_pictures(files.size(), 0, next);
@@ -191,7 +198,9 @@ std::size_t Predictor::members() const { return static_cast<std::size_t>(state_-
 bool Predictor::reads_images() const { return state_->architecture.image; }
 std::size_t Predictor::longest() const { return static_cast<std::size_t>(state_->architecture.max_sequence()); }
 
-std::size_t Predictor::chunk(std::size_t batch, std::size_t sequence) const { return state_->backend->chunk(batch, sequence); }
+std::size_t Predictor::chunk(std::size_t batch, std::size_t sequence) const {
+  return state_->backend->chunk(batch, sequence);
+}
 
 void Predictor::run(const Tensors& inputs) const { state_->backend->run(inputs); }
 

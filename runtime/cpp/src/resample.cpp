@@ -40,12 +40,17 @@ struct Kernel {
 
 Kernel kernel_of(Filter filter) {
   switch (filter) {
-    case Filter::lanczos: return {lanczos, 3};
-    case Filter::bilinear: return {triangle, 1};
-    case Filter::bicubic: return {cubic, 2};
-    case Filter::hamming: return {hamming, 1};
+    case Filter::lanczos:
+      return {lanczos, 3};
+    case Filter::bilinear:
+      return {triangle, 1};
+    case Filter::bicubic:
+      return {cubic, 2};
+    case Filter::hamming:
+      return {hamming, 1};
     case Filter::box:
-    case Filter::nearest: break;
+    case Filter::nearest:
+      break;
   }
   return {box, 0.5};
 }
@@ -145,7 +150,8 @@ Image nearest(const Image& image, int height, int width) {
   const std::vector<int> columns = middles(image.width, width);
   for (const int row : middles(image.height, height)) {
     for (const int column : columns) {
-      const auto from = image.pixels.begin() + (static_cast<std::ptrdiff_t>(row) * image.width + column) * image.channels;
+      const auto from =
+          image.pixels.begin() + (static_cast<std::ptrdiff_t>(row) * image.width + column) * image.channels;
       made.pixels.insert(made.pixels.end(), from, from + image.channels);
     }
   }
@@ -158,7 +164,9 @@ Image resize(const Image& image, int height, int width, Filter filter) {
   if (filter == Filter::nearest) return nearest(image, height, width);
   const Kernel kernel = kernel_of(filter);
   const auto across = [&](const Image& each) { return each.width == width ? each : resize_width(each, width, kernel); };
-  const auto down = [&](const Image& each) { return each.height == height ? each : resize_height(each, height, kernel); };
+  const auto down = [&](const Image& each) {
+    return each.height == height ? each : resize_height(each, height, kernel);
+  };
   // Pillow's order since version 13: the height first where it shrinks by more than twice what the width does.
   const int shorter = image.height - height, narrower = image.width - width;
   return shorter > 0 && shorter > 2 * narrower ? across(down(image)) : down(across(image));

@@ -22,15 +22,18 @@ void connect() {
   static std::once_flag once;
   std::call_once(once, [] { Ort::InitApi(); });
   if (Ort::Global<void>::api_ != nullptr) return;
-  throw BackendError("ONNX Runtime " + onnxruntime_version() + " is older than the headers that hydrant was built with (API " +
-                     std::to_string(ORT_API_VERSION) + "); install a newer library or build with its own headers");
+  throw BackendError("ONNX Runtime " + onnxruntime_version() +
+                     " is older than the headers that hydrant was built with (API " + std::to_string(ORT_API_VERSION) +
+                     "); install a newer library or build with its own headers");
 }
 
 struct ReleaseCuda {
   void operator()(OrtCUDAProviderOptionsV2* options) const { Ort::GetApi().ReleaseCUDAProviderOptions(options); }
 };
 struct ReleaseTensorRt {
-  void operator()(OrtTensorRTProviderOptionsV2* options) const { Ort::GetApi().ReleaseTensorRTProviderOptions(options); }
+  void operator()(OrtTensorRTProviderOptionsV2* options) const {
+    Ort::GetApi().ReleaseTensorRTProviderOptions(options);
+  }
 };
 
 struct Keywords {
@@ -49,7 +52,8 @@ void append_cuda(Ort::SessionOptions& settings, const std::map<std::string, std:
   Ort::ThrowOnError(Ort::GetApi().CreateCUDAProviderOptions(&made));
   const std::unique_ptr<OrtCUDAProviderOptionsV2, ReleaseCuda> owned(made);
   const Keywords words(options);
-  Ort::ThrowOnError(Ort::GetApi().UpdateCUDAProviderOptions(made, words.keys.data(), words.values.data(), words.keys.size()));
+  Ort::ThrowOnError(
+      Ort::GetApi().UpdateCUDAProviderOptions(made, words.keys.data(), words.values.data(), words.keys.size()));
   settings.AppendExecutionProvider_CUDA_V2(*made);
 }
 
@@ -58,7 +62,8 @@ void append_tensorrt(Ort::SessionOptions& settings, const std::map<std::string, 
   Ort::ThrowOnError(Ort::GetApi().CreateTensorRTProviderOptions(&made));
   const std::unique_ptr<OrtTensorRTProviderOptionsV2, ReleaseTensorRt> owned(made);
   const Keywords words(options);
-  Ort::ThrowOnError(Ort::GetApi().UpdateTensorRTProviderOptions(made, words.keys.data(), words.values.data(), words.keys.size()));
+  Ort::ThrowOnError(
+      Ort::GetApi().UpdateTensorRTProviderOptions(made, words.keys.data(), words.values.data(), words.keys.size()));
   settings.AppendExecutionProvider_TensorRT_V2(*made);
   append_cuda(settings, {{"device_id", options.at("device_id")}});  // for what TensorRT does not take
 }
@@ -71,7 +76,8 @@ void append_plugin(Ort::Env& env, Ort::SessionOptions& settings, const Provider&
   for (const Ort::ConstEpDevice& device : env.GetEpDevices()) {
     if (device.EpName() == provider.name) devices.push_back(device);
   }
-  if (devices.empty()) throw BackendError("ONNX Runtime finds no device for " + provider.name + " in " + provider.library.string());
+  if (devices.empty())
+    throw BackendError("ONNX Runtime finds no device for " + provider.name + " in " + provider.library.string());
   const std::unordered_map<std::string, std::string> options(provider.options.begin(), provider.options.end());
   settings.AppendExecutionProvider_V2(env, devices, options);
 #else
@@ -131,7 +137,8 @@ Session::Session(const std::filesystem::path& graph, const Provider& provider, s
     state_->session = Ort::Session(state_->env, graph.c_str(), settings);
   } catch (const Ort::Exception& error) {
     const std::string why = "ONNX Runtime " + onnxruntime_version() + " cannot ";
-    if (provider.name == kCpu) throw BundleError(why + "load " + graph.string() + ": " + cut(error.what(), 200) + "; export it again");
+    if (provider.name == kCpu)
+      throw BundleError(why + "load " + graph.string() + ": " + cut(error.what(), 200) + "; export it again");
     throw BackendError(why + "run " + graph.string() + " with " + provider.name + ": " + cut(error.what(), 200) +
                        "; install what is missing, or choose another backend, such as onnxruntime");
   }
@@ -153,13 +160,14 @@ Outputs Session::run(const Tensors& inputs) const {
       values.push_back(value_of(tensor, memory));
     }
     for (const std::string& name : state_->outputs) wanted.push_back(name.c_str());
-    const std::vector<Ort::Value> found =
-        state_->session.Run(Ort::RunOptions{nullptr}, names.data(), values.data(), values.size(), wanted.data(), wanted.size());
+    const std::vector<Ort::Value> found = state_->session.Run(Ort::RunOptions{nullptr}, names.data(), values.data(),
+                                                              values.size(), wanted.data(), wanted.size());
     Outputs outputs;
     for (std::size_t i = 0; i < found.size(); ++i) {
       const auto facts = found[i].GetTensorTypeAndShapeInfo();
       if (facts.GetElementType() != ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT) {
-        throw BackendError("the graph's output " + state_->outputs[i] + " is not float32; export it again with `hydrant export`");
+        throw BackendError("the graph's output " + state_->outputs[i] +
+                           " is not float32; export it again with `hydrant export`");
       }
       const auto* data = found[i].GetTensorData<float>();
       outputs[state_->outputs[i]].assign(data, data + facts.GetElementCount());

@@ -22,7 +22,8 @@ using Outputs = std::map<std::string, std::vector<float>>;
 
 class Session {
  public:
-  // Reads a graph. Throws BackendError: the provider is not there or cannot run it; BundleError: the CPU cannot read it.
+  // Reads a graph. Throws BackendError: the provider is not there or cannot run it; BundleError: the CPU cannot read
+  // it.
   Session(const std::filesystem::path& graph, const Provider& provider, std::optional<int> threads);
   ~Session();
   Session(const Session&) = delete;

@@ -18,7 +18,9 @@ struct FreeContext {
 
 class Digest {
  public:
-  Digest() : context_(EVP_MD_CTX_new()) { check(context_ && EVP_DigestInit_ex(context_.get(), EVP_sha256(), nullptr) == 1); }
+  Digest() : context_(EVP_MD_CTX_new()) {
+    check(context_ && EVP_DigestInit_ex(context_.get(), EVP_sha256(), nullptr) == 1);
+  }
 
   void add(const void* bytes, std::size_t size) { check(EVP_DigestUpdate(context_.get(), bytes, size) == 1); }
 

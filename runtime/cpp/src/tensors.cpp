@@ -26,9 +26,11 @@ void check_names(const Tensors& inputs, const std::set<std::string>& needed, con
 // A tensor of integers [batch, sequence] from 0 to `limit` - 1.
 Tensor integers(const std::string& name, const Tensor& given, std::int64_t limit) {
   Tensor tensor = given;
-  if (const auto* bytes = std::get_if<std::vector<std::uint8_t>>(&given.data)) tensor.data = Ids(bytes->begin(), bytes->end());
+  if (const auto* bytes = std::get_if<std::vector<std::uint8_t>>(&given.data))
+    tensor.data = Ids(bytes->begin(), bytes->end());
   const auto* values = std::get_if<Ids>(&tensor.data);
-  if (values == nullptr || tensor.shape.size() != 2 || tensor.shape[1] < 1 || values->size() != count_of(tensor.shape)) {
+  if (values == nullptr || tensor.shape.size() != 2 || tensor.shape[1] < 1 ||
+      values->size() != count_of(tensor.shape)) {
     throw InputError(name + " is " + described(given) + "; expected int64 [batch, sequence]");
   }
   if (values->empty()) return tensor;
@@ -82,7 +84,8 @@ Tensors checked_pixels(const Tensors& inputs, const Architecture& architecture) 
   const auto* values = std::get_if<Pixels>(&tensor.data);
   if (values == nullptr || tensor.shape.size() != 4 || values->size() != count_of(tensor.shape) ||
       !std::equal(expected.begin(), expected.end(), tensor.shape.begin() + 1)) {
-    throw InputError("pixel_values is " + described(tensor) + "; expected float32 [batch, " + shape_text(expected).substr(1));
+    throw InputError("pixel_values is " + described(tensor) + "; expected float32 [batch, " +
+                     shape_text(expected).substr(1));
   }
   if (!std::all_of(values->begin(), values->end(), [](float value) { return std::isfinite(value); })) {
     throw InputError("pixel_values holds NaN or infinity; expected finite numbers");

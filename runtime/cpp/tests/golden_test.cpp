@@ -12,7 +12,8 @@ namespace {
 
 constexpr float kTolerance = 1e-6F;
 
-void compare_floats(const std::string& where, const std::vector<float>& found, const Tensor& expected, float tolerance) {
+void compare_floats(const std::string& where, const std::vector<float>& found, const Tensor& expected,
+                    float tolerance) {
   const auto& values = std::get<std::vector<float>>(expected.data);
   check(found.size() == values.size(), where, " has ", found.size(), " values; expected ", values.size());
   float worst = 0;
@@ -20,7 +21,8 @@ void compare_floats(const std::string& where, const std::vector<float>& found, c
   check(worst <= tolerance, where, " differs by ", worst, "; at most ", tolerance);
 }
 
-void compare_bools(const std::string& where, const std::optional<std::vector<bool>>& found, const Tensors& expected, const std::string& name) {
+void compare_bools(const std::string& where, const std::optional<std::vector<bool>>& found, const Tensors& expected,
+                   const std::string& name) {
   check(found.has_value() == (expected.count(name) > 0), where, name, " is there in one language only");
   if (!found) return;
   const auto& values = std::get<std::vector<std::int64_t>>(expected.at(name).data);
@@ -40,8 +42,8 @@ void compare_pixels(const Predictor& predictor, const fs::path& folder) {
   for (const fs::path& file : pictures(folder)) images.push_back(read_image(file));
   const Tensors prepared = predictor.prepare(images);
   const Tensors expected = read_tensors(folder / "expected.npz");
-  compare_floats(folder.filename().string() + ": pixel_values", std::get<std::vector<float>>(prepared.at("pixel_values").data),
-                 expected.at("pixel_values"), 0);
+  compare_floats(folder.filename().string() + ": pixel_values",
+                 std::get<std::vector<float>>(prepared.at("pixel_values").data), expected.at("pixel_values"), 0);
 }
 
 }  // namespace
@@ -74,7 +76,8 @@ void compare(const Predictor& predictor, const Prediction& found, const fs::path
   floats("mutual_information", found.mutual_information);
   floats("disagreement", found.disagreement);
   check(found.label == std::get<std::vector<std::int64_t>>(expected.at("label").data), where, "label differs");
-  check(found.member_probabilities.has_value() == (expected.count("member_probabilities") > 0), where, "member_probabilities");
+  check(found.member_probabilities.has_value() == (expected.count("member_probabilities") > 0), where,
+        "member_probabilities");
   if (found.member_probabilities) floats("member_probabilities", *found.member_probabilities);
   compare_bools(where, found.abstain, expected, "abstain");
   compare_bools(where, found.prediction_set, expected, "prediction_set");

@@ -29,7 +29,8 @@ std::string damaged(std::string bytes, std::mt19937& random) {
 template <typename Read>
 void torture(const fs::path& file, int rounds, const Read& reader) {
   const std::string whole = read(file);
-  const fs::path copy = fs::temp_directory_path() / ("hydrant-hostile-" + std::to_string(std::random_device()()) + file.extension().string());
+  const fs::path copy = fs::temp_directory_path() /
+                        ("hydrant-hostile-" + std::to_string(std::random_device()()) + file.extension().string());
   std::mt19937 random(0);
   int refused = 0;
   for (int round = 0; round < rounds; ++round) {

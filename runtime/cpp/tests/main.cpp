@@ -15,7 +15,8 @@ int main(int count, char** words) {
     return 2;
   }
   if (!std::filesystem::is_directory(words[2])) {
-    std::cout << "skipped: " << words[2] << " is absent; python tests/golden.py makes it, in an environment with hydrant\n";
+    std::cout << "skipped: " << words[2]
+              << " is absent; python tests/golden.py makes it, in an environment with hydrant\n";
     return 77;
   }
   try {

@@ -13,7 +13,8 @@ Image row_of(std::vector<std::uint8_t> values) { return {1, static_cast<int>(val
 void expect(const Image& found, const std::vector<std::uint8_t>& values, const char* what) {
   check(found.pixels.size() == values.size(), what, " has ", found.pixels.size(), " values");
   for (std::size_t i = 0; i < values.size(); ++i) {
-    check(found.pixels[i] == values[i], what, ", value ", i, " is ", int{found.pixels[i]}, "; expected ", int{values[i]});
+    check(found.pixels[i] == values[i], what, ", value ", i, " is ", int{found.pixels[i]}, "; expected ",
+          int{values[i]});
   }
 }
 

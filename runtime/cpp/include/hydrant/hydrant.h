@@ -64,29 +64,29 @@ struct Image {
 
 // Averaged probabilities and uncertainty of B inputs; the same fields as `hydrant.Prediction` in Python.
 struct Prediction {
-  std::size_t classes = 0;                  // C
-  std::size_t members = 0;                  // M
-  std::vector<float> probabilities;         // [B, C], mean of the members' softmax outputs
-  std::vector<std::int64_t> label;          // [B], argmax of `probabilities`
-  std::vector<float> confidence;            // [B], max of `probabilities`
-  std::vector<float> predictive_entropy;    // [B], nats: total uncertainty
-  std::vector<float> expected_entropy;      // [B], nats: aleatoric part
-  std::vector<float> mutual_information;    // [B], nats, ≥ 0: epistemic part, the difference of the two
-  std::vector<float> disagreement;          // [B], share of members whose argmax differs from the ensemble's
-  std::optional<std::vector<bool>> abstain;                 // [B]; empty without an abstention threshold
-  std::optional<std::vector<float>> member_probabilities;   // [B, M, C]; empty where the graph does not give them
-  std::optional<std::vector<bool>> prediction_set;          // [B, C]; empty where no sets were calibrated
+  std::size_t classes = 0;                   // C
+  std::size_t members = 0;                   // M
+  std::vector<float> probabilities;          // [B, C], mean of the members' softmax outputs
+  std::vector<std::int64_t> label;           // [B], argmax of `probabilities`
+  std::vector<float> confidence;             // [B], max of `probabilities`
+  std::vector<float> predictive_entropy;     // [B], nats: total uncertainty
+  std::vector<float> expected_entropy;       // [B], nats: aleatoric part
+  std::vector<float> mutual_information;     // [B], nats, ≥ 0: epistemic part, the difference of the two
+  std::vector<float> disagreement;           // [B], share of members whose argmax differs from the ensemble's
+  std::optional<std::vector<bool>> abstain;  // [B]; empty without an abstention threshold
+  std::optional<std::vector<float>> member_probabilities;  // [B, M, C]; empty where the graph does not give them
+  std::optional<std::vector<bool>> prediction_set;         // [B, C]; empty where no sets were calibrated
 
   std::size_t size() const { return label.size(); }  // B
 };
 
 // How a bundle is opened.
 struct Options {
-  std::string backend = "auto";             // "auto", or one of `backend_names()`
-  std::optional<std::string> precision;     // "fp32", "fp16" or "int8"; empty for the backend's choice
-  std::optional<int> threads;               // within one run; empty for the backend's default
-  std::size_t batch_size = 32;              // most inputs per run; memory grows with it
-  std::filesystem::path provider_library;   // plug-in with ONNX Runtime's TensorRT-RTX provider, for "tensorrt-rtx"
+  std::string backend = "auto";            // "auto", or one of `backend_names()`
+  std::optional<std::string> precision;    // "fp32", "fp16" or "int8"; empty for the backend's choice
+  std::optional<int> threads;              // within one run; empty for the backend's default
+  std::size_t batch_size = 32;             // most inputs per run; memory grows with it
+  std::filesystem::path provider_library;  // plug-in with ONNX Runtime's TensorRT-RTX provider, for "tensorrt-rtx"
 };
 
 // A backend that was passed over, and why.
@@ -110,7 +110,8 @@ class Predictor {
   Prediction predict(const Tensors& inputs) const;
   // The same for a model with one input, `pixel_values` [B, channels, height, width].
   Prediction predict(const Tensor& input) const;
-  // Predicts pictures, prepared by the bundle's own preprocessing. Throws as above; messages name an input by its index.
+  // Predicts pictures, prepared by the bundle's own preprocessing. Throws as above; messages name an input by its
+  // index.
   Prediction predict_images(const std::vector<Image>& images, std::size_t first = 0) const;
   // The same for JPEG and PNG files.
   Prediction predict_images(const std::vector<std::filesystem::path>& files) const;
@@ -121,19 +122,19 @@ class Predictor {
   // Which inputs of a prediction lie beyond the bundle's out-of-distribution threshold, [B]; empty if it has none.
   std::optional<std::vector<bool>> out_of_distribution(const Prediction& prediction) const;
 
-  const std::vector<std::string>& labels() const;      // class names in class order
-  const std::string& backend() const;                  // that runs
-  const std::string& precision() const;                // of its weights and activations
-  const std::vector<Fallback>& fallbacks() const;      // backends that were passed over
-  const std::string& family() const;                   // "bert", "vit", …
-  std::size_t members() const;                         // M
-  bool reads_images() const;                           // otherwise token ids
+  const std::vector<std::string>& labels() const;  // class names in class order
+  const std::string& backend() const;              // that runs
+  const std::string& precision() const;            // of its weights and activations
+  const std::vector<Fallback>& fallbacks() const;  // backends that were passed over
+  const std::string& family() const;               // "bert", "vit", …
+  std::size_t members() const;                     // M
+  bool reads_images() const;                       // otherwise token ids
 
   // A synthetic batch without padding: token ids [batch, sequence], or standard normal pixels. For measuring only.
   Tensors synthetic(std::size_t batch, std::size_t sequence, std::uint64_t seed) const;
-  std::size_t longest() const;                         // most tokens the model reads; of images their fixed number
+  std::size_t longest() const;  // most tokens the model reads; of images their fixed number
   std::size_t chunk(std::size_t batch, std::size_t sequence) const;  // most inputs of a batch in one run below
-  void run(const Tensors& inputs) const;               // the backend alone, on one whole batch; for measuring
+  void run(const Tensors& inputs) const;  // the backend alone, on one whole batch; for measuring
 
  private:
   struct State;
