@@ -52,9 +52,9 @@ def text_case(folder: Path, family: str, sets: str | None) -> Path:
         make_model(family, num_labels=5).save_pretrained(name)
         make_tokenizer(Path(name) / "source").save_pretrained(name)
         bundle = saved(Path(name), "text", random_plan(family, 3), folder)
-    calibrated(bundle, "mutual_information", sets)
-    hydrant.export_onnx(bundle, member_outputs=sets is not None)
     inputs = {key: tensor.numpy() for key, tensor in make_inputs(family, ROWS).items()}
+    calibrated(bundle, inputs, "mutual_information", sets)
+    hydrant.export_onnx(bundle, member_outputs=sets is not None)
     np.savez_compressed(folder / "inputs.npz", **inputs)
     return expected(folder, inputs)
 
@@ -63,9 +63,9 @@ def pixels_case(folder: Path) -> Path:
     """A tiny image model without a processor, ready pixels, and a threshold for abstention only."""
     bundle = folder / "bundle"
     hydrant.save_bundle(hydrant.fuse(make_model("vit"), random_plan("vit", 3)), bundle)
-    calibrated(bundle, "confidence", None)
-    hydrant.export_onnx(bundle)
     inputs = {key: tensor.numpy() for key, tensor in make_inputs("vit", ROWS).items()}
+    calibrated(bundle, inputs, "confidence", None)
+    hydrant.export_onnx(bundle)
     np.savez(folder / "inputs.npz", **inputs)
     return expected(folder, inputs)
 
@@ -76,20 +76,21 @@ def images_case(folder: Path, settings: dict[str, Any]) -> Path:
         make_model("vit").save_pretrained(name)
         transformers.ViTImageProcessorPil(**settings).save_pretrained(name)
         bundle = saved(Path(name), "image", random_plan("vit", 2), folder)
-    calibrated(bundle, "predictive_entropy", "lac")
+    pictures = write_pictures(folder / "images")
+    calibrated(bundle, pictures, "predictive_entropy", "lac")
     hydrant.export_onnx(bundle)
-    return expected(folder, write_pictures(folder / "images"))
+    return expected(folder, pictures)
 
 
 def clinc150_case(folder: Path) -> Path:
     """The real text model in three random members, and real queries."""
     source = SHARED / "models/minilm-clinc150"
     bundle = saved(source, "text", random_heads(6, 12, 8, members=3), folder)
-    calibrated(bundle, "predictive_entropy", "lac")
-    hydrant.export_onnx(bundle)
     texts = (SHARED / "data/clinc150/test.csv").read_text().splitlines()[1:120:3]
     tokenizer = transformers.AutoTokenizer.from_pretrained(source)
     inputs = dict(tokenizer([line.rpartition(",")[0] for line in texts], padding=True, return_tensors="np"))
+    calibrated(bundle, inputs, "predictive_entropy", "lac")
+    hydrant.export_onnx(bundle)
     np.savez(folder / "inputs.npz", **inputs)
     return expected(folder, inputs)
 
@@ -109,15 +110,26 @@ def random_heads(layers: int, heads: int, keep: int, members: int) -> HeadPlan:
     return HeadPlan("bert", layers, heads, tuple(kept), "random")
 
 
-def calibrated(path: Path, score: str, sets: str | None) -> None:
-    """A temperature, thresholds that divide the inputs, and sets of a method."""
-    value = {"confidence": 0.5, "mutual_information": 0.2}.get(score, 1.0)
-    found = Calibration(
-        0.9,
-        {"abstain": Threshold(score, value), **({"ood": Threshold("expected_entropy", 0.4)} if sets else {})},
-        Conformal(sets, 0.1, 0.75) if sets else None,
-    )
-    Bundle.open(path).add({CALIBRATION: to_json_bytes(found.to_json())})
+def calibrated(path: Path, inputs: Any, score: str, sets: str | None) -> None:
+    """A temperature, thresholds that divide the inputs, and sets of a method; no score lies close to a threshold."""
+    bundle = write_calibration(Bundle.open(path), Calibration(0.9))
+    with hydrant.load(path, "torch") as predictor:
+        prediction = predictor.predict(inputs)
+    thresholds = {"abstain": Threshold(score, middle(getattr(prediction, score)))}
+    if sets:
+        thresholds["ood"] = Threshold("expected_entropy", middle(prediction.expected_entropy))
+    write_calibration(bundle, Calibration(0.9, thresholds, Conformal(sets, 0.1, 0.75) if sets else None))
+
+
+def write_calibration(bundle: Bundle, calibration: Calibration) -> Bundle:
+    return bundle.add({CALIBRATION: to_json_bytes(calibration.to_json())})
+
+
+def middle(scores: np.ndarray) -> float:
+    """The middle of the widest gap between neighbours in the middle half."""
+    ordered = np.sort(scores)[len(scores) // 4 : -(len(scores) // 4)]
+    widest = int(np.diff(ordered).argmax())
+    return float(np.float32((ordered[widest] + ordered[widest + 1]) / 2))
 
 
 def write_pictures(folder: Path) -> list[Path]:

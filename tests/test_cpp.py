@@ -330,11 +330,11 @@ BAD_BUNDLES: dict[str, tuple[Bad, str]] = {
     "link": (linked, "config.json is listed in hydrant.json but is not a file there"),
     "altered graph": (flipped, "model.fp32.onnx was altered: its SHA-256 is"),
     "no graph": (
-        edited("hydrant.json", lambda data: data["files"].pop("model.fp32.onnx")), "has no model.fp32.onnx; make it with"
+        edited("hydrant.json", lambda data: data["files"].pop("model.fp32.onnx")), "has no model.fp32.onnx; make it"
     ),
     "no ONNX": (listed("model.fp32.onnx", b"graph"), "cannot load"),
     "plan": (listed("plan.json", b"{}"), "plan.json is no head plan"),
-    "plan layers": (edited("plan.json", lambda data: data["members"][1].update(keep=[[0]])), "expected 3 lists of heads"),
+    "plan layers": (edited("plan.json", lambda data: data["members"][1].update(keep=[[0]])), "expected 3 lists"),
     "config keys": (edited("config.json", lambda data: data.pop("layers")), "does not describe an architecture"),
     "config kind": (config(layers="3"), "has layers = '3'; expected a whole number"),
     "config zero": (config(layers=0), "has layers = '0'"),
@@ -354,7 +354,7 @@ BAD_BUNDLES: dict[str, tuple[Bad, str]] = {
     ),
     "conformal": (calibration(conformal={"method": "x", "alpha": 0.1, "quantile": 1}), "conformal method 'x'"),
     "processor altered": (raw("processor/tokenizer.json", b"[]"), "tokenizer.json has 2 bytes"),
-    "processor slipped in": (raw("processor/x.json", b"[]"), "holds processor/x.json, which hydrant.json does not list"),
+    "processor slipped in": (raw("processor/x.json", b"[]"), "holds processor/x.json, which"),
 }  # fmt: skip
 
 
@@ -487,3 +487,17 @@ def test_bad_options_are_refused_in_one_line(runner: Path, golden: Path) -> None
         done = run(runner, bundle, inputs, "--backend", backend)
         if done.returncode:
             refused(done, f"backend {backend} ")
+
+
+def test_the_readme_names_presets_and_options_that_exist(runner: Path) -> None:
+    readme = (ROOT / "README.md").read_text()
+    presets = {each["name"] for each in json.loads((ROOT / "CMakePresets.json").read_text())["configurePresets"]}
+    assert set(re.findall(r"--preset (\w+)", readme)) <= presets
+    told = run(runner, "--help").stdout
+    commands = re.findall(r"^hydrant-run (.*?)(?: +#.*)?$", readme, flags=re.M)
+    assert len(commands) >= 4
+    assert {option for command in commands for option in re.findall(r"--[a-z-]+", command)} <= set(told.split())
+    packages = re.search(r"^apt-get install (.+)", readme, flags=re.M)
+    assert packages
+    for package in packages[1].split():
+        assert package in (ROOT / ".ci/run").read_text(), f".ci/run does not install {package}"
