@@ -1,16 +1,39 @@
 #include "messages.h"
 
 namespace hydrant {
+namespace {
+
+// Bytes of the UTF-8 character that `text` starts with; 0 where it starts with none.
+std::size_t character_size(std::string_view text) {
+  const auto first = static_cast<unsigned char>(text.front());
+  const std::size_t size = first < 0x80   ? 1
+                           : first < 0xC2 ? 0
+                           : first < 0xE0 ? 2
+                           : first < 0xF0 ? 3
+                           : first < 0xF5 ? 4
+                                          : 0;
+  if (size > text.size()) return 0;
+  for (std::size_t i = 1; i < size; ++i) {
+    if ((static_cast<unsigned char>(text[i]) & 0xC0U) != 0x80U) return 0;
+  }
+  return size;
+}
+
+}  // namespace
 
 std::string one_line(std::string_view text) {
   std::string line;
-  for (const char letter : text) {
-    const bool blank = static_cast<unsigned char>(letter) <= ' ' || letter == '\x7f';
-    if (!blank) {
-      line += letter;
+  while (!text.empty()) {
+    const std::size_t size = character_size(text);
+    const auto first = static_cast<unsigned char>(text.front());
+    if (size == 0) {
+      line += '?';
+    } else if (first > ' ' && first != 0x7F) {
+      line += text.substr(0, size);
     } else if (!line.empty() && line.back() != ' ') {
       line += ' ';
     }
+    text.remove_prefix(size == 0 ? 1 : size);
   }
   while (!line.empty() && line.back() == ' ') line.pop_back();
   return line;

@@ -24,14 +24,25 @@ void check(bool holds, const Pieces&... pieces) {
   throw Failure(text.str());
 }
 
-// Folders of the golden folder, each with bundle/ and expected.npz.
-std::vector<std::filesystem::path> cases(const std::filesystem::path& golden);
+// A case of the golden folder.
+struct Case {
+  std::string name;
+  std::filesystem::path bundle;
+  Tensors inputs;                               // ready tensors, or
+  std::vector<std::filesystem::path> pictures;  // files, in the order of Python
+  Tensors expected;                             // every field that Python gives
 
-// What C++ predicts for a case, in the order of Python.
-Prediction predict(const Predictor& predictor, const std::filesystem::path& folder);
+  explicit Case(const std::filesystem::path& folder);
+};
 
-// Throws Failure unless every field is that of expected.npz, within 1e-6.
-void compare(const Predictor& predictor, const Prediction& found, const std::filesystem::path& folder);
+// What C++ predicts for a case.
+Prediction predict(const Predictor& predictor, const Case& golden);
+
+// Throws Failure unless every field is the one expected, within 1e-6.
+void compare(const Predictor& predictor, const Prediction& found, const Case& golden);
+
+// One thread in a run: ONNX Runtime then has none of its own, whose locks the thread sanitizer could not follow.
+Options one_thread();
 
 // The tests, by name; each throws Failure.
 void golden(const std::filesystem::path& folder);

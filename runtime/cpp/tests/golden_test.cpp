@@ -29,43 +29,50 @@ void compare_bools(const std::string& where, const std::optional<std::vector<boo
   check(std::equal(found->begin(), found->end(), values.begin(), values.end()), where, name, " differs");
 }
 
-std::vector<fs::path> pictures(const fs::path& folder) {
-  std::vector<fs::path> files;
-  for (const auto& entry : fs::directory_iterator(folder / "images")) files.push_back(entry.path());
-  std::sort(files.begin(), files.end());
-  return files;
+// The same pictures become the same pixels, to the bit.
+void compare_pixels(const Predictor& predictor, const Case& golden) {
+  std::vector<Image> images;
+  for (const fs::path& file : golden.pictures) images.push_back(read_image(file));
+  const Tensors prepared = predictor.prepare(images);
+  compare_floats(golden.name + ": pixel_values", std::get<std::vector<float>>(prepared.at("pixel_values").data),
+                 golden.expected.at("pixel_values"), 0);
 }
 
-// The same pictures become the same pixels, to the bit.
-void compare_pixels(const Predictor& predictor, const fs::path& folder) {
-  std::vector<Image> images;
-  for (const fs::path& file : pictures(folder)) images.push_back(read_image(file));
-  const Tensors prepared = predictor.prepare(images);
-  const Tensors expected = read_tensors(folder / "expected.npz");
-  compare_floats(folder.filename().string() + ": pixel_values",
-                 std::get<std::vector<float>>(prepared.at("pixel_values").data), expected.at("pixel_values"), 0);
+std::vector<fs::path> cases(const fs::path& folder) {
+  std::vector<fs::path> found;
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    if (fs::exists(entry.path() / "expected.npz")) found.push_back(entry.path());
+  }
+  std::sort(found.begin(), found.end());
+  check(found.size() >= 6, folder, " holds ", found.size(), " cases; expected 6 or more");
+  return found;
 }
 
 }  // namespace
 
-std::vector<fs::path> cases(const fs::path& golden) {
-  std::vector<fs::path> found;
-  for (const auto& entry : fs::directory_iterator(golden)) {
-    if (fs::exists(entry.path() / "expected.npz")) found.push_back(entry.path());
+Case::Case(const fs::path& folder)
+    : name(folder.filename().string()), bundle(folder / "bundle"), expected(read_tensors(folder / "expected.npz")) {
+  if (fs::exists(folder / "inputs.npz")) {
+    inputs = read_tensors(folder / "inputs.npz");
+    return;
   }
-  std::sort(found.begin(), found.end());
-  check(found.size() >= 6, golden, " holds ", found.size(), " cases; expected 6 or more");
-  return found;
+  for (const auto& entry : fs::directory_iterator(folder / "images")) pictures.push_back(entry.path());
+  std::sort(pictures.begin(), pictures.end());
 }
 
-Prediction predict(const Predictor& predictor, const fs::path& folder) {
-  if (fs::exists(folder / "inputs.npz")) return predictor.predict(read_tensors(folder / "inputs.npz"));
-  return predictor.predict_images(pictures(folder));
+Options one_thread() {
+  Options options;
+  options.threads = 1;
+  return options;
 }
 
-void compare(const Predictor& predictor, const Prediction& found, const fs::path& folder) {
-  const Tensors expected = read_tensors(folder / "expected.npz");
-  const std::string where = folder.filename().string() + ": ";
+Prediction predict(const Predictor& predictor, const Case& golden) {
+  return golden.pictures.empty() ? predictor.predict(golden.inputs) : predictor.predict_images(golden.pictures);
+}
+
+void compare(const Predictor& predictor, const Prediction& found, const Case& golden) {
+  const Tensors& expected = golden.expected;
+  const std::string where = golden.name + ": ";
   const auto floats = [&](const char* name, const std::vector<float>& values) {
     compare_floats(where + name, values, expected.at(name), kTolerance);
   };
@@ -85,12 +92,13 @@ void compare(const Predictor& predictor, const Prediction& found, const fs::path
 }
 
 void golden(const fs::path& folder) {
-  for (const fs::path& each : cases(folder)) {
-    const Predictor predictor(each / "bundle");
+  for (const fs::path& path : cases(folder)) {
+    const Case each(path);
+    const Predictor predictor(each.bundle, one_thread());
     const Prediction found = predict(predictor, each);
     compare(predictor, found, each);
-    if (fs::exists(each / "images")) compare_pixels(predictor, each);
-    std::cout << each.filename() << ": " << found.size() << " inputs on " << predictor.backend() << '\n';
+    if (!each.pictures.empty()) compare_pixels(predictor, each);
+    std::cout << each.name << ": " << found.size() << " inputs on " << predictor.backend() << '\n';
   }
 }
 

@@ -13,17 +13,15 @@ namespace {
 
 constexpr int kThreads = 8, kPredictions = 200;
 
-void share(const fs::path& folder) {
-  Options options;
-  options.threads = 1;
-  const Predictor predictor(folder / "bundle", options);
+void share(const Case& golden) {
+  const Predictor predictor(golden.bundle, one_thread());
   std::mutex guard;
   std::string problem;
   std::vector<std::thread> workers;
   for (int worker = 0; worker < kThreads; ++worker) {
     workers.emplace_back([&] {
       try {
-        for (int i = 0; i < kPredictions; ++i) compare(predictor, predict(predictor, folder), folder);
+        for (int i = 0; i < kPredictions; ++i) compare(predictor, predict(predictor, golden), golden);
       } catch (const std::exception& error) {
         const std::lock_guard<std::mutex> lock(guard);
         problem = error.what();
@@ -39,7 +37,7 @@ void open_at_once(const fs::path& folder) {
   std::atomic<int> right{0};
   std::vector<std::thread> workers;
   for (int worker = 0; worker < kThreads; ++worker) {
-    workers.emplace_back([&] { right += Predictor(folder / "bundle").labels().size() == 5 ? 1 : 0; });
+    workers.emplace_back([&] { right += Predictor(folder / "bundle", one_thread()).labels().size() == 5 ? 1 : 0; });
   }
   for (std::thread& worker : workers) worker.join();
   check(right == kThreads, "only ", right.load(), " of ", kThreads, " predictors opened");
@@ -48,8 +46,8 @@ void open_at_once(const fs::path& folder) {
 }  // namespace
 
 void threads(const fs::path& folder) {
-  share(folder / "bert");
-  share(folder / "vit-images");
+  share(Case(folder / "bert"));
+  share(Case(folder / "vit-images"));
   open_at_once(folder / "vit");
   std::cout << kThreads << " threads made " << kPredictions << " predictions each\n";
 }
