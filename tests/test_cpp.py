@@ -176,6 +176,15 @@ def test_token_types_may_be_left_out(runner: Path, golden: Path, tmp_path: Path)
     np.testing.assert_allclose([row["predictive_entropy"] for row in rows], wanted.predictive_entropy, atol=1e-6)
 
 
+def test_a_half_precision_graph(runner: Path, golden: Path, tmp_path: Path) -> None:
+    bundle = shutil.copytree(golden / "vit/bundle", tmp_path / "bundle")
+    hydrant.export_onnx(bundle, "fp16")
+    rows = lines(run(runner, bundle, golden / "vit/inputs.npz", "--precision", "fp16"))
+    with hydrant.load(bundle, "onnxruntime", precision="fp16") as predictor:
+        wanted = predictor.predict(inputs_of(golden / "vit"))
+    np.testing.assert_allclose([row["confidence"] for row in rows], wanted.confidence, atol=1e-6)
+
+
 def test_profile_measures_what_hydrant_profile_does(runner: Path, golden: Path) -> None:
     options = ("--batch", "1,8", "--seconds", "0", "--iterations", "12", "--threads", "1")
     (report,) = lines(run(runner, golden / "bert/bundle", "--profile", "--json", "--sequence", "9", *options))

@@ -2,7 +2,8 @@
 #
 #   ONNXRUNTIME_ROOT   a release archive, or any folder with include/ (and lib/); a variable of CMake or of the environment
 #   the system         libonnxruntime-dev of Debian 13 or Ubuntu
-#   a wheel            the library of the Python package onnxruntime, beside headers from any of these
+#   a wheel            the library of the Python package onnxruntime, beside headers from any of these; of the Python
+#                      that ONNXRuntime_PYTHON names, the active or local virtual environment, or the system
 #
 # Defines the target ONNXRuntime::ONNXRuntime, and ONNXRuntime_FROM_WHEEL where the library is a wheel's.
 # The release archive's own CMake files name folders that it does not have; they are not used.
@@ -22,8 +23,9 @@ find_library(ONNXRuntime_LIBRARY NAMES onnxruntime HINTS ${roots} PATH_SUFFIXES 
 
 if(NOT ONNXRuntime_LIBRARY)
   # Python's wheel has the library without the name that linkers look for. The first Python that has it is taken.
-  find_program(ONNXRuntime_PYTHON NAMES python3 python)
-  foreach(python "$ENV{VIRTUAL_ENV}/bin/python" "${CMAKE_SOURCE_DIR}/.venv/bin/python" "${ONNXRuntime_PYTHON}")
+  find_program(python_of_system NAMES python3 python NO_CACHE)
+  foreach(python "${ONNXRuntime_PYTHON}" "$ENV{VIRTUAL_ENV}/bin/python" "${CMAKE_SOURCE_DIR}/.venv/bin/python"
+      "${python_of_system}")
     if(NOT EXISTS "${python}")
       continue()
     endif()
@@ -59,4 +61,4 @@ if(ONNXRuntime_FOUND AND NOT TARGET ONNXRuntime::ONNXRuntime)
   set_target_properties(ONNXRuntime::ONNXRuntime PROPERTIES
     IMPORTED_LOCATION "${location}" INTERFACE_INCLUDE_DIRECTORIES "${ONNXRuntime_INCLUDE_DIR}")
 endif()
-mark_as_advanced(ONNXRuntime_INCLUDE_DIR ONNXRuntime_LIBRARY ONNXRuntime_PYTHON)
+mark_as_advanced(ONNXRuntime_INCLUDE_DIR ONNXRuntime_LIBRARY)
