@@ -223,6 +223,23 @@ def test_the_backends_and_why_they_cannot_run(runner: Path) -> None:
     assert re.search(r"^onnxruntime +yes$", run(runner, "--list-backends").stdout, flags=re.M)
 
 
+@pytest.mark.parametrize("place", ["release archive", "system"])
+def test_onnxruntime_is_found_where_it_can_be_had(place: str, runner: Path, tmp_path: Path) -> None:
+    cache = (ROOT / ".build/cmake/release/CMakeCache.txt").read_text()
+    headers, library = (
+        Path(re.search(rf"^ONNXRuntime_{name}:\w+=(.+)$", cache, flags=re.M)[1]) for name in ("INCLUDE_DIR", "LIBRARY")
+    )
+    archive = tmp_path / "onnxruntime"
+    shutil.copytree(headers, archive / ("include" if place == "release archive" else "include/onnxruntime"))
+    (archive / "lib").mkdir()
+    (archive / "lib/libonnxruntime.so").symlink_to(library)
+    found = "-DONNXRUNTIME_ROOT=" if place == "release archive" else "-DCMAKE_PREFIX_PATH="
+    done = run("cmake", "-S", ROOT, "-B", tmp_path / "made", f"{found}{archive}", ONNXRUNTIME_ROOT="")
+    assert done.returncode == 0, done.stderr
+    assert f"Found ONNXRuntime: {archive}/lib/libonnxruntime.so" in done.stdout
+    assert f"ONNXRuntime_INCLUDE_DIR:PATH={archive}/include" in (tmp_path / "made/CMakeCache.txt").read_text()
+
+
 def test_build_is_refused_as_a_place_for_generated_files(runner: Path, tmp_path: Path) -> None:
     checkout = tmp_path / "checkout"
     checkout.mkdir()

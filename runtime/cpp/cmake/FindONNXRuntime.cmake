@@ -18,7 +18,8 @@ endforeach()
 list(APPEND roots "${CMAKE_SOURCE_DIR}/.build/onnxruntime/usr")  # where .ci/onnxruntime-headers puts them
 
 find_path(ONNXRuntime_INCLUDE_DIR onnxruntime_cxx_api.h
-  HINTS ${roots} PATH_SUFFIXES include include/onnxruntime include/onnxruntime/core/session)
+  HINTS ${roots} PATH_SUFFIXES include include/onnxruntime include/onnxruntime/core/session
+  onnxruntime onnxruntime/core/session)  # the last two: of the system's include folders
 find_library(ONNXRuntime_LIBRARY NAMES onnxruntime HINTS ${roots} PATH_SUFFIXES lib lib64)
 
 if(NOT ONNXRuntime_LIBRARY)

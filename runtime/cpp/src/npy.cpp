@@ -195,8 +195,10 @@ Tensors read_archive(const fs::path& file) {
   std::uintmax_t total = 0;
   for (zip_int64_t index = 0; index < zip_get_num_entries(archive.get(), 0); ++index) {
     zip_stat_t facts;
+    zip_stat_init(&facts);
     const auto place = static_cast<zip_uint64_t>(index);
-    if (zip_stat_index(archive.get(), place, 0, &facts) != 0)
+    constexpr zip_uint64_t kNeeded = ZIP_STAT_NAME | ZIP_STAT_SIZE;
+    if (zip_stat_index(archive.get(), place, 0, &facts) != 0 || (facts.valid & kNeeded) != kNeeded)
       throw unreadable(file.string(), "its list of files is damaged");
     std::string name = facts.name;
     if (name.size() < 5 || name.substr(name.size() - 4) != ".npy")
