@@ -21,6 +21,7 @@ import pytest
 import torch
 from golden import make_golden
 from hydrant import Bundle, HeadPlan
+from hydrant.files import locked
 from hydrant.runtime.backend import ON_GPU
 from PIL import Image
 from support import make_inputs, make_model, run_cli
@@ -60,9 +61,12 @@ def golden(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def build(preset: str) -> Path:
-    for command in (["cmake", "--preset", preset, *CMAKE], ["cmake", "--build", "--preset", preset]):
-        done = run(*command)
-        assert done.returncode == 0, f"{command}\n{done.stdout[-4000:]}\n{done.stderr[-4000:]}"
+    """Configure and compile a preset; test processes beside this one wait, and then find it made."""
+    (ROOT / ".build").mkdir(exist_ok=True)
+    with locked(ROOT / ".build"):
+        for command in (["cmake", "--preset", preset, *CMAKE], ["cmake", "--build", "--preset", preset]):
+            done = run(*command)
+            assert done.returncode == 0, f"{command}\n{done.stdout[-4000:]}\n{done.stderr[-4000:]}"
     return ROOT / ".build/cmake" / preset
 
 
