@@ -7,28 +7,23 @@ interrupted study goes on where it stopped.
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import platform
-import shutil
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import hydrant
 import numpy as np
-from hydrant.bundle import ARCHITECTURE
+import study_figures as figures
+import study_table as tables
 from hydrant.calib.data import Examples
-from hydrant.evaluation.report import ModelReport
-from hydrant.export.baselines import PLAIN
-from hydrant.families import Architecture
-from hydrant.families.processing import load_processor
-from hydrant.runtime.backend import Backend, open_backend
-from hydrant.runtime.subjects import Succession
-from hydrant.runtime.timing import Ratio, Rules, interleave
+from hydrant.calib.temperature import fit_temperature
+from hydrant.runtime.timing import Rules
 from training import cached
 
 REFERENCE = "Deep Ensemble"
@@ -97,23 +92,22 @@ class Bundles:
 
         return self._kept(name, {"source": made_by(source), "tune": settings}, make)
 
-    def calibrated(self, source: Path) -> Path:
-        """A copy with a temperature fitted on the validation splits."""
+    def logits(self, source: Path, split: str) -> np.ndarray:
+        """Member logits [N, M, C] of a bundle on a split."""
 
         def make(folder: Path) -> dict[str, Any]:
-            copy = folder / source.name
-            shutil.copytree(source, copy)
-            report = hydrant.calibrate(copy, self.data.validation, self.data.ood_validation)
-            return {"temperature": report.calibration.temperature}
+            np.save(folder / "logits.npy", figures.member_logits(source, getattr(self.data, split)))
+            return {}
 
-        return self._kept(source.name, {"source": made_by(source), "calibrate": "temperature"}, make, "calibrated")
+        recipe = {"source": made_by(source), "split": split, "size": len(getattr(self.data, split))}
+        return np.load(cached(self.work / "logits" / f"{source.name}-{split}", recipe, make) / "logits.npy")
 
     def _save(self, ensemble: Any, folder: Path) -> dict[str, Any]:
         hydrant.save_bundle(ensemble, folder / folder.name.removesuffix(".partial"), self.processor)
         return {}
 
-    def _kept(self, name: str, recipe: dict[str, Any], make: Any, kind: str = "bundles") -> Path:
-        return cached(self.work / kind / name, {"name": name, **recipe}, make) / name
+    def _kept(self, name: str, recipe: dict[str, Any], make: Any) -> Path:
+        return cached(self.work / "bundles" / name, {"name": name, **recipe}, make) / name
 
 
 def trained(checkpoint: Path) -> dict[str, Any]:
@@ -132,107 +126,40 @@ def slug(name: str) -> str:
     return name.lower().replace(",", "").replace("+", "and").replace(" ", "-")
 
 
-def evaluated(bundles: Mapping[str, Path], data: Data, resamples: int) -> dict[str, ModelReport]:
-    """Figures of every row on the test splits, all resampled by the same draws.
-
-    A row's ``differences`` are the reference's figures minus its own.
-    """
-    names = [REFERENCE, *(name for name in bundles if name != REFERENCE)]
-    first, *others = (bundles[name] for name in names)
-    report = hydrant.evaluate(first, data.test, data.ood_test, compare=others, bootstrap=resamples)
-    return dict(zip(names, report.models, strict=True))
-
-
-def latencies(bundles: Mapping[str, Path], data: Data, batches: Sequence[int], rules: Rules) -> dict[str, Any]:
-    """Time ÷ that of the plain single model, ONNX Runtime FP32 graphs in turn in one process; row → batch → ratio.
-
-    ``"single"`` is the graph that any exporter would write, without exact rewrites; the row ``"single, rewritten"``
-    has them, and ``"Deep Ensemble, one by one"`` runs three single models.
-    """
-    found: dict[str, Any] = {}
-    with ExitStack() as stack:
-        opened = dict(_opened(bundles, stack))
-        names = list(opened)
-        for size in batches:
-            batch = _batch(bundles["single"], data.test, size)
-            runs = [lambda backend=backend: backend.run(batch) for backend in opened.values()]
-            seconds = interleave(runs, rules)
-            baseline = seconds[:, names.index("single")]
-            for name, taken in zip(names, seconds.T, strict=True):
-                ratio = Ratio.of(taken, baseline)
-                milliseconds = float(np.median(taken)) * 1e3
-                found.setdefault(name, {})[str(size)] = {**vars(ratio), "milliseconds": milliseconds}
-    return found
-
-
-def _opened(bundles: Mapping[str, Path], stack: ExitStack) -> Iterator[tuple[str, Backend]]:
-    for name, path in bundles.items():
-        if not (path / "model.fp32.onnx").is_file():
-            hydrant.export_onnx(path)
-        backend, _ = open_backend(hydrant.Bundle.open(path), "onnxruntime")
-        stack.callback(backend.close)
-        yield ("single, rewritten" if name == "single" else name), backend
-    plain = bundles["single"].with_name("single-plain")
-    if not plain.is_dir():
-        shutil.copytree(bundles["single"], plain)
-        hydrant.export_onnx(plain, without=PLAIN)
-    members = hydrant.Bundle.open(bundles[REFERENCE]).plan().members
-    copies = [open_backend(hydrant.Bundle.open(plain), "onnxruntime")[0] for _ in members]
-    for copy in copies:
-        stack.callback(copy.close)
-    yield "single", copies[0]
-    yield f"{REFERENCE}, one by one", Succession(copies)
-
-
-def _batch(bundle: Path, examples: Examples, size: int) -> dict[str, np.ndarray]:
-    """Tensors of the test inputs of median length (of images: of any)."""
-    opened = hydrant.Bundle.open(bundle)
-    processor = load_processor(opened.processor(), Architecture.from_json(opened.read_json(ARCHITECTURE)))
-    encoded = sorted(processor.encode(examples.inputs[:500]), key=lambda item: item.tokens)
-    middle = (len(encoded) - size) // 2
-    return processor.collate(encoded[middle : middle + size])
-
-
-def parameters(bundle: Path) -> dict[str, float]:
-    """Parameters of a bundle, and ÷ those of the single model."""
-    cost = hydrant.estimate_cost(bundle)
-    return {"parameters": cost.fused.parameters, "ratio": cost.fused.parameters / cost.single.parameters}
-
-
-def results(plain: Mapping[str, Path], bundles: Bundles, resamples: int) -> list[dict[str, Any]]:
+def results(
+    rows: Mapping[str, Path], bundles: Bundles, resamples: int, chosen_on: bool = False
+) -> list[dict[str, Any]]:
     """Every row's figures before and after calibration.
 
     Args:
-        plain: row → bundle, not calibrated; holds ``"single"`` and the reference.
+        rows: row → bundle; holds the reference.
         bundles: with the data.
         resamples: of the bootstrap.
+        chosen_on: measure on the validation splits instead of the test splits, for choosing between settings.
     """
-    before = evaluated(plain, bundles.data, resamples)
-    after = evaluated({name: bundles.calibrated(path) for name, path in plain.items()}, bundles.data, resamples)
+    known, strange = ("validation", "ood_validation") if chosen_on else ("test", "ood_test")
+    labels = getattr(bundles.data, known).labels
+    before, after, temperatures = {}, {}, {}
+    for name, path in rows.items():
+        temperature = fit_temperature(bundles.logits(path, "validation"), bundles.data.validation.labels)
+        inside, outside = bundles.logits(path, known), bundles.logits(path, strange)
+        before[name] = figures.measure(inside, labels, outside, 1.0, resamples)
+        after[name] = figures.measure(inside, labels, outside, temperature, resamples)
+        temperatures[name] = temperature
+    plain, fitted = (figures.with_intervals(found, REFERENCE) for found in (before, after))
     return [
         {
             "name": name,
-            "members": after[name].members,
-            "temperature": after[name].temperature,
-            "overlap": after[name].diversity.get("overlap"),
-            "disagreement": after[name].diversity.get("disagreement"),
-            **parameters(path),
+            "members": bundles.logits(path, known).shape[1],
+            "temperature": temperatures[name],
+            "head_overlap": hydrant.Bundle.open(path).plan().overlap()["mean"],
+            **figures.parameters(path),
             "made": made_by(path),
-            "before": _figures(before[name]),
-            "after": _figures(after[name]),
+            "before": plain[name],
+            "after": fitted[name],
         }
-        for name, path in plain.items()
+        for name, path in rows.items()
     ]
-
-
-def _figures(report: ModelReport) -> dict[str, Any]:
-    """Figures and differences (this row − the reference) as JSON."""
-    figures = {name: figure.to_json() for name, figure in report.figures.items() if not name.startswith("errors.")}
-    for name, figure in report.differences.items():
-        if name in figures:
-            turned = {"value": -figure.value, "low": -figure.high, "high": -figure.low}
-            figures[name]["minus_reference"] = turned
-    return figures
 
 
 def about(command: str, data: Data) -> dict[str, Any]:
@@ -244,3 +171,86 @@ def about(command: str, data: Data) -> dict[str, Any]:
         "versions": {"hydrant": hydrant.__version__, **{name: version(name) for name in PACKAGES}},
         "sizes": data.sizes(),
     }
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What was chosen on the validation splits.
+
+    Attributes:
+        keep: heads kept in each pruned layer.
+        fork_from: first layer in which heads are pruned.
+        taylor: further options of the Taylor plans, for ``hydrant.plan_heads``.
+        circuit: of the circuits.
+        tune: of ``hydrant.tune``.
+        members: M.
+        seed: of plans and tuning.
+    """
+
+    keep: int = 8
+    fork_from: int = 0
+    taylor: Mapping[str, Any] = field(default_factory=dict)
+    circuit: Mapping[str, Any] = field(default_factory=dict)
+    tune: Mapping[str, Any] = field(default_factory=dict)
+    members: int = 3
+    seed: int = 0
+
+
+def make_rows(
+    bundles: Bundles, checkpoints: Sequence[Path], base: Path, adapters: Sequence[Path], choice: Choice
+) -> dict[str, Path]:
+    """Row → its bundle, not calibrated.
+
+    Args:
+        bundles: that makes them.
+        checkpoints: of the Deep Ensemble; the first is the single model, from which every pruning is made.
+        base, adapters: of the LoRA-Ensemble.
+        choice: settings.
+    """
+    single = checkpoints[0]
+    common = {"keep": choice.keep, "fork_from": choice.fork_from, "seed": choice.seed}
+    taylor = {"data": "train", "method": "taylor", **common, **choice.taylor}
+    circuit = {"data": "validation", "ood": "ood_validation", "method": "circuit", **common, **choice.circuit}
+    plans: dict[str, dict[str, Any]] = {
+        "Taylor single": {**taylor, "members": 1},
+        "CircAvg": {**circuit, "members": choice.members, "average": True},
+        "Hydra Taylor": {**taylor, "members": choice.members},
+        "Hydra Circ": {**circuit, "members": choice.members},
+    }
+    made = {"single": bundles.joined("single", [single])}
+    made |= {name: bundles.pruned(slug(name), single, **plan) for name, plan in plans.items()}
+    made |= {
+        f"{name}, tuned": bundles.tuned(slug(f"{name}, tuned"), path, seed=choice.seed, **choice.tune)
+        for name, path in list(made.items())
+    }
+    made = {name: made[name] for plain in ("single", *plans) for name in (plain, f"{plain}, tuned")}
+    made["LoRA-Ensemble"] = bundles.adapted("lora-ensemble", base, adapters)
+    made[REFERENCE] = bundles.joined(slug(REFERENCE), checkpoints)
+    return made
+
+
+def add_options(parser: argparse.ArgumentParser, name: str) -> None:
+    """The options that both studies have."""
+    work, document = Path("out/studies") / name, Path(__file__).parents[1] / "docs" / f"{name}.md"
+    parser.add_argument("--work", type=Path, default=work, help=f"folder of what takes long (default {work})")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="trainings at a time (default: one a core)")
+    parser.add_argument("--resamples", type=int, default=1000, help="of the bootstrap (default 1000)")
+    parser.add_argument("--document", type=Path, default=document, help=f"gets the tables (default docs/{name}.md)")
+    parser.add_argument("-o", "--output", type=Path, help="JSON file to write")
+
+
+def finish(
+    rows: Mapping[str, Path], bundles: Bundles, options: argparse.Namespace, command: str, facts: Mapping[str, Any]
+) -> None:
+    """Measure every row, and write the JSON file and the tables of the document."""
+    found = results(rows, bundles, options.resamples)
+    times = figures.latencies(rows, REFERENCE, bundles.data.test, (1, 8), Rules(seconds=1.0, iterations=40))
+    for row in found:
+        row["latency"] = times[row["name"]]
+    report = {**about(command, bundles.data), **facts, "resamples": options.resamples, "rows": found}
+    report["latency"] = times
+    text = tables.render(found)
+    print(text)
+    if options.output:
+        options.output.write_text(json.dumps(report, indent=1) + "\n")
+    tables.put_into(options.document, text)

