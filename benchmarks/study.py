@@ -112,13 +112,18 @@ class Bundles:
 
 def trained(checkpoint: Path) -> dict[str, Any]:
     """How a checkpoint was trained, or its name where the study did not train it."""
-    note = checkpoint / "recipe.json"
-    return json.loads(note.read_text())["recipe"] if note.is_file() else {"checkpoint": checkpoint.name}
+    known = (checkpoint / "recipe.json").is_file()
+    return note_of(checkpoint)["recipe"] if known else {"checkpoint": checkpoint.name}
+
+
+def note_of(folder: Path) -> dict[str, Any]:
+    """What ``training.cached`` noted about a folder."""
+    return json.loads((folder / "recipe.json").read_text())
 
 
 def made_by(bundle: Path) -> dict[str, Any]:
     """How a bundle was made."""
-    return json.loads((bundle.parent / "recipe.json").read_text())["recipe"]
+    return note_of(bundle.parent)["recipe"]
 
 
 def slug(name: str) -> str:

@@ -75,7 +75,7 @@ def _signed(figure: Mapping[str, float]) -> str:
 
 
 def in_state(rows: Sequence[Row], state: str, plain: str = "") -> list[dict[str, Any]]:
-    """Rows with the ``figures`` of a state: ``"after"`` calibration or ``"before"``; the row ``plain`` always before."""
+    """Rows with the ``figures`` of a state, ``"after"`` calibration or ``"before"``; of the row ``plain`` before."""
     return [{**row, "figures": row["before" if row["name"] == plain else state]} for row in rows]
 
 
