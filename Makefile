@@ -17,7 +17,7 @@ demo: $(VENV)/demo.stamp
 
 test: $(VENV)/dev.stamp
 	$(INSTALL)
-	$(VENV)/bin/pytest
+	$(VENV)/bin/pytest -n auto --maxprocesses 4 --dist worksteal
 
 check: $(VENV)/dev.stamp
 	$(INSTALL)

@@ -132,6 +132,14 @@ def _fuse_arguments(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--plan", metavar="PLAN", help="head plan; without it every head is kept")
     sub.add_argument("--keep-separate", default="", metavar="PARTS",
                      help="parts not averaged: embeddings,norms,mlp,pooler,classifier or all")  # fmt: skip
+    sub.add_argument("--adapter", action="append", default=[], metavar="DIR",
+                     help="PEFT LoRA adapter of the one MODEL: a member; once for each")  # fmt: skip
+    sub.add_argument(
+        "--low-rank",
+        choices=("auto", "merge", "keep"),
+        default="auto",
+        help="adapters' updates of attention: merged, kept, or kept where that is cheaper (default auto)",
+    )
     sub.add_argument(
         "--data", metavar="FILE", help="data to measure the drift of averaging on (default: synthetic inputs)"
     )

@@ -106,7 +106,8 @@ def fuse(options: argparse.Namespace) -> int:
     chosen = HeadPlan.load(options.plan) if options.plan else None
     separate = [part for part in options.keep_separate.split(",") if part]
     models = [load_model(source) for source in progress(options.model, len(options.model), "loading checkpoints")]
-    ensemble = fuse_models(models, chosen, keep_separate=separate)
+    adapters = {"adapters": options.adapter, "low_rank": options.low_rank}
+    ensemble = fuse_models(models, chosen, keep_separate=separate, **adapters)
     processor = None if options.no_processor else load_processor(options.model[0], ensemble.architecture.modality)
     provenance: dict[str, Any] = {"sources": [Path(str(source)).name for source in options.model]}
     drift = drift_report(options, models, ensemble, processor, progress) if len(models) > 1 else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,10 @@ from torch import Tensor
 
 from ..errors import InputError, cut
 from ..families import PARTS, Architecture, architecture_of, part_of, read_weights
+from ..families.adapter import Adapter, read_adapter
 from ..families.checkpoint import load_model, model_labels
 from ..plan import HeadPlan
+from .adapters import FORMS, adapted, merged
 from .grouped import stack_heads
 from .module import FusedClassifier
 
@@ -22,6 +25,8 @@ def fuse(
     plan: HeadPlan | None = None,
     *,
     keep_separate: Iterable[str] = (),
+    adapters: Sequence[str | Path] = (),
+    low_rank: str = "auto",
 ) -> FusedClassifier:
     """Prune and fuse members into one module.
 
@@ -33,14 +38,19 @@ def fuse(
             averaged: any of ``embeddings``, ``norms``, ``mlp``, ``pooler``, ``classifier``, or
             ``all`` (with no plan: an exact Deep Ensemble). Attention is always grouped. What averaging
             costs, ``hydrant.measure_drift`` tells.
+        adapters: for one base model, M folders of PEFT LoRA adapters, one for each member (a LoRA-Ensemble).
+            Members share what no adapter changes; nothing is averaged.
+        low_rank: the form of the adapters' updates of attention: ``"merge"`` (into one weight for each member),
+            ``"keep"`` (one weight and M updates of low rank), or ``"auto"``: kept where the cost model finds that
+            cheaper (``families.cost``). All give the same results.
 
     Returns:
         The fused module, in evaluation mode, on the CPU in float32. It shares no memory with
         ``models``.
 
     Raises:
-        InputError: no model, non-finite weights, models that differ in shape or labels, or an
-            unknown part.
+        InputError: no model, non-finite weights, models that differ in shape or labels, an unknown part, or an
+            adapter that cannot be read or does not fit.
         PlanError: the plan does not fit the models.
         UnsupportedModelError: the architecture is not supported.
     """
@@ -48,8 +58,12 @@ def fuse(
     if not sources:
         raise InputError("fuse was given no model; expected one checkpoint, or one for each member")
     separate = check_parts(keep_separate)
+    if adapters or low_rank != "auto":
+        _check_adapters(len(sources), adapters, low_rank, separate)
     loaded = [load_model(source) if isinstance(source, str | Path) else source for source in sources]
     architecture, labels = _common(loaded)
+    if adapters:
+        return _fuse_adapters(loaded[0], plan, [read_adapter(folder, loaded[0]) for folder in adapters], low_rank)
     if plan is None:
         plan = HeadPlan.all_heads(architecture.family, architecture.layers, architecture.heads, len(loaded))
     plan.check_fits(architecture.family, architecture.layers, architecture.heads)
@@ -63,6 +77,45 @@ def fuse(
     weights = fuse_weights(architecture, plan, [read_weights(model) for model in loaded], separate)
     provenance = {"checkpoints": len(loaded), "separate": sorted(separate)}
     return FusedClassifier(architecture, plan, weights, labels, provenance=provenance).eval()
+
+
+def _fuse_adapters(model: Any, plan: HeadPlan | None, adapters: Sequence[Adapter], low_rank: str) -> FusedClassifier:
+    """Members of one base model and M adapters."""
+    architecture, base = architecture_of(model), read_weights(model)
+    sources = [{"name": adapter.name, "sha256": adapter.sha256, "base": adapter.base} for adapter in adapters]
+    if plan is None:
+        plan = HeadPlan.all_heads(architecture.family, architecture.layers, architecture.heads, len(adapters))
+        plan = replace(plan, method="lora", provenance={"adapters": sources})
+    plan.check_fits(architecture.family, architecture.layers, architecture.heads)
+    if len(adapters) != len(plan.members):
+        raise InputError(
+            f"{len(adapters)} adapters for a plan of {len(plan.members)} members; "
+            "expected one adapter for each member in the plan's order"
+        )
+    changed = {part_of(name) for adapter in adapters for name in (*adapter.updates, *adapter.replaced)}
+    separate = frozenset(changed - {"attention"}) if len(adapters) > 1 else frozenset()
+    weights = fuse_weights(architecture, plan, [merged(base, adapter) for adapter in adapters], separate)
+    provenance = {
+        "checkpoints": 1, "separate": sorted(separate), "adapters": sources, "adapted": adapted(adapters)
+    }  # fmt: skip
+    return FusedClassifier(architecture, plan, weights, model_labels(model.config), provenance=provenance).eval()
+
+
+def _check_adapters(models: int, adapters: Sequence[str | Path], low_rank: str, separate: frozenset[str]) -> None:
+    if isinstance(adapters, str | Path):
+        raise InputError(f"adapters is {cut(adapters)}; expected a list of folders, one for each member")
+    if not adapters:
+        raise InputError(
+            f"low_rank is {cut(low_rank)}, but there are no adapters; give some, or leave it (--low-rank) out"
+        )
+    if low_rank not in FORMS:
+        raise InputError(f"low_rank {cut(low_rank)} is unknown; expected {', '.join(FORMS)}")
+    if models > 1:
+        raise InputError(
+            f"adapters were given with {models} models; expected the one base model that they were tuned on"
+        )
+    if separate:
+        raise InputError("keep_separate was given with adapters; what they change is separate by itself: leave it out")
 
 
 def fuse_weights(
@@ -87,7 +140,7 @@ def fuse_weights(
     for name, tensor in checkpoints[0].items():
         if part_of(name) == "attention":
             continue
-        stacked = torch.stack([checkpoint[name] for checkpoint in checkpoints])
+        stacked = torch.stack([weights[name] for weights in _distinct(checkpoints, name.rpartition(".")[0])])
         if stacked.shape[0] > 1 and part_of(name) not in separate:
             stacked = stacked.mean(dim=0, keepdim=True)
         fused[name] = _grouped_form(name, tensor, stacked).contiguous()
@@ -108,6 +161,13 @@ def check_parts(names: Iterable[str]) -> frozenset[str]:
     for name in sorted(wanted - set(PARTS)):
         raise InputError(f"cannot keep {cut(name)} separate; expected some of {', '.join(PARTS)}, or all")
     return frozenset(wanted - {"attention"})
+
+
+def _distinct(checkpoints: Sequence[dict[str, Tensor]], *modules: str) -> Sequence[dict[str, Tensor]]:
+    """The first checkpoint alone where all have the very same tensors of some modules, as adapters leave them."""
+    names = [name for name in checkpoints[0] if name.startswith(tuple(f"{module}." for module in modules))]
+    same = all(checkpoint[name] is checkpoints[0][name] for checkpoint in checkpoints for name in names)
+    return checkpoints[:1] if same else checkpoints
 
 
 def _common(models: Sequence[Any]) -> tuple[Architecture, list[str]]:
