@@ -257,5 +257,5 @@ def finish(
     text = tables.render(found)
     print(text)
     if options.output:
-        options.output.write_text(json.dumps(report, indent=1) + "\n")
+        options.output.write_text(json.dumps(report, indent=1, default=vars) + "\n")
     tables.put_into(options.document, text)

@@ -41,9 +41,10 @@ ADAPTER: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Setting:
-    """The ViT (6 layers of 6 heads, width 192) and how much it is trained.
+    """The ViT and how much it is trained.
 
     Attributes:
+        layers, heads, width: of the ViT; its MLP is twice as wide.
         patch: side of a patch, pixels.
         images: CIFAR-10 training images used for members and adapters.
         tuned: how many of them plans are scored on and ``hydrant.tune`` sees.
@@ -63,16 +64,19 @@ class Setting:
     full: Recipe
     adapter: Recipe
     tune: dict[str, Any]
+    layers: int = 6
+    heads: int = 6
+    width: int = 192
 
     def model(self, classes: list[str]) -> Any:
         """The ViT with random weights."""
         config = transformers.ViTConfig(
             image_size=SIZE,
             patch_size=self.patch,
-            hidden_size=192,
-            num_hidden_layers=6,
-            num_attention_heads=6,
-            intermediate_size=384,
+            hidden_size=self.width,
+            num_hidden_layers=self.layers,
+            num_attention_heads=self.heads,
+            intermediate_size=2 * self.width,
             id2label=dict(enumerate(classes)),
             label2id={name: index for index, name in enumerate(classes)},
         )
@@ -219,6 +223,21 @@ def first(examples: Examples, count: int) -> Examples:
     return Examples(examples.inputs[:count], examples.labels[:count], examples.source)
 
 
+def run(setting: Setting, name: str, choice: study.Choice, options: argparse.Namespace) -> None:
+    """The study in one setting: train, make every row, measure, write."""
+    arrays, classes = decoded(options.shared / "data/cifar", options.work)
+    data = split(arrays, setting)
+    work = options.work / name
+    members = Members(setting, data, classes, work, options.jobs)
+    trained = members.train_all()
+    some = replace(data, train=first(data.train, setting.tuned))
+    bundles = study.Bundles(work, some, members.processor)
+    choice = replace(choice, tune=setting.tune)
+    rows = study.make_rows(bundles, *trained, choice)
+    facts = {"setting": {**vars(setting), "name": name}, "lora": ADAPTER, "choice": vars(choice)}
+    study.finish(rows, bundles, options, f"python benchmarks/study_cifar.py ../shared --setting {name}", facts)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("shared", type=Path, help="folder with data/")
@@ -227,19 +246,7 @@ def main() -> None:
     options = parser.parse_args()
     automatic = "full" if torch.cuda.is_available() else "reduced"
     name = automatic if options.setting == "auto" else options.setting
-    setting = SETTINGS[name]
-    arrays, classes = decoded(options.shared / "data/cifar", options.work)
-    data = split(arrays, setting)
-    work = options.work / name
-    members = Members(setting, data, classes, work, options.jobs)
-    trained = members.train_all()
-    some = replace(data, train=first(data.train, setting.tuned))
-    bundles = study.Bundles(work, some, members.processor)
-    choice = replace(CHOICE, tune=setting.tune)
-    rows = study.make_rows(bundles, *trained, choice)
-    facts = {"setting": name, "full": vars(setting.full), "lora": {**vars(setting.adapter), **ADAPTER}}
-    facts |= {"patch": setting.patch, "choice": vars(choice)}
-    study.finish(rows, bundles, options, f"python benchmarks/study_cifar.py ../shared --setting {name}", facts)
+    run(SETTINGS[name], name, CHOICE, options)
 
 
 if __name__ == "__main__":
