@@ -22,12 +22,16 @@ import numpy as np
 import study_figures as figures
 import study_table as tables
 from hydrant.calib.data import Examples
+from hydrant.calib.heads import choose_heads
 from hydrant.calib.temperature import fit_temperature
 from hydrant.runtime.timing import Rules
 from training import cached
 
 REFERENCE = "Deep Ensemble"
 """The row that the others are compared with, on the same bootstrap draws."""
+
+PLAIN_ROWS = ("single", "Taylor single", "CircAvg", "Hydra Taylor", "Hydra Circ")
+"""The rows that are also tuned, in the table's order."""
 
 PACKAGES = ("torch", "transformers", "onnxruntime", "numpy", "peft")
 
@@ -81,6 +85,15 @@ class Bundles:
         recipe = {"checkpoint": trained(checkpoint), "data": data, "ood": ood, "plan": settings}
         return self._kept(name, recipe, make)
 
+    def averaged(self, name: str, checkpoint: Path, circuits: Path) -> Path:
+        """CircAvg of the circuits that another bundle was planned by."""
+
+        def make(folder: Path) -> dict[str, Any]:
+            plan = hydrant.Bundle.open(circuits).plan()
+            return self._save(hydrant.fuse(checkpoint, average(plan)), folder)
+
+        return self._kept(name, {"average of": made_by(circuits)}, make)
+
     def tuned(self, name: str, source: Path, **settings: Any) -> Path:
         """All members of a bundle fine-tuned jointly on the training split."""
 
@@ -124,6 +137,16 @@ def note_of(folder: Path) -> dict[str, Any]:
 def made_by(bundle: Path) -> dict[str, Any]:
     """How a bundle was made."""
     return note_of(bundle.parent)["recipe"]
+
+
+def average(plan: hydrant.HeadPlan) -> hydrant.HeadPlan:
+    """What ``plan_heads(…, average=True)`` makes of the same circuits, from the scores that their plan records."""
+    scores = plan.provenance["scores"]  # [circuits][layers], None where all heads are kept
+    heads, layers = tuple(range(plan.heads)), [layer for layer in range(plan.layers) if scores[0][layer]]
+    mean = np.stack([np.mean([rows[layer] for rows in scores], axis=0) for layer in layers])
+    kept = choose_heads(mean, [len(plan.members[0][layer]) for layer in layers])
+    member = tuple(kept[layers.index(layer)] if layer in layers else heads for layer in range(plan.layers))
+    return hydrant.HeadPlan(plan.family, plan.layers, plan.heads, (member,), "circuit")
 
 
 def slug(name: str) -> str:
@@ -218,17 +241,17 @@ def make_rows(
     circuit = {"data": "validation", "ood": "ood_validation", "method": "circuit", **common, **choice.circuit}
     plans: dict[str, dict[str, Any]] = {
         "Taylor single": {**taylor, "members": 1},
-        "CircAvg": {**circuit, "members": choice.members, "average": True},
         "Hydra Taylor": {**taylor, "members": choice.members},
         "Hydra Circ": {**circuit, "members": choice.members},
     }
     made = {"single": bundles.joined("single", [single])}
     made |= {name: bundles.pruned(slug(name), single, **plan) for name, plan in plans.items()}
+    made["CircAvg"] = bundles.averaged("circavg", single, made["Hydra Circ"])
     made |= {
         f"{name}, tuned": bundles.tuned(slug(f"{name}, tuned"), path, seed=choice.seed, **choice.tune)
         for name, path in list(made.items())
     }
-    made = {name: made[name] for plain in ("single", *plans) for name in (plain, f"{plain}, tuned")}
+    made = {name: made[name] for plain in PLAIN_ROWS for name in (plain, f"{plain}, tuned")}
     made["LoRA-Ensemble"] = bundles.adapted("lora-ensemble", base, adapters)
     made[REFERENCE] = bundles.joined(slug(REFERENCE), checkpoints)
     return made

@@ -211,6 +211,14 @@ def test_figures_are_those_of_calibrate_and_evaluate(ran: argparse.Namespace, tm
             assert figure["value"] == pytest.approx(model.figures[name].value, abs=1e-5), name
 
 
+def test_the_average_of_circuits_is_that_of_plan_heads(ran: argparse.Namespace) -> None:
+    arrays, _ = study_cifar.decoded(ran.shared / "data/cifar", ran.work)
+    data = study_cifar.split(arrays, TINY)
+    options = {"method": "circuit", "members": 3, "keep": 1, "seed": 0, "average": True}
+    expected = hydrant.plan_heads(ran.work / "tiny/member-0", data.validation, ood=data.ood_validation, **options)
+    assert hydrant.Bundle.open(ran.work / "tiny/bundles/circavg/circavg").plan().members == expected.members
+
+
 def test_no_image_stands_in_two_splits(ran: argparse.Namespace) -> None:
     arrays, classes = study_cifar.decoded(ran.shared / "data/cifar", ran.work)
     data = study_cifar.split(arrays, TINY)
