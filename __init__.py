@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from .fusion import FusedClassifier, FusedOutput, fuse, load_ensemble, measure_drift, save_bundle
     from .plan import HeadPlan
     from .runtime import Prediction, Predictor, calibrate, load, profile, verify
+    from .tuning import TuneReport, tune
 
 _HOMES = {
     "Bundle": "bundle",
@@ -34,6 +35,7 @@ _HOMES = {
     "calibrate": "runtime",
     "Prediction": "runtime",
     "Predictor": "runtime",
+    "TuneReport": "tuning",
     "estimate_cost": "families.cost",
     "evaluate": "evaluation",
     "export_onnx": "export",
@@ -44,6 +46,7 @@ _HOMES = {
     "plan_heads": "calib",
     "profile": "runtime",
     "save_bundle": "fusion",
+    "tune": "tuning",
     "verify": "runtime",
 }
 
@@ -56,6 +59,7 @@ __all__ = [
     "HydrantError",
     "Prediction",
     "Predictor",
+    "TuneReport",
     "__version__",
     "build_engine",
     "calibrate",
@@ -69,6 +73,7 @@ __all__ = [
     "plan_heads",
     "profile",
     "save_bundle",
+    "tune",
     "verify",
 ]
 

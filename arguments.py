@@ -52,6 +52,7 @@ def _parser(runs: Mapping[str, Run]) -> argparse.ArgumentParser:
 
     _plan_arguments(command("plan", "choose the attention heads that each member keeps", columns))
     _fuse_arguments(command("fuse", "prune and fuse the members into a bundle", columns))
+    _tune_arguments(command("tune", "fine-tune the fused members on labelled data", columns))
     _export_arguments(command("export", "write the bundle's ONNX graph", columns))
     _build_arguments(command("build", "compile a graph into a TensorRT or TensorRT-RTX engine"))
     _verify_arguments(command("verify", "compare the backends with the PyTorch reference", columns))
@@ -147,6 +148,36 @@ def _fuse_arguments(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--no-processor", action="store_true", help="leave the tokenizer or image processor out")
     sub.add_argument("--force", action="store_true", help="replace an existing bundle")
     sub.add_argument("-o", "--output", type=Path, required=True, metavar="BUNDLE", help="folder to create")
+
+
+def _tune_arguments(sub: argparse.ArgumentParser) -> None:
+    _bundle_argument(sub)
+    sub.add_argument("--data", required=True, metavar="FILE",
+                     help="labelled data to tune on: a file as of `plan`, or an image folder")  # fmt: skip
+    sub.add_argument(
+        "--validation", metavar="FILE", help="labelled data to judge on (default: one in ten examples of --data)"
+    )
+    sub.add_argument("--label-column", default="label", metavar="NAME", help="column that holds the label")
+    sub.add_argument("--epochs", type=_positive, default=5, help="passes over the data, at most (default 5)")
+    sub.add_argument("--batch-size", type=_positive, default=32, help="examples per update (default 32)")
+    sub.add_argument("--learning-rate", type=float, default=5e-5, help="the highest one (default 5e-5)")
+    sub.add_argument("--weight-decay", type=float, default=0.01, help="of AdamW (default 0.01)")
+    sub.add_argument(
+        "--warmup", type=float, default=0.1, help="share of updates over which the learning rate rises (default 0.1)"
+    )
+    sub.add_argument(
+        "--patience", type=_positive, default=2, help="epochs without a better validation NLL to stop after (default 2)"
+    )
+    sub.add_argument("--per-member", action="store_true", help="tune each member alone, merge, and report the drift")
+    sub.add_argument("--keep-separate", default="", metavar="PARTS",
+                     help="with --per-member: parts not averaged, as in `fuse`")  # fmt: skip
+    sub.add_argument(
+        "--device", choices=("auto", "cpu"), default="auto", help="a GPU if there is one (auto), or the CPU"
+    )
+    sub.add_argument("--force", action="store_true", help="replace another bundle at --output")
+    sub.add_argument(
+        "-o", "--output", type=Path, metavar="BUNDLE", help="folder to create (default: replace the bundle)"
+    )
 
 
 def _export_arguments(sub: argparse.ArgumentParser) -> None:

@@ -7,6 +7,7 @@ usage (one line ``hydrant: error: …``), 130 after Ctrl-C.
 from __future__ import annotations
 
 import argparse
+import glob
 import io
 import json
 import logging
@@ -120,6 +121,43 @@ def fuse(options: argparse.Namespace) -> int:
         lines.append(drift_text(drift))
     facts = {"bundle": str(bundle.path), "members": ensemble.members, "parameters": parameters, "drift": drift}
     _show(options, facts, "\n".join(lines))
+    return 0
+
+
+def tune(options: argparse.Namespace) -> int:
+    """``hydrant tune``: fine-tune the members of a bundle."""
+    from .tuning import tune as tune_bundle
+    from .tuning.text import tune_text
+
+    place = options.output or options.bundle.resolve()
+    state = place.with_name(f"{place.name}.tune.part")
+    try:
+        report = tune_bundle(
+            options.bundle,
+            options.data,
+            validation=options.validation,
+            output=options.output,
+            epochs=options.epochs,
+            batch_size=options.batch_size,
+            learning_rate=options.learning_rate,
+            weight_decay=options.weight_decay,
+            warmup=options.warmup,
+            patience=options.patience,
+            per_member=options.per_member,
+            keep_separate=[part for part in options.keep_separate.split(",") if part],
+            device=options.device,
+            seed=options.seed,
+            text_column=options.text_column,
+            label_column=options.label_column,
+            force=options.force,
+            state=state,
+            progress=progress,
+        )
+    except KeyboardInterrupt:
+        if any(state.parent.glob(f"{glob.escape(state.name)}*")):
+            print(f"hydrant: {state} holds what was tuned; run the same command again to go on", file=sys.stderr)
+        raise
+    _show(options, report.to_json(), tune_text(report))
     return 0
 
 
@@ -325,6 +363,7 @@ def demo(options: argparse.Namespace) -> int:
 COMMANDS = {
     "plan": plan,
     "fuse": fuse,
+    "tune": tune,
     "export": export,
     "build": build,
     "verify": verify,

@@ -111,7 +111,7 @@ def estimate_cost(
     """
     if plan is not None and not isinstance(plan, HeadPlan):
         raise PlanError(f"plan is a {type(plan).__name__}; expected a HeadPlan, such as HeadPlan.load reads")
-    architecture, plan, checkpoints, separate = _subject(model, plan)
+    architecture, plan, checkpoints, separate, tuned = _subject(model, plan)
     plan.check_fits(architecture.family, architecture.layers, architecture.heads)
     if not isinstance(batch, int) or batch < 1:
         raise InputError(f"batch is {batch!r}; expected 1 or more")
@@ -125,7 +125,7 @@ def estimate_cost(
     whole = HeadPlan.all_heads(plan.family, plan.layers, plan.heads)
     plain = _figures(_Model(architecture, whole, 1, frozenset(), exact=False), batch, tokens, size)
     single = _figures(_Model(architecture, whole, 1, frozenset(), exact=True), batch, tokens, size)
-    fused = _figures(_Model(architecture, plan, checkpoints, separate, exact=True), batch, tokens, size)
+    fused = _figures(_Model(architecture, plan, checkpoints, separate, exact=True, tuned=tuned), batch, tokens, size)
     fork = fork_of(plan) if checkpoints == 1 else 0
     return Cost(plain, single, fused, plain * len(plan.members), batch, tokens, fork)
 
@@ -140,13 +140,20 @@ class _Model:
     """Shapes of a fused model: how many streams run, and how many groups each weight has."""
 
     def __init__(
-        self, architecture: Architecture, plan: HeadPlan, checkpoints: int, separate: frozenset[str], exact: bool
+        self,
+        architecture: Architecture,
+        plan: HeadPlan,
+        checkpoints: int,
+        separate: frozenset[str],
+        exact: bool,
+        tuned: bool = False,
     ) -> None:
         self.architecture = architecture
         self.plan = plan
         self.exact = exact
         self.members = len(plan.members)
         self.one_checkpoint = checkpoints == 1
+        self.one_weight_each = self.one_checkpoint and not tuned
         self._separate = separate
 
     def groups(self, part: str) -> int:
@@ -159,9 +166,9 @@ class _Model:
         return self.members == 1 or (same and self.one_checkpoint)
 
     def distinct_heads(self, layer: int) -> int:
-        """Heads of all members, equal ones once."""
+        """Heads of all members, equal ones once; tuning makes a head of two members two, unless all share the layer."""
         kept = [keep[layer] for keep in self.plan.members]
-        return len({head for heads in kept for head in heads}) if self.one_checkpoint else sum(map(len, kept))
+        return len({head for heads in kept for head in heads}) if self.one_weight_each else sum(map(len, kept))
 
 
 def _figures(model: _Model, batch: int, tokens: int, size: int) -> Figures:
@@ -284,8 +291,8 @@ def _embedding_parameters(model: _Model) -> int:
     return groups * ((arch.vocabulary + arch.positions + arch.token_types) * d + 2 * d)
 
 
-def _subject(model: Any, plan: HeadPlan | None) -> tuple[Architecture, HeadPlan, int, frozenset[str]]:
-    """Architecture, plan, number of checkpoints and separate parts of what the user named."""
+def _subject(model: Any, plan: HeadPlan | None) -> tuple[Architecture, HeadPlan, int, frozenset[str], bool]:
+    """Architecture, plan, number of checkpoints, separate parts of what the user named, and whether it was tuned."""
     if isinstance(model, str | Path) and (Path(model) / MANIFEST).is_file():
         model = Bundle.open(model)
     if isinstance(model, Bundle):
@@ -293,13 +300,13 @@ def _subject(model: Any, plan: HeadPlan | None) -> tuple[Architecture, HeadPlan,
         separate: Sequence[str] = fusion.get("separate", [])
         own = plan or model.plan()
         architecture = Architecture.from_json(model.read_json(ARCHITECTURE))
-        return architecture, own, fusion.get("checkpoints", 1), frozenset(separate)
+        return architecture, own, fusion.get("checkpoints", 1), frozenset(separate), "tuned" in fusion
     if plan is None:
         raise InputError("a model has no plan of its own; give one, as made by plan_heads")
     if isinstance(model, Architecture):
-        return model, plan, 1, frozenset()
+        return model, plan, 1, frozenset(), False
     from . import architecture_of
     from .checkpoint import load_model
 
     loaded = load_model(model) if isinstance(model, str | Path) else model
-    return architecture_of(loaded), plan, 1, frozenset()
+    return architecture_of(loaded), plan, 1, frozenset(), False

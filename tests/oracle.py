@@ -7,7 +7,8 @@ shared with nothing in the package.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -22,8 +23,9 @@ OUTPUT_PROJECTIONS = {
 }
 
 
-def member_logits(model: Any, keep: Sequence[Sequence[int]], heads: int, inputs: dict[str, torch.Tensor]) -> np.ndarray:
-    """Logits [B, C] float64 of one member: ``keep[layer]`` lists the heads that stay."""
+@contextmanager
+def silenced(model: Any, keep: Sequence[Sequence[int]], heads: int) -> Iterator[None]:
+    """Within the block the model is one member: only the heads ``keep[layer]`` have an output."""
     handles = []
     for layer, kept in enumerate(keep):
         module = model.get_submodule(OUTPUT_PROJECTIONS[model.config.model_type].format(layer))
@@ -37,11 +39,16 @@ def member_logits(model: Any, keep: Sequence[Sequence[int]], heads: int, inputs:
 
         handles.append(module.register_forward_pre_hook(silence))
     try:
-        with torch.no_grad():
-            return model(**inputs).logits.double().numpy()
+        yield
     finally:
         for handle in handles:
             handle.remove()
+
+
+def member_logits(model: Any, keep: Sequence[Sequence[int]], heads: int, inputs: dict[str, torch.Tensor]) -> np.ndarray:
+    """Logits [B, C] float64 of one member: ``keep[layer]`` lists the heads that stay."""
+    with silenced(model, keep, heads), torch.no_grad():
+        return model(**inputs).logits.double().numpy()
 
 
 def ensemble(

@@ -16,15 +16,15 @@ import pytest
 
 PUBLIC = {
     "Bundle", "Cost", "FusedClassifier", "FusedOutput", "HeadPlan", "HydrantError", "Prediction", "Predictor",
-    "__version__", "build_engine", "calibrate", "estimate_cost", "evaluate", "export_onnx", "fuse", "load",
-    "load_ensemble", "measure_drift", "plan_heads", "profile", "save_bundle", "verify",
+    "TuneReport", "__version__", "build_engine", "calibrate", "estimate_cost", "evaluate", "export_onnx", "fuse",
+    "load", "load_ensemble", "measure_drift", "plan_heads", "profile", "save_bundle", "tune", "verify",
 }  # fmt: skip
 
 FLOORS = {
     "errors": 0, "progress": 0, "files": 0, "plan": 0, "bundle": 0, "calibration": 0, "engine_file": 0, "gpu": 0,
     "families": 1, "fusion": 2, "calib": 2, "export": 3, "runtime": 4, "build": 4,
     "render": 5, "inspection": 5, "prediction_io": 5, "drift_report": 5, "demo": 5, "cli": 5, "profile_text": 5,
-    "calibration_text": 5, "evaluation": 5, "arguments": 5,
+    "calibration_text": 5, "evaluation": 5, "arguments": 5, "tuning": 5,
 }  # fmt: skip
 SIDEWAYS = {("fusion", "calib"), ("calib", "fusion"), ("build", "runtime"), ("runtime", "build")}
 
@@ -55,7 +55,18 @@ def test_public_names() -> None:
 def test_every_module_imports_without_optional_libraries() -> None:
     """With the libraries of all extras hidden, every module but the Polygraphy runners still imports."""
     names = [name for name in modules() if not name.endswith("polygraphy_runners")]
-    hidden = ["onnxruntime", "polygraphy", "scipy", "sklearn", "matplotlib", "tensorrt", "tensorrt_rtx", "cuda"]
+    hidden = [
+        "onnxruntime",
+        "polygraphy",
+        "scipy",
+        "sklearn",
+        "matplotlib",
+        "tensorrt",
+        "tensorrt_rtx",
+        "cuda",
+        "accelerate",
+        "peft",
+    ]
     code = (
         f"import sys, importlib\nfor n in {hidden}: sys.modules[n] = None\nfor n in {names}: importlib.import_module(n)"
     )

@@ -1,0 +1,597 @@
+"""Tuning: gradients and updates are those of Hugging Face's models, what was shared stays so, nothing gets worse."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import hydrant
+import numpy as np
+import oracle
+import pytest
+import torch
+import transformers
+from hydrant import Bundle, HeadPlan, HydrantError, calibrate, export_onnx, fuse, load_ensemble, save_bundle, tune
+from hydrant.calib.data import Examples
+from hydrant.errors import MissingExtraError
+from hydrant.families.checkpoint import load_processor
+from hydrant.files import sha256_of
+from hydrant.fusion import FusedClassifier
+from hydrant.tuning import loop
+from hydrant.tuning.examples import epoch_batches, hold_out
+from hydrant.tuning.objective import member_loss
+from hydrant.tuning.schedule import rate_at
+from hydrant.tuning.weights import member_form, merge, shared_form, stored_form
+from hypothesis import given
+from hypothesis import strategies as st
+from support import CLASSES, HEADS, LAYERS, make_inputs, make_model, random_plan, run_cli
+
+KEYS = ["hello", "world", "transfer", "money", "weather"]
+FILLERS = ["today", "what", "is", "the"]
+NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+LABELS = {"id2label": dict(enumerate("abcde")), "label2id": {name: index for index, name in enumerate("abcde")}}
+
+Data = tuple[list[Any], list[str]]
+
+
+def sentences(count: int, seed: int, shift: int = 0) -> Data:
+    """Texts whose first word tells the label, moved on by ``shift`` classes."""
+    rng = np.random.default_rng(seed)
+    texts = [" ".join([KEYS[i % 5], *rng.choice(FILLERS, rng.integers(1, 6))]) for i in range(count)]
+    return texts, ["abcde"[(i + shift) % 5] for i in range(count)]
+
+
+def write_csv(path: Path, data: Data) -> Path:
+    path.write_text("text,label\n" + "".join(f"{text},{label}\n" for text, label in zip(*data, strict=True)))
+    return path
+
+
+def pictures(count: int, seed: int) -> Data:
+    """Noise images that are brighter in one channel or in none, and their labels."""
+    rng = np.random.default_rng(seed)
+    images = rng.integers(0, 128, (count, 12, 12, 3), np.uint8)
+    for index, image in enumerate(images):
+        if index % 5 < 3:
+            image[..., index % 5] += 100
+    return list(images), [f"LABEL_{index % 5}" for index in range(count)]
+
+
+def make_bundle(path: Path, checkpoint: Path, plan: HeadPlan | None, modality: str = "text") -> Path:
+    save_bundle(fuse(checkpoint, plan), path, load_processor(checkpoint, modality))
+    return path
+
+
+@pytest.fixture(scope="module")
+def source(bert_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A bundle of three members with unequal head counts; copied by those who change it."""
+    return make_bundle(tmp_path_factory.mktemp("tune") / "bundle", bert_checkpoint, random_plan("bert", 3))
+
+
+@pytest.fixture
+def bundle(source: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(source, tmp_path / "bundle"))
+
+
+@pytest.fixture(scope="module")
+def still(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Checkpoints without dropout, by family."""
+    folder = tmp_path_factory.mktemp("still")
+    make_model("bert", **NO_DROPOUT, **LABELS).save_pretrained(folder / "bert")
+    shutil.copytree(folder / "bert", folder / "bert-processor")
+    from support import make_tokenizer
+
+    make_tokenizer(folder / "source").save_pretrained(folder / "bert")
+    make_model("vit", **NO_DROPOUT).save_pretrained(folder / "vit")
+    transformers.ViTImageProcessorPil(size={"height": 12, "width": 12}).save_pretrained(folder / "vit")
+    return {"bert": folder / "bert", "vit": folder / "vit"}
+
+
+def state(bundle: Path) -> dict[str, str]:
+    return {str(path.relative_to(bundle)): sha256_of(path) for path in bundle.rglob("*") if path.is_file()}
+
+
+def weights(bundle: Path) -> dict[str, torch.Tensor]:
+    return load_ensemble(bundle).state_dict()
+
+
+def same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
+    return a.keys() == b.keys() and all(torch.equal(tensor, b[name]) for name, tensor in a.items())
+
+
+# Against Hugging Face
+
+
+def trained_by_hand(folder: Path, family: str, data: Data, epochs: int, rate: float) -> Any:
+    """The checkpoint after AdamW on Hugging Face's own loss: the same batches, its own gradients and schedule."""
+    model = transformers.AutoModelForSequenceClassification if family == "bert" else None
+    model = (model or transformers.AutoModelForImageClassification).from_pretrained(folder)
+    names = [name for name, _ in model.named_parameters()]
+    plain = {name for name in names if name.endswith("bias") or "norm" in name.lower()}
+    groups = [
+        {"params": [p for n, p in model.named_parameters() if n not in plain], "weight_decay": 0.01},
+        {"params": [p for n, p in model.named_parameters() if n in plain], "weight_decay": 0.0},
+    ]
+    optimizer = torch.optim.AdamW(groups, lr=rate, fused=False, foreach=False)
+    inputs, labels = data[0], torch.tensor([int(model.config.label2id[label]) for label in data[1]])
+    if family == "bert":
+        tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+        lengths = np.array([len(tokenizer(text)["input_ids"]) for text in inputs])
+    else:
+        processor = transformers.AutoImageProcessor.from_pretrained(folder)
+        lengths = np.ones(len(inputs), np.int64)
+    steps = -(-len(inputs) // 8)
+    schedule = transformers.get_linear_schedule_with_warmup(optimizer, 0, epochs * steps)
+    model.train()
+    for epoch in range(1, epochs + 1):
+        for indices in epoch_batches(lengths, 8, 0, epoch):
+            rows = [inputs[index] for index in indices]
+            tensors = (
+                tokenizer(rows, padding=True, return_tensors="pt")
+                if family == "bert"
+                else processor(rows, return_tensors="pt")
+            )
+            optimizer.zero_grad()
+            model(**tensors, labels=labels[indices]).loss.backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            schedule.step()
+    return model.eval()
+
+
+@pytest.mark.parametrize("family", ["bert", "vit"])
+def test_one_whole_member_is_tuned_as_hugging_face_would(family: str, still: dict[str, Path], tmp_path: Path) -> None:
+    data = sentences(20, 1) if family == "bert" else pictures(20, 1)
+    modality = "text" if family == "bert" else "image"
+    path = make_bundle(tmp_path / "bundle", still[family], None, modality)
+    report = tune(path, data, validation=data, epochs=2, batch_size=8, learning_rate=1e-3, warmup=0.0)
+    assert report.best_epoch == 2
+    expected = trained_by_hand(still[family], family, data, 2, 1e-3)
+    inputs = make_inputs(family, batch=6)
+    with torch.no_grad():
+        found = load_ensemble(path)(**inputs).member_logits[0]
+        torch.testing.assert_close(found, expected(**inputs).logits, atol=2e-4, rtol=0)
+    moved = fuse(still[family]).state_dict()
+    target = fuse(expected).state_dict()
+    for name, tensor in weights(path).items():
+        if not name.endswith("qkv.bias"):  # keys need no bias: its gradient is rounding, which AdamW makes large
+            torch.testing.assert_close(tensor, target[name], atol=1e-4, rtol=0, msg=name)
+    assert not torch.equal(target["layers.0.mlp.up.weight"], moved["layers.0.mlp.up.weight"])
+
+
+@pytest.mark.parametrize("family", ["bert", "deit"])
+def test_shared_weights_get_the_mean_of_the_members_gradients(family: str) -> None:
+    model, plan = make_model(family), random_plan(family, 3)
+    inputs, labels = make_inputs(family, batch=6), torch.arange(6) % CLASSES
+    ensemble = FusedClassifier(
+        fuse(model, plan).architecture, plan, shared_form(fuse(model, plan).state_dict()), ["x"] * CLASSES
+    )
+    member_loss(ensemble(**inputs).member_logits, labels).backward()
+    prefix = {"bert": "bert.encoder.layer.1.intermediate.dense", "deit": "deit.layers.1.mlp.fc1"}[family]
+    expected = []
+    for keep in plan.members:
+        model.zero_grad()
+        with oracle.silenced(model, keep, HEADS):
+            model(**inputs, labels=labels).loss.backward()
+        expected.append((model.get_parameter(f"{prefix}.weight").grad, model.get_parameter("classifier.weight").grad))
+        expected[-1] = tuple(gradient.clone() for gradient in expected[-1])
+    for name, gradients in zip(
+        ("layers.1.mlp.up.weight", "classifier.weight"), zip(*expected, strict=True), strict=True
+    ):
+        found = ensemble.get_parameter(name).grad
+        torch.testing.assert_close(found[0].T, torch.stack(gradients).mean(0), atol=1e-5, rtol=1e-4)
+
+
+# What the members share
+
+
+def test_padded_heads_stay_zero_and_the_mlp_stays_one(bundle: Path) -> None:
+    plan = random_plan("bert", 3)
+    assert len({len(keep[0]) for keep in plan.members}) > 1, "some member must be padded"
+    report = tune(bundle, sentences(60, 0), epochs=2, learning_rate=1e-3, weight_decay=0.5)
+    assert report.improved
+    tuned = weights(bundle)
+    for layer in range(LAYERS):
+        slots = max(len(keep[layer]) for keep in plan.members)
+        qkv = tuned[f"layers.{layer}.attention.qkv.weight"].unflatten(2, (3, slots, -1))
+        output = tuned[f"layers.{layer}.attention.output.weight"].unflatten(1, (slots, -1))
+        for member, keep in enumerate(plan.members):
+            assert not qkv[member, :, :, len(keep[layer]) :].any()
+            assert not output[member, len(keep[layer]) :].any()
+            assert output[member, : len(keep[layer])].any()
+    assert tuned["layers.0.mlp.up.weight"].shape[0] == 1
+
+
+@pytest.mark.parametrize("per_member", [False, True])
+def test_a_shared_trunk_goes_on_running_once(per_member: bool, bert_checkpoint: Path, tmp_path: Path) -> None:
+    members = tuple(((0, 1, 2, 3), (1, 2), kept) for kept in ((0, 1), (1, 2), (3,)))
+    plan = HeadPlan("bert", LAYERS, HEADS, members, "random")
+    path = make_bundle(tmp_path / "bundle", bert_checkpoint, plan)
+    before = weights(path)
+    assert tune(path, sentences(60, 0), epochs=1, learning_rate=1e-3, per_member=per_member).improved
+    after = weights(path)
+    for layer, alike in ((0, True), (1, True), (2, False)):
+        tensor = after[f"layers.{layer}.attention.qkv.weight"]
+        assert torch.equal(tensor[0], tensor[1]) is alike
+        assert not torch.equal(tensor, before[f"layers.{layer}.attention.qkv.weight"])
+
+
+def test_forms_of_the_weights() -> None:
+    models = [make_model("bert", seed=seed) for seed in (1, 2)]
+    stored = fuse(models, keep_separate=["mlp"]).state_dict()
+    shared = shared_form(stored)
+    assert {tensor.shape[0] for name, tensor in shared.items() if ".mlp." in name or "attention." in name} == {2}
+    members = [member_form(shared, member) for member in (0, 1)]
+    assert same(stored_form(merge(members, shared, frozenset()), stored), stored)
+    members[1]["pooler.weight"] += 1.0
+    merged = merge(members, shared, frozenset())["pooler.weight"]
+    torch.testing.assert_close(merged, stored["pooler.weight"] + 0.5)
+    assert merge(members, shared, frozenset({"pooler"}))["pooler.weight"].shape[0] == 2
+    assert shared["pooler.weight"].data_ptr() != stored["pooler.weight"].data_ptr()
+
+
+# Outcome
+
+
+def test_a_tuned_bundle_is_better_and_as_good_as_any(bundle: Path, tmp_path: Path) -> None:
+    export_onnx(bundle, member_outputs=True)
+    export_onnx(bundle, "bf16", lowering="unrolled")
+    export_onnx(bundle, "fp16")
+    calibrate(bundle, sentences(60, 3))
+    hydrant.verify(bundle, examples=10)
+    untouched = state(bundle)
+    torch.manual_seed(7)
+    expected = torch.rand(1)
+    torch.manual_seed(7)
+    report = tune(bundle, sentences(100, 0), validation=sentences(50, 1), output=tmp_path / "out", epochs=3,
+                  learning_rate=1e-3)  # fmt: skip
+    assert torch.equal(torch.rand(1), expected), "the caller's random numbers"
+    assert state(bundle) == untouched
+    assert report.bundle == tmp_path / "out"
+    assert report.nll_after < report.nll_before
+    assert report.accuracy_after > report.accuracy_before
+    assert report.epochs == len(report.history) - 1
+    assert report.history[report.best_epoch].nll == report.nll_after == min(epoch.nll for epoch in report.history)
+    assert report.graphs == ("model.fp32.onnx", "model.bf16.onnx")
+    assert report.dropped == {
+        "model.fp16.onnx": f"hydrant export {tmp_path / 'out'} --precision fp16 [--data FILE]",
+        "reports/verify.json": f"hydrant verify {tmp_path / 'out'}",
+    }
+    tuned = Bundle.open(tmp_path / "out")
+    assert not tuned.has("model.fp16.onnx")
+    assert tuned.temperature() == 1.0
+    assert tuned.calibration()["fitted"] is None
+    facts = tuned.manifest["fusion"]["tuned"]
+    assert facts["nll"] == [report.nll_before, report.nll_after]
+    assert facts["settings"]["learning_rate"] == 1e-3
+    graph = (tmp_path / "out/model.fp32.onnx").read_bytes()
+    assert export_onnx(tuned, member_outputs=True).read_bytes() == graph
+    assert hydrant.verify(tuned, examples=10).passed
+    calibrate(tuned, sentences(60, 3))
+    probabilities = hydrant.load(tuned, "torch").predict(sentences(50, 1)[0]).probabilities
+    labels = np.arange(50) % 5
+    assert (probabilities.argmax(1) == labels).mean() == pytest.approx(report.accuracy_after)
+
+
+def test_reported_figures_are_those_of_the_members_at_temperature_one(bundle: Path, bert_checkpoint: Path) -> None:
+    calibrate(bundle, sentences(60, 3))
+    texts, labels = sentences(30, 1)
+    report = tune(bundle, sentences(30, 0), validation=(texts, labels), epochs=1, learning_rate=1e-4)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(bert_checkpoint)
+    model = transformers.AutoModelForSequenceClassification.from_pretrained(bert_checkpoint)
+    inputs = dict(tokenizer(texts, padding=True, return_tensors="pt"))
+    found = oracle.ensemble([model], random_plan("bert", 3), inputs)["probabilities"]
+    truth = np.arange(30) % 5
+    assert report.nll_before == pytest.approx(-np.log(found[np.arange(30), truth]).mean(), abs=1e-5)
+    assert report.accuracy_before == pytest.approx((found.argmax(1) == truth).mean())
+
+
+def test_nothing_gets_worse(bundle: Path, tmp_path: Path) -> None:
+    """Validation labels that contradict the data: tuning stops early, and the bundle is as it was."""
+    tune(bundle, sentences(100, 0), epochs=3, learning_rate=1e-3)
+    export_onnx(bundle)
+    before = state(bundle)
+    wrong = sentences(50, 1, shift=1)
+    opposed = {"validation": sentences(50, 1), "epochs": 9, "learning_rate": 1e-3, "patience": 2}
+    report = tune(bundle, wrong, **opposed)
+    assert (report.best_epoch, report.epochs, report.improved) == (0, 2, False)
+    assert report.nll_after == report.nll_before
+    assert state(bundle) == before
+    assert tune(bundle, wrong, output=tmp_path / "copy", **opposed).bundle == tmp_path / "copy"
+    copied = state(tmp_path / "copy")
+    assert {**before, "hydrant.json": ""} == {**copied, "hydrant.json": ""}
+    assert Bundle.open(tmp_path / "copy").digests() == Bundle.open(bundle).digests()
+
+
+def test_members_tuned_alone(bundle: Path, bert_checkpoint: Path, tmp_path: Path) -> None:
+    """Kept separate they are the members tuned as bundles of their own; merged, shared parts are their mean."""
+    data, how = sentences(60, 0), {"epochs": 2, "learning_rate": 5e-4, "validation": sentences(25, 1)}
+    alone = []
+    for member, keep in enumerate(random_plan("bert", 3).members):
+        plan = HeadPlan("bert", LAYERS, HEADS, (keep,), "random")
+        path = make_bundle(tmp_path / f"alone{member}", bert_checkpoint, plan)
+        assert tune(path, data, **how).improved
+        alone.append(load_ensemble(path))
+    apart = tune(bundle, data, per_member=True, keep_separate="all", output=tmp_path / "apart", **how)
+    merged = tune(bundle, data, per_member=True, output=tmp_path / "merged", **how)
+    assert [len(history) for history in merged.members] == [3, 3, 3]
+    assert merged.history == ()
+    inputs = make_inputs("bert")
+    with torch.no_grad():
+        logits = torch.cat([member(**inputs).member_logits for member in alone])
+        torch.testing.assert_close(load_ensemble(tmp_path / "apart")(**inputs).member_logits, logits, atol=1e-5, rtol=0)
+    mean = torch.stack([member.state_dict()["layers.1.mlp.up.weight"][0] for member in alone]).mean(0)
+    torch.testing.assert_close(weights(tmp_path / "merged")["layers.1.mlp.up.weight"][0], mean)
+    assert apart.drift is not None
+    assert merged.drift is not None
+    assert apart.drift["max_abs_logit_difference"] == 0
+    assert merged.drift["max_abs_logit_difference"] > 1e-3
+    assert merged.drift["unmerged_accuracy"] == apart.accuracy_after
+    assert merged.drift["accuracy"] == merged.accuracy_after
+    manifest = Bundle.open(tmp_path / "apart").manifest
+    assert manifest["fusion"]["checkpoints"] == 3
+    assert manifest["fusion"]["separate"] == ["classifier", "embeddings", "mlp", "norms", "pooler"]
+    assert hydrant.estimate_cost(tmp_path / "apart").fork == 0
+
+
+# Interruption
+
+
+def interrupted_after(updates: int) -> Callable[[Iterable[Any], int, str], Iterable[Any]]:
+    left = [updates]
+
+    def progress(steps: Iterable[Any], total: int, title: str) -> Iterable[Any]:
+        for step in steps:
+            if "epoch" in title:
+                if not left[0]:
+                    raise KeyboardInterrupt
+                left[0] -= 1
+            yield step
+
+    return progress
+
+
+@pytest.mark.parametrize("per_member", [False, True])
+def test_interrupted_tuning_goes_on_to_the_same_weights(
+    per_member: bool, bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With dropout, once after an epoch and once in the middle of one."""
+    how = {"epochs": 3, "batch_size": 16, "learning_rate": 1e-3, "per_member": per_member, "patience": 3}
+    data, place = sentences(60, 0), tmp_path / "out.tune.part"
+    expected = tune(bundle, data, output=tmp_path / "whole", **how)
+    before = state(bundle)
+    for updates, seconds in ((5, 999.0), (3, 0.0), *(((9, 0.0),) if per_member else ())):
+        monkeypatch.setattr(loop, "SAVE_SECONDS", seconds)
+        with pytest.raises(KeyboardInterrupt):
+            tune(bundle, data, output=tmp_path / "out", state=place, progress=interrupted_after(updates), **how)
+        assert not (tmp_path / "out").exists()
+        assert list(tmp_path.glob("out.tune.part*"))
+    found = tune(bundle, data, output=tmp_path / "out", state=place, **how)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["bundle", "out", "whole"]
+    assert state(bundle) == before
+    assert found.history == expected.history
+    assert found.members == expected.members
+    assert same(weights(tmp_path / "out"), weights(tmp_path / "whole"))
+
+
+CHANGED: list[dict[str, Any]] = [{"seed": 1}, {"epochs": 4}, {"learning_rate": 2e-3}, {"data": sentences(60, 5)}]
+
+
+def test_state_of_another_tuning_is_refused(bundle: Path, tmp_path: Path) -> None:
+    place = tmp_path / "bundle.tune.part"
+    how: dict[str, Any] = {"data": sentences(60, 0), "epochs": 3, "learning_rate": 1e-3, "state": place}
+    with pytest.raises(KeyboardInterrupt):
+        tune(bundle, progress=interrupted_after(3), **how)
+    kept = place.read_bytes()
+    for change in CHANGED:
+        with pytest.raises(HydrantError, match=r"interrupted tuning with other settings, data or bundle.*delete"):
+            tune(bundle, **{**how, **change})
+    for content in (b"", b"{}", kept[:-100], kept.replace(b'"schema', b'"sch3ma', 1)):
+        place.write_bytes(content)
+        with pytest.raises(HydrantError, match=r"is not the state of a tuning.*delete"):
+            tune(bundle, **how)
+        assert place.read_bytes() == content
+
+
+def test_a_loss_that_is_not_finite_stops_the_tuning(bundle: Path, tmp_path: Path) -> None:
+    before = state(bundle)
+    with pytest.raises(HydrantError, match=r"(loss|NLL) became (nan|inf).*lower learning rate than 1e\+30"):
+        tune(bundle, sentences(60, 0), epochs=3, learning_rate=1e30, warmup=0.0, state=tmp_path / "s.part")
+    assert state(bundle) == before
+    assert [path.name for path in tmp_path.iterdir()] == ["bundle"]
+
+
+def test_a_bundle_that_changed_meanwhile_is_not_replaced(bundle: Path, bert_checkpoint: Path) -> None:
+    def progress(steps: Iterable[Any], total: int, title: str) -> Iterable[Any]:
+        if "epoch" in title:
+            processor = load_processor(bert_checkpoint, "text")
+            save_bundle(fuse(make_model("bert", seed=9), random_plan("bert", 3)), bundle, processor, force=True)
+        yield from steps
+
+    with pytest.raises(HydrantError, match="got other weights while it was tuned"):
+        tune(bundle, sentences(60, 0), epochs=1, learning_rate=1e-3, progress=progress)
+    assert same(weights(bundle), fuse(make_model("bert", seed=9), random_plan("bert", 3)).state_dict())
+
+
+# Parts
+
+
+@given(st.lists(st.integers(1, 40), min_size=1, max_size=300), st.integers(1, 9), st.integers(0, 3), st.integers(1, 4))
+def test_an_epoch_has_every_example_once(lengths: list[int], batch_size: int, seed: int, epoch: int) -> None:
+    made = epoch_batches(np.array(lengths), batch_size, seed, epoch)
+    assert sorted(np.concatenate(made).tolist()) == list(range(len(lengths)))
+    assert len(made) == -(-len(lengths) // batch_size)
+    assert sum(len(batch) < batch_size for batch in made) <= 1
+    again = epoch_batches(np.array(lengths), batch_size, seed, epoch)
+    assert all(map(np.array_equal, made, again))
+
+
+@given(st.lists(st.integers(0, 4), min_size=2, max_size=200), st.integers(0, 9))
+def test_a_share_of_every_class_is_held_out(labels: list[int], seed: int) -> None:
+    examples = Examples(list(range(len(labels))), np.array(labels), "test")
+    counts = np.bincount(labels, minlength=5)
+    if counts.max() < 2:
+        with pytest.raises(HydrantError, match=r"no class with two examples.*--validation"):
+            hold_out(examples, seed)
+        return
+    kept, held = hold_out(examples, seed)
+    assert sorted([*kept.inputs, *held.inputs]) == examples.inputs
+    assert kept.labels is not None
+    assert held.labels is not None
+    assert len(held) >= 1
+    for found, total in zip(np.bincount(held.labels, minlength=5), counts, strict=True):
+        assert total // 10 - 1 <= found <= -(-total // 10)
+        assert total == 0 or found < total
+    assert kept.labels.tolist() == [labels[index] for index in kept.inputs]
+
+
+@given(st.integers(1, 500), st.floats(0, 0.99))
+def test_the_learning_rate_rises_then_falls(updates: int, warmup: float) -> None:
+    rates = [rate_at(update, updates, warmup) for update in range(updates)]
+    assert all(0 < rate <= 1 for rate in rates)
+    peak = int(np.argmax(rates))
+    assert rates[: peak + 1] == sorted(rates[: peak + 1])
+    assert rates[peak:] == sorted(rates[peak:], reverse=True)
+
+
+def test_the_rate_is_that_of_transformers_but_for_the_idle_first_update() -> None:
+    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
+    schedule = transformers.get_linear_schedule_with_warmup(optimizer, 4, 20)
+    for update in range(4, 20):
+        assert rate_at(update, 20, 0.2) == pytest.approx(schedule.lr_lambdas[0](update))
+    assert [rate_at(update, 20, 0.2) for update in range(4)] == [schedule.lr_lambdas[0](u) for u in (1, 2, 3, 4)]
+
+
+# Faults
+
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    ({"data": "nowhere.csv"}, "data nowhere.csv does not exist"),
+    ({"data": (["hello"], ["f"])}, "label 'f' at example 0 is not a class of the model"),
+    ({"data": (["hello", "world"], ["a", "b"])}, "no class with two examples"),
+    ({"data": (["hello"] * 9, None)}, "has no label"),
+    ({"data": (["hello", ""] * 9, ["a", "b"] * 9)}, "is an empty text"),
+    ({"learning_rate": 0}, "learning_rate is '0'; expected a finite number above 0"),
+    ({"learning_rate": float("nan")}, "learning_rate is 'nan'; expected a finite"),
+    ({"weight_decay": -1.0}, "weight_decay is '-1.0'; expected a finite number, 0 or more"),
+    ({"warmup": 1.0}, "warmup is '1.0'; expected a share"),
+    ({"epochs": 0}, "epochs is '0'; expected a whole number of 1 or more"),
+    ({"batch_size": 0}, "batch_size is '0'"),
+    ({"patience": 0}, "patience is '0'"),
+    ({"seed": -1}, "seed is '-1'; expected a whole number of 0 or more"),
+    ({"device": "tpu"}, "device 'tpu' is unknown; expected auto or cpu"),
+    ({"keep_separate": "mlp"}, "keep_separate is given without per_member"),
+    ({"keep_separate": "heads", "per_member": True}, "cannot keep 'heads' separate"),
+]
+
+
+@pytest.mark.parametrize(("change", "message"), REFUSED, ids=lambda value: str(value)[:40])
+def test_refused(change: dict[str, Any], message: str, source: Path) -> None:
+    before = state(source)
+    with pytest.raises(HydrantError, match=message.replace("(", r"\(")):
+        tune(source, **{"data": sentences(30, 0), "epochs": 1, **change})
+    assert state(source) == before
+
+
+def test_outputs_that_cannot_be_written(bundle: Path, bert_checkpoint: Path, tmp_path: Path) -> None:
+    data = sentences(30, 0)
+    (tmp_path / "taken").mkdir()
+    (tmp_path / "taken" / "file").touch()
+    (tmp_path / "file").touch()
+    shutil.copytree(bundle, tmp_path / "other")
+    for output, message in (
+        ("taken", r"is not a bundle \(no hydrant.json\)"),
+        ("file", "is not a folder"),
+        ("other", "choose another output folder, or replace it with --force"),
+        ("file/inside", "cannot write beside"),
+    ):
+        with pytest.raises(HydrantError, match=message):
+            tune(bundle, data, output=tmp_path / output)
+    save_bundle(fuse(bert_checkpoint, random_plan("bert", 2)), tmp_path / "bare")
+    with pytest.raises(HydrantError, match="has no processor, so it cannot read"):
+        tune(tmp_path / "bare", data)
+    with pytest.raises(HydrantError, match="is given both as data and as validation"):
+        tune(bundle, "same.csv", validation=Path("same.csv"))
+    with pytest.raises(HydrantError, match="expected a bundle made by"):
+        tune(bert_checkpoint, data)
+    with pytest.raises(HydrantError, match="column"):
+        tune(bundle, write_csv(tmp_path / "x.csv", data), text_column="sentence")
+    assert tune(bundle, data, output=tmp_path / "other", force=True, epochs=1).bundle == tmp_path / "other"
+
+
+def test_a_class_without_examples_is_told(bundle: Path, caplog: pytest.LogCaptureFixture) -> None:
+    texts, labels = sentences(40, 0)
+    chosen = [index for index, label in enumerate(labels) if label != "c"]
+    report = tune(bundle, ([texts[i] for i in chosen], [labels[i] for i in chosen]), epochs=1)
+    assert report.unseen == ("c",)
+    assert "has no example of c; the members may unlearn it" in caplog.text
+
+
+def test_without_accelerate(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "accelerate", None)
+    with pytest.raises(MissingExtraError, match=r"accelerate is not installed.*hydrant\[tune\]"):
+        tune(bundle, sentences(30, 0))
+
+
+def test_launched_in_several_processes(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import accelerate
+
+    monkeypatch.setattr(accelerate.Accelerator, "num_processes", 2)
+    with pytest.raises(HydrantError, match="launched in 2 processes; expected one"):
+        tune(bundle, sentences(30, 0))
+
+
+# The command line
+
+
+def test_command_line(bundle: Path, tmp_path: Path) -> None:
+    export_onnx(bundle)
+    train, val = write_csv(tmp_path / "train.csv", sentences(60, 0)), write_csv(tmp_path / "val.csv", sentences(25, 1))
+    command = ["tune", bundle, "--data", train, "--learning-rate", "1e-3", "--epochs", "2"]
+    done = run_cli(*command, "-o", tmp_path / "tuned")
+    assert done.returncode == 0, done.stderr
+    assert "tuned on 55 examples of train.csv, judged on 5 held out of it" in done.stdout
+    assert f"wrote {tmp_path / 'tuned'}: the weights after epoch" in done.stdout
+    assert "exported again: model.fp32.onnx" in done.stdout
+    assert "hydrant calibrate" in done.stdout
+    told = run_cli(*command, "--validation", val, "--per-member", "--keep-separate", "norms,mlp", "--json")
+    assert told.returncode == 0, told.stderr
+    facts = json.loads(told.stdout)
+    assert facts["bundle"] == str(bundle)
+    assert facts["validation"] == "val.csv"
+    assert len(facts["members"]) == 3
+    assert facts["drift"]["examples"] == 25
+    assert run_cli("inspect", bundle).returncode == 0
+    for wrong, message in (
+        (["--learning-rate", "0"], "learning_rate is '0.0'; expected a finite number above 0"),
+        (["--epochs", "0"], "'0' is not a whole number of 1 or more"),
+        (["--validation", train], "is given both as data and as validation"),
+    ):
+        refused = run_cli(*command, *wrong)
+        assert refused.returncode == 2
+        assert message in refused.stderr
+        assert refused.stderr.count("\n") == 1
+
+
+def test_interrupted_command_tells_how_to_go_on(
+    bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from hydrant import cli
+
+    train = write_csv(tmp_path / "train.csv", sentences(60, 0))
+    command = ["tune", str(bundle), "--data", str(train), "--learning-rate", "1e-3", "--epochs", "2"]
+    shown = cli.progress
+    monkeypatch.setattr(cli, "progress", interrupted_after(3))
+    before = state(bundle)
+    assert cli.main(command) == 130
+    assert "run the same command again to go on" in capsys.readouterr().err
+    assert state(bundle) == before
+    assert (tmp_path / "bundle.tune.part").exists()
+    monkeypatch.setattr(cli, "progress", shown)
+    assert cli.main([*command, "--seed", "1"]) == 2
+    assert "interrupted tuning with other settings" in capsys.readouterr().err
+    assert cli.main(command) == 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["bundle", "train.csv"]
+    assert "judged on 5 held out of it" in capsys.readouterr().out

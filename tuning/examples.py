@@ -1,0 +1,150 @@
+"""Examples for tuning: read, split, checked whole before any update, and batched by length."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from ..calib.data import Examples
+from ..errors import InputError
+from ..families import Architecture
+from ..families.processing import Processor
+from ..progress import Progress
+
+log = logging.getLogger(__name__)
+
+HELD_OUT = 10
+"""One in this many examples of each class is held out where no validation data are given."""
+
+POOL_BATCHES = 32
+"""Examples of similar length are sought among this many batches of a shuffled order."""
+
+CHUNK = 64
+
+
+class Source:
+    """Labelled examples as batches of tensors: texts are tokenised once, images prepared batch by batch.
+
+    Args:
+        examples: with labels.
+        processor: of the model.
+        architecture: of the model.
+
+    Raises:
+        InputError: a text that the model cannot read.
+    """
+
+    def __init__(self, examples: Examples, processor: Processor, architecture: Architecture) -> None:
+        assert examples.labels is not None  # read with need_labels
+        self.name = examples.source
+        self.labels = examples.labels
+        self._inputs, self._processor = examples.inputs, processor
+        is_text = architecture.modality == "text"
+        self._encoded: list[Any] | None = processor.encode(examples.inputs) if is_text else None
+        self.lengths = np.array([item.tokens for item in self._encoded or ()] or np.ones(len(examples)), np.int64)
+        if self._encoded is not None:
+            _warn_truncated(self._encoded, self.name)
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def batch(self, indices: np.ndarray) -> tuple[dict[str, np.ndarray], np.ndarray]:
+        """Tensors and labels [B] of some examples.
+
+        Raises:
+            InputError: an image that cannot be read.
+        """
+        items = (
+            [item for index in indices for item in self._processor.encode([self._inputs[index]], int(index))]
+            if self._encoded is None
+            else [self._encoded[index] for index in indices]
+        )
+        return self._processor.collate(items), self.labels[indices]
+
+    def by_length(self, batch_size: int) -> Iterator[np.ndarray]:
+        """Indices of batches that cover every example once, with little padding."""
+        order = np.argsort(self.lengths, kind="stable")
+        for start in range(0, len(order), batch_size):
+            yield order[start : start + batch_size]
+
+    def digest(self, progress: Progress) -> str:
+        """SHA-256 of all tensors and labels, in the order of the data; every input is prepared once on the way.
+
+        Raises:
+            InputError: an input that the model cannot read.
+        """
+        digest = hashlib.sha256(np.ascontiguousarray(self.labels).data)
+        starts = range(0, len(self), CHUNK)
+        for start in progress(starts, len(starts), "reading data"):
+            tensors, _ = self.batch(np.arange(start, min(start + CHUNK, len(self))))
+            for name, array in tensors.items():
+                digest.update(f"{name} {list(array.shape)}".encode())
+                digest.update(np.ascontiguousarray(array).data)
+        return digest.hexdigest()
+
+
+def epoch_batches(lengths: np.ndarray, batch_size: int, seed: int, epoch: int) -> list[np.ndarray]:
+    """Batches of one epoch: every example once, in an order of the seed's, examples of similar length together.
+
+    Args:
+        lengths: [N] tokens of each example.
+        batch_size: examples per batch; one batch may be smaller.
+        seed: of the order, together with the epoch.
+        epoch: 0, 1, …
+
+    Returns:
+        Indices [B] into the examples, batch by batch.
+    """
+    rng = np.random.default_rng([seed, epoch])
+    order = rng.permutation(len(lengths))
+    pool = batch_size * POOL_BATCHES
+    sorted_pools = [
+        chunk[np.argsort(lengths[chunk], kind="stable")]
+        for chunk in (order[start : start + pool] for start in range(0, len(order), pool))
+    ]
+    made = [chunk[start : start + batch_size] for chunk in sorted_pools for start in range(0, len(chunk), batch_size)]
+    return [made[index] for index in rng.permutation(len(made))]
+
+
+def hold_out(examples: Examples, seed: int) -> tuple[Examples, Examples]:
+    """Split off one in :data:`HELD_OUT` examples of each class, at random; a class's only example stays.
+
+    Returns:
+        Examples to tune on, and examples to validate on.
+
+    Raises:
+        InputError: no class has two examples.
+    """
+    labels = examples.labels
+    assert labels is not None
+    shuffled = np.random.default_rng([seed, len(labels)]).permutation(len(labels))
+    by_class = shuffled[np.argsort(labels[shuffled], kind="stable")]
+    several = by_class[np.bincount(labels)[labels[by_class]] > 1]
+    if not len(several):
+        raise InputError(
+            f"data {examples.source} has no class with two examples, so none can be held out to validate on; "
+            "give more data, or validation=… (--validation)"
+        )
+    first = min(HELD_OUT // 2, len(several) - 1)
+    chosen = np.zeros(len(labels), bool)
+    chosen[several[first::HELD_OUT]] = True
+    return _subset(examples, ~chosen), _subset(examples, chosen)
+
+
+def _subset(examples: Examples, chosen: np.ndarray) -> Examples:
+    assert examples.labels is not None
+    places = np.flatnonzero(chosen)
+    return Examples([examples.inputs[index] for index in places], examples.labels[places], examples.source)
+
+
+def _warn_truncated(encoded: list[Any], name: str) -> None:
+    cut = [index for index, item in enumerate(encoded) if item.truncated]
+    if cut:
+        log.warning(
+            "%d of %d texts of %s were cut to the %d tokens that this model reads (first: input %d)",
+            len(cut), len(encoded), name, max(item.tokens for item in encoded), cut[0],
+        )  # fmt: skip

@@ -1,0 +1,148 @@
+"""The two ways to tune: all members jointly in the fused model, or each alone and then merged."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from ..bundle import ARCHITECTURE, PLAN, PROCESSOR, WEIGHTS, Bundle
+from ..families import PARTS
+from ..fusion import FusedClassifier, measure_drift
+from ..plan import HeadPlan
+from ..progress import Progress
+from .examples import Source
+from .loop import measure, train
+from .report import Epoch, best_epoch
+from .settings import Settings
+from .state import State
+from .weights import Weights, member_form, merge, shared_form
+
+
+@dataclass(frozen=True)
+class Job:
+    """What is tuned, on what, and how.
+
+    Attributes:
+        bundle: that holds it.
+        ensemble: untuned; left as it is.
+        known, held_out: examples to tune on, and to judge on.
+        digests: of both, in that order.
+        settings: of the tuning.
+        accelerator: of ``loop.open_accelerator``.
+        progress: display.
+    """
+
+    bundle: Bundle
+    ensemble: FusedClassifier
+    known: Source
+    held_out: Source
+    digests: tuple[str, str]
+    settings: Settings
+    accelerator: Any
+    progress: Progress
+
+    def module(self, weights: Weights, plan: HeadPlan | None = None) -> FusedClassifier:
+        """A module of weights [G, …], which it takes over; at temperature 1."""
+        return FusedClassifier(self.ensemble.architecture, plan or self.ensemble.plan, weights, self.ensemble.labels)
+
+    def figures(self, module: FusedClassifier) -> dict[str, float]:
+        """Quality on the validation data, on the CPU afterwards."""
+        found = measure(module.to(self.accelerator.device), self.held_out, self.settings.batch_size)
+        module.cpu()
+        return found
+
+    def state(self, place: Path | None, member: int | None = None) -> State:
+        """The state of one tuning, in a file of its own."""
+        if place is not None and member is not None:
+            place = place.with_name(f"{place.name}.{member}")
+        used = (WEIGHTS, PLAN, ARCHITECTURE)
+        digests = self.bundle.digests()
+        files = {name: digest for name, digest in digests.items() if name in used or name.startswith(f"{PROCESSOR}/")}
+        facts = {"settings": self.settings.to_json(), "data": self.digests, "bundle": files, "member": member}
+        return State(place, hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest())
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of it.
+
+    Attributes:
+        weights: [G, …]; ``None`` when they are no better than before.
+        before, after: on the validation data; after: of the weights that are kept.
+        history: of a joint tuning, epoch by epoch.
+        members: of members tuned alone, likewise.
+        drift: of merging them, or ``None``.
+        states: files that are done with once the result is written.
+        seconds: that it took.
+    """
+
+    weights: Weights | None
+    before: Epoch
+    after: Epoch
+    history: tuple[Epoch, ...]
+    members: tuple[tuple[Epoch, ...], ...]
+    drift: dict[str, Any] | None
+    states: tuple[State, ...]
+    seconds: float
+
+
+def tune_jointly(job: Job, place: Path | None) -> Outcome:
+    """Tune all members at once."""
+    state = job.state(place)
+    module = job.module(shared_form(job.ensemble.state_dict()))
+    done = train(module, job.known, job.held_out, job.settings, state, job.accelerator, job.progress)
+    kept = done.history[done.best_epoch]
+    return Outcome(done.weights, done.history[0], kept, done.history, (), None, (state,), done.seconds)
+
+
+def tune_alone(job: Job, separate: frozenset[str], place: Path | None) -> Outcome:
+    """Tune each member alone, then merge what they share."""
+    shared = shared_form(job.ensemble.state_dict())
+    plan = job.ensemble.plan
+    tuned: list[Weights] = []
+    states, histories, seconds = [], [], 0.0
+    for member, keep in enumerate(plan.members):
+        state = job.state(place, member)
+        alone = HeadPlan(plan.family, plan.layers, plan.heads, (keep,), plan.method)
+        module = job.module(member_form(shared, member), alone)
+        title = f"member {member + 1} of {len(plan.members)}, "
+        done = train(module, job.known, job.held_out, job.settings, state, job.accelerator, job.progress, title)
+        tuned.append(done.weights or member_form(shared, member))
+        states.append(state)
+        histories.append(done.history)
+        seconds += done.seconds
+    weights = merge(tuned, shared, separate)
+    merged, unmerged = job.module(_copy(weights)), job.module(merge(tuned, shared, frozenset(PARTS)))
+    before = Epoch(0, None, **job.figures(job.module(_copy(shared))))
+    after = Epoch(max(map(best_epoch, histories)), None, **job.figures(merged))
+    drift = {
+        "inputs": f"{len(job.held_out)} inputs of {Path(job.held_out.name).name}",
+        **measure_drift(merged.eval(), unmerged.eval(), _pairs(job)).to_json(),
+    }
+    better = after.nll < before.nll
+    return Outcome(
+        weights if better else None,
+        before,
+        after if better else before,
+        (),
+        tuple(histories),
+        drift,
+        tuple(states),
+        seconds,
+    )
+
+
+def _copy(weights: Weights) -> dict[str, Tensor]:
+    return {name: tensor.clone() for name, tensor in weights.items()}
+
+
+def _pairs(job: Job) -> Iterator[tuple[dict[str, np.ndarray], np.ndarray]]:
+    """Batches of the validation data, with their labels."""
+    return (job.held_out.batch(indices) for indices in job.held_out.by_length(job.settings.batch_size))

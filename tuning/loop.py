@@ -1,0 +1,232 @@
+"""The training loop: updates through accelerate, an evaluation after each epoch, the best weights kept."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..calib.metrics import accuracy, expected_calibration_error, negative_log_likelihood
+from ..errors import InputError, require
+from ..fusion import FusedClassifier
+from ..progress import Progress
+from .examples import Source, epoch_batches
+from .objective import member_loss
+from .report import Epoch, best_epoch
+from .schedule import GRADIENT_NORM, make_optimizer, rate_at
+from .settings import Settings
+from .state import Point, State
+
+SAVE_SECONDS = 120.0
+"""Within an epoch the state is written this often."""
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A tuning that came to its end.
+
+    Attributes:
+        weights: of the best epoch, float32 on the CPU; ``None`` when none was better than before.
+        history: what each epoch reached.
+        seconds: that it took.
+    """
+
+    weights: dict[str, Tensor] | None
+    history: tuple[Epoch, ...]
+    seconds: float
+
+    @property
+    def best_epoch(self) -> int:
+        """Whose weights these are; 0 for the weights as they were."""
+        return best_epoch(self.history)
+
+
+def open_accelerator(device: str) -> Any:
+    """The handle of accelerate on the device, in float32.
+
+    Raises:
+        MissingExtraError: accelerate is not installed.
+        InputError: several processes were launched, or this process already uses another device.
+    """
+    accelerate = require("accelerate", "tune", "tune a bundle")
+    try:
+        accelerator = accelerate.Accelerator(cpu=device == "cpu", mixed_precision="no")
+    except ValueError as error:
+        raise InputError(f"cannot use device {device!r}: {error}; start a new process for it") from error
+    if accelerator.num_processes > 1:
+        raise InputError(
+            f"tuning was launched in {accelerator.num_processes} processes; expected one: run `hydrant tune` itself"
+        )
+    return accelerator
+
+
+def train(
+    module: FusedClassifier,
+    known: Source,
+    held_out: Source,
+    settings: Settings,
+    state: State,
+    accelerator: Any,
+    progress: Progress,
+    title: str = "",
+) -> Trained:
+    """Tune a module until its epochs are over or validation NLL no longer falls.
+
+    Args:
+        module: is changed.
+        known: examples to tune on.
+        held_out: examples to judge on.
+        settings: of the tuning.
+        state: to go on from, and to keep.
+        accelerator: of :func:`open_accelerator`.
+        progress: display.
+        title: put before its titles.
+
+    Raises:
+        InputError: the loss is not finite, an input cannot be read, or the state cannot be used.
+    """
+    device = accelerator.device
+    module = module.to(device)
+    module, prepared = accelerator.prepare(module, make_optimizer(module, settings, device))
+    point = state.restore(module, prepared.optimizer)
+    steps = math.ceil(len(known) / settings.batch_size)
+    run = _Run(module, prepared, known, held_out, settings, state, accelerator, progress, point, steps, title)
+    devices = [device] if device.type == "cuda" else []
+    with torch.random.fork_rng(devices=devices):  # the caller's random numbers stay as they were
+        while not run.over:
+            run.advance()
+    module.cpu()
+    return Trained(point.best, tuple(point.history), point.seconds)
+
+
+@dataclass
+class _Run:
+    """One tuning on its way."""
+
+    module: FusedClassifier
+    optimizer: Any
+    known: Source
+    held_out: Source
+    settings: Settings
+    state: State
+    accelerator: Any
+    progress: Progress
+    point: Point
+    steps: int
+    title: str
+
+    @property
+    def over(self) -> bool:
+        """Whether all epochs ran, or the last ones brought nothing."""
+        epochs = len(self.point.history) - 1
+        if epochs < 0:
+            return False
+        return epochs >= self.settings.epochs or epochs - best_epoch(self.point.history) >= self.settings.patience
+
+    def advance(self) -> None:
+        """Finish the epoch that was begun, or judge the weights before the first one."""
+        begun = time.monotonic()
+        spent = self.point.seconds
+        epoch = len(self.point.history)  # the one whose entry is made now
+        if self.point.updates < epoch * self.steps:
+            self._epoch(epoch, begun, spent)
+        loss = self.point.loss / self.steps if epoch else None
+        entry = Epoch(epoch, loss, **measure(self.module, self.held_out, self.settings.batch_size))
+        if not math.isfinite(entry.nll):
+            raise self._diverged("validation NLL", entry.nll)
+        self.point.history.append(entry)
+        self.point.loss = 0.0
+        if epoch and best_epoch(self.point.history) == epoch:
+            self.point.best = {name: tensor.detach().cpu().clone() for name, tensor in self.module.named_parameters()}
+        self.point.seconds = spent + time.monotonic() - begun
+        if epoch:
+            self.state.save(self.point, self.module, self.optimizer.optimizer)
+
+    def _epoch(self, epoch: int, begun: float, spent: float) -> None:
+        """The updates of an epoch that are not done yet."""
+        batches = epoch_batches(self.known.lengths, self.settings.batch_size, self.settings.seed, epoch)
+        rest = batches[self.point.updates - (epoch - 1) * self.steps :]
+        self.module.train()
+        saved = time.monotonic()
+        for indices in self.progress(rest, len(rest), self._words(epoch)):
+            self._update(indices)
+            if time.monotonic() - saved >= SAVE_SECONDS:
+                self.point.seconds = spent + time.monotonic() - begun
+                self.state.save(self.point, self.module, self.optimizer.optimizer)
+                saved = time.monotonic()
+        self.module.eval()
+
+    def _update(self, indices: np.ndarray) -> None:
+        """One step of the optimizer."""
+        point, settings = self.point, self.settings
+        factor = rate_at(point.updates, self.steps * settings.epochs, settings.warmup)
+        for group in self.optimizer.param_groups:
+            group["lr"] = settings.learning_rate * factor
+        torch.manual_seed(_dropout_seed(settings.seed, point.updates))
+        tensors, labels = self.known.batch(indices)
+        device = self.accelerator.device
+        logits = self.module(**on_device(tensors, device)).member_logits  # [S, B, C]
+        loss = member_loss(logits, torch.from_numpy(labels).to(device))
+        found = float(loss.detach())
+        if not math.isfinite(found):
+            raise self._diverged("loss", found)
+        self.optimizer.zero_grad()
+        self.accelerator.backward(loss)
+        self.accelerator.clip_grad_norm_(self.module.parameters(), GRADIENT_NORM)
+        self.optimizer.step()
+        point.updates += 1
+        point.loss += found
+
+    def _diverged(self, what: str, found: float) -> InputError:
+        self.state.remove()  # going on from there would end here again
+        rate = self.settings.learning_rate
+        return InputError(
+            f"the {what} became {found} after {self.point.updates} updates; expected a finite number: tune with a "
+            f"lower learning rate than {rate:g}, such as {rate / 10:g}; nothing was written"
+        )
+
+    def _words(self, epoch: int) -> str:
+        """Title of an epoch's display: what the last one reached, and how long the others will take at most."""
+        last = self.point.history[-1]
+        words = [f"{self.title}epoch {epoch} of {self.settings.epochs}"]
+        if last.loss is not None:
+            words.append(f"loss {last.loss:.3f}")
+            left = self.point.seconds / (epoch - 1) * (self.settings.epochs - epoch + 1)
+            words.append(f"at most {left / 60:.0f} min left" if left >= 90 else f"at most {left:.0f} s left")
+        words.insert(1, f"NLL {last.nll:.4f}")
+        return ", ".join(words)
+
+
+def measure(module: FusedClassifier, source: Source, batch_size: int) -> dict[str, float]:
+    """NLL (nats), accuracy and ECE of the averaged probabilities at temperature 1; leaves ``module`` evaluating."""
+    probabilities = np.empty((len(source), module.architecture.classes), np.float32)
+    module.eval()
+    device = next(module.parameters()).device
+    with torch.inference_mode():
+        for indices in source.by_length(batch_size):
+            tensors, _ = source.batch(indices)
+            logits = module(**on_device(tensors, device)).member_logits.float()  # [S, B, C]
+            probabilities[indices] = torch.softmax(logits, dim=-1).mean(dim=0).cpu().numpy()
+    return {
+        "nll": negative_log_likelihood(probabilities, source.labels),
+        "accuracy": accuracy(probabilities, source.labels),
+        "ece": expected_calibration_error(probabilities, source.labels)
+        if np.isfinite(probabilities).all()
+        else math.nan,
+    }
+
+
+def on_device(tensors: Mapping[str, np.ndarray], device: torch.device) -> dict[str, Tensor]:
+    """Arrays as tensors on a device."""
+    return {name: torch.from_numpy(array).to(device) for name, array in tensors.items()}
+
+
+def _dropout_seed(seed: int, updates: int) -> int:
+    """Seed of the dropout of one update: it depends on nothing that happened before."""
+    return int(np.random.SeedSequence([seed, updates]).generate_state(1, np.uint64)[0] >> 1)

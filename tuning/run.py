@@ -1,0 +1,219 @@
+"""``hydrant.tune``: a bundle and data → a bundle whose members were tuned."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from ..bundle import Bundle, onnx_name, resolve
+from ..calib.data import Examples, read_examples
+from ..errors import InputError, listing
+from ..families.processing import load_processor
+from ..fusion import FusedClassifier, load_ensemble
+from ..fusion.ensemble import check_parts
+from ..progress import Progress, no_progress
+from .examples import Source, hold_out
+from .job import Job, Outcome, tune_alone, tune_jointly
+from .loop import open_accelerator
+from .report import TuneReport
+from .settings import Settings
+from .weights import Weights, stored_form
+from .writing import Graphs, check_output, copy_bundle, write_tuned
+
+log = logging.getLogger(__name__)
+
+
+def tune(
+    bundle: Bundle | str | Path,
+    data: Any,
+    *,
+    validation: Any = None,
+    output: str | Path | None = None,
+    epochs: int = 5,
+    batch_size: int = 32,
+    learning_rate: float = 5e-5,
+    weight_decay: float = 0.01,
+    warmup: float = 0.1,
+    patience: int = 2,
+    per_member: bool = False,
+    keep_separate: Iterable[str] = (),
+    device: str = "auto",
+    seed: int = 0,
+    text_column: str = "text",
+    label_column: str = "label",
+    force: bool = False,
+    state: str | Path | None = None,
+    progress: Progress = no_progress,
+) -> TuneReport:
+    """Fine-tune the members of a bundle on labelled data.
+
+    All members are tuned jointly in the fused model: the loss is the mean of their cross-entropies, so that what
+    they share (the MLP among it) stays one and nothing drifts apart. Weights that are equal in all members before
+    stay so: a shared trunk goes on running once. Dropout is that of the checkpoint's configuration; AdamW with linear
+    warm-up and decay; gradients of a norm above 1 are scaled down.
+
+    After each epoch the NLL of the averaged probabilities is measured on the validation data, at temperature 1. The
+    weights of the best epoch are kept; where none is better than before tuning, the bundle stays as it is.
+
+    Args:
+        bundle: the bundle, or its path.
+        data: labelled data (what ``calib.data.read_examples`` takes).
+        validation: likewise, to judge on; ``None`` holds one in ten examples of each class out of ``data``.
+        output: folder of the tuned bundle; ``None`` replaces the bundle.
+        epochs: passes over the data, at most.
+        batch_size: examples per update.
+        learning_rate: the highest one, reached after the warm-up.
+        weight_decay: of everything but biases and LayerNorms.
+        warmup: share of all updates over which the learning rate rises.
+        patience: epochs without a better validation NLL after which tuning stops.
+        per_member: tune each pruned member alone, then merge them: own attention heads stay, what they shared is
+            averaged, and the drift is reported. The merged ensemble is kept if it is better than the bundle.
+        keep_separate: with ``per_member``, parts that are not averaged, as in ``hydrant.fuse``.
+        device: ``"auto"`` (a GPU if accelerate finds one) or ``"cpu"``.
+        seed: of the held-out share, the order of the examples and dropout. On a CPU the same seed gives the same
+            weights.
+        text_column, label_column: of tabular data.
+        force: replace another bundle that stands at ``output``.
+        state: a file that keeps how far tuning has come. If it exists, tuning goes on where it was interrupted, to
+            the same weights; when the result is written it is deleted.
+        progress: display.
+
+    Returns:
+        What was done. The tuned bundle is uncalibrated; its FP32 and BF16 graphs are exported again, its other
+        graphs and its engines are not.
+
+    Raises:
+        InputError: unusable data, options or state, or a loss that is not finite; the bundle is as it was.
+        BundleError: the bundle is missing, altered or malformed.
+        MissingExtraError: accelerate is not installed.
+    """
+    settings = Settings(epochs, batch_size, learning_rate, weight_decay, warmup, patience, seed, device)
+    settings.check()
+    separate = check_parts(keep_separate)
+    if separate and not per_member:
+        raise InputError("keep_separate is given without per_member; members tuned jointly share these parts")
+    accelerator = open_accelerator(device)
+    bundle = resolve(bundle)
+    target, replaces = check_output(bundle, output, force)
+    Graphs.of(bundle, target)  # what could not be carried over is refused now
+    columns = {"text_column": text_column, "label_column": label_column}
+    known, held_out = _read(bundle, data, validation, seed, columns)
+    job = _job(bundle, known, held_out, settings, accelerator, progress)
+    place = None if state is None else Path(state)
+    done = tune_alone(job, separate, place) if per_member else tune_jointly(job, place)
+    graphs = None
+    if done.weights is not None:
+        tuned = _assembled(job, done.weights, separate)
+        graphs = write_tuned(bundle, tuned, target, replaces, _provenance(job, done))
+    elif target != bundle.path.resolve():
+        copy_bundle(bundle, target, replaces)
+    for finished in done.states:
+        finished.remove()
+    return _report(job, done, target if output is not None else bundle.path, graphs, held_out=validation is None)
+
+
+def _read(
+    bundle: Bundle, data: Any, validation: Any, seed: int, columns: Mapping[str, str]
+) -> tuple[Examples, Examples]:
+    """Examples to tune on, and examples to judge on."""
+    if isinstance(data, str | Path) and isinstance(validation, str | Path) and Path(data) == Path(validation):
+        raise InputError(
+            f"{data} is given both as data and as validation; leave validation (--validation) out to hold a share out"
+        )
+    known = read_examples(data, bundle.labels, **columns)
+    if validation is None:
+        return hold_out(known, seed)
+    return known, read_examples(validation, bundle.labels, **columns)
+
+
+def _job(
+    bundle: Bundle, known: Examples, held_out: Examples, settings: Settings, accelerator: Any, progress: Progress
+) -> Job:
+    """Everything ready, and every input found readable, before the first update."""
+    ensemble = load_ensemble(bundle)
+    folder = bundle.processor()
+    if folder is None:
+        raise InputError(
+            f"bundle {bundle.path} has no processor, so it cannot read {known.source}; fuse with one to tune it"
+        )
+    processor = load_processor(folder, ensemble.architecture)
+    sources = [Source(examples, processor, ensemble.architecture) for examples in (known, held_out)]
+    digests = sources[0].digest(progress), sources[1].digest(progress)
+    unseen = _unseen(bundle, sources[0])
+    if unseen:
+        log.warning(
+            "%s has no example of %s; the members may unlearn %s",
+            known.source, listing(unseen), "it" if len(unseen) == 1 else "them",
+        )  # fmt: skip
+    return Job(bundle, ensemble, *sources, digests, settings, accelerator, progress)
+
+
+def _assembled(job: Job, weights: Weights, separate: frozenset[str]) -> FusedClassifier:
+    """The tuned module as a bundle stores it."""
+    module = job.module(stored_form(weights, job.ensemble.state_dict()))
+    facts = {key: value for key, value in job.ensemble.provenance.items() if key not in ("drift", "tuned")}
+    if separate:  # as M checkpoints, of which these parts were not averaged
+        facts["checkpoints"] = job.ensemble.members
+        facts["separate"] = sorted(separate | set(facts.get("separate", [])))
+    module.provenance = facts
+    return module
+
+
+def _provenance(job: Job, done: Outcome) -> dict[str, Any]:
+    """What the manifest tells about the tuning."""
+    facts = {
+        "data": Path(job.known.name).name,
+        "examples": len(job.known),
+        "data_sha256": job.digests[0],
+        "validation": Path(job.held_out.name).name,
+        "validation_examples": len(job.held_out),
+        "validation_sha256": job.digests[1],
+        "per_member": bool(done.members),
+        "epochs": _epochs(done),
+        "best_epoch": done.after.epoch,
+        "nll": [done.before.nll, done.after.nll],
+        "accuracy": [done.before.accuracy, done.after.accuracy],
+        "settings": job.settings.to_json(),
+    }
+    return {"tuned": facts, **({} if done.drift is None else {"drift": done.drift})}
+
+
+def _report(job: Job, done: Outcome, path: Path, graphs: Graphs | None, held_out: bool) -> TuneReport:
+    before, after = done.before, done.after
+    return TuneReport(
+        bundle=path,
+        data=Path(job.known.name).name,
+        examples=len(job.known),
+        validation=Path(job.held_out.name).name,
+        validation_examples=len(job.held_out),
+        held_out=held_out,
+        device=str(job.accelerator.device),
+        epochs=_epochs(done),
+        best_epoch=after.epoch,
+        nll_before=before.nll,
+        nll_after=after.nll,
+        accuracy_before=before.accuracy,
+        accuracy_after=after.accuracy,
+        ece_before=before.ece,
+        ece_after=after.ece,
+        history=done.history,
+        members=done.members,
+        drift=done.drift,
+        unseen=tuple(_unseen(job.bundle, job.known)),
+        graphs=tuple(map(onnx_name, graphs.again)) if graphs else (),
+        dropped=graphs.dropped if graphs else {},
+        seconds=done.seconds,
+    )
+
+
+def _epochs(done: Outcome) -> int:
+    """Epochs that ran; of several histories the most."""
+    return max(len(history) for history in (done.history, *done.members)) - 1
+
+
+def _unseen(bundle: Bundle, source: Source) -> list[str]:
+    """Classes without an example."""
+    seen = set(source.labels.tolist())
+    return [name for index, name in enumerate(bundle.labels) if index not in seen]

@@ -1,0 +1,68 @@
+"""A tuning as text for a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..drift_report import drift_text
+from ..render import table
+from .report import Epoch, TuneReport
+
+
+def tune_text(report: TuneReport) -> str:
+    """What was tuned on, what each epoch brought, and what there is to do now."""
+    source = "held out of it: one in ten of each class" if report.held_out else f"of {report.validation}"
+    lines = [
+        f"tuned on {report.examples} examples of {report.data}, judged on {report.validation_examples} {source} "
+        f"({report.device}, {report.seconds:.0f} s)",
+        "",
+        *_histories(report),
+        "",
+        table(
+            ["validation", "before", "after"],
+            [
+                ["NLL", f"{report.nll_before:.4f}", f"{report.nll_after:.4f}"],
+                ["accuracy", f"{report.accuracy_before:.4f}", f"{report.accuracy_after:.4f}"],
+                ["ECE", f"{report.ece_before:.4f}", f"{report.ece_after:.4f}"],
+            ],
+        ),
+        "",
+    ]
+    if report.drift is not None:
+        lines.append(drift_text(dict(report.drift)))
+    return "\n".join([*lines, *_outcome(report)])
+
+
+def _histories(report: TuneReport) -> list[str]:
+    """A table for the joint tuning, or one for each member."""
+    if not report.members:
+        return [_history(report.history)]
+    return [
+        line
+        for member, history in enumerate(report.members)
+        for line in (f"member {member + 1}, alone", _history(history), "")
+    ][:-1]
+
+
+def _history(history: Sequence[Epoch]) -> str:
+    rows = [
+        [
+            str(entry.epoch),
+            "–" if entry.loss is None else f"{entry.loss:.4f}",
+            f"{entry.nll:.4f}",
+            f"{entry.accuracy:.4f}",
+        ]
+        for entry in history
+    ]
+    return table(["epoch", "loss", "validation NLL", "accuracy"], rows)
+
+
+def _outcome(report: TuneReport) -> list[str]:
+    """What stands where, and what follows."""
+    if not report.improved:
+        return [f"no epoch was better than the weights as they were: {report.bundle} holds them unchanged"]
+    kept = "the merged members" if report.members else f"the weights after epoch {report.best_epoch}"
+    lines = [f"wrote {report.bundle}: {kept}; exported again: {', '.join(report.graphs) or 'no graph, there was none'}"]
+    lines += [f"{name} does not hold any more; make it again: {command}" for name, command in report.dropped.items()]
+    lines.append(f"temperature and thresholds are gone; fit them again: hydrant calibrate {report.bundle} --data FILE")
+    return lines

@@ -1,0 +1,144 @@
+"""The tuned bundle on disk: new weights, the graphs that follow from them, and nothing that no longer holds."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..bundle import MANIFEST, WEIGHTS, Bundle, new_bundle, onnx_name, resolve
+from ..engine_file import engine_names, engine_path, read_twin
+from ..errors import BundleError, InputError
+from ..files import beside, check_replaceable, staged_folder
+from ..fusion import FusedClassifier, save_bundle
+
+EXPORTED_AGAIN = ("fp32", "bf16")
+"""Precisions of graphs that follow from the weights alone; FP16 and INT8 were measured on data."""
+
+REPORTS = {"reports/verify.json": "verify", "reports/profile.json": "profile", "reports/evaluation.json": "evaluate"}
+
+
+class StoredProcessor:
+    """The processor of a bundle, to be saved in another one as it is."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def save_pretrained(self, folder: str) -> None:
+        """Copy its files."""
+        shutil.copytree(self._folder, folder, dirs_exist_ok=True)
+
+
+def check_output(bundle: Bundle, output: str | Path | None, force: bool) -> tuple[Path, bool]:
+    """Where the result goes, and whether it replaces something; meant to be asked before long work.
+
+    Args:
+        bundle: to tune.
+        output: folder; ``None``, or that of the bundle, to replace the bundle.
+        force: another bundle that stands there may be replaced.
+
+    Raises:
+        InputError: the place is taken, or cannot be written.
+    """
+    home = bundle.path.resolve()
+    target = home if output is None else Path(output)
+    in_place = target.resolve() == home
+    target, replace = (home, True) if in_place else (target, force)
+    check_replaceable(target, MANIFEST, replace)
+    probe = beside(target, "part")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        probe.mkdir()
+        probe.rmdir()
+    except OSError as error:
+        raise InputError(
+            f"cannot write beside {target}: {error.strerror or error}; choose another output folder"
+        ) from error
+    return target, replace
+
+
+@dataclass(frozen=True)
+class Graphs:
+    """What becomes of the graphs and engines of a bundle that gets other weights.
+
+    Attributes:
+        again: precision → options of the export that gives the same form; these are exported again.
+        dropped: file that no longer holds → command that makes it again.
+    """
+
+    again: Mapping[str, Mapping[str, Any]]
+    dropped: Mapping[str, str]
+
+    @classmethod
+    def of(cls, bundle: Bundle, target: Path) -> Graphs:
+        """Of a bundle whose successor will stand at ``target``; meant to be asked before long work, too.
+
+        Raises:
+            BundleError: a graph or what is known about an engine was altered.
+        """
+        again = {name: _form(bundle.file(onnx_name(name))) for name in EXPORTED_AGAIN if bundle.has(onnx_name(name))}
+        dropped = {}
+        for precision, data in (("fp16", " [--data FILE]"), ("int8", " --data FILE")):
+            if bundle.has(onnx_name(precision)):
+                dropped[onnx_name(precision)] = f"hydrant export {target} --precision {precision}{data}"
+        for name in engine_names(bundle):
+            twin = read_twin(bundle, name)
+            dropped[engine_path(name)] = f"hydrant build {target} --backend {twin.library} --precision {twin.precision}"
+        dropped |= {name: f"hydrant {command} {target}" for name, command in REPORTS.items() if bundle.has(name)}
+        return cls(again, dropped)
+
+
+def write_tuned(
+    bundle: Bundle, ensemble: FusedClassifier, target: Path, force: bool, provenance: Mapping[str, Any]
+) -> Graphs:
+    """Write the tuned bundle, whole or not at all; it may take the place of the untuned one.
+
+    FP32 and BF16 graphs are exported again in their form. FP16 and INT8 graphs, engines, reports and the
+    calibration spoke of the untuned weights and stay behind.
+
+    Raises:
+        InputError: the bundle was changed meanwhile, or the place cannot be written.
+        BundleError: a file of the bundle was altered.
+    """
+    from ..export import export
+
+    now = resolve(bundle)
+    if now.digests().get(WEIGHTS) != bundle.digests().get(WEIGHTS):
+        raise InputError(f"bundle {bundle.path} got other weights while it was tuned; tune it again")
+    graphs = Graphs.of(now, target)
+    folder = now.processor()
+    assert folder is not None  # without one there were no inputs to tune on
+    with staged_folder(target, MANIFEST, force) as stage:
+        save_bundle(ensemble, stage, StoredProcessor(folder), force=True, provenance=provenance)
+        for precision, form in graphs.again.items():
+            export(stage, precision, **form)
+    return graphs
+
+
+def copy_bundle(bundle: Bundle, target: Path, force: bool) -> None:
+    """Copy a bundle as it is, every file checked against its digest.
+
+    Raises:
+        InputError: the place cannot be written.
+        BundleError: a file was altered.
+    """
+    facts = {key: value for key, value in bundle.manifest.items() if key not in ("schema", "files")}
+    with new_bundle(target, facts, force) as stage:
+        for name in bundle.manifest["files"]:
+            (stage / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(bundle.file(name), stage / name)
+
+
+def _form(path: Path) -> dict[str, Any]:
+    """Options of the export that wrote a graph, as far as they change more than rounding."""
+    import onnx
+
+    try:
+        graph = onnx.load(str(path), load_external_data=False)
+        facts = {entry.key: entry.value for entry in graph.metadata_props}
+        form = {"lowering": facts["hydrant.lowering"], "attention": facts["hydrant.attention"]}
+    except Exception as error:  # protobuf raises several kinds
+        raise BundleError(f"{path} is not a graph of hydrant's ({error}); export it again, then tune") from error
+    return {**form, "member_outputs": any(output.name == "member_probabilities" for output in graph.graph.output)}
