@@ -262,6 +262,7 @@ def add_options(parser: argparse.ArgumentParser, name: str) -> None:
     work, document = Path("out/studies") / name, Path(__file__).parents[1] / "docs" / f"{name}.md"
     parser.add_argument("--work", type=Path, default=work, help=f"folder of what takes long (default {work})")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="trainings at a time (default: one a core)")
+    parser.add_argument("--seconds", type=float, default=1.0, help="that each row is timed at least (default 1)")
     parser.add_argument("--resamples", type=int, default=1000, help="of the bootstrap (default 1000)")
     parser.add_argument("--document", type=Path, default=document, help=f"gets the tables (default docs/{name}.md)")
     parser.add_argument("-o", "--output", type=Path, help="JSON file to write")
@@ -272,7 +273,7 @@ def finish(
 ) -> None:
     """Measure every row, and write the JSON file and the tables of the document."""
     found = results(rows, bundles, options.resamples)
-    times = figures.latencies(rows, REFERENCE, bundles.data.test, (1, 8), Rules(seconds=1.0, iterations=40))
+    times = figures.latencies(rows, REFERENCE, bundles.data.test, (1, 8), Rules(options.seconds, iterations=30, warm_up=options.seconds / 5))
     for row in found:
         row["latency"] = times[row["name"]]
     report = {**about(command, bundles.data), **facts, "resamples": options.resamples, "rows": found}

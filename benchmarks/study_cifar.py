@@ -102,7 +102,7 @@ SETTINGS = {
         validation=2_000,
         ood_validation=2_000,
         test=5_000,
-        full=Recipe(seed=0, epochs=6, learning_rate=1e-3, batch_size=64, schedule="cosine", warmup=0.05),
+        full=Recipe(seed=0, epochs=4, learning_rate=1e-3, batch_size=64, schedule="cosine", warmup=0.05),
         adapter=Recipe(seed=0, epochs=1, learning_rate=1e-3, batch_size=64, schedule="cosine", warmup=0.05),
         tune={"epochs": 1, "learning_rate": 1e-4, "batch_size": 64},
     ),
