@@ -25,7 +25,7 @@ from hydrant.calib.data import Examples
 from hydrant.calib.heads import choose_heads
 from hydrant.calib.temperature import fit_temperature
 from hydrant.runtime.timing import Rules
-from training import cached
+from training import cached, matmul
 
 REFERENCE = "Deep Ensemble"
 """The row that the others are compared with, on the same bootstrap draws."""
@@ -51,10 +51,10 @@ class Data:
 
 
 class Bundles:
-    """Makes the bundles of a study, each once, in ``work``."""
+    """Makes the bundles of a study, each once, in ``work``; plans and tunes in a precision of ``training.matmul``."""
 
-    def __init__(self, work: Path, data: Data, processor: Any) -> None:
-        self.work, self.data, self.processor = work, data, processor
+    def __init__(self, work: Path, data: Data, processor: Any, precision: str = "highest") -> None:
+        self.work, self.data, self.processor, self.precision = work, data, processor, precision
 
     def joined(self, name: str, checkpoints: Sequence[Path]) -> Path:
         """The checkpoint as it is, or an exact Deep Ensemble of several."""
@@ -79,7 +79,8 @@ class Bundles:
 
         def make(folder: Path) -> dict[str, Any]:
             splits = {"data": getattr(self.data, data), **({"ood": getattr(self.data, ood)} if ood else {})}
-            plan = hydrant.plan_heads(checkpoint, processor=self.processor, **splits, **settings)
+            with matmul(self.precision):
+                plan = hydrant.plan_heads(checkpoint, processor=self.processor, **splits, **settings)
             return self._save(hydrant.fuse(checkpoint, plan), folder) | {"overlap": plan.overlap()["mean"]}
 
         recipe = {"checkpoint": trained(checkpoint), "data": data, "ood": ood, "plan": settings}
@@ -98,9 +99,9 @@ class Bundles:
         """All members of a bundle fine-tuned jointly on the training split."""
 
         def make(folder: Path) -> dict[str, Any]:
-            report = hydrant.tune(
-                source, self.data.train, validation=self.data.validation, output=folder / name, **settings
-            )
+            known, held_out = self.data.train, self.data.validation
+            with matmul(self.precision):
+                report = hydrant.tune(source, known, validation=held_out, output=folder / name, **settings)
             return {"report": json.loads(json.dumps(report.to_json(), default=str))}
 
         return self._kept(name, {"source": made_by(source), "tune": settings}, make)
@@ -273,7 +274,9 @@ def finish(
 ) -> None:
     """Measure every row, and write the JSON file and the tables of the document."""
     found = results(rows, bundles, options.resamples)
-    times = figures.latencies(rows, REFERENCE, bundles.data.test, (1, 8), Rules(options.seconds, iterations=30, warm_up=options.seconds / 5))
+    times = figures.latencies(
+        rows, REFERENCE, bundles.data.test, (1, 8), Rules(options.seconds, iterations=30, warm_up=options.seconds / 5)
+    )
     for row in found:
         row["latency"] = times[row["name"]]
     report = {**about(command, bundles.data), **facts, "resamples": options.resamples, "rows": found}

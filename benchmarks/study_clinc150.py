@@ -127,7 +127,7 @@ def main() -> None:
     members = Members(options.shared, options.work, options.jobs)
     checkpoints, base, adapters = members.train_all()
     data = read_data(options.shared / "data/clinc150", members.labels)
-    bundles = study.Bundles(options.work, data, members.tokenizer)
+    bundles = study.Bundles(options.work, data, members.tokenizer, FULL.matmul)
     rows = study.make_rows(bundles, checkpoints, base, adapters, CHOICE)
     facts = {"full": vars(FULL), "lora": {**vars(LORA), **ADAPTER}, "choice": vars(CHOICE)}
     study.finish(rows, bundles, options, "python benchmarks/study_clinc150.py ../shared", facts)

@@ -13,6 +13,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -42,6 +43,17 @@ class Recipe:
         return left if self.schedule == "linear" else 0.5 * (1 - math.cos(math.pi * left))
 
 
+@contextmanager
+def matmul(precision: str) -> Iterator[None]:
+    """Torch's precision of float32 products: ``"highest"``, or ``"medium"`` (bfloat16 inside, where the CPU has it)."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision(precision)
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
 Batches = Callable[[np.random.Generator], Iterable[dict[str, Any]]]
 """One epoch in a fresh order: batches of the model's tensors with ``labels``."""
 
@@ -53,7 +65,6 @@ def train(model: Any, batches: Batches, steps_per_epoch: int, recipe: Recipe, de
         the mean loss of every epoch.
     """
     torch.manual_seed(recipe.seed)
-    torch.set_float32_matmul_precision(recipe.matmul)
     model.to(device).train()
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     optimizer = torch.optim.AdamW(trained, recipe.learning_rate, weight_decay=0.01, fused=True)
@@ -64,9 +75,10 @@ def train(model: Any, batches: Batches, steps_per_epoch: int, recipe: Recipe, de
     for epoch in range(recipe.epochs):
         start, seen = time.perf_counter(), []
         for batch in batches(rng):
-            loss = model(**{name: tensor.to(device) for name, tensor in batch.items()}).loss
-            optimizer.zero_grad(set_to_none=True)
-            loss.backward()
+            with matmul(recipe.matmul):
+                loss = model(**{name: tensor.to(device) for name, tensor in batch.items()}).loss
+                optimizer.zero_grad(set_to_none=True)
+                loss.backward()
             optimizer.step()
             schedule.step()
             seen.append(loss.detach())
