@@ -129,7 +129,7 @@ def tune(options: argparse.Namespace) -> int:
     from .tuning import tune as tune_bundle
     from .tuning.text import tune_text
 
-    place = options.output or options.bundle.resolve()
+    place = (options.output or options.bundle).resolve()
     state = place.with_name(f"{place.name}.tune.part")
     try:
         report = tune_bundle(

@@ -7,11 +7,13 @@ from pathlib import Path
 
 import onnx
 import pytest
+import torch
 import torch_onnx
 from hydrant import HydrantError, estimate_cost, export_onnx, fuse, save_bundle
 from hydrant.export.baselines import PLAIN, random_model
 from hydrant.families import architecture_of
 from hydrant.plan import HeadPlan
+from hydrant.tuning.weights import shared_form, stored_form
 from support import FAMILIES, HEADS, LAYERS, TEXT_FAMILIES, make_inputs, make_model, random_plan
 from test_rewrites import forked
 
@@ -62,6 +64,21 @@ def test_several_checkpoints_and_separate_parts(family: str, separate: str, tmp_
     found = counted(onnx.load(export_onnx(tmp_path / "bundle")), inputs)
     assert found == (cost.fused.flops, cost.fused.parameters, cost.fused.bytes)
     assert cost.fork == 0
+
+
+@pytest.mark.parametrize("family", ["bert", "vit"])
+def test_a_tuned_bundle(family: str, tmp_path: Path) -> None:
+    """The trunk still runs once; heads that two members keep from the fork on are two now."""
+    ensemble, inputs = fuse(make_model(family), forked(family, 1)), make_inputs(family, batch=2)
+    weights = shared_form(ensemble.state_dict())
+    moved = {name: tensor + 0.1 * torch.randn_like(tensor) for name, tensor in weights.items()}
+    ensemble.load_state_dict(stored_form(moved, ensemble.state_dict()))
+    save_bundle(ensemble, tmp_path / "bundle", provenance={"tuned": {}})
+    sequence = inputs["input_ids"].shape[1] if "input_ids" in inputs else None
+    cost = estimate_cost(tmp_path / "bundle", batch=2, sequence=sequence)
+    found = counted(onnx.load(export_onnx(tmp_path / "bundle")), inputs)
+    assert found == (cost.fused.flops, cost.fused.parameters, cost.fused.bytes)
+    assert cost.fork == 1
 
 
 @pytest.mark.parametrize("family", ["vit", "deit"])

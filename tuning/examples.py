@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections.abc import Iterator
+from copy import copy
 from typing import Any
 
 import numpy as np
@@ -42,9 +43,9 @@ class Source:
         assert examples.labels is not None  # read with need_labels
         self.name = examples.source
         self.labels = examples.labels
+        self.places = np.arange(len(examples))  # [N] of each example in the data
         self._inputs, self._processor = examples.inputs, processor
-        is_text = architecture.modality == "text"
-        self._encoded: list[Any] | None = processor.encode(examples.inputs) if is_text else None
+        self._encoded = self._encode(list(examples.inputs), 0) if architecture.modality == "text" else None
         self.lengths = np.array([item.tokens for item in self._encoded or ()] or np.ones(len(examples)), np.int64)
         if self._encoded is not None:
             _warn_truncated(self._encoded, self.name)
@@ -52,18 +53,30 @@ class Source:
     def __len__(self) -> int:
         return len(self.labels)
 
+    def subset(self, chosen: np.ndarray) -> Source:
+        """Some of the examples: ``chosen`` [N] is boolean."""
+        part = copy(self)
+        part.labels, part.places, part.lengths = self.labels[chosen], self.places[chosen], self.lengths[chosen]
+        return part
+
     def batch(self, indices: np.ndarray) -> tuple[dict[str, np.ndarray], np.ndarray]:
         """Tensors and labels [B] of some examples.
 
         Raises:
             InputError: an image that cannot be read.
         """
-        items = (
-            [item for index in indices for item in self._processor.encode([self._inputs[index]], int(index))]
-            if self._encoded is None
-            else [self._encoded[index] for index in indices]
-        )
+        places = self.places[indices].tolist()
+        if self._encoded is None:
+            items = [item for place in places for item in self._encode([self._inputs[place]], place)]
+        else:
+            items = [self._encoded[place] for place in places]
         return self._processor.collate(items), self.labels[indices]
+
+    def _encode(self, items: list[Any], first: int) -> list[Any]:
+        try:
+            return self._processor.encode(items, first)
+        except InputError as error:
+            raise InputError(f"data {self.name}: {error}") from error
 
     def by_length(self, batch_size: int) -> Iterator[np.ndarray]:
         """Indices of batches that cover every example once, with little padding."""
@@ -110,35 +123,32 @@ def epoch_batches(lengths: np.ndarray, batch_size: int, seed: int, epoch: int) -
     return [made[index] for index in rng.permutation(len(made))]
 
 
-def hold_out(examples: Examples, seed: int) -> tuple[Examples, Examples]:
-    """Split off one in :data:`HELD_OUT` examples of each class, at random; a class's only example stays.
+def held_out_share(labels: np.ndarray, seed: int, name: str) -> np.ndarray:
+    """Choose one in :data:`HELD_OUT` examples of each class, at random; a class's only example is not chosen.
+
+    Args:
+        labels: [N] class indices.
+        seed: of the choice.
+        name: of the data, for messages.
 
     Returns:
-        Examples to tune on, and examples to validate on.
+        [N] boolean, at least one of them true.
 
     Raises:
         InputError: no class has two examples.
     """
-    labels = examples.labels
-    assert labels is not None
     shuffled = np.random.default_rng([seed, len(labels)]).permutation(len(labels))
     by_class = shuffled[np.argsort(labels[shuffled], kind="stable")]
     several = by_class[np.bincount(labels)[labels[by_class]] > 1]
     if not len(several):
         raise InputError(
-            f"data {examples.source} has no class with two examples, so none can be held out to validate on; "
+            f"data {name} has no class with two examples, so none can be held out to validate on; "
             "give more data, or validation=… (--validation)"
         )
     first = min(HELD_OUT // 2, len(several) - 1)
     chosen = np.zeros(len(labels), bool)
     chosen[several[first::HELD_OUT]] = True
-    return _subset(examples, ~chosen), _subset(examples, chosen)
-
-
-def _subset(examples: Examples, chosen: np.ndarray) -> Examples:
-    assert examples.labels is not None
-    places = np.flatnonzero(chosen)
-    return Examples([examples.inputs[index] for index in places], examples.labels[places], examples.source)
+    return chosen
 
 
 def _warn_truncated(encoded: list[Any], name: str) -> None:

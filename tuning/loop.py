@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import time
 from collections.abc import Mapping
@@ -22,6 +23,8 @@ from .report import Epoch, best_epoch
 from .schedule import GRADIENT_NORM, make_optimizer, rate_at
 from .settings import Settings
 from .state import Point, State
+
+log = logging.getLogger(__name__)
 
 SAVE_SECONDS = 120.0
 """Within an epoch the state is written this often."""
@@ -102,6 +105,7 @@ def train(
         while not run.over:
             run.advance()
     module.cpu()
+    accelerator.free_memory()  # it holds on to every module and optimizer that it prepared
     return Trained(point.best, tuple(point.history), point.seconds)
 
 
@@ -140,6 +144,7 @@ class _Run:
         entry = Epoch(epoch, loss, **measure(self.module, self.held_out, self.settings.batch_size))
         if not math.isfinite(entry.nll):
             raise self._diverged("validation NLL", entry.nll)
+        log.info("%sepoch %d: validation NLL %.4f, accuracy %.4f", self.title, epoch, entry.nll, entry.accuracy)
         self.point.history.append(entry)
         self.point.loss = 0.0
         if epoch and best_epoch(self.point.history) == epoch:

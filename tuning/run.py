@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from ..bundle import Bundle, onnx_name, resolve
-from ..calib.data import Examples, read_examples
+from ..calib.data import read_examples
 from ..errors import InputError, listing
 from ..families.processing import load_processor
 from ..fusion import FusedClassifier, load_ensemble
 from ..fusion.ensemble import check_parts
 from ..progress import Progress, no_progress
-from .examples import Source, hold_out
+from .examples import Source, held_out_share
 from .job import Job, Outcome, tune_alone, tune_jointly
 from .loop import open_accelerator
 from .report import TuneReport
@@ -51,8 +51,8 @@ def tune(
 
     All members are tuned jointly in the fused model: the loss is the mean of their cross-entropies, so that what
     they share (the MLP among it) stays one and nothing drifts apart. Weights that are equal in all members before
-    stay so: a shared trunk goes on running once. Dropout is that of the checkpoint's configuration; AdamW with linear
-    warm-up and decay; gradients of a norm above 1 are scaled down.
+    stay so: a shared trunk goes on running once. Dropout has the rates of the checkpoint's configuration; AdamW with
+    linear warm-up and decay; gradients of a norm above 1 are scaled down.
 
     After each epoch the NLL of the averaged probabilities is measured on the validation data, at temperature 1. The
     weights of the best epoch are kept; where none is better than before tuning, the bundle stays as it is.
@@ -98,9 +98,7 @@ def tune(
     bundle = resolve(bundle)
     target, replaces = check_output(bundle, output, force)
     Graphs.of(bundle, target)  # what could not be carried over is refused now
-    columns = {"text_column": text_column, "label_column": label_column}
-    known, held_out = _read(bundle, data, validation, seed, columns)
-    job = _job(bundle, known, held_out, settings, accelerator, progress)
+    job = _job(bundle, data, validation, (text_column, label_column), settings, accelerator, progress)
     place = None if state is None else Path(state)
     done = tune_alone(job, separate, place) if per_member else tune_jointly(job, place)
     graphs = None
@@ -114,40 +112,43 @@ def tune(
     return _report(job, done, target if output is not None else bundle.path, graphs, held_out=validation is None)
 
 
-def _read(
-    bundle: Bundle, data: Any, validation: Any, seed: int, columns: Mapping[str, str]
-) -> tuple[Examples, Examples]:
-    """Examples to tune on, and examples to judge on."""
+def _job(
+    bundle: Bundle,
+    data: Any,
+    validation: Any,
+    columns: tuple[str, str],
+    settings: Settings,
+    accelerator: Any,
+    progress: Progress,
+) -> Job:
+    """Everything ready, and every input found readable, before the first update."""
     if isinstance(data, str | Path) and isinstance(validation, str | Path) and Path(data) == Path(validation):
         raise InputError(
             f"{data} is given both as data and as validation; leave validation (--validation) out to hold a share out"
         )
-    known = read_examples(data, bundle.labels, **columns)
-    if validation is None:
-        return hold_out(known, seed)
-    return known, read_examples(validation, bundle.labels, **columns)
-
-
-def _job(
-    bundle: Bundle, known: Examples, held_out: Examples, settings: Settings, accelerator: Any, progress: Progress
-) -> Job:
-    """Everything ready, and every input found readable, before the first update."""
     ensemble = load_ensemble(bundle)
     folder = bundle.processor()
     if folder is None:
-        raise InputError(
-            f"bundle {bundle.path} has no processor, so it cannot read {known.source}; fuse with one to tune it"
-        )
+        raise InputError(f"bundle {bundle.path} has no processor, so it cannot read data; fuse with one to tune it")
     processor = load_processor(folder, ensemble.architecture)
-    sources = [Source(examples, processor, ensemble.architecture) for examples in (known, held_out)]
-    digests = sources[0].digest(progress), sources[1].digest(progress)
-    unseen = _unseen(bundle, sources[0])
+
+    def read(given: Any) -> Source:
+        text_column, label_column = columns
+        found = read_examples(given, bundle.labels, text_column=text_column, label_column=label_column)
+        return Source(found, processor, ensemble.architecture)
+
+    known = read(data)
+    if validation is None:
+        chosen = held_out_share(known.labels, settings.seed, known.name)
+        known, judges = known.subset(~chosen), known.subset(chosen)
+    else:
+        judges = read(validation)
+    digests = known.digest(progress), judges.digest(progress)
+    unseen = _unseen(bundle, known)
     if unseen:
-        log.warning(
-            "%s has no example of %s; the members may unlearn %s",
-            known.source, listing(unseen), "it" if len(unseen) == 1 else "them",
-        )  # fmt: skip
-    return Job(bundle, ensemble, *sources, digests, settings, accelerator, progress)
+        pronoun = "it" if len(unseen) == 1 else "them"
+        log.warning("%s has no example of %s; the members may unlearn %s", known.name, listing(unseen), pronoun)
+    return Job(bundle, ensemble, known, judges, digests, settings, accelerator, progress)
 
 
 def _assembled(job: Job, weights: Weights, separate: frozenset[str]) -> FusedClassifier:

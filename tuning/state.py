@@ -20,11 +20,11 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from ..errors import InputError
-from ..files import write_atomically
+from ..files import beside
 from .report import Epoch
 
 log = logging.getLogger(__name__)
@@ -79,7 +79,14 @@ class State:
         tensors |= {f"best.{name}": tensor for name, tensor in (point.best or {}).items()}
         facts = {key: value for key, value in vars(point).items() if key not in ("best", "history")}
         facts |= {"schema": SCHEMA, "digest": self._digest, "history": [asdict(epoch) for epoch in point.history]}
-        write_atomically(self.path, save(tensors, metadata={"state": json.dumps(facts)}))
+        part = beside(self.path, "part")
+        try:
+            save_file(tensors, part, metadata={"state": json.dumps(facts)})
+            part.replace(self.path)
+        except (OSError, SafetensorError) as error:
+            raise InputError(f"cannot write {self.path}: {error}") from error
+        finally:
+            part.unlink(missing_ok=True)
 
     def restore(self, module: nn.Module, optimizer: torch.optim.Optimizer) -> Point:
         """Bring weights and optimizer to where the file says; the beginning if there is none.

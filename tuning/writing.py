@@ -17,7 +17,12 @@ from ..fusion import FusedClassifier, save_bundle
 EXPORTED_AGAIN = ("fp32", "bf16")
 """Precisions of graphs that follow from the weights alone; FP16 and INT8 were measured on data."""
 
-REPORTS = {"reports/verify.json": "verify", "reports/profile.json": "profile", "reports/evaluation.json": "evaluate"}
+REPORTS = {
+    "reports/verify.json": "verify {}",
+    "reports/profile.json": "profile {}",
+    "reports/evaluation.json": "evaluate {} --data FILE",
+}
+"""Reports by the command that writes them."""
 
 
 class StoredProcessor:
@@ -86,7 +91,7 @@ class Graphs:
         for name in engine_names(bundle):
             twin = read_twin(bundle, name)
             dropped[engine_path(name)] = f"hydrant build {target} --backend {twin.library} --precision {twin.precision}"
-        dropped |= {name: f"hydrant {command} {target}" for name, command in REPORTS.items() if bundle.has(name)}
+        dropped |= {name: f"hydrant {command.format(target)}" for name, command in REPORTS.items() if bundle.has(name)}
         return cls(again, dropped)
 
 
@@ -125,10 +130,13 @@ def copy_bundle(bundle: Bundle, target: Path, force: bool) -> None:
         BundleError: a file was altered.
     """
     facts = {key: value for key, value in bundle.manifest.items() if key not in ("schema", "files")}
-    with new_bundle(target, facts, force) as stage:
-        for name in bundle.manifest["files"]:
-            (stage / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(bundle.file(name), stage / name)
+    try:
+        with new_bundle(target, facts, force) as stage:
+            for name in bundle.manifest["files"]:
+                (stage / name).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy(bundle.file(name), stage / name)
+    except OSError as error:
+        raise InputError(f"cannot write {target}: {error.strerror or error}") from error
 
 
 def _form(path: Path) -> dict[str, Any]:
