@@ -40,6 +40,7 @@ def make_golden(folder: Path) -> list[Path]:
         images_case(folder / "vit-crop", {"size": {"shortest_edge": 15}, "resample": 3, "do_center_crop": True,
                                           "crop_size": {"height": 12, "width": 12}}),
         images_case(folder / "vit-plain", {"size": {"height": 12, "width": 12}, "resample": 0, "do_normalize": False}),
+        images_case(folder / "clip", {"size": {"shortest_edge": 12}, "crop_size": {"height": 12, "width": 12}}),
     ]  # fmt: skip
     if (SHARED / "models/minilm-clinc150").is_dir():
         cases.append(clinc150_case(folder / "clinc150"))
@@ -71,11 +72,10 @@ def pixels_case(folder: Path) -> Path:
 
 
 def images_case(folder: Path, settings: dict[str, Any]) -> Path:
-    """A tiny image model and picture files of every kind that both languages read."""
-    with tempfile.TemporaryDirectory() as name:
-        make_model("vit").save_pretrained(name)
-        transformers.ViTImageProcessorPil(**settings).save_pretrained(name)
-        bundle = saved(Path(name), "image", random_plan("vit", 2), folder)
+    """A tiny image model and picture files of every kind that both languages read; CLIP's as its name says."""
+    family, bundle = folder.name.partition("-")[0], folder / "bundle"
+    kind = transformers.CLIPImageProcessorPil if family == "clip" else transformers.ViTImageProcessorPil
+    hydrant.save_bundle(hydrant.fuse(make_model(family), random_plan(family, 2)), bundle, kind(**settings))
     pictures = write_pictures(folder / "images")
     calibrated(bundle, pictures, "predictive_entropy", "lac")
     hydrant.export_onnx(bundle)

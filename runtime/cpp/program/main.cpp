@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <exception>
 #include <iostream>
+#include <stdexcept>
 
 #include "../src/messages.h"
 #include "arguments.h"
@@ -54,7 +55,7 @@ Predicted predict_next(const Predictor& predictor, const Arguments& arguments, s
   std::vector<std::string> names;
   while (next < inputs.size() && !has_arrays(inputs[next]) && names.size() < arguments.options.batch_size)
     names.push_back(inputs[next++]);
-  return {predictor.predict_images(std::vector<std::filesystem::path>(names.begin(), names.end())), names};
+  return {predictor.predict_images(std::vector<std::filesystem::path>(names.begin(), names.end()), first), names};
 }
 
 void predict(const Predictor& predictor, const Arguments& arguments) {
@@ -122,6 +123,8 @@ int main(int count, char** words) {
     if (std::cout) return 0;
     problem = "cannot write to standard output; is the disk full?";
   } catch (const std::bad_alloc&) {
+    problem = "there is not enough memory for these inputs; give fewer at once";
+  } catch (const std::length_error&) {  // more values than any memory holds
     problem = "there is not enough memory for these inputs; give fewer at once";
   } catch (const std::exception& error) {
     problem = hydrant::one_line(error.what());

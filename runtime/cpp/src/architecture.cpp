@@ -52,6 +52,9 @@ constexpr const char* kOthers[] = {
     "attention_dropout",
     "classifier_dropout",
     "position_padding",
+    "patch_bias",
+    "patch_norm",
+    "pooled_width",
 };
 
 bool has_the_keys(const Json& data) {

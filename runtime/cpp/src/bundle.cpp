@@ -1,12 +1,12 @@
 #include "bundle.h"
 
 #include <algorithm>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <stdexcept>
 #include <system_error>
 
+#include "files.h"
 #include "hydrant/hydrant.h"
 #include "messages.h"
 #include "sha256.h"
@@ -22,11 +22,10 @@ constexpr std::uintmax_t kMostManifestBytes = 16U << 20U;
 constexpr std::int64_t kMost = INT64_MAX;
 
 // The whole of a file. Throws BundleError: it cannot be read.
-std::string bytes_of(const fs::path& path) {
-  std::ifstream stream(path, std::ios::binary);
-  std::string bytes{std::istreambuf_iterator<char>(stream), std::istreambuf_iterator<char>()};
-  if (!stream) throw BundleError("cannot read " + path.string() + "; check its permissions");
-  return bytes;
+std::string readable(const fs::path& path) {
+  auto bytes = bytes_of(path);
+  if (!bytes) throw BundleError("cannot read " + path.string() + "; check its permissions");
+  return std::move(*bytes);
 }
 
 Json decoded(const std::string& bytes, const fs::path& path) {
@@ -78,7 +77,7 @@ Bundle Bundle::open(const fs::path& folder) {
   }
   Bundle bundle;
   bundle.folder_ = folder;
-  bundle.read_manifest(decoded(bytes_of(file), file));
+  bundle.read_manifest(decoded(readable(file), file));
   return bundle;
 }
 
@@ -111,17 +110,25 @@ void Bundle::read_manifest(const Json& manifest) {
     throw malformed(" has labels " + listing(labels_) + "; expected each name once");
   }
 
-  if (manifest.contains("fusion")) {
-    const Json& fusion = manifest["fusion"];
-    const Json& count = member(fusion, "checkpoints");
-    const Json& separate = member(fusion, "separate");
-    const auto checkpoints = count.is_null() && !fusion.contains("checkpoints") ? 1 : integer(count, 1, kMost);
-    if (!fusion.is_object() || !checkpoints || !(separate.is_array() || !fusion.contains("separate"))) {
-      throw malformed(" has fusion = " + shown(fusion) + "; expected checkpoints and separate parts");
-    }
-    checkpoints_ = *checkpoints;
-  }
+  if (manifest.contains("fusion")) read_fusion(manifest["fusion"]);
   read_files(member(manifest, "files"));
+}
+
+void Bundle::read_fusion(const Json& fusion) {
+  const Json& count = member(fusion, "checkpoints");
+  const Json& separate = member(fusion, "separate");
+  const Json& adapted = member(fusion, "adapted");
+  const auto checkpoints = fusion.contains("checkpoints") ? integer(count, 1, kMost) : 1;
+  const auto is_form = [](const Json& form) {
+    return integer(member(form, "rank"), 1, kMost) && member(form, "low_rank").is_boolean();
+  };
+  if (!fusion.is_object() || !checkpoints || !(separate.is_array() || !fusion.contains("separate")) ||
+      !(adapted.is_object() || !fusion.contains("adapted")) || !std::all_of(adapted.begin(), adapted.end(), is_form)) {
+    throw BundleError((folder_ / kManifest).string() + " has fusion = " + shown(fusion) +
+                      "; expected checkpoints, separate parts, and forms of updates");
+  }
+  checkpoints_ = *checkpoints;
+  for (const auto& [module, form] : adapted.items()) adapted_.insert(module);
 }
 
 void Bundle::read_files(const Json& files) {
@@ -187,7 +194,7 @@ fs::path Bundle::file(const std::string& name) const {
 
 std::string Bundle::read(const std::string& name) const {
   const fs::path path = place(name);
-  std::string bytes = bytes_of(path);
+  std::string bytes = readable(path);
   check_digest(path, sha256(bytes), entry(name).sha256);
   return bytes;
 }

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -25,7 +26,8 @@ class Bundle {
   const std::string& family() const { return family_; }
   const std::vector<std::string>& labels() const { return labels_; }
   std::int64_t members() const { return members_; }
-  std::int64_t checkpoints() const { return checkpoints_; }  // whose weights were fused
+  std::int64_t checkpoints() const { return checkpoints_; }           // whose weights were fused
+  const std::set<std::string>& adapted() const { return adapted_; }  // modules that adapters change
 
   // Whether the manifest lists a file (relative, with "/").
   bool has(const std::string& name) const { return files_.count(name) > 0; }
@@ -52,6 +54,7 @@ class Bundle {
   };
 
   void read_manifest(const Json& manifest);
+  void read_fusion(const Json& fusion);
   void read_files(const Json& files);
   const Entry& entry(const std::string& name) const;
   std::filesystem::path place(const std::string& name) const;
@@ -61,6 +64,7 @@ class Bundle {
   std::vector<std::string> labels_;
   std::int64_t members_ = 0;
   std::int64_t checkpoints_ = 1;
+  std::set<std::string> adapted_;
   std::map<std::string, Entry> files_;
 };
 

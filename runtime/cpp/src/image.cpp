@@ -1,11 +1,11 @@
 #include "image.h"
 
 #include <algorithm>
-#include <fstream>
 #include <new>
 #include <stdexcept>
 #include <system_error>
 
+#include "files.h"
 #include "messages.h"
 #include "tensors.h"
 
@@ -26,10 +26,9 @@ std::string read_bytes(const fs::path& file) {
   const std::uintmax_t size = fs::file_size(file, failed);
   if (failed) throw std::invalid_argument(failed.message());
   if (size > kMostFileBytes) throw std::invalid_argument("it is larger than 1 GiB");
-  std::ifstream stream(file, std::ios::binary);
-  std::string bytes{std::istreambuf_iterator<char>(stream), std::istreambuf_iterator<char>()};
-  if (!stream) throw std::invalid_argument("check its permissions");
-  return bytes;
+  auto bytes = bytes_of(file);
+  if (!bytes) throw std::invalid_argument("check its permissions");
+  return std::move(*bytes);
 }
 
 Decoded decode(std::string_view bytes) {
@@ -100,6 +99,8 @@ Image upright(const Image& image, int orientation) {
 }
 
 Image read_image(const fs::path& file, int channels) {
+  if (channels != 1 && channels != 3)
+    throw InputError("channels is " + std::to_string(channels) + "; expected 1 (grey) or 3 (red, green, blue)");
   try {
     const Decoded decoded = decode(read_bytes(file));
     return with_channels(upright(decoded.image, decoded.orientation), channels);

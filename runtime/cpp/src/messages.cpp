@@ -3,6 +3,8 @@
 namespace hydrant {
 namespace {
 
+constexpr std::size_t kLongestName = 60;
+
 // Bytes of the UTF-8 character that `text` starts with; 0 where it starts with none.
 std::size_t character_size(std::string_view text) {
   const auto first = static_cast<unsigned char>(text.front());
@@ -17,6 +19,14 @@ std::size_t character_size(std::string_view text) {
     if ((static_cast<unsigned char>(text[i]) & 0xC0U) != 0x80U) return 0;
   }
   return size;
+}
+
+// A line of at most `limit` bytes, cut between UTF-8 characters.
+std::string shortened(const std::string& line, std::size_t limit) {
+  if (line.size() <= limit) return line;
+  std::size_t end = limit - 1;
+  while (end > 0 && (static_cast<unsigned char>(line[end]) & 0xC0U) == 0x80U) --end;
+  return line.substr(0, end) + "…";
 }
 
 }  // namespace
@@ -39,16 +49,7 @@ std::string one_line(std::string_view text) {
   return line;
 }
 
-std::string cut(std::string_view text, std::size_t limit) {
-  std::string line = one_line(text);
-  if (line.size() > limit) {
-    std::size_t end = limit - 1;
-    while (end > 0 && (static_cast<unsigned char>(line[end]) & 0xC0U) == 0x80U)
-      --end;  // never inside a UTF-8 character
-    line = line.substr(0, end) + "…";
-  }
-  return "'" + line + "'";
-}
+std::string cut(std::string_view text, std::size_t limit) { return "'" + shortened(one_line(text), limit) + "'"; }
 
 std::string join(const std::vector<std::string>& pieces, const std::string& separator) {
   std::string joined;
@@ -60,8 +61,8 @@ std::string listing(const std::vector<std::string>& names, std::size_t limit) {
   if (names.empty()) return "none";
   const bool all = names.size() <= limit;
   std::string shown;
-  for (std::size_t i = 0; i < (all ? names.size() : limit); ++i) shown += (i == 0 ? "" : ", ") + names[i];
-  return one_line(all ? shown : shown + ", … (" + std::to_string(names.size()) + " in all)");
+  for (std::size_t i = 0; i < (all ? names.size() : limit); ++i) shown += (i == 0 ? "" : ", ") + shortened(one_line(names[i]), kLongestName);
+  return all ? shown : shown + ", … (" + std::to_string(names.size()) + " in all)";
 }
 
 std::string shape_text(const std::vector<std::int64_t>& shape) {

@@ -13,9 +13,17 @@ namespace {
 // Rows (inputs × tokens × streams) of one run, about: measured by benchmarks/microbatch.py.
 constexpr double kRows = 800;
 
-// First layer whose heads differ between members; the number of layers when none does.
+// Whether adapters change a module of a layer.
+bool is_adapted(const std::set<std::string>& modules, std::size_t layer) {
+  const std::string start = "layers." + std::to_string(layer) + ".";
+  const auto found = modules.lower_bound(start);
+  return found != modules.end() && found->compare(0, start.size(), start) == 0;
+}
+
+// First layer that differs between members, in its heads or by their adapters; the number of layers when none does.
 // Throws BundleError: the plan is malformed.
-std::size_t fork_of(const Json& plan, std::size_t layers, const std::string& file) {
+std::size_t fork_of(const Json& plan, std::size_t layers, const std::set<std::string>& adapted,
+                    const std::string& file) {
   const Json& members = member(plan, "members");
   if (!plan.is_object() || !members.is_array() || members.empty()) {
     throw BundleError(file + " is no head plan: it lacks its members; make the bundle again");
@@ -31,6 +39,7 @@ std::size_t fork_of(const Json& plan, std::size_t layers, const std::string& fil
     const Json& first = members[0]["keep"][layer];
     const auto same = [&](const Json& each) { return each["keep"][layer] == first; };
     if (!std::all_of(members.begin(), members.end(), same)) return layer;
+    if (members.size() > 1 && is_adapted(adapted, layer)) return layer;
   }
   return layers;
 }
@@ -40,7 +49,7 @@ std::size_t fork_of(const Json& plan, std::size_t layers, const std::string& fil
 Microbatch Microbatch::of(const Bundle& bundle, const Architecture& architecture) {
   const auto layers = static_cast<std::size_t>(architecture.layers);
   const Json plan = bundle.read_json("plan.json");
-  const std::size_t fork = fork_of(plan, layers, (bundle.path() / "plan.json").string());
+  const std::size_t fork = fork_of(plan, layers, bundle.adapted(), (bundle.path() / "plan.json").string());
   const std::size_t trunk = bundle.checkpoints() == 1 ? fork : 0;
   const std::size_t streams = trunk + (layers - trunk) * plan["members"].size();
   Microbatch made;

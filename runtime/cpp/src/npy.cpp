@@ -10,6 +10,7 @@
 #include <system_error>
 #include <type_traits>
 
+#include "files.h"
 #include "hydrant/hydrant.h"
 #include "messages.h"
 #include "tensors.h"
@@ -21,6 +22,7 @@ namespace {
 
 constexpr std::string_view kMagic = "\x93NUMPY";
 constexpr std::uintmax_t kMostBytes = 4ULL << 30U;
+constexpr std::size_t kMostValues = 1U << 29U;  // 4 GiB of int64, which small integers grow to
 constexpr std::size_t kMostRank = 8;
 
 InputError unreadable(const std::string& where, const std::string& why) {
@@ -145,12 +147,8 @@ Tensor read_array(std::string_view bytes, const std::string& where) {
                      "its type is " + cut(header.type) + ", not float32, int64, uint8 or one that fits into them");
   }
   const std::size_t room = (bytes.size() - header.values) / kind->size;
-  std::size_t count = 1;
-  for (const std::int64_t size : header.shape) {  // in this order no product overflows
-    if (size > 0 && count > SIZE_MAX / static_cast<std::size_t>(size))
-      throw unreadable(where, "its shape is too large");
-    count *= static_cast<std::size_t>(size);
-  }
+  const std::size_t count = count_of(header.shape);
+  if (count > kMostValues) throw unreadable(where, "it holds more than 2^29 values; cut it up");
   if (count != room || (bytes.size() - header.values) % kind->size != 0) {
     throw unreadable(where, "it holds " + std::to_string(bytes.size() - header.values) +
                                 " bytes of values, which do not fit its type " + header.type + " and shape " +
@@ -171,6 +169,7 @@ std::string read_entry(zip_t* archive, zip_uint64_t index, const zip_stat_t& fac
   const std::unique_ptr<zip_file_t, CloseEntry> entry(zip_fopen_index(archive, index, 0));
   if (!entry) throw unreadable(where, one_line(zip_strerror(archive)));
   std::string bytes;
+  bytes.reserve(facts.size);
   std::array<char, 1U << 16U> block{};
   for (zip_int64_t got = 1; got > 0;) {
     got = zip_fread(entry.get(), block.data(), block.size());
@@ -225,9 +224,9 @@ Tensors read_tensors(const fs::path& file) {
   stream.read(start.data(), 4);
   if (!stream) throw unreadable(file.string(), "it is too short");
   if (start.substr(0, 2) == "PK") return read_archive(file);
-  stream.seekg(0);
-  const std::string bytes{std::istreambuf_iterator<char>(stream), std::istreambuf_iterator<char>()};
-  return {{"", read_array(bytes, file.string())}};
+  const auto bytes = bytes_of(file);
+  if (!bytes) throw unreadable(file.string(), "check its permissions");
+  return {{"", read_array(*bytes, file.string())}};
 }
 
 }  // namespace hydrant

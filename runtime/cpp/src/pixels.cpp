@@ -6,6 +6,7 @@
 
 #include "image.h"
 #include "messages.h"
+#include "tensors.h"
 
 namespace hydrant {
 namespace {
@@ -147,7 +148,7 @@ Image ImageProcessor::resized(const Image& image) const {
   return resize(image, static_cast<int>(height), static_cast<int>(width), filter_);
 }
 
-void ImageProcessor::append(const Image& image, std::size_t index, std::vector<float>& values) const {
+void ImageProcessor::append_values(const Image& image, std::size_t index, std::vector<float>& values) const {
   Image picture = resized(image);
   if (crop_) picture = center_crop(picture, static_cast<int>(crop_->height), static_cast<int>(crop_->width));
   if (picture.height != architecture_.image_height || picture.width != architecture_.image_width) {
@@ -166,22 +167,21 @@ void ImageProcessor::append(const Image& image, std::size_t index, std::vector<f
   }
 }
 
-Tensors ImageProcessor::prepare(const std::vector<Image>& images, std::size_t first) const {
-  std::vector<float> values;
-  for (std::size_t i = 0; i < images.size(); ++i) {
-    const Image& image = images[i];
-    const auto expected = static_cast<std::int64_t>(image.height) * image.width * image.channels;
-    const bool shaped =
-        image.height > 0 && image.width > 0 && static_cast<std::int64_t>(image.pixels.size()) == expected;
-    if (!shaped || (image.channels != 1 && image.channels != 3)) {
-      throw InputError("input " + std::to_string(first + i) + " is an image of " +
-                       shape_text({image.height, image.width, image.channels}) + " with " +
-                       std::to_string(image.pixels.size()) + " values; expected [height, width, 1 or 3] of them");
-    }
-    append(with_channels(image, static_cast<int>(architecture_.channels)), first + i, values);
+void ImageProcessor::append(const Image& image, std::size_t index, std::vector<float>& values) const {
+  const bool shaped = image.height > 0 && image.width > 0 && (image.channels == 1 || image.channels == 3) &&
+                      image.pixels.size() == count_of({image.height, image.width, image.channels});
+  if (!shaped) {
+    throw InputError("input " + std::to_string(index) + " is an image of " +
+                     shape_text({image.height, image.width, image.channels}) + " with " +
+                     std::to_string(image.pixels.size()) + " values; expected [height, width, 1 or 3] of them");
   }
+  const int channels = static_cast<int>(architecture_.channels);
+  append_values(image.channels == channels ? image : with_channels(image, channels), index, values);
+}
+
+Tensors ImageProcessor::collated(std::vector<float> values, std::size_t batch) const {
   return {{"pixel_values",
-           {{static_cast<std::int64_t>(images.size()), architecture_.channels, architecture_.image_height,
+           {{static_cast<std::int64_t>(batch), architecture_.channels, architecture_.image_height,
              architecture_.image_width},
             std::move(values)}}};
 }

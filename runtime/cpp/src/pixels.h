@@ -17,9 +17,11 @@ class ImageProcessor {
   // pictures of another size than the model reads; BundleError: it was altered.
   ImageProcessor(const Bundle& bundle, const Architecture& architecture);
 
-  // `pixel_values` [B, channels, height, width]. Throws InputError; an image is named by its index, counted from
-  // `first`.
-  Tensors prepare(const std::vector<Image>& images, std::size_t first) const;
+  // Adds what a picture becomes, [channels, height, width], to `values`. Throws InputError that names it by its index.
+  void append(const Image& image, std::size_t index, std::vector<float>& values) const;
+
+  // `pixel_values` [B, channels, height, width] of B pictures that were appended.
+  Tensors collated(std::vector<float> values, std::size_t batch) const;
 
  private:
   struct Size {
@@ -32,7 +34,7 @@ class ImageProcessor {
   static std::optional<std::vector<float>> per_channel(const Json& value, std::size_t channels);
   void read(const Json& config, const std::string& file);
   Image resized(const Image& image) const;
-  void append(const Image& image, std::size_t index, std::vector<float>& values) const;
+  void append_values(const Image& image, std::size_t index, std::vector<float>& values) const;
 
   Architecture architecture_;
   std::optional<Size> size_;

@@ -53,7 +53,8 @@ bool read_header(Decoder& decoder) {
   return true;
 }
 
-bool prepare(Decoder& decoder, bool palette) {
+// Asks for 8 bits per channel without transparency; `passes` of an interlaced picture give each row in parts.
+bool prepare(Decoder& decoder, bool palette, int& passes) {
   if (setjmp(png_jmpbuf(decoder.png)) != 0) return false;
   if (palette) {
     png_set_palette_to_rgb(decoder.png);
@@ -61,14 +62,17 @@ bool prepare(Decoder& decoder, bool palette) {
     png_set_expand_gray_1_2_4_to_8(decoder.png);
   }
   png_set_strip_alpha(decoder.png);
-  png_set_interlace_handling(decoder.png);
+  passes = png_set_interlace_handling(decoder.png);
   png_read_update_info(decoder.png, decoder.info);
   return true;
 }
 
-bool read_pixels(Decoder& decoder, png_bytepp rows) {
+bool read_pixels(Decoder& decoder, Image& image, std::size_t row_bytes, int passes) {
   if (setjmp(png_jmpbuf(decoder.png)) != 0) return false;
-  png_read_image(decoder.png, rows);
+  for (int pass = 0; pass < passes; ++pass) {
+    png_bytep row = image.pixels.data();
+    for (int number = 0; number < image.height; ++number, row += row_bytes) png_read_row(decoder.png, row, nullptr);
+  }
   png_read_end(decoder.png, decoder.info);
   return true;
 }
@@ -97,16 +101,15 @@ Decoded decode_png(std::string_view bytes) {
   if (png_get_bit_depth(decoder.png, decoder.info) == 16) {
     throw std::invalid_argument("it has 16 bits per channel; expected 8 bits per channel; convert it first");
   }
-  require(prepare(decoder, png_get_color_type(decoder.png, decoder.info) == PNG_COLOR_TYPE_PALETTE), decoder);
+  int passes = 1;
+  require(prepare(decoder, png_get_color_type(decoder.png, decoder.info) == PNG_COLOR_TYPE_PALETTE, passes), decoder);
 
   Decoded decoded;
   const int channels = png_get_channels(decoder.png, decoder.info);
   decoded.image = {static_cast<int>(height), static_cast<int>(width), channels, {}};
   const std::size_t row_bytes = png_get_rowbytes(decoder.png, decoder.info);
   decoded.image.pixels.resize(row_bytes * height);
-  std::vector<png_bytep> rows;
-  for (png_uint_32 row = 0; row < height; ++row) rows.push_back(decoded.image.pixels.data() + row_bytes * row);
-  require(read_pixels(decoder, rows.data()), decoder);
+  require(read_pixels(decoder, decoded.image, row_bytes, passes), decoder);
   decoded.orientation = orientation_of(decoder);
   return decoded;
 }

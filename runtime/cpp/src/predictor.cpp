@@ -125,14 +125,22 @@ struct Predictor::State {
     throw InputError("bundle " + path + " has no processor; give ready tensors, or fuse with a processor");
   }
 
-  // Predicts pictures a batch at a time, as large as they are once prepared; `next` gives those from one index to
-  // another.
-  template <typename Next>
-  Prediction predict_pictures(std::size_t count, std::size_t index, const Next& next) const {
+  // The tensors of pictures [first, last); `picture` gives one, so that only one is in memory before it is prepared.
+  template <typename Picture>
+  Tensors prepared(std::size_t first, std::size_t last, std::size_t index, const Picture& picture) const {
     const ImageProcessor& prepares = processor();
+    std::vector<float> values;
+    for (std::size_t i = first; i < last; ++i) prepares.append(picture(i), index + i, values);
+    return prepares.collated(std::move(values), last - first);
+  }
+
+  // Predicts pictures a batch at a time; the first has this index in messages.
+  template <typename Picture>
+  Prediction predict_pictures(std::size_t count, std::size_t index, const Picture& picture) const {
+    processor();  // refuses even no pictures where there is none
     Prediction prediction = nothing();
     for (std::size_t first = 0; first < count; first += options.batch_size) {
-      run(prepares.prepare(next(first, std::min(first + options.batch_size, count)), index + first), prediction);
+      run(prepared(first, std::min(first + options.batch_size, count), index, picture), prediction);
     }
     return finished(std::move(prediction));
   }
@@ -162,25 +170,18 @@ Prediction Predictor::predict(const Tensor& input) const {
 }
 
 Prediction Predictor::predict_images(const std::vector<Image>& images, std::size_t first) const {
-  const auto next = [&](std::size_t start, std::size_t end) {
-    const auto begin = images.begin();
-    return std::vector<Image>(begin + static_cast<std::ptrdiff_t>(start), begin + static_cast<std::ptrdiff_t>(end));
-  };
-  return state_->predict_pictures(images.size(), first, next);
+  const auto given = [&](std::size_t i) -> const Image& { return images[i]; };
+  return state_->predict_pictures(images.size(), first, given);
 }
 
-Prediction Predictor::predict_images(const std::vector<std::filesystem::path>& files) const {
-  const auto next = [&](std::size_t start, std::size_t end) {
-    std::vector<Image> images;
-    for (std::size_t i = start; i < end; ++i)
-      images.push_back(read_image(files[i], static_cast<int>(state_->architecture.channels)));
-    return images;
-  };
-  return state_->predict_pictures(files.size(), 0, next);
+Prediction Predictor::predict_images(const std::vector<std::filesystem::path>& files, std::size_t first) const {
+  const int channels = static_cast<int>(state_->architecture.channels);
+  const auto decoded = [&](std::size_t i) { return read_image(files[i], channels); };
+  return state_->predict_pictures(files.size(), first, decoded);
 }
 
 Tensors Predictor::prepare(const std::vector<Image>& images, std::size_t first) const {
-  return state_->processor().prepare(images, first);
+  return state_->prepared(0, images.size(), first, [&](std::size_t i) -> const Image& { return images[i]; });
 }
 
 std::optional<std::vector<bool>> Predictor::out_of_distribution(const Prediction& prediction) const {

@@ -96,8 +96,13 @@ Tensors checked_pixels(const Tensors& inputs, const Architecture& architecture) 
 }  // namespace
 
 std::size_t count_of(const std::vector<std::int64_t>& shape) {
+  if (std::any_of(shape.begin(), shape.end(), [](std::int64_t size) { return size < 0; })) return SIZE_MAX;
+  if (std::find(shape.begin(), shape.end(), 0) != shape.end()) return 0;
   std::size_t count = 1;
-  for (const std::int64_t size : shape) count *= static_cast<std::size_t>(size);
+  for (const std::int64_t size : shape) {
+    if (count > SIZE_MAX / static_cast<std::size_t>(size)) return SIZE_MAX;
+    count *= static_cast<std::size_t>(size);
+  }
   return count;
 }
 

@@ -44,7 +44,7 @@ std::vector<fs::path> cases(const fs::path& folder) {
     if (fs::exists(entry.path() / "expected.npz")) found.push_back(entry.path());
   }
   std::sort(found.begin(), found.end());
-  check(found.size() >= 6, folder, " holds ", found.size(), " cases; expected 6 or more");
+  check(found.size() >= 7, folder, " holds ", found.size(), " cases; expected 7 or more");
   return found;
 }
 

@@ -113,8 +113,8 @@ class Predictor {
   // Predicts pictures, prepared by the bundle's own preprocessing. Throws as above; messages name an input by its
   // index.
   Prediction predict_images(const std::vector<Image>& images, std::size_t first = 0) const;
-  // The same for JPEG and PNG files.
-  Prediction predict_images(const std::vector<std::filesystem::path>& files) const;
+  // The same for JPEG and PNG files, of which one at a time is decoded.
+  Prediction predict_images(const std::vector<std::filesystem::path>& files, std::size_t first = 0) const;
 
   // The tensors that pictures become: `pixel_values` [B, channels, height, width].
   Tensors prepare(const std::vector<Image>& images, std::size_t first = 0) const;
@@ -134,7 +134,8 @@ class Predictor {
   Tensors synthetic(std::size_t batch, std::size_t sequence, std::uint64_t seed) const;
   std::size_t longest() const;  // most tokens the model reads; of images their fixed number
   std::size_t chunk(std::size_t batch, std::size_t sequence) const;  // most inputs of a batch in one run below
-  void run(const Tensors& inputs) const;  // the backend alone, on one whole batch; for measuring
+  // The backend alone, on one whole batch. For measuring only: what `synthetic` gives is run as it is, unchecked.
+  void run(const Tensors& inputs) const;
 
  private:
   struct State;
