@@ -275,14 +275,21 @@ def new_bundle(target: str | Path, manifest: Mapping[str, Any], force: bool = Fa
         force: replace an existing bundle.
 
     Raises:
-        InputError: ``target`` exists and ``force`` is false, or it is something other than a bundle.
+        InputError: ``target`` exists and ``force`` is false, or it is something other than a bundle; or the manifest
+            would be too large to be read.
     """
     with staged_folder(Path(target), MANIFEST, force) as stage:
         yield stage
         names = sorted(path.relative_to(stage).as_posix() for path in stage.rglob("*") if path.is_file())
         sealed = {"schema": SCHEMA, **manifest, "files": {name: _entry(stage / name) for name in names}}
         _validated(sealed, stage / MANIFEST)
-        write_atomically(stage / MANIFEST, to_json_bytes(sealed))
+        content = to_json_bytes(sealed)
+        if len(content) > MAX_MANIFEST_BYTES:
+            raise InputError(
+                f"the manifest of {target} would have {len(content)} bytes, of which at most {MAX_MANIFEST_BYTES} are "
+                "read; give fewer or shorter labels and prompts, or prompts as classes and templates"
+            )
+        write_atomically(stage / MANIFEST, content)
 
 
 def _entry(path: Path) -> dict[str, Any]:

@@ -45,6 +45,7 @@ def inspect_bundle(path: str | Path) -> dict[str, Any]:
         "adapters": bundle.manifest.get("fusion", {}).get("adapters", []),
         "adapted": bundle.manifest.get("fusion", {}).get("adapted", {}),
         "drift": bundle.manifest.get("fusion", {}).get("drift"),
+        "tuned": bundle.manifest.get("fusion", {}).get("tuned"),
         "prompts": _prompts(bundle.manifest.get("fusion", {}).get("zero_shot")),
         "parameters": _parameters(bundle.path / WEIGHTS) if states.get(WEIGHTS) == "ok" else None,
         "cost": estimate_cost(bundle).to_json(),

@@ -265,6 +265,7 @@ def inspect_text(facts: Mapping[str, Any]) -> str:
         *adapters_text(facts["adapters"], facts["adapted"]),
         f"labels        {len(facts['labels'])}: {_short(', '.join(facts['labels']), 90)}",
         *([] if facts["prompts"] is None else [f"prompts       {_short(facts['prompts'], 90)}"]),
+        *_tuned_text(facts["tuned"], [name for name in ("adapters", "prompts") if facts[name]]),
         *inspected_calibration(facts["calibration"]),
         f"processor     {facts['processor'] or 'none: takes tensors only'}",
         f"cost          {_cost(facts['cost'], facts['layers'])}",
@@ -288,10 +289,22 @@ def adapters_text(adapters: Sequence[Mapping[str, Any]], forms: Mapping[str, Map
     ranks = sorted({form["rank"] for form in forms.values()})
     named = ", ".join(_short(str(adapter.get("name")), 24) for adapter in adapters if isinstance(adapter, Mapping))
     rank = f", rank {ranks[0]}" if len(ranks) == 1 else f", ranks {ranks[0]}–{ranks[-1]}" if ranks else ""
-    return [
-        f"adapters      {_short(named, 90)}{rank}: {len(forms) - len(kept)} of {len(forms)} updated weights merged, "
-        f"low-rank: {_short(_layers_text(kept), 90)}"
-    ]
+    told = f": {len(forms) - len(kept)} of {len(forms)} updated weights merged, "
+    told += f"low-rank: {_short(_layers_text(kept), 90)}"
+    return [f"adapters      {_short(named, 90)}{rank}{told if forms else ''}"]
+
+
+def _tuned_text(facts: Any, origins: Sequence[str]) -> list[str]:
+    """How the members were tuned, and what of the above tells only where that began; no line if they were not."""
+    if not isinstance(facts, Mapping):
+        return []
+    how = "each member alone" if facts.get("per_member") else "all members jointly"
+    line = f"tuned         {how}, on {_short(str(facts.get('examples')), 12)} examples of "
+    line += _short(str(facts.get("data")), 60)
+    match facts.get("nll"):
+        case [int() | float() as before, int() | float() as after]:
+            line += f": validation NLL {before:.4f} → {after:.4f}"
+    return [f"{line}; {' and '.join(origins)} tell where that began" if origins else line]
 
 
 def _layers_text(modules: Sequence[str]) -> str:

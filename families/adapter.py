@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -93,9 +94,14 @@ def read_adapter(source: str | Path, model: Any) -> Adapter:
     updates = {names[f"{module}.weight"]: _update(module, pair, config, shapes, folder)
                for module, pair in halves.items()}  # fmt: skip
     _check_complete(config, names, halves, replaced, folder)
-    base = Path(str(config.get("base_model_name_or_path") or "")).name
-    return Adapter(folder.resolve().name, sha256_of(folder / WEIGHTS), base or None, updates,
+    base = _writable(Path(str(config.get("base_model_name_or_path") or "")).name)
+    return Adapter(_writable(folder.resolve().name), sha256_of(folder / WEIGHTS), base or None, updates,
                    {names[name]: tensor for name, tensor in replaced.items()})  # fmt: skip
+
+
+def _writable(name: str) -> str:
+    """A name in characters that any file can hold."""
+    return name.encode(errors="replace").decode()
 
 
 def _config(folder: Path) -> dict[str, Any]:
@@ -132,9 +138,10 @@ def _tensors(folder: Path) -> dict[str, Tensor]:
     for name, tensor in tensors.items():
         if not tensor.is_floating_point():
             raise InputError(f"adapter {folder}: {name} holds {tensor.dtype}; expected floating-point numbers")
-        if not bool(torch.isfinite(tensor).all()):
+        tensors[name] = tensor.to(torch.float32)
+        if not bool(torch.isfinite(tensors[name]).all()):
             raise InputError(f"adapter {folder}: {name} holds non-finite values (NaN or infinity); tune it again")
-    return {name: tensor.to(torch.float32) for name, tensor in tensors.items()}
+    return tensors
 
 
 def _check_method(config: Mapping[str, Any], folder: Path) -> None:
@@ -230,9 +237,10 @@ def _number(config: Mapping[str, Any], name: str, pattern: str, module: str, fol
         value = patterns.get(next(matching, None), value)
     except (re.error, AttributeError, TypeError) as error:
         raise InputError(f"adapter {folder} has {pattern} = {cut(patterns)}; expected names and numbers") from error
-    positive = isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < math.inf
-    if not positive and not (name == "lora_alpha" and isinstance(value, int | float) and math.isfinite(value)):
-        raise InputError(f"adapter {folder} has {name} = {cut(value)} for {module}; expected a number above 0")
+    number = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
+    if not number or (name == "r" and value <= 0):
+        expected = "a number above 0" if name == "r" else "a finite number"
+        raise InputError(f"adapter {folder} has {name} = {cut(value)} for {module}; expected {expected}")
     return float(value)
 
 
@@ -246,11 +254,13 @@ def _check_complete(
     """Every module that the configuration names in all layers has its tensors."""
     if not halves:
         raise InputError(f"adapter {folder} holds no LoRA tensors (lora_A, lora_B); expected at least one update")
-    saved = tuple(str(name) for name in config.get("modules_to_save") or [])
+    saved = config.get("modules_to_save") or []
+    if not isinstance(saved, list) or not all(isinstance(name, str) and name for name in saved):
+        raise InputError(f"adapter {folder} has modules_to_save = {cut(saved)}; expected a list of names")
     lacking = [
         name
         for name, canonical in names.items()
-        if part_of(canonical) in REPLACED_PARTS and _saved(name, saved) and name not in replaced
+        if part_of(canonical) in REPLACED_PARTS and _saved(name, tuple(saved)) and name not in replaced
     ]
     targets = config.get("target_modules")
     some = any(

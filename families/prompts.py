@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -107,7 +108,7 @@ def _from_file(path: Path) -> Any:
 def _unrepeated(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """A JSON object; Python's reader would keep the last of equal keys without a word."""
     names = [name for name, _ in pairs]
-    repeated = sorted({name for name in names if names.count(name) > 1})
+    repeated = _repeated(names)
     if repeated:
         raise ValueError(f"{listing(repeated, 3)} stands twice in one object")
     return dict(pairs)
@@ -115,10 +116,10 @@ def _unrepeated(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _names(where: str, names: Sequence[Any]) -> tuple[str, ...]:
     for name in names:
-        if not isinstance(name, str) or not name.strip():
-            raise InputError(f"{where} hold {cut(name)}; expected names, as text that is not empty")
+        if not _is_text(name) or any(letter < " " or letter == "\x7f" for letter in name.strip()):
+            raise InputError(f"{where} hold {cut(name)}; expected names, each a line of text that is not empty")
     found = tuple(name.strip() for name in names)
-    repeated = sorted({name for name in found if found.count(name) > 1})
+    repeated = _repeated(found)
     if repeated:
         raise InputError(f"{where} name {listing(repeated, 3)} more than once; expected each class once")
     if len(found) < 2:
@@ -126,10 +127,20 @@ def _names(where: str, names: Sequence[Any]) -> tuple[str, ...]:
     return found
 
 
+def _repeated(names: Sequence[str]) -> list[str]:
+    """Names that stand there more than once."""
+    return sorted(name for name, count in Counter(names).items() if count > 1)
+
+
+def _is_text(value: Any) -> bool:
+    """Whether a value is text that is not empty and that UTF-8 can hold; JSON may escape half a surrogate pair."""
+    return isinstance(value, str) and bool(value.strip()) and not any("\ud800" <= c <= "\udfff" for c in value)
+
+
 def _texts(where: str, name: str, texts: Any) -> tuple[str, ...]:
     """Prompts of one class, given as they are."""
     found = [texts] if isinstance(texts, str) else texts
-    if not isinstance(found, list | tuple) or not found or not all(isinstance(t, str) and t.strip() for t in found):
+    if not isinstance(found, list | tuple) or not found or not all(map(_is_text, found)):
         raise InputError(f"{where} have {cut(texts)} for {cut(name)}; expected a prompt, or a list of prompts")
     return tuple(found)
 
@@ -139,7 +150,9 @@ def _templates(templates: Any) -> tuple[str, ...]:
     if not isinstance(given, list | tuple) or not given:
         raise InputError(f"templates are {cut(given)}; expected one text or more, such as {TEMPLATES[0]!r}")
     for template in given:
-        if not isinstance(template, str) or "{}" not in template:
+        if not _is_text(template):
+            raise InputError(f"templates hold {cut(template)}; expected texts such as {TEMPLATES[0]!r}")
+        if "{}" not in template:
             raise InputError(
                 f"template {cut(template)} has no {{}} for the class name; expected a text such as {TEMPLATES[0]!r}"
             )

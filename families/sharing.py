@@ -31,7 +31,7 @@ class Sharing:
         self.members = len(plan.members)
         self.one_checkpoint = checkpoints == 1
         self.tuned = tuned
-        self.forms = forms or {}
+        self.forms = _parted(forms or {}) if tuned else forms or {}
         self._separate = separate
 
     def groups(self, part: str) -> int:
@@ -116,3 +116,14 @@ class Sharing:
         if layer:
             parts += ["norms"]
         return max([*before, *(self.groups(part) for part in parts)])
+
+
+def _parted(forms: Forms) -> Forms:
+    """Forms after tuning: query, key and value are stored side by side, so where one was merged, all three part."""
+    parted = dict(forms)
+    for module, form in forms.items():
+        attention, _, projection = module.rpartition(".")
+        if attention.endswith(".attention") and projection in PROJECTIONS[:3] and not form["low_rank"]:
+            for name in PROJECTIONS[:3]:
+                parted.setdefault(f"{attention}.{name}", form)
+    return parted

@@ -100,8 +100,9 @@ def _fuse_adapters(model: Any, plan: HeadPlan | None, adapters: Sequence[Adapter
     named, own = sorted({adapter.base for adapter in adapters if adapter.base}), model.config.name_or_path
     own = Path(str(own or "")).name
     if len(named) > 1 or (named and own and named != [own]):
-        tuned = " and ".join(named)
+        tuned = cut(" and ".join(named), 120)
         log.warning("the adapters say that they were tuned on %s; the base model is %s", tuned, own or "not named")
+    _warn_equal(plan, adapters)
     forms = choose_forms(architecture, plan, adapters, separate, low_rank)
     kept = {module: form["rank"] for module, form in forms.items() if form["low_rank"]}
     weights = fuse_weights(architecture, plan, [merged(base, adapter, kept) for adapter in adapters], separate)
@@ -114,6 +115,15 @@ def _fuse_adapters(model: Any, plan: HeadPlan | None, adapters: Sequence[Adapter
         **prompts_of([model]),
     }
     return FusedClassifier(architecture, plan, weights, model_labels(model.config), provenance=provenance).eval()
+
+
+def _warn_equal(plan: HeadPlan, adapters: Sequence[Adapter]) -> None:
+    scales = [tuple(update.scale for update in adapter.updates.values()) for adapter in adapters]
+    members = [(keep, adapters[m].sha256, scales[m]) for m, keep in enumerate(plan.members)]
+    equal = sorted({members.index(member) for member in members if members.count(member) > 1})
+    for first in equal:
+        same = [str(index) for index, member in enumerate(members) if member == members[first]]
+        log.warning("members %s have the same adapter and the same heads; they cannot disagree", " and ".join(same))
 
 
 def _check_adapters(models: int, adapters: Sequence[str | Path], low_rank: str, separate: frozenset[str]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -83,7 +84,9 @@ SETTINGS = [
     ({"rank_pattern": {"(": 3}}, "rank_pattern = .*; expected names and numbers"),
     ({"rank_pattern": [3]}, "rank_pattern = .*; expected names and numbers"),
     ({"lora_alpha": math.nan}, "has lora_alpha = 'nan'"),
-    ({"lora_alpha": None}, "has lora_alpha = 'None'"),
+    ({"lora_alpha": None}, "has lora_alpha = 'None' for .*; expected a finite number"),
+    ({"r": 10**400}, "has r = '1000.* expected a number above 0"),
+    ({"modules_to_save": "classifier"}, "has modules_to_save = 'classifier'; expected a list of names"),
 ]  # fmt: skip
 
 
@@ -96,6 +99,7 @@ def test_settings_that_cannot_be_honoured(settings: dict[str, Any], message: str
 
 TENSORS: list[tuple[Callable[[dict[str, torch.Tensor]], Any], str]] = [
     (lambda t: t[f"{QUERY}.lora_A.weight"].fill_(math.nan), r"query\.lora_A\.weight holds non-finite values"),
+    (lambda t: t.update({f"{QUERY}.lora_A.weight": torch.full((3, 32), 1e300, dtype=torch.float64)}), "non-finite"),
     (lambda t: t.update({f"{QUERY}.lora_B.weight": torch.zeros(31, 3)}), r"lora_B \[31, 3\]"),
     (lambda t: t.update({f"{QUERY}.lora_A.weight": torch.zeros(3, 32, 1)}), r"lora_A \[3, 32, 1\]"),
     (lambda t: t.pop(f"{QUERY}.lora_B.weight"), r"query has lora_A alone; expected lora_A and lora_B"),
@@ -178,8 +182,20 @@ def test_adapters_of_different_bases_are_mentioned(tmp_path: Path, caplog: pytes
     for folder, base in zip(folders, ("/models/one", "owner/other"), strict=True):
         configure(folder, base_model_name_or_path=base)
     ensemble = fuse(make_model("bert"), adapters=folders)
-    assert "the adapters say that they were tuned on one and other" in caplog.text
+    assert "the adapters say that they were tuned on 'one and other'" in caplog.text
     assert [source["base"] for source in ensemble.provenance["adapters"]] == ["one", "other"], "no path of this machine"
+
+
+def test_equal_members_are_mentioned(adapter: Path, caplog: pytest.LogCaptureFixture) -> None:
+    fuse(make_model("bert"), adapters=[adapter])
+    assert "cannot disagree" not in caplog.text
+    fuse(make_model("bert"), adapters=[adapter, adapter])
+    assert "members 0 and 1 have the same adapter and the same heads; they cannot disagree" in caplog.text
+    assert caplog.text.count("cannot disagree") == 1
+    louder = Path(shutil.copytree(adapter, adapter.with_name("louder")))
+    configure(louder, lora_alpha=50)
+    fuse(make_model("bert"), adapters=[adapter, louder])
+    assert caplog.text.count("cannot disagree") == 1, "the same weights on another scale"
 
 
 def test_command_line_says_what_is_wrong_in_one_line(bert_checkpoint: Path, adapter: Path, tmp_path: Path) -> None:

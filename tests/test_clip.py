@@ -10,6 +10,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import oracle
+import peft
 import pytest
 import torch
 import torch_onnx
@@ -34,6 +35,7 @@ from support import (
     run_cli,
     zero_shot,
 )
+from test_cost import counted
 from test_rewrites import forked
 from transformers import CLIPImageProcessorPil, CLIPProcessor, SiglipConfig, SiglipModel
 
@@ -260,7 +262,10 @@ def test_forms_of_prompts(tmp_path: Path) -> None:
     assert own == Prompts(("cat", "dog"), (), (("a cat {}",), ("a dog", "a puppy")))
 
 
-@given(st.lists(st.text(min_size=1).filter(str.strip), min_size=2, max_size=5, unique_by=str.strip), st.booleans())
+LINES = st.text(st.characters(exclude_categories=("Cc", "Cs")), min_size=1).filter(str.strip)
+
+
+@given(st.lists(LINES, min_size=2, max_size=5, unique_by=str.strip), st.booleans())
 def test_what_is_recorded_is_read_again(names: list[str], own: bool) -> None:
     prompts = read_prompts({name: [name, f"a {name}"] for name in names} if own else names)
     assert read_prompts(json.loads(json.dumps(prompts.to_json()))) == prompts
@@ -273,6 +278,10 @@ def test_what_is_recorded_is_read_again(names: list[str], own: bool) -> None:
         ("cat,dog,cat", None, "classes name cat more than once; expected each class once"),
         ("cat,,dog", None, "classes hold ''; expected names"),
         (["cat", 3], None, "classes hold '3'; expected names"),
+        (["cat", "a\x1b[2Jdog"], None, "classes hold .*; expected names, each a line of text"),
+        (["cat", "\ud83d"], None, "classes hold .*; expected names"),
+        ({"cat": "a", "dog": "\ud83d"}, None, "for 'dog'; expected a prompt"),
+        ("cat,dog", "\ud83d {}", "templates hold .*; expected texts such as"),
         (7, None, "classes are a int; expected names separated by commas"),
         ({"cat": "x", "dog": []}, None, "classes have '\\[\\]' for 'dog'; expected a prompt"),
         ({"cat": "a pet", "dog": "a pet"}, None, "give 'cat' and 'dog' the same prompts"),
@@ -302,6 +311,47 @@ def test_unusable_files_of_prompts(content: bytes, message: str, tmp_path: Path)
     (tmp_path / "prompts.json").write_bytes(content)
     with pytest.raises(InputError, match=message):
         read_prompts(tmp_path / "prompts.json")
+
+
+def test_thousands_of_names_are_read_at_once() -> None:
+    names = [f"class {index}" for index in range(100_000)]
+    assert read_prompts(names).classes == tuple(names)
+
+
+# Adapters
+
+
+def test_adapters_of_the_image_tower(tmp_path: Path) -> None:
+    """Members are PEFT's own CLIP, each with its adapter; the text tower is the base model's."""
+    model, inputs = make_model("clip"), make_inputs("clip")
+    folders, expected = [], []
+    for member in range(2):
+        config = peft.LoraConfig(r=3, target_modules=r".*vision_model.*\.(q_proj|out_proj|fc1)|visual_projection")
+        adapted = peft.get_peft_model(dual_encoder(), config).eval()
+        torch.manual_seed(member)
+        with torch.no_grad():
+            for parameter in (p for p in adapted.parameters() if p.requires_grad):
+                parameter.normal_(0, 0.3)
+            expected.append(adapted(**inputs, **model.prompt_tokens).logits_per_image.softmax(-1))
+        adapted.save_pretrained(tmp_path / f"a{member}")
+        folders.append(tmp_path / f"a{member}")
+    members = torch.stack(expected)
+    for low_rank in ("merge", "keep"):
+        ensemble = fuse(model, adapters=folders, low_rank=low_rank)
+        with torch.no_grad():
+            np.testing.assert_allclose(ensemble(**inputs).member_logits.softmax(-1), members, atol=1e-5)
+        bundle = save_bundle(ensemble, tmp_path / low_rank)
+        assert bundle.manifest["fusion"]["zero_shot"] == model.prompts.to_json()
+        found = run(export_onnx(bundle), inputs)
+        np.testing.assert_allclose(found["probabilities"], members.mean(0), atol=1e-4)
+        cost = estimate_cost(bundle, batch=4)
+        assert counted(onnx.load(bundle.path / "model.fp32.onnx"), inputs)[:2] == (
+            cost.fused.flops,
+            cost.fused.parameters,
+        )
+    peft.get_peft_model(dual_encoder(), peft.LoraConfig(target_modules=["q_proj"])).save_pretrained(tmp_path / "both")
+    with pytest.raises(InputError, match=r"changes '.*text_model"):
+        fuse(model, adapters=[tmp_path / "both"])
 
 
 # Refusals

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from hydrant import Bundle, HeadPlan
-from hydrant.bundle import new_bundle, resolve, to_json_bytes
+from hydrant.bundle import MAX_MANIFEST_BYTES, new_bundle, resolve, to_json_bytes
 from hydrant.errors import BundleError, HydrantError, InputError, PlanError
 from hydrant.files import atomic_file, sha256_of, staged_folder, write_atomically
 
@@ -326,6 +326,12 @@ def test_file_slipped_into_the_processor_is_refused(tmp_path: Path) -> None:
     (bundle.path / "processor" / "tokenizer_config.json").write_bytes(b'{"model_max_length": 4}')
     with pytest.raises(BundleError, match=r"tokenizer_config\.json"):
         bundle.processor()
+
+
+def test_a_manifest_that_could_not_be_read_is_not_written(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"manifest of .* would have \d+ bytes, of which at most \d+ are read; give"):
+        make_bundle(tmp_path / "out", fusion={"zero_shot": {"cat": "a" * MAX_MANIFEST_BYTES, "dog": "b"}})
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_bundle_without_processor_has_none(tmp_path: Path) -> None:

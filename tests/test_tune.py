@@ -465,10 +465,14 @@ def test_state_of_another_tuning_is_refused(bundle: Path, tmp_path: Path) -> Non
         assert place.read_bytes() == content
 
 
-def test_a_loss_that_is_not_finite_stops_the_tuning(bundle: Path, tmp_path: Path) -> None:
-    before = state(bundle)
+@pytest.mark.parametrize("per_member", [False, True])
+def test_a_loss_that_is_not_finite_stops_the_tuning(per_member: bool, bundle: Path, tmp_path: Path) -> None:
+    """No state stays behind, nor that of another member: the next rate would be refused there."""
+    before, how = state(bundle), {"epochs": 3, "warmup": 0.0, "per_member": per_member}
+    if per_member:
+        (tmp_path / "s.part.1").write_bytes(b"of these settings")
     with pytest.raises(HydrantError, match=r"(loss|NLL) became (nan|inf).*lower learning rate than 1e\+30"):
-        tune(bundle, sentences(60, 0), epochs=3, learning_rate=1e30, warmup=0.0, state=tmp_path / "s.part")
+        tune(bundle, sentences(60, 0), learning_rate=1e30, state=tmp_path / "s.part", **how)
     assert state(bundle) == before
     assert [path.name for path in tmp_path.iterdir()] == ["bundle"]
 
@@ -583,6 +587,15 @@ def test_outputs_that_cannot_be_written(bundle: Path, bert_checkpoint: Path, tmp
     with pytest.raises(HydrantError, match="column"):
         tune(bundle, write_csv(tmp_path / "x.csv", data), text_column="sentence")
     assert tune(bundle, data, output=tmp_path / "other", force=True, epochs=1).bundle == tmp_path / "other"
+
+
+def test_files_named_in_other_bytes(bundle: Path, tmp_path: Path) -> None:
+    """A name that UTF-8 cannot hold does not lose the tuning at its end; one file by two names is one file."""
+    data = write_csv(tmp_path / "tr\udcffain.csv", sentences(60, 0))
+    with pytest.raises(HydrantError, match="is given both as data and as validation"):
+        tune(bundle, data, validation=tmp_path / "bundle" / ".." / data.name, **LEARNING)
+    assert tune(bundle, data, **{**LEARNING, "epochs": 1}).improved
+    assert Bundle.open(bundle).manifest["fusion"]["tuned"]["data"] == "tr?ain.csv"
 
 
 def test_a_class_without_examples_is_told(bundle: Path, caplog: pytest.LogCaptureFixture) -> None:

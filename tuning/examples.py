@@ -41,7 +41,7 @@ class Source:
 
     def __init__(self, examples: Examples, processor: Processor, architecture: Architecture) -> None:
         assert examples.labels is not None  # read with need_labels
-        self.name = examples.source
+        self.name, self.title = examples.source, examples.name  # for messages, and for what is written
         self.labels = examples.labels
         self.places = np.arange(len(examples))  # [N] of each example in the data
         self._inputs, self._processor = examples.inputs, processor

@@ -60,13 +60,15 @@ class Job:
 
     def state(self, place: Path | None, member: int | None = None) -> State:
         """The state of one tuning, in a file of its own."""
+        others: list[Path] = []
         if place is not None and member is not None:
-            place = place.with_name(f"{place.name}.{member}")
+            others = [place.with_name(f"{place.name}.{index}") for index in range(self.ensemble.members)]
+            place = others[member]
         used = (WEIGHTS, PLAN, ARCHITECTURE)
         digests = self.bundle.digests()
         files = {name: digest for name, digest in digests.items() if name in used or name.startswith(f"{PROCESSOR}/")}
         facts = {"settings": self.settings.to_json(), "data": self.digests, "bundle": files, "member": member}
-        return State(place, hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest())
+        return State(place, hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest(), others)
 
 
 @dataclass(frozen=True)
@@ -123,7 +125,7 @@ def tune_alone(job: Job, separate: frozenset[str], place: Path | None) -> Outcom
     before = Epoch(0, None, **job.figures(job.module(_copy(shared))))
     after = Epoch(max(map(best_epoch, histories)), None, **job.figures(merged))
     drift = {
-        "inputs": f"{len(job.held_out)} inputs of {Path(job.held_out.name).name}",
+        "inputs": f"{len(job.held_out)} inputs of {job.held_out.title}",
         **measure_drift(merged.eval(), unmerged.eval(), _pairs(job)).to_json(),
     }
     better = after.nll < before.nll

@@ -189,7 +189,7 @@ class _Run:
         point.loss += found
 
     def _diverged(self, what: str, found: float) -> InputError:
-        self.state.remove()  # going on from there would end here again
+        self.state.abandon()  # going on from there would end here again
         rate = self.settings.learning_rate
         return InputError(
             f"the {what} became {found} after {self.point.updates} updates; expected a finite number: tune with a "

@@ -50,9 +50,10 @@ def tune(
     """Fine-tune the members of a bundle on labelled data.
 
     All members are tuned jointly in the fused model: the loss is the mean of their cross-entropies, so that what
-    they share (the MLP among it) stays one and nothing drifts apart. Weights that are equal in all members before
-    stay so: a shared trunk goes on running once. Dropout has the rates of the checkpoint's configuration; AdamW with
-    linear warm-up and decay; gradients of a norm above 1 are scaled down.
+    they share (the MLP among it) stays one and nothing drifts apart. Stored weights that are equal in all members
+    before stay so (query, key and value are stored as one): a shared trunk goes on running once. Dropout has the
+    rates of the checkpoint's configuration; AdamW with linear warm-up and decay; gradients of a norm above 1 are
+    scaled down.
 
     After each epoch the NLL of the averaged probabilities is measured on the validation data, at temperature 1. The
     weights of the best epoch are kept; where none is better than before tuning, the bundle stays as it is.
@@ -98,8 +99,11 @@ def tune(
     bundle = resolve(bundle)
     target, replaces = check_output(bundle, output, force)
     Graphs.of(bundle, target)  # what could not be carried over is refused now
+    _check_separate(bundle, separate)
     job = _job(bundle, data, validation, (text_column, label_column), settings, accelerator, progress)
     place = None if state is None else Path(state)
+    if separate:  # what is separate already stays so
+        separate |= set(job.ensemble.provenance.get("separate", []))
     done = tune_alone(job, separate, place) if per_member else tune_jointly(job, place)
     graphs = None
     if done.weights is not None:
@@ -112,6 +116,17 @@ def tune(
     return _report(job, done, target if output is not None else bundle.path, graphs, held_out=validation is None)
 
 
+def _check_separate(bundle: Bundle, separate: frozenset[str]) -> None:
+    """Refuse to part members that share a weight which their updates are added to."""
+    forms = bundle.manifest.get("fusion", {}).get("adapted", {})
+    kept = [name for name, form in forms.items() if form["low_rank"]]
+    if separate and kept:
+        raise InputError(
+            f"bundle {bundle.path} keeps updates of low rank ({listing(kept, 3)}), whose weight all members share, so "
+            "they cannot part; leave keep_separate (--keep-separate) out, or fuse again with --low-rank merge"
+        )
+
+
 def _job(
     bundle: Bundle,
     data: Any,
@@ -122,7 +137,8 @@ def _job(
     progress: Progress,
 ) -> Job:
     """Everything ready, and every input found readable, before the first update."""
-    if isinstance(data, str | Path) and isinstance(validation, str | Path) and Path(data) == Path(validation):
+    given = [Path(name).resolve() for name in (data, validation) if isinstance(name, str | Path)]
+    if len(given) == 2 and given[0] == given[1]:
         raise InputError(
             f"{data} is given both as data and as validation; leave validation (--validation) out to hold a share out"
         )
@@ -157,7 +173,8 @@ def _assembled(job: Job, weights: Weights, separate: frozenset[str]) -> FusedCla
     facts = {key: value for key, value in job.ensemble.provenance.items() if key not in ("drift", "tuned")}
     if separate:  # as M checkpoints, of which these parts were not averaged
         facts["checkpoints"] = job.ensemble.members
-        facts["separate"] = sorted(separate | set(facts.get("separate", [])))
+        facts["separate"] = sorted(separate)
+        facts.pop("adapted", None)  # no weight of theirs is a shared one with an update any more
     module.provenance = facts
     return module
 
@@ -165,10 +182,10 @@ def _assembled(job: Job, weights: Weights, separate: frozenset[str]) -> FusedCla
 def _provenance(job: Job, done: Outcome) -> dict[str, Any]:
     """What the manifest tells about the tuning."""
     facts = {
-        "data": Path(job.known.name).name,
+        "data": job.known.title,
         "examples": len(job.known),
         "data_sha256": job.digests[0],
-        "validation": Path(job.held_out.name).name,
+        "validation": job.held_out.title,
         "validation_examples": len(job.held_out),
         "validation_sha256": job.digests[1],
         "per_member": bool(done.members),
@@ -185,9 +202,9 @@ def _report(job: Job, done: Outcome, path: Path, graphs: Graphs | None, held_out
     before, after = done.before, done.after
     return TuneReport(
         bundle=path,
-        data=Path(job.known.name).name,
+        data=job.known.title,
         examples=len(job.known),
-        validation=Path(job.held_out.name).name,
+        validation=job.held_out.title,
         validation_examples=len(job.held_out),
         held_out=held_out,
         device=str(job.accelerator.device),

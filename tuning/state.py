@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -59,10 +60,11 @@ class State:
     Args:
         path: the file, or ``None``.
         digest: of settings, data and bundle.
+        others: files of the same tuning, of its other members.
     """
 
-    def __init__(self, path: Path | None, digest: str) -> None:
-        self.path, self._digest = path, digest
+    def __init__(self, path: Path | None, digest: str, others: Sequence[Path] = ()) -> None:
+        self.path, self._digest, self._others = path, digest, others
 
     def save(self, point: Point, module: nn.Module, optimizer: torch.optim.Optimizer) -> None:
         """Write all that is needed to go on from ``point``.
@@ -107,9 +109,15 @@ class State:
         return point
 
     def remove(self) -> None:
-        """Delete the file: the tuning is complete, or of no use."""
+        """Delete the file: the tuning is complete."""
         if self.path is not None:
             self.path.unlink(missing_ok=True)
+
+    def abandon(self) -> None:
+        """Delete the file and those of the other members: with these settings there is nothing to go on to."""
+        self.remove()
+        for path in self._others:
+            path.unlink(missing_ok=True)
 
     @staticmethod
     @torch.no_grad()

@@ -1,0 +1,93 @@
+"""Tuning of bundles that were not made of plain checkpoints: LoRA-Ensembles, and CLIP with class prompts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from hydrant import Bundle, fuse, load_ensemble, save_bundle, tune
+from hydrant.errors import InputError
+from hydrant.inspection import inspect_bundle
+from hydrant.render import inspect_text
+from support import make_inputs, make_model, make_tokenizer
+from test_lora import NAMES, assert_cost, make_adapter
+
+HOW: dict[str, Any] = {"epochs": 1, "batch_size": 8, "learning_rate": 1e-3}
+
+
+def lora_bundle(folder: Path, low_rank: str) -> Path:
+    """Two members that differ in queries and values, of which tuning could part the keys that they share."""
+    targets = [NAMES["bert"]["query"], NAMES["bert"]["value"]]
+    folders = [make_adapter("bert", folder / f"a{m}", m, targets, layers_to_transform=[1, 2]) for m in range(2)]
+    ensemble = fuse(make_model("bert"), adapters=folders, low_rank=low_rank)
+    save_bundle(ensemble, folder / "bundle", make_tokenizer(folder / "source"))
+    return folder / "bundle"
+
+
+def sentences(labels: list[str]) -> tuple[list[str], list[str]]:
+    words = ["hello", "world", "transfer", "money", "weather"]
+    return [f"{words[index % 5]} what is" for index in range(40)], [labels[index % 5] for index in range(40)]
+
+
+@pytest.mark.parametrize(
+    ("low_rank", "options"),
+    [
+        ("merge", {}),
+        ("merge", {"per_member": True, "keep_separate": "mlp"}),
+        ("keep", {}),
+        ("keep", {"per_member": True}),
+    ],
+)
+def test_a_tuned_lora_ensemble(low_rank: str, options: dict[str, Any], tmp_path: Path) -> None:
+    """Its form stays, its cost is that of its graph, and it is told apart from what its adapters give."""
+    bundle = lora_bundle(tmp_path, low_rank)
+    before = load_ensemble(bundle).state_dict()
+    assert tune(bundle, sentences(Bundle.open(bundle).labels), **HOW, **options).improved
+    after = load_ensemble(bundle).state_dict()
+    separate = "keep_separate" in options
+    if not separate:
+        assert {name: tensor.shape for name, tensor in after.items()} == {n: t.shape for n, t in before.items()}
+        assert after["layers.0.attention.qkv.weight"].shape[0] == 1, "below the first adapter"
+    if low_rank == "keep":
+        down = (before["layers.1.attention.low_rank.query.down"], after["layers.1.attention.low_rank.query.down"])
+        assert all(not torch.equal(was, now) for was, now in zip(*down, strict=True))
+    assert_cost("bert", bundle)
+    facts = inspect_bundle(bundle)
+    assert facts["tuned"]["per_member"] is options.get("per_member", False)
+    assert facts["separate"] == (["classifier", "mlp", "pooler"] if separate else ["classifier", "pooler"])
+    how = "each member alone" if options else "all members jointly"
+    assert f"tuned         {how}, on 36 examples of " in inspect_text(facts)
+    assert "; adapters tell where that began" in inspect_text(facts)
+    assert "updated weights merged" in inspect_text(facts) or separate
+
+
+def test_updates_of_one_weight_cannot_part(tmp_path: Path) -> None:
+    bundle = lora_bundle(tmp_path, "keep")
+    state = {path: path.read_bytes() for path in bundle.rglob("*") if path.is_file()}
+    with pytest.raises(
+        InputError, match=r"keeps updates of low rank \(layers\.1\.attention\.query, .* --low-rank merge"
+    ):
+        tune(bundle, sentences(Bundle.open(bundle).labels), **HOW, per_member=True, keep_separate="classifier")
+    assert {path: path.read_bytes() for path in bundle.rglob("*") if path.is_file()} == state
+
+
+def test_a_tuned_zero_shot_classifier(tmp_path: Path) -> None:
+    """The classifier is tuned like any other; the prompts tell where it began, and inspection says so."""
+    model = make_model("clip")
+    size = {"size": {"shortest_edge": 12}, "crop_size": {"height": 12, "width": 12}}
+    path = save_bundle(fuse([model, model]), tmp_path / "bundle", transformers.CLIPImageProcessorPil(**size)).path
+    assert "where that began" not in inspect_text(inspect_bundle(path))
+    rng = np.random.default_rng(0)
+    images = list(rng.integers(0, 256, (40, 12, 12, 3), np.uint8))
+    before = load_ensemble(path)
+    assert tune(path, (images, ["abcde"[index % 5] for index in range(40)]), **HOW).improved
+    after = load_ensemble(path)
+    assert not torch.equal(after.classifier.weight, before.classifier.weight)
+    assert Bundle.open(path).manifest["fusion"]["zero_shot"] == model.prompts.to_json()
+    assert "; prompts tell where that began" in inspect_text(inspect_bundle(path))
+    with torch.no_grad():
+        assert torch.isfinite(after(**make_inputs("clip")).member_logits).all()
