@@ -1,13 +1,13 @@
 # make demo    the main job on embedded data, a few minutes on a CPU
 # make test    every test
-# make check   ruff and mypy, as CI runs them
+# make check   ruff, mypy and clang-format, as CI runs them
 # Each makes .venv first if it is not there.
 
 PYTHON ?= python3
 VENV ?= .venv
 PIP = $(VENV)/bin/pip --disable-pip-version-check -q
 # setuptools would carry modules that were deleted since its last build into the new wheel
-INSTALL = rm -rf .build hydrant.egg-info && $(PIP) install --no-deps --force-reinstall .
+INSTALL = rm -rf .build/setuptools hydrant.egg-info && $(PIP) install --no-deps --force-reinstall .
 
 .PHONY: demo test check clean
 
@@ -23,6 +23,7 @@ check: $(VENV)/dev.stamp
 	$(INSTALL)
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/clang-format --dry-run -Werror $$(find runtime/cpp -name '*.h' -o -name '*.cpp')
 	cd tests && ../$(VENV)/bin/mypy --config-file ../pyproject.toml
 
 $(VENV)/%.stamp: pyproject.toml constraints.txt

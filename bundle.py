@@ -332,7 +332,9 @@ def _check_fusion(fusion: Any, file: Path) -> None:
         checkpoints, separate = fusion.get("checkpoints", 1), fusion.get("separate", [])
         if type(checkpoints) is int and checkpoints >= 1 and isinstance(separate, list) and _are_forms(fusion):
             return
-    raise BundleError(f"{file} has fusion = {cut(fusion)}; expected checkpoints, separate parts, and forms of updates")
+    raise BundleError(
+        f"{file} has fusion = {cut(fusion)}; expected checkpoints and separate parts, and forms of updates"
+    )
 
 
 def _are_forms(fusion: Mapping[str, Any]) -> bool:

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 import transformers
+from cpp import build, missing
+from golden import make_golden
 from support import make_model, make_tokenizer
 
 torch.set_num_threads(1)  # tiny models gain nothing from threads, and lose much on a busy machine
@@ -56,3 +58,19 @@ def text_csv(tmp_path_factory: pytest.TempPathFactory) -> Path:
     rows = [f"{text},{label}" for text, label in zip(texts * 4, "abcdea" * 4, strict=True)]
     path.write_text("text,label\n" + "\n".join(rows) + "\n")
     return path
+
+
+@pytest.fixture(scope="session")
+def golden(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The golden folder, which Python and C++ must both match."""
+    folder = tmp_path_factory.mktemp("golden")
+    make_golden(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def runner() -> Path:
+    """The C++ program hydrant-run, built as the README says."""
+    if reason := missing():
+        pytest.skip(f"the C++ runner is not built: {reason}")
+    return build("release") / "runtime/cpp/hydrant-run"

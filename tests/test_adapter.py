@@ -41,7 +41,7 @@ QUERY = "base_model.model.bert.encoder.layer.0.attention.self.query"
 @pytest.mark.parametrize("rslora", [False, True])
 def test_ranks_and_scales_are_those_of_peft(rslora: bool, tmp_path: Path) -> None:
     patterns = {
-        "rank_pattern": {"query": 4, r"layer.1.attention.self.\w+": 6},
+        "rank_pattern": {"layer.0.attention.self.query": 4, r"layer.1.attention.self.\w+": 6},
         "alpha_pattern": {"layer.2.attention.output.dense": 0.5, "bert.encoder.layer.0.attention.self.value": 9},
     }
     folder = make_adapter("bert", tmp_path / "a", 0, r=2, lora_alpha=3, use_rslora=rslora, **patterns)

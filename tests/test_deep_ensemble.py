@@ -45,8 +45,8 @@ def test_deep_ensemble_end_to_end(checkpoints: list[Path], text_csv: Path, tmp_p
         with torch.no_grad():
             each.append(oracle.softmax(model(**tokens).logits.double().numpy()))
     expected = oracle.uncertainty(np.stack(each))
-    done = run_cli("predict", out, "--input", text_csv, "--probabilities", "--backend", "onnxruntime")
-    rows = [json.loads(line) for line in done.stdout.splitlines()]
+    done = run_cli("predict", out, "--input", text_csv, "--probabilities", "--backend", "onnxruntime", "--json")
+    rows = json.loads(done.stdout)["predictions"]
     found = np.array([list(row["probabilities"].values()) for row in rows])
     np.testing.assert_allclose(found, expected["probabilities"], atol=1e-5)
     mutual = [row["mutual_information"] for row in rows]

@@ -478,7 +478,14 @@ def test_a_failing_add_leaves_everything_as_it_was(
 
 def test_a_manifest_with_nonsense_about_fusion_is_refused(tmp_path: Path) -> None:
     bundle = make_bundle(tmp_path / "out")
-    for nonsense in ("x", {"separate": 5}, {"checkpoints": 0}, {"checkpoints": True}):
+    updates: list[Any] = [5, {"a": 1}, {"a": {"rank": 0, "low_rank": True}}, {"a": {"rank": 2, "low_rank": 1}}]
+    for nonsense in (
+        "x",
+        {"separate": 5},
+        {"checkpoints": 0},
+        {"checkpoints": True},
+        *({"adapted": u} for u in updates),
+    ):
         manifest = {**bundle.manifest, "fusion": nonsense}
         (bundle.path / "hydrant.json").write_text(json.dumps(manifest))
         with pytest.raises(HydrantError, match="expected checkpoints and separate parts"):

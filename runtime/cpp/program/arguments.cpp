@@ -1,0 +1,167 @@
+#include "arguments.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+
+#include "../src/messages.h"
+
+namespace hydrant {
+namespace {
+
+constexpr std::size_t kLargestBatch = 4096, kLongest = 1U << 20U;
+
+InputError out_of_range(const std::string& name, const std::string& value, const std::string& expected) {
+  return InputError(name + " is " + cut(value) + "; expected " + expected);
+}
+
+std::size_t whole(const std::string& name, const std::string& value, std::size_t least, std::size_t most) {
+  std::size_t number = 0;
+  const auto [end, failed] = std::from_chars(value.data(), value.data() + value.size(), number);
+  if (failed != std::errc() || end != value.data() + value.size() || number < least || number > most) {
+    throw out_of_range(name, value, "a whole number from " + std::to_string(least) + " to " + std::to_string(most));
+  }
+  return number;
+}
+
+// Numbers with commas between them, each once.
+std::vector<std::size_t> numbers(const std::string& name, const std::string& value, std::size_t most) {
+  std::vector<std::size_t> found;
+  for (std::size_t start = 0; start <= value.size();) {
+    const std::size_t end = std::min(value.find(',', start), value.size());
+    const std::size_t number = whole(name, value.substr(start, end - start), 1, most);
+    if (std::find(found.begin(), found.end(), number) == found.end()) found.push_back(number);
+    start = end + 1;
+  }
+  return found;
+}
+
+double seconds(const std::string& name, const std::string& value) {
+  double number = 0;
+  const auto [end, failed] = std::from_chars(value.data(), value.data() + value.size(), number);
+  if (failed != std::errc() || end != value.data() + value.size() || !(number >= 0) || number > 86400) {
+    throw out_of_range(name, value, "a number of seconds, 0 or more");
+  }
+  return number;
+}
+
+using Set = void (*)(Arguments& arguments, const std::string& name, const std::string& value);
+
+struct Option {
+  const char* name;
+  const char* value;  // what stands for the value in the help; null for a switch
+  const char* help;
+  Set set;
+  bool profiles;  // goes with --profile only
+};
+
+const Option kOptions[] = {
+    {"--input", "FILE", "a .npz or .npy file of tensors or uint8 images, or a JPEG or PNG; may be given again",
+     [](Arguments& a, const std::string&, const std::string& v) { a.inputs.push_back(v); }, false},
+    {"--backend", "NAME", "auto (the first that can run), or one that --list-backends shows",
+     [](Arguments& a, const std::string&, const std::string& v) { a.options.backend = v; }, false},
+    {"--precision", "KIND", "fp32, fp16 or int8; otherwise the backend's choice",
+     [](Arguments& a, const std::string&, const std::string& v) { a.options.precision = v; }, false},
+    {"--threads", "N", "threads within one run; otherwise the backend's default",
+     [](Arguments& a, const std::string& n, const std::string& v) {
+       a.options.threads = static_cast<int>(whole(n, v, 1, 65536));
+     },
+     false},
+    {"--batch-size", "N", "most inputs per run (32)",
+     [](Arguments& a, const std::string& n, const std::string& v) {
+       a.options.batch_size = whole(n, v, 1, kLargestBatch);
+     },
+     false},
+    {"--provider-library", "FILE", "plug-in with ONNX Runtime's TensorRT-RTX provider",
+     [](Arguments& a, const std::string&, const std::string& v) { a.options.provider_library = v; }, false},
+    {"--probabilities", nullptr, "also tell the probability of every class",
+     [](Arguments& a, const std::string&, const std::string&) { a.probabilities = true; }, false},
+    {"--json", nullptr, "print one JSON object",
+     [](Arguments& a, const std::string&, const std::string&) { a.json = true; }, false},
+    {"--list-backends", nullptr, "tell which backends can run on this machine, and why others cannot",
+     [](Arguments& a, const std::string&, const std::string&) { a.list_backends = true; }, false},
+    {"--profile", nullptr, "measure latency and throughput on synthetic inputs",
+     [](Arguments& a, const std::string&, const std::string&) { a.profile = true; }, false},
+    {"--batch", "N,N", "profile: inputs per run (1,8)",
+     [](Arguments& a, const std::string& n, const std::string& v) { a.batches = numbers(n, v, kLargestBatch); }, true},
+    {"--sequence", "N,N", "profile: tokens per text (128, or the longest the model reads)",
+     [](Arguments& a, const std::string& n, const std::string& v) { a.sequences = numbers(n, v, kLongest); }, true},
+    {"--seconds", "S", "profile: that every shape runs at least (3)",
+     [](Arguments& a, const std::string& n, const std::string& v) { a.seconds = seconds(n, v); }, true},
+    {"--iterations", "N", "profile: of every shape at least (30)",
+     [](Arguments& a, const std::string& n, const std::string& v) { a.iterations = whole(n, v, 1, 1U << 20U); }, true},
+    {"--seed", "N", "profile: of the inputs (0)",
+     [](Arguments& a, const std::string& n, const std::string& v) { a.seed = whole(n, v, 0, SIZE_MAX); }, true},
+    {"--verbose", nullptr, "tell on standard error which backend runs, and why others were passed over",
+     [](Arguments& a, const std::string&, const std::string&) { a.verbose = true; }, false},
+    {"--version", nullptr, "print the version",
+     [](Arguments& a, const std::string&, const std::string&) { a.version = true; }, false},
+    {"--help", nullptr, "print this help", [](Arguments& a, const std::string&, const std::string&) { a.help = true; },
+     false},
+};
+
+const Option& option_of(const std::string& name) {
+  const std::string full = name == "-v" ? "--verbose" : name == "-h" ? "--help" : name;
+  for (const Option& option : kOptions) {
+    if (option.name == full) return option;
+  }
+  throw InputError("option " + cut(name) + " is unknown; hydrant-run --help lists them");
+}
+
+void check(const Arguments& arguments, const std::string& profile_only) {
+  if (arguments.help || arguments.version || arguments.list_backends) return;
+  if (arguments.bundle.empty()) throw InputError("no bundle was given; expected hydrant-run BUNDLE --input FILE");
+  if (arguments.profile && !arguments.inputs.empty())
+    throw InputError("--profile measures synthetic inputs; leave the inputs out");
+  if (!arguments.profile && !profile_only.empty())
+    throw InputError(profile_only + " goes with --profile; leave it out");
+  if (!arguments.profile && arguments.inputs.empty()) {
+    throw InputError("no input was given; expected hydrant-run BUNDLE --input FILE, or --profile");
+  }
+}
+
+}  // namespace
+
+Arguments parse_arguments(const std::vector<std::string>& words) {
+  Arguments arguments;
+  std::string profile_only;
+  for (std::size_t i = 0; i < words.size(); ++i) {
+    const std::string& word = words[i];
+    if (word.size() < 2 || word[0] != '-') {
+      if (arguments.bundle.empty()) {
+        arguments.bundle = word;
+      } else {
+        arguments.inputs.push_back(word);
+      }
+      continue;
+    }
+    const std::size_t equals = word.compare(0, 2, "--") == 0 ? word.find('=') : std::string::npos;
+    const std::string name = word.substr(0, equals);
+    const Option& option = option_of(name);
+    const bool attached = equals != std::string::npos;
+    if (option.value == nullptr && attached)
+      throw InputError(name + " takes no value; leave " + cut(word.substr(equals)) + " out");
+    if (option.value != nullptr && !attached && i + 1 == words.size())
+      throw InputError(name + " lacks its value; expected " + name + " " + option.value);
+    option.set(arguments, name, option.value == nullptr ? "" : attached ? word.substr(equals + 1) : words[++i]);
+    if (option.profiles) profile_only = name;
+  }
+  check(arguments, profile_only);
+  return arguments;
+}
+
+std::string help_text() {
+  std::string text =
+      "usage: hydrant-run BUNDLE [--input] FILE ...     predictions of tensors or images, as JSON lines\n"
+      "       hydrant-run BUNDLE --profile --batch 1,8  latency and throughput\n"
+      "       hydrant-run --list-backends\n\n";
+  for (const Option& option : kOptions) {
+    std::string left =
+        std::string("  ") + option.name + (option.value == nullptr ? "" : std::string(" ") + option.value);
+    left.resize(std::max<std::size_t>(left.size() + 2, 26), ' ');
+    text += left + option.help + "\n";
+  }
+  return text;
+}
+
+}  // namespace hydrant

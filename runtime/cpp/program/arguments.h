@@ -1,0 +1,36 @@
+// The command line of hydrant-run.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "hydrant/hydrant.h"
+
+namespace hydrant {
+
+struct Arguments {
+  std::string bundle;
+  std::vector<std::string> inputs;
+  Options options;
+  bool json = false;           // one object instead of lines
+  bool probabilities = false;  // of every class, too
+  bool verbose = false;
+  bool list_backends = false;
+  bool profile = false;
+  std::vector<std::size_t> batches{1, 8};
+  std::vector<std::size_t> sequences;  // empty: 128, or the longest the model reads
+  double seconds = 3;
+  std::size_t iterations = 30;
+  std::uint64_t seed = 0;
+  bool help = false;
+  bool version = false;
+};
+
+// Throws InputError: an option is unknown, lacks its value, is out of range, or does not go with the others.
+Arguments parse_arguments(const std::vector<std::string>& words);
+
+// What `--help` prints.
+std::string help_text();
+
+}  // namespace hydrant

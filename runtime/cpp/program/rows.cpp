@@ -1,0 +1,52 @@
+#include "rows.h"
+
+#include <array>
+#include <charconv>
+
+namespace hydrant {
+
+double shortest(float value) {
+  std::array<char, 32> text{};
+  const auto [end, failed] = std::to_chars(text.data(), text.data() + text.size(), value);
+  double number = value;
+  if (failed == std::errc()) std::from_chars(text.data(), end, number);
+  return number;
+}
+
+std::vector<OrderedJson> prediction_rows(const Predictor& predictor, const Prediction& prediction,
+                                         const std::vector<std::string>& inputs, std::size_t first,
+                                         bool probabilities) {
+  const std::vector<std::string>& labels = predictor.labels();
+  const auto flagged = predictor.out_of_distribution(prediction);
+  std::vector<OrderedJson> rows;
+  for (std::size_t i = 0; i < prediction.size(); ++i) {
+    OrderedJson row;
+    row["index"] = first + i;
+    row["input"] = inputs[i];
+    row["label"] = labels[static_cast<std::size_t>(prediction.label[i])];
+    row["confidence"] = shortest(prediction.confidence[i]);
+    row["predictive_entropy"] = shortest(prediction.predictive_entropy[i]);
+    row["expected_entropy"] = shortest(prediction.expected_entropy[i]);
+    row["mutual_information"] = shortest(prediction.mutual_information[i]);
+    row["disagreement"] = shortest(prediction.disagreement[i]);
+    row["abstain"] = prediction.abstain ? OrderedJson(bool((*prediction.abstain)[i])) : OrderedJson();
+    if (flagged) row["out_of_distribution"] = bool((*flagged)[i]);
+    if (prediction.prediction_set) {
+      row["prediction_set"] = OrderedJson::array();
+      for (std::size_t c = 0; c < labels.size(); ++c) {
+        if ((*prediction.prediction_set)[i * labels.size() + c]) row["prediction_set"].push_back(labels[c]);
+      }
+    }
+    for (std::size_t c = 0; probabilities && c < labels.size(); ++c) {
+      row["probabilities"][labels[c]] = shortest(prediction.probabilities[i * labels.size() + c]);
+    }
+    rows.push_back(std::move(row));
+  }
+  return rows;
+}
+
+std::string to_line(const OrderedJson& value) {
+  return value.dump(-1, ' ', false, OrderedJson::error_handler_t::replace) + "\n";
+}
+
+}  // namespace hydrant

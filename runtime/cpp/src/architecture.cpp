@@ -1,0 +1,109 @@
+#include "architecture.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "hydrant/hydrant.h"
+#include "messages.h"
+
+namespace hydrant {
+namespace {
+
+constexpr std::int64_t kMost = INT32_MAX;
+constexpr const char* kRemedy = "; make the bundle again with `hydrant fuse`";
+
+// A whole number of the architecture: where it goes, and the least it can be in a model of either kind.
+struct Number {
+  const char* key;
+  std::int64_t Architecture::* field;
+  std::int64_t least_of_text;
+  std::int64_t least_of_image;
+};
+
+constexpr Number kNumbers[] = {
+    {"layers", &Architecture::layers, 1, 1},
+    {"classes", &Architecture::classes, 2, 2},
+    {"vocabulary", &Architecture::vocabulary, 1, 0},
+    {"positions", &Architecture::positions, 1, 0},
+    {"token_types", &Architecture::token_types, 0, 0},
+    {"padding_token", &Architecture::padding_token, 0, 0},
+    {"image_height", &Architecture::image_height, 0, 1},
+    {"image_width", &Architecture::image_width, 0, 1},
+    {"channels", &Architecture::channels, 0, 1},
+    {"patch_height", &Architecture::patch_height, 0, 1},
+    {"patch_width", &Architecture::patch_width, 0, 1},
+    {"prefix_tokens", &Architecture::prefix_tokens, 0, 0},
+};
+
+// What the file holds beside them; a runtime does not read it, the fused graph is made from it.
+constexpr const char* kOthers[] = {
+    "family",
+    "modality",
+    "heads",
+    "head_width",
+    "width",
+    "mlp_width",
+    "activation",
+    "pre_norm",
+    "norm_eps",
+    "qkv_bias",
+    "pooling",
+    "hidden_dropout",
+    "attention_dropout",
+    "classifier_dropout",
+    "position_padding",
+    "patch_bias",
+    "patch_norm",
+    "pooled_width",
+};
+
+bool has_the_keys(const Json& data) {
+  const auto there = [&](const char* key) { return data.contains(key); };
+  return data.is_object() && data.size() == std::size(kNumbers) + std::size(kOthers) &&
+         std::all_of(std::begin(kNumbers), std::end(kNumbers),
+                     [&](const Number& number) { return there(number.key); }) &&
+         std::all_of(std::begin(kOthers), std::end(kOthers), there);
+}
+
+}  // namespace
+
+Architecture Architecture::of(const Bundle& bundle) {
+  const Json data = bundle.read_json("config.json");
+  if (!has_the_keys(data)) {
+    throw BundleError(
+        std::string("the bundle's config.json does not describe an architecture that this hydrant knows") + kRemedy);
+  }
+  const auto malformed = [&](const char* key, const std::string& expected) {
+    return BundleError(std::string("the bundle's config.json has ") + key + " = " + shown(data[key]) + "; expected " +
+                       expected + kRemedy);
+  };
+  Architecture found;
+  const Json& modality = data["modality"];
+  if (modality != "text" && modality != "image") throw malformed("modality", "text or image");
+  found.image = modality == "image";
+  for (const Number& number : kNumbers) {
+    const std::int64_t least = found.image ? number.least_of_image : number.least_of_text;
+    const auto value = integer(data[number.key], least, kMost);
+    if (!value) throw malformed(number.key, "a whole number, at least " + std::to_string(least));
+    found.*number.field = *value;
+  }
+  if (!data["position_padding"].is_null()) {
+    found.position_padding = integer(data["position_padding"], 0, kMost);
+    if (!found.position_padding) throw malformed("position_padding", "a token id or null");
+  }
+  if (found.max_sequence() < 1) throw malformed("positions", "room for one token at least");
+  return found;
+}
+
+std::vector<std::string> Architecture::input_names() const {
+  if (image) return {"pixel_values"};
+  if (token_types > 1) return {"input_ids", "attention_mask", "token_type_ids"};
+  return {"input_ids", "attention_mask"};
+}
+
+std::int64_t Architecture::max_sequence() const {
+  if (image) return prefix_tokens + (image_height / patch_height) * (image_width / patch_width);
+  return positions - (position_padding ? *position_padding + 1 : 0);
+}
+
+}  // namespace hydrant

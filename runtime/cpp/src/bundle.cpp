@@ -1,0 +1,227 @@
+#include "bundle.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <stdexcept>
+#include <system_error>
+
+#include "files.h"
+#include "hydrant/hydrant.h"
+#include "messages.h"
+#include "sha256.h"
+
+namespace fs = std::filesystem;
+
+namespace hydrant {
+namespace {
+
+constexpr const char* kManifest = "hydrant.json";
+constexpr std::int64_t kSchema = 1;
+constexpr std::uintmax_t kMostManifestBytes = 16U << 20U;
+constexpr std::int64_t kMost = INT64_MAX;
+
+// The whole of a file. Throws BundleError: it cannot be read.
+std::string readable(const fs::path& path) {
+  auto bytes = bytes_of(path);
+  if (!bytes) throw BundleError("cannot read " + path.string() + "; check its permissions");
+  return std::move(*bytes);
+}
+
+Json decoded(const std::string& bytes, const fs::path& path) {
+  try {
+    return parse_json(bytes);
+  } catch (const std::invalid_argument& error) {
+    throw BundleError(path.string() + " is not JSON (" + one_line(error.what()) +
+                      "); make the bundle again with `hydrant fuse`");
+  }
+}
+
+// Whether a manifest's name stays inside the folder: relative, normal, with "/" and nothing that a system reads
+// otherwise.
+bool is_safe(const std::string& name) {
+  if (name.empty() || name.front() == '/' || name.back() == '/') return false;
+  if (name.find_first_of(std::string("\\:\0", 3)) != std::string::npos) return false;
+  for (std::size_t start = 0; start <= name.size();) {
+    const std::size_t end = std::min(name.find('/', start), name.size());
+    const std::string part = name.substr(start, end - start);
+    if (part.empty() || part == "." || part == "..") return false;
+    start = end + 1;
+  }
+  return true;
+}
+
+bool is_inside(const fs::path& path, const fs::path& folder) {
+  std::error_code failed;
+  const fs::path inner = fs::canonical(path, failed);
+  const fs::path outer = failed ? fs::path() : fs::canonical(folder, failed);
+  return !failed && std::mismatch(outer.begin(), outer.end(), inner.begin(), inner.end()).first == outer.end();
+}
+
+}  // namespace
+
+std::string onnx_name(const std::string& precision) { return "model." + precision + ".onnx"; }
+
+Bundle Bundle::open(const fs::path& folder) {
+  std::error_code ignored;
+  if (!fs::is_directory(folder, ignored)) {
+    throw BundleError(folder.string() + " is not a folder; expected a bundle made by `hydrant fuse`");
+  }
+  const fs::path file = folder / kManifest;
+  if (!fs::is_regular_file(file, ignored)) {
+    throw BundleError(folder.string() + " holds no " + kManifest + "; expected a bundle made by `hydrant fuse`");
+  }
+  if (fs::file_size(file, ignored) > kMostManifestBytes) {
+    throw BundleError(file.string() + " is larger than " + std::to_string(kMostManifestBytes) +
+                      " bytes; this is not a manifest of hydrant's");
+  }
+  Bundle bundle;
+  bundle.folder_ = folder;
+  bundle.read_manifest(decoded(readable(file), file));
+  return bundle;
+}
+
+void Bundle::read_manifest(const Json& manifest) {
+  const std::string file = (folder_ / kManifest).string();
+  const auto malformed = [&](const std::string& what) { return BundleError(file + what); };
+  if (!manifest.is_object())
+    throw malformed(std::string(" is a JSON ") + manifest.type_name() + "; expected an object");
+  if (integer(member(manifest, "schema"), kSchema, kSchema) != kSchema) {
+    throw malformed(" has schema " + shown(member(manifest, "schema")) +
+                    "; this hydrant reads schema 1; use a matching version");
+  }
+  for (const char* key : {"hydrant", "family"}) {
+    if (!member(manifest, key).is_string()) {
+      throw malformed(std::string(" has ") + key + " = " + shown(member(manifest, key)) + "; expected a JSON string");
+    }
+  }
+  family_ = manifest["family"].get<std::string>();
+  const auto members = integer(member(manifest, "members"), 1, 1 << 20);
+  if (!members)
+    throw malformed(" has members = " + shown(member(manifest, "members")) + "; expected a number, at least 1");
+  members_ = *members;
+
+  const Json& labels = member(manifest, "labels");
+  const bool named = labels.is_array() && labels.size() >= 2 &&
+                     std::all_of(labels.begin(), labels.end(), [](const Json& label) { return label.is_string(); });
+  if (!named) throw malformed(" has labels = " + shown(labels) + "; expected a list of two or more names");
+  labels_ = labels.get<std::vector<std::string>>();
+  if (std::set<std::string>(labels_.begin(), labels_.end()).size() < labels_.size()) {
+    throw malformed(" has labels " + listing(labels_) + "; expected each name once");
+  }
+
+  if (manifest.contains("fusion")) read_fusion(manifest["fusion"]);
+  read_files(member(manifest, "files"));
+}
+
+void Bundle::read_fusion(const Json& fusion) {
+  const Json& count = member(fusion, "checkpoints");
+  const Json& separate = member(fusion, "separate");
+  const Json& adapted = member(fusion, "adapted");
+  const auto checkpoints = fusion.contains("checkpoints") ? integer(count, 1, kMost) : 1;
+  const auto is_form = [](const Json& form) {
+    return integer(member(form, "rank"), 1, kMost) && member(form, "low_rank").is_boolean();
+  };
+  if (!fusion.is_object() || !checkpoints || !(separate.is_array() || !fusion.contains("separate")) ||
+      !(adapted.is_object() || !fusion.contains("adapted")) || !std::all_of(adapted.begin(), adapted.end(), is_form)) {
+    throw BundleError((folder_ / kManifest).string() + " has fusion = " + shown(fusion) +
+                      "; expected checkpoints, separate parts, and forms of updates");
+  }
+  checkpoints_ = *checkpoints;
+  for (const auto& [module, form] : adapted.items()) adapted_.insert(module);
+}
+
+void Bundle::read_files(const Json& files) {
+  const std::string file = (folder_ / kManifest).string();
+  if (!files.is_object()) throw BundleError(file + " has files = " + shown(files) + "; expected a JSON object");
+  for (const auto& [name, entry] : files.items()) {
+    if (!is_safe(name)) {
+      throw BundleError(file + " lists the file " + cut(name) + "; a bundle's files must stay inside its folder");
+    }
+    const auto bytes = integer(member(entry, "bytes"), 0, kMost);
+    const Json& digest = member(entry, "sha256");
+    if (!bytes || !digest.is_string() || digest.get_ref<const std::string&>().size() != 64) {
+      throw BundleError(file + " lists " + cut(name) + " without its size in bytes and its SHA-256");
+    }
+    files_[name] = {static_cast<std::uint64_t>(*bytes), digest.get<std::string>()};
+  }
+}
+
+std::string Bundle::graph_digest(const std::string& name) const {
+  const auto data = files_.find(name + ".data");
+  const std::string& graph = entry(name).sha256;
+  return data == files_.end() ? graph : sha256(graph + data->second.sha256);
+}
+
+const Bundle::Entry& Bundle::entry(const std::string& name) const {
+  const auto found = files_.find(name);
+  if (found != files_.end()) return found->second;
+  const bool graph = name.size() > 5 && name.substr(name.size() - 5) == ".onnx";
+  throw BundleError("bundle " + folder_.string() + " has no " + name + "; " +
+                    (graph ? "make it with `hydrant export`" : "make the bundle again"));
+}
+
+fs::path Bundle::place(const std::string& name) const {
+  const std::uint64_t bytes = entry(name).bytes;
+  const fs::path path = folder_ / name;
+  std::error_code failed;
+  if (!fs::is_regular_file(path, failed) || !is_inside(path, folder_)) {
+    throw BundleError(path.string() + " is listed in " + kManifest + " but is not a file there; make the bundle again");
+  }
+  const std::uintmax_t size = fs::file_size(path, failed);
+  if (failed || size != bytes) {
+    throw BundleError(path.string() + " has " + std::to_string(size) + " bytes, but the manifest says " +
+                      std::to_string(bytes) + ": it was truncated or altered; write it again with hydrant");
+  }
+  return path;
+}
+
+namespace {
+
+void check_digest(const fs::path& path, const std::string& found, const std::string& expected) {
+  if (found == expected) return;
+  throw BundleError(path.string() + " was altered: its SHA-256 is " + found.substr(0, 12) +
+                    "…, but the manifest says " + one_line(expected.substr(0, 12)) + "…; write it again with hydrant");
+}
+
+}  // namespace
+
+fs::path Bundle::file(const std::string& name) const {
+  fs::path path = place(name);
+  check_digest(path, sha256_of(path), entry(name).sha256);
+  return path;
+}
+
+std::string Bundle::read(const std::string& name) const {
+  const fs::path path = place(name);
+  std::string bytes = readable(path);
+  check_digest(path, sha256(bytes), entry(name).sha256);
+  return bytes;
+}
+
+Json Bundle::read_json(const std::string& name) const { return decoded(read(name), folder_ / name); }
+
+std::vector<std::string> Bundle::processor() const {
+  const std::string start = "processor/";
+  std::vector<std::string> names;
+  for (const auto& [name, listed] : files_) {
+    if (name.compare(0, start.size(), start) == 0) names.push_back(name);
+  }
+  for (const std::string& name : names) file(name);
+  std::vector<std::string> unlisted;
+  std::error_code failed;
+  for (fs::recursive_directory_iterator walk(folder_ / "processor", failed), end; !failed && walk != end;
+       walk.increment(failed)) {
+    const std::string name = walk->path().lexically_relative(folder_).generic_string();
+    std::error_code dangling;  // a link to nothing is no folder either
+    if (!walk->is_directory(dangling) && !has(name)) unlisted.push_back(name);
+  }
+  if (!unlisted.empty()) {
+    std::sort(unlisted.begin(), unlisted.end());
+    throw BundleError((folder_ / "processor").string() + " holds " + listing(unlisted) + ", which " + kManifest +
+                      " does not list; remove it");
+  }
+  return names;
+}
+
+}  // namespace hydrant

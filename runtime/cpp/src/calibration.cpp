@@ -1,0 +1,161 @@
+#include "calibration.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <numeric>
+
+#include "messages.h"
+
+namespace hydrant {
+namespace {
+
+struct Score {
+  const char* name;
+  std::vector<float> Prediction::* field;
+  bool below;
+};
+
+constexpr Score kScores[] = {
+    {"confidence", &Prediction::confidence, true},
+    {"predictive_entropy", &Prediction::predictive_entropy, false},
+    {"expected_entropy", &Prediction::expected_entropy, false},
+    {"mutual_information", &Prediction::mutual_information, false},
+};
+
+// Reads `calibration.json` and tells what is wrong with it, and where.
+class Reader {
+ public:
+  explicit Reader(std::string file) : file_(std::move(file)) {}
+
+  Calibration read(const Json& data) const {
+    if (!data.is_object()) throw BundleError(file_ + " is a JSON " + data.type_name() + "; expected an object");
+    if (data.contains("schema") && integer(data["schema"], 1, 1) != 1) {
+      throw BundleError(file_ + " has schema " + shown(data["schema"]) + "; this hydrant reads schema 1");
+    }
+    const auto temperature = number(member(data, "temperature"));
+    if (!temperature || *temperature <= 0) {
+      throw BundleError(file_ + " has temperature " + shown(member(data, "temperature")) +
+                        "; expected a positive finite number");
+    }
+    Calibration found;
+    const Json& thresholds = member(data, "thresholds");
+    if (!thresholds.is_object() && data.contains("thresholds"))
+      throw malformed("thresholds = " + shown(thresholds) + ", which is no JSON object");
+    for (const auto& [name, entry] : thresholds.items()) {
+      if ((name != "abstain" && name != "ood") || !entry.is_object()) {
+        throw malformed("the threshold " + cut(name) + " = " + shown(entry) +
+                        ", not an object under 'abstain' or 'ood'");
+      }
+      (name == "ood" ? found.out_of_distribution : found.abstain) = threshold(entry);
+    }
+    const Json& conformal = member(data, "conformal");
+    if (!conformal.is_null()) found.conformal = sets(conformal);
+    const Json& fitted = member(data, "fitted");
+    if (!fitted.is_null() && !fitted.is_object())
+      throw malformed("fitted = " + shown(fitted) + ", which is no JSON object");
+    return found;
+  }
+
+ private:
+  BundleError malformed(const std::string& what) const {
+    return BundleError(file_ + " has " + what + "; calibrate again with `hydrant calibrate`");
+  }
+
+  Threshold threshold(const Json& entry) const {
+    const Json& name = member(entry, "score");
+    const auto score =
+        std::find_if(std::begin(kScores), std::end(kScores), [&](const Score& each) { return name == each.name; });
+    if (score == std::end(kScores)) {
+      throw malformed("a threshold on " + shown(name) +
+                      ", which is none of confidence, predictive_entropy, expected_entropy, mutual_information");
+    }
+    const char* side = score->below ? "below" : "above";
+    if (entry.contains("side") && entry["side"] != side) {
+      throw malformed(std::string("a threshold on ") + score->name + " with side " + shown(entry["side"]) +
+                      ", which is not '" + side + "'");
+    }
+    notes(entry, {"target", "measured"});
+    return {score->field, score->below, value(entry, "value", -std::numeric_limits<double>::max())};
+  }
+
+  Conformal sets(const Json& entry) const {
+    if (!entry.is_object()) throw malformed("conformal = " + shown(entry) + ", which is no JSON object");
+    const Json& method = member(entry, "method");
+    if (method != "lac" && method != "aps")
+      throw malformed("conformal method " + shown(method) + ", which is none of lac, aps");
+    notes(entry, {"measured"});
+    value(entry, "alpha", 0);
+    return {method == "aps", value(entry, "quantile", 0)};
+  }
+
+  // What is told for people: objects of figures, and a number of examples.
+  void notes(const Json& entry, std::initializer_list<const char*> keys) const {
+    for (const char* key : keys) {
+      if (entry.contains(key) && !entry[key].is_object())
+        throw malformed(std::string(key) + " = " + shown(entry[key]) + ", which is no JSON object");
+    }
+    if (entry.contains("n") && !integer(entry["n"], 0, INT64_MAX))
+      throw malformed("n = " + shown(entry["n"]) + ", which is no number of examples");
+  }
+
+  float value(const Json& entry, const char* key, double least) const {
+    const auto found = number(member(entry, key));
+    if (!found || *found < least)
+      throw malformed(std::string(key) + " = " + shown(member(entry, key)) + ", which is no finite number in range");
+    return static_cast<float>(*found);
+  }
+
+  std::string file_;
+};
+
+// Marks the classes of one input's set; `probabilities` are its C values.
+void mark(const Conformal& conformal, const float* probabilities, std::size_t classes,
+          std::vector<bool>::iterator marks) {
+  if (!conformal.adaptive) {
+    for (std::size_t i = 0; i < classes; ++i) {
+      marks[static_cast<std::ptrdiff_t>(i)] =
+          static_cast<float>(1.0 - static_cast<double>(probabilities[i])) <= conformal.quantile;
+    }
+    return;
+  }
+  std::vector<std::ptrdiff_t> order(classes);
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(), [&](auto a, auto b) { return probabilities[a] > probabilities[b]; });
+  double better = 0;  // the probability of this class and all better ones; half of its own is taken back
+  for (const std::ptrdiff_t choice : order) {
+    const auto own = static_cast<double>(probabilities[choice]);
+    better += own;
+    marks[choice] = static_cast<float>(better - own / 2) <= conformal.quantile;
+  }
+  marks[order.front()] = true;
+}
+
+}  // namespace
+
+std::vector<bool> Threshold::beyond(const Prediction& prediction) const {
+  std::vector<bool> found;
+  for (const float each : prediction.*score) found.push_back(below ? each < value : each > value);
+  return found;
+}
+
+std::vector<bool> Conformal::sets(const Prediction& prediction) const {
+  std::vector<bool> found(prediction.probabilities.size());
+  for (std::size_t row = 0; row < prediction.size(); ++row) {
+    const std::size_t start = row * prediction.classes;
+    mark(*this, prediction.probabilities.data() + start, prediction.classes,
+         found.begin() + static_cast<std::ptrdiff_t>(start));
+  }
+  return found;
+}
+
+Calibration Calibration::of(const Bundle& bundle) {
+  const std::string name = "calibration.json";
+  return Reader((bundle.path() / name).string()).read(bundle.read_json(name));
+}
+
+void Calibration::decide(Prediction& prediction) const {
+  if (abstain) prediction.abstain = abstain->beyond(prediction);
+  if (conformal) prediction.prediction_set = conformal->sets(prediction);
+}
+
+}  // namespace hydrant

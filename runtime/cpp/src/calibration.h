@@ -1,0 +1,46 @@
+// `calibration.json`, and what it makes of a prediction: abstain or answer, in or out of distribution, a set of
+// classes.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "bundle.h"
+#include "hydrant/hydrant.h"
+
+namespace hydrant {
+
+// A limit on one score of a prediction; inputs beyond it are uncertain.
+struct Threshold {
+  std::vector<float> Prediction::* score;
+  bool below = false;  // the uncertain side
+  float value = 0;     // nats, or a probability for `confidence`
+
+  // Which inputs lie on the uncertain side, [B].
+  std::vector<bool> beyond(const Prediction& prediction) const;
+};
+
+// Prediction sets that hold the label with probability at least 1 − α.
+struct Conformal {
+  bool adaptive = false;  // APS; otherwise LAC
+  float quantile = 0;     // of the method's score; classes up to it are in the set
+
+  // Which classes are in each input's set, [B, C].
+  std::vector<bool> sets(const Prediction& prediction) const;
+};
+
+struct Calibration {
+  std::optional<Threshold> abstain;
+  std::optional<Threshold> out_of_distribution;
+  std::optional<Conformal> conformal;
+
+  // Reads and validates the calibration of a bundle; its temperature is in the graph.
+  // Throws BundleError: missing, altered, malformed or too new.
+  static Calibration of(const Bundle& bundle);
+
+  // Fills `abstain` and `prediction_set`, where the calibration tells them.
+  void decide(Prediction& prediction) const;
+};
+
+}  // namespace hydrant

@@ -1,0 +1,140 @@
+#include "image.h"
+
+#include <algorithm>
+#include <new>
+#include <stdexcept>
+#include <system_error>
+
+#include "files.h"
+#include "messages.h"
+#include "tensors.h"
+
+namespace fs = std::filesystem;
+
+namespace hydrant {
+namespace {
+
+constexpr std::uintmax_t kMostFileBytes = 1ULL << 30U;
+
+// Grey by ITU-R 601 in fixed point, as Pillow computes it.
+std::uint8_t grey(const std::uint8_t* rgb) {
+  return static_cast<std::uint8_t>((rgb[0] * 19595U + rgb[1] * 38470U + rgb[2] * 7471U + 0x8000U) >> 16U);
+}
+
+std::string read_bytes(const fs::path& file) {
+  std::error_code failed;
+  const std::uintmax_t size = fs::file_size(file, failed);
+  if (failed) throw std::invalid_argument(failed.message());
+  if (size > kMostFileBytes) throw std::invalid_argument("it is larger than 1 GiB");
+  auto bytes = bytes_of(file);
+  if (!bytes) throw std::invalid_argument("check its permissions");
+  return std::move(*bytes);
+}
+
+Decoded decode(std::string_view bytes) {
+  if (bytes.substr(0, 3) == "\xFF\xD8\xFF") return decode_jpeg(bytes);
+  if (bytes.substr(0, 8) == "\x89PNG\r\n\x1A\n") return decode_png(bytes);
+  throw std::invalid_argument("it is neither a JPEG nor a PNG");
+}
+
+// A number of `size` bytes at `at`, or 0 beyond the end.
+std::uint32_t number_at(std::string_view bytes, std::size_t at, std::size_t size, bool big) {
+  if (at > bytes.size() || size > bytes.size() - at) return 0;
+  std::uint32_t value = 0;
+  for (std::size_t i = 0; i < size; ++i) {
+    value = (value << 8U) | static_cast<unsigned char>(bytes[at + (big ? i : size - 1 - i)]);
+  }
+  return value;
+}
+
+}  // namespace
+
+Image with_channels(Image image, int channels) {
+  if (image.channels == channels) return image;
+  const std::size_t count = image.pixels.size() / static_cast<std::size_t>(image.channels);
+  Image made{image.height, image.width, channels,
+             std::vector<std::uint8_t>(count * static_cast<std::size_t>(channels))};
+  for (std::size_t i = 0; i < count; ++i) {
+    if (channels == 1) {
+      made.pixels[i] = grey(image.pixels.data() + 3 * i);
+    } else {
+      std::fill_n(made.pixels.begin() + static_cast<std::ptrdiff_t>(3 * i), 3, image.pixels[i]);
+    }
+  }
+  return made;
+}
+
+int exif_orientation(std::string_view tiff) {
+  constexpr std::uint32_t kOrientation = 0x0112, kShort = 3;
+  const bool big = tiff.substr(0, 2) == "MM";
+  if (!big && tiff.substr(0, 2) != "II") return 1;
+  const std::size_t directory = number_at(tiff, 4, 4, big);
+  const std::size_t entries = number_at(tiff, directory, 2, big);
+  for (std::size_t entry = 0; entry < entries; ++entry) {
+    const std::size_t at = directory + 2 + 12 * entry;
+    if (number_at(tiff, at, 2, big) != kOrientation || number_at(tiff, at + 2, 2, big) != kShort) continue;
+    const std::uint32_t found = number_at(tiff, at + 8, 2, big);
+    return found >= 1 && found <= 8 ? static_cast<int>(found) : 1;
+  }
+  return 1;
+}
+
+Image upright(const Image& image, int orientation) {
+  if (orientation == 1) return image;
+  const bool transposed = orientation >= 5;
+  const bool flip_rows = orientation == 3 || orientation == 4 || orientation == 7 || orientation == 8;
+  const bool flip_columns = orientation == 2 || orientation == 3 || orientation == 6 || orientation == 7;
+  Image turned{transposed ? image.width : image.height, transposed ? image.height : image.width, image.channels, {}};
+  turned.pixels.reserve(image.pixels.size());
+  for (int row = 0; row < turned.height; ++row) {
+    for (int column = 0; column < turned.width; ++column) {
+      const int y = flip_rows ? turned.height - 1 - row : row, x = flip_columns ? turned.width - 1 - column : column;
+      const int from_row = transposed ? x : y, from_column = transposed ? y : x;
+      const auto at = static_cast<std::ptrdiff_t>(from_row) * image.width + from_column;
+      const auto from = image.pixels.begin() + at * image.channels;
+      turned.pixels.insert(turned.pixels.end(), from, from + image.channels);
+    }
+  }
+  return turned;
+}
+
+Image read_image(const fs::path& file, int channels) {
+  if (channels != 1 && channels != 3)
+    throw InputError("channels is " + std::to_string(channels) + "; expected 1 (grey) or 3 (red, green, blue)");
+  try {
+    const Decoded decoded = decode(read_bytes(file));
+    return with_channels(upright(decoded.image, decoded.orientation), channels);
+  } catch (const std::invalid_argument& error) {
+    throw InputError("cannot read image " + file.string() + ": " + one_line(error.what()) +
+                     "; expected a readable JPEG or PNG file");
+  } catch (const std::bad_alloc&) {
+    throw InputError("cannot read image " + file.string() + ": there is not enough memory for it; make it smaller");
+  }
+}
+
+std::vector<Image> as_images(const Tensor& tensor) {
+  const auto* values = std::get_if<std::vector<std::uint8_t>>(&tensor.data);
+  const auto& shape = tensor.shape;
+  const std::size_t rank = shape.size();
+  const bool coloured = rank >= 3 && shape.back() == 3;
+  const bool single = rank == 2 || (rank == 3 && coloured);
+  const bool stack = (rank == 3 && !coloured) || (rank == 4 && coloured);
+  const auto sized = [](std::int64_t size) { return size >= 1 && size <= INT32_MAX; };
+  if (values == nullptr || !(single || stack) || values->size() != count_of(shape) ||
+      !std::all_of(shape.begin() + (stack ? 1 : 0), shape.end(), sized)) {
+    throw InputError("the input is " + described(tensor) +
+                     "; expected uint8 [height, width] or [height, width, 3], or a stack of them");
+  }
+  const std::size_t first = stack ? 1 : 0;
+  const Image empty{static_cast<int>(shape[first]), static_cast<int>(shape[first + 1]), coloured ? 3 : 1, {}};
+  const auto bytes =
+      static_cast<std::ptrdiff_t>(count_of({shape.begin() + static_cast<std::ptrdiff_t>(first), shape.end()}));
+  std::vector<Image> images;
+  for (auto at = values->begin(); at != values->end(); at += bytes) {
+    images.push_back(empty);
+    images.back().pixels.assign(at, at + bytes);
+  }
+  return images;
+}
+
+}  // namespace hydrant

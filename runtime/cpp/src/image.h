@@ -1,0 +1,33 @@
+// Decoders of picture files, each into 8 bits per channel with the colours that the file stores.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "hydrant/hydrant.h"
+
+namespace hydrant {
+
+// A decoded file: grey (1 channel) or red, green, blue (3), and how it must be turned to stand upright.
+struct Decoded {
+  Image image;
+  int orientation = 1;  // EXIF: 1 (upright) to 8
+};
+
+// Most pixels of a picture, Pillow's limit: more is taken for an attack.
+constexpr std::int64_t kMostPixels = 178'956'970;
+
+// Throw std::invalid_argument with the reason when the bytes cannot be decoded.
+Decoded decode_jpeg(std::string_view bytes);
+Decoded decode_png(std::string_view bytes);
+
+// Orientation from an EXIF block (after "Exif\0\0"), 1 where it tells none.
+int exif_orientation(std::string_view tiff);
+
+// The picture turned as an EXIF orientation says.
+Image upright(const Image& image, int orientation);
+
+// The picture in grey (1 channel) or colour (3), by Pillow's formula.
+Image with_channels(Image image, int channels);
+
+}  // namespace hydrant

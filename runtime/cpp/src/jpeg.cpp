@@ -1,0 +1,102 @@
+// JPEG files, by libjpeg-turbo with its defaults, which Pillow also uses.
+// clang-format off: jpeglib.h needs what stands before it, and jerror.h needs jpeglib.h
+#include <cstddef>
+#include <cstdio>
+#include <jpeglib.h>
+#include <jerror.h>
+// clang-format on
+
+#include <array>
+#include <csetjmp>
+#include <cstring>
+#include <stdexcept>
+
+#include "image.h"
+
+namespace hydrant {
+namespace {
+
+constexpr int kExifMarker = JPEG_APP0 + 1;
+constexpr std::string_view kExifName{"Exif\0\0", 6};
+
+// libjpeg's state. Its errors jump out of it, so no function that calls it holds anything with a destructor.
+struct Decoder {
+  jpeg_decompress_struct info{};
+  jpeg_error_mgr errors{};
+  std::jmp_buf escape{};
+  std::array<char, JMSG_LENGTH_MAX> message{};
+  bool cut_off = false;
+
+  Decoder() {
+    info.err = jpeg_std_error(&errors);
+    info.client_data = this;
+    errors.error_exit = [](j_common_ptr common) {
+      auto* self = static_cast<Decoder*>(common->client_data);
+      common->err->format_message(common, self->message.data());
+      std::longjmp(self->escape, 1);
+    };
+    errors.emit_message = [](j_common_ptr common, int level) {
+      if (level < 0 && common->err->msg_code == JWRN_JPEG_EOF)
+        static_cast<Decoder*>(common->client_data)->cut_off = true;
+    };
+  }
+  ~Decoder() { jpeg_destroy_decompress(&info); }
+  Decoder(const Decoder&) = delete;
+  Decoder& operator=(const Decoder&) = delete;
+};
+
+bool read_header(Decoder& decoder, std::string_view bytes) {
+  if (setjmp(decoder.escape) != 0) return false;
+  jpeg_create_decompress(&decoder.info);
+  jpeg_mem_src(&decoder.info, reinterpret_cast<const unsigned char*>(bytes.data()),
+               static_cast<unsigned long>(bytes.size()));
+  jpeg_save_markers(&decoder.info, kExifMarker, 0xFFFF);
+  jpeg_read_header(&decoder.info, TRUE);
+  return true;
+}
+
+bool read_pixels(Decoder& decoder, std::uint8_t* pixels, std::size_t row_bytes) {
+  if (setjmp(decoder.escape) != 0) return false;
+  jpeg_start_decompress(&decoder.info);
+  while (decoder.info.output_scanline < decoder.info.output_height) {
+    JSAMPROW row = pixels + row_bytes * decoder.info.output_scanline;
+    jpeg_read_scanlines(&decoder.info, &row, 1);
+  }
+  return true;
+}
+
+int orientation_of(const Decoder& decoder) {
+  for (auto marker = decoder.info.marker_list; marker != nullptr; marker = marker->next) {
+    const std::string_view data(reinterpret_cast<const char*>(marker->data), marker->data_length);
+    if (marker->marker == kExifMarker && data.substr(0, kExifName.size()) == kExifName) {
+      return exif_orientation(data.substr(kExifName.size()));
+    }
+  }
+  return 1;
+}
+
+}  // namespace
+
+Decoded decode_jpeg(std::string_view bytes) {
+  Decoder decoder;
+  if (!read_header(decoder, bytes)) throw std::invalid_argument(decoder.message.data());
+  auto& info = decoder.info;
+  if (static_cast<std::int64_t>(info.image_width) * info.image_height > kMostPixels) {
+    throw std::invalid_argument("it has more than " + std::to_string(kMostPixels) + " pixels");
+  }
+  const bool grey = info.jpeg_color_space == JCS_GRAYSCALE;
+  if (!grey && info.num_components != 3) throw std::invalid_argument("its colours are CMYK; convert it to RGB first");
+  info.out_color_space = grey ? JCS_GRAYSCALE : JCS_RGB;
+
+  Decoded decoded;
+  decoded.image = {static_cast<int>(info.image_height), static_cast<int>(info.image_width), grey ? 1 : 3, {}};
+  const std::size_t row_bytes = static_cast<std::size_t>(info.image_width) * (grey ? 1U : 3U);
+  decoded.image.pixels.resize(row_bytes * info.image_height);
+  if (!read_pixels(decoder, decoded.image.pixels.data(), row_bytes))
+    throw std::invalid_argument(decoder.message.data());
+  if (decoder.cut_off) throw std::invalid_argument("it is cut off");
+  decoded.orientation = orientation_of(decoder);
+  return decoded;
+}
+
+}  // namespace hydrant

@@ -1,0 +1,232 @@
+// NumPy's files: .npy (header and raw values), and .npz (a zip archive of them, read by libzip).
+#include <zip.h>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cstring>
+#include <fstream>
+#include <memory>
+#include <system_error>
+#include <type_traits>
+
+#include "files.h"
+#include "hydrant/hydrant.h"
+#include "messages.h"
+#include "tensors.h"
+
+namespace fs = std::filesystem;
+
+namespace hydrant {
+namespace {
+
+constexpr std::string_view kMagic = "\x93NUMPY";
+constexpr std::uintmax_t kMostBytes = 4ULL << 30U;
+constexpr std::size_t kMostValues = 1U << 29U;  // 4 GiB of int64, which small integers grow to
+constexpr std::size_t kMostRank = 8;
+
+InputError unreadable(const std::string& where, const std::string& why) {
+  return InputError("cannot read " + where + ": " + why + "; expected a .npy or .npz file written by NumPy");
+}
+
+struct Header {
+  std::string type;  // such as "<f4"
+  std::vector<std::int64_t> shape;
+  std::size_t values = 0;  // where the values start
+};
+
+// Reads a header's dictionary from left to right; NumPy fixes its form, so anything else is damage.
+class Dictionary {
+ public:
+  Dictionary(std::string_view text, const std::string& where) : rest_(text), text_(text), where_(where) {}
+
+  // Whether a word comes next, after white space; it is then behind us.
+  bool take(std::string_view word) {
+    while (!rest_.empty() && (rest_.front() == ' ' || rest_.front() == '\n')) rest_.remove_prefix(1);
+    if (rest_.substr(0, word.size()) != word) return false;
+    rest_.remove_prefix(word.size());
+    return true;
+  }
+
+  void expect(std::string_view word) {
+    if (!take(word)) throw unreadable(where_, "its header is " + cut(text_));
+  }
+
+  // What stands before a mark, which is then behind us.
+  std::string before(char mark) {
+    const std::string found(rest_.substr(0, rest_.find(mark)));
+    rest_.remove_prefix(found.size());
+    expect({&mark, 1});
+    return found;
+  }
+
+  // A whole number, 0 or more.
+  std::int64_t whole() {
+    std::int64_t number = 0;
+    const auto [end, failed] = std::from_chars(rest_.data(), rest_.data() + rest_.size(), number);
+    if (failed != std::errc() || number < 0) throw unreadable(where_, "its header is " + cut(text_));
+    rest_.remove_prefix(static_cast<std::size_t>(end - rest_.data()));
+    return number;
+  }
+
+ private:
+  std::string_view rest_, text_;
+  const std::string& where_;
+};
+
+// The header: magic, version, length, and a dictionary.
+Header read_header(std::string_view bytes, const std::string& where) {
+  if (bytes.substr(0, kMagic.size()) != kMagic || bytes.size() < 10) throw unreadable(where, "it has no .npy header");
+  const std::size_t start = bytes[6] == 1 ? 10 : 12;  // later versions have four bytes of length
+  std::size_t length = 0;
+  for (std::size_t i = std::min(start, bytes.size()); i-- > 8;) {
+    length = (length << 8U) | static_cast<unsigned char>(bytes[i]);
+  }
+  if (bytes.size() < start || length > bytes.size() - start) throw unreadable(where, "its header is cut off");
+  Dictionary words(bytes.substr(start, length), where);
+  Header read;
+  read.values = start + length;
+  words.expect("{");
+  words.expect("'descr':");
+  words.expect("'");
+  read.type = words.before('\'');
+  words.expect(",");
+  words.expect("'fortran_order':");
+  const bool fortran = words.take("True");
+  if (!fortran) words.expect("False");
+  words.expect(",");
+  words.expect("'shape':");
+  words.expect("(");
+  while (!words.take(")")) {
+    if (read.shape.size() == kMostRank) throw unreadable(where, "it has more than 8 axes");
+    read.shape.push_back(words.whole());
+    words.take(",");
+  }
+  if (fortran && read.shape.size() > 1) {
+    throw unreadable(where, "it is in Fortran order; save numpy.ascontiguousarray of it");
+  }
+  return read;
+}
+
+template <typename Stored, typename Kept>
+decltype(Tensor::data) values_as(std::string_view bytes, std::size_t count) {
+  std::vector<Kept> values(count);
+  for (std::size_t i = 0; i < count; ++i) {
+    Stored value{};
+    std::memcpy(&value, bytes.data() + i * sizeof(Stored), sizeof(Stored));
+    values[i] = static_cast<Kept>(value);
+  }
+  return values;
+}
+
+struct Kind {
+  const char* type;
+  std::size_t size;
+  decltype(Tensor::data) (*read)(std::string_view bytes, std::size_t count);
+};
+
+constexpr Kind kKinds[] = {
+    {"<f4", 4, values_as<float, float>},
+    {"<f8", 8, values_as<double, float>},
+    {"<i8", 8, values_as<std::int64_t, std::int64_t>},
+    {"<i4", 4, values_as<std::int32_t, std::int64_t>},
+    {"<i2", 2, values_as<std::int16_t, std::int64_t>},
+    {"|i1", 1, values_as<std::int8_t, std::int64_t>},
+    {"<u4", 4, values_as<std::uint32_t, std::int64_t>},
+    {"<u2", 2, values_as<std::uint16_t, std::int64_t>},
+    {"|u1", 1, values_as<std::uint8_t, std::uint8_t>},
+    {"|b1", 1, values_as<std::uint8_t, std::int64_t>},
+};
+
+Tensor read_array(std::string_view bytes, const std::string& where) {
+  const Header header = read_header(bytes, where);
+  const auto kind =
+      std::find_if(std::begin(kKinds), std::end(kKinds), [&](const Kind& each) { return header.type == each.type; });
+  if (kind == std::end(kKinds)) {
+    throw unreadable(where,
+                     "its type is " + cut(header.type) + ", not float32, int64, uint8 or one that fits into them");
+  }
+  const std::size_t room = (bytes.size() - header.values) / kind->size;
+  const std::size_t count = count_of(header.shape);
+  if (count > kMostValues) throw unreadable(where, "it holds more than 2^29 values; cut it up");
+  if (count != room || (bytes.size() - header.values) % kind->size != 0) {
+    throw unreadable(where, "it holds " + std::to_string(bytes.size() - header.values) +
+                                " bytes of values, which do not fit its type " + header.type + " and shape " +
+                                shape_text(header.shape));
+  }
+  return {header.shape, kind->read(bytes.substr(header.values), count)};
+}
+
+struct CloseArchive {
+  void operator()(zip_t* archive) const { zip_discard(archive); }
+};
+struct CloseEntry {
+  void operator()(zip_file_t* entry) const { zip_fclose(entry); }
+};
+
+// One file of an archive; libzip compares its checksum when it is read to the end.
+std::string read_entry(zip_t* archive, zip_uint64_t index, const zip_stat_t& facts, const std::string& where) {
+  const std::unique_ptr<zip_file_t, CloseEntry> entry(zip_fopen_index(archive, index, 0));
+  if (!entry) throw unreadable(where, one_line(zip_strerror(archive)));
+  std::string bytes;
+  bytes.reserve(facts.size);
+  std::array<char, 1U << 16U> block{};
+  for (zip_int64_t got = 1; got > 0;) {
+    got = zip_fread(entry.get(), block.data(), block.size());
+    if (got < 0) throw unreadable(where, one_line(zip_file_strerror(entry.get())));
+    bytes.append(block.data(), static_cast<std::size_t>(got));
+    if (bytes.size() > facts.size) throw unreadable(where, "it is longer than it says");
+  }
+  return bytes;
+}
+
+Tensors read_archive(const fs::path& file) {
+  int code = 0;
+  const std::unique_ptr<zip_t, CloseArchive> archive(zip_open(file.c_str(), ZIP_RDONLY | ZIP_CHECKCONS, &code));
+  if (!archive) {
+    zip_error_t error;
+    zip_error_init_with_code(&error, code);
+    const std::string why = one_line(zip_error_strerror(&error));
+    zip_error_fini(&error);
+    throw unreadable(file.string(), why);
+  }
+  Tensors tensors;
+  std::uintmax_t total = 0;
+  for (zip_int64_t index = 0; index < zip_get_num_entries(archive.get(), 0); ++index) {
+    zip_stat_t facts;
+    zip_stat_init(&facts);
+    const auto place = static_cast<zip_uint64_t>(index);
+    constexpr zip_uint64_t kNeeded = ZIP_STAT_NAME | ZIP_STAT_SIZE;
+    if (zip_stat_index(archive.get(), place, 0, &facts) != 0 || (facts.valid & kNeeded) != kNeeded)
+      throw unreadable(file.string(), "its list of files is damaged");
+    std::string name = facts.name;
+    if (name.size() < 5 || name.substr(name.size() - 4) != ".npy")
+      throw unreadable(file.string(), "it holds " + cut(name));
+    name.resize(name.size() - 4);
+    total += facts.size;
+    if (total > kMostBytes) throw unreadable(file.string(), "its arrays are larger than 4 GiB; cut it up");
+    const std::string where = file.string() + ", array " + cut(name);
+    tensors[name] = read_array(read_entry(archive.get(), place, facts, where), where);
+  }
+  if (tensors.empty()) throw unreadable(file.string(), "it holds no arrays");
+  return tensors;
+}
+
+}  // namespace
+
+Tensors read_tensors(const fs::path& file) {
+  std::error_code failed;
+  const std::uintmax_t size = fs::file_size(file, failed);
+  if (failed) throw unreadable(file.string(), failed.message());
+  if (size > kMostBytes) throw unreadable(file.string(), "it is larger than 4 GiB; cut it up");
+  std::ifstream stream(file, std::ios::binary);
+  std::string start(4, '\0');
+  stream.read(start.data(), 4);
+  if (!stream) throw unreadable(file.string(), "it is too short");
+  if (start.substr(0, 2) == "PK") return read_archive(file);
+  const auto bytes = bytes_of(file);
+  if (!bytes) throw unreadable(file.string(), "check its permissions");
+  return {{"", read_array(*bytes, file.string())}};
+}
+
+}  // namespace hydrant

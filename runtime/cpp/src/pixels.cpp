@@ -1,0 +1,189 @@
+#include "pixels.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "image.h"
+#include "messages.h"
+#include "tensors.h"
+
+namespace hydrant {
+namespace {
+
+constexpr const char* kFile = "processor/preprocessor_config.json";
+constexpr std::int64_t kLargest = 1 << 15;
+const char* const kSteps[] = {"do_center_crop", "do_convert_rgb", "do_normalize", "do_rescale", "do_resize"};
+
+// Python's truth of a JSON value, as transformers reads its switches.
+bool is_on(const Json& value) {
+  if (value.is_boolean()) return value.get<bool>();
+  if (value.is_number()) return value.get<double>() != 0;
+  return !value.is_null() && !value.empty();
+}
+
+bool is_on(const Json& config, const char* key, bool otherwise) {
+  return config.contains(key) ? is_on(config[key]) : otherwise;
+}
+
+// The middle of a picture; smaller ones are padded with zeros.
+Image center_crop(const Image& image, int height, int width) {
+  const int grown_height = std::max(image.height, height), grown_width = std::max(image.width, width);
+  const int top = (grown_height - height) / 2 - (grown_height - image.height + 1) / 2;
+  const int left = (grown_width - width) / 2 - (grown_width - image.width + 1) / 2;
+  Image made{height, width, image.channels, {}};
+  made.pixels.resize(static_cast<std::size_t>(height) * static_cast<std::size_t>(width * image.channels));
+  auto to = made.pixels.begin();
+  for (int row = top; row < top + height; ++row) {
+    for (int column = left; column < left + width; ++column, to += image.channels) {
+      if (row < 0 || row >= image.height || column < 0 || column >= image.width) continue;
+      const auto at = (static_cast<std::ptrdiff_t>(row) * image.width + column) * image.channels;
+      std::copy_n(image.pixels.begin() + at, image.channels, to);
+    }
+  }
+  return made;
+}
+
+}  // namespace
+
+ImageProcessor::ImageProcessor(const Bundle& bundle, const Architecture& architecture) : architecture_(architecture) {
+  const std::string file = (bundle.path() / kFile).string();
+  if (!bundle.has(kFile)) throw InputError("cannot read " + file + ": it is not there; save the image processor there");
+  read(bundle.read_json(kFile), file);
+}
+
+void ImageProcessor::read(const Json& config, const std::string& file) {
+  if (!config.is_object()) throw InputError(file + " is a JSON " + config.type_name() + "; expected an object");
+  std::vector<std::string> unknown;
+  for (const auto& [key, value] : config.items()) {
+    const bool known = std::find(std::begin(kSteps), std::end(kSteps), key) != std::end(kSteps);
+    if (key.compare(0, 3, "do_") == 0 && !known && is_on(value)) unknown.push_back(key);
+  }
+  if (!unknown.empty()) {
+    throw InputError(file + " asks for " + listing(unknown) +
+                     ", which hydrant does not do; known: " + listing({std::begin(kSteps), std::end(kSteps)}));
+  }
+  const auto garbled = [&](const char* key) {
+    return InputError(file + " lacks or garbles " + key + " = " + shown(member(config, key)) +
+                      "; save the image processor again");
+  };
+  const auto channels = static_cast<std::size_t>(architecture_.channels);
+  if (channels != 1 && channels != 3) {
+    throw InputError("this model reads images of " + std::to_string(channels) + " channels; expected 1 or 3");
+  }
+  if (is_on(config, "do_resize", true) && !(size_ = read_size(member(config, "size"), true))) throw garbled("size");
+  if (is_on(config, "do_center_crop", false) && !(crop_ = read_size(member(config, "crop_size"), false)))
+    throw garbled("crop_size");
+  const auto filter = config.contains("resample") ? integer(config["resample"], 0, 5) : 2;
+  if (!filter) throw garbled("resample");
+  filter_ = static_cast<Filter>(*filter);
+  if (is_on(config, "do_rescale", true)) {
+    scale_ = config.contains("rescale_factor") ? number(config["rescale_factor"]) : 1.0 / 255;
+    if (!scale_) throw garbled("rescale_factor");
+  }
+  if (is_on(config, "do_normalize", true)) {
+    const auto mean = per_channel(member(config, "image_mean"), channels),
+               deviation = per_channel(member(config, "image_std"), channels);
+    if (!mean) throw garbled("image_mean");
+    const auto positive = [](float value) { return value > 0; };
+    if (!deviation || !std::all_of(deviation->begin(), deviation->end(), positive)) throw garbled("image_std");
+    mean_ = *mean;
+    std_ = *deviation;
+  }
+  const auto& fixed = crop_ ? crop_ : size_;
+  if (fixed && fixed->shortest_edge == 0 &&
+      (fixed->height != architecture_.image_height || fixed->width != architecture_.image_width)) {
+    throw InputError(file + " makes images of " + std::to_string(fixed->height) + " by " +
+                     std::to_string(fixed->width) + " pixels, but the model reads " +
+                     std::to_string(architecture_.image_height) + " by " + std::to_string(architecture_.image_width) +
+                     "; use the model's own image processor");
+  }
+}
+
+std::optional<ImageProcessor::Size> ImageProcessor::read_size(const Json& value, bool edges) {
+  if (const auto side = integer(value, 1, kLargest)) return Size{*side, *side, 0};
+  if (!value.is_object()) return std::nullopt;
+  std::set<std::string> given;
+  for (const auto& [key, each] : value.items()) {
+    if (!each.is_null()) given.insert(key);
+  }
+  const bool edge = given == std::set<std::string>{"shortest_edge"} && edges;
+  if (!edge && given != std::set<std::string>{"height", "width"}) return std::nullopt;
+  Size size;
+  for (const auto& [key, field] :
+       {std::pair{"height", &Size::height}, {"width", &Size::width}, {"shortest_edge", &Size::shortest_edge}}) {
+    if (given.count(key) == 0) continue;
+    const auto pixels = integer(value[key], 1, kLargest);
+    if (!pixels) return std::nullopt;
+    size.*field = *pixels;
+  }
+  return size;
+}
+
+std::optional<std::vector<float>> ImageProcessor::per_channel(const Json& value, std::size_t channels) {
+  if (const auto one = number(value)) return std::vector<float>(channels, static_cast<float>(*one));
+  if (!value.is_array() || value.size() != channels) return std::nullopt;
+  std::vector<float> values;
+  for (const Json& each : value) {
+    const auto one = number(each);
+    if (!one) return std::nullopt;
+    values.push_back(static_cast<float>(*one));
+  }
+  return values;
+}
+
+Image ImageProcessor::resized(const Image& image) const {
+  if (!size_) return image;
+  std::int64_t height = size_->height, width = size_->width;
+  if (const std::int64_t edge = size_->shortest_edge; edge > 0) {
+    const auto scaled = [&](int longer, int shorter) {
+      return static_cast<std::int64_t>(static_cast<double>(edge * longer) / shorter);
+    };
+    const bool upright = image.width <= image.height;
+    height = upright ? scaled(image.height, image.width) : edge;
+    width = upright ? edge : scaled(image.width, image.height);
+  }
+  if (height * width > (1 << 28))
+    throw InputError("it would be resized to " + shape_text({height, width}) + " pixels; crop it first");
+  return resize(image, static_cast<int>(height), static_cast<int>(width), filter_);
+}
+
+void ImageProcessor::append_values(const Image& image, std::size_t index, std::vector<float>& values) const {
+  Image picture = resized(image);
+  if (crop_) picture = center_crop(picture, static_cast<int>(crop_->height), static_cast<int>(crop_->width));
+  if (picture.height != architecture_.image_height || picture.width != architecture_.image_width) {
+    throw InputError("input " + std::to_string(index) + " becomes an image of " + std::to_string(picture.height) +
+                     " by " + std::to_string(picture.width) + " pixels; the model reads " +
+                     std::to_string(architecture_.image_height) + " by " + std::to_string(architecture_.image_width));
+  }
+  const auto channels = static_cast<std::size_t>(picture.channels);
+  for (std::size_t channel = 0; channel < channels; ++channel) {
+    for (std::size_t at = channel; at < picture.pixels.size(); at += channels) {
+      const std::uint8_t byte = picture.pixels[at];
+      float value = scale_ ? static_cast<float>(byte * *scale_) : static_cast<float>(byte);
+      if (!mean_.empty()) value = (value - mean_[channel]) / std_[channel];
+      values.push_back(value);
+    }
+  }
+}
+
+void ImageProcessor::append(const Image& image, std::size_t index, std::vector<float>& values) const {
+  const bool shaped = image.height > 0 && image.width > 0 && (image.channels == 1 || image.channels == 3) &&
+                      image.pixels.size() == count_of({image.height, image.width, image.channels});
+  if (!shaped) {
+    throw InputError("input " + std::to_string(index) + " is an image of " +
+                     shape_text({image.height, image.width, image.channels}) + " with " +
+                     std::to_string(image.pixels.size()) + " values; expected [height, width, 1 or 3] of them");
+  }
+  const int channels = static_cast<int>(architecture_.channels);
+  append_values(image.channels == channels ? image : with_channels(image, channels), index, values);
+}
+
+Tensors ImageProcessor::collated(std::vector<float> values, std::size_t batch) const {
+  return {{"pixel_values",
+           {{static_cast<std::int64_t>(batch), architecture_.channels, architecture_.image_height,
+             architecture_.image_width},
+            std::move(values)}}};
+}
+
+}  // namespace hydrant

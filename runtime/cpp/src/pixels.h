@@ -1,0 +1,48 @@
+// Picture → pixel tensor, by the bundle's `processor/preprocessor_config.json`.
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "architecture.h"
+#include "bundle.h"
+#include "hydrant/hydrant.h"
+#include "resample.h"
+
+namespace hydrant {
+
+class ImageProcessor {
+ public:
+  // Throws InputError: the configuration is missing, malformed, asks for a step that hydrant does not know, or gives
+  // pictures of another size than the model reads; BundleError: it was altered.
+  ImageProcessor(const Bundle& bundle, const Architecture& architecture);
+
+  // Adds what a picture becomes, [channels, height, width], to `values`. Throws InputError that names it by its index.
+  void append(const Image& image, std::size_t index, std::vector<float>& values) const;
+
+  // `pixel_values` [B, channels, height, width] of B pictures that were appended.
+  Tensors collated(std::vector<float> values, std::size_t batch) const;
+
+ private:
+  struct Size {
+    std::int64_t height = 0;
+    std::int64_t width = 0;
+    std::int64_t shortest_edge = 0;  // alone, or 0
+  };
+
+  static std::optional<Size> read_size(const Json& value, bool edges);
+  static std::optional<std::vector<float>> per_channel(const Json& value, std::size_t channels);
+  void read(const Json& config, const std::string& file);
+  Image resized(const Image& image) const;
+  void append_values(const Image& image, std::size_t index, std::vector<float>& values) const;
+
+  Architecture architecture_;
+  std::optional<Size> size_;
+  std::optional<Size> crop_;
+  Filter filter_ = Filter::bilinear;
+  std::optional<double> scale_;
+  std::vector<float> mean_;  // both empty where nothing is normalised
+  std::vector<float> std_;
+};
+
+}  // namespace hydrant

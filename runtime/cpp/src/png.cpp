@@ -1,0 +1,117 @@
+// PNG files, by libpng: palettes and small bit depths are expanded, transparency is dropped.
+#include <png.h>
+
+#include <array>
+#include <cstring>
+#include <stdexcept>
+
+#include "image.h"
+
+namespace hydrant {
+namespace {
+
+struct Source {
+  std::string_view bytes;
+  std::size_t at = 0;
+};
+
+// libpng's state. Its errors jump out of it, so no function that calls it holds anything with a destructor.
+struct Decoder {
+  Source source;
+  std::array<char, 120> message{};
+  png_structp png = nullptr;
+  png_infop info = nullptr;
+
+  explicit Decoder(std::string_view bytes) : source{bytes} {
+    png = png_create_read_struct(PNG_LIBPNG_VER_STRING, this, &fail, [](png_structp, png_const_charp) {});
+    if (png != nullptr) info = png_create_info_struct(png);
+    if (info == nullptr) throw std::bad_alloc();
+  }
+  ~Decoder() { png_destroy_read_struct(&png, &info, nullptr); }
+  Decoder(const Decoder&) = delete;
+  Decoder& operator=(const Decoder&) = delete;
+
+  [[noreturn]] static void fail(png_structp png, png_const_charp why) {
+    auto* self = static_cast<Decoder*>(png_get_error_ptr(png));
+    std::strncpy(self->message.data(), why, self->message.size() - 1);
+    png_longjmp(png, 1);
+  }
+
+  static void read(png_structp png, png_bytep target, std::size_t size) {
+    auto* source = static_cast<Source*>(png_get_io_ptr(png));
+    if (size > source->bytes.size() - source->at) png_error(png, "it is cut off");
+    std::memcpy(target, source->bytes.data() + source->at, size);
+    source->at += size;
+  }
+};
+
+bool read_header(Decoder& decoder) {
+  if (setjmp(png_jmpbuf(decoder.png)) != 0) return false;
+  png_set_read_fn(decoder.png, &decoder.source, &Decoder::read);
+  png_set_user_limits(decoder.png, 0x7FFFFFFF, 0x7FFFFFFF);
+  png_read_info(decoder.png, decoder.info);
+  return true;
+}
+
+// Asks for 8 bits per channel without transparency; `passes` of an interlaced picture give each row in parts.
+bool prepare(Decoder& decoder, bool palette, int& passes) {
+  if (setjmp(png_jmpbuf(decoder.png)) != 0) return false;
+  if (palette) {
+    png_set_palette_to_rgb(decoder.png);
+  } else {
+    png_set_expand_gray_1_2_4_to_8(decoder.png);
+  }
+  png_set_strip_alpha(decoder.png);
+  passes = png_set_interlace_handling(decoder.png);
+  png_read_update_info(decoder.png, decoder.info);
+  return true;
+}
+
+bool read_pixels(Decoder& decoder, Image& image, std::size_t row_bytes, int passes) {
+  if (setjmp(png_jmpbuf(decoder.png)) != 0) return false;
+  for (int pass = 0; pass < passes; ++pass) {
+    png_bytep row = image.pixels.data();
+    for (int number = 0; number < image.height; ++number, row += row_bytes) png_read_row(decoder.png, row, nullptr);
+  }
+  png_read_end(decoder.png, decoder.info);
+  return true;
+}
+
+int orientation_of(Decoder& decoder) {
+  png_uint_32 size = 0;
+  png_bytep data = nullptr;
+  if (png_get_eXIf_1(decoder.png, decoder.info, &size, &data) == 0) return 1;
+  return exif_orientation({reinterpret_cast<const char*>(data), size});
+}
+
+void require(bool done, const Decoder& decoder) {
+  if (!done) throw std::invalid_argument(decoder.message.data());
+}
+
+}  // namespace
+
+Decoded decode_png(std::string_view bytes) {
+  Decoder decoder(bytes);
+  require(read_header(decoder), decoder);
+  const png_uint_32 width = png_get_image_width(decoder.png, decoder.info);
+  const png_uint_32 height = png_get_image_height(decoder.png, decoder.info);
+  if (static_cast<std::int64_t>(width) * height > kMostPixels) {
+    throw std::invalid_argument("it has more than " + std::to_string(kMostPixels) + " pixels");
+  }
+  if (png_get_bit_depth(decoder.png, decoder.info) == 16) {
+    throw std::invalid_argument("it has 16 bits per channel; expected 8 bits per channel; convert it first");
+  }
+  int passes = 1;
+  require(prepare(decoder, png_get_color_type(decoder.png, decoder.info) == PNG_COLOR_TYPE_PALETTE, passes), decoder);
+
+  Decoded decoded;
+  const int channels = png_get_channels(decoder.png, decoder.info);
+  decoded.image = {static_cast<int>(height), static_cast<int>(width), channels, {}};
+  const std::size_t row_bytes = png_get_rowbytes(decoder.png, decoder.info);
+  decoded.image.pixels.resize(row_bytes * height);
+  require(read_pixels(decoder, decoded.image, row_bytes, passes), decoder);
+  decoded.orientation = orientation_of(decoder);
+  return decoded;
+}
+
+}  // namespace hydrant

@@ -1,0 +1,233 @@
+#include <algorithm>
+#include <cmath>
+#include <random>
+#include <thread>
+
+#include "architecture.h"
+#include "backend.h"
+#include "bundle.h"
+#include "calibration.h"
+#include "hydrant/hydrant.h"
+#include "messages.h"
+#include "pixels.h"
+#include "tensors.h"
+
+namespace hydrant {
+namespace {
+
+void check_options(const Options& options) {
+  const int most = 4 * static_cast<int>(std::max(std::thread::hardware_concurrency(), 1U));
+  if (options.threads && (*options.threads < 1 || *options.threads > most)) {
+    throw InputError("threads is " + std::to_string(*options.threads) + "; expected 1 to " + std::to_string(most) +
+                     ": four for each core of this machine");
+  }
+  if (options.batch_size < 1) throw InputError("batch_size is 0; expected 1 or more");
+}
+
+template <typename Value>
+void extend(std::vector<Value>& whole, const std::vector<Value>& part) {
+  whole.insert(whole.end(), part.begin(), part.end());
+}
+
+// An output of the graph with `width` values for each input.
+std::vector<float> taken(Outputs& outputs, const std::string& name, std::size_t batch, std::size_t width) {
+  const auto found = outputs.find(name);
+  if (found != outputs.end() && found->second.size() == batch * width) return std::move(found->second);
+  const std::string what = found == outputs.end() ? "no output" : std::to_string(found->second.size()) + " values in";
+  throw BackendError("the graph gives " + what + " " + name + " for " + std::to_string(batch) + " inputs; expected " +
+                     std::to_string(batch * width) + "; export it again with `hydrant export`");
+}
+
+// Adds the outputs of one batch to a prediction.
+void append_outputs(Prediction& prediction, Outputs outputs, std::size_t batch) {
+  const std::size_t classes = prediction.classes;
+  const std::vector<float> probabilities = taken(outputs, "probabilities", batch, classes);
+  for (std::size_t row = 0; row < batch; ++row) {
+    const auto start = probabilities.begin() + static_cast<std::ptrdiff_t>(row * classes);
+    const auto best = std::max_element(start, start + static_cast<std::ptrdiff_t>(classes));
+    prediction.label.push_back(best - start);
+    prediction.confidence.push_back(*best);
+  }
+  extend(prediction.probabilities, probabilities);
+  extend(prediction.predictive_entropy, taken(outputs, "predictive_entropy", batch, 1));
+  extend(prediction.expected_entropy, taken(outputs, "expected_entropy", batch, 1));
+  extend(prediction.mutual_information, taken(outputs, "mutual_information", batch, 1));
+  extend(prediction.disagreement, taken(outputs, "disagreement", batch, 1));
+  if (outputs.count("member_probabilities") > 0) {
+    if (!prediction.member_probabilities) prediction.member_probabilities.emplace();
+    extend(*prediction.member_probabilities,
+           taken(outputs, "member_probabilities", batch, prediction.members * classes));
+  }
+}
+
+void check_finite(const Prediction& prediction, const std::string& backend) {
+  const auto finite = [](float value) { return std::isfinite(value); };
+  const auto& p = prediction.probabilities;
+  const auto& entropy = prediction.predictive_entropy;
+  if (std::all_of(p.begin(), p.end(), finite) && std::all_of(entropy.begin(), entropy.end(), finite)) return;
+  throw BackendError("backend " + backend +
+                     " gave probabilities that are not finite; check the inputs, or compare backends "
+                     "with `hydrant verify`");
+}
+
+}  // namespace
+
+struct Predictor::State {
+  Bundle bundle;
+  Architecture architecture;
+  Options options;
+  std::vector<Fallback> fallbacks;
+  std::unique_ptr<const Backend> backend;
+  Calibration calibration;
+  std::optional<ImageProcessor> images;
+
+  State(const std::filesystem::path& folder, Options chosen)
+      : bundle(Bundle::open(folder)), options(std::move(chosen)) {
+    architecture = Architecture::of(bundle);
+    if (bundle.labels().size() != static_cast<std::size_t>(architecture.classes)) {
+      throw BundleError("bundle " + folder.string() + " has " + std::to_string(bundle.labels().size()) +
+                        " labels for " + std::to_string(architecture.classes) +
+                        " classes; make it again with `hydrant fuse`");
+    }
+    calibration = Calibration::of(bundle);
+    const bool processor = !bundle.processor().empty();
+    if (processor && architecture.image) images.emplace(bundle, architecture);
+    backend = open_backend(bundle, architecture, options, fallbacks);
+  }
+
+  Prediction nothing() const {
+    Prediction prediction;
+    prediction.classes = bundle.labels().size();
+    prediction.members = static_cast<std::size_t>(bundle.members());
+    return prediction;
+  }
+
+  // Adds the predictions of checked tensors, in batches.
+  void run(const Tensors& inputs, Prediction& prediction) const {
+    const std::size_t size = batch_of(inputs);
+    for (std::size_t first = 0; first < size; first += options.batch_size) {
+      const std::size_t last = std::min(first + options.batch_size, size);
+      const bool whole = first == 0 && last == size;
+      append_outputs(prediction, backend->run(whole ? inputs : rows_of(inputs, first, last)), last - first);
+    }
+  }
+
+  Prediction finished(Prediction prediction) const {
+    check_finite(prediction, backend->name());
+    calibration.decide(prediction);
+    return prediction;
+  }
+
+  const ImageProcessor& processor() const {
+    if (images) return *images;
+    const std::string path = bundle.path().string();
+    if (!architecture.image) throw InputError("bundle " + path + " reads token ids; give them as tensors (.npz)");
+    throw InputError("bundle " + path + " has no processor; give ready tensors, or fuse with a processor");
+  }
+
+  // The tensors of pictures [first, last); `picture` gives one, so that only one is in memory before it is prepared.
+  template <typename Picture>
+  Tensors prepared(std::size_t first, std::size_t last, std::size_t index, const Picture& picture) const {
+    const ImageProcessor& prepares = processor();
+    std::vector<float> values;
+    for (std::size_t i = first; i < last; ++i) prepares.append(picture(i), index + i, values);
+    return prepares.collated(std::move(values), last - first);
+  }
+
+  // Predicts pictures a batch at a time; the first has this index in messages.
+  template <typename Picture>
+  Prediction predict_pictures(std::size_t count, std::size_t index, const Picture& picture) const {
+    processor();  // refuses even no pictures where there is none
+    Prediction prediction = nothing();
+    for (std::size_t first = 0; first < count; first += options.batch_size) {
+      run(prepared(first, std::min(first + options.batch_size, count), index, picture), prediction);
+    }
+    return finished(std::move(prediction));
+  }
+};
+
+Predictor::Predictor(const std::filesystem::path& bundle, Options options) {
+  check_options(options);
+  state_ = std::make_unique<const State>(bundle, std::move(options));
+}
+
+Predictor::~Predictor() = default;
+Predictor::Predictor(Predictor&&) noexcept = default;
+Predictor& Predictor::operator=(Predictor&&) noexcept = default;
+
+Prediction Predictor::predict(const Tensors& inputs) const {
+  Prediction prediction = state_->nothing();
+  state_->run(checked_tensors(inputs, state_->architecture), prediction);
+  return state_->finished(std::move(prediction));
+}
+
+Prediction Predictor::predict(const Tensor& input) const {
+  if (!state_->architecture.image) {
+    throw InputError("this model reads " + join(state_->architecture.input_names()) +
+                     "; give them by name, such as in a .npz file");
+  }
+  return predict(Tensors{{"pixel_values", input}});
+}
+
+Prediction Predictor::predict_images(const std::vector<Image>& images, std::size_t first) const {
+  const auto given = [&](std::size_t i) -> const Image& { return images[i]; };
+  return state_->predict_pictures(images.size(), first, given);
+}
+
+Prediction Predictor::predict_images(const std::vector<std::filesystem::path>& files, std::size_t first) const {
+  const int channels = static_cast<int>(state_->architecture.channels);
+  const auto decoded = [&](std::size_t i) { return read_image(files[i], channels); };
+  return state_->predict_pictures(files.size(), first, decoded);
+}
+
+Tensors Predictor::prepare(const std::vector<Image>& images, std::size_t first) const {
+  return state_->prepared(0, images.size(), first, [&](std::size_t i) -> const Image& { return images[i]; });
+}
+
+std::optional<std::vector<bool>> Predictor::out_of_distribution(const Prediction& prediction) const {
+  const auto& threshold = state_->calibration.out_of_distribution;
+  if (!threshold) return std::nullopt;
+  return threshold->beyond(prediction);
+}
+
+const std::vector<std::string>& Predictor::labels() const { return state_->bundle.labels(); }
+const std::string& Predictor::backend() const { return state_->backend->name(); }
+const std::string& Predictor::precision() const { return state_->backend->precision(); }
+const std::vector<Fallback>& Predictor::fallbacks() const { return state_->fallbacks; }
+const std::string& Predictor::family() const { return state_->bundle.family(); }
+std::size_t Predictor::members() const { return static_cast<std::size_t>(state_->bundle.members()); }
+bool Predictor::reads_images() const { return state_->architecture.image; }
+std::size_t Predictor::longest() const { return static_cast<std::size_t>(state_->architecture.max_sequence()); }
+
+std::size_t Predictor::chunk(std::size_t batch, std::size_t sequence) const {
+  return state_->backend->chunk(batch, sequence);
+}
+
+void Predictor::run(const Tensors& inputs) const { state_->backend->run(inputs); }
+
+Tensors Predictor::synthetic(std::size_t batch, std::size_t sequence, std::uint64_t seed) const {
+  const Architecture& a = state_->architecture;
+  std::mt19937_64 random(seed);
+  const auto rows = static_cast<std::int64_t>(batch), tokens = static_cast<std::int64_t>(sequence);
+  if (a.image) {
+    const std::vector<std::int64_t> shape{rows, a.channels, a.image_height, a.image_width};
+    std::vector<float> pixels(count_of(shape));
+    std::normal_distribution<float> normal;
+    std::generate(pixels.begin(), pixels.end(), [&] { return normal(random); });
+    return {{"pixel_values", {shape, std::move(pixels)}}};
+  }
+  std::vector<std::int64_t> ids(batch * sequence);
+  std::uniform_int_distribution<std::int64_t> any(0, a.vocabulary - 1);
+  std::generate(ids.begin(), ids.end(), [&] {
+    const std::int64_t id = any(random);
+    return id == a.padding_token ? (id + 1) % a.vocabulary : id;
+  });
+  const std::vector<std::int64_t> shape{rows, tokens}, ones(ids.size(), 1), zeros(ids.size(), 0);
+  Tensors inputs{{"input_ids", {shape, ids}}, {"attention_mask", {shape, ones}}};
+  if (a.token_types > 1) inputs["token_type_ids"] = {shape, zeros};
+  return inputs;
+}
+
+const char* version() { return HYDRANT_VERSION; }
+
+}  // namespace hydrant

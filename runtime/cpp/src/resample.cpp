@@ -1,0 +1,175 @@
+#include "resample.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace hydrant {
+namespace {
+
+constexpr double kPi = 3.14159265358979323846;
+constexpr int kFractionBits = 32 - 8 - 2;  // room for the sum of 8-bit values with filters that overshoot
+
+double sinc(double x) { return x == 0 ? 1 : std::sin(x * kPi) / (x * kPi); }
+
+double box(double x) { return x > -0.5 && x <= 0.5 ? 1 : 0; }
+
+double triangle(double x) { return std::max(0.0, 1 - std::abs(x)); }
+
+double hamming(double x) {
+  x = std::abs(x);
+  if (x == 0) return 1;
+  if (x >= 1) return 0;
+  x *= kPi;
+  return std::sin(x) / x * (0.54 + 0.46 * std::cos(x));
+}
+
+double cubic(double x) {
+  constexpr double a = -0.5;
+  x = std::abs(x);
+  if (x < 1) return ((a + 2) * x - (a + 3)) * x * x + 1;
+  if (x < 2) return (((x - 5) * x + 8) * x - 4) * a;
+  return 0;
+}
+
+double lanczos(double x) { return x >= -3 && x < 3 ? sinc(x) * sinc(x / 3) : 0; }
+
+struct Kernel {
+  double (*weight)(double);
+  double support;
+};
+
+Kernel kernel_of(Filter filter) {
+  switch (filter) {
+    case Filter::lanczos:
+      return {lanczos, 3};
+    case Filter::bilinear:
+      return {triangle, 1};
+    case Filter::bicubic:
+      return {cubic, 2};
+    case Filter::hamming:
+      return {hamming, 1};
+    case Filter::box:
+    case Filter::nearest:
+      break;
+  }
+  return {box, 0.5};
+}
+
+// Which input values make an output value, and their fixed-point weights.
+struct Window {
+  int first = 0;
+  std::vector<int> weights;
+};
+
+std::vector<Window> windows(int from, int to, Kernel kernel) {
+  const double scale = static_cast<double>(from) / to;
+  const double stretch = std::max(scale, 1.0);
+  const double support = kernel.support * stretch;
+  std::vector<Window> made(static_cast<std::size_t>(to));
+  std::vector<double> weights;
+  for (int index = 0; index < to; ++index) {
+    const double center = (index + 0.5) * scale;
+    const int first = std::max(static_cast<int>(center - support + 0.5), 0);
+    const int last = std::min(static_cast<int>(center + support + 0.5), from);
+    weights.clear();
+    double sum = 0;
+    for (int at = first; at < last; ++at) {
+      weights.push_back(kernel.weight((at - center + 0.5) * (1 / stretch)));
+      sum += weights.back();
+    }
+    Window& window = made[static_cast<std::size_t>(index)];
+    window.first = first;
+    for (const double weight : weights) {
+      const double scaled = (sum != 0 ? weight / sum : weight) * (1 << kFractionBits);
+      window.weights.push_back(static_cast<int>(scaled + (scaled < 0 ? -0.5 : 0.5)));
+    }
+  }
+  return made;
+}
+
+std::uint8_t rounded(int sum) { return static_cast<std::uint8_t>(std::clamp(sum >> kFractionBits, 0, 255)); }
+
+// One pass over values that lie `stride` apart.
+struct Pass {
+  const std::vector<Window>& weighted;
+  std::ptrdiff_t stride;  // bytes between neighbours, in source and target
+
+  void line(const std::uint8_t* source, std::uint8_t* target) const {
+    for (const Window& window : weighted) {
+      int sum = 1 << (kFractionBits - 1);
+      const std::uint8_t* from = source + window.first * stride;
+      for (const int weight : window.weights) {
+        sum += *from * weight;
+        from += stride;
+      }
+      *target = rounded(sum);
+      target += stride;
+    }
+  }
+};
+
+Image resize_width(const Image& image, int width, Kernel kernel) {
+  const std::vector<Window> weights = windows(image.width, width, kernel);
+  const Pass pass{weights, image.channels};
+  Image made{image.height, width, image.channels, {}};
+  const auto from_bytes = static_cast<std::size_t>(image.width) * static_cast<std::size_t>(image.channels);
+  const auto to_bytes = static_cast<std::size_t>(width) * static_cast<std::size_t>(image.channels);
+  made.pixels.resize(to_bytes * static_cast<std::size_t>(image.height));
+  for (std::size_t row = 0; row < static_cast<std::size_t>(image.height); ++row) {
+    for (std::size_t channel = 0; channel < static_cast<std::size_t>(image.channels); ++channel) {
+      pass.line(image.pixels.data() + row * from_bytes + channel, made.pixels.data() + row * to_bytes + channel);
+    }
+  }
+  return made;
+}
+
+Image resize_height(const Image& image, int height, Kernel kernel) {
+  const std::vector<Window> weights = windows(image.height, height, kernel);
+  const auto row_bytes = static_cast<std::size_t>(image.width) * static_cast<std::size_t>(image.channels);
+  const Pass pass{weights, static_cast<std::ptrdiff_t>(row_bytes)};
+  Image made{height, image.width, image.channels, {}};
+  made.pixels.resize(row_bytes * static_cast<std::size_t>(height));
+  for (std::size_t column = 0; column < row_bytes; ++column) {
+    pass.line(image.pixels.data() + column, made.pixels.data() + column);
+  }
+  return made;
+}
+
+// The input value under the middle of each output value; the middles are summed up, as Pillow does.
+std::vector<int> middles(int from, int to) {
+  const double scale = static_cast<double>(from) / to;
+  std::vector<int> found;
+  for (double middle = scale * 0.5; static_cast<int>(found.size()) < to; middle += scale) {
+    found.push_back(std::min(static_cast<int>(middle), from - 1));
+  }
+  return found;
+}
+
+Image nearest(const Image& image, int height, int width) {
+  Image made{height, width, image.channels, {}};
+  const std::vector<int> columns = middles(image.width, width);
+  for (const int row : middles(image.height, height)) {
+    for (const int column : columns) {
+      const auto from =
+          image.pixels.begin() + (static_cast<std::ptrdiff_t>(row) * image.width + column) * image.channels;
+      made.pixels.insert(made.pixels.end(), from, from + image.channels);
+    }
+  }
+  return made;
+}
+
+}  // namespace
+
+Image resize(const Image& image, int height, int width, Filter filter) {
+  if (filter == Filter::nearest) return nearest(image, height, width);
+  const Kernel kernel = kernel_of(filter);
+  const auto across = [&](const Image& each) { return each.width == width ? each : resize_width(each, width, kernel); };
+  const auto down = [&](const Image& each) {
+    return each.height == height ? each : resize_height(each, height, kernel);
+  };
+  // Pillow's order since version 13: the height first where it shrinks by more than twice what the width does.
+  const int shorter = image.height - height, narrower = image.width - width;
+  return shorter > 0 && shorter > 2 * narrower ? across(down(image)) : down(across(image));
+}
+
+}  // namespace hydrant

@@ -1,0 +1,189 @@
+// The only file that knows ONNX Runtime.
+#include "session.h"
+
+#define ORT_API_MANUAL_INIT  // a library older than these headers is an error, not a crash
+#include <onnxruntime_cxx_api.h>
+#undef ORT_API_MANUAL_INIT
+
+#include <algorithm>
+#include <mutex>
+#include <type_traits>
+
+#include "messages.h"
+#include "tensors.h"
+
+namespace hydrant {
+namespace {
+
+constexpr const char* kCpu = "CPUExecutionProvider";
+
+// Points ONNX Runtime's C++ interface at the library, once. Throws BackendError: the library is too old.
+void connect() {
+  static std::once_flag once;
+  std::call_once(once, [] { Ort::InitApi(); });
+  if (Ort::Global<void>::api_ != nullptr) return;
+  throw BackendError("ONNX Runtime " + onnxruntime_version() +
+                     " is older than the headers that hydrant was built with (API " + std::to_string(ORT_API_VERSION) +
+                     "); install a newer library or build with its own headers");
+}
+
+struct ReleaseCuda {
+  void operator()(OrtCUDAProviderOptionsV2* options) const { Ort::GetApi().ReleaseCUDAProviderOptions(options); }
+};
+struct ReleaseTensorRt {
+  void operator()(OrtTensorRTProviderOptionsV2* options) const {
+    Ort::GetApi().ReleaseTensorRTProviderOptions(options);
+  }
+};
+
+struct Keywords {
+  std::vector<const char*> keys, values;
+
+  explicit Keywords(const std::map<std::string, std::string>& options) {
+    for (const auto& [key, value] : options) {
+      keys.push_back(key.c_str());
+      values.push_back(value.c_str());
+    }
+  }
+};
+
+void append_cuda(Ort::SessionOptions& settings, const std::map<std::string, std::string>& options) {
+  OrtCUDAProviderOptionsV2* made = nullptr;
+  Ort::ThrowOnError(Ort::GetApi().CreateCUDAProviderOptions(&made));
+  const std::unique_ptr<OrtCUDAProviderOptionsV2, ReleaseCuda> owned(made);
+  const Keywords words(options);
+  Ort::ThrowOnError(
+      Ort::GetApi().UpdateCUDAProviderOptions(made, words.keys.data(), words.values.data(), words.keys.size()));
+  settings.AppendExecutionProvider_CUDA_V2(*made);
+}
+
+void append_tensorrt(Ort::SessionOptions& settings, const std::map<std::string, std::string>& options) {
+  OrtTensorRTProviderOptionsV2* made = nullptr;
+  Ort::ThrowOnError(Ort::GetApi().CreateTensorRTProviderOptions(&made));
+  const std::unique_ptr<OrtTensorRTProviderOptionsV2, ReleaseTensorRt> owned(made);
+  const Keywords words(options);
+  Ort::ThrowOnError(
+      Ort::GetApi().UpdateTensorRTProviderOptions(made, words.keys.data(), words.values.data(), words.keys.size()));
+  settings.AppendExecutionProvider_TensorRT_V2(*made);
+  append_cuda(settings, {{"device_id", options.at("device_id")}});  // for what TensorRT does not take
+}
+
+// A provider that lies in a library of its own. Throws BackendError or Ort::Exception.
+void append_plugin(Ort::Env& env, Ort::SessionOptions& settings, const Provider& provider) {
+#if ORT_API_VERSION >= 22
+  env.RegisterExecutionProviderLibrary(provider.name.c_str(), provider.library.native());
+  std::vector<Ort::ConstEpDevice> devices;
+  for (const Ort::ConstEpDevice& device : env.GetEpDevices()) {
+    if (device.EpName() == provider.name) devices.push_back(device);
+  }
+  if (devices.empty())
+    throw BackendError("ONNX Runtime finds no device for " + provider.name + " in " + provider.library.string());
+  const std::unordered_map<std::string, std::string> options(provider.options.begin(), provider.options.end());
+  settings.AppendExecutionProvider_V2(env, devices, options);
+#else
+  static_cast<void>(env);
+  static_cast<void>(settings);
+  throw BackendError("hydrant was built with the headers of ONNX Runtime 1." + std::to_string(ORT_API_VERSION) +
+                     ", which know no plug-in such as " + provider.library.string() + "; build it with 1.22 or newer");
+#endif
+}
+
+void append(Ort::Env& env, Ort::SessionOptions& settings, const Provider& provider) {
+  if (!provider.library.empty()) return append_plugin(env, settings, provider);
+  if (!has_provider(provider.name)) {
+    throw BackendError("ONNX Runtime " + onnxruntime_version() + " has no " + provider.name +
+                       ": this library was built without it; link hydrant with a build of ONNX Runtime that has it");
+  }
+  if (provider.name == kCpu) return;
+  if (provider.name == "CUDAExecutionProvider") return append_cuda(settings, provider.options);
+  if (provider.name == "TensorrtExecutionProvider") return append_tensorrt(settings, provider.options);
+  settings.AppendExecutionProvider(provider.name, {provider.options.begin(), provider.options.end()});
+}
+
+Ort::Value value_of(const Tensor& tensor, const Ort::MemoryInfo& memory) {
+  return std::visit(
+      [&](const auto& values) -> Ort::Value {
+        using Type = typename std::decay_t<decltype(values)>::value_type;
+        auto* data = const_cast<Type*>(values.data());  // ONNX Runtime only reads inputs
+        return Ort::Value::CreateTensor<Type>(memory, data, values.size(), tensor.shape.data(), tensor.shape.size());
+      },
+      tensor.data);
+}
+
+std::string shapes_of(const Tensors& inputs) {
+  std::vector<std::string> shapes;
+  for (const auto& [name, tensor] : inputs) shapes.push_back(name + " " + shape_text(tensor.shape));
+  return join(shapes);
+}
+
+}  // namespace
+
+struct Session::State {
+  Ort::Env env{nullptr};  // lives longer than the session
+  Ort::Session session{nullptr};
+  std::vector<std::string> outputs;
+};
+
+Session::Session(const std::filesystem::path& graph, const Provider& provider, std::optional<int> threads)
+    : state_(std::make_unique<State>()) {
+  connect();
+  try {
+    state_->env = Ort::Env(ORT_LOGGING_LEVEL_FATAL, "hydrant");  // failures are raised, and said once
+    Ort::SessionOptions settings;
+    settings.SetLogSeverityLevel(ORT_LOGGING_LEVEL_FATAL);
+    settings.AddConfigEntry("session.force_spinning_stop", "1");  // idle sessions leave the cores to others
+    if (threads) settings.SetIntraOpNumThreads(*threads);
+    append(state_->env, settings, provider);
+    state_->session = Ort::Session(state_->env, graph.c_str(), settings);
+  } catch (const Ort::Exception& error) {
+    const std::string why = "ONNX Runtime " + onnxruntime_version() + " cannot ";
+    if (provider.name == kCpu)
+      throw BundleError(why + "load " + graph.string() + ": " + cut(error.what(), 200) + "; export it again");
+    throw BackendError(why + "run " + graph.string() + " with " + provider.name + ": " + cut(error.what(), 200) +
+                       "; install what is missing, or choose another backend, such as onnxruntime");
+  }
+  const Ort::AllocatorWithDefaultOptions allocator;
+  for (std::size_t i = 0; i < state_->session.GetOutputCount(); ++i) {
+    state_->outputs.emplace_back(state_->session.GetOutputNameAllocated(i, allocator).get());
+  }
+}
+
+Session::~Session() = default;
+
+Outputs Session::run(const Tensors& inputs) const {
+  try {
+    const auto memory = Ort::MemoryInfo::CreateCpu(OrtArenaAllocator, OrtMemTypeDefault);
+    std::vector<const char*> names, wanted;
+    std::vector<Ort::Value> values;
+    for (const auto& [name, tensor] : inputs) {
+      names.push_back(name.c_str());
+      values.push_back(value_of(tensor, memory));
+    }
+    for (const std::string& name : state_->outputs) wanted.push_back(name.c_str());
+    const std::vector<Ort::Value> found = state_->session.Run(Ort::RunOptions{nullptr}, names.data(), values.data(),
+                                                              values.size(), wanted.data(), wanted.size());
+    Outputs outputs;
+    for (std::size_t i = 0; i < found.size(); ++i) {
+      const auto facts = found[i].GetTensorTypeAndShapeInfo();
+      if (facts.GetElementType() != ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT) {
+        throw BackendError("the graph's output " + state_->outputs[i] +
+                           " is not float32; export it again with `hydrant export`");
+      }
+      const auto* data = found[i].GetTensorData<float>();
+      outputs[state_->outputs[i]].assign(data, data + facts.GetElementCount());
+    }
+    return outputs;
+  } catch (const Ort::Exception& error) {
+    throw BackendError("ONNX Runtime failed on inputs of shape " + shapes_of(inputs) + ": " + cut(error.what(), 200));
+  }
+}
+
+bool has_provider(const std::string& name) {
+  connect();
+  const std::vector<std::string> there = Ort::GetAvailableProviders();
+  return std::find(there.begin(), there.end(), name) != there.end();
+}
+
+std::string onnxruntime_version() { return OrtGetApiBase()->GetVersionString(); }
+
+}  // namespace hydrant

@@ -1,0 +1,44 @@
+// An ONNX graph in an ONNX Runtime session, with one of its execution providers.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "hydrant/hydrant.h"
+
+namespace hydrant {
+
+// How ONNX Runtime is to run a graph.
+struct Provider {
+  std::string name;                            // "CPUExecutionProvider", …
+  std::map<std::string, std::string> options;  // its own
+  std::filesystem::path library;               // plug-in that holds it; empty for one that ONNX Runtime was built with
+};
+
+using Outputs = std::map<std::string, std::vector<float>>;
+
+class Session {
+ public:
+  // Reads a graph. Throws BackendError: the provider is not there or cannot run it; BundleError: the CPU cannot read
+  // it.
+  Session(const std::filesystem::path& graph, const Provider& provider, std::optional<int> threads);
+  ~Session();
+  Session(const Session&) = delete;
+  Session& operator=(const Session&) = delete;
+
+  // Outputs of one batch, each float32 in row-major order. Safe to call from many threads.
+  // Throws BackendError: ONNX Runtime failed, or an output has another type.
+  Outputs run(const Tensors& inputs) const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+// Whether this ONNX Runtime was built with a provider.
+bool has_provider(const std::string& name);
+
+}  // namespace hydrant

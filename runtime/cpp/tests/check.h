@@ -1,0 +1,53 @@
+// What the tests share: checks that say what differs, and the cases of the golden folder.
+#pragma once
+
+#include <filesystem>
+#include <sstream>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "hydrant/hydrant.h"
+
+namespace hydrant::tests {
+
+struct Failure : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+// Throws Failure with the pieces of a message.
+template <typename... Pieces>
+void check(bool holds, const Pieces&... pieces) {
+  if (holds) return;
+  std::ostringstream text;
+  (text << ... << pieces);
+  throw Failure(text.str());
+}
+
+// A case of the golden folder.
+struct Case {
+  std::string name;
+  std::filesystem::path bundle;
+  Tensors inputs;                               // ready tensors, or
+  std::vector<std::filesystem::path> pictures;  // files, in the order of Python
+  Tensors expected;                             // every field that Python gives
+
+  explicit Case(const std::filesystem::path& folder);
+};
+
+// What C++ predicts for a case.
+Prediction predict(const Predictor& predictor, const Case& golden);
+
+// Throws Failure unless every field is the one expected, within 1e-6.
+void compare(const Predictor& predictor, const Prediction& found, const Case& golden);
+
+// One thread in a run: ONNX Runtime then has none of its own, whose locks the thread sanitizer could not follow.
+Options one_thread();
+
+// The tests, by name; each throws Failure.
+void golden(const std::filesystem::path& folder);
+void hostile(const std::filesystem::path& folder);
+void resample(const std::filesystem::path& folder);
+void threads(const std::filesystem::path& folder);
+
+}  // namespace hydrant::tests

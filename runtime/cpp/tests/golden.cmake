@@ -1,0 +1,10 @@
+# Makes the golden folder, or links the one that HYDRANT_GOLDEN names. Failing to is no failure: the tests then skip.
+file(REMOVE_RECURSE "${golden}")
+if(DEFINED ENV{HYDRANT_GOLDEN})
+  file(CREATE_LINK "$ENV{HYDRANT_GOLDEN}" "${golden}" SYMBOLIC)
+  return()
+endif()
+execute_process(COMMAND "${python}" -c "import hydrant, torch, transformers" RESULT_VARIABLE missing ERROR_QUIET)
+if(NOT missing)
+  execute_process(COMMAND "${python}" "${script}" "${golden}" COMMAND_ERROR_IS_FATAL ANY)
+endif()

@@ -1,0 +1,105 @@
+// Every field of a prediction is what Python gives for the same bundle and inputs.
+#include <algorithm>
+#include <cmath>
+#include <iostream>
+
+#include "check.h"
+
+namespace fs = std::filesystem;
+
+namespace hydrant::tests {
+namespace {
+
+constexpr float kTolerance = 1e-6F;
+
+void compare_floats(const std::string& where, const std::vector<float>& found, const Tensor& expected,
+                    float tolerance) {
+  const auto& values = std::get<std::vector<float>>(expected.data);
+  check(found.size() == values.size(), where, " has ", found.size(), " values; expected ", values.size());
+  float worst = 0;
+  for (std::size_t i = 0; i < found.size(); ++i) worst = std::max(worst, std::abs(found[i] - values[i]));
+  check(worst <= tolerance, where, " differs by ", worst, "; at most ", tolerance);
+}
+
+void compare_bools(const std::string& where, const std::optional<std::vector<bool>>& found, const Tensors& expected,
+                   const std::string& name) {
+  check(found.has_value() == (expected.count(name) > 0), where, name, " is there in one language only");
+  if (!found) return;
+  const auto& values = std::get<std::vector<std::int64_t>>(expected.at(name).data);
+  check(std::equal(found->begin(), found->end(), values.begin(), values.end()), where, name, " differs");
+}
+
+// The same pictures become the same pixels, to the bit.
+void compare_pixels(const Predictor& predictor, const Case& golden) {
+  std::vector<Image> images;
+  for (const fs::path& file : golden.pictures) images.push_back(read_image(file));
+  const Tensors prepared = predictor.prepare(images);
+  compare_floats(golden.name + ": pixel_values", std::get<std::vector<float>>(prepared.at("pixel_values").data),
+                 golden.expected.at("pixel_values"), 0);
+}
+
+std::vector<fs::path> cases(const fs::path& folder) {
+  std::vector<fs::path> found;
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    if (fs::exists(entry.path() / "expected.npz")) found.push_back(entry.path());
+  }
+  std::sort(found.begin(), found.end());
+  check(found.size() >= 7, folder, " holds ", found.size(), " cases; expected 7 or more");
+  return found;
+}
+
+}  // namespace
+
+Case::Case(const fs::path& folder)
+    : name(folder.filename().string()), bundle(folder / "bundle"), expected(read_tensors(folder / "expected.npz")) {
+  if (fs::exists(folder / "inputs.npz")) {
+    inputs = read_tensors(folder / "inputs.npz");
+    return;
+  }
+  for (const auto& entry : fs::directory_iterator(folder / "images")) pictures.push_back(entry.path());
+  std::sort(pictures.begin(), pictures.end());
+}
+
+Options one_thread() {
+  Options options;
+  options.threads = 1;
+  return options;
+}
+
+Prediction predict(const Predictor& predictor, const Case& golden) {
+  return golden.pictures.empty() ? predictor.predict(golden.inputs) : predictor.predict_images(golden.pictures);
+}
+
+void compare(const Predictor& predictor, const Prediction& found, const Case& golden) {
+  const Tensors& expected = golden.expected;
+  const std::string where = golden.name + ": ";
+  const auto floats = [&](const char* name, const std::vector<float>& values) {
+    compare_floats(where + name, values, expected.at(name), kTolerance);
+  };
+  floats("probabilities", found.probabilities);
+  floats("confidence", found.confidence);
+  floats("predictive_entropy", found.predictive_entropy);
+  floats("expected_entropy", found.expected_entropy);
+  floats("mutual_information", found.mutual_information);
+  floats("disagreement", found.disagreement);
+  check(found.label == std::get<std::vector<std::int64_t>>(expected.at("label").data), where, "label differs");
+  check(found.member_probabilities.has_value() == (expected.count("member_probabilities") > 0), where,
+        "member_probabilities");
+  if (found.member_probabilities) floats("member_probabilities", *found.member_probabilities);
+  compare_bools(where, found.abstain, expected, "abstain");
+  compare_bools(where, found.prediction_set, expected, "prediction_set");
+  compare_bools(where, predictor.out_of_distribution(found), expected, "out_of_distribution");
+}
+
+void golden(const fs::path& folder) {
+  for (const fs::path& path : cases(folder)) {
+    const Case each(path);
+    const Predictor predictor(each.bundle, one_thread());
+    const Prediction found = predict(predictor, each);
+    compare(predictor, found, each);
+    if (!each.pictures.empty()) compare_pixels(predictor, each);
+    std::cout << each.name << ": " << found.size() << " inputs on " << predictor.backend() << '\n';
+  }
+}
+
+}  // namespace hydrant::tests

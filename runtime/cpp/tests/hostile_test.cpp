@@ -1,0 +1,94 @@
+// Files that were damaged at random are refused with an error of ours, never with a crash or another exception.
+#include <fstream>
+#include <iostream>
+#include <random>
+
+#include "check.h"
+
+namespace fs = std::filesystem;
+
+namespace hydrant::tests {
+namespace {
+
+std::string read(const fs::path& file) {
+  std::ifstream stream(file, std::ios::binary);
+  return {std::istreambuf_iterator<char>(stream), std::istreambuf_iterator<char>()};
+}
+
+void write(const fs::path& file, const std::string& bytes) { std::ofstream(file, std::ios::binary) << bytes; }
+
+std::string damaged(std::string bytes, std::mt19937& random) {
+  const auto any = [&](std::size_t limit) { return std::uniform_int_distribution<std::size_t>(0, limit - 1)(random); };
+  const std::size_t kind = any(3);
+  if (kind == 0) return bytes.substr(0, any(bytes.size()));
+  for (std::size_t i = 0; i <= any(kind == 1 ? 3 : 40); ++i) bytes[any(bytes.size())] = static_cast<char>(any(256));
+  return bytes;
+}
+
+// Reads many damaged forms of a file; each gives a result or an Error.
+template <typename Read>
+void torture(const fs::path& file, int rounds, const Read& reader) {
+  const std::string whole = read(file);
+  const fs::path copy = fs::temp_directory_path() /
+                        ("hydrant-hostile-" + std::to_string(std::random_device()()) + file.extension().string());
+  std::mt19937 random(0);
+  int refused = 0;
+  for (int round = 0; round < rounds; ++round) {
+    write(copy, damaged(whole, random));
+    try {
+      reader(copy);
+    } catch (const Error& error) {
+      check(std::string(error.what()).size() > 20, "a message says too little: ", error.what());
+      ++refused;
+    }
+  }
+  fs::remove(copy);
+  check(refused > 0, file, ": nothing was refused");
+  std::cout << file.filename() << ": " << refused << " of " << rounds << " damaged copies refused\n";
+}
+
+template <typename Call>
+void refuse(const char* what, const Call& call) {
+  try {
+    call();
+  } catch (const InputError&) {
+    return;
+  }
+  check(false, what, " was not refused");
+}
+
+// Shapes whose numbers of values do not fit into 64 bits, where they would come to none at all, and the like.
+void impossible_shapes(const fs::path& folder) {
+  const Predictor texts(folder / "bert" / "bundle", one_thread()), pixels(folder / "vit" / "bundle", one_thread());
+  constexpr std::int64_t kHuge = std::int64_t{1} << 60;
+  for (const std::vector<std::int64_t>& shape : {std::vector{kHuge, std::int64_t{16}}, {INT64_MIN, 2}, {-kHuge, 16}}) {
+    const Tensor none{shape, std::vector<std::int64_t>{}};
+    refuse("token ids of an impossible shape", [&] { texts.predict({{"input_ids", none}, {"attention_mask", none}}); });
+  }
+  refuse("pixels of an impossible shape",
+         [&] { pixels.predict(Tensor{{kHuge, 3, 12, 12}, std::vector<float>{}}); });
+  refuse("a stack of an impossible shape", [] { as_images({{kHuge, 16, 16, 3}, std::vector<std::uint8_t>{}}); });
+  const Predictor pictures(folder / "vit-images" / "bundle", one_thread());
+  refuse("a picture without its pixels", [&] { pictures.prepare({{INT32_MAX, INT32_MAX, 3, {}}}); });
+  refuse("two channels", [&] { read_image(folder / "vit-images" / "images" / "first.png", 2); });
+}
+
+}  // namespace
+
+void hostile(const fs::path& folder) {
+  impossible_shapes(folder);
+  torture(folder / "bert" / "inputs.npz", 400, [](const fs::path& file) { read_tensors(file); });
+  torture(folder / "vit" / "inputs.npz", 200, [](const fs::path& file) { read_tensors(file); });
+  for (const char* name : {"first.png", "palette.png", "turned.png", "turned6.jpg", "progressive.jpg", "grey.jpg"}) {
+    torture(folder / "vit-images" / "images" / name, 300, [](const fs::path& file) { read_image(file); });
+  }
+  const fs::path bundle = fs::temp_directory_path() / ("hydrant-hostile-" + std::to_string(std::random_device()()));
+  fs::create_directories(bundle);
+  torture(folder / "bert" / "bundle" / "hydrant.json", 300, [&](const fs::path& file) {
+    fs::copy_file(file, bundle / "hydrant.json", fs::copy_options::overwrite_existing);
+    const Predictor predictor(bundle);
+  });
+  fs::remove_all(bundle);
+}
+
+}  // namespace hydrant::tests

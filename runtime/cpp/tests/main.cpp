@@ -1,0 +1,29 @@
+// hydrant-test NAME GOLDEN: runs one test. Exit status 77: the golden folder is absent.
+#include <exception>
+#include <iostream>
+#include <map>
+
+#include "check.h"
+
+int main(int count, char** words) {
+  using hydrant::tests::golden, hydrant::tests::hostile, hydrant::tests::resample, hydrant::tests::threads;
+  const std::map<std::string, void (*)(const std::filesystem::path&)> tests{
+      {"golden", golden}, {"hostile", hostile}, {"resample", resample}, {"threads", threads}};
+  const auto test = count == 3 ? tests.find(words[1]) : tests.end();
+  if (test == tests.end()) {
+    std::cerr << "usage: hydrant-test golden|hostile|resample|threads GOLDEN\n";
+    return 2;
+  }
+  if (test->second != resample && !std::filesystem::is_directory(words[2])) {
+    std::cout << "skipped: " << words[2]
+              << " is absent; python tests/golden.py makes it, in an environment with hydrant\n";
+    return 77;
+  }
+  try {
+    test->second(words[2]);
+    return 0;
+  } catch (const std::exception& error) {
+    std::cerr << words[1] << ": " << error.what() << '\n';
+    return 1;
+  }
+}

@@ -1,0 +1,38 @@
+// Resizing by hand-worked examples; the golden pictures hold it to Pillow.
+#include "../src/resample.h"
+
+#include <cmath>
+
+#include "check.h"
+
+namespace hydrant::tests {
+namespace {
+
+Image row_of(std::vector<std::uint8_t> values) { return {1, static_cast<int>(values.size()), 1, std::move(values)}; }
+
+void expect(const Image& found, const std::vector<std::uint8_t>& values, const char* what) {
+  check(found.pixels.size() == values.size(), what, " has ", found.pixels.size(), " values");
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    check(found.pixels[i] == values[i], what, ", value ", i, " is ", int{found.pixels[i]}, "; expected ",
+          int{values[i]});
+  }
+}
+
+}  // namespace
+
+void resample(const std::filesystem::path&) {
+  expect(resize(row_of({0, 100, 200, 40}), 1, 2, Filter::box), {50, 120}, "box, halved");
+  expect(resize(row_of({10, 20}), 1, 4, Filter::nearest), {10, 10, 20, 20}, "nearest, doubled");
+  // a triangle twice as wide: weights 3 3 1 at the edge, which add up to 7
+  expect(resize(row_of({0, 70, 140, 210}), 1, 2, Filter::bilinear), {50, 160}, "bilinear, halved");
+  for (const Filter filter : {Filter::lanczos, Filter::bilinear, Filter::bicubic, Filter::box, Filter::hamming}) {
+    const Image flat{5, 7, 3, std::vector<std::uint8_t>(5 * 7 * 3, 137)};
+    const Image small = resize(flat, 3, 2, filter), large = resize(flat, 11, 30, filter);
+    expect(small, std::vector<std::uint8_t>(3 * 2 * 3, 137), "a flat picture, smaller");
+    expect(large, std::vector<std::uint8_t>(11 * 30 * 3, 137), "a flat picture, larger");
+  }
+  const Image same = row_of({1, 2, 3});
+  check(resize(same, 1, 3, Filter::bicubic).pixels == same.pixels, "the same size changes nothing");
+}
+
+}  // namespace hydrant::tests

@@ -1,0 +1,55 @@
+// Eight threads that share a predictor get what one gets; run under the sanitizers, nothing leaks and nothing races.
+#include <atomic>
+#include <iostream>
+#include <mutex>
+#include <thread>
+
+#include "check.h"
+
+namespace fs = std::filesystem;
+
+namespace hydrant::tests {
+namespace {
+
+constexpr int kThreads = 8, kPredictions = 200;
+
+void share(const Case& golden) {
+  const Predictor predictor(golden.bundle, one_thread());
+  std::mutex guard;
+  std::string problem;
+  std::vector<std::thread> workers;
+  for (int worker = 0; worker < kThreads; ++worker) {
+    workers.emplace_back([&] {
+      try {
+        for (int i = 0; i < kPredictions; ++i) compare(predictor, predict(predictor, golden), golden);
+      } catch (const std::exception& error) {
+        const std::lock_guard<std::mutex> lock(guard);
+        problem = error.what();
+      }
+    });
+  }
+  for (std::thread& worker : workers) worker.join();
+  check(problem.empty(), problem);
+}
+
+// Predictors opened and closed by several threads at once share nothing that could break.
+void open_at_once(const fs::path& folder) {
+  std::atomic<int> right{0};
+  std::vector<std::thread> workers;
+  for (int worker = 0; worker < kThreads; ++worker) {
+    workers.emplace_back([&] { right += Predictor(folder / "bundle", one_thread()).labels().size() == 5 ? 1 : 0; });
+  }
+  for (std::thread& worker : workers) worker.join();
+  check(right == kThreads, "only ", right.load(), " of ", kThreads, " predictors opened");
+}
+
+}  // namespace
+
+void threads(const fs::path& folder) {
+  share(Case(folder / "bert"));
+  share(Case(folder / "vit-images"));
+  open_at_once(folder / "vit");
+  std::cout << kThreads << " threads made " << kPredictions << " predictions each\n";
+}
+
+}  // namespace hydrant::tests

@@ -1,0 +1,184 @@
+"""The golden fixture that Python and C++ must both match: bundles, inputs, and every field of their predictions.
+
+    python tests/golden.py FOLDER
+
+Each folder in FOLDER holds ``bundle/``, ``inputs.npz`` (ready tensors) or ``images/``, and ``expected.npz``: the fields
+of ``Prediction``, ``out_of_distribution`` and, for images, ``pixel_values``.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import hydrant
+import numpy as np
+import transformers
+from hydrant import Bundle, HeadPlan, Predictor
+from hydrant.bundle import CALIBRATION, to_json_bytes
+from hydrant.calibration import Calibration, Conformal, Threshold
+from hydrant.families.checkpoint import load_processor
+from PIL import Image
+from support import make_inputs, make_model, make_tokenizer, random_plan
+
+ROWS = 70
+"""More than two batches of 32."""
+
+SHARED = Path(__file__).parents[2] / "shared"
+
+
+def make_golden(folder: Path) -> list[Path]:
+    """Write every case; that of CLINC150 only where the real checkpoint is."""
+    cases = [
+        text_case(folder / "bert", "bert", "aps"),
+        text_case(folder / "distilbert", "distilbert", None),
+        pixels_case(folder / "vit"),
+        images_case(folder / "vit-images", {"size": {"height": 12, "width": 12}, "resample": 2}),
+        images_case(folder / "vit-crop", {"size": {"shortest_edge": 15}, "resample": 3, "do_center_crop": True,
+                                          "crop_size": {"height": 12, "width": 12}}),
+        images_case(folder / "vit-plain", {"size": {"height": 12, "width": 12}, "resample": 0, "do_normalize": False}),
+        images_case(folder / "clip", {"size": {"shortest_edge": 12}, "crop_size": {"height": 12, "width": 12}}),
+    ]  # fmt: skip
+    if (SHARED / "models/minilm-clinc150").is_dir():
+        cases.append(clinc150_case(folder / "clinc150"))
+    return cases
+
+
+def text_case(folder: Path, family: str, sets: str | None) -> Path:
+    """A tiny text model with a tokenizer, and padded rows of token ids."""
+    with tempfile.TemporaryDirectory() as name:
+        make_model(family, num_labels=5).save_pretrained(name)
+        make_tokenizer(Path(name) / "source").save_pretrained(name)
+        bundle = saved(Path(name), "text", random_plan(family, 3), folder)
+    inputs = {key: tensor.numpy() for key, tensor in make_inputs(family, ROWS).items()}
+    calibrated(bundle, inputs, "mutual_information", sets)
+    hydrant.export_onnx(bundle, member_outputs=sets is not None)
+    np.savez_compressed(folder / "inputs.npz", **inputs)
+    return expected(folder, inputs)
+
+
+def pixels_case(folder: Path) -> Path:
+    """A tiny image model without a processor, ready pixels, and a threshold for abstention only."""
+    bundle = folder / "bundle"
+    hydrant.save_bundle(hydrant.fuse(make_model("vit"), random_plan("vit", 3)), bundle)
+    inputs = {key: tensor.numpy() for key, tensor in make_inputs("vit", ROWS).items()}
+    calibrated(bundle, inputs, "confidence", None)
+    hydrant.export_onnx(bundle)
+    np.savez(folder / "inputs.npz", **inputs)
+    return expected(folder, inputs)
+
+
+def images_case(folder: Path, settings: dict[str, Any]) -> Path:
+    """A tiny image model and picture files of every kind that both languages read; CLIP's as its name says."""
+    family, bundle = folder.name.partition("-")[0], folder / "bundle"
+    kind = transformers.CLIPImageProcessorPil if family == "clip" else transformers.ViTImageProcessorPil
+    hydrant.save_bundle(hydrant.fuse(make_model(family), random_plan(family, 2)), bundle, kind(**settings))
+    pictures = write_pictures(folder / "images")
+    calibrated(bundle, pictures, "predictive_entropy", "lac")
+    hydrant.export_onnx(bundle)
+    return expected(folder, pictures)
+
+
+def clinc150_case(folder: Path) -> Path:
+    """The real text model in three random members, and real queries."""
+    source = SHARED / "models/minilm-clinc150"
+    bundle = saved(source, "text", random_heads(6, 12, 8, members=3), folder)
+    texts = (SHARED / "data/clinc150/test.csv").read_text().splitlines()[1:120:3]
+    tokenizer = transformers.AutoTokenizer.from_pretrained(source)
+    inputs = dict(tokenizer([line.rpartition(",")[0] for line in texts], padding=True, return_tensors="np"))
+    calibrated(bundle, inputs, "predictive_entropy", "lac")
+    hydrant.export_onnx(bundle)
+    np.savez(folder / "inputs.npz", **inputs)
+    return expected(folder, inputs)
+
+
+def saved(source: Path, modality: str, plan: HeadPlan, folder: Path) -> Path:
+    bundle = folder / "bundle"
+    hydrant.save_bundle(hydrant.fuse(source, plan), bundle, load_processor(source, modality))
+    return bundle
+
+
+def random_heads(layers: int, heads: int, keep: int, members: int) -> HeadPlan:
+    rng = np.random.default_rng(0)
+    kept = [
+        tuple(tuple(sorted(rng.choice(heads, keep, replace=False).tolist())) for _ in range(layers))
+        for _ in range(members)
+    ]
+    return HeadPlan("bert", layers, heads, tuple(kept), "random")
+
+
+def calibrated(path: Path, inputs: Any, score: str, sets: str | None) -> None:
+    """A temperature, thresholds that divide the inputs, and sets of a method; no score lies close to a threshold."""
+    bundle = write_calibration(Bundle.open(path), Calibration(0.9))
+    with hydrant.load(path, "torch") as predictor:
+        prediction = predictor.predict(inputs)
+    thresholds = {"abstain": Threshold(score, middle(getattr(prediction, score)))}
+    if sets:
+        thresholds["ood"] = Threshold("expected_entropy", middle(prediction.expected_entropy))
+    write_calibration(bundle, Calibration(0.9, thresholds, Conformal(sets, 0.1, 0.75) if sets else None))
+
+
+def write_calibration(bundle: Bundle, calibration: Calibration) -> Bundle:
+    return bundle.add({CALIBRATION: to_json_bytes(calibration.to_json())})
+
+
+def middle(scores: np.ndarray) -> float:
+    """The middle of the widest gap between neighbours in the middle half."""
+    ordered = np.sort(scores)[len(scores) // 4 : -(len(scores) // 4)]
+    widest = int(np.diff(ordered).argmax())
+    return float(np.float32((ordered[widest] + ordered[widest + 1]) / 2))
+
+
+def write_pictures(folder: Path) -> list[Path]:
+    """Pictures of many sizes, modes and orientations, with smooth content so that JPEG has something to keep."""
+    folder.mkdir(parents=True)
+    rng = np.random.default_rng(0)
+    made = []
+    for index, (width, height) in enumerate([(12, 12), (40, 31), (9, 17), (64, 5), (200, 150), (15, 15)]):
+        rows, columns = np.mgrid[:height, :width]
+        waves = [np.sin(rows / (3 + c) + columns / (5 - c) + index) * 100 + 128 for c in range(3)]
+        pixels = np.clip(np.stack(waves, -1) + rng.normal(0, 12, (height, width, 3)), 0, 255).astype(np.uint8)
+        made.append(Image.fromarray(pixels))
+    first, wide, tall, strip, large, square = made
+    exif = Image.Exif()
+    for orientation in range(1, 9):
+        exif[0x0112] = orientation
+        wide.save(folder / f"turned{orientation}.jpg", quality=90, exif=exif)
+    exif[0x0112] = 6
+    tall.save(folder / "turned.png", exif=exif)
+    first.save(folder / "first.png")
+    strip.convert("L").save(folder / "grey.png")
+    strip.convert("1").save(folder / "bilevel.png")
+    large.save(folder / "large.jpg", quality=75, subsampling=2)
+    large.save(folder / "progressive.jpg", quality=95, subsampling=0, progressive=True)
+    large.convert("L").save(folder / "grey.jpg")
+    square.quantize(7).save(folder / "palette.png")
+    square.convert("LA").save(folder / "grey-alpha.png")
+    tall.putalpha(Image.fromarray(rng.integers(0, 256, (17, 9), dtype=np.uint8)))
+    tall.save(folder / "alpha.png")
+    return sorted(folder.iterdir())
+
+
+def expected(folder: Path, inputs: Any) -> Path:
+    """Write what Python predicts."""
+    with hydrant.load(folder / "bundle", "onnxruntime") as predictor:
+        prediction = predictor.predict(inputs)
+        found = {field.name: getattr(prediction, field.name) for field in fields(prediction)}
+        found["out_of_distribution"] = predictor.out_of_distribution(prediction)
+        if isinstance(inputs, list):
+            found["pixel_values"] = pixel_values(predictor, inputs)
+    np.savez(folder / "expected.npz", **{name: array for name, array in found.items() if array is not None})
+    return folder
+
+
+def pixel_values(predictor: Predictor, paths: list[Path]) -> np.ndarray:
+    processor: Any = predictor._processor
+    return processor.collate(processor.encode(paths))["pixel_values"]
+
+
+if __name__ == "__main__":
+    for case in make_golden(Path(sys.argv[1])):
+        print(case)

@@ -1,0 +1,225 @@
+"""The C++ runner: built, and compared with Python and with the original models."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from dataclasses import fields
+from pathlib import Path
+
+import hydrant
+import numpy as np
+import oracle
+import pytest
+import torch
+from cpp import ROOT, build, inputs_of, lines, run
+from hydrant import HeadPlan
+from hydrant.runtime.backend import ON_GPU
+from PIL import Image
+from support import make_inputs, make_model, run_cli
+from test_lora import make_adapter
+
+
+def test_python_gives_the_golden_fields(golden: Path) -> None:
+    cases = sorted(golden.iterdir())
+    assert len(cases) >= 7
+    for case in cases:
+        with hydrant.load(case / "bundle", "onnxruntime") as predictor, np.load(case / "expected.npz") as expected:
+            found = predictor.predict(inputs_of(case))
+            for field in fields(found):
+                array = getattr(found, field.name)
+                assert (array is not None) == (field.name in expected), f"{case.name} {field.name}"
+                if array is not None:
+                    np.testing.assert_allclose(
+                        array.astype(float), expected[field.name].astype(float), atol=1e-6, err_msg=field.name
+                    )
+            if found.abstain is not None:
+                assert 0 < found.abstain.sum() < len(found), f"{case.name}: the threshold must divide the inputs"
+
+
+@pytest.mark.parametrize("family", ["bert", "distilbert", "vit"])
+def test_the_golden_fields_are_those_of_the_original_model(family: str, golden: Path) -> None:
+    tensors = {name: torch.from_numpy(array) for name, array in inputs_of(golden / family).items()}
+    plan = HeadPlan.load(golden / family / "bundle/plan.json")
+    wanted = oracle.ensemble([make_model(family)], plan, tensors, 0.9)
+    with np.load(golden / family / "expected.npz") as expected:
+        for name in ("probabilities", "predictive_entropy", "expected_entropy", "mutual_information", "disagreement"):
+            np.testing.assert_allclose(expected[name], wanted[name], atol=1e-5, err_msg=name)
+
+
+def test_ctest_passes_on_the_same_fixture(runner: Path, golden: Path) -> None:
+    done = run("ctest", "--preset", "release", HYDRANT_GOLDEN=str(golden))
+    assert done.returncode == 0, done.stdout
+    assert "100% tests passed" in done.stdout
+    assert "Skipped" not in done.stdout
+
+
+@pytest.mark.parametrize("preset", ["sanitize", "sanitize-thread"])
+def test_eight_threads_under_the_sanitizers(preset: str, runner: Path, golden: Path) -> None:
+    build(preset)
+    done = run("ctest", "--preset", preset, HYDRANT_GOLDEN=str(golden))
+    assert done.returncode == 0, done.stdout
+    assert "Skipped" not in done.stdout
+
+
+def test_rows_are_those_of_hydrant_predict(runner: Path, golden: Path) -> None:
+    case = golden / "vit-images"
+    pictures = inputs_of(case)
+    theirs = json.loads(run_cli("predict", case / "bundle", *pictures, "--json", "--probabilities").stdout)
+    ours = lines(run(runner, case / "bundle", *pictures, "--probabilities"))
+    assert len(ours) == len(pictures)
+    for mine, other in zip(ours, theirs["predictions"], strict=True):
+        assert list(mine) == list(other)
+        for key, value in other.items():
+            assert mine[key] == (pytest.approx(value, abs=1e-6) if isinstance(value, float | dict) else value), key
+    (whole,) = lines(run(runner, case / "bundle", *pictures, "--json"))
+    assert whole["backend"] == theirs["backend"] == "onnxruntime"
+    assert [name for name in whole["fallbacks"] if name["backend"] in ON_GPU] == theirs["fallbacks"]
+    assert whole["count"] == len(pictures)
+
+
+def test_tensors_and_arrays_of_images_from_files(runner: Path, golden: Path, tmp_path: Path) -> None:
+    with np.load(golden / "vit/inputs.npz") as arrays, np.load(golden / "vit/expected.npz") as expected:
+        np.save(tmp_path / "x.npy", arrays["pixel_values"].astype(np.float64))
+        rows = lines(run(runner, golden / "vit/bundle", "--input", tmp_path / "x.npy", "--batch-size", 7))
+        np.testing.assert_allclose([row["confidence"] for row in rows], expected["confidence"], atol=1e-6)
+        assert [row["abstain"] for row in rows] == expected["abstain"].tolist()
+        assert rows[3]["input"] == f"{tmp_path}/x.npy, row 3"
+    image = np.asarray(Image.open(golden / "vit-images/images/large.jpg"))
+    np.save(tmp_path / "one.npy", image)
+    np.save(tmp_path / "stack.npy", np.stack([image, image[::-1]]))
+    np.save(tmp_path / "grey.npy", image[:, :, 0].copy())
+    rows = lines(
+        run(runner, golden / "vit-images/bundle", *(tmp_path / f"{name}.npy" for name in ("one", "stack", "grey")))
+    )
+    with hydrant.load(golden / "vit-images/bundle", "onnxruntime") as predictor:
+        wanted = predictor.predict([image, image, np.ascontiguousarray(image[::-1]), image[:, :, 0].copy()])
+    assert [row["index"] for row in rows] == [0, 1, 2, 3]
+    np.testing.assert_allclose([row["mutual_information"] for row in rows], wanted.mutual_information, atol=1e-6)
+
+
+def test_token_types_may_be_left_out(runner: Path, golden: Path, tmp_path: Path) -> None:
+    inputs = {name: tensor.numpy() for name, tensor in make_inputs("bert", 5).items() if name != "token_type_ids"}
+    np.savez(tmp_path / "x.npz", **{name: array.astype(np.int32) for name, array in inputs.items()})
+    rows = lines(run(runner, golden / "bert/bundle", tmp_path / "x.npz"))
+    with hydrant.load(golden / "bert/bundle", "onnxruntime") as predictor:
+        wanted = predictor.predict(inputs)
+    np.testing.assert_allclose([row["predictive_entropy"] for row in rows], wanted.predictive_entropy, atol=1e-6)
+
+
+def test_a_half_precision_graph(runner: Path, golden: Path, tmp_path: Path) -> None:
+    bundle = shutil.copytree(golden / "vit/bundle", tmp_path / "bundle")
+    hydrant.export_onnx(bundle, "fp16")
+    rows = lines(run(runner, bundle, golden / "vit/inputs.npz", "--precision", "fp16"))
+    with hydrant.load(bundle, "onnxruntime", precision="fp16") as predictor:
+        wanted = predictor.predict(inputs_of(golden / "vit"))
+    np.testing.assert_allclose([row["confidence"] for row in rows], wanted.confidence, atol=1e-6)
+
+
+def test_a_lora_ensemble_is_cut_up_as_in_python(runner: Path, tmp_path: Path) -> None:
+    """Members differ by their adapters alone, so that all layers run once for each."""
+    adapters = [make_adapter("bert", tmp_path / f"adapter{seed}", seed) for seed in range(3)]
+    bundle = hydrant.save_bundle(hydrant.fuse(make_model("bert"), adapters=adapters), tmp_path / "bundle")
+    hydrant.export_onnx(bundle)
+    inputs = {name: tensor.numpy() for name, tensor in make_inputs("bert", 40).items()}
+    np.savez(tmp_path / "x.npz", **inputs)
+    rows = lines(run(runner, bundle.path, tmp_path / "x.npz", "--batch-size", 40))
+    with hydrant.load(bundle, "onnxruntime") as predictor:
+        wanted = predictor.predict(inputs, batch_size=40)
+    for field in ("confidence", "predictive_entropy", "expected_entropy", "mutual_information", "disagreement"):
+        np.testing.assert_allclose([row[field] for row in rows], getattr(wanted, field), atol=1e-6, err_msg=field)
+    options = ("--batch", "64", "--sequence", "40", "--seconds", "0", "--iterations", "1", "--json")
+    (ours,) = lines(run(runner, bundle.path, "--profile", *options))[0]["cases"]
+    theirs = json.loads(run_cli("profile", bundle.path, *options).stdout)["cases"][0]
+    assert ours["chunk"] == theirs["chunk"] < 10
+
+
+def test_the_library_exports_its_own_names_only(runner: Path) -> None:
+    """A program's own copies of ONNX Runtime's interface or of a JSON library stay apart from those inside."""
+    listed = run("nm", "-DC", "--defined-only", runner.parent / "libhydrant.so")
+    names = [line.split(" ", 2)[2] for line in listed.stdout.splitlines()]
+    assert any(name.startswith("hydrant::Predictor::predict(") for name in names)
+    own = re.compile(r"(typeinfo (name )?for |vtable for )?hydrant::")
+    assert [name for name in names if not own.match(name)] == []
+
+
+def test_profile_measures_what_hydrant_profile_does(runner: Path, golden: Path) -> None:
+    options = ("--batch", "1,8", "--seconds", "0", "--iterations", "12", "--threads", "1")
+    (report,) = lines(run(runner, golden / "bert/bundle", "--profile", "--json", "--sequence", "9", *options))
+    theirs = run_cli(
+        "profile",
+        golden / "bert/bundle",
+        "--json",
+        "--sequence",
+        9,
+        "--batch",
+        "1,8",
+        "--seconds",
+        0,
+        "--iterations",
+        12,
+    )
+    (other, _) = json.loads(theirs.stdout)["cases"]
+    for case, batch in zip(report["cases"], (1, 8), strict=True):
+        assert set(case) <= set(other)
+        assert set(case["latency_ms"]) == set(other["latency_ms"])
+        assert (case["batch"], case["sequence"], case["chunk"]) == (batch, 9, batch)
+        times = case["latency_ms"]
+        assert 0 < times["p50"] <= times["p90"] <= times["p95"] <= times["p99"]
+        assert times["iterations"] == 12
+        assert case["throughput"] == pytest.approx(batch / times["mean"] * 1e3)
+    assert set(report) <= set(json.loads(theirs.stdout))
+    text = run(runner, golden / "vit/bundle", "--profile", *options).stdout
+    assert re.search(r"^ +8 +10 +8( +\d+\.\d\d){4} +\d+\.\d$", text, flags=re.M), text
+
+
+def test_the_backends_and_why_they_cannot_run(runner: Path) -> None:
+    (found,) = lines(run(runner, "--list-backends", "--json"))
+    assert [each["backend"] for each in found["backends"]] == [*ON_GPU, "onnxruntime"]
+    assert found["backends"][-1] == {"backend": "onnxruntime", "available": True, "reason": None}
+    assert all(each["available"] == (each["reason"] is None) for each in found["backends"])
+    assert re.search(r"^onnxruntime +yes$", run(runner, "--list-backends").stdout, flags=re.M)
+
+
+@pytest.mark.parametrize("place", ["release archive", "system"])
+def test_onnxruntime_is_found_where_it_can_be_had(place: str, runner: Path, tmp_path: Path) -> None:
+    cache = (ROOT / ".build/cmake/release/CMakeCache.txt").read_text()
+    headers, library = (
+        Path(re.search(rf"^ONNXRuntime_{name}:\w+=(.+)$", cache, flags=re.M)[1]) for name in ("INCLUDE_DIR", "LIBRARY")
+    )
+    archive = tmp_path / "onnxruntime"
+    shutil.copytree(headers, archive / ("include" if place == "release archive" else "include/onnxruntime"))
+    (archive / "lib").mkdir()
+    (archive / "lib/libonnxruntime.so").symlink_to(library)
+    found = "-DONNXRUNTIME_ROOT=" if place == "release archive" else "-DCMAKE_PREFIX_PATH="
+    done = run("cmake", "-S", ROOT, "-B", tmp_path / "made", f"{found}{archive}", ONNXRUNTIME_ROOT="")
+    assert done.returncode == 0, done.stderr
+    assert f"Found ONNXRuntime: {archive}/lib/libonnxruntime.so" in done.stdout
+    assert f"ONNXRuntime_INCLUDE_DIR:PATH={archive}/include" in (tmp_path / "made/CMakeCache.txt").read_text()
+
+
+def test_build_is_refused_as_a_place_for_generated_files(runner: Path, tmp_path: Path) -> None:
+    checkout = tmp_path / "c++ (checkout)"
+    checkout.mkdir()
+    for name in ("CMakeLists.txt", "__init__.py"):
+        shutil.copy(ROOT / name, checkout)
+    done = run("cmake", "-B", checkout / "build", "-S", checkout)
+    assert done.returncode != 0
+    assert "holds source (build/ is hydrant's engine builder)" in " ".join(done.stderr.split())
+    done = run("cmake", "-B", checkout / "building", "-S", checkout)
+    assert "does not contain" in done.stderr, "of another folder, only the missing source is told"
+
+
+def test_the_readme_names_presets_and_options_that_exist(runner: Path) -> None:
+    readme = (ROOT / "README.md").read_text()
+    presets = {each["name"] for each in json.loads((ROOT / "CMakePresets.json").read_text())["configurePresets"]}
+    assert set(re.findall(r"--preset (\w+)", readme)) <= presets
+    told = run(runner, "--help").stdout
+    commands = re.findall(r"^hydrant-run (.*?)(?: +#.*)?$", readme, flags=re.M)
+    assert len(commands) >= 4
+    assert {option for command in commands for option in re.findall(r"--[a-z-]+", command)} <= set(told.split())
+    packages = re.search(r"^apt-get install (.+)", readme, flags=re.M)
+    assert packages
+    for package in packages[1].split():
+        assert package in (ROOT / ".ci/run").read_text(), f".ci/run does not install {package}"

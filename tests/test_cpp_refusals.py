@@ -1,0 +1,281 @@
+"""What the C++ runner must refuse, each in one line and with exit status 2."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from cpp import refused, run
+from hydrant import Bundle
+from hydrant.runtime.backend import ON_GPU
+from PIL import Image
+
+Bad = Callable[[Path], list[str]]
+
+
+def put(bundle: Path, name: str, content: bytes) -> None:
+    Bundle.open(bundle).add({name: content})
+
+
+def edited(name: str, edit: Callable[[dict[str, Any]], Any]) -> Bad:
+    """A bundle one of whose JSON files was changed, digests and all."""
+
+    def change(bundle: Path) -> list[str]:
+        data = json.loads((bundle / name).read_bytes())
+        edit(data)
+        content = json.dumps(data).encode()
+        if name == "hydrant.json":
+            (bundle / name).write_bytes(content)
+        else:
+            put(bundle, name, content)
+        return []
+
+    return change
+
+
+def raw(name: str, content: bytes) -> Bad:
+    def change(bundle: Path) -> list[str]:
+        (bundle / name).write_bytes(content)
+        return []
+
+    return change
+
+
+def listed(name: str, content: bytes) -> Bad:
+    def change(bundle: Path) -> list[str]:
+        put(bundle, name, content)
+        return []
+
+    return change
+
+
+def linked(bundle: Path) -> list[str]:
+    (bundle / "config.json").rename(bundle.parent / "config.json")
+    (bundle / "config.json").symlink_to(bundle.parent / "config.json")
+    return []
+
+
+def flipped(bundle: Path) -> list[str]:
+    data = bytearray((bundle / "model.fp32.onnx").read_bytes())
+    data[-100] ^= 1
+    (bundle / "model.fp32.onnx").write_bytes(data)
+    return []
+
+
+def swap(name: str) -> Bad:
+    entry = {"bytes": 0, "sha256": "0" * 64}
+    return edited("hydrant.json", lambda manifest: manifest["files"].update({name: entry}))
+
+
+def manifest(**changes: Any) -> Bad:
+    return edited("hydrant.json", lambda data: data.update(changes))
+
+
+def calibration(**changes: Any) -> Bad:
+    return edited("calibration.json", lambda data: data.update(changes))
+
+
+def config(**changes: Any) -> Bad:
+    return edited("config.json", lambda data: data.update(changes))
+
+
+BAD_BUNDLES: dict[str, tuple[Bad, str]] = {
+    "no folder": (lambda bundle: [shutil.rmtree(bundle)][:0], "is not a folder; expected a bundle"),
+    "no manifest": (lambda bundle: [(bundle / "hydrant.json").unlink()][:0], "holds no hydrant.json"),
+    "no JSON": (raw("hydrant.json", b"{"), "hydrant.json is not JSON"),
+    "no UTF-8": (raw("hydrant.json", b"\xff\xfe"), "hydrant.json is not JSON"),
+    "deep": (raw("hydrant.json", b"[" * 100_000), "is not JSON (nested too deeply)"),
+    "huge number": (raw("hydrant.json", b"9" * 5000), "hydrant.json is not JSON"),
+    "huge": (raw("hydrant.json", b" " * (17 * 2**20)), "is larger than 16777216 bytes"),
+    "a list": (raw("hydrant.json", b"[]"), "is a JSON array; expected an object"),
+    "schema": (manifest(schema=2), "has schema '2'; this hydrant reads schema 1"),
+    "schema true": (manifest(schema=True), "has schema 'true'"),
+    "family": (manifest(family=3), "has family = '3'"),
+    "members": (manifest(members=0), "has members = '0'; expected a number"),
+    "members true": (manifest(members=True), "has members = 'true'"),
+    "members huge": (manifest(members=2**80), "has members = "),
+    "labels": (manifest(labels=["one"]), "expected a list of two or more names"),
+    "label kind": (manifest(labels=["one", 2]), "expected a list of two or more names"),
+    "label twice": (manifest(labels=["a", "b", "a"]), "has labels a, b, a; expected each name once"),
+    "label count": (manifest(labels=["a", "b"]), "has 2 labels for 5 classes"),
+    "files": (manifest(files=[]), "has files = '[]'"),
+    "fusion": (manifest(fusion={"checkpoints": 0}), "expected checkpoints, separate parts"),
+    "adapted": (manifest(fusion={"adapted": {"layers.0.mlp.up": {"rank": 0}}}), "and forms of updates"),
+    "long names": (manifest(labels=["x" * 9**6] * 2), f"has labels {'x' * 59}…, {'x' * 59}…; expected"),
+    **{
+        f"name {name!r}": (swap(name), "a bundle's files must stay inside its folder")
+        for name in ("../x", "a/../../x", "/etc/passwd", "a\\b", "C:x", "", "./a", "a//b", "a/", "a/..", "a\0b")
+    },
+    "no size": (edited("hydrant.json", lambda data: data["files"]["plan.json"].pop("bytes")), "without its size"),
+    "negative size": (
+        edited("hydrant.json", lambda data: data["files"]["plan.json"].update(bytes=-1)), "without its size"
+    ),
+    "short digest": (
+        edited("hydrant.json", lambda data: data["files"]["plan.json"].update(sha256="0" * 63)), "without its size"
+    ),
+    "truncated": (raw("config.json", b"{"), "config.json has 1 bytes, but the manifest says"),
+    "missing": (lambda bundle: [(bundle / "plan.json").unlink()][:0], "plan.json is listed in hydrant.json but is not"),
+    "link": (linked, "config.json is listed in hydrant.json but is not a file there"),
+    "altered graph": (flipped, "model.fp32.onnx was altered: its SHA-256 is"),
+    "no graph": (
+        edited("hydrant.json", lambda data: data["files"].pop("model.fp32.onnx")), "has no model.fp32.onnx; make it"
+    ),
+    "no ONNX": (listed("model.fp32.onnx", b"graph"), "cannot load"),
+    "plan": (listed("plan.json", b"{}"), "plan.json is no head plan"),
+    "plan layers": (edited("plan.json", lambda data: data["members"][1].update(keep=[[0]])), "expected 3 lists"),
+    "config keys": (edited("config.json", lambda data: data.pop("layers")), "does not describe an architecture"),
+    "config kind": (config(layers="3"), "has layers = '3'; expected a whole number"),
+    "config zero": (config(layers=0), "has layers = '0'"),
+    "config modality": (config(modality="sound"), "has modality = 'sound'"),
+    "temperature": (calibration(temperature=0), "has temperature '0'; expected a positive finite number"),
+    "temperature huge": (listed("calibration.json", b'{"temperature": 1' + b"0" * 400 + b"}"), "calibration.json"),
+    "temperature NaN": (listed("calibration.json", b'{"temperature": NaN}'), "calibration.json is not JSON"),
+    "calibration": (listed("calibration.json", b"[]"), "calibration.json is a JSON array"),
+    "thresholds": (calibration(thresholds=[]), "thresholds = '[]', which is no JSON object"),
+    "threshold name": (calibration(thresholds={"x": {}}), "not an object under 'abstain' or 'ood'"),
+    "threshold score": (calibration(thresholds={"ood": {"score": "x", "value": 1}}), "a threshold on 'x'"),
+    "threshold side": (
+        calibration(thresholds={"ood": {"score": "confidence", "side": "above", "value": 1}}), "with side 'above'"
+    ),
+    "threshold value": (
+        calibration(thresholds={"ood": {"score": "confidence", "value": "1"}}), "value = '1', which is no finite number"
+    ),
+    "conformal": (calibration(conformal={"method": "x", "alpha": 0.1, "quantile": 1}), "conformal method 'x'"),
+    "processor altered": (raw("processor/tokenizer.json", b"[]"), "tokenizer.json has 2 bytes"),
+    "processor slipped in": (raw("processor/x.json", b"[]"), "holds processor/x.json, which"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BAD_BUNDLES)
+def test_a_bad_bundle_is_refused_in_one_line(name: str, runner: Path, golden: Path, tmp_path: Path) -> None:
+    change, words = BAD_BUNDLES[name]
+    bundle = shutil.copytree(golden / "bert/bundle", tmp_path / "bundle")
+    change(bundle)
+    refused(run(runner, bundle, "--input", golden / "bert/inputs.npz"), words)
+
+
+def ones(*shape: int, kind: Any = np.int64) -> np.ndarray:
+    return np.ones(shape, kind)
+
+
+BAD_TEXT: dict[str, tuple[dict[str, np.ndarray], str]] = {
+    "names": ({"ids": ones(1, 2)}, "tensors are named ids; expected attention_mask, input_ids, token_type_ids"),
+    "no mask": ({"input_ids": ones(1, 2)}, "tensors are named input_ids; expected"),
+    "range": ({"input_ids": ones(1, 2) * 99, "attention_mask": ones(1, 2)}, "values from 99 to 99; expected 0 to 98"),
+    "negative": ({"input_ids": -ones(1, 2), "attention_mask": ones(1, 2)}, "values from -1 to -1"),
+    "long": ({"input_ids": ones(1, 41), "attention_mask": ones(1, 41)}, "has 41 tokens; this model reads at most 40"),
+    "shapes": ({"input_ids": ones(1, 4), "attention_mask": ones(2, 4)}, "shape [2, 4]; expected [1, 4]"),
+    "masked": ({"input_ids": ones(2, 4), "attention_mask": ones(2, 4) * 0}, "attention_mask masks all of row 0"),
+    "floats": ({"input_ids": ones(2, 4, kind=np.float64), "attention_mask": ones(2, 4)}, "input_ids is float32 [2, 4]"),
+    "rank": ({"input_ids": ones(4), "attention_mask": ones(4)}, "input_ids is int64 [4]; expected int64"),
+    "no tokens": ({"input_ids": ones(2, 0), "attention_mask": ones(2, 0)}, "expected int64 [batch, sequence]"),
+    "no rows": ({"input_ids": ones(0, 4), "attention_mask": ones(0, 4)}, "holds no rows; expected at least one"),
+    "complex": ({"input_ids": ones(1, 2, kind=np.complex64)}, "its type is '<c8'"),
+    "objects": ({"input_ids": np.array([["a", "b"]])}, "its type is '<U1'"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BAD_TEXT)
+def test_bad_token_ids_are_refused_in_one_line(name: str, runner: Path, golden: Path, tmp_path: Path) -> None:
+    arrays, words = BAD_TEXT[name]
+    np.savez(tmp_path / "x.npz", **arrays)
+    refused(run(runner, golden / "bert/bundle", tmp_path / "x.npz"), words)
+
+
+def test_bad_images_are_refused_in_one_line(runner: Path, golden: Path, tmp_path: Path) -> None:
+    bundle, picture = golden / "vit-images/bundle", (golden / "vit-images/images/large.jpg").read_bytes()
+    contents = {"broken.png": b"\x89PNG not really", "empty.png": b"", "text.jpg": b"hello", "cut.jpg": picture[:3000]}
+    for name, content in contents.items():
+        (tmp_path / name).write_bytes(content)
+        refused(run(runner, bundle, tmp_path / name), f"cannot read image {tmp_path / name}: ")
+    refused(run(runner, bundle, tmp_path / "absent.png"), "absent.png: No such file")
+    Image.new("CMYK", (20, 20)).save(tmp_path / "cmyk.jpg")
+    refused(run(runner, bundle, tmp_path / "cmyk.jpg"), "its colours are CMYK; convert it to RGB first")
+    Image.fromarray(np.zeros((4, 4), np.uint16)).save(tmp_path / "deep.png")
+    refused(run(runner, bundle, tmp_path / "deep.png"), "16 bits per channel; expected 8 bits")
+    for array, words in (
+        (np.full((1, 3, 12, 12), np.nan, np.float32), "pixel_values holds NaN"),
+        (np.zeros((1, 3, 8, 8), np.float32), "expected float32 [batch, 3, 12, 12]"),
+        (np.zeros((4, 4, 4, 4, 4), np.uint8), "expected uint8 [height, width] or [height, width, 3]"),
+        (np.zeros((3, 4), np.int16), "pixel_values is int64 [3, 4]"),
+        (np.zeros((2, 3), np.float32, order="F"), "it is in Fortran order"),
+        (np.zeros(2, ">f4"), "its type is '>f4'"),
+    ):
+        np.save(tmp_path / "x.npy", array)
+        refused(run(runner, bundle, tmp_path / "x.npy"), words)
+    (tmp_path / "x.npy").write_bytes(b"\x93NUMPY\x01\x00\x10\x00{'descr': '<f4'}")
+    refused(run(runner, bundle, tmp_path / "x.npy"), "cannot read")
+    for size in (2**29 + 1, 2**62, 2**64):
+        header = f"{{'descr': '<f4', 'fortran_order': False, 'shape': ({size}, 4)}}".encode()
+        (tmp_path / "x.npy").write_bytes(b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header)
+        refused(run(runner, bundle, tmp_path / "x.npy"), "cannot read")
+    refused(
+        run(runner, golden / "vit/bundle", golden / "vit-images/images/first.png"),
+        "has no processor; give ready tensors",
+    )
+    refused(
+        run(runner, golden / "bert/bundle", golden / "vit-images/images/first.png"),
+        "reads token ids; give them as tensors",
+    )
+
+
+def test_bad_image_processors_are_refused_in_one_line(runner: Path, golden: Path, tmp_path: Path) -> None:
+    name = "processor/preprocessor_config.json"
+    for number, (changes, words) in enumerate([
+        ({"do_flip": True}, "asks for do_flip, which hydrant does not do"),
+        ({"size": {"height": 8, "width": 8}}, "makes images of 8 by 8 pixels, but the model reads 12 by 12"),
+        ({"size": "large"}, "lacks or garbles size = 'large'"),
+        ({"size": {"height": 0, "width": 12}}, "lacks or garbles size"),
+        ({"size": {"height": 2**40, "width": 12}}, "lacks or garbles size"),
+        ({"resample": 9}, "lacks or garbles resample = '9'"),
+        ({"image_std": [0, 1, 1]}, "lacks or garbles image_std"),
+        ({"image_mean": [1, 1]}, "lacks or garbles image_mean"),
+        ({"do_resize": False}, "becomes an image of 150 by 200 pixels; the model reads 12 by 12"),
+    ]):  # fmt: skip
+        bundle = shutil.copytree(golden / "vit-images/bundle", tmp_path / f"bundle{number}")
+        edited(name, lambda data, changes=changes: data.update(changes))(bundle)
+        refused(run(runner, bundle, golden / "vit-images/images/large.jpg"), words)
+    names = [golden / f"vit-images/images/{name}" for name in ("first.png", "first.png", "large.jpg")]
+    done = run(runner, bundle, *names, "--batch-size", 1)
+    assert done.returncode == 2
+    assert done.stderr.startswith("hydrant-run: error: input 2 becomes an image of 150 by 200 pixels")
+
+
+def test_bad_options_are_refused_in_one_line(runner: Path, golden: Path) -> None:
+    bundle, inputs = golden / "bert/bundle", golden / "bert/inputs.npz"
+    for words, message in (
+        ([], "no bundle was given"),
+        ([bundle], "no input was given"),
+        ([bundle, inputs, "--nonsense"], "option '--nonsense' is unknown"),
+        ([bundle, "--input"], "--input lacks its value; expected --input FILE"),
+        ([bundle, inputs, "--json=1"], "--json takes no value"),
+        ([bundle, inputs, "--threads", "0"], "--threads is '0'; expected a whole number from 1"),
+        ([bundle, inputs, "--threads", "60000"], "threads is 60000; expected 1 to"),
+        ([bundle, inputs, "--threads", "two"], "--threads is 'two'"),
+        ([bundle, inputs, "--batch-size", "0"], "--batch-size is '0'"),
+        ([bundle, inputs, "--batch", "1"], "--batch goes with --profile"),
+        ([bundle, inputs, "--profile"], "--profile measures synthetic inputs"),
+        ([bundle, "--profile", "--batch", "1,,2"], "--batch is ''"),
+        ([bundle, "--profile", "--batch", "1,5000"], "--batch is '5000'; expected a whole number from 1 to 4096"),
+        ([bundle, "--profile", "--sequence", "41"], "sequence is 41; expected 1 to 40"),
+        ([bundle, "--profile", "--seconds", "-1"], "--seconds is '-1'"),
+        ([bundle, "--profile", "--seconds", "nan"], "--seconds is 'nan'"),
+        ([golden / "vit/bundle", "--profile", "--sequence", "4"], "an image always has 10 tokens here"),
+        ([bundle, inputs, "--backend", "tensorflow"], "backend 'tensorflow' is unknown; expected auto, tensorrt, "),
+        ([bundle, inputs, "--backend", "openvino"], "backend openvino runs through Python only"),
+        ([bundle, inputs, "--backend", "onnxruntime", "--precision", "bf16"], "does not run precision 'bf16'"),
+        ([bundle, inputs, "--precision", "fp16"], "has no model.fp16.onnx; make it with `hydrant export"),
+        ([bundle, "absent.npz"], "cannot read absent.npz: No such file"),
+        ([bundle, bundle / "hydrant.json"], "reads token ids; give them as tensors"),
+        ([bundle, golden / "vit/inputs.npz"], "tensors are named pixel_values; expected attention_mask"),
+    ):
+        refused(run(runner, *words), message)
+    for backend in ON_GPU:
+        done = run(runner, bundle, inputs, "--backend", backend)
+        if done.returncode:
+            refused(done, f"backend {backend} ")
