@@ -65,8 +65,7 @@ void impossible_shapes(const fs::path& folder) {
     const Tensor none{shape, std::vector<std::int64_t>{}};
     refuse("token ids of an impossible shape", [&] { texts.predict({{"input_ids", none}, {"attention_mask", none}}); });
   }
-  refuse("pixels of an impossible shape",
-         [&] { pixels.predict(Tensor{{kHuge, 3, 12, 12}, std::vector<float>{}}); });
+  refuse("pixels of an impossible shape", [&] { pixels.predict(Tensor{{kHuge, 3, 12, 12}, std::vector<float>{}}); });
   refuse("a stack of an impossible shape", [] { as_images({{kHuge, 16, 16, 3}, std::vector<std::uint8_t>{}}); });
   const Predictor pictures(folder / "vit-images" / "bundle", one_thread());
   refuse("a picture without its pixels", [&] { pictures.prepare({{INT32_MAX, INT32_MAX, 3, {}}}); });
