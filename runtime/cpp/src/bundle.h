@@ -26,7 +26,7 @@ class Bundle {
   const std::string& family() const { return family_; }
   const std::vector<std::string>& labels() const { return labels_; }
   std::int64_t members() const { return members_; }
-  std::int64_t checkpoints() const { return checkpoints_; }           // whose weights were fused
+  std::int64_t checkpoints() const { return checkpoints_; }          // whose weights were fused
   const std::set<std::string>& adapted() const { return adapted_; }  // modules that adapters change
 
   // Whether the manifest lists a file (relative, with "/").

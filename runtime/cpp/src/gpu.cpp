@@ -14,7 +14,8 @@ struct CloseLibrary {
 }  // namespace
 
 bool has_gpu() {
-  const std::unique_ptr<void, CloseLibrary> driver(dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE));  // a driver in use is never unloaded
+  const std::unique_ptr<void, CloseLibrary> driver(
+      dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE));  // a driver in use is never unloaded
   if (!driver) return false;
   const auto init = reinterpret_cast<int (*)(unsigned)>(dlsym(driver.get(), "cuInit"));
   const auto get = reinterpret_cast<int (*)(int*, int)>(dlsym(driver.get(), "cuDeviceGet"));

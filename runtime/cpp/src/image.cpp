@@ -48,7 +48,9 @@ std::uint32_t number_at(std::string_view bytes, std::size_t at, std::size_t size
 }
 
 // An orientation, or upright where there is no such number.
-int known(std::uint32_t orientation) { return orientation >= 1 && orientation <= 8 ? static_cast<int>(orientation) : 1; }
+int known(std::uint32_t orientation) {
+  return orientation >= 1 && orientation <= 8 ? static_cast<int>(orientation) : 1;
+}
 
 }  // namespace
 

@@ -22,8 +22,8 @@ constexpr std::int64_t kMostPixels = 178'956'970;
 Decoded decode_jpeg(std::string_view bytes);
 Decoded decode_png(std::string_view bytes);
 
-// Orientation from an EXIF block (after "Exif\0\0"), and from an XMP packet, which counts where EXIF tells none. Nothing
-// where they tell none either; 1 for one that there is not.
+// Orientation from an EXIF block (after "Exif\0\0"), and from an XMP packet, which counts where EXIF tells none.
+// Nothing where they tell none either; 1 for one that there is not.
 std::optional<int> exif_orientation(std::string_view tiff);
 std::optional<int> xmp_orientation(std::string_view packet);
 

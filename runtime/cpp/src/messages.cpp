@@ -61,7 +61,8 @@ std::string listing(const std::vector<std::string>& names, std::size_t limit) {
   if (names.empty()) return "none";
   const bool all = names.size() <= limit;
   std::string shown;
-  for (std::size_t i = 0; i < (all ? names.size() : limit); ++i) shown += (i == 0 ? "" : ", ") + shortened(one_line(names[i]), kLongestName);
+  for (std::size_t i = 0; i < (all ? names.size() : limit); ++i)
+    shown += (i == 0 ? "" : ", ") + shortened(one_line(names[i]), kLongestName);
   return all ? shown : shown + ", … (" + std::to_string(names.size()) + " in all)";
 }
 

@@ -16,7 +16,8 @@ Tensors rows_of(const Tensors& inputs, std::size_t first, std::size_t last);
 // Number of rows, which all tensors share.
 std::size_t batch_of(const Tensors& inputs);
 
-// Number of values of a shape; SIZE_MAX, which no tensor has, for one that no memory could hold or with a negative size.
+// Number of values of a shape; SIZE_MAX, which no tensor has, for one that no memory could hold or with a negative
+// size.
 std::size_t count_of(const std::vector<std::int64_t>& shape);
 
 // The type and shape of a tensor in words, such as "float32 [2, 3]".
