@@ -22,6 +22,7 @@ from hydrant.bundle import CALIBRATION, to_json_bytes
 from hydrant.calibration import Calibration, Conformal, Threshold
 from hydrant.families.checkpoint import load_processor
 from PIL import Image
+from PIL.PngImagePlugin import PngInfo
 from support import make_inputs, make_model, make_tokenizer, random_plan
 
 ROWS = 70
@@ -149,6 +150,12 @@ def write_pictures(folder: Path) -> list[Path]:
         wide.save(folder / f"turned{orientation}.jpg", quality=90, exif=exif)
     exif[0x0112] = 6
     tall.save(folder / "turned.png", exif=exif)
+    xmp = b'<x:xmpmeta xmlns:x="adobe:ns:meta/"><rdf:Description tiff:Orientation="8"/></x:xmpmeta>'
+    wide.save(folder / "xmp.jpg", xmp=xmp)  # counts where EXIF tells no orientation
+    wide.save(folder / "xmp-and-exif.jpg", xmp=xmp, exif=exif)
+    text = PngInfo()
+    text.add_itxt("XML:com.adobe.xmp", xmp.decode())
+    wide.save(folder / "xmp.png", pnginfo=text)
     first.save(folder / "first.png")
     strip.convert("L").save(folder / "grey.png")
     strip.convert("1").save(folder / "bilevel.png")

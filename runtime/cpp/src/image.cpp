@@ -47,6 +47,11 @@ std::uint32_t number_at(std::string_view bytes, std::size_t at, std::size_t size
   return value;
 }
 
+// An orientation, or upright where there is no such number.
+int known(std::uint32_t orientation) {
+  return orientation >= 1 && orientation <= 8 ? static_cast<int>(orientation) : 1;
+}
+
 }  // namespace
 
 Image with_channels(Image image, int channels) {
@@ -64,19 +69,32 @@ Image with_channels(Image image, int channels) {
   return made;
 }
 
-int exif_orientation(std::string_view tiff) {
-  constexpr std::uint32_t kOrientation = 0x0112, kShort = 3;
+std::optional<int> exif_orientation(std::string_view tiff) {
+  constexpr std::uint32_t kOrientation = 0x0112;
   const bool big = tiff.substr(0, 2) == "MM";
-  if (!big && tiff.substr(0, 2) != "II") return 1;
+  if (!big && tiff.substr(0, 2) != "II") return std::nullopt;
   const std::size_t directory = number_at(tiff, 4, 4, big);
   const std::size_t entries = number_at(tiff, directory, 2, big);
   for (std::size_t entry = 0; entry < entries; ++entry) {
     const std::size_t at = directory + 2 + 12 * entry;
-    if (number_at(tiff, at, 2, big) != kOrientation || number_at(tiff, at + 2, 2, big) != kShort) continue;
-    const std::uint32_t found = number_at(tiff, at + 8, 2, big);
-    return found >= 1 && found <= 8 ? static_cast<int>(found) : 1;
+    if (number_at(tiff, at, 2, big) != kOrientation) continue;
+    const std::uint32_t type = number_at(tiff, at + 2, 2, big);
+    if (type != 1 && type != 3 && type != 4) return 1;  // no byte, short or long
+    return known(number_at(tiff, at + 8, type == 3 ? 2 : type, big));
   }
-  return 1;
+  return std::nullopt;
+}
+
+std::optional<int> xmp_orientation(std::string_view packet) {
+  constexpr std::string_view kName = "tiff:Orientation";
+  for (std::size_t at = packet.find(kName); at != std::string_view::npos; at = packet.find(kName, at + 1)) {
+    std::string_view rest = packet.substr(at + kName.size());
+    const std::size_t before = rest.substr(0, 2) == "=\"" ? 2 : rest.substr(0, 1) == ">" ? 1 : 0;
+    rest.remove_prefix(before);
+    if (before > 0 && !rest.empty() && rest[0] >= '0' && rest[0] <= '9')
+      return known(static_cast<std::uint32_t>(rest[0] - '0'));
+  }
+  return std::nullopt;
 }
 
 Image upright(const Image& image, int orientation) {

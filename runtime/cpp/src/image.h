@@ -1,6 +1,7 @@
 // Decoders of picture files, each into 8 bits per channel with the colours that the file stores.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -11,7 +12,7 @@ namespace hydrant {
 // A decoded file: grey (1 channel) or red, green, blue (3), and how it must be turned to stand upright.
 struct Decoded {
   Image image;
-  int orientation = 1;  // EXIF: 1 (upright) to 8
+  int orientation = 1;  // 1 (upright) to 8, as EXIF counts them
 };
 
 // Most pixels of a picture, Pillow's limit: more is taken for an attack.
@@ -21,8 +22,10 @@ constexpr std::int64_t kMostPixels = 178'956'970;
 Decoded decode_jpeg(std::string_view bytes);
 Decoded decode_png(std::string_view bytes);
 
-// Orientation from an EXIF block (after "Exif\0\0"), 1 where it tells none.
-int exif_orientation(std::string_view tiff);
+// Orientation from an EXIF block (after "Exif\0\0"), and from an XMP packet, which counts where EXIF tells none.
+// Nothing where they tell none either; 1 for one that there is not.
+std::optional<int> exif_orientation(std::string_view tiff);
+std::optional<int> xmp_orientation(std::string_view packet);
 
 // The picture turned as an EXIF orientation says.
 Image upright(const Image& image, int orientation);

@@ -17,7 +17,7 @@ namespace hydrant {
 namespace {
 
 constexpr int kExifMarker = JPEG_APP0 + 1;
-constexpr std::string_view kExifName{"Exif\0\0", 6};
+constexpr std::string_view kExifName{"Exif\0\0", 6}, kXmpName{"http://ns.adobe.com/xap/1.0/\0", 29};
 
 // libjpeg's state. Its errors jump out of it, so no function that calls it holds anything with a destructor.
 struct Decoder {
@@ -66,13 +66,14 @@ bool read_pixels(Decoder& decoder, std::uint8_t* pixels, std::size_t row_bytes) 
 }
 
 int orientation_of(const Decoder& decoder) {
+  std::optional<int> exif, xmp;
   for (auto marker = decoder.info.marker_list; marker != nullptr; marker = marker->next) {
     const std::string_view data(reinterpret_cast<const char*>(marker->data), marker->data_length);
-    if (marker->marker == kExifMarker && data.substr(0, kExifName.size()) == kExifName) {
-      return exif_orientation(data.substr(kExifName.size()));
-    }
+    if (marker->marker != kExifMarker) continue;  // the marker of both
+    if (!exif && data.substr(0, kExifName.size()) == kExifName) exif = exif_orientation(data.substr(kExifName.size()));
+    if (data.substr(0, kXmpName.size()) == kXmpName) xmp = xmp_orientation(data.substr(kXmpName.size()));
   }
-  return 1;
+  return exif ? *exif : xmp.value_or(1);
 }
 
 }  // namespace

@@ -80,8 +80,18 @@ bool read_pixels(Decoder& decoder, Image& image, std::size_t row_bytes, int pass
 int orientation_of(Decoder& decoder) {
   png_uint_32 size = 0;
   png_bytep data = nullptr;
-  if (png_get_eXIf_1(decoder.png, decoder.info, &size, &data) == 0) return 1;
-  return exif_orientation({reinterpret_cast<const char*>(data), size});
+  if (png_get_eXIf_1(decoder.png, decoder.info, &size, &data) != 0) {
+    if (const auto found = exif_orientation({reinterpret_cast<const char*>(data), size})) return *found;
+  }
+  png_textp texts = nullptr;
+  int count = 0;
+  png_get_text(decoder.png, decoder.info, &texts, &count);
+  std::optional<int> xmp;
+  for (const png_text* text = texts; text != texts + count; ++text) {
+    if (text->compression >= PNG_ITXT_COMPRESSION_NONE && std::strcmp(text->key, "XML:com.adobe.xmp") == 0)
+      xmp = xmp_orientation({text->text, text->itxt_length});
+  }
+  return xmp.value_or(1);
 }
 
 void require(bool done, const Decoder& decoder) {

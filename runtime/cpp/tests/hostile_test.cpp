@@ -81,6 +81,11 @@ void hostile(const fs::path& folder) {
   for (const char* name : {"first.png", "palette.png", "turned.png", "turned6.jpg", "progressive.jpg", "grey.jpg"}) {
     torture(folder / "vit-images" / "images" / name, 300, [](const fs::path& file) { read_image(file); });
   }
+  const fs::path array = fs::temp_directory_path() / ("hydrant-" + std::to_string(std::random_device()()) + ".npy");
+  const std::string header = "{'descr': '<i2', 'fortran_order': False, 'shape': (2, 3), }\n";
+  write(array, std::string("\x93NUMPY\x01\0", 8) + static_cast<char>(header.size()) + '\0' + header + "123456789012");
+  torture(array, 600, [](const fs::path& file) { read_tensors(file); });
+  fs::remove(array);
   const fs::path bundle = fs::temp_directory_path() / ("hydrant-hostile-" + std::to_string(std::random_device()()));
   fs::create_directories(bundle);
   torture(folder / "bert" / "bundle" / "hydrant.json", 300, [&](const fs::path& file) {
