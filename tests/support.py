@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import command
 import numpy as np
 import torch
 import transformers
@@ -179,17 +180,21 @@ def make_tokenizer(folder: Path) -> Any:
     return transformers.BertTokenizer(vocab=str(folder / "vocab.txt"), model_max_length=40)
 
 
-def run_cli(*arguments: object, timeout: float = 300, **options: Any) -> subprocess.CompletedProcess[str]:
-    """The command line in a subprocess, outside the checkout."""
-    command = [sys.executable, "-m", "hydrant.cli", *map(str, arguments)]
+def run_cli(
+    *arguments: object, timeout: float = 300, cwd: str | Path = "/", given: str = "", fresh: bool = False
+) -> subprocess.CompletedProcess[str]:
+    """The command line in a process of its own, outside the checkout; ``fresh`` starts Python anew for it."""
+    words = [str(word) for word in arguments]
     environment = {**os.environ, "HF_HUB_OFFLINE": "1", "COLUMNS": "120"}
+    if not fresh:
+        return command.run(words, environment, cwd, given, timeout)
     return subprocess.run(
-        command,
+        [sys.executable, "-m", "hydrant.cli", *words],
         check=False,
         capture_output=True,
         text=True,
         timeout=timeout,
+        input=given,
         env=environment,
-        cwd=options.pop("cwd", "/"),
-        **options,
+        cwd=cwd,
     )

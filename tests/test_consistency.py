@@ -190,7 +190,7 @@ def test_code_in_a_checkpoint_is_never_run(bert_checkpoint: Path, tmp_path: Path
     config |= {"model_type": "evil", "auto_map": {"AutoConfig": "evil.Config", "AutoTokenizer": ["evil.Tok", None]}}
     (copy / "config.json").write_text(json.dumps(config))
     (copy / "evil.py").write_text(f"open({str(tmp_path / 'executed')!r}, 'w').close()\n")
-    done = run_cli("fuse", copy, "-o", tmp_path / "out", input="y\ny\n")
+    done = run_cli("fuse", copy, "-o", tmp_path / "out", given="y\ny\n")
     assert done.returncode == 2
     assert "Do you wish" not in done.stdout + done.stderr
     assert not (tmp_path / "executed").exists()

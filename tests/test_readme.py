@@ -31,7 +31,7 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shared = ROOT.parent / "shared"
     if shared.is_dir():
         (folder.parent / "shared").symlink_to(shared)
-    done = run_cli("demo", "--epochs", "8", "-o", folder / "hydrant-demo", timeout=900)
+    done = run_cli("demo", "--epochs", "8", "-o", folder / "hydrant-demo", timeout=900, fresh=True)
     assert done.returncode == 0, done.stderr
     return folder
 
@@ -50,7 +50,7 @@ def test_hydrant_commands_run_in_order(workplace: Path, shared: Path) -> None:
     for command in ran:
         if command[1] == "demo":
             continue  # it made the workplace
-        done = run_cli(*command[1:], cwd=workplace, timeout=1500)
+        done = run_cli(*command[1:], cwd=workplace, timeout=1500, fresh=True)
         assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
         if command[1] == "predict" and "--input" not in command:
             for line in done.stdout.splitlines()[2:]:

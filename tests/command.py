@@ -1,0 +1,77 @@
+"""``hydrant …`` in a process of its own, forked from one that has imported the heavy libraries already.
+
+Importing them takes seconds, and the tests run hundreds of commands. The process that forks runs nothing itself, so
+that every command finds what it would find behind a fresh start.
+"""
+
+from __future__ import annotations
+
+import io
+import multiprocessing
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+CONTEXT = multiprocessing.get_context("forkserver")
+CONTEXT.set_forkserver_preload(
+    [
+        "torch",
+        "transformers.models.auto.modeling_auto",
+        "transformers.models.bert.modeling_bert",
+        "transformers.models.vit.modeling_vit",
+        "hydrant.cli",
+    ]
+)
+
+
+def run(
+    arguments: Sequence[str], environment: Mapping[str, str], cwd: str | Path, given: str, timeout: float
+) -> subprocess.CompletedProcess[str]:
+    """Run one command.
+
+    Args:
+        arguments: behind ``hydrant``.
+        environment: its variables, all of them.
+        cwd: its working folder.
+        given: on standard input.
+        timeout: seconds.
+
+    Raises:
+        subprocess.TimeoutExpired: it took longer, and was killed.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        streams = [Path(folder) / name for name in ("in", "out", "err")]
+        streams[0].write_text(given)
+        process = CONTEXT.Process(target=_command, args=(list(arguments), dict(environment), str(cwd), streams))
+        process.start()
+        process.join(timeout)
+        if process.is_alive():
+            process.kill()
+            process.join()
+            raise subprocess.TimeoutExpired(list(arguments), timeout)
+        assert process.exitcode is not None
+        out, err = (path.read_bytes().decode(errors="surrogateescape") for path in streams[1:])
+        return subprocess.CompletedProcess(list(arguments), process.exitcode, out, err)
+
+
+def _command(arguments: list[str], environment: dict[str, str], cwd: str, streams: list[Path]) -> None:
+    """In the forked process: take its place in the world, then be the command line."""
+    for descriptor, (path, flags) in enumerate(
+        zip(streams, (os.O_RDONLY, *[os.O_WRONLY | os.O_CREAT] * 2), strict=True)
+    ):
+        opened = os.open(path, flags)
+        os.dup2(opened, descriptor)
+        os.close(opened)
+    sys.stdin = io.TextIOWrapper(open(0, "rb", closefd=False))  # noqa: SIM115 - as long as the process lives
+    sys.stdout = io.TextIOWrapper(open(1, "wb", closefd=False), encoding="utf-8")  # noqa: SIM115
+    sys.stderr = io.TextIOWrapper(open(2, "wb", 0, closefd=False), encoding="utf-8", write_through=True)  # noqa: SIM115
+    os.environ.clear()
+    os.environ.update(environment)
+    os.chdir(cwd)
+    sys.argv = ["hydrant", *arguments]
+    from hydrant.cli import main
+
+    sys.exit(main())
