@@ -31,7 +31,10 @@ REFERENCE = "Deep Ensemble"
 """The row that the others are compared with, on the same bootstrap draws."""
 
 PLAIN_ROWS = ("single", "Taylor single", "CircAvg", "Hydra Taylor", "Hydra Circ")
-"""The rows that are also tuned, in the table's order."""
+"""The rows of the one checkpoint, in the table's order."""
+
+TUNED_ROWS = ("single", "CircAvg", "Hydra Taylor", "Hydra Circ")
+"""Those that are also tuned; Taylor single stands for the ablation alone."""
 
 PACKAGES = ("torch", "transformers", "onnxruntime", "numpy", "peft")
 
@@ -249,10 +252,10 @@ def make_rows(
     made |= {name: bundles.pruned(slug(name), single, **plan) for name, plan in plans.items()}
     made["CircAvg"] = bundles.averaged("circavg", single, made["Hydra Circ"])
     made |= {
-        f"{name}, tuned": bundles.tuned(slug(f"{name}, tuned"), path, seed=choice.seed, **choice.tune)
-        for name, path in list(made.items())
+        f"{name}, tuned": bundles.tuned(slug(f"{name}, tuned"), made[name], seed=choice.seed, **choice.tune)
+        for name in TUNED_ROWS
     }
-    made = {name: made[name] for plain in PLAIN_ROWS for name in (plain, f"{plain}, tuned")}
+    made = {name: made[name] for plain in PLAIN_ROWS for name in (plain, f"{plain}, tuned") if name in made}
     made["LoRA-Ensemble"] = bundles.adapted("lora-ensemble", base, adapters)
     made[REFERENCE] = bundles.joined(slug(REFERENCE), checkpoints)
     return made
