@@ -11,6 +11,8 @@ import argparse
 import json
 import os
 import platform
+import shlex
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
@@ -31,7 +33,10 @@ REFERENCE = "Deep Ensemble"
 """The row that the others are compared with, on the same bootstrap draws."""
 
 PLAIN_ROWS = ("single", "Taylor single", "CircAvg", "Hydra Taylor", "Hydra Circ")
-"""The rows that are also tuned, in the table's order."""
+"""The rows of the one checkpoint, in the table's order."""
+
+TUNED_ROWS = ("single", "CircAvg", "Hydra Taylor", "Hydra Circ")
+"""Those that are also tuned; Taylor single stands for the ablation alone."""
 
 PACKAGES = ("torch", "transformers", "onnxruntime", "numpy", "peft")
 
@@ -161,7 +166,7 @@ def results(
     """Every row's figures before and after calibration.
 
     Args:
-        rows: row → bundle; holds the reference.
+        rows: row → bundle; holds ``"single"`` and the reference.
         bundles: with the data.
         resamples: of the bootstrap.
         chosen_on: measure on the validation splits instead of the test splits, for choosing between settings.
@@ -182,7 +187,8 @@ def results(
             "members": bundles.logits(path, known).shape[1],
             "temperature": temperatures[name],
             "head_overlap": hydrant.Bundle.open(path).plan().overlap()["mean"],
-            **figures.parameters(path),
+            "parameters": figures.parameters(path),
+            "parameters_ratio": figures.parameters(path) / figures.parameters(rows["single"]),
             "made": made_by(path),
             "before": plain[name],
             "after": fitted[name],
@@ -211,7 +217,7 @@ class Choice:
         fork_from: first layer in which heads are pruned.
         taylor: further options of the Taylor plans, for ``hydrant.plan_heads``.
         circuit: of the circuits.
-        tune: of ``hydrant.tune``.
+        tune: of ``hydrant.tune``; empty for no tuned rows.
         members: M.
         seed: of plans and tuning.
     """
@@ -249,10 +255,10 @@ def make_rows(
     made |= {name: bundles.pruned(slug(name), single, **plan) for name, plan in plans.items()}
     made["CircAvg"] = bundles.averaged("circavg", single, made["Hydra Circ"])
     made |= {
-        f"{name}, tuned": bundles.tuned(slug(f"{name}, tuned"), path, seed=choice.seed, **choice.tune)
-        for name, path in list(made.items())
+        f"{name}, tuned": bundles.tuned(slug(f"{name}, tuned"), made[name], seed=choice.seed, **choice.tune)
+        for name in (TUNED_ROWS if choice.tune else ())
     }
-    made = {name: made[name] for plain in PLAIN_ROWS for name in (plain, f"{plain}, tuned")}
+    made = {name: made[name] for plain in PLAIN_ROWS for name in (plain, f"{plain}, tuned") if name in made}
     made["LoRA-Ensemble"] = bundles.adapted("lora-ensemble", base, adapters)
     made[REFERENCE] = bundles.joined(slug(REFERENCE), checkpoints)
     return made
@@ -264,9 +270,18 @@ def add_options(parser: argparse.ArgumentParser, name: str) -> None:
     parser.add_argument("--work", type=Path, default=work, help=f"folder of what takes long (default {work})")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="trainings at a time (default: one a core)")
     parser.add_argument("--seconds", type=float, default=1.0, help="that each row is timed at least (default 1)")
-    parser.add_argument("--resamples", type=int, default=1000, help="of the bootstrap (default 1000)")
+    parser.add_argument("--no-tuning", action="store_true", help="leave the tuned rows out")
+    parser.add_argument("--resamples", type=int, default=200, help="of the bootstrap (default 200)")
     parser.add_argument("--document", type=Path, default=document, help=f"gets the tables (default docs/{name}.md)")
     parser.add_argument("-o", "--output", type=Path, help="JSON file to write")
+
+
+def command_line() -> str:
+    """The command that runs, without the folder in which this machine keeps what takes long."""
+    given = [Path(sys.argv[0]).name, *sys.argv[1:]]
+    if "--work" in given:
+        del given[given.index("--work") : given.index("--work") + 2]
+    return f"python benchmarks/{shlex.join(given)}"
 
 
 def finish(

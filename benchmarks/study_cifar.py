@@ -232,10 +232,10 @@ def run(setting: Setting, name: str, choice: study.Choice, options: argparse.Nam
     trained = members.train_all()
     some = replace(data, train=first(data.train, setting.tuned))
     bundles = study.Bundles(work, some, members.processor)
-    choice = replace(choice, tune=setting.tune)
+    choice = replace(choice, tune={} if options.no_tuning else setting.tune)
     rows = study.make_rows(bundles, *trained, choice)
     facts = {"setting": {**vars(setting), "name": name}, "lora": ADAPTER, "choice": vars(choice)}
-    study.finish(rows, bundles, options, f"python benchmarks/study_cifar.py ../shared --setting {name}", facts)
+    study.finish(rows, bundles, options, study.command_line(), facts)
 
 
 def main() -> None:

@@ -128,9 +128,10 @@ def main() -> None:
     checkpoints, base, adapters = members.train_all()
     data = read_data(options.shared / "data/clinc150", members.labels)
     bundles = study.Bundles(options.work, data, members.tokenizer, FULL.matmul)
-    rows = study.make_rows(bundles, checkpoints, base, adapters, CHOICE)
-    facts = {"full": vars(FULL), "lora": {**vars(LORA), **ADAPTER}, "choice": vars(CHOICE)}
-    study.finish(rows, bundles, options, "python benchmarks/study_clinc150.py ../shared", facts)
+    choice = replace(CHOICE, tune={}) if options.no_tuning else CHOICE
+    rows = study.make_rows(bundles, checkpoints, base, adapters, choice)
+    facts = {"full": vars(FULL), "lora": {**vars(LORA), **ADAPTER}, "choice": vars(choice)}
+    study.finish(rows, bundles, options, study.command_line(), facts)
 
 
 if __name__ == "__main__":

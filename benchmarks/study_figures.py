@@ -6,6 +6,7 @@ of ``hydrant evaluate``; from kept logits both are had without running a model a
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
@@ -26,6 +27,7 @@ from hydrant.runtime.backend import Backend, open_backend
 from hydrant.runtime.outputs import collect
 from hydrant.runtime.subjects import Succession
 from hydrant.runtime.timing import Ratio, Rules, interleave
+from safetensors import safe_open
 
 Figures = dict[str, Any]
 
@@ -160,7 +162,7 @@ def middle_batch(bundle: Path, examples: Examples, size: int) -> dict[str, np.nd
     return processor.collate(encoded[middle : middle + size])
 
 
-def parameters(bundle: Path) -> dict[str, float]:
-    """Parameters of a bundle, and ÷ those of the single model."""
-    cost = hydrant.estimate_cost(bundle)
-    return {"parameters": cost.fused.parameters, "parameters_ratio": cost.fused.parameters / cost.single.parameters}
+def parameters(bundle: Path) -> int:
+    """Numbers that a bundle stores."""
+    with safe_open(bundle / "fused.safetensors", framework="numpy") as tensors:
+        return sum(math.prod(tensors.get_slice(name).get_shape()) for name in tensors.keys())  # noqa: SIM118

@@ -162,7 +162,8 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> argparse.Namespace:
                 Image.fromarray(rng.integers(0, 256, (32, 32, 3), np.uint8)).save(stream, "JPEG")
                 archive.writestr(f"{'ab'[index % 2]}/{index}.jpg", stream.getvalue())
     options = argparse.Namespace(
-        shared=place, work=place / "work", jobs=1, resamples=20, seconds=0.01, document=place / "docs/cifar.md",
+        shared=place, work=place / "work", jobs=1, resamples=20, seconds=0.01, no_tuning=False,
+        document=place / "docs/cifar.md",
         output=place / "study.json",
     )  # fmt: skip
     study_cifar.run(TINY, "tiny", study.Choice(keep=1), options)
