@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 MAX_CONFIG_BYTES = 2**20
+LARGEST_NUMBER = 1e9
 PREFIX = "base_model.model."
 
 LINEAR_PARTS = ("attention", "mlp", "pooler", "classifier")
@@ -178,7 +179,7 @@ def _sorted(
     halves: dict[str, dict[str, Tensor]] = {}
     replaced: dict[str, Tensor] = {}
     for key, tensor in sorted(tensors.items()):
-        name = key.removeprefix(PREFIX)
+        name = key.removeprefix(PREFIX) if key.startswith(PREFIX) else ""
         module, _, half = name.removesuffix(".weight").rpartition(".lora_")
         target = f"{module}.weight" if half in ("A", "B") else name
         part = part_of(names[target]) if target in names else ""
@@ -230,8 +231,8 @@ def _number(config: Mapping[str, Any], name: str, pattern: str, module: str, fol
         value = patterns.get(next(matching, None), value)
     except (re.error, AttributeError, TypeError) as error:
         raise InputError(f"adapter {folder} has {pattern} = {cut(patterns)}; expected names and numbers") from error
-    positive = isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < math.inf
-    if not positive and not (name == "lora_alpha" and isinstance(value, int | float) and math.isfinite(value)):
+    number = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < LARGEST_NUMBER
+    if not number or (name == "r" and value <= 0):
         raise InputError(f"adapter {folder} has {name} = {cut(value)} for {module}; expected a number above 0")
     return float(value)
 
@@ -246,7 +247,10 @@ def _check_complete(
     """Every module that the configuration names in all layers has its tensors."""
     if not halves:
         raise InputError(f"adapter {folder} holds no LoRA tensors (lora_A, lora_B); expected at least one update")
-    saved = tuple(str(name) for name in config.get("modules_to_save") or [])
+    named = config.get("modules_to_save") or []
+    if not isinstance(named, list):
+        raise InputError(f"adapter {folder} has modules_to_save = {cut(named)}; expected a list of names")
+    saved = tuple(map(str, named))
     lacking = [
         name
         for name, canonical in names.items()
