@@ -48,16 +48,13 @@ class Linear:
     @property
     def groups(self) -> int:
         """G."""
-        return max(1 if part is None else part.shape[0] for part in (self.weight, self.bias, self._down))
+        updated = 1 if self.update is None else self.update.groups
+        return max(len(self.weight), 1 if self.bias is None else len(self.bias), updated)
 
     @property
     def alone(self) -> bool:
         """Whether it is a weight and nothing else."""
         return self.bias is None and self.update is None
-
-    @property
-    def _down(self) -> np.ndarray | None:
-        return None if self.update is None else self.update.down
 
 
 @dataclass(frozen=True)
