@@ -211,7 +211,8 @@ def test_figures_are_those_of_calibrate_and_evaluate(ran: argparse.Namespace, tm
         for name, figure in rows["Hydra Circ"][state].items():
             if "mutual_information" in name:
                 continue  # about 1e-8 here: the ranks of rounding errors
-            assert figure["value"] == pytest.approx(model.figures[name].value, abs=1e-5), name
+            sharp = name in ("accuracy", "nll", "brier", "ece")  # the others are ranks among 30, some all but equal
+            assert figure["value"] == pytest.approx(model.figures[name].value, abs=1e-5 if sharp else 0.02), name
 
 
 def test_the_average_of_circuits_is_that_of_plan_heads(ran: argparse.Namespace) -> None:
