@@ -185,7 +185,7 @@ def _sorted(
     halves: dict[str, dict[str, Tensor]] = {}
     replaced: dict[str, Tensor] = {}
     for key, tensor in sorted(tensors.items()):
-        name = key.removeprefix(PREFIX)
+        name = key.removeprefix(PREFIX) if key.startswith(PREFIX) else ""
         module, _, half = name.removesuffix(".weight").rpartition(".lora_")
         target = f"{module}.weight" if half in ("A", "B") else name
         part = part_of(names[target]) if target in names else ""
