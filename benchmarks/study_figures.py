@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import hydrant
 import numpy as np
@@ -20,6 +20,7 @@ from hydrant.calib.bootstrap import interval, resampled
 from hydrant.calib.data import Examples
 from hydrant.calib.figures import Answers, figures
 from hydrant.calib.scores import summarise
+from hydrant.calib.weighted import WeightedFigures
 from hydrant.export.baselines import PLAIN
 from hydrant.families import Architecture
 from hydrant.families.processing import load_processor
@@ -30,6 +31,7 @@ from hydrant.runtime.timing import Ratio, Rules, interleave
 from safetensors import safe_open
 
 Figures = dict[str, Any]
+Value = TypeVar("Value")
 
 
 def member_logits(bundle: Path, examples: Examples) -> np.ndarray:
@@ -70,15 +72,11 @@ def measure(
     _, outside = scores_of(strange, temperature)
     answers = Answers.of(probabilities, labels, inside)
 
-    def statistic(indices: Sequence[np.ndarray]) -> dict[str, float]:
-        drawn = {name: score[indices[1]] for name, score in outside.items()}
-        return _wanted(figures(answers.take(indices[0]), drawn, fast=True))
-
-    draws = resampled(statistic, [len(known), len(strange)], resamples, seed)
-    return _wanted(figures(answers, outside)), draws
+    draws = resampled(WeightedFigures(answers, outside), [len(known), len(strange)], resamples, seed)
+    return _wanted(figures(answers, outside)), _wanted(draws)
 
 
-def _wanted(found: Mapping[str, float]) -> dict[str, float]:
+def _wanted(found: Mapping[str, Value]) -> dict[str, Value]:
     return {name: value for name, value in found.items() if not name.startswith("errors.")}
 
 
