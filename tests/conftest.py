@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,10 @@ import transformers
 from cpp import build, missing
 from golden import make_golden
 from support import make_model, make_tokenizer
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # so a shell starts what runs in the background, and every command that a test interrupts would inherit it
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 torch.set_num_threads(1)  # tiny models gain nothing from threads, and lose much on a busy machine
 
