@@ -70,6 +70,10 @@ class HeadPlan:
         """Number of kept heads, ``[members][layers]``."""
         return [[len(kept) for kept in keep] for keep in self.members]
 
+    def same_heads(self, layer: int) -> bool:
+        """Whether all members keep the same heads in a layer."""
+        return len({keep[layer] for keep in self.members}) == 1
+
     def overlap(self) -> dict[str, Any]:
         """How alike the members' kept heads are: Jaccard index of each pair, averaged over layers.
 

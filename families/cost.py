@@ -117,7 +117,7 @@ def estimate_cost(
 
 def fork_of(plan: HeadPlan) -> int:
     """First layer whose heads differ between members; the number of layers when none does."""
-    same = [len({keep[layer] for keep in plan.members}) == 1 for layer in range(plan.layers)]
+    same = [plan.same_heads(layer) for layer in range(plan.layers)]
     return same.index(False) if False in same else plan.layers
 
 
@@ -139,7 +139,7 @@ def cheaper_forms(architecture: Architecture, plan: HeadPlan, forms: Forms, sepa
     chosen = dict(forms)
     tokens = architecture.max_sequence if architecture.modality == "image" else min(128, architecture.max_sequence)
     for layer in range(plan.layers):
-        if len({keep[layer] for keep in plan.members}) > 1:
+        if not plan.same_heads(layer):
             continue  # no weight is shared that could be kept
         for projections in (PROJECTIONS[:3], PROJECTIONS[3:]):
             names = [f"layers.{layer}.attention.{projection}" for projection in projections]

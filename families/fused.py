@@ -78,7 +78,7 @@ def _attention_groups(name: str, plan: HeadPlan, shapes: Mapping[str, Sequence[i
     members, prefix = len(plan.members), f"layers.{layer}.attention"
     projections = PROJECTIONS[:3] if linear == "qkv" else PROJECTIONS[3:]
     updated = any(f"{prefix}.low_rank.{projection}.down" in shapes for projection in projections)
-    if linear == "low_rank" or len({keep[int(layer)] for keep in plan.members}) > 1:
+    if linear == "low_rank" or not plan.same_heads(int(layer)):
         return (members,)
     if updated:
         return (1,)  # the one weight that the updates are added to

@@ -50,10 +50,6 @@ class Sharing:
         folded = reads_norm and self.exact and self.architecture.pre_norm
         return 1 if module in self.forms and not folded else self.linear_groups(module)
 
-    def same_heads(self, layer: int) -> bool:
-        """Whether all members keep the same heads."""
-        return len({keep[layer] for keep in self.plan.members}) == 1
-
     def rank(self, layer: int, projection: str) -> int:
         """Rank of an update of attention that is kept low-rank; 0 for none."""
         form = self.forms.get(f"layers.{layer}.attention.{projection}")
@@ -70,7 +66,7 @@ class Sharing:
 
     def joint(self, layer: int) -> bool:
         """Whether members that differ by adapters share one of the layer's projections."""
-        if not self.same_heads(layer):
+        if not self.plan.same_heads(layer):
             return False
         kept = any(self.rank(layer, projection) for projection in PROJECTIONS)
         shared = not all(self.apart(layer, projection) for projection in PROJECTIONS)
@@ -78,7 +74,7 @@ class Sharing:
 
     def shared_heads(self, layer: int) -> bool:
         """Whether all members keep the same heads, with the same weights."""
-        same = self.same_heads(layer) and not self.differs(layer, *PROJECTIONS)
+        same = self.plan.same_heads(layer) and not self.differs(layer, *PROJECTIONS)
         return self.members == 1 or (same and self.one_checkpoint)
 
     def distinct_heads(self, layer: int) -> int:

@@ -108,7 +108,7 @@ def choose_forms(
     attention = [name for name in names if part_of(name) == "attention"]
     for name in attention:
         layer = int(name.split(".")[1])
-        if len({keep[layer] for keep in plan.members}) > 1:
+        if not plan.same_heads(layer):
             raise InputError(
                 f"members keep different heads in layer {layer}, so {name} has no weight that they share; "
                 "leave low_rank='keep' (--low-rank keep) or the plan out"
