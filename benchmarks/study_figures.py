@@ -19,7 +19,7 @@ from hydrant.bundle import ARCHITECTURE
 from hydrant.calib.bootstrap import interval, resampled
 from hydrant.calib.data import Examples
 from hydrant.calib.figures import Answers, figures
-from hydrant.calib.scores import summarise
+from hydrant.calib.scores import energy, summarise
 from hydrant.calib.weighted import WeightedFigures
 from hydrant.export.baselines import PLAIN
 from hydrant.families import Architecture
@@ -50,9 +50,8 @@ def member_logits(bundle: Path, examples: Examples) -> np.ndarray:
 def scores_of(logits: np.ndarray, temperature: float) -> tuple[np.ndarray, dict[str, np.ndarray]]:
     """Averaged probabilities [N, C], and the uncertainty scores [N], of which higher means less certain."""
     found = summarise(logits, temperature)
-    energy = -np.logaddexp.reduce(logits.astype(np.float64), axis=2).mean(axis=1)  # without T (Liu et al. 2020)
     named = {name: found[name] for name in ("predictive_entropy", "mutual_information")}
-    return found["probabilities"], {"max_probability": -found["confidence"], **named, "energy": energy}
+    return found["probabilities"], {"max_probability": -found["confidence"], **named, "energy": energy(logits)}
 
 
 def measure(

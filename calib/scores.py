@@ -29,6 +29,15 @@ def uncertainty(scores: Mapping[str, np.ndarray], name: str) -> np.ndarray:
     return -scores[name] if name == "confidence" else scores[name]
 
 
+def energy(member_logits: np.ndarray) -> np.ndarray:
+    """−mean_m log Σ exp z_m (Liu et al. 2020), without a temperature: [N, M, C] → [N] float64."""
+    precise = member_logits.astype(np.float64)
+    top = precise.max(axis=2, keepdims=True)
+    sums = np.log(np.exp(precise - top).sum(axis=2)) + top[..., 0]  # [N, M]
+    energies: np.ndarray = -sums.mean(axis=1)
+    return energies
+
+
 def entropy(probabilities: np.ndarray) -> np.ndarray:
     """Shannon entropy over the last axis, nats; 0·log 0 = 0."""
     return -(probabilities * np.log(np.maximum(probabilities, np.finfo(np.float32).tiny))).sum(axis=-1)

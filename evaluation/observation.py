@@ -10,6 +10,7 @@ import numpy as np
 
 from ..calib.diversity import pairwise_disagreement, pairwise_divergence
 from ..calib.gates import SCORES
+from ..calib.scores import energy
 from ..progress import Progress, no_progress
 from ..runtime import Prediction
 from ..runtime.outputs import collect
@@ -65,7 +66,7 @@ def observe(
             kept["divergence"] = pairwise_divergence(outputs["member_probabilities"])
             kept["pair_disagreement"] = pairwise_disagreement(outputs["member_probabilities"])
         if "member_logits" in outputs:
-            kept["energy"] = _energy(outputs["member_logits"])
+            kept["energy"] = energy(outputs["member_logits"])
         return kept
 
     found = collect(
@@ -84,12 +85,3 @@ def observe(
         found.get("divergence"),
         found.get("pair_disagreement"),
     )
-
-
-def _energy(member_logits: np.ndarray) -> np.ndarray:
-    """[N, M, C] → [N]."""
-    precise = member_logits.astype(np.float64)
-    top = precise.max(axis=2, keepdims=True)
-    sums = np.log(np.exp(precise - top).sum(axis=2)) + top[..., 0]  # [N, M]
-    energies: np.ndarray = -sums.mean(axis=1)
-    return energies
