@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from hydrant.tuning.examples import batches_by_length
 
 
 @dataclass(frozen=True)
@@ -90,16 +91,11 @@ def train(model: Any, batches: Batches, steps_per_epoch: int, recipe: Recipe, de
 
 
 def text_batches(encoded: Sequence[dict[str, Any]], labels: np.ndarray, tokenizer: Any, batch_size: int) -> Batches:
-    """Shuffled batches of texts of similar length: shuffled, sorted within pools of 32 batches, shuffled again."""
+    """Shuffled batches of texts of similar length (``tuning.examples.batches_by_length``)."""
     lengths = np.array([len(item["input_ids"]) for item in encoded])
 
     def epoch(rng: np.random.Generator) -> Iterator[dict[str, Any]]:
-        order = rng.permutation(len(encoded))
-        pools = [order[start : start + 32 * batch_size] for start in range(0, len(order), 32 * batch_size)]
-        pools = [pool[np.argsort(lengths[pool], kind="stable")] for pool in pools]
-        chosen = [pool[start : start + batch_size] for pool in pools for start in range(0, len(pool), batch_size)]
-        for index in rng.permutation(len(chosen)):
-            rows = chosen[index]
+        for rows in batches_by_length(lengths, batch_size, rng):
             tensors = tokenizer.pad([encoded[row] for row in rows], return_tensors="pt")
             yield {**tensors, "labels": torch.from_numpy(labels[rows])}
 

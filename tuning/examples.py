@@ -112,7 +112,11 @@ def epoch_batches(lengths: np.ndarray, batch_size: int, seed: int, epoch: int) -
     Returns:
         Indices [B] into the examples, batch by batch.
     """
-    rng = np.random.default_rng([seed, epoch])
+    return batches_by_length(lengths, batch_size, np.random.default_rng([seed, epoch]))
+
+
+def batches_by_length(lengths: np.ndarray, batch_size: int, rng: np.random.Generator) -> list[np.ndarray]:
+    """Indices [B] of batches that cover every example once: shuffled, sorted within pools, batches shuffled again."""
     order = rng.permutation(len(lengths))
     pool = batch_size * POOL_BATCHES
     sorted_pools = [
