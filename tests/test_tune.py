@@ -6,6 +6,7 @@ import json
 import shutil
 import sys
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,7 @@ from hydrant.tuning import loop
 from hydrant.tuning.examples import epoch_batches, held_out_share
 from hydrant.tuning.objective import member_loss
 from hydrant.tuning.schedule import rate_at
+from hydrant.tuning.text import tune_text
 from hydrant.tuning.weights import member_form, merge, shared_form, stored_form
 from hydrant.tuning.writing import Graphs
 from hypothesis import given
@@ -349,6 +351,13 @@ def test_reported_figures_are_those_of_the_members_at_temperature_one(bundle: Pa
     truth = np.arange(30) % 5
     assert report.nll_before == pytest.approx(-np.log(found[np.arange(30), truth]).mean(), abs=1e-5)
     assert report.accuracy_before == pytest.approx((found.argmax(1) == truth).mean())
+
+
+def test_an_accuracy_that_falls_is_told(learned: tuple[Path, TuneReport]) -> None:
+    _, report = learned
+    assert "accuracy fell" not in tune_text(report)
+    fallen = replace(report, accuracy_after=report.accuracy_before - 0.0123)
+    assert "accuracy fell by 1.2 points while NLL improved" in tune_text(fallen)
 
 
 def test_nothing_gets_worse(learned: tuple[Path, TuneReport], tmp_path: Path) -> None:

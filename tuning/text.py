@@ -63,6 +63,11 @@ def _outcome(report: TuneReport) -> list[str]:
         return [f"no epoch was better than the weights as they were: {report.bundle} holds them unchanged"]
     kept = "the merged members" if report.members else f"the weights after epoch {report.best_epoch}"
     lines = [f"wrote {report.bundle}: {kept}; exported again: {', '.join(report.graphs) or 'no graph, there was none'}"]
+    if report.accuracy_after < report.accuracy_before:
+        lines.append(
+            f"accuracy fell by {100 * (report.accuracy_before - report.accuracy_after):.1f} points while NLL improved; "
+            "judge on other data which counts: hydrant evaluate"
+        )
     lines += [f"{name} does not hold any more; make it again: {command}" for name, command in report.dropped.items()]
     lines.append(f"temperature and thresholds are gone; fit them again: hydrant calibrate {report.bundle} --data FILE")
     return lines
