@@ -104,7 +104,7 @@ def fuse(options: argparse.Namespace) -> int:
     from .fusion import fuse as fuse_models
     from .fusion import save_bundle
     from .plan import HeadPlan
-    from .render import adapters_text
+    from .render import adapters_text, members_of
 
     check_replaceable(options.output, MANIFEST, options.force)
     chosen = HeadPlan.load(options.plan) if options.plan else None
@@ -123,7 +123,7 @@ def fuse(options: argparse.Namespace) -> int:
         provenance["drift"] = drift
     bundle = save_bundle(ensemble, options.output, processor, force=options.force, provenance=provenance)
     parameters = sum(tensor.numel() for tensor in ensemble.state_dict().values())
-    lines = [f"wrote {bundle.path}: {ensemble.members} members of {bundle.family}, {parameters:,} parameters"]
+    lines = [f"wrote {bundle.path}: {members_of(ensemble.members)} of {bundle.family}, {parameters:,} parameters"]
     forms = ensemble.provenance.get("adapted", {})
     lines += adapters_text(ensemble.provenance.get("adapters", []), forms)
     if drift is not None:

@@ -16,6 +16,11 @@ from .runtime import Prediction, VerifyReport
 from .runtime.bisect import Bisection
 
 
+def members_of(count: int) -> str:
+    """The number with its noun, as in "3 members"."""
+    return f"{count} member" if count == 1 else f"{count} members"
+
+
 def table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Columns padded to their widest cell; the first is left-aligned, the others right-aligned."""
     cells = [list(headers), *map(list, rows)]
@@ -41,7 +46,8 @@ def plan_text(plan: HeadPlan) -> str:
         shared = f"{overlap['per_layer'][layer]:.2f}" if overlap["per_layer"] else "–"
         rows.append([str(layer), *(_heads(member[layer]) for member in plan.members), shared])
     kept = sum(map(sum, counts)) / (len(counts) * plan.layers * plan.heads)
-    lines = [table(headers, rows), f"{len(counts)} members keep {kept:.0%} of {plan.layers} × {plan.heads} heads"]
+    verb = "keeps" if len(counts) == 1 else "keep"
+    lines = [table(headers, rows), f"{members_of(len(counts))} {verb} {kept:.0%} of {plan.layers} × {plan.heads} heads"]
     if overlap["mean"] is not None:
         lines[-1] += f"; mean overlap of two members {overlap['mean']:.2f} (1 = the same heads)"
     if overlap["identical"]:
