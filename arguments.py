@@ -26,6 +26,7 @@ def parse(arguments: Sequence[str] | None, runs: Mapping[str, Run]) -> argparse.
     parser = _parser(runs)
     options, rest = parser.parse_known_args(arguments)
     if rest and (options.run is not runs["predict"] or any(item.startswith("-") for item in rest)):
+        parser.prog += f" {next(name for name, run in runs.items() if run is options.run)}"  # for where help is
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
     if rest:
         options.inputs = [*options.inputs, *rest]
