@@ -11,7 +11,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from .calib.data import Row, stream_rows
+from .calib.data import EXAMPLES, Row, read_arrays, stream_rows
 from .errors import InputError
 from .files import atomic_file
 from .progress import Progress
@@ -46,8 +46,7 @@ def predict_file(predictor: Predictor, options: argparse.Namespace, progress: Pr
 
     With ``--output`` the file appears whole or not at all.
     """
-    rows = stream_rows(options.input, text_column=options.text_column)
-    results = _predict_rows(predictor, rows, options)
+    results = _predictions(predictor, options)
     count = 0
     collected: list[dict[str, Any]] = []
     with contextlib.ExitStack() as stack:
@@ -75,6 +74,29 @@ def print_json(facts: Any) -> None:
     """One JSON object on standard output, UTF-8 whatever the terminal speaks."""
     sys.stdout.buffer.write((json.dumps(facts, ensure_ascii=False) + "\n").encode())
     sys.stdout.buffer.flush()
+
+
+def _predictions(predictor: Predictor, options: argparse.Namespace) -> Iterator[list[dict[str, Any]]]:
+    """Predictions of a file: of ready tensors under the names of the graph's inputs, or of rows of texts or images."""
+    path = Path(options.input)
+    tensors = read_arrays(path) if path.suffix.lower() == ".npz" and path.is_file() else {EXAMPLES: None}
+    if EXAMPLES in tensors:
+        return _predict_rows(predictor, stream_rows(path, text_column=options.text_column), options)
+    return _predict_tensors(predictor, tensors, options)
+
+
+def _predict_tensors(
+    predictor: Predictor, tensors: dict[str, Any], options: argparse.Namespace
+) -> Iterator[list[dict[str, Any]]]:
+    try:
+        prediction = predictor.predict(tensors, batch_size=options.batch_size)
+    except InputError as error:
+        raise InputError(f"{options.input}: {error}") from error
+    count = len(prediction.label)
+    shown = [f"{options.input}, row {index}" for index in range(count)]
+    flagged = predictor.out_of_distribution(prediction)
+    if count:
+        yield prediction_rows(prediction, shown, predictor.labels, 0, options.probabilities, flagged)
 
 
 def _predict_rows(

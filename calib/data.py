@@ -19,6 +19,9 @@ from ..errors import InputError, cut, listing
 
 FORMS = ".csv, .tsv, .jsonl, .parquet, .npz or an image folder with one subfolder per class"
 
+EXAMPLES, LABELS = "x", "y"
+"""The arrays of a ``.npz`` file."""
+
 
 @dataclass(frozen=True)
 class Row:
@@ -294,20 +297,26 @@ def _image_rows(folder: Path) -> Iterator[Row]:
         raise InputError(f"folder {folder} holds no images; expected images, for labels in one subfolder per class")
 
 
-def _npz_rows(path: Path) -> Iterator[Row]:
+def read_arrays(path: Path) -> dict[str, np.ndarray]:
+    """The arrays of a ``.npz`` file.
+
+    Raises:
+        InputError: it cannot be read, or holds Python objects.
+    """
     try:
         with np.load(path, allow_pickle=False) as arrays:
-            found = {name: arrays[name] for name in arrays.files if name in ("x", "y")}
-            names = list(arrays.files)
+            return {name: arrays[name] for name in arrays.files}
     except Exception as error:  # numpy and zipfile raise many kinds for damaged files
-        raise InputError(
-            f"cannot read {path}: {cut(error, 100)}; expected a .npz file with the arrays x and y"
-        ) from error
-    if "x" not in found:
-        raise InputError(f"{path} has the arrays {listing(names)}; expected x and y")
-    inputs, labels = found["x"], found.get("y")
+        raise InputError(f"cannot read {path}: {cut(error, 100)}; expected a .npz file of arrays") from error
+
+
+def _npz_rows(path: Path) -> Iterator[Row]:
+    found = read_arrays(path)
+    if EXAMPLES not in found:
+        raise InputError(f"{path} has the arrays {listing(list(found))}; expected x and y")
+    inputs, labels = found[EXAMPLES], found.get(LABELS)
     if inputs.ndim < 1 or (labels is not None and labels.ndim != 1):
-        shapes = {name: list(array.shape) for name, array in found.items()}
+        shapes = {name: list(found[name].shape) for name in (EXAMPLES, LABELS) if name in found}
         raise InputError(f"{path} has arrays of shape {shapes}; expected x [N, …] and y [N]")
     if labels is not None and len(labels) != len(inputs):
         raise InputError(f"{path} has {len(inputs)} inputs in x and {len(labels)} labels in y; expected as many")

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from hydrant import Bundle, HeadPlan
+from hydrant.families.checkpoint import load_processor
 from PIL import Image
 from support import make_model, run_cli
 
@@ -114,6 +115,20 @@ def test_images_and_npz(vit_checkpoint: Path, tmp_path: Path) -> None:
     assert {row["input"]: row["label"] for row in by_path} == {row["input"]: row["label"] for row in by_folder}
     from_npz = run_cli("predict", tmp_path / "out", "--input", tmp_path / "data.npz")
     assert len(from_npz.stdout.splitlines()) == 10
+    pixels = load_processor(vit_checkpoint, "image")(list(images), return_tensors="np")["pixel_values"]
+    np.savez(tmp_path / "tensors.npz", pixel_values=pixels)
+    from_tensors = run_cli("predict", tmp_path / "out", "--input", tmp_path / "tensors.npz", "--batch-size", "4")
+    rows, theirs = ([json.loads(line) for line in done.stdout.splitlines()] for done in (from_tensors, from_npz))
+    assert [row["input"] for row in rows] == [f"{tmp_path}/tensors.npz, row {index}" for index in range(10)]
+    for row, other in zip(rows, theirs, strict=True):
+        assert row["label"] == other["label"]
+        assert row["mutual_information"] == pytest.approx(other["mutual_information"], abs=1e-6)
+    np.savez(tmp_path / "tensors.npz", pixel_values=pixels[:0])
+    assert "holds no rows" in run_cli("predict", tmp_path / "out", "--input", tmp_path / "tensors.npz").stderr
+    np.savez(tmp_path / "tensors.npz", pixels=pixels)
+    refused = run_cli("predict", tmp_path / "out", "--input", tmp_path / "tensors.npz")
+    assert refused.returncode == 2
+    assert "tensors.npz: tensors are named pixels; expected pixel_values" in refused.stderr
 
 
 def test_three_checkpoints_report_their_drift(tmp_path: Path, bert_checkpoint: Path, text_csv: Path) -> None:
@@ -337,7 +352,8 @@ def test_inputs_may_stand_behind_options(made: Path) -> None:
     for arguments in (("--json", "hello", "money"), ("hello", "--threads", "1", "--json", "money")):
         assert json.loads(run_cli("predict", made / "out", *arguments).stdout)["predictions"] == expected
     assert "unrecognized arguments: --jsn" in error_line(run_cli("predict", made / "out", "hello", "--jsn"))
-    assert "unrecognized arguments: more" in error_line(run_cli("inspect", made / "out", "more"))
+    unknown = error_line(run_cli("inspect", made / "out", "more"))
+    assert "unrecognized arguments: more; see `hydrant inspect --help`" in unknown
 
 
 def test_probabilities_on_request(made: Path) -> None:

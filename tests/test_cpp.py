@@ -90,12 +90,13 @@ def test_tensors_and_arrays_of_images_from_files(runner: Path, golden: Path, tmp
     np.save(tmp_path / "one.npy", image)
     np.save(tmp_path / "stack.npy", np.stack([image, image[::-1]]))
     np.save(tmp_path / "grey.npy", image[:, :, 0].copy())
-    rows = lines(
-        run(runner, golden / "vit-images/bundle", *(tmp_path / f"{name}.npy" for name in ("one", "stack", "grey")))
-    )
+    np.savez(tmp_path / "labelled.npz", x=np.stack([image, image[::-1]]), y=np.array([0, 1]))
+    files = [*(tmp_path / f"{name}.npy" for name in ("one", "stack", "grey")), tmp_path / "labelled.npz"]
+    rows = lines(run(runner, golden / "vit-images/bundle", *files))
     with hydrant.load(golden / "vit-images/bundle", "onnxruntime") as predictor:
-        wanted = predictor.predict([image, image, np.ascontiguousarray(image[::-1]), image[:, :, 0].copy()])
-    assert [row["index"] for row in rows] == [0, 1, 2, 3]
+        flipped = np.ascontiguousarray(image[::-1])
+        wanted = predictor.predict([image, image, flipped, image[:, :, 0].copy(), image, flipped])
+    assert [row["index"] for row in rows] == list(range(6))
     np.testing.assert_allclose([row["mutual_information"] for row in rows], wanted.mutual_information, atol=1e-6)
 
 

@@ -1,4 +1,9 @@
 // hydrant-run: predicts with a bundle, without Python. Exit status 2 and one line on standard error for bad input.
+#include <cstdlib>  // before the next line: it defines __GLIBC__
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
+
 #include <algorithm>
 #include <exception>
 #include <iostream>
@@ -37,10 +42,11 @@ Prediction predict_array(const Predictor& predictor, const Tensor& tensor, std::
 
 Predicted predict_arrays(const Predictor& predictor, const std::string& file, std::size_t first) {
   const Tensors tensors = read_tensors(file);
-  const bool single = tensors.count("") > 0;
+  const auto single = tensors.count("") > 0 ? tensors.find("") : tensors.find("x");  // x: labelled examples
   Predicted found;
   try {
-    found.prediction = single ? predict_array(predictor, tensors.at(""), first) : predictor.predict(tensors);
+    found.prediction =
+        single == tensors.end() ? predictor.predict(tensors) : predict_array(predictor, single->second, first);
   } catch (const InputError& error) {
     throw InputError(file + ": " + error.what());
   }
@@ -92,6 +98,15 @@ void list_backends(const Arguments& arguments) {
   if (arguments.json) std::cout << to_line({{"onnxruntime", onnxruntime_version()}, {"backends", all}});
 }
 
+// Large blocks go back to the system when freed. The GNU C library would raise its own limit as ONNX Runtime reads a
+// graph, and then keep what reading left: half as much again as the weights.
+void return_large_blocks() {
+#ifdef __GLIBC__
+  constexpr int kBytes = 1 << 19;
+  mallopt(M_MMAP_THRESHOLD, kBytes);
+#endif
+}
+
 void run(const Arguments& arguments) {
   if (arguments.help) {
     std::cout << help_text();
@@ -116,6 +131,7 @@ void run(const Arguments& arguments) {
 }  // namespace hydrant
 
 int main(int count, char** words) {
+  hydrant::return_large_blocks();
   std::string problem;
   try {
     hydrant::run(hydrant::parse_arguments({words + std::min(count, 1), words + count}));

@@ -121,7 +121,10 @@ struct Predictor::State {
   const ImageProcessor& processor() const {
     if (images) return *images;
     const std::string path = bundle.path().string();
-    if (!architecture.image) throw InputError("bundle " + path + " reads token ids; give them as tensors (.npz)");
+    if (!architecture.image) {
+      throw InputError("bundle " + path + " reads token ids; give them as tensors, in Python: numpy.savez(\"x.npz\", " +
+                       "**tokenizer(texts, padding=True, return_tensors=\"np\"))");
+    }
     throw InputError("bundle " + path + " has no processor; give ready tensors, or fuse with a processor");
   }
 
