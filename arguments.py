@@ -134,7 +134,7 @@ def _fuse_arguments(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("model", metavar="MODEL", nargs="+", help="one checkpoint, or one for each member")
     sub.add_argument("--plan", metavar="PLAN", help="head plan; without it every head is kept")
     _prompt_arguments(sub)
-    sub.add_argument("--keep-separate", default="", metavar="PARTS",
+    sub.add_argument("--keep-separate", type=_parts, default=(), metavar="PARTS",
                      help="parts not averaged: embeddings,norms,mlp,pooler,classifier or all")  # fmt: skip
     sub.add_argument("--adapter", action="append", default=[], metavar="DIR",
                      help="PEFT LoRA adapter of the one MODEL: a member; once for each")  # fmt: skip
@@ -184,7 +184,7 @@ def _tune_arguments(sub: argparse.ArgumentParser) -> None:
         "--patience", type=_positive, default=2, help="epochs without a better validation NLL to stop after (default 2)"
     )
     sub.add_argument("--per-member", action="store_true", help="tune each member alone, merge, and report the drift")
-    sub.add_argument("--keep-separate", default="", metavar="PARTS",
+    sub.add_argument("--keep-separate", type=_parts, default=(), metavar="PARTS",
                      help="with --per-member: parts not averaged, as in `fuse`")  # fmt: skip
     sub.add_argument(
         "--device", choices=("auto", "cpu"), default="auto", help="a GPU if there is one (auto), or the CPU"
@@ -375,6 +375,10 @@ class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         print(f"hydrant: error: {message}; see `{self.prog} --help`", file=sys.stderr)
         raise SystemExit(2)
+
+
+def _parts(text: str) -> list[str]:
+    return [part for part in text.split(",") if part]
 
 
 def _positive(text: str) -> int:

@@ -108,14 +108,13 @@ def fuse(options: argparse.Namespace) -> int:
 
     check_replaceable(options.output, MANIFEST, options.force)
     chosen = HeadPlan.load(options.plan) if options.plan else None
-    separate = [part for part in options.keep_separate.split(",") if part]
     sources = [_source(source, options) for source in options.model]
     models = [
         load_model(source) if isinstance(source, str) else source
         for source in progress(sources, len(sources), "loading checkpoints")
     ]
     adapters = {"adapters": options.adapter, "low_rank": options.low_rank}
-    ensemble = fuse_models(models, chosen, keep_separate=separate, **adapters)
+    ensemble = fuse_models(models, chosen, keep_separate=options.keep_separate, **adapters)
     processor = None if options.no_processor else load_processor(options.model[0], ensemble.architecture.modality)
     provenance: dict[str, Any] = {"sources": [Path(str(source)).name for source in options.model]}
     drift = drift_report(options, models, ensemble, processor, progress) if len(models) > 1 else None
@@ -154,7 +153,7 @@ def tune(options: argparse.Namespace) -> int:
             warmup=options.warmup,
             patience=options.patience,
             per_member=options.per_member,
-            keep_separate=[part for part in options.keep_separate.split(",") if part],
+            keep_separate=options.keep_separate,
             device=options.device,
             seed=options.seed,
             text_column=options.text_column,

@@ -9,9 +9,10 @@ from typing import Any
 
 from ..engine_file import Profile
 from ..errors import BackendError, InputError, cut
+from ..native_log import make_logger
 from ..progress import Progress, no_progress
 from .fusion_report import layers_of_inspector, layers_of_log
-from .messages import Messages, make_logger
+from .messages import Messages
 from .monitor import Phases, interrupts_kept, make_monitor
 
 
@@ -68,7 +69,7 @@ def compile_graph(
     Raises:
         BackendError: the parser or the builder failed; the node, the precision and a remedy are named.
     """
-    logger = make_logger(trt, messages)
+    logger = make_logger(trt, messages.add)
     try:
         builder = trt.Builder(logger)
     except TypeError as error:  # how a native constructor that returns nothing shows

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import re
-from types import ModuleType
-from typing import Any
+from ..native_log import without_place
 
-_PLACE = re.compile(r"^\s*\S+\.(?:cpp|h|cu):\d+:\s*")
 _NO_DRIVER = "catchCudaError"
 """Said at every turn on a machine without a GPU, where it is harmless."""
 
@@ -30,7 +27,7 @@ class Messages:
         """Messages of these severities, each once, without the place in the library's source."""
         kept = [text for severity, text in self.lines if severity in severities]
         shown = [text for text in kept if self._gpu or _NO_DRIVER not in text]
-        return list(dict.fromkeys(_PLACE.sub("", text).strip() for text in shown))
+        return list(dict.fromkeys(without_place(text) for text in shown))
 
     @property
     def warnings(self) -> list[str]:
@@ -45,16 +42,3 @@ class Messages:
     def text(self) -> str:
         """Everything, a line each, as a log file shows it."""
         return "".join(f"[{severity}] {text}\n" for severity, text in self.lines)
-
-
-def make_logger(trt: ModuleType, messages: Messages) -> Any:
-    """An ``ILogger`` of the library that fills ``messages``; it must outlive what it is given to."""
-
-    class Logger(trt.ILogger):  # type: ignore[name-defined, misc]
-        def __init__(self) -> None:
-            trt.ILogger.__init__(self)
-
-        def log(self, severity: Any, text: str) -> None:
-            messages.add(severity.name, text)
-
-    return Logger()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import re
 from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,13 +13,11 @@ import numpy as np
 
 from ..engine_file import EngineFile, Shape
 from ..errors import BackendError, BundleError, cut
+from ..native_log import make_logger, without_place
 from .engine_choice import Chosen
 from .engine_host import DTYPES
 
 log = logging.getLogger(__name__)
-
-_PLACE = re.compile(r"\s*\bIn \w+ at \S+?:\d+|\[?\b\w+\.(?:cpp|h|cu)::\w+::\d+\]\s*")
-"""Where in the library's source a message comes from."""
 
 
 class NativeLog:
@@ -32,7 +29,7 @@ class NativeLog:
     def add(self, severity: str, text: str) -> None:
         """Keep an error, pass a warning on."""
         if "ERROR" in severity:
-            self._errors.append(_PLACE.sub("", text).strip())
+            self._errors.append(without_place(text))
         elif severity == "WARNING":
             log.info("%s", text.strip())
 
@@ -78,7 +75,7 @@ def load_engine(trt: ModuleType, data: bytes, chosen: Chosen, graph: Path | None
         BundleError: the engine is not what its twin says.
     """
     messages = NativeLog()
-    logger = _logger(trt, messages)
+    logger = make_logger(trt, messages.add)
     try:
         runtime = trt.Runtime(logger)
         if hasattr(runtime, "engine_host_code_allowed"):
@@ -98,17 +95,6 @@ def load_engine(trt: ModuleType, data: bytes, chosen: Chosen, graph: Path | None
             f"`{chosen.rebuild}`"
         ) from error
     return Loaded(trt, engine, inputs, outputs, messages, (runtime, logger))
-
-
-def _logger(trt: ModuleType, messages: NativeLog) -> Any:
-    class Logger(trt.ILogger):  # type: ignore[name-defined, misc]
-        def __init__(self) -> None:
-            trt.ILogger.__init__(self)
-
-        def log(self, severity: Any, text: str) -> None:
-            messages.add(severity.name, text)
-
-    return Logger()
 
 
 def _refusal(trt: ModuleType, chosen: Chosen, messages: NativeLog) -> str:
