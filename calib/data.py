@@ -283,7 +283,7 @@ _READERS: dict[str, Callable[[Path], Records]] = {
 def _image_rows(folder: Path) -> Iterator[Row]:
     """Paths of the images below a folder, in sorted order; the label is the name of the subfolder they lie in.
 
-    Images directly in the folder have no label.
+    Images directly in the folder have no label. Paths are no strings, which a text model would read as texts.
     """
     from PIL import Image
 
@@ -292,7 +292,7 @@ def _image_rows(folder: Path) -> Iterator[Row]:
     for path in sorted(folder.rglob("*")):
         if path.suffix.lower() in Image.EXTENSION and path.is_file():
             found = True
-            yield Row(str(path), None if path.parent == folder else path.parent.name, str(path))
+            yield Row(path, None if path.parent == folder else path.parent.name, str(path))
     if not found:
         raise InputError(f"folder {folder} holds no images; expected images, for labels in one subfolder per class")
 

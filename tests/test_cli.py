@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 import subprocess
 import sys
 from pathlib import Path
 
+import hydrant
 import numpy as np
 import pytest
 from hydrant import Bundle, HeadPlan
@@ -354,6 +356,38 @@ def test_inputs_may_stand_behind_options(made: Path) -> None:
     assert "unrecognized arguments: --jsn" in error_line(run_cli("predict", made / "out", "hello", "--jsn"))
     unknown = error_line(run_cli("inspect", made / "out", "more"))
     assert "unrecognized arguments: more; see `hydrant inspect --help`" in unknown
+
+
+def test_a_folder_of_images_is_no_data_of_a_text_model(
+    made: Path, bert_checkpoint: Path, text_csv: Path, tmp_path: Path
+) -> None:
+    """Nor are their file names texts."""
+    pictures = tmp_path / "pictures"
+    for name in ("a", "b"):
+        (pictures / name).mkdir(parents=True)
+        Image.new("RGB", (8, 8)).save(pictures / name / "hello.png")
+    bundle = shutil.copytree(made / "out", tmp_path / "out")
+    before = (bundle / "hydrant.json").read_bytes()
+    circuits = ("--method", "circuit", "--keep", "3", "-o", tmp_path / "plan.json")
+    for arguments in (
+        ("predict", bundle, "--input", pictures),
+        ("verify", bundle, "--data", pictures),
+        ("evaluate", bundle, "--data", pictures),
+        ("evaluate", bundle, "--data", text_csv, "--ood", pictures),
+        ("calibrate", bundle, "--data", text_csv, "--ood", pictures),
+        ("export", bundle, "--precision", "fp16", "--data", pictures),
+        ("plan", bert_checkpoint, "--data", pictures, "--keep", "3", "-o", tmp_path / "plan.json"),
+        ("plan", bert_checkpoint, "--data", text_csv, "--ood", pictures, *circuits),
+        ("tune", bundle, "--data", text_csv, "--validation", pictures),
+    ):
+        assert "this model reads text (str)" in error_line(run_cli(*arguments)), arguments
+    assert (bundle / "hydrant.json").read_bytes() == before
+    assert not (tmp_path / "plan.json").exists()
+
+
+def test_the_package_runs_as_a_module() -> None:
+    done = subprocess.run([sys.executable, "-m", "hydrant", "--version"], capture_output=True, text=True, check=True)
+    assert done.stdout == f"hydrant {hydrant.__version__}\n"
 
 
 def test_probabilities_on_request(made: Path) -> None:

@@ -23,7 +23,7 @@ PUBLIC = {
 
 FLOORS = {
     "errors": 0, "progress": 0, "files": 0, "plan": 0, "bundle": 0, "calibration": 0, "engine_file": 0, "gpu": 0,
-    "native_log": 0,
+    "native_log": 0, "__main__": 5,
     "families": 1, "fusion": 2, "calib": 2, "export": 3, "runtime": 4, "build": 4,
     "render": 5, "inspection": 5, "prediction_io": 5, "drift_report": 5, "demo": 5, "cli": 5, "profile_text": 5,
     "calibration_text": 5, "evaluation": 5, "arguments": 5, "tuning": 5,
