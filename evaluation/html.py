@@ -11,7 +11,7 @@ from .. import __version__
 from .classes import most_disputed
 from .evidence import Evidence
 from .examples import Example, chosen
-from .names import DECISIONS, DETECTION, DIVERSITY, QUALITY, SCORES, Told
+from .names import DECISIONS, DETECTION, DIFFERENCES, DIVERSITY, QUALITY, SCORES, Told
 from .report import EvaluationReport, Figure
 from .text import shown
 
@@ -84,6 +84,7 @@ def page(report: EvaluationReport, evidence: Evidence, pictures: Mapping[str, by
         _tiles(report),
         _section("Models", _models(report)),
         _section("Quality", _quality(report)),
+        _differences(report),
         _pair(_plot(pictures, "reliability"), _plot(pictures, "risk-coverage")),
         _pair(outside, _section("Finding wrong answers", _detection(report, "errors"))),
         _plot(pictures, "detection"),
@@ -157,6 +158,20 @@ def _quality(report: EvaluationReport) -> str:
         else '<p class="note">Bold: best of its column.'
     )
     return _table(["", *(told.title for told in QUALITY.values())], rows) + note + "</p>"
+
+
+def _differences(report: EvaluationReport) -> str:
+    """A row for each competitor, a column for each figure."""
+    if len(report.models) < 2:
+        return ""
+    told = {name: told for name, told in DIFFERENCES.items() if name in report.models[1].differences}
+    rows = [
+        f"<td>{escape(model.name)}</td>" + "".join(_cell(model.differences[name], told[name], None) for name in told)
+        for model in report.models[1:]
+    ]
+    note = '<p class="note">On the same resamples: an interval without zero is a difference that the data show.</p>'
+    title = f"{escape(report.models[0].name)} minus the others"
+    return _section(title, _table(["", *(each.title for each in told.values())], rows) + note)
 
 
 def _detection(report: EvaluationReport, prefix: str) -> str:

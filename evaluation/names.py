@@ -46,6 +46,15 @@ SCORES = {
     "energy": "energy",
 }
 
+DIFFERENCES = {
+    "accuracy": Told("accuracy", "{:+.3f}", better="high"),
+    "nll": Told("NLL", "{:+.3f}"),
+    "ece": Told("ECE", "{:+.3f}"),
+    "ood.predictive_entropy.auroc": Told("OOD AUROC by entropy", "{:+.3f}", better="high"),
+    "ood.predictive_entropy.fpr95": Told("OOD FPR95 by entropy", "{:+.3f}"),
+}
+"""Of the evaluated bundle's figures from a competitor's, on the same resamples."""
+
 DIVERSITY = {
     "disagreement": "members that disagree with the ensemble",
     "pair_disagreement": "pairs of members that disagree",

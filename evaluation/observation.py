@@ -22,6 +22,7 @@ class Observation:
     """A model's predictions on N inputs.
 
     Attributes:
+        members: M.
         prediction: of all inputs; its classes in the order of the first model's.
         energy: [N], −log Σ_c exp(z_c), mean over members, before the temperature (Liu et al. 2020); ``None``
             where the backend gives no logits.
@@ -29,19 +30,18 @@ class Observation:
         pair_disagreement: [N], share of pairs of members whose labels differ; likewise.
     """
 
+    members: int
     prediction: Prediction
     energy: np.ndarray | None
     divergence: np.ndarray | None
     pair_disagreement: np.ndarray | None
 
     def scores(self) -> dict[str, np.ndarray]:
-        """Uncertainty scores by name, [N] each; higher means less certain."""
+        """Uncertainty scores by name, [N] each; higher means less certain. One member has no mutual information."""
         prediction = self.prediction
-        found = {
-            "max_probability": -prediction.confidence,
-            "predictive_entropy": prediction.predictive_entropy,
-            "mutual_information": prediction.mutual_information,
-        }
+        found = {"max_probability": -prediction.confidence, "predictive_entropy": prediction.predictive_entropy}
+        if self.members > 1:
+            found["mutual_information"] = prediction.mutual_information
         return found if self.energy is None else {**found, "energy": self.energy}
 
 
@@ -80,6 +80,7 @@ def observe(
         title=title,
     )
     return Observation(
+        len(model.plan.members),
         Prediction.from_outputs(found),
         found.get("energy"),
         found.get("divergence"),

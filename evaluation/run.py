@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -91,19 +92,22 @@ def evaluate(
         data, bundle.labels, limit=examples, seed=seed, text_column=text_column, label_column=label_column
     )
     strange = None if ood is None else read_examples(ood, None, text_column=text_column)
-    models = open_models(bundle, compare, backend, precision)
-    evidence = _observed(models, known, strange, bundle.labels, batch_size, progress)
-    reports = _reports(models, evidence, bootstrap, seed, progress)
-    used = np.random.default_rng(seed).permutation(len(known))[:corrupted]
-    if corruptions:
-        rows = sweep(models, *_chosen(known, used), batch_size, seed, progress)
-        reports = [
-            replace(report, clean=clean, noise=noise) for report, (clean, noise) in zip(reports, rows, strict=True)
-        ]
-    batch = min(len(known), batch_size) if latency else None
-    if batch is not None:
-        times = latencies_ms(models, known.inputs[:batch], progress)
-        reports = [replace(report, latency_ms=time) for report, time in zip(reports, times, strict=True)]
+    with ExitStack() as opened:
+        models = open_models(bundle, compare, backend, precision)
+        for model in models:
+            opened.callback(model.runs.close)
+        evidence = _observed(models, known, strange, bundle.labels, batch_size, progress)
+        reports = _reports(models, evidence, bootstrap, seed, progress)
+        used = np.random.default_rng(seed).permutation(len(known))[:corrupted]
+        if corruptions:
+            rows = sweep(models, *_chosen(known, used), batch_size, seed, progress)
+            reports = [
+                replace(report, clean=clean, noise=noise) for report, (clean, noise) in zip(reports, rows, strict=True)
+            ]
+        batch = min(len(known), batch_size) if latency else None
+        if batch is not None:
+            times = latencies_ms(models, known.inputs[:batch], progress)
+            reports = [replace(report, latency_ms=time) for report, time in zip(reports, times, strict=True)]
     report = EvaluationReport(
         data=known.name,
         examples=len(known),

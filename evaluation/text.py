@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from ..render import table
-from .names import DECISIONS, DETECTION, DIVERSITY, QUALITY, SCORES, Told
+from .names import DECISIONS, DETECTION, DIFFERENCES, DIVERSITY, QUALITY, SCORES, Told
 from .report import EvaluationReport, Figure, ModelReport
 
 
@@ -23,6 +23,8 @@ def evaluation_text(report: EvaluationReport) -> str:
             names = {name: f"{prefix}.{score}.{name}" for name in DETECTION}
             if any(key in model.figures for model in models for key in names.values()):
                 parts.append(_figures(f"{title} by {words}", DETECTION, names, models))
+    if len(models) > 1:
+        parts.append(_differences(models))
     parts.append(_facts("diversity", DIVERSITY, [model.diversity for model in models], models))
     if any(model.decisions for model in models):
         parts.append(_facts("calibrated decisions", DECISIONS, [model.decisions for model in models], models))
@@ -52,6 +54,16 @@ def _figures(title: str, told: Mapping[str, Told], keys: Mapping[str, str], mode
         for name, key in keys.items()
     ]
     return table([title, *(model.name for model in models)], rows)
+
+
+def _differences(models: Sequence[ModelReport]) -> str:
+    """A row for each figure, a column for each competitor."""
+    rows = [
+        [told.title, *(shown(model.differences[key], told) for model in models[1:])]
+        for key, told in DIFFERENCES.items()
+        if key in models[1].differences
+    ]
+    return table([f"{models[0].name} minus", *(model.name for model in models[1:])], rows)
 
 
 def _facts(

@@ -26,6 +26,9 @@ class Runs(Protocol):
     def run(self, inputs: Arrays) -> dict[str, np.ndarray]:
         """Outputs of one batch."""
 
+    def close(self) -> None:
+        """Release what it holds."""
+
 
 def collect(
     model: Runs,

@@ -23,6 +23,7 @@ from hydrant.calib.typos import KINDS, typos
 from hydrant.evaluation.plots import _style, _told
 from hydrant.evaluation.text import evaluation_text
 from hydrant.families.checkpoint import load_processor
+from hydrant.runtime.torch_reference import TorchModule
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
@@ -124,6 +125,9 @@ def test_figures_against_the_oracle(bundle: Path, data: dict[str, Path], bert_ch
     assert other.figures["nll"].value == pytest.approx(loss, abs=1e-5)
     assert other.differences["nll"].value == pytest.approx(figures["nll"].value - loss, abs=1e-5)
     assert report.models[0].differences == {}
+    assert not [name for name in other.figures if "mutual_information" in name], "one member has none"
+    columns = evaluation_text(report).split("out of distribution by mutual information")[1].splitlines()[2].split()
+    assert columns[-1] == "–"
 
 
 def test_intervals_hold_their_values_and_repeat(bundle: Path, data: dict[str, Path], bert_checkpoint: Path) -> None:
@@ -138,6 +142,13 @@ def test_intervals_hold_their_values_and_repeat(bundle: Path, data: dict[str, Pa
     assert [model.name for model in twice.models] == ["bundle", "bundle (2)"]
     for figure in twice.models[1].differences.values():
         assert (figure.value, figure.low, figure.high) == (0, 0, 0)
+
+
+def test_models_are_closed(bundle: Path, data: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    closed = []
+    monkeypatch.setattr(TorchModule, "close", closed.append)
+    evaluate(bundle, data["test"], compare=[bundle], bootstrap=0)
+    assert len(set(map(id, closed))) == 2
 
 
 def test_report_files_and_html(bundle: Path, data: dict[str, Path], bert_checkpoint: Path, tmp_path: Path) -> None:
@@ -156,6 +167,7 @@ def test_report_files_and_html(bundle: Path, data: dict[str, Path], bert_checkpo
     assert "http" not in re.sub(r"base64,[A-Za-z0-9+/=]+", "", text)
     assert "<script>" not in text
     for words in ("Reliability", "Risk and coverage", "In against out of distribution", "Disagreement by class",
+                  "bundle minus the others",
                   "Least certain", "Most certain", "Wrong with most confidence", "Loss gap", "ms for a"):  # fmt: skip
         assert words in text, words
     opened = Bundle.open(bundle)
@@ -465,6 +477,7 @@ def test_command_line(bundle: Path, data: dict[str, Path], bert_checkpoint: Path
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     for words in ("70 examples of test.csv, 30 of ood.csv", "adaptive ECE", "out of distribution by energy",
+                  "bundle minus", "OOD AUROC by entropy",
                   "calibrated decisions", "typos, severity 5", f"and {page}"):  # fmt: skip
         assert words in done.stdout, words
     assert page.is_file()
