@@ -160,7 +160,7 @@ def prediction_text(rows: Sequence[Mapping[str, Any]]) -> str:
         "mutual information",
         "disagreement",
     ]
-    decides = any(row["abstain"] is not None for row in rows)
+    decides = any(row["abstain"] is not None or row.get("out_of_distribution") is not None for row in rows)
     if decides:
         headers.append("decision")
     body = [
@@ -172,11 +172,16 @@ def prediction_text(rows: Sequence[Mapping[str, Any]]) -> str:
             f"{row['expected_entropy']:.3f}",
             f"{row['mutual_information']:.4f}",
             f"{row['disagreement']:.2f}",
-            *([{True: "abstain", False: ""}[row["abstain"]]] if decides else []),
+            *([_decision(row)] if decides else []),
         ]
         for row in rows
     ]
     return table(headers, body)
+
+
+def _decision(row: Mapping[str, Any]) -> str:
+    words = {"abstain": "abstain", "out_of_distribution": "out of distribution"}
+    return ", ".join(text for key, text in words.items() if row.get(key))
 
 
 def export_text(made: Export) -> str:
