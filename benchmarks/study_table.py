@@ -75,8 +75,19 @@ def _signed(figure: Mapping[str, float]) -> str:
 
 
 def in_state(rows: Sequence[Row], state: str, plain: str = "") -> list[dict[str, Any]]:
-    """Rows with the ``figures`` of a state, ``"after"`` calibration or ``"before"``; of the row ``plain`` before."""
-    return [{**row, "figures": row["before" if row["name"] == plain else state]} for row in rows]
+    """Rows with the ``figures`` of a state, ``"after"`` calibration or ``"before"``.
+
+    The row ``plain`` is as before in any case; its distances from the reference, which are of that state, are left out.
+    """
+    return [_uncalibrated(row) if row["name"] == plain else {**row, "figures": row[state]} for row in rows]
+
+
+def _uncalibrated(row: Row) -> dict[str, Any]:
+    figures = {
+        name: {part: value for part, value in figure.items() if part != "minus_reference"}
+        for name, figure in row["before"].items()
+    }
+    return {**row, "figures": figures, "temperature": 1.0}
 
 
 def claims(rows: Mapping[str, Row], state: str = "after") -> list[dict[str, Any]]:

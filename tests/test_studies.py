@@ -131,6 +131,21 @@ def test_claims_hold_or_not_as_the_figures_say() -> None:
     assert "| Hydra Circ: ECE at most 0.02 | 0.0300 ≤ 0.0200 | **no** |" in text
 
 
+def test_the_plain_row_of_calibrated_tables_is_not_calibrated() -> None:
+    rows = [_row("single", 0.94), _row("Hydra Circ", 0.955), _row("Deep Ensemble", 0.955)]
+    distance = {"minus_reference": {"value": -0.5, "low": -0.5, "high": -0.5}}
+    for row in rows[:2]:
+        row["before"] = {name: {**figure, "value": 0.123, **distance} for name, figure in row["before"].items()}
+        row["after"] = {name: {**figure, "value": 0.456, **distance} for name, figure in row["after"].items()}
+    shown = study_table.in_state(rows, "after", plain="single")
+    scores, intervals = study_table.score_table(shown), study_table.interval_table(shown)
+    assert "| single | 1.000 | 0.123 / 0.123 |" in scores
+    assert "| Hydra Circ | 0.900 | 0.456 / 0.456 |" in scores
+    plain, circuits = (line for line in intervals.splitlines() if "single" in line or "Circ" in line)
+    assert "-0.500" not in plain
+    assert circuits.count("-0.500 (-0.500 to -0.500)") == 3
+
+
 def test_tables_replace_the_old_ones_in_a_document(tmp_path: Path) -> None:
     document = tmp_path / "docs/study.md"
     study_table.put_into(document, "old")
