@@ -60,7 +60,7 @@ const Option kOptions[] = {
      [](Arguments& a, const std::string&, const std::string& v) { a.inputs.push_back(v); }, false},
     {"--backend", "NAME", "auto (the first that can run), or one that --list-backends shows",
      [](Arguments& a, const std::string&, const std::string& v) { a.options.backend = v; }, false},
-    {"--precision", "KIND", "fp32, fp16 or int8; otherwise the backend's choice",
+    {"--precision", "KIND", "fp32, fp16, bf16 or int8; otherwise the backend's choice",
      [](Arguments& a, const std::string&, const std::string& v) { a.options.precision = v; }, false},
     {"--threads", "N", "threads within one run; otherwise the backend's default",
      [](Arguments& a, const std::string& n, const std::string& v) {
