@@ -17,6 +17,7 @@ from typing import Any
 import hydrant
 import numpy as np
 import transformers
+from golden_engines import make_engines
 from hydrant import Bundle, HeadPlan, Predictor
 from hydrant.bundle import CALIBRATION, to_json_bytes
 from hydrant.calibration import Calibration, Conformal, Threshold
@@ -45,6 +46,7 @@ def make_golden(folder: Path) -> list[Path]:
     ]  # fmt: skip
     if (SHARED / "models/minilm-clinc150").is_dir():
         cases.append(clinc150_case(folder / "clinc150"))
+    make_engines(folder)
     return cases
 
 
