@@ -17,13 +17,15 @@ constexpr const char* kLibraries[] = {"libcudart.so.13", "libcudart.so.12"};
 Cuda Cuda::open() {
   std::optional<BackendError> reason;
   for (const char* name : kLibraries) {
+    bool loaded = false;
     try {
       Cuda cuda{Library(name, "install the CUDA runtime (cuda-cudart), or add its folder to LD_LIBRARY_PATH")};
+      loaded = true;
       const OnFirstGpu here(cuda);
       cuda.check(cuda.set_device_(0), "cudaSetDevice");
       return cuda;
     } catch (const BackendError& error) {
-      reason = error;
+      if (loaded || !reason) reason = error;
     }
   }
   throw BackendError(*reason);

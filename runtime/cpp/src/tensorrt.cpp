@@ -10,7 +10,7 @@ namespace {
 
 constexpr std::size_t kErrors = 8;
 
-// What an error begins with: where in the library's source it comes from, such as "[runtime.cpp::read::12] ".
+// An error without the place in the library's source that it begins with, such as "[runtime.cpp::read::12] ".
 std::string without_place(const std::string& text) {
   const std::size_t end = text.find("] ");
   return text.empty() || text[0] != '[' || end == std::string::npos ? text : text.substr(end + 2);
