@@ -72,7 +72,7 @@ const Option kOptions[] = {
        a.options.batch_size = whole(n, v, 1, kLargestBatch);
      },
      false},
-    {"--provider-library", "FILE", "plug-in with ONNX Runtime's TensorRT-RTX provider",
+    {"--provider-library", "FILE", "plug-in of ONNX Runtime that runs tensorrt-rtx in an engine's place",
      [](Arguments& a, const std::string&, const std::string& v) { a.options.provider_library = v; }, false},
     {"--probabilities", nullptr, "also tell the probability of every class",
      [](Arguments& a, const std::string&, const std::string&) { a.probabilities = true; }, false},

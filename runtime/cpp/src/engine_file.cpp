@@ -90,8 +90,10 @@ std::optional<Profile> profile_of(const Json& data) {
 }  // namespace
 
 EngineFile EngineFile::read(const Bundle& bundle, const std::string& name) {
-  const std::string file = (bundle.path() / twin_path(name)).string();
-  const Json data = bundle.read_json(twin_path(name));
+  return of(bundle.read_json(twin_path(name)), (bundle.path() / twin_path(name)).string());
+}
+
+EngineFile EngineFile::of(const Json& data, const std::string& file) {
   if (!data.is_object() || integer(member(data, "schema"), 1, 1) != 1)
     throw BundleError(file + " does not describe an engine in schema 1" + kRemedy);
   const auto garbled = [&](const std::vector<std::string>& keys) {

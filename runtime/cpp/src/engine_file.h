@@ -43,6 +43,10 @@ struct EngineFile {
   // The facts about an engine, after the digest of the file that holds them was checked.
   // Throws BundleError: the file is missing, altered or malformed.
   static EngineFile read(const Bundle& bundle, const std::string& name);
+
+  // The same from decoded JSON; `file` names it in messages. Throws BundleError: keys are missing, unknown or of the
+  // wrong kind.
+  static EngineFile of(const Json& data, const std::string& file);
 };
 
 // Names of a bundle's engines, sorted.

@@ -86,7 +86,7 @@ struct Options {
   std::optional<std::string> precision;    // "fp32", "fp16", "bf16" or "int8"; empty for the backend's choice
   std::optional<int> threads;              // within one run; empty for the backend's default
   std::size_t batch_size = 32;             // most inputs per run; memory grows with it
-  std::filesystem::path provider_library;  // plug-in with ONNX Runtime's TensorRT-RTX provider, for "tensorrt-rtx"
+  std::filesystem::path provider_library;  // plug-in of ONNX Runtime that runs "tensorrt-rtx" in an engine's place
 };
 
 // A backend that was passed over, and why.
