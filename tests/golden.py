@@ -37,6 +37,7 @@ def make_golden(folder: Path) -> list[Path]:
     cases = [
         text_case(folder / "bert", "bert", "aps"),
         text_case(folder / "distilbert", "distilbert", None),
+        text_case(folder / "roberta", "roberta", None),
         pixels_case(folder / "vit"),
         images_case(folder / "vit-images", {"size": {"height": 12, "width": 12}, "resample": 2}),
         images_case(folder / "vit-crop", {"size": {"shortest_edge": 15}, "resample": 3, "do_center_crop": True,

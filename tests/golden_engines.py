@@ -45,13 +45,14 @@ MACHINES = [
 
 
 def make_engines(folder: Path) -> None:
-    """Write everything beside the cases ``bert`` and ``vit`` of the golden folder."""
+    """Write everything beside the cases ``bert``, ``roberta`` and ``vit`` of the golden folder."""
     bundles = {name: with_engine(folder / "bert", name, *changes) for name, changes in BUNDLES.items()}
     for fault in FAULTS:
         with_engine(folder / "bert", f"fault {fault}", plan(fault=fault))
     with_engine(folder / "bert", "unlike", plan(header=[PADDED]))
     with_engine(folder / "bert", "magic", plan(magic=b"another\n"))
     with_engine(folder / "bert", "refused", plan(header=[text_profile((1, 1, 4), (4, 8, 8), TEXT)] * 2))
+    with_engine(folder / "roberta", "fits", plan(profiles=[text_profile((2, 2, 8), (16, 16, 24), TEXT[:2])]))
     with_engine(folder / "vit", "fits", plan(profiles=[IMAGES]))
     choices = [
         choice(bundles[name], machine, precision)
