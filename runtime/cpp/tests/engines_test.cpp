@@ -39,7 +39,7 @@ Case with_engine(const fs::path& folder, const std::string& name) {
   return made;
 }
 
-// Every batch size: padded, whole and split. RoBERTa counts positions by the ids that are not padding.
+// Every batch size: padded, whole and split.
 void same_as_the_graph(const fs::path& folder) {
   for (const Case& golden : {with_engine(folder / "bert", "fits"), with_engine(folder / "bert", "small"),
                              with_engine(folder / "bert", "padded"), with_engine(folder / "roberta", "fits"),
