@@ -25,10 +25,11 @@ foreach(root "${CUDA_ROOT}" "$ENV{CUDA_ROOT}" "${CUDAToolkit_ROOT}" "$ENV{CUDA_P
 endforeach()
 
 find_path(TensorRT_INCLUDE_DIR NvInferRuntime.h HINTS ${tensorrt_roots} PATH_SUFFIXES include)
-find_path(TensorRT_CUDA_INCLUDE_DIR crt/host_defines.h HINTS ${cuda_roots}
-  PATH_SUFFIXES include nvidia/cu13/include nvidia/cuda_nvcc/include)
-find_path(TensorRT_CUDA_RUNTIME_INCLUDE_DIR cuda_runtime_api.h HINTS ${cuda_roots}
-  PATH_SUFFIXES include nvidia/cu13/include nvidia/cuda_runtime/include)
+find_path(TensorRT_CUDA_INCLUDE_DIR cuda_runtime_api.h HINTS ${cuda_roots} PATH_SUFFIXES include nvidia/cu13/include)
+set(TensorRT_CUDA_COMPLETE FALSE)  # a Python package of CUDA's runtime lacks what another one brings
+if(EXISTS "${TensorRT_CUDA_INCLUDE_DIR}/crt/host_defines.h")
+  set(TensorRT_CUDA_COMPLETE TRUE)
+endif()
 
 if(TensorRT_INCLUDE_DIR)
   file(STRINGS "${TensorRT_INCLUDE_DIR}/NvInferVersion.h" lines REGEX "^#define [A-Z_]+ +[0-9]+")
@@ -50,14 +51,14 @@ endif()
 
 include(FindPackageHandleStandardArgs)
 find_package_handle_standard_args(TensorRT
-  REQUIRED_VARS TensorRT_INCLUDE_DIR TensorRT_CUDA_RUNTIME_INCLUDE_DIR TensorRT_CUDA_INCLUDE_DIR TensorRT_SERVES
+  REQUIRED_VARS TensorRT_INCLUDE_DIR TensorRT_SERVES TensorRT_CUDA_INCLUDE_DIR TensorRT_CUDA_COMPLETE
   REASON_FAILURE_MESSAGE "looked for NvInferRuntime.h of TensorRT 10 or later (-DTENSORRT_ROOT=FOLDER, or \
-libnvinfer-headers-dev of NVIDIA's packages), and for cuda_runtime_api.h and crt/host_defines.h (-DCUDA_ROOT=FOLDER: a \
+libnvinfer-headers-dev of NVIDIA's packages), and for cuda_runtime_api.h beside crt/host_defines.h (-DCUDA_ROOT=FOLDER: a \
 CUDA toolkit, or the folder of the Python packages nvidia-cuda-runtime and nvidia-cuda-crt)")
 
 if(TensorRT_FOUND AND NOT TARGET TensorRT::Headers)
   add_library(TensorRT::Headers INTERFACE IMPORTED)
   set_target_properties(TensorRT::Headers PROPERTIES INTERFACE_INCLUDE_DIRECTORIES
-    "${TensorRT_INCLUDE_DIR};${TensorRT_CUDA_RUNTIME_INCLUDE_DIR};${TensorRT_CUDA_INCLUDE_DIR}")
+    "${TensorRT_INCLUDE_DIR};${TensorRT_CUDA_INCLUDE_DIR}")
 endif()
-mark_as_advanced(TensorRT_INCLUDE_DIR TensorRT_CUDA_INCLUDE_DIR TensorRT_CUDA_RUNTIME_INCLUDE_DIR)
+mark_as_advanced(TensorRT_INCLUDE_DIR TensorRT_CUDA_INCLUDE_DIR)
