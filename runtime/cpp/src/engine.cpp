@@ -77,9 +77,8 @@ bool built_for(const std::string& library) { return TensorRt::file_of(library).h
 
 std::optional<std::string> why_no_engines(const std::string& library) {
   if (!built_for(library)) {
-    return "this libhydrant was built with the headers of TensorRT " + std::to_string(NV_TENSORRT_MAJOR) + "." +
-           std::to_string(NV_TENSORRT_MINOR) + ", which do not describe " + library +
-           "; build it with those of TensorRT 11, or use `hydrant predict`";
+    return "this libhydrant was built with the headers of " + TensorRt::headers() + ", which do not describe " +
+           library + "; build it with those of TensorRT 11, or use `hydrant predict`";
   }
   try {
     const TensorRt there(library);

@@ -83,6 +83,15 @@ std::optional<std::string> TensorRt::file_of(const std::string& library) {
   return std::nullopt;
 }
 
+std::string TensorRt::headers() {
+#if defined(TRT_MAJOR_RTX)
+  const std::string name = "TensorRT-RTX ";
+#else
+  const std::string name = "TensorRT ";
+#endif
+  return name + std::to_string(NV_TENSORRT_MAJOR) + "." + std::to_string(NV_TENSORRT_MINOR);
+}
+
 TensorRt::TensorRt(const std::string& library)
     : library_(file_of(library).value_or(library), "install it, or add its folder to LD_LIBRARY_PATH"),
       version_(version_of(library_)) {}

@@ -37,6 +37,9 @@ class TensorRt {
   // where they describe it for neither.
   static std::optional<std::string> file_of(const std::string& library);
 
+  // What the headers describe, such as "TensorRT 11.1".
+  static std::string headers();
+
   // Throws BackendError: it is not there, or cannot be loaded.
   explicit TensorRt(const std::string& library);
 
