@@ -17,6 +17,7 @@ from typing import Any
 import hydrant
 import numpy as np
 import transformers
+from golden_engines import make_engines
 from hydrant import Bundle, HeadPlan, Predictor
 from hydrant.bundle import CALIBRATION, to_json_bytes
 from hydrant.calibration import Calibration, Conformal, Threshold
@@ -36,6 +37,7 @@ def make_golden(folder: Path) -> list[Path]:
     cases = [
         text_case(folder / "bert", "bert", "aps"),
         text_case(folder / "distilbert", "distilbert", None),
+        text_case(folder / "roberta", "roberta", None),
         pixels_case(folder / "vit"),
         images_case(folder / "vit-images", {"size": {"height": 12, "width": 12}, "resample": 2}),
         images_case(folder / "vit-crop", {"size": {"shortest_edge": 15}, "resample": 3, "do_center_crop": True,
@@ -45,6 +47,7 @@ def make_golden(folder: Path) -> list[Path]:
     ]  # fmt: skip
     if (SHARED / "models/minilm-clinc150").is_dir():
         cases.append(clinc150_case(folder / "clinc150"))
+    make_engines(folder)
     return cases
 
 

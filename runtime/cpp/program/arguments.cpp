@@ -60,7 +60,7 @@ const Option kOptions[] = {
      [](Arguments& a, const std::string&, const std::string& v) { a.inputs.push_back(v); }, false},
     {"--backend", "NAME", "auto (the first that can run), or one that --list-backends shows",
      [](Arguments& a, const std::string&, const std::string& v) { a.options.backend = v; }, false},
-    {"--precision", "KIND", "fp32, fp16 or int8; otherwise the backend's choice",
+    {"--precision", "KIND", "fp32, fp16, bf16 or int8; otherwise the backend's choice",
      [](Arguments& a, const std::string&, const std::string& v) { a.options.precision = v; }, false},
     {"--threads", "N", "threads within one run; otherwise the backend's default",
      [](Arguments& a, const std::string& n, const std::string& v) {
@@ -72,7 +72,7 @@ const Option kOptions[] = {
        a.options.batch_size = whole(n, v, 1, kLargestBatch);
      },
      false},
-    {"--provider-library", "FILE", "plug-in with ONNX Runtime's TensorRT-RTX provider",
+    {"--provider-library", "FILE", "plug-in of ONNX Runtime that runs tensorrt-rtx in an engine's place",
      [](Arguments& a, const std::string&, const std::string& v) { a.options.provider_library = v; }, false},
     {"--probabilities", nullptr, "also tell the probability of every class",
      [](Arguments& a, const std::string&, const std::string&) { a.probabilities = true; }, false},

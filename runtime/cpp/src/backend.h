@@ -1,36 +1,41 @@
-// The choice of a backend: which execution provider of ONNX Runtime runs which of the bundle's graphs.
+// What runs a bundle, and the choice of it.
 #pragma once
 
 #include <memory>
+#include <optional>
+#include <string>
 #include <vector>
 
 #include "architecture.h"
 #include "bundle.h"
 #include "hydrant/hydrant.h"
-#include "microbatch.h"
-#include "session.h"
+#include "tensors.h"
 
 namespace hydrant {
 
-// Runs one bundle. Safe to use from many threads.
+// Runs one bundle. Every method is safe to call from many threads.
 class Backend {
  public:
-  Backend(const Bundle& bundle, const Architecture& architecture, const std::string& name, const Options& options);
+  Backend(std::string name, std::string precision) : name_(std::move(name)), precision_(std::move(precision)) {}
+  virtual ~Backend() = default;
+  Backend(const Backend&) = delete;
+  Backend& operator=(const Backend&) = delete;
 
   const std::string& name() const { return name_; }
   const std::string& precision() const { return precision_; }
 
-  // Most inputs of a batch that go into one run of the session.
-  std::size_t chunk(std::size_t batch, std::size_t tokens) const;
+  // Tokens of the longest text that it takes; nothing where it takes what the model reads.
+  virtual std::optional<std::size_t> longest() const { return std::nullopt; }
 
-  // Outputs of one batch, in parts of nearly equal size where it is larger than one run takes.
-  Outputs run(const Tensors& inputs) const;
+  // Most inputs of a batch that go into one run of what is below.
+  virtual std::size_t chunk(std::size_t batch, std::size_t tokens) const = 0;
+
+  // Outputs of one batch. Throws BackendError: what is below failed, or does not take these inputs.
+  virtual Outputs run(const Tensors& inputs) const = 0;
 
  private:
   std::string name_;
   std::string precision_;
-  Microbatch microbatch_;
-  std::unique_ptr<const Session> session_;
 };
 
 // The backend asked for, or with "auto" the first that can run; what was passed over goes to `fallbacks`.

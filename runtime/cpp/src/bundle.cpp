@@ -147,6 +147,12 @@ void Bundle::read_files(const Json& files) {
   }
 }
 
+std::vector<std::string> Bundle::names() const {
+  std::vector<std::string> listed;
+  for (const auto& [name, entry] : files_) listed.push_back(name);
+  return listed;
+}
+
 std::string Bundle::graph_digest(const std::string& name) const {
   const auto data = files_.find(name + ".data");
   const std::string& graph = entry(name).sha256;

@@ -32,6 +32,9 @@ class Bundle {
   // Whether the manifest lists a file (relative, with "/").
   bool has(const std::string& name) const { return files_.count(name) > 0; }
 
+  // Names of all files that the manifest lists, sorted.
+  std::vector<std::string> names() const;
+
   // Digest of a graph, with that of its external data, if it has any: it names what was made from it.
   std::string graph_digest(const std::string& name) const;
 

@@ -1,9 +1,15 @@
-// Whether there is an NVIDIA GPU.
+// What an engine is bound to: the platform it was built on, and the GPU.
 #pragma once
+
+#include <optional>
+#include <string>
 
 namespace hydrant {
 
-// Whether the driver is there and finds a GPU; no CUDA library is needed to ask.
-bool has_gpu();
+// Operating system and processor, such as "linux-x86_64": an engine runs on no other.
+std::string platform_name();
+
+// Compute capability of the first NVIDIA GPU, such as "8.9", from the driver; nothing without one.
+std::optional<std::string> this_gpu();
 
 }  // namespace hydrant

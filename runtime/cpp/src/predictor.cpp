@@ -200,7 +200,10 @@ const std::vector<Fallback>& Predictor::fallbacks() const { return state_->fallb
 const std::string& Predictor::family() const { return state_->bundle.family(); }
 std::size_t Predictor::members() const { return static_cast<std::size_t>(state_->bundle.members()); }
 bool Predictor::reads_images() const { return state_->architecture.image; }
-std::size_t Predictor::longest() const { return static_cast<std::size_t>(state_->architecture.max_sequence()); }
+std::size_t Predictor::longest() const {
+  const auto most = static_cast<std::size_t>(state_->architecture.max_sequence());
+  return std::min(most, state_->backend->longest().value_or(most));
+}
 
 std::size_t Predictor::chunk(std::size_t batch, std::size_t sequence) const {
   return state_->backend->chunk(batch, sequence);

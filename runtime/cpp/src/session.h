@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "hydrant/hydrant.h"
+#include "tensors.h"
 
 namespace hydrant {
 
@@ -17,8 +18,6 @@ struct Provider {
   std::map<std::string, std::string> options;  // its own
   std::filesystem::path library;               // plug-in that holds it; empty for one that ONNX Runtime was built with
 };
-
-using Outputs = std::map<std::string, std::vector<float>>;
 
 class Session {
  public:

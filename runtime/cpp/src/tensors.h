@@ -6,6 +6,9 @@
 
 namespace hydrant {
 
+// Outputs of one batch by name, each float32 in row-major order.
+using Outputs = std::map<std::string, std::vector<float>>;
+
 // The model's inputs, complete, of the right kind, and within range. `token_type_ids` may be left out (zeros); for a
 // family without token types it is accepted when all zero. Throws InputError: a name, shape, type or value.
 Tensors checked_tensors(const Tensors& inputs, const Architecture& architecture);

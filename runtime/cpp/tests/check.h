@@ -45,6 +45,8 @@ void compare(const Predictor& predictor, const Prediction& found, const Case& go
 Options one_thread();
 
 // The tests, by name; each throws Failure.
+void choice(const std::filesystem::path& folder);
+void engines(const std::filesystem::path& folder);
 void golden(const std::filesystem::path& folder);
 void hostile(const std::filesystem::path& folder);
 void resample(const std::filesystem::path& folder);

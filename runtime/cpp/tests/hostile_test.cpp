@@ -1,8 +1,11 @@
 // Files that were damaged at random are refused with an error of ours, never with a crash or another exception.
 #include <fstream>
 #include <iostream>
+#include <nlohmann/json.hpp>
 #include <random>
 
+#include "../src/engine_profiles.h"
+#include "../src/json.h"
 #include "check.h"
 
 namespace fs = std::filesystem;
@@ -81,6 +84,14 @@ void hostile(const fs::path& folder) {
   for (const char* name : {"first.png", "palette.png", "turned.png", "turned6.jpg", "progressive.jpg", "grey.jpg"}) {
     torture(folder / "vit-images" / "images" / name, 300, [](const fs::path& file) { read_image(file); });
   }
+  torture(folder / "bert" / "engines" / "fits" / "engines" / "tensorrt-fp32.json", 600, [](const fs::path& file) {
+    try {
+      const EngineFile facts = EngineFile::of(parse_json(read(file)), file.string());
+      Profiles(facts.profiles, {}).parts(70, 9);
+    } catch (const std::invalid_argument& error) {
+      throw BundleError(file.string() + " is no JSON: " + error.what());
+    }
+  });
   const fs::path array = fs::temp_directory_path() / ("hydrant-" + std::to_string(std::random_device()()) + ".npy");
   const std::string header = "{'descr': '<i2', 'fortran_order': False, 'shape': (2, 3), }\n";
   write(array, std::string("\x93NUMPY\x01\0", 8) + static_cast<char>(header.size()) + '\0' + header + "123456789012");

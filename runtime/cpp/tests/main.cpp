@@ -6,15 +6,16 @@
 #include "check.h"
 
 int main(int count, char** words) {
-  using hydrant::tests::golden, hydrant::tests::hostile, hydrant::tests::resample, hydrant::tests::threads;
+  namespace all = hydrant::tests;
   const std::map<std::string, void (*)(const std::filesystem::path&)> tests{
-      {"golden", golden}, {"hostile", hostile}, {"resample", resample}, {"threads", threads}};
+      {"choice", all::choice},   {"engines", all::engines},   {"golden", all::golden},
+      {"hostile", all::hostile}, {"resample", all::resample}, {"threads", all::threads}};
   const auto test = count == 3 ? tests.find(words[1]) : tests.end();
   if (test == tests.end()) {
-    std::cerr << "usage: hydrant-test golden|hostile|resample|threads GOLDEN\n";
+    std::cerr << "usage: hydrant-test choice|engines|golden|hostile|resample|threads GOLDEN\n";
     return 2;
   }
-  if (test->second != resample && !std::filesystem::is_directory(words[2])) {
+  if (test->second != all::resample && !std::filesystem::is_directory(words[2])) {
     std::cout << "skipped: " << words[2]
               << " is absent; python tests/golden.py makes it, in an environment with hydrant\n";
     return 77;

@@ -83,10 +83,10 @@ struct Prediction {
 // How a bundle is opened.
 struct Options {
   std::string backend = "auto";            // "auto", or one of `backend_names()`
-  std::optional<std::string> precision;    // "fp32", "fp16" or "int8"; empty for the backend's choice
+  std::optional<std::string> precision;    // "fp32", "fp16", "bf16" or "int8"; empty for the backend's choice
   std::optional<int> threads;              // within one run; empty for the backend's default
   std::size_t batch_size = 32;             // most inputs per run; memory grows with it
-  std::filesystem::path provider_library;  // plug-in with ONNX Runtime's TensorRT-RTX provider, for "tensorrt-rtx"
+  std::filesystem::path provider_library;  // plug-in of ONNX Runtime that runs "tensorrt-rtx" in an engine's place
 };
 
 // A backend that was passed over, and why.
@@ -132,7 +132,7 @@ class Predictor {
 
   // A synthetic batch without padding: token ids [batch, sequence], or standard normal pixels. For measuring only.
   Tensors synthetic(std::size_t batch, std::size_t sequence, std::uint64_t seed) const;
-  std::size_t longest() const;  // most tokens the model reads; of images their fixed number
+  std::size_t longest() const;  // most tokens the model reads, or its engine takes; of images their fixed number
   std::size_t chunk(std::size_t batch, std::size_t sequence) const;  // most inputs of a batch in one run below
   // The backend alone, on one whole batch. For measuring only: what `synthetic` gives is run as it is, unchecked.
   void run(const Tensors& inputs) const;

@@ -1,0 +1,69 @@
+// The first GPU, through CUDA's runtime library, which is looked for when the program runs.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <memory>
+
+#include "library.h"
+
+namespace hydrant {
+
+// A stream, or memory; given back when it goes.
+using Stream = std::unique_ptr<CUstream_st, cudaError_t (*)(cudaStream_t)>;
+using Memory = std::unique_ptr<void, cudaError_t (*)(void*)>;
+
+// Every method throws BackendError where CUDA fails.
+class Cuda {
+ public:
+  // The newest library that this machine's driver serves. Throws BackendError: there is none, or no GPU.
+  static Cuda open();
+
+  // A stream that does not wait for the default one.
+  Stream new_stream() const;
+
+  // Bytes of page-locked memory of the host, and of the GPU's memory.
+  Memory host(std::size_t size) const;
+  Memory device(std::size_t size) const;
+
+  // Start copying bytes; `synchronize` waits until everything on the stream is done.
+  void upload(void* target, const void* source, std::size_t size, cudaStream_t stream) const;
+  void download(void* target, const void* source, std::size_t size, cudaStream_t stream) const;
+  void synchronize(cudaStream_t stream) const;
+
+ private:
+  friend class OnFirstGpu;
+
+  explicit Cuda(const Library& library);
+  void check(cudaError_t error, const char* function) const;
+  void copy(void* target, const void* source, std::size_t size, cudaMemcpyKind kind, cudaStream_t stream) const;
+
+  decltype(&cudaGetDevice) get_device_;
+  decltype(&cudaSetDevice) set_device_;
+  cudaError_t (*new_stream_)(cudaStream_t*, unsigned);
+  decltype(&cudaStreamDestroy) free_stream_;
+  decltype(&cudaStreamSynchronize) synchronize_;
+  cudaError_t (*new_host_)(void**, std::size_t, unsigned);
+  decltype(&cudaFreeHost) free_host_;
+  cudaError_t (*new_device_)(void**, std::size_t);
+  decltype(&cudaFree) free_device_;
+  decltype(&cudaMemcpyAsync) copy_;
+  decltype(&cudaGetErrorString) text_;
+};
+
+// Makes the first GPU this thread's; afterwards the thread has the one that its program chose again. Where that fails,
+// whatever is done meanwhile fails, too, and says so.
+class OnFirstGpu {
+ public:
+  explicit OnFirstGpu(const Cuda& cuda) noexcept;
+  ~OnFirstGpu();
+  OnFirstGpu(const OnFirstGpu&) = delete;
+  OnFirstGpu& operator=(const OnFirstGpu&) = delete;
+
+ private:
+  const Cuda& cuda_;
+  int before_ = 0;
+};
+
+}  // namespace hydrant

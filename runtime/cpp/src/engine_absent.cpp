@@ -1,0 +1,20 @@
+// In the place of engine.cpp where TensorRT's headers were not found.
+#include "engine.h"
+
+namespace hydrant {
+
+bool built_for(const std::string&) { return false; }
+
+std::optional<std::string> why_no_engines(const std::string& library) {
+  return "this libhydrant was built without TensorRT; build it with TensorRT's headers (-DTENSORRT_ROOT=FOLDER), " +
+         std::string(library == "tensorrt-rtx" ? "give ONNX Runtime's plug-in (--provider-library)"
+                                               : "run the graph with onnxruntime-tensorrt") +
+         ", or use `hydrant predict`";
+}
+
+std::unique_ptr<const Backend> open_engine(const Bundle&, const Architecture&, const std::string& library,
+                                           const Options&) {
+  throw BackendError("backend " + library + " cannot run here: " + *why_no_engines(library));
+}
+
+}  // namespace hydrant

@@ -1,0 +1,206 @@
+#include "engine_choice.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <functional>
+#include <iterator>
+
+#include "gpu.h"
+#include "hydrant/hydrant.h"
+#include "messages.h"
+#include "sha256.h"
+
+namespace hydrant {
+namespace {
+
+using Words = std::vector<std::string>;
+
+// In the order of preference.
+const Words& precisions() {
+  static const Words all{"fp16", "bf16", "fp32"};
+  return all;
+}
+
+// The name of a GPU that TensorRT-RTX never compiles for; null for others.
+const char* no_rtx(const std::string& capability) {
+  if (capability == "9.0") return "Hopper";
+  return capability == "10.0" || capability == "10.3" ? "Blackwell for data centres" : nullptr;
+}
+
+Words build_command(const Bundle& bundle, const std::string& library, const std::string& precision) {
+  return {"hydrant", "build", bundle.path().string(), "--backend", library, "--precision", precision};
+}
+
+// Range of an axis, as "min:opt:max"; all inputs share it.
+std::string axis_text(const Profile& profile, std::size_t axis) {
+  Words sizes;
+  const Shapes& shapes = profile.begin()->second;
+  for (const Shape* shape : {&shapes.least, &shapes.best, &shapes.most}) {
+    if (shape->size() > axis) sizes.push_back(std::to_string((*shape)[axis]));
+  }
+  return join(sizes, ":");
+}
+
+bool is_text(const Profile& profile) {
+  return std::all_of(profile.begin(), profile.end(), [](const auto& each) { return each.second.least.size() == 2; });
+}
+
+// The command that builds an engine as it was built, from its twin.
+Words rebuild_command(const Bundle& bundle, const std::string& name, const EngineFile& facts) {
+  Words words = build_command(bundle, facts.library, facts.precision), sequences;
+  const auto add = [&](const std::string& option, const std::string& value) {
+    words.insert(words.end(), {option, value});
+  };
+  for (const Profile& profile : facts.profiles) {
+    add("--batch", axis_text(profile, 0));
+    if (is_text(profile)) sequences.push_back(axis_text(profile, 1));
+  }
+  const bool same = std::adjacent_find(sequences.begin(), sequences.end(), std::not_equal_to<>()) == sequences.end();
+  if (same && !sequences.empty()) sequences.resize(1);
+  for (const std::string& sequence : sequences) add("--sequence", sequence);
+  if (name != facts.library + "-" + facts.precision) add("--name", name);
+  if (facts.library == "tensorrt-rtx") {
+    for (const std::string& capability : facts.compute_capabilities) add("--compute-capability", capability);
+  }
+  if (facts.hardware_compatibility != "none") add("--hardware-compatibility", facts.hardware_compatibility);
+  if (facts.version_compatible) words.emplace_back("--version-compatible");
+  if (facts.stripped) {
+    words.emplace_back("--strip-weights");
+  } else if (facts.refittable) {
+    words.emplace_back("--refit");
+  }
+  return words;
+}
+
+std::ptrdiff_t rank_of(const Bundle& bundle, const Chosen& engine) {
+  const auto found = std::find(precisions().begin(), precisions().end(), engine.facts.precision);
+  if (found != precisions().end()) return found - precisions().begin();
+  throw BundleError((bundle.path() / twin_path(engine.name)).string() + " has precision " +
+                    cut(engine.facts.precision) + "; expected " + join(precisions()) + "; rebuild it with `" +
+                    command_text(build_command(bundle, engine.facts.library, precisions().front())) + "`");
+}
+
+// A GPU that the library never supports needs no engine of it.
+void check_target(const Bundle& bundle, const Machine& machine, const std::string& precision) {
+  const char* name = no_rtx(machine.capability.value_or(""));
+  if (machine.library != "tensorrt-rtx" || name == nullptr) return;
+  throw BackendError("this GPU has compute capability " + *machine.capability + " (" + name +
+                     "), which is no target of TensorRT-RTX; use --backend tensorrt: `" +
+                     command_text(build_command(bundle, "tensorrt", precision)) + "`");
+}
+
+// The engine must come from the graph that the bundle holds now.
+void check_graph(const Bundle& bundle, const Chosen& engine) {
+  const EngineFile& facts = engine.facts;
+  const std::string graph = onnx_name(facts.precision), rebuild = "`" + command_text(engine.rebuild) + "`";
+  if (facts.onnx != graph) {
+    throw BundleError((bundle.path() / twin_path(engine.name)).string() + " names the graph " + cut(facts.onnx) +
+                      "; expected " + graph + "; rebuild it with " + rebuild);
+  }
+  if (!bundle.has(graph)) {
+    throw BackendError("engine " + engine.name + " was built from " + graph +
+                       ", which the bundle no longer has; make it with `hydrant export " + bundle.path().string() +
+                       " --precision " + facts.precision + "`, then rebuild the engine with " + rebuild);
+  }
+  const std::string now = bundle.graph_digest(graph);
+  if (facts.onnx_sha256 != now) {
+    throw BackendError(graph + " has changed since engine " + engine.name + " was built from it (SHA-256 " +
+                       now.substr(0, 12) + "…, expected " + cut(facts.onnx_sha256.substr(0, 12)) +
+                       "); rebuild it with " + rebuild);
+  }
+}
+
+// An engine whose builder could not tell its GPU is left to the library to judge.
+bool gpu_fits(const EngineFile& facts, const std::string& capability) {
+  if (facts.hardware_compatibility == "ampere+") {
+    int major = 0;
+    return std::sscanf(capability.c_str(), "%d", &major) == 1 && major >= 8;
+  }
+  const auto& compiled = facts.compute_capabilities;
+  return compiled.empty() || std::find(compiled.begin(), compiled.end(), capability) != compiled.end();
+}
+
+// The engine must have been built for this system, library and GPU.
+void check_machine(const Chosen& engine, const Machine& machine) {
+  const EngineFile& facts = engine.facts;
+  const std::string start = "engine " + engine.name + " was ", rebuild = command_text(engine.rebuild);
+  if (facts.platform != platform_name()) {
+    throw BackendError(start + "built on " + cut(facts.platform) + " and this machine is " + platform_name() +
+                       "; engines do not move between platforms: rebuild it here with `" + rebuild + "`");
+  }
+  if (facts.version != machine.version) {
+    throw BackendError(start + "built with " + machine.library + " " + cut(facts.version) + " and " + machine.version +
+                       " is installed; expected the same version: rebuild it with `" + rebuild + "`");
+  }
+  if (machine.capability && !gpu_fits(facts, *machine.capability)) {
+    const bool rtx = machine.library == "tensorrt-rtx", ampere = facts.hardware_compatibility == "ampere+";
+    throw BackendError(start + "compiled for compute capability " + listing(facts.compute_capabilities) +
+                       (ampere ? " (Ampere or newer)" : "") + " and this GPU has " + *machine.capability +
+                       "; rebuild it with `" + rebuild + (rtx ? " --compute-capability " + *machine.capability : "") +
+                       "`");
+  }
+}
+
+// A word as a shell takes it.
+std::string quoted(const std::string& word) {
+  constexpr const char* kPlain =
+      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789@%+=:,./-_";  // others may mean something
+  if (!word.empty() && word.find_first_not_of(kPlain) == std::string::npos) return word;
+  std::string text = "'";
+  for (const char letter : word) text += letter == '\'' ? "'\"'\"'" : std::string(1, letter);
+  return text + "'";
+}
+
+}  // namespace
+
+std::string command_text(const Words& words) {
+  Words safe;
+  std::transform(words.begin(), words.end(), std::back_inserter(safe), quoted);
+  return join(safe, " ");
+}
+
+Chosen choose_engine(const Bundle& bundle, const Machine& machine, const std::optional<std::string>& precision) {
+  if (precision && std::find(precisions().begin(), precisions().end(), *precision) == precisions().end()) {
+    throw BackendError("backend " + machine.library + " does not run precision " + cut(*precision) + "; expected " +
+                       join(precisions()));
+  }
+  const std::string first = precision.value_or(precisions().front());
+  check_target(bundle, machine, first);
+  std::vector<std::pair<std::ptrdiff_t, Chosen>> fitting;
+  for (const std::string& name : engine_names(bundle)) {
+    Chosen engine{name, EngineFile::read(bundle, name), {}};
+    if (engine.facts.library != machine.library || engine.facts.precision != precision.value_or(engine.facts.precision))
+      continue;
+    engine.rebuild = rebuild_command(bundle, name, engine.facts);
+    fitting.emplace_back(rank_of(bundle, engine), std::move(engine));
+  }
+  if (fitting.empty()) {
+    throw BackendError("bundle " + bundle.path().string() + " has no " + machine.library + " engine" +
+                       (precision ? " in " + *precision : "") + "; build one with `" +
+                       command_text(build_command(bundle, machine.library, first)) + "`");
+  }
+  std::stable_sort(fitting.begin(), fitting.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+  std::optional<BackendError> reason;
+  for (auto& [rank, engine] : fitting) {
+    try {
+      check_graph(bundle, engine);
+      check_machine(engine, machine);
+      return std::move(engine);
+    } catch (const BackendError& error) {
+      if (!reason) reason = error;
+    }
+  }
+  throw BackendError(*reason);
+}
+
+std::string read_engine(const Bundle& bundle, const Chosen& chosen) {
+  const std::string file = engine_path(chosen.name);
+  std::string data = bundle.read(file);
+  const std::string digest = sha256(data), &expected = chosen.facts.engine_sha256;
+  if (digest == expected) return data;
+  throw BundleError((bundle.path() / file).string() + " is not what " + twin_path(chosen.name) +
+                    " describes: its SHA-256 is " + digest.substr(0, 12) + "…, expected " +
+                    cut(expected.substr(0, 12)) + "; rebuild it with `" + command_text(chosen.rebuild) + "`");
+}
+
+}  // namespace hydrant

@@ -1,0 +1,59 @@
+// What is known about a TensorRT engine: the JSON twin that lies beside it in `engines/`.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "bundle.h"
+
+namespace hydrant {
+
+using Shape = std::vector<std::int64_t>;
+
+// The shapes of one input that an optimization profile takes, all of one rank.
+struct Shapes {
+  Shape least, best, most;
+
+  bool operator==(const Shapes& other) const {
+    return least == other.least && best == other.best && most == other.most;
+  }
+};
+
+// An optimization profile: input name → shapes.
+using Profile = std::map<std::string, Shapes>;
+
+struct EngineFile {
+  std::string library;  // "tensorrt" or "tensorrt-rtx"
+  std::string version;  // of the library that built it; it runs with the same one only
+  std::string precision;
+  std::vector<Profile> profiles;                  // in the engine's order
+  std::vector<std::string> compute_capabilities;  // of the GPUs that it was compiled for, such as "8.9"
+  std::string platform;                           // such as "linux-x86_64"
+  std::string onnx;                               // the graph's file in the bundle, and its digest at that time
+  std::string onnx_sha256;
+  std::string engine_sha256;
+  bool version_compatible = false;
+  std::string hardware_compatibility;  // "none", "ampere+" or "same"
+  bool stripped = false;               // holds no weights
+  bool refittable = false;
+
+  // The facts about an engine, after the digest of the file that holds them was checked.
+  // Throws BundleError: the file is missing, altered or malformed.
+  static EngineFile read(const Bundle& bundle, const std::string& name);
+
+  // The same from decoded JSON; `file` names it in messages. Throws BundleError: keys are missing, unknown or of the
+  // wrong kind.
+  static EngineFile of(const Json& data, const std::string& file);
+};
+
+// Names of a bundle's engines, sorted.
+std::vector<std::string> engine_names(const Bundle& bundle);
+
+// Files of an engine inside a bundle.
+std::string engine_path(const std::string& name);
+std::string twin_path(const std::string& name);
+
+}  // namespace hydrant

@@ -1,0 +1,45 @@
+// What one thread at a time runs an engine with: a stream, buffers and execution contexts.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+
+#include "cuda.h"
+#include "engine_profiles.h"
+#include "tensorrt.h"
+#include "tensors.h"
+
+namespace hydrant {
+
+// Both outlive the lane.
+class Lane {
+ public:
+  // Throws BackendError: the GPU has not enough memory.
+  Lane(const Cuda& cuda, const Engine& engine, const Profiles& profiles);
+  ~Lane();
+  Lane(const Lane&) = delete;
+  Lane& operator=(const Lane&) = delete;
+
+  // Outputs of the rows of a part, without those that were added. Throws BackendError: the library or CUDA failed.
+  Outputs run(const Tensors& inputs, const Part& part, std::int64_t padding_token);
+
+ private:
+  // A tensor's page-locked bytes on the host, and its place on the GPU.
+  struct Buffer {
+    Memory host, device;
+  };
+
+  Buffer buffer(std::size_t numbers, std::size_t size) const;
+  nvinfer1::IExecutionContext& context(std::size_t profile);
+  void upload(nvinfer1::IExecutionContext& context, const std::string& name, const Tensor& tensor, const Part& part,
+              std::int64_t padding);
+
+  const Cuda& cuda_;
+  const Engine& engine_;
+  Stream stream_;
+  std::map<std::string, Buffer> inputs_, outputs_;
+  std::map<std::size_t, std::unique_ptr<nvinfer1::IExecutionContext>> contexts_;  // by profile
+};
+
+}  // namespace hydrant

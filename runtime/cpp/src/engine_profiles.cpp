@@ -1,0 +1,185 @@
+#include "engine_profiles.h"
+
+#include <algorithm>
+#include <set>
+#include <tuple>
+#include <type_traits>
+
+#include "engine_choice.h"
+#include "messages.h"
+#include "tensors.h"
+
+namespace hydrant {
+namespace {
+
+std::size_t size_at(const Shape& shape, std::size_t axis) { return static_cast<std::size_t>(shape[axis]); }
+
+// Axes that may differ from batch to batch: rows, and tokens of texts.
+std::size_t free_axes(std::size_t rank) { return rank == 2 ? 2 : 1; }
+
+// A command with one range of lengths in the place of those it has.
+std::vector<std::string> with_sequence(const std::vector<std::string>& command, const std::string& sequence) {
+  std::vector<std::string> words;
+  for (std::size_t i = 0; i < command.size(); ++i) {
+    if (command[i] == "--sequence") {
+      ++i;
+    } else {
+      words.push_back(command[i]);
+    }
+  }
+  words.insert(words.end(), {"--sequence", sequence});
+  return words;
+}
+
+// The type and shape that an engine takes, in words.
+std::string taken(bool floats, const Shape& most) {
+  std::vector<std::string> axes{"batch"};
+  if (most.size() == 2) axes.emplace_back("sequence");
+  for (std::size_t axis = axes.size(); axis < most.size(); ++axis) axes.push_back(std::to_string(most[axis]));
+  return (floats ? "float32 [" : "int64 [") + join(axes) + "]";
+}
+
+}  // namespace
+
+Range::Range(std::size_t index_, const Profile& profile) : index(index_) {
+  std::set<std::pair<std::size_t, std::size_t>> rows, tokens;
+  for (const auto& [name, shapes] : profile) {
+    rows.emplace(size_at(shapes.least, 0), size_at(shapes.most, 0));
+    if (shapes.least.size() == 2) tokens.emplace(size_at(shapes.least, 1), size_at(shapes.most, 1));
+    most += count_of(shapes.most);
+  }
+  if (rows.size() != 1 || tokens.size() > 1) {
+    throw BackendError("optimization profile " + std::to_string(index) +
+                       " of the engine has ranges that differ between its inputs; rebuild it with `hydrant build`");
+  }
+  std::tie(least_rows, most_rows) = *rows.begin();
+  text = !tokens.empty();
+  if (text) std::tie(least_tokens, most_tokens) = *tokens.begin();
+}
+
+Part Range::part(std::size_t start, std::size_t stop, std::optional<std::size_t> tokens) const {
+  Part made{index, start, stop, std::max(stop - start, least_rows), {}};
+  if (text && tokens) made.tokens = std::max(*tokens, least_tokens);
+  return made;
+}
+
+Profiles::Profiles(std::vector<Profile> profiles, std::vector<std::string> rebuild)
+    : profiles_(std::move(profiles)), rebuild_(std::move(rebuild)) {
+  for (std::size_t index = 0; index < profiles_.size(); ++index) ranges_.emplace_back(index, profiles_[index]);
+}
+
+std::size_t Profiles::rows() const { return largest(SIZE_MAX, std::nullopt); }
+
+std::optional<std::size_t> Profiles::longest() const {
+  std::optional<std::size_t> most;
+  for (const Range& range : ranges_) {
+    if (range.text) most = std::max(most.value_or(0), range.most_tokens);
+  }
+  return most;
+}
+
+std::vector<Range> Profiles::able(std::optional<std::size_t> tokens) const {
+  std::vector<Range> found;
+  for (const Range& range : ranges_) {
+    if (range.takes(tokens)) found.push_back(range);
+  }
+  return found;
+}
+
+std::size_t Profiles::largest(std::size_t rows, std::optional<std::size_t> tokens) const {
+  std::vector<Range> ranges = able(tokens);
+  if (ranges.empty()) ranges = ranges_;
+  std::size_t most = 0;
+  for (const Range& range : ranges) most = std::max(most, range.most_rows);
+  return std::min(rows, most);
+}
+
+std::vector<Part> Profiles::parts(std::size_t rows, std::optional<std::size_t> tokens) const {
+  if (rows < 1) throw BackendError("the batch is empty; expected at least one input");
+  const std::vector<Range> ranges = able(tokens);
+  if (ranges.empty()) throw too_long(tokens.value_or(0));
+  const std::size_t most = largest(SIZE_MAX, tokens), pieces = (rows + most - 1) / most;
+  const std::size_t step = (rows + pieces - 1) / pieces;
+  std::vector<Part> parts;
+  for (std::size_t start = 0; start < rows; start += step) {
+    const std::size_t stop = std::min(start + step, rows);
+    const auto cost = [&](const Range& range) {
+      const Part part = range.part(start, stop, tokens);
+      const bool fits = stop - start <= range.most_rows;
+      return std::tuple(!fits, part.rows * part.tokens.value_or(1), range.most, range.index);
+    };
+    const auto best = std::min_element(ranges.begin(), ranges.end(),
+                                       [&](const Range& a, const Range& b) { return cost(a) < cost(b); });
+    parts.push_back(best->part(start, stop, tokens));
+  }
+  return parts;
+}
+
+std::size_t Profiles::numbers(const std::string& input) const {
+  std::size_t most = 0;
+  for (const Profile& profile : profiles_) most = std::max(most, count_of(profile.at(input).most));
+  return most;
+}
+
+void Profiles::check(const Tensors& inputs, const std::map<std::string, bool>& floats) const {
+  std::vector<std::string> given, wanted;
+  for (const auto& [name, tensor] : inputs) given.push_back(name);
+  for (const auto& [name, is_float] : floats) wanted.push_back(name);
+  if (given != wanted)
+    throw BackendError("the inputs are " + listing(given) + "; this engine takes " + listing(wanted));
+  std::set<Shape> leading;
+  for (const auto& [name, tensor] : inputs) {
+    const Shape &most = profiles_.front().at(name).most, &shape = tensor.shape;
+    const auto free = static_cast<std::ptrdiff_t>(free_axes(most.size()));
+    const bool right = floats.at(name) == std::holds_alternative<std::vector<float>>(tensor.data) &&
+                       !std::holds_alternative<std::vector<std::uint8_t>>(tensor.data) && shape.size() == most.size() &&
+                       std::equal(shape.begin() + free, shape.end(), most.begin() + free);
+    if (!right)
+      throw BackendError(name + " is " + described(tensor) + "; this engine takes " + taken(floats.at(name), most));
+    leading.emplace(shape.begin(), shape.begin() + free);
+  }
+  if (leading.size() != 1)
+    throw BackendError("the inputs differ in their shapes; expected the same batch and sequence in all");
+}
+
+BackendError Profiles::too_long(std::size_t tokens) const {
+  std::size_t least = SIZE_MAX, most = 0;
+  for (const Range& range : ranges_) {
+    if (!range.text) continue;
+    least = std::min(least, range.least_tokens);
+    most = std::max(most, range.most_tokens);
+  }
+  const std::string length = std::to_string(tokens), shortest = std::to_string(least);
+  const std::string sequence = shortest + ":" + std::to_string(std::min(most, tokens)) + ":" + length;
+  return BackendError("the texts have " + length + " tokens; this engine was built for " + shortest + " to " +
+                      std::to_string(most) + ": cut them, or rebuild it with `" +
+                      command_text(with_sequence(rebuild_, sequence)) + "`");
+}
+
+std::optional<std::size_t> tokens_of(const Tensors& inputs) {
+  const Shape& shape = inputs.begin()->second.shape;
+  if (shape.size() != 2) return std::nullopt;
+  return size_at(shape, 1);
+}
+
+Shape fill(const Tensor& tensor, const Part& part, std::int64_t padding, void* target) {
+  const std::size_t width = count_of({tensor.shape.begin() + 1, tensor.shape.end()});
+  const std::size_t wide = part.tokens.value_or(width);
+  std::visit(
+      [&](const auto& values) {
+        using Value = typename std::decay_t<decltype(values)>::value_type;
+        auto* to = static_cast<Value*>(target);
+        for (std::size_t row = part.start; row < part.start + part.rows; ++row) {
+          const auto from = values.begin() + static_cast<std::ptrdiff_t>(std::min(row, part.stop - 1) * width);
+          to = std::copy(from, from + static_cast<std::ptrdiff_t>(width), to);
+          to = std::fill_n(to, wide - width, static_cast<Value>(padding));
+        }
+      },
+      tensor.data);
+  Shape shape = tensor.shape;
+  shape[0] = static_cast<std::int64_t>(part.rows);
+  if (part.tokens) shape[1] = static_cast<std::int64_t>(wide);
+  return shape;
+}
+
+}  // namespace hydrant

@@ -1,0 +1,86 @@
+// TensorRT or TensorRT-RTX, looked for when the program runs, and what it makes of the bytes of an engine. Only this
+// file, what lies beside it and the lanes know the library.
+#pragma once
+
+#include <NvInferRuntime.h>
+
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "engine_choice.h"
+#include "hydrant/hydrant.h"
+#include "library.h"
+
+namespace hydrant {
+
+// The library's latest errors.
+class NativeLog : public nvinfer1::ILogger {
+ public:
+  void log(Severity severity, const char* text) noexcept override;
+
+  // Them in one line, for a message; they are forgotten.
+  std::string last();
+
+ private:
+  std::mutex lock_;
+  std::deque<std::string> errors_;
+};
+
+class TensorRt {
+ public:
+  // The file that holds "tensorrt" or "tensorrt-rtx", of the version whose interface the headers describe; nothing
+  // where they describe it for neither.
+  static std::optional<std::string> file_of(const std::string& library);
+
+  // What the headers describe, such as "TensorRT 11.1".
+  static std::string headers();
+
+  // Throws BackendError: it is not there, or cannot be loaded.
+  explicit TensorRt(const std::string& library);
+
+  // Such as "10.13.2.6".
+  const std::string& version() const { return version_; }
+
+  // The runtime, which speaks to `log`; null if it gives none.
+  std::unique_ptr<nvinfer1::IRuntime> runtime(NativeLog& log) const;
+
+ private:
+  Library library_;
+  std::string version_;
+};
+
+// An engine in memory.
+class Engine {
+ public:
+  // Deserialises bytes whose digest was checked, with code for the host disallowed.
+  // Throws BackendError: the library refused them; BundleError: they are not what the twin says.
+  Engine(const TensorRt& library, const std::string& data, const Chosen& chosen);
+
+  const std::map<std::string, bool>& inputs() const { return inputs_; }     // name → whether it is float32, else int64
+  const std::map<std::string, Shape>& outputs() const { return outputs_; }  // name → shape, with −1 for the batch
+
+  // An execution context, made by any thread. Throws BackendError: the library gives none.
+  std::unique_ptr<nvinfer1::IExecutionContext> new_context() const;
+
+  // "what", and the library's reason.
+  BackendError failure(const std::string& what) const;
+
+ private:
+  void read_tensors(const Chosen& chosen);
+  void check_profiles(const Chosen& chosen) const;
+
+  std::string name_;                // of the library
+  std::unique_ptr<NativeLog> log_;  // outlives all that follow
+  std::unique_ptr<nvinfer1::IRuntime> runtime_;
+  std::unique_ptr<nvinfer1::ICudaEngine> engine_;
+  std::map<std::string, bool> inputs_;
+  std::map<std::string, Shape> outputs_;
+  mutable std::mutex lock_;
+};
+
+}  // namespace hydrant

@@ -1,0 +1,150 @@
+// Engines are chosen, refused and given batches as by Python; no library and no GPU is needed.
+#include <iostream>
+#include <nlohmann/json.hpp>
+
+#include "../src/engine_choice.h"
+#include "../src/engine_profiles.h"
+#include "../src/files.h"
+#include "../src/json.h"
+#include "check.h"
+
+namespace fs = std::filesystem;
+
+namespace hydrant::tests {
+namespace {
+
+Json read(const fs::path& file) {
+  const auto bytes = bytes_of(file);
+  check(bytes.has_value(), file, " is absent; make the golden folder again");
+  return parse_json(*bytes);
+}
+
+std::optional<std::string> text_or_none(const Json& value) {
+  return value.is_null() ? std::nullopt : std::optional(value.get<std::string>());
+}
+
+// A message with "{bundle}" in the place of the bundle's folder, as it is or as a shell takes it.
+std::string without_path(std::string text, const fs::path& path) {
+  for (const std::string& name : {command_text({path.string()}), path.string()}) {
+    for (std::size_t at = text.find(name); at != std::string::npos; at = text.find(name))
+      text.replace(at, name.size(), "{bundle}");
+  }
+  return text;
+}
+
+// What is chosen, or what is said, in the words of the golden folder.
+Json outcome(const fs::path& path, const Json& asked) {
+  const Machine machine{asked["library"], asked["version"], text_or_none(asked["capability"])};
+  const auto refused = [&](const char* kind, const Error& error) {
+    return Json{{"error", kind}, {"text", without_path(error.what(), path)}};
+  };
+  try {
+    const Bundle bundle = Bundle::open(path);
+    const Chosen chosen = choose_engine(bundle, machine, text_or_none(asked["precision"]));
+    read_engine(bundle, chosen);
+    return {{"name", chosen.name}, {"rebuild", without_path(command_text(chosen.rebuild), path)}};
+  } catch (const BackendError& error) {
+    return refused("BackendError", error);
+  } catch (const BundleError& error) {
+    return refused("BundleError", error);
+  }
+}
+
+void choices(const fs::path& folder) {
+  const Json cases = read(folder / "choices.json");
+  for (const Json& asked : cases) {
+    const Json found = outcome(folder / "engines" / asked["bundle"].get<std::string>(), asked);
+    for (const auto& [key, value] : found.items())
+      check(asked.contains(key) && asked[key] == value, asked.dump(), ": C++ says ", value);
+  }
+  check(cases.size() > 500, "only ", cases.size(), " choices");
+}
+
+Profile profile_of(const Json& data) {
+  Profile profile;
+  for (const auto& [name, shapes] : data.items()) profile[name] = {shapes[0], shapes[1], shapes[2]};
+  return profile;
+}
+
+Json json_of(const std::vector<Part>& parts) {
+  Json all = Json::array();
+  for (const Part& part : parts) {
+    all.push_back({{"profile", part.profile}, {"start", part.start}, {"stop", part.stop}, {"rows", part.rows}});
+    all.back()["tokens"] = part.tokens ? Json(*part.tokens) : Json();
+  }
+  return all;
+}
+
+void batches(const fs::path& folder) {
+  const Json cases = read(folder / "parts.json");
+  for (const Json& asked : cases) {
+    std::vector<Profile> made;
+    for (const Json& each : asked["profiles"]) made.push_back(profile_of(each));
+    const Profiles profiles(made, asked["rebuild"]);
+    const auto tokens = asked["tokens"].is_null() ? std::nullopt : std::optional<std::size_t>(asked["tokens"]);
+    const std::size_t rows = asked["rows"];
+    check(profiles.largest(rows, tokens) == asked["largest"], asked.dump(), ": ", profiles.largest(rows, tokens));
+    const auto longest = profiles.longest();
+    check((longest ? Json(*longest) : Json()) == asked["longest"], asked.dump(), ": another longest text");
+    try {
+      const Json parts = json_of(profiles.parts(rows, tokens));
+      check(asked.contains("parts") && parts == asked["parts"], asked.dump(), ": C++ says ", parts);
+    } catch (const BackendError& error) {
+      check(asked.contains("text") && asked["text"] == error.what(), asked.dump(), ": C++ says ", error.what());
+    }
+  }
+  check(cases.size() > 200, "only ", cases.size(), " batches");
+}
+
+// Rows 1 and 2 of three texts of two tokens, in a run of three texts of three tokens.
+void padding() {
+  const Tensor ids{{3, 2}, std::vector<std::int64_t>{1, 2, 3, 4, 5, 6}};
+  std::vector<std::int64_t> filled(10, -1);
+  const Shape shape = fill(ids, Part{0, 1, 3, 3, 3}, 9, filled.data());
+  check(shape == Shape{3, 3}, "the padded batch has shape ", shape.size());
+  check(filled == std::vector<std::int64_t>{3, 4, 9, 5, 6, 9, 5, 6, 9, -1}, "padding went to another place");
+  const Tensor pixels{{2, 1, 1, 2}, std::vector<float>{1, 2, 3, 4}};
+  std::vector<float> image(4);
+  check(fill(pixels, Part{0, 0, 1, 2, {}}, 9, image.data()) == Shape{2, 1, 1, 2}, "an image got another shape");
+  check(image == std::vector<float>{1, 2, 1, 2}, "the missing image is not the last one");
+}
+
+template <typename Call>
+void refuse(const std::string& words, const Call& call) {
+  try {
+    call();
+  } catch (const BackendError& error) {
+    check(std::string(error.what()).find(words) != std::string::npos, "the message is ", error.what());
+    return;
+  }
+  check(false, "not refused: ", words);
+}
+
+void inputs() {
+  const Shapes range{{1, 4}, {1, 8}, {2, 12}}, other{{1, 4}, {1, 8}, {3, 12}}, images{{1, 3, 2}, {1, 3, 2}, {2, 3, 2}};
+  const Profiles text({{{"ids", range}, {"mask", range}}}, {"hydrant", "build"}), pixels({{{"x", images}}}, {});
+  const Tensor ids{{1, 2}, std::vector<std::int64_t>{1, 2}}, two{{2, 1}, std::vector<std::int64_t>{1, 2}};
+  const std::map<std::string, bool> types{{"ids", false}, {"mask", false}};
+  text.check({{"ids", ids}, {"mask", ids}}, types);
+  refuse("the inputs are ids; this engine takes ids, mask", [&] { text.check({{"ids", ids}}, types); });
+  refuse("expected the same batch and sequence in all", [&] { text.check({{"ids", ids}, {"mask", two}}, types); });
+  const Tensor floats{{1, 2}, std::vector<float>{1, 2}}, image{{1, 3, 4}, std::vector<float>(12)};
+  refuse("mask is float32 [1, 2]; this engine takes int64 [batch, sequence]",
+         [&] { text.check({{"ids", ids}, {"mask", floats}}, types); });
+  refuse("x is float32 [1, 3, 4]; this engine takes float32 [batch, 3, 2]",
+         [&] { pixels.check({{"x", image}}, {{"x", true}}); });
+  refuse("the batch is empty", [&] { text.parts(0, 4); });
+  refuse("profile 0 of the engine has ranges that differ", [&] { Profiles({{{"ids", range}, {"mask", other}}}, {}); });
+}
+
+}  // namespace
+
+void choice(const fs::path& folder) {
+  padding();
+  inputs();
+  choices(folder / "bert");
+  batches(folder / "bert");
+  std::cout << "engines are chosen and given batches as by Python\n";
+}
+
+}  // namespace hydrant::tests

@@ -1,0 +1,163 @@
+// Engines run by a stand-in for TensorRT (standin/) give what the graphs give, and what fails is told. Nothing here
+// counts as execution on a GPU.
+#include <dlfcn.h>
+
+#include <iostream>
+#include <mutex>
+#include <thread>
+
+#include "check.h"
+
+namespace fs = std::filesystem;
+
+namespace hydrant::tests {
+namespace {
+
+constexpr int kThreads = 8, kPredictions = 25;
+
+// Objects and memory of the stand-in that were not given back.
+int live() {
+  void* library = dlopen("libcuda.so.1", RTLD_NOW);
+  check(library != nullptr, "the stand-in is not found");
+  const auto count = reinterpret_cast<int (*)()>(dlsym(library, "standin_live"));
+  check(count != nullptr, "libcuda.so.1 is not the stand-in");
+  return count();
+}
+
+Options on(const std::string& backend, std::size_t batch_size = 32) {
+  Options options = one_thread();
+  options.backend = backend;
+  options.batch_size = batch_size;
+  return options;
+}
+
+// A case of the golden folder with one of its engines in the place of the graph.
+Case with_engine(const fs::path& folder, const std::string& name) {
+  Case made(folder);
+  made.name += ", engine " + name;
+  made.bundle = folder / "engines" / name;
+  return made;
+}
+
+// Every batch size: padded, whole and split.
+void same_as_the_graph(const fs::path& folder) {
+  for (const Case& golden : {with_engine(folder / "bert", "fits"), with_engine(folder / "bert", "small"),
+                             with_engine(folder / "bert", "padded"), with_engine(folder / "roberta", "fits"),
+                             with_engine(folder / "vit", "fits")}) {
+    for (const std::size_t batch_size : {1, 2, 3, 5, 6, 7, 32, 70}) {
+      const Predictor predictor(golden.bundle, on("tensorrt", batch_size));
+      check(predictor.backend() == "tensorrt" && predictor.precision() == "fp32", "another backend runs");
+      compare(predictor, predict(predictor, golden), golden);
+    }
+    check(live() == 0, golden.name, ": ", live(), " objects were not given back");
+    std::cout << golden.name << ": as the graph\n";
+  }
+  const Predictor predictor(folder / "bert" / "engines" / "fits", on("tensorrt"));
+  check(predictor.longest() == 24, "the longest text has ", predictor.longest(), " tokens; expected 24");
+  check(predictor.chunk(32, 9) == 6 && predictor.chunk(32, 24) == 6 && predictor.chunk(2, 9) == 2, "another chunk");
+}
+
+void share(const fs::path& folder) {
+  const Case golden = with_engine(folder / "bert", "fits");
+  {
+    const Predictor predictor(golden.bundle, on("tensorrt"));
+    std::mutex guard;
+    std::string problem;
+    std::vector<std::thread> workers;
+    for (int worker = 0; worker < kThreads; ++worker) {
+      workers.emplace_back([&] {
+        try {
+          for (int i = 0; i < kPredictions; ++i) compare(predictor, predict(predictor, golden), golden);
+        } catch (const std::exception& error) {
+          const std::lock_guard<std::mutex> lock(guard);
+          problem = error.what();
+        }
+      });
+    }
+    for (std::thread& worker : workers) worker.join();
+    check(problem.empty(), problem);
+  }
+  check(live() == 0, live(), " objects were not given back");
+  std::cout << kThreads << " threads share an engine\n";
+}
+
+// `words` is what a bundle's engine says when it is opened or run; nothing is left behind.
+void refused(const fs::path& folder, const std::string& name, const std::string& words,
+             const std::string& backend = "tensorrt", std::optional<std::string> precision = {}) {
+  const Case golden = with_engine(folder / "bert", name);
+  std::string said;
+  try {
+    Options options = on(backend);
+    options.precision = std::move(precision);
+    const Predictor predictor(golden.bundle, options);
+    for (int again = 0; again < 2; ++again) {
+      try {
+        predict(predictor, golden);
+      } catch (const BackendError& error) {
+        said = error.what();
+      }
+    }
+  } catch (const Error& error) {
+    said = error.what();
+  }
+  check(said.find(words) != std::string::npos, golden.name, " says '", said, "'; expected ", words);
+  check(live() == 0, golden.name, ": ", live(), " objects were not given back");
+}
+
+void refusals(const fs::path& folder) {
+  refused(folder, "fault run", "the engine failed to run: 'kernel 7 was lost'");
+  refused(folder, "fault context", "tensorrt gave no execution context: 'no room for a context'; use fewer threads");
+  refused(folder, "fault profile", "the engine refuses profile 1: 'no reason given'");
+  refused(folder, "fault address", "the engine refuses memory for");
+  refused(folder, "fault type", "' as INT32 [-1, -1]; expected INT64 or FLOAT; rebuild it with `hydrant build");
+  refused(folder, "fault memory", "CUDA failed in cudaHostAlloc: 'out of memory'; use smaller batches");
+  refused(folder, "unlike", "has the optimization profiles 'attention_mask [4, 4][4, 8][4, 12], input_ids");
+  refused(folder, "magic", "tensorrt 11.1.0.106 cannot load engine tensorrt-fp32: 'magic tag failed'; rebuild it with");
+  refused(folder, "stripped", "engine tensorrt-fp32 holds no weights, and this library cannot put them in");
+  refused(folder, "digest", "is not what engines/tensorrt-fp32.json describes");
+  refused(folder, "none", "has no tensorrt engine; build one with `hydrant build");
+  refused(folder, "fits", "has no tensorrt engine in fp16", "tensorrt", "fp16");
+  refused(folder, "fits", "backend tensorrt does not run precision 'int8'; expected fp16, bf16, fp32", "tensorrt",
+          "int8");
+  refused(folder, "fits", "has no tensorrt-rtx engine; build one with", "tensorrt-rtx");
+  refused(folder, "both", "compiled for compute capability 7.5 and this GPU has 8.9", "tensorrt-rtx");
+}
+
+void too_long(const fs::path& folder) {
+  const Predictor predictor(folder / "bert" / "engines" / "small", on("tensorrt"));
+  const std::vector<std::int64_t> ids(13, 7);
+  try {
+    predictor.predict({{"input_ids", {{1, 13}, ids}}, {"attention_mask", {{1, 13}, std::vector<std::int64_t>(13, 1)}}});
+  } catch (const BackendError& error) {
+    const std::string text = error.what(), words = "the texts have 13 tokens; this engine was built for 4 to 12";
+    check(text.find(words) == 0 && text.find(" --sequence 4:12:13`") != std::string::npos, text);
+    return;
+  }
+  check(false, "a text longer than every profile was not refused");
+}
+
+// "auto" takes an engine that fits, and tells why it passes over one that does not.
+void chain(const fs::path& folder) {
+  const Predictor fits(folder / "bert" / "engines" / "fits", on("auto"));
+  check(fits.backend() == "tensorrt" && fits.fallbacks().empty(), "auto took ", fits.backend());
+  const Case golden = with_engine(folder / "bert", "gpu");
+  const Predictor passed(golden.bundle, on("auto"));
+  check(passed.backend() == "onnxruntime" && passed.fallbacks().size() == 4, "auto took ", passed.backend());
+  const std::string why = passed.fallbacks()[0].reason;
+  check(why.find("engine tensorrt-fp32 was compiled for compute capability 8.6, 12.0 and") == 0, why);
+  compare(passed, predict(passed, golden), golden);
+  for (const char* backend : {"tensorrt", "tensorrt-rtx"})
+    check(!why_unavailable(backend), backend, " is not available: ", why_unavailable(backend).value_or(""));
+}
+
+}  // namespace
+
+void engines(const fs::path& folder) {
+  same_as_the_graph(folder);
+  refusals(folder);
+  too_long(folder);
+  chain(folder);
+  share(folder);
+}
+
+}  // namespace hydrant::tests

@@ -1,0 +1,177 @@
+"""What the C++ runner must do about engines: Python's choice among them, its way to run batches, and stand-ins to run.
+
+``make_golden`` writes it into the folders of its cases: ``engines/NAME`` are bundles with stand-ins for engines, which
+the C++ tests' own stand-in for TensorRT runs; ``choices.json`` and ``parts.json`` tell what Python makes of them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import shlex
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from fake_tensorrt import MAGIC, text_profile
+from hydrant import Bundle, HydrantError
+from hydrant.bundle import to_json_bytes
+from hydrant.engine_file import EngineFile, Profile, engine_path, graph_digest, twin_path
+from hydrant.gpu import platform_name
+from hydrant.runtime.engine_choice import Machine, choose_engine, read_engine
+from hydrant.runtime.engine_host import Profiles
+
+VERSION = "11.1.0.106"
+"""Of the C++ tests' stand-in."""
+
+GRAPH = "model.fp32.onnx"
+TEXT = ("input_ids", "attention_mask", "token_type_ids")
+SMALL = text_profile((1, 1, 1), (4, 8, 12), TEXT)
+LARGE = text_profile((2, 4, 6), (16, 16, 24), TEXT)
+PADDED = text_profile((4, 4, 4), (4, 8, 12), TEXT)
+IMAGES: Profile = {"pixel_values": ((2, 3, 12, 12), (2, 3, 12, 12), (4, 3, 12, 12))}
+
+FAULTS = ("run", "context", "profile", "address", "type", "memory")
+MACHINES = [
+    Machine("tensorrt", VERSION, "8.9"),
+    Machine("tensorrt", VERSION, "12.0"),
+    Machine("tensorrt", VERSION, None),
+    Machine("tensorrt", "10.13.2.6", "7.5"),
+    Machine("tensorrt-rtx", VERSION, "8.9"),
+    Machine("tensorrt-rtx", VERSION, "9.0"),
+]
+
+
+def make_engines(folder: Path) -> None:
+    """Write everything beside the cases ``bert``, ``roberta`` and ``vit`` of the golden folder."""
+    bundles = {name: with_engine(folder / "bert", name, *changes) for name, changes in BUNDLES.items()}
+    for fault in FAULTS:
+        with_engine(folder / "bert", f"fault {fault}", plan(fault=fault))
+    with_engine(folder / "bert", "unlike", plan(header=[PADDED]))
+    with_engine(folder / "bert", "magic", plan(magic=b"another\n"))
+    with_engine(folder / "bert", "refused", plan(header=[text_profile((1, 1, 4), (4, 8, 8), TEXT)] * 2))
+    with_engine(folder / "roberta", "fits", plan(profiles=[text_profile((2, 2, 8), (16, 16, 24), TEXT[:2])]))
+    with_engine(folder / "vit", "fits", plan(profiles=[IMAGES]))
+    choices = [
+        choice(bundles[name], machine, precision)
+        for name, machine, precision in itertools.product(bundles, MACHINES, (None, "fp32", "fp16", "int8"))
+    ]
+    (folder / "bert/choices.json").write_text(json.dumps(choices))
+    (folder / "bert/parts.json").write_text(json.dumps(all_parts()))
+
+
+Change = Callable[[Bundle], None]
+
+
+def plan(
+    name: str = "tensorrt-fp32",
+    fault: str = "",
+    header: list[Profile] | None = None,
+    magic: bytes = MAGIC,
+    twin: Callable[[dict[str, Any]], Any] = lambda data: None,
+    **changes: Any,
+) -> Change:
+    """Adds a stand-in for an engine, and its twin.
+
+    Args:
+        name: of the engine.
+        fault: that it shows when it is loaded or run.
+        header: its profiles, if they are not those of the twin.
+        magic: what it begins with.
+        twin: changes what is written.
+        changes: of the twin's facts.
+    """
+
+    def add(bundle: Bundle) -> None:
+        profiles = changes.get("profiles", [SMALL, LARGE])
+        first = json.dumps({"profiles": header or profiles, "fault": fault}).encode()
+        engine = magic + first + b"\n" + (bundle.path / GRAPH).read_bytes()
+        facts: dict[str, Any] = {
+            "library": "tensorrt",
+            "version": VERSION,
+            "precision": "fp32",
+            "profiles": profiles,
+            "compute_capabilities": ("8.9",),
+            "platform": platform_name(),
+            "onnx": GRAPH,
+            "onnx_sha256": graph_digest(bundle, GRAPH),
+            "engine_sha256": hashlib.sha256(engine).hexdigest(),
+        }
+        data = EngineFile(**{**facts, **changes}).to_json()
+        twin(data)
+        bundle.add({engine_path(name): engine, twin_path(name): to_json_bytes(data)})
+
+    return add
+
+
+FP16 = plan("tensorrt-fp16", precision="fp16", onnx="model.fp16.onnx")
+BUNDLES: dict[str, tuple[Change, ...]] = {
+    "none": (),
+    "fits": (plan(),),
+    "small": (plan(profiles=[SMALL]),),
+    "padded": (plan(profiles=[PADDED]),),
+    "no graph": (plan(), FP16),
+    "stale": (plan(onnx_sha256="0" * 64), plan("b", onnx_sha256="1" * 64)),
+    "second": (plan("a", version="1"), plan("b")),
+    "platform": (plan(platform="linux-riscv64"),),
+    "version": (plan(version="10.9.0.34", version_compatible=True),),
+    "gpu": (plan(compute_capabilities=("8.6", "12.0"), refittable=True),),
+    "any gpu": (plan(compute_capabilities=()),),
+    "ampere": (plan(compute_capabilities=("8.0",), hardware_compatibility="ampere+"),),
+    "rtx": (plan("it's mine", library="tensorrt-rtx", compute_capabilities=("8.6", "8.9"), stripped=True),),
+    "both": (plan(), plan("rtx", library="tensorrt-rtx", profiles=[SMALL, SMALL], compute_capabilities=("7.5",))),
+    "stripped": (plan(stripped=True),),
+    "digest": (plan(engine_sha256="0" * 64),),
+    "graph": (plan(onnx="model.onnx"),),
+    "precision": (plan(precision="fp8", onnx="model.fp8.onnx"),),
+    "schema": (plan(twin=lambda data: data.update(schema=2)),),
+    "keys": (plan(twin=lambda data: (data.pop("version"), data.update(extra=1, stripped="no"))),),
+    "library": (plan(library="tensorflow"),),
+    "profiles": (plan(twin=lambda data: data.update(profiles=[])),),
+    "profile": (plan(twin=lambda data: data.update(profiles=[{"input_ids": [[1, 2], [3, 4]]}])),),
+    "size": (plan(twin=lambda data: data.update(profiles=[{"input_ids": [[1, 0], [3, 4], [5, 6]]}])),),
+}  # fmt: skip
+
+
+def with_engine(case: Path, name: str, *changes: Change) -> Path:
+    """A copy of a case's bundle, with engines."""
+    path = shutil.copytree(case / "bundle", case / "engines" / name)
+    for change in changes:
+        change(Bundle.open(path))
+    return path
+
+
+def choice(path: Path, machine: Machine, precision: str | None) -> dict[str, Any]:
+    """What Python chooses, or says; the bundle's folder is written ``{bundle}``."""
+    asked = {"bundle": path.name, **vars(machine), "precision": precision}
+    bundle = Bundle.open(path)
+    try:
+        chosen = choose_engine(bundle, machine, precision)
+        read_engine(bundle, chosen)
+    except HydrantError as error:
+        kind = type(error).__name__
+        return asked | {
+            "error": kind,
+            "text": str(error).replace(shlex.quote(str(path)), "{bundle}").replace(str(path), "{bundle}"),
+        }
+    return asked | {"name": chosen.name, "rebuild": chosen.rebuild.replace(shlex.quote(str(path)), "{bundle}")}
+
+
+def all_parts() -> list[dict[str, Any]]:
+    """How batches of many sizes run with engines of several profiles."""
+    engines = [[SMALL], [LARGE], [PADDED], [SMALL, LARGE], [LARGE, SMALL, PADDED], [IMAGES]]
+    found = []
+    for profiles, rows, tokens in itertools.product(engines, (1, 2, 3, 6, 7, 13, 32), (1, 4, 9, 12, 13, 24, 25)):
+        number = None if profiles == [IMAGES] else tokens
+        command = "hydrant build out --sequence 4:8:12 --precision fp32"
+        entry: dict[str, Any] = {"profiles": profiles, "rebuild": command.split(), "rows": rows, "tokens": number}
+        made = Profiles(profiles, command)
+        entry |= {"longest": made.longest, "largest": made.largest(rows, number)}
+        try:
+            entry["parts"] = [vars(part) for part in made.parts(rows, number)]
+        except HydrantError as error:
+            entry["text"] = str(error)
+        found.append(entry)
+    return found
