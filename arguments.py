@@ -73,6 +73,7 @@ def _plan_arguments(sub: argparse.ArgumentParser) -> None:
     from_choices = {
         "method": ("taylor", "circuit", "random"),
         "objective": ("separation", "nll", "both"),
+        "masking": ("pruned", "selected"),
         "diversity": ("noise", "bootstrap"),
     }
     sub.add_argument("model", metavar="MODEL", help="Hugging Face checkpoint folder or hub name")
@@ -107,6 +108,11 @@ def _plan_arguments(sub: argparse.ArgumentParser) -> None:
         "--objective",
         choices=from_choices["objective"],
         help="what circuits are for: OOD separation, likelihood, or both (default separation)",
+    )
+    sub.add_argument(
+        "--masking",
+        choices=from_choices["masking"],
+        help="for circuits: heads of earlier layers masked while a layer is scored (default pruned)",
     )
     sub.add_argument(
         "--average", action="store_true", help="for circuits: one member, the average of M circuits (CircAvg)"

@@ -75,6 +75,7 @@ def plan(options: argparse.Namespace) -> int:
             method=options.method,
             ood=options.ood,
             objective=options.objective,
+            masking=options.masking,
             average=options.average,
             diversity=options.diversity,
             noise=options.noise,

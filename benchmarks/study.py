@@ -160,23 +160,19 @@ def slug(name: str) -> str:
     return name.lower().replace(",", "").replace("+", "and").replace(" ", "-")
 
 
-def results(
-    rows: Mapping[str, Path], bundles: Bundles, resamples: int, chosen_on: bool = False
-) -> list[dict[str, Any]]:
+def results(rows: Mapping[str, Path], bundles: Bundles, resamples: int) -> list[dict[str, Any]]:
     """Every row's figures before and after calibration.
 
     Args:
         rows: row → bundle; holds ``"single"`` and the reference.
         bundles: with the data.
         resamples: of the bootstrap.
-        chosen_on: measure on the validation splits instead of the test splits, for choosing between settings.
     """
-    known, strange = ("validation", "ood_validation") if chosen_on else ("test", "ood_test")
-    labels = getattr(bundles.data, known).labels
+    labels = bundles.data.test.labels
     before, after, temperatures = {}, {}, {}
     for name, path in rows.items():
         temperature = fit_temperature(bundles.logits(path, "validation"), bundles.data.validation.labels)
-        inside, outside = bundles.logits(path, known), bundles.logits(path, strange)
+        inside, outside = bundles.logits(path, "test"), bundles.logits(path, "ood_test")
         before[name] = figures.measure(inside, labels, outside, 1.0, resamples)
         after[name] = figures.measure(inside, labels, outside, temperature, resamples)
         temperatures[name] = temperature
@@ -184,7 +180,7 @@ def results(
     return [
         {
             "name": name,
-            "members": bundles.logits(path, known).shape[1],
+            "members": bundles.logits(path, "test").shape[1],
             "temperature": temperatures[name],
             "head_overlap": hydrant.Bundle.open(path).plan().overlap()["mean"],
             "parameters": figures.parameters(path),

@@ -11,7 +11,7 @@ from ..errors import InputError, cut
 from ..families.processing import Processor
 from ..plan import Keep
 from ..progress import Progress, no_progress
-from .circuits import Circuits, Settings, find_circuits
+from .circuits import MASKING, Circuits, Settings, find_circuits
 from .data import Examples, check_apart
 from .objectives import OBJECTIVES, needs_ood
 
@@ -49,7 +49,14 @@ def plan_circuits(
 
 
 def check_options(
-    method: str, data: Any, ood: Any, objective: str | None, *, average: bool, budget: float | None
+    method: str,
+    data: Any,
+    ood: Any,
+    objective: str | None,
+    masking: str | None,
+    *,
+    average: bool,
+    budget: float | None,
 ) -> None:
     """Refuse options that only circuits have, with another method, and circuits without what they need.
 
@@ -58,6 +65,7 @@ def check_options(
     """
     if method != "circuit":
         given = {"ood data": ood is not None, "an objective": objective is not None, "average": average}
+        given["masking"] = masking is not None
         for name in (name for name, there in given.items() if there):
             raise InputError(
                 f"{name} is given for method {method!r}, which has no use for it; expected method 'circuit'"
@@ -66,6 +74,8 @@ def check_options(
     objective = objective or DEFAULT_OBJECTIVE
     if objective not in OBJECTIVES:
         raise InputError(f"objective {cut(objective)} is unknown; expected one of {', '.join(OBJECTIVES)}")
+    if masking is not None and masking not in MASKING:
+        raise InputError(f"masking {cut(masking)} is unknown; expected one of {', '.join(MASKING)}")
     if budget is not None:
         raise InputError(
             f"budget {budget:g} is given for method 'circuit', whose scores depend on how many heads each earlier "
@@ -98,7 +108,12 @@ def _provenance(unknown: Examples | None, settings: Settings, found: Circuits) -
     facts: dict[str, Any] = {}
     if unknown is not None:
         facts = {"ood": unknown.name, "ood_examples": len(unknown)}
-    facts |= {"objective": settings.objective, "circuits": len(settings.counts), "average": settings.average}
+    facts |= {
+        "objective": settings.objective,
+        "masking": settings.masking,
+        "circuits": len(settings.counts),
+        "average": settings.average,
+    }
     if len(settings.counts) > 1:
         facts["diversity"] = settings.diversity
         facts |= {"noise": settings.noise} if settings.diversity == "noise" else {}

@@ -1,10 +1,14 @@
-"""Circuits: the heads that uncertainty rests on, found layer by layer (HeadMap, Wang et al. 2025).
+"""Circuits: the heads that uncertainty rests on, found layer by layer (after HeadMap, Wang et al. 2025).
 
-From the first layer to the last: with the heads pruned in earlier layers masked, and later layers whole, mask each
-head of the layer in turn and evaluate the objective (``calib.objectives``) on the validation set. A head's
-score is the objective without it, so a high score marks a head that is missed. The k heads of highest score are the
-layer's part of the circuit and stay, where k is what ``keep`` says of the layer; the others are masked from then on.
-At the end the masked model *is* the member that the plan describes. A layer that keeps all heads is not scored.
+From the first layer to the last: with heads of earlier layers masked, and later layers whole, mask each head of the
+layer in turn and evaluate the objective (``calib.objectives``) on the validation set. A head's score is the objective
+without it, so a high score marks a head that is missed. The k heads of highest score are the layer's part of the
+circuit and stay, where k is what ``keep`` says of the layer. A layer that keeps all heads is not scored.
+
+Which heads of earlier layers are masked: by default those that were *pruned*, so that at the end the masked model is
+the member that the plan describes. HeadMap masks those that were *selected*; with the few heads that it selects that
+asks what they leave to later layers, but with two thirds of them masked little of the model is left to be asked, and
+the circuits are worse (docs/clinc150.md).
 
 M circuits differ by noise on the scores (ε standard normal, zero in sum over the circuits, times ``noise``, times the
 spread of the layer's scores: 1.4826 × their median absolute deviation), or by resamples of the validation set.
@@ -33,6 +37,8 @@ from .masking import MaskedRuns
 from .objectives import Statistics, area_under_roc, entropies, evaluate, label_losses
 from .search_state import SearchState, digest_of
 
+MASKING = ("pruned", "selected")
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -45,6 +51,7 @@ class Settings:
         noise: standard deviation in units of the scores' spread, for ``"noise"``.
         average: make one plan member of all circuits.
         seed: of everything random.
+        masking: heads of earlier layers that are masked while a layer is scored, one of ``MASKING``.
     """
 
     counts: Sequence[Sequence[int]]
@@ -53,6 +60,7 @@ class Settings:
     noise: float
     average: bool
     seed: int
+    masking: str = "pruned"
 
 
 @dataclass(frozen=True)
@@ -210,7 +218,7 @@ class _Search:
         """Score the layer above ``keep`` for all circuits, batch after batch."""
         heads, known = self.architecture.heads, len(self.labels)
         losses, entropy = np.empty((heads, known)), np.empty((heads, len(self.labels) + len(self._weights[0][1])))
-        for indices, logits in self.runs.each_head_masked(keep):
+        for indices, logits in self.runs.each_head_masked(self._running(keep)):
             if not logits.isfinite().all():
                 raise InputError(
                     f"the model gives logits that are not finite (NaN or infinity) with a head of layer {len(keep)} "
@@ -221,6 +229,13 @@ class _Search:
         found = Statistics(losses, entropy[:, :known], entropy[:, known:])
         tables = [evaluate(self.settings.objective, found, *weights) for weights in self._weights]
         self.state.add(keep, np.stack(tables))
+
+    def _running(self, keep: Keep) -> Keep:
+        """Heads of earlier layers that are not masked while the layer above ``keep`` is scored."""
+        if self.settings.masking == "pruned":
+            return keep
+        heads = set(range(self.architecture.heads))
+        return tuple(kept if len(kept) == len(heads) else tuple(sorted(heads - set(kept))) for kept in keep)
 
     def _fill(self, losses: np.ndarray, entropy: np.ndarray, indices: np.ndarray, logits: Tensor) -> None:
         inside = np.flatnonzero(indices < len(self.labels))

@@ -18,7 +18,7 @@ from ..plan import HeadPlan
 from ..progress import Progress, no_progress
 from .budget import Trial, check_reachable, choose, find_candidates, mean_tokens, measure, split_examples
 from .circuit_planning import DEFAULT_OBJECTIVE, check_options, plan_circuits
-from .circuits import Settings
+from .circuits import MASKING, Settings
 from .data import Examples, read_examples
 from .heads import choose_heads, diversify, head_counts
 from .importance import taylor_scores
@@ -42,6 +42,7 @@ def plan_heads(
     method: str = "taylor",
     ood: Any = None,
     objective: str | None = None,
+    masking: str | None = None,
     average: bool = False,
     diversity: str | None = None,
     noise: float = 0.5,
@@ -73,6 +74,8 @@ def plan_heads(
         ood: for circuits: out-of-distribution inputs, as ``data`` but without need of labels.
         objective: of circuits (``calib.objectives``): ``"separation"`` of ``ood`` from ``data`` by predictive
             entropy (default), ``"nll"`` on ``data``, or ``"both"``.
+        masking: of circuits: heads of earlier layers that are masked while a layer is scored, the ``"pruned"``
+            (default) or the ``"selected"`` ones, as HeadMap does.
         average: for circuits: a plan of one member, the average of M circuits (CircAvg).
         diversity: how members are made to differ: ``"noise"`` on their scores (default of Taylor);
             ``"bootstrap"`` scores each member on its own resample, with replacement, of the examples (default of
@@ -100,7 +103,7 @@ def plan_heads(
     diversity = diversity or DEFAULT_DIVERSITY.get(method, "noise")
     _check_options(method, diversity, members, noise, seed, batch_size)
     _check_budget(budget, keep, members)
-    check_options(method, data, ood, objective, average=average, budget=budget)
+    check_options(method, data, ood, objective, masking, average=average, budget=budget)
     source = model if isinstance(model, str | Path) else getattr(model, "name_or_path", "") or None
     loaded = load_model(model) if isinstance(model, str | Path) else model
     architecture = architecture_of(loaded)
@@ -137,7 +140,9 @@ def plan_heads(
         provenance["budget"] = _budget_provenance(budget, tokens, len(drawn), trials, best)
     elif method == "circuit":
         unknown = None if ood is None else read_examples(ood, None, limit=examples, seed=seed, text_column=text_column)
-        wanted = Settings(counts, objective or DEFAULT_OBJECTIVE, diversity, noise, average, seed)
+        wanted = Settings(
+            counts, objective or DEFAULT_OBJECTIVE, diversity, noise, average, seed, masking or MASKING[0]
+        )
         chosen, facts = plan_circuits(
             loaded, drawn, unknown, ready, wanted, batch_size=batch_size, state=state, progress=progress
         )

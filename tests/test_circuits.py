@@ -62,22 +62,26 @@ def naive_objective(name: str, losses: list[float], known: list[float], unknown:
     return {"nll": nll, "separation": separation, "both": nll + separation}[name]
 
 
-def naive(family: str, counts: list[int], objective: str) -> tuple[list[tuple[int, ...]], list[list[float] | None]]:
+def naive(
+    family: str, counts: list[int], objective: str, masking: str = "pruned"
+) -> tuple[list[tuple[int, ...]], list[list[float] | None]]:
     """Heads and scores by L × H full forward passes of every example, each example alone."""
     model = make_model(family)
     known, unknown = split(family)
     assert known.labels is not None
     chosen: list[tuple[int, ...]] = []
+    running: list[tuple[int, ...]] = []
     table: list[list[float] | None] = []
     for layer, count in enumerate(counts):
         if count == HEADS:
             chosen.append(FULL)
+            running.append(FULL)
             table.append(None)
             continue
         scores = []
         for head in range(HEADS):
             rest = tuple(other for other in FULL if other != head)
-            keep = [*chosen, rest, *[FULL] * (LAYERS - layer - 1)]
+            keep = [*running, rest, *[FULL] * (LAYERS - layer - 1)]
             losses, inside, outside = [], [], []
             for index, item in enumerate([*known.inputs, *unknown.inputs]):
                 tensors = {name: torch.from_numpy(array)[None] for name, array in item.tensors.items()}
@@ -88,6 +92,8 @@ def naive(family: str, counts: list[int], objective: str) -> tuple[list[tuple[in
             scores.append(naive_objective(objective, losses, inside, outside))
         table.append(scores)
         chosen.append(tuple(sorted(np.argsort(-np.array(scores), kind="stable")[:count].tolist())))
+        masked = [head for head in FULL if (head in chosen[-1]) == (masking == "selected")]
+        running.append(tuple(head for head in FULL if head not in masked))
     return chosen, table
 
 
@@ -99,11 +105,11 @@ def family(request: pytest.FixtureRequest) -> str:
 # The search against the naive one
 
 
-@pytest.mark.parametrize("objective", OBJECTIVES)
-def test_same_heads_and_scores_as_full_forward_passes(family: str, objective: str) -> None:
+@pytest.mark.parametrize(("objective", "masking"), [*((name, "pruned") for name in OBJECTIVES), ("both", "selected")])
+def test_same_heads_and_scores_as_full_forward_passes(family: str, objective: str, masking: str) -> None:
     counts = [2, 3, 1]
-    heads, scores = naive(family, counts, objective)
-    found = search(family, [counts], objective=objective, batch_size=4)
+    heads, scores = naive(family, counts, objective, masking)
+    found = search(family, [counts], objective=objective, masking=masking, batch_size=4)
     assert found.members == (tuple(heads),)
     np.testing.assert_allclose(found.scores[0], scores, atol=1e-5)
     gaps = [abs(a - b) for row in scores if row for a, b in pairwise(sorted(row))]
@@ -397,6 +403,8 @@ def test_images(vit_checkpoint: Path) -> None:
         ({"method": "taylor"}, "ood data is given for method 'taylor', which has no use for it"),
         ({"method": "random"}, "ood data is given for method 'random'"),
         ({"method": "taylor", "ood": None, "objective": "nll"}, "an objective is given for method 'taylor'"),
+        ({"method": "taylor", "ood": None, "masking": "pruned"}, "masking is given for method 'taylor'"),
+        ({"masking": "all"}, "masking 'all' is unknown; expected one of pruned, selected"),
         ({"method": "taylor", "ood": None, "average": True}, "average is given for method 'taylor'"),
         ({"average": True, "members": 2, "keep": [[1], [2]]}, "average is given with a keep for each circuit"),
         ({"ood": "DATA"}, "is given both as data and as ood"),

@@ -145,8 +145,12 @@ def test_intervals_hold_their_values_and_repeat(bundle: Path, data: dict[str, Pa
 
 
 def test_models_are_closed(bundle: Path, data: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    closed = []
-    monkeypatch.setattr(TorchModule, "close", closed.append)
+    closed: list[TorchModule] = []
+
+    def close(module: TorchModule) -> None:
+        closed.append(module)
+
+    monkeypatch.setattr(TorchModule, "close", close)
     evaluate(bundle, data["test"], compare=[bundle], bootstrap=0)
     assert len(set(map(id, closed))) == 2
 
