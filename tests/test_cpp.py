@@ -118,6 +118,19 @@ def test_a_half_precision_graph(runner: Path, golden: Path, tmp_path: Path) -> N
     np.testing.assert_allclose([row["confidence"] for row in rows], wanted.confidence, atol=1e-6)
 
 
+def test_an_int8_graph(runner: Path, golden: Path, tmp_path: Path) -> None:
+    bundle = shutil.copytree(golden / "vit-images/bundle", tmp_path / "bundle")
+    images = np.random.default_rng(0).integers(0, 256, (64, 12, 12, 3), dtype=np.uint8)
+    hydrant.export_onnx(bundle, "int8", data=(list(images), None))
+    np.save(tmp_path / "x.npy", images[:8])
+    rows = lines(run(runner, bundle, tmp_path / "x.npy", "--precision", "int8"))
+    with hydrant.load(bundle, "onnxruntime", precision="int8") as predictor:
+        wanted = predictor.predict(images[:8])
+    np.testing.assert_allclose([row["mutual_information"] for row in rows], wanted.mutual_information, atol=1e-6)
+    with hydrant.load(bundle, "onnxruntime", precision="fp32") as predictor:
+        assert np.abs(predictor.predict(images[:8]).probabilities - wanted.probabilities).max() > 1e-5, "another graph"
+
+
 def test_a_lora_ensemble_is_cut_up_as_in_python(runner: Path, tmp_path: Path) -> None:
     """Members differ by their adapters alone, so that all layers run once for each."""
     adapters = [make_adapter("bert", tmp_path / f"adapter{seed}", seed) for seed in range(3)]
