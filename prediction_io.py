@@ -11,7 +11,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from .calib.data import EXAMPLES, Row, read_arrays, stream_rows
+from .calib.data import EXAMPLES, Row, array_names, read_arrays, stream_rows
 from .errors import InputError
 from .files import atomic_file
 from .progress import Progress
@@ -79,10 +79,9 @@ def print_json(facts: Any) -> None:
 def _predictions(predictor: Predictor, options: argparse.Namespace) -> Iterator[list[dict[str, Any]]]:
     """Predictions of a file: of ready tensors under the names of the graph's inputs, or of rows of texts or images."""
     path = Path(options.input)
-    tensors = read_arrays(path) if path.suffix.lower() == ".npz" and path.is_file() else {EXAMPLES: None}
-    if EXAMPLES in tensors:
-        return _predict_rows(predictor, stream_rows(path, text_column=options.text_column), options)
-    return _predict_tensors(predictor, tensors, options)
+    if path.suffix.lower() == ".npz" and path.is_file() and EXAMPLES not in array_names(path):
+        return _predict_tensors(predictor, read_arrays(path), options)
+    return _predict_rows(predictor, stream_rows(path, text_column=options.text_column), options)
 
 
 def _predict_tensors(

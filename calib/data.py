@@ -8,7 +8,7 @@ from __future__ import annotations
 import csv
 import glob
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -297,26 +297,40 @@ def _image_rows(folder: Path) -> Iterator[Row]:
         raise InputError(f"folder {folder} holds no images; expected images, for labels in one subfolder per class")
 
 
-def read_arrays(path: Path) -> dict[str, np.ndarray]:
-    """The arrays of a ``.npz`` file.
+def read_arrays(path: Path, wanted: Collection[str] | None = None) -> dict[str, np.ndarray]:
+    """The arrays of a ``.npz`` file: those of the names wanted that it has, or all.
 
     Raises:
-        InputError: it cannot be read, or holds Python objects.
+        InputError: it cannot be read, or one of them holds Python objects.
     """
     try:
         with np.load(path, allow_pickle=False) as arrays:
-            return {name: arrays[name] for name in arrays.files}
+            return {name: arrays[name] for name in arrays.files if wanted is None or name in wanted}
     except Exception as error:  # numpy and zipfile raise many kinds for damaged files
         raise InputError(f"cannot read {path}: {cut(error, 100)}; expected a .npz file of arrays") from error
 
 
+def array_names(path: Path) -> list[str]:
+    """Names of the arrays of a ``.npz`` file.
+
+    Raises:
+        InputError: it cannot be read.
+    """
+    try:
+        with np.load(path, allow_pickle=False) as arrays:
+            return list(arrays.files)
+    except Exception as error:  # as above
+        raise InputError(f"cannot read {path}: {cut(error, 100)}; expected a .npz file of arrays") from error
+
+
 def _npz_rows(path: Path) -> Iterator[Row]:
-    found = read_arrays(path)
-    if EXAMPLES not in found:
-        raise InputError(f"{path} has the arrays {listing(list(found))}; expected x and y")
+    names = array_names(path)
+    if EXAMPLES not in names:
+        raise InputError(f"{path} has the arrays {listing(names)}; expected x and y")
+    found = read_arrays(path, (EXAMPLES, LABELS))
     inputs, labels = found[EXAMPLES], found.get(LABELS)
     if inputs.ndim < 1 or (labels is not None and labels.ndim != 1):
-        shapes = {name: list(found[name].shape) for name in (EXAMPLES, LABELS) if name in found}
+        shapes = {name: list(array.shape) for name, array in found.items()}
         raise InputError(f"{path} has arrays of shape {shapes}; expected x [N, …] and y [N]")
     if labels is not None and len(labels) != len(inputs):
         raise InputError(f"{path} has {len(inputs)} inputs in x and {len(labels)} labels in y; expected as many")

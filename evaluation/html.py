@@ -13,7 +13,7 @@ from .evidence import Evidence
 from .examples import Example, chosen
 from .names import DECISIONS, DETECTION, DIFFERENCES, DIVERSITY, QUALITY, SCORES, Told
 from .report import EvaluationReport, Figure
-from .text import shown
+from .text import ranged, shown
 
 STYLE = """
 :root { color-scheme: light; }
@@ -170,6 +170,7 @@ def _differences(report: EvaluationReport) -> str:
         for model in report.models[1:]
     ]
     note = '<p class="note">On the same resamples: an interval without zero is a difference that the data show.</p>'
+    note = note if report.resamples else ""
     title = f"{escape(report.models[0].name)} minus the others"
     return _section(title, _table(["", *(each.title for each in told.values())], rows) + note)
 
@@ -205,8 +206,7 @@ def _cell(figure: Figure | None, told: Told, best: float | None) -> str:
     marked = ' class="best"' if figure is not None and best is not None and figure.value == best else ""
     value, interval = shown(figure, told, interval=False), ""
     if figure is not None and math.isfinite(figure.low):
-        low, high = (told.form.format(told.scale * limit) for limit in (figure.low, figure.high))
-        interval = f"<small>{low}–{high}</small>"
+        interval = f"<small>{ranged(figure, told)}</small>"
     return f"<td{marked}>{value}{interval}</td>"
 
 

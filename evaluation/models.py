@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -45,7 +46,9 @@ class Model:
     calibration: Calibration
 
 
-def open_models(bundle: Bundle, compare: Sequence[str | Path], backend: str, precision: str | None) -> list[Model]:
+def open_models(
+    bundle: Bundle, compare: Sequence[str | Path], backend: str, precision: str | None, opened: ExitStack
+) -> list[Model]:
     """Open the bundle and what it is compared with, in this order.
 
     Args:
@@ -53,19 +56,22 @@ def open_models(bundle: Bundle, compare: Sequence[str | Path], backend: str, pre
         compare: paths of bundles, and folders or hub names of checkpoints.
         backend: that runs the bundles; checkpoints run in PyTorch.
         precision: of the bundles' graphs.
+        opened: closes every model when it ends.
 
     Raises:
         InputError: a checkpoint cannot be loaded, has no processor, or knows other classes.
         BundleError, BackendError, MissingExtraError: a bundle cannot be run.
     """
-    models = [_open_bundle(bundle, backend, precision, bundle.labels)]
-    for source in compare:
-        is_bundle = (Path(source) / MANIFEST).is_file()
-        models.append(
-            _open_bundle(Bundle.open(source), backend, precision, bundle.labels)
-            if is_bundle
-            else _open_checkpoint(source, bundle)
-        )
+    models: list[Model] = []
+    for source in (bundle, *compare):
+        if isinstance(source, Bundle):
+            model = _open_bundle(source, backend, precision, bundle.labels)
+        elif (Path(source) / MANIFEST).is_file():
+            model = _open_bundle(Bundle.open(source), backend, precision, bundle.labels)
+        else:
+            model = _open_checkpoint(source, bundle)
+        opened.callback(model.runs.close)
+        models.append(model)
     return [Model(**{**vars(model), "name": name}) for model, name in zip(models, _distinct(models), strict=True)]
 
 

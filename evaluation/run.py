@@ -93,9 +93,7 @@ def evaluate(
     )
     strange = None if ood is None else read_examples(ood, None, text_column=text_column)
     with ExitStack() as opened:
-        models = open_models(bundle, compare, backend, precision)
-        for model in models:
-            opened.callback(model.runs.close)
+        models = open_models(bundle, compare, backend, precision, opened)
         evidence = _observed(models, known, strange, bundle.labels, batch_size, progress)
         reports = _reports(models, evidence, bootstrap, seed, progress)
         used = np.random.default_rng(seed).permutation(len(known))[:corrupted]

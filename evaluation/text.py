@@ -44,7 +44,13 @@ def shown(figure: Figure | None, told: Told, interval: bool = True) -> str:
     value = told.form.format(told.scale * figure.value)
     if not interval or not math.isfinite(figure.low):
         return value
-    return f"{value} ({told.form.format(told.scale * figure.low)}–{told.form.format(told.scale * figure.high)})"
+    return f"{value} ({ranged(figure, told)})"
+
+
+def ranged(figure: Figure, told: Told) -> str:
+    """The ends of an interval."""
+    low, high = (told.form.format(told.scale * limit) for limit in (figure.low, figure.high))
+    return f"{low} to {high}" if low[0] in "+-" else f"{low}–{high}"
 
 
 def _figures(title: str, told: Mapping[str, Told], keys: Mapping[str, str], models: Sequence[ModelReport]) -> str:

@@ -51,7 +51,6 @@ def make_engines(folder: Path) -> None:
         with_engine(folder / "bert", f"fault {fault}", plan(fault=fault))
     with_engine(folder / "bert", "unlike", plan(header=[PADDED]))
     with_engine(folder / "bert", "magic", plan(magic=b"another\n"))
-    with_engine(folder / "bert", "refused", plan(header=[text_profile((1, 1, 4), (4, 8, 8), TEXT)] * 2))
     with_engine(folder / "roberta", "fits", plan(profiles=[text_profile((2, 2, 8), (16, 16, 24), TEXT[:2])]))
     with_engine(folder / "vit", "fits", plan(profiles=[IMAGES]))
     choices = [
@@ -115,6 +114,7 @@ BUNDLES: dict[str, tuple[Change, ...]] = {
     "no graph": (plan(), FP16),
     "stale": (plan(onnx_sha256="0" * 64), plan("b", onnx_sha256="1" * 64)),
     "second": (plan("a", version="1"), plan("b")),
+    "names": (plan("a"), plan("a-b"), plan("a.b")),
     "platform": (plan(platform="linux-riscv64"),),
     "version": (plan(version="10.9.0.34", version_compatible=True),),
     "gpu": (plan(compute_capabilities=("8.6", "12.0"), refittable=True),),
@@ -123,6 +123,7 @@ BUNDLES: dict[str, tuple[Change, ...]] = {
     "rtx": (plan("it's mine", library="tensorrt-rtx", compute_capabilities=("8.6", "8.9"), stripped=True),),
     "both": (plan(), plan("rtx", library="tensorrt-rtx", profiles=[SMALL, SMALL], compute_capabilities=("7.5",))),
     "stripped": (plan(stripped=True),),
+    "stripped and whole": (plan("a", stripped=True), plan("b")),
     "digest": (plan(engine_sha256="0" * 64),),
     "graph": (plan(onnx="model.onnx"),),
     "precision": (plan(precision="fp8", onnx="model.fp8.onnx"),),

@@ -90,7 +90,7 @@ def test_tensors_and_arrays_of_images_from_files(runner: Path, golden: Path, tmp
     np.save(tmp_path / "one.npy", image)
     np.save(tmp_path / "stack.npy", np.stack([image, image[::-1]]))
     np.save(tmp_path / "grey.npy", image[:, :, 0].copy())
-    np.savez(tmp_path / "labelled.npz", x=np.stack([image, image[::-1]]), y=np.array([0, 1]))
+    np.savez(tmp_path / "labelled.npz", x=np.stack([image, image[::-1]]), y=np.array(["cat", "dog"]))
     files = [*(tmp_path / f"{name}.npy" for name in ("one", "stack", "grey")), tmp_path / "labelled.npz"]
     rows = lines(run(runner, golden / "vit-images/bundle", *files))
     with hydrant.load(golden / "vit-images/bundle", "onnxruntime") as predictor:

@@ -165,7 +165,8 @@ def test_image_folder_skips_files_that_are_no_images(tmp_path: Path) -> None:
 
 def test_npz_images_with_indices(tmp_path: Path) -> None:
     images = np.arange(2 * 4 * 5 * 3, dtype=np.uint8).reshape(2, 4, 5, 3)
-    np.savez(tmp_path / "data.npz", x=images, y=np.array([2, 0]))
+    notes = np.array([{"of": "a camera"}, None], dtype=object)
+    np.savez(tmp_path / "data.npz", x=images, y=np.array([2, 0]), notes=notes)  # which nobody asks for
     examples = read_examples(tmp_path / "data.npz", LABELS)
     assert all(np.array_equal(found, image) for found, image in zip(examples.inputs, images, strict=True))
     assert classes_of(examples) == [2, 0]

@@ -153,6 +153,9 @@ def test_models_are_closed(bundle: Path, data: dict[str, Path], monkeypatch: pyt
     monkeypatch.setattr(TorchModule, "close", close)
     evaluate(bundle, data["test"], compare=[bundle], bootstrap=0)
     assert len(set(map(id, closed))) == 2
+    with pytest.raises(HydrantError):
+        evaluate(bundle, data["test"], compare=[bundle, "absent"], bootstrap=0)
+    assert len(set(map(id, closed))) == 4, "those that were open when another could not be opened"
 
 
 def test_report_files_and_html(bundle: Path, data: dict[str, Path], bert_checkpoint: Path, tmp_path: Path) -> None:

@@ -356,8 +356,8 @@ def test_reported_figures_are_those_of_the_members_at_temperature_one(bundle: Pa
 def test_an_accuracy_that_falls_is_told(learned: tuple[Path, TuneReport]) -> None:
     _, report = learned
     assert "accuracy fell" not in tune_text(report)
-    fallen = replace(report, accuracy_after=report.accuracy_before - 0.0123)
-    assert "accuracy fell by 1.2 points while NLL improved" in tune_text(fallen)
+    fallen = replace(report, accuracy_after=report.accuracy_before - 1 / 3000)
+    assert "accuracy fell by 0.03 points while NLL improved" in tune_text(fallen)
 
 
 def test_nothing_gets_worse(learned: tuple[Path, TuneReport], tmp_path: Path) -> None:

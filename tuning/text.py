@@ -65,7 +65,7 @@ def _outcome(report: TuneReport) -> list[str]:
     lines = [f"wrote {report.bundle}: {kept}; exported again: {', '.join(report.graphs) or 'no graph, there was none'}"]
     if report.accuracy_after < report.accuracy_before:
         lines.append(
-            f"accuracy fell by {100 * (report.accuracy_before - report.accuracy_after):.1f} points while NLL improved; "
+            f"accuracy fell by {100 * (report.accuracy_before - report.accuracy_after):.2f} points while NLL improved; "
             "judge on other data which counts: hydrant evaluate"
         )
     lines += [f"{name} does not hold any more; make it again: {command}" for name, command in report.dropped.items()]

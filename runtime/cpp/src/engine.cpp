@@ -93,7 +93,7 @@ std::unique_ptr<const Backend> open_engine(const Bundle& bundle, const Architect
   if (const auto why = why_no_engines(library)) throw BackendError("backend " + library + " cannot run here: " + *why);
   const TensorRt native(library);
   const auto gpu = this_gpu();
-  const Chosen chosen = choose_engine(bundle, {library, native.version(), gpu}, options.precision);
+  const Chosen chosen = choose_engine(bundle, {library, native.version(), gpu, false}, options.precision);
   const std::string data = read_engine(bundle, chosen);
   if (!gpu) throw BackendError("backend " + library + " cannot run here: " + *why_unavailable(library, options));
   return std::make_unique<EngineBackend>(chosen, native, data, architecture.padding_token);

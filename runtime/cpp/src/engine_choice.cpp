@@ -141,6 +141,13 @@ void check_machine(const Chosen& engine, const Machine& machine) {
   }
 }
 
+void check_weights(const Chosen& engine, const Machine& machine) {
+  if (machine.refits || !engine.facts.stripped) return;
+  throw BackendError("engine " + engine.name +
+                     " holds no weights, and this library cannot put them in; use `hydrant predict`, or build it "
+                     "without --strip-weights");
+}
+
 // A word as a shell takes it.
 std::string quoted(const std::string& word) {
   constexpr const char* kPlain =
@@ -166,14 +173,16 @@ Chosen choose_engine(const Bundle& bundle, const Machine& machine, const std::op
   }
   const std::string first = precision.value_or(precisions().front());
   check_target(bundle, machine, first);
-  std::vector<std::pair<std::ptrdiff_t, Chosen>> fitting;
+  std::vector<Chosen> asked;
   for (const std::string& name : engine_names(bundle)) {
     Chosen engine{name, EngineFile::read(bundle, name), {}};
     if (engine.facts.library != machine.library || engine.facts.precision != precision.value_or(engine.facts.precision))
       continue;
     engine.rebuild = rebuild_command(bundle, name, engine.facts);
-    fitting.emplace_back(rank_of(bundle, engine), std::move(engine));
+    asked.push_back(std::move(engine));
   }
+  std::vector<std::pair<std::ptrdiff_t, Chosen>> fitting;
+  for (Chosen& engine : asked) fitting.emplace_back(rank_of(bundle, engine), std::move(engine));
   if (fitting.empty()) {
     throw BackendError("bundle " + bundle.path().string() + " has no " + machine.library + " engine" +
                        (precision ? " in " + *precision : "") + "; build one with `" +
@@ -185,6 +194,7 @@ Chosen choose_engine(const Bundle& bundle, const Machine& machine, const std::op
     try {
       check_graph(bundle, engine);
       check_machine(engine, machine);
+      check_weights(engine, machine);
       return std::move(engine);
     } catch (const BackendError& error) {
       if (!reason) reason = error;

@@ -15,6 +15,7 @@ struct Machine {
   std::string library;                    // "tensorrt" or "tensorrt-rtx"
   std::string version;                    // of the library
   std::optional<std::string> capability;  // of the GPU; nothing where there is none, and all else is judged
+  bool refits = true;                     // puts weights into an engine that holds none, as Python does
 };
 
 // An engine that fits.

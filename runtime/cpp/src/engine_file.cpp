@@ -139,6 +139,7 @@ std::vector<std::string> engine_names(const Bundle& bundle) {
     if (name.compare(name.size() - end.size(), end.size(), end) != 0) continue;
     names.push_back(name.substr(start.size(), name.size() - start.size() - end.size()));
   }
+  std::sort(names.begin(), names.end());  // the files are sorted with their ending
   return names;
 }
 

@@ -24,8 +24,11 @@ Lane::Lane(const Cuda& cuda, const Engine& engine, const Profiles& profiles)
     : cuda_(cuda), engine_(engine), stream_(cuda.new_stream()) {
   for (const auto& [name, floats] : engine.inputs())
     inputs_.emplace(name, buffer(profiles.numbers(name), floats ? sizeof(float) : sizeof(std::int64_t)));
-  for (const auto& [name, shape] : engine.outputs())
-    outputs_.emplace(name, buffer(profiles.rows(), width_of(shape) * sizeof(float)));
+  for (const auto& [name, shape] : engine.outputs()) {
+    Shape most = shape;
+    most[0] = static_cast<std::int64_t>(profiles.rows());
+    outputs_.emplace(name, buffer(count_of(most), sizeof(float)));
+  }
 }
 
 Lane::~Lane() {
@@ -35,6 +38,9 @@ Lane::~Lane() {
   } catch (const BackendError&) {      // a device that reports an earlier failure again
   }
   contexts_.clear();
+  inputs_.clear();
+  outputs_.clear();
+  stream_.reset();
 }
 
 Lane::Buffer Lane::buffer(std::size_t numbers, std::size_t size) const {

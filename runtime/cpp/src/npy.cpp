@@ -157,6 +157,8 @@ Tensor read_array(std::string_view bytes, const std::string& where) {
   return {header.shape, kind->read(bytes.substr(header.values), count)};
 }
 
+constexpr const char* kExamples = "x";  // the inputs of labelled examples; what is beside them is not read
+
 struct CloseArchive {
   void operator()(zip_t* archive) const { zip_discard(archive); }
 };
@@ -190,6 +192,7 @@ Tensors read_archive(const fs::path& file) {
     zip_error_fini(&error);
     throw unreadable(file.string(), why);
   }
+  const bool examples = zip_name_locate(archive.get(), (std::string(kExamples) + ".npy").c_str(), 0) >= 0;
   Tensors tensors;
   std::uintmax_t total = 0;
   for (zip_int64_t index = 0; index < zip_get_num_entries(archive.get(), 0); ++index) {
@@ -203,6 +206,7 @@ Tensors read_archive(const fs::path& file) {
     if (name.size() < 5 || name.substr(name.size() - 4) != ".npy")
       throw unreadable(file.string(), "it holds " + cut(name));
     name.resize(name.size() - 4);
+    if (examples && name != kExamples) continue;  // labels may be of any type
     total += facts.size;
     if (total > kMostBytes) throw unreadable(file.string(), "its arrays are larger than 4 GiB; cut it up");
     const std::string where = file.string() + ", array " + cut(name);

@@ -51,6 +51,11 @@ std::string profile_text(const Profile& profile) {
 
 }  // namespace
 
+NativeLog& NativeLog::shared() {
+  static NativeLog& log = *new NativeLog;
+  return log;
+}
+
 void NativeLog::log(Severity severity, const char* text) noexcept {
   if (severity > Severity::kERROR) return;
   try {
@@ -71,8 +76,9 @@ std::string NativeLog::last() {
   return cut(said.empty() ? "no reason given" : join(said, "; "), 300);
 }
 
-// A class of the library is a table of functions whose order is fixed for a major version. That of TensorRT-RTX 1 is,
-// for the functions called here, the order of TensorRT 11; TensorRT 10 has others between them.
+// A class of the library is a table of functions whose order is fixed for a major version. In TensorRT-RTX 1.7 the
+// functions called here stand where TensorRT 11 has them, as its own Python binding calls them; TensorRT 10 has others
+// between them.
 std::optional<std::string> TensorRt::file_of(const std::string& library) {
 #if defined(TRT_MAJOR_RTX)
   if (library == "tensorrt-rtx") return "libtensorrt_rtx.so." + std::to_string(TRT_MAJOR_RTX);
@@ -96,27 +102,22 @@ TensorRt::TensorRt(const std::string& library)
     : library_(file_of(library).value_or(library), "install it, or add its folder to LD_LIBRARY_PATH"),
       version_(version_of(library_)) {}
 
-std::unique_ptr<nvinfer1::IRuntime> TensorRt::runtime(NativeLog& log) const {
+std::unique_ptr<nvinfer1::IRuntime> TensorRt::runtime() const {
   auto* const create = library_.function<void*(void*, int32_t)>("createInferRuntime_INTERNAL");
   const auto version = library_.function<int32_t()>("getInferLibVersion")();
   return std::unique_ptr<nvinfer1::IRuntime>(
-      static_cast<nvinfer1::IRuntime*>(create(static_cast<nvinfer1::ILogger*>(&log), version)));
+      static_cast<nvinfer1::IRuntime*>(create(static_cast<nvinfer1::ILogger*>(&NativeLog::shared()), version)));
 }
 
 Engine::Engine(const TensorRt& library, const std::string& data, const Chosen& chosen)
-    : name_(chosen.facts.library), log_(std::make_unique<NativeLog>()), runtime_(library.runtime(*log_)) {
+    : name_(chosen.facts.library), runtime_(library.runtime()) {
   const std::string what = name_ + " " + library.version(), rebuild = "`" + command_text(chosen.rebuild) + "`";
-  if (!runtime_) throw BackendError(what + " gave no runtime: " + log_->last() + "; reinstall it");
-  if (chosen.facts.stripped) {
-    throw BackendError("engine " + chosen.name +
-                       " holds no weights, and this library cannot put them in; use `hydrant predict`, or build it "
-                       "without --strip-weights");
-  }
+  if (!runtime_) throw BackendError(what + " gave no runtime: " + NativeLog::shared().last() + "; reinstall it");
   runtime_->setEngineHostCodeAllowed(false);
   engine_.reset(runtime_->deserializeCudaEngine(data.data(), data.size()));
   if (!engine_) {
-    throw BackendError(what + " cannot load engine " + chosen.name + ": " + log_->last() + "; rebuild it with " +
-                       rebuild);
+    throw BackendError(what + " cannot load engine " + chosen.name + ": " + NativeLog::shared().last() +
+                       "; rebuild it with " + rebuild);
   }
   read_tensors(chosen);
   check_profiles(chosen);
@@ -135,7 +136,7 @@ void Engine::read_tensors(const Chosen& chosen) {
       inputs_[name] = floats;
     } else {
       right = floats && !shape.empty() && shape[0] == -1 &&
-              std::all_of(shape.begin() + 1, shape.end(), [](std::int64_t size) { return size >= 0; });
+              std::all_of(shape.begin() + 1, shape.end(), [](std::int64_t size) { return size > 0; });
       outputs_[name] = shape;
     }
     if (right) continue;
@@ -173,10 +174,12 @@ std::unique_ptr<nvinfer1::IExecutionContext> Engine::new_context() const {
   const std::lock_guard<std::mutex> held(lock_);
   std::unique_ptr<nvinfer1::IExecutionContext> context(engine_->createExecutionContext());
   if (context) return context;
-  throw BackendError(name_ + " gave no execution context: " + log_->last() +
+  throw BackendError(name_ + " gave no execution context: " + NativeLog::shared().last() +
                      "; use fewer threads, or free the GPU's memory");
 }
 
-BackendError Engine::failure(const std::string& what) const { return BackendError(what + ": " + log_->last()); }
+BackendError Engine::failure(const std::string& what) const {
+  return BackendError(what + ": " + NativeLog::shared().last());
+}
 
 }  // namespace hydrant

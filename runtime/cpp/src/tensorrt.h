@@ -18,9 +18,12 @@
 
 namespace hydrant {
 
-// The library's latest errors.
+// The libraries' latest errors.
 class NativeLog : public nvinfer1::ILogger {
  public:
+  // The one of this process, which is never destroyed: a library may keep the first logger that it was given.
+  static NativeLog& shared();
+
   void log(Severity severity, const char* text) noexcept override;
 
   // Them in one line, for a message; they are forgotten.
@@ -46,8 +49,8 @@ class TensorRt {
   // Such as "10.13.2.6".
   const std::string& version() const { return version_; }
 
-  // The runtime, which speaks to `log`; null if it gives none.
-  std::unique_ptr<nvinfer1::IRuntime> runtime(NativeLog& log) const;
+  // The runtime, which speaks to the shared log; null if it gives none.
+  std::unique_ptr<nvinfer1::IRuntime> runtime() const;
 
  private:
   Library library_;
@@ -74,8 +77,7 @@ class Engine {
   void read_tensors(const Chosen& chosen);
   void check_profiles(const Chosen& chosen) const;
 
-  std::string name_;                // of the library
-  std::unique_ptr<NativeLog> log_;  // outlives all that follow
+  std::string name_;  // of the library
   std::unique_ptr<nvinfer1::IRuntime> runtime_;
   std::unique_ptr<nvinfer1::ICudaEngine> engine_;
   std::map<std::string, bool> inputs_;

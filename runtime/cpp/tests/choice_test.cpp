@@ -60,6 +60,20 @@ void choices(const fs::path& folder) {
   check(cases.size() > 500, "only ", cases.size(), " choices");
 }
 
+// A library that cannot put weights in takes the next engine, or says why there is none.
+void whole(const fs::path& engines) {
+  const Machine machine{"tensorrt", "11.1.0.106", "8.9", false};
+  const Bundle both = Bundle::open(engines / "stripped and whole");
+  check(choose_engine(both, machine, {}).name == "b", "an engine without weights was chosen");
+  try {
+    choose_engine(Bundle::open(engines / "stripped"), machine, {});
+  } catch (const BackendError& error) {
+    check(std::string(error.what()).find("engine tensorrt-fp32 holds no weights") == 0, error.what());
+    return;
+  }
+  check(false, "an engine without weights was not refused");
+}
+
 Profile profile_of(const Json& data) {
   Profile profile;
   for (const auto& [name, shapes] : data.items()) profile[name] = {shapes[0], shapes[1], shapes[2]};
@@ -143,6 +157,7 @@ void choice(const fs::path& folder) {
   padding();
   inputs();
   choices(folder / "bert");
+  whole(folder / "bert" / "engines");
   batches(folder / "bert");
   std::cout << "engines are chosen and given batches as by Python\n";
 }

@@ -1,4 +1,4 @@
-// hydrant-test NAME GOLDEN: runs one test. Exit status 77: the golden folder is absent.
+// hydrant-test NAME GOLDEN: runs one test. Exit status 77: what it needs is absent.
 #include <exception>
 #include <iostream>
 #include <map>
@@ -20,6 +20,12 @@ int main(int count, char** words) {
               << " is absent; python tests/golden.py makes it, in an environment with hydrant\n";
     return 77;
   }
+#ifndef HYDRANT_STANDIN
+  if (test->second == all::engines) {
+    std::cout << "skipped: built without the headers of TensorRT 11.1, which -DTENSORRT_ROOT=FOLDER names\n";
+    return 77;
+  }
+#endif
   try {
     test->second(words[2]);
     return 0;
