@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from pathlib import Path
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported: commands run beside each other, a core each
 
 import pytest
 import torch
