@@ -64,8 +64,12 @@ def check_options(
         InputError: what was found, expected, and to do.
     """
     if method != "circuit":
-        given = {"ood data": ood is not None, "an objective": objective is not None, "average": average}
-        given["masking"] = masking is not None
+        given = {
+            "ood data": ood is not None,
+            "an objective": objective is not None,
+            "masking": masking is not None,
+            "average": average,
+        }
         for name in (name for name, there in given.items() if there):
             raise InputError(
                 f"{name} is given for method {method!r}, which has no use for it; expected method 'circuit'"

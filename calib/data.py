@@ -9,6 +9,7 @@ import csv
 import glob
 import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -297,17 +298,24 @@ def _image_rows(folder: Path) -> Iterator[Row]:
         raise InputError(f"folder {folder} holds no images; expected images, for labels in one subfolder per class")
 
 
+@contextmanager
+def _opened(path: Path) -> Iterator[Any]:
+    """A ``.npz`` file, with whatever damage shows while it is read turned into our error."""
+    try:
+        with np.load(path, allow_pickle=False) as arrays:
+            yield arrays
+    except Exception as error:  # numpy and zipfile raise many kinds for damaged files
+        raise InputError(f"cannot read {path}: {cut(error, 100)}; expected a .npz file of arrays") from error
+
+
 def read_arrays(path: Path, wanted: Collection[str] | None = None) -> dict[str, np.ndarray]:
     """The arrays of a ``.npz`` file: those of the names wanted that it has, or all.
 
     Raises:
         InputError: it cannot be read, or one of them holds Python objects.
     """
-    try:
-        with np.load(path, allow_pickle=False) as arrays:
-            return {name: arrays[name] for name in arrays.files if wanted is None or name in wanted}
-    except Exception as error:  # numpy and zipfile raise many kinds for damaged files
-        raise InputError(f"cannot read {path}: {cut(error, 100)}; expected a .npz file of arrays") from error
+    with _opened(path) as arrays:
+        return {name: arrays[name] for name in arrays.files if wanted is None or name in wanted}
 
 
 def array_names(path: Path) -> list[str]:
@@ -316,11 +324,8 @@ def array_names(path: Path) -> list[str]:
     Raises:
         InputError: it cannot be read.
     """
-    try:
-        with np.load(path, allow_pickle=False) as arrays:
-            return list(arrays.files)
-    except Exception as error:  # as above
-        raise InputError(f"cannot read {path}: {cut(error, 100)}; expected a .npz file of arrays") from error
+    with _opened(path) as arrays:
+        return list(arrays.files)
 
 
 def _npz_rows(path: Path) -> Iterator[Row]:

@@ -3,8 +3,6 @@
 #include <dlfcn.h>
 
 #include <iostream>
-#include <mutex>
-#include <thread>
 
 #include "check.h"
 
@@ -61,21 +59,7 @@ void share(const fs::path& folder) {
   const Case golden = with_engine(folder / "bert", "fits");
   {
     const Predictor predictor(golden.bundle, on("tensorrt"));
-    std::mutex guard;
-    std::string problem;
-    std::vector<std::thread> workers;
-    for (int worker = 0; worker < kThreads; ++worker) {
-      workers.emplace_back([&] {
-        try {
-          for (int i = 0; i < kPredictions; ++i) compare(predictor, predict(predictor, golden), golden);
-        } catch (const std::exception& error) {
-          const std::lock_guard<std::mutex> lock(guard);
-          problem = error.what();
-        }
-      });
-    }
-    for (std::thread& worker : workers) worker.join();
-    check(problem.empty(), problem);
+    compare_at_once(predictor, golden, kThreads, kPredictions);
   }
   check(live() == 0, live(), " objects were not given back");
   std::cout << kThreads << " threads share an engine\n";

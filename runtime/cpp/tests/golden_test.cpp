@@ -2,6 +2,8 @@
 #include <algorithm>
 #include <cmath>
 #include <iostream>
+#include <mutex>
+#include <thread>
 
 #include "check.h"
 
@@ -64,6 +66,24 @@ Options one_thread() {
   Options options;
   options.threads = 1;
   return options;
+}
+
+void compare_at_once(const Predictor& predictor, const Case& golden, int threads, int predictions) {
+  std::mutex guard;
+  std::string problem;
+  std::vector<std::thread> workers;
+  for (int worker = 0; worker < threads; ++worker) {
+    workers.emplace_back([&] {
+      try {
+        for (int i = 0; i < predictions; ++i) compare(predictor, predict(predictor, golden), golden);
+      } catch (const std::exception& error) {
+        const std::lock_guard<std::mutex> lock(guard);
+        problem = error.what();
+      }
+    });
+  }
+  for (std::thread& worker : workers) worker.join();
+  check(problem.empty(), problem);
 }
 
 Prediction predict(const Predictor& predictor, const Case& golden) {

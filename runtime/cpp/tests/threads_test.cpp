@@ -1,7 +1,6 @@
 // Eight threads that share a predictor get what one gets; run under the sanitizers, nothing leaks and nothing races.
 #include <atomic>
 #include <iostream>
-#include <mutex>
 #include <thread>
 
 #include "check.h"
@@ -15,21 +14,7 @@ constexpr int kThreads = 8, kPredictions = 200;
 
 void share(const Case& golden) {
   const Predictor predictor(golden.bundle, one_thread());
-  std::mutex guard;
-  std::string problem;
-  std::vector<std::thread> workers;
-  for (int worker = 0; worker < kThreads; ++worker) {
-    workers.emplace_back([&] {
-      try {
-        for (int i = 0; i < kPredictions; ++i) compare(predictor, predict(predictor, golden), golden);
-      } catch (const std::exception& error) {
-        const std::lock_guard<std::mutex> lock(guard);
-        problem = error.what();
-      }
-    });
-  }
-  for (std::thread& worker : workers) worker.join();
-  check(problem.empty(), problem);
+  compare_at_once(predictor, golden, kThreads, kPredictions);
 }
 
 // Predictors opened and closed by several threads at once share nothing that could break.
