@@ -9,35 +9,40 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+from .version import __version__
 
 if TYPE_CHECKING:
     from .build import build_engine
-    from .bundle import Bundle
-    from .calib import plan_heads
+    from .bundle.plan import HeadPlan
+    from .bundle.store import Bundle
+    from .calib.heads.planning import plan_heads
+    from .cost.estimate import Cost
     from .errors import HydrantError
     from .evaluation import evaluate
     from .export import export_onnx
-    from .families.cost import Cost, estimate_cost
     from .families.zero_shot import load_zero_shot
     from .fusion import FusedClassifier, FusedOutput, fuse, load_ensemble, measure_drift, save_bundle
-    from .plan import HeadPlan
-    from .runtime import Prediction, Predictor, calibrate, load, profile, verify
+    from .measure.calibrate import calibrate
+    from .measure.cost import estimate_cost
+    from .measure.profile import profile
+    from .measure.verify import verify
+    from .runtime import Prediction, Predictor, load
     from .tuning import TuneReport, tune
 
+
 _HOMES = {
-    "Bundle": "bundle",
-    "Cost": "families.cost",
+    "Bundle": "bundle.store",
+    "Cost": "cost.estimate",
     "FusedClassifier": "fusion",
     "FusedOutput": "fusion",
-    "HeadPlan": "plan",
+    "HeadPlan": "bundle.plan",
     "HydrantError": "errors",
     "build_engine": "build",
-    "calibrate": "runtime",
+    "calibrate": "measure.calibrate",
     "Prediction": "runtime",
     "Predictor": "runtime",
     "TuneReport": "tuning",
-    "estimate_cost": "families.cost",
+    "estimate_cost": "measure.cost",
     "evaluate": "evaluation",
     "export_onnx": "export",
     "fuse": "fusion",
@@ -45,12 +50,13 @@ _HOMES = {
     "load_ensemble": "fusion",
     "load_zero_shot": "families.zero_shot",
     "measure_drift": "fusion",
-    "plan_heads": "calib",
-    "profile": "runtime",
+    "plan_heads": "calib.heads.planning",
+    "profile": "measure.profile",
     "save_bundle": "fusion",
     "tune": "tuning",
-    "verify": "runtime",
+    "verify": "measure.verify",
 }
+
 
 __all__ = [
     "Bundle",

@@ -24,10 +24,10 @@ from unittest import mock
 import numpy as np
 import torch
 import transformers
-from hydrant.calib import products
-from hydrant.calib.heads import choose_heads
-from hydrant.calib.masking import MaskedRuns
-from hydrant.calib.objectives import Statistics, entropies, evaluate, label_losses
+from hydrant.calib.heads import encoder as products
+from hydrant.calib.heads.masking import MaskedRuns
+from hydrant.calib.heads.objectives import Statistics, entropies, evaluate, label_losses
+from hydrant.calib.heads.selection import choose_heads
 
 CLASSES = 20
 

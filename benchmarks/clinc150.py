@@ -20,9 +20,9 @@ from typing import Any
 
 import numpy as np
 from hydrant import export_onnx, fuse, load, plan_heads, save_bundle
-from hydrant.calib import metrics
-from hydrant.calib.data import read_examples
+from hydrant.data.examples import read_examples
 from hydrant.families.checkpoint import load_model, load_processor, model_labels
+from hydrant.metrics import classification as metrics
 
 CONFIGURATIONS: dict[str, dict[str, Any]] = {
     "single model": {},
@@ -45,7 +45,7 @@ def main() -> None:
     model, processor = load_model(checkpoint), load_processor(checkpoint, "text")
     labels = model_labels(model.config)
     test = read_examples(data / "test.csv", labels)
-    strange = read_examples(data / "oos_test.csv", [*labels, "oos"])
+    ood = read_examples(data / "oos_test.csv", [*labels, "oos"])
     rows = []
     for name, settings in CONFIGURATIONS.items():
         fixed = name in ("single model", "pruned single, keep 8")
@@ -53,7 +53,7 @@ def main() -> None:
             plan = (
                 plan_heads(model, data / "train.csv", seed=seed, processor=processor, **settings) if settings else None
             )
-            figures = evaluate(model, plan, processor, test, strange)
+            figures = evaluate(model, plan, processor, test, ood)
             rows.append({"name": name, "seed": seed, **figures})
             print(json.dumps(rows[-1]), flush=True)
     print(markdown(rows))
@@ -67,13 +67,13 @@ def main() -> None:
         options.output.write_text(json.dumps({**about, "rows": rows}, indent=1) + "\n")
 
 
-def evaluate(model: Any, plan: Any, processor: Any, test: Any, strange: Any) -> dict[str, float]:
+def evaluate(model: Any, plan: Any, processor: Any, test: Any, ood: Any) -> dict[str, float]:
     """Figures of one plan; AUROC and FPR95 by the score named."""
     with tempfile.TemporaryDirectory() as folder:
         bundle = save_bundle(fuse(model, plan), Path(folder) / "bundle", processor)
         export_onnx(bundle)
         with load(bundle.path, "onnxruntime") as predictor:
-            known, unknown = predictor.predict(test.inputs), predictor.predict(strange.inputs)
+            known, unknown = predictor.predict(test.inputs), predictor.predict(ood.inputs)
     scores = {
         "max_probability": (-known.confidence, -unknown.confidence),
         "predictive_entropy": (known.predictive_entropy, unknown.predictive_entropy),

@@ -26,9 +26,7 @@ from pathlib import Path
 
 import numpy as np
 from hydrant import Bundle
-from hydrant.bundle import ARCHITECTURE
-from hydrant.families import Architecture
-from hydrant.runtime.subjects import full_batch
+from hydrant.data.samples import full_batch
 
 BUILT = Path(__file__).parents[1] / ".build/cmake/release/runtime/cpp"
 
@@ -113,7 +111,7 @@ def _vit(folder: Path) -> Path:
 
 
 def one_input(bundle: Path) -> dict[str, np.ndarray]:
-    architecture = Architecture.from_json(Bundle.open(bundle).read_json(ARCHITECTURE))
+    architecture = Bundle.open(bundle).architecture()
     return full_batch(architecture, 1, min(32, architecture.max_sequence), 0)
 
 

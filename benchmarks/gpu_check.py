@@ -27,12 +27,13 @@ from typing import Any
 
 import torch
 from hydrant import Bundle, HeadPlan, build_engine, export_onnx, fuse, save_bundle, verify
-from hydrant.engine_file import LIBRARIES
+from hydrant.data.samples import full_batch
+from hydrant.engines.gpu import this_gpu
+from hydrant.engines.metadata import LIBRARIES
 from hydrant.errors import BackendError, HydrantError, InputError, MissingExtraError
-from hydrant.gpu import this_gpu
-from hydrant.runtime.backend import Backend, open_backend
-from hydrant.runtime.subjects import full_batch
-from hydrant.runtime.timing import Latency, Rules, interleave
+from hydrant.metrics.timing import Latency, Rules, interleave
+from hydrant.runtime.backends.protocol import Backend
+from hydrant.runtime.backends.registry import open_backend
 from latency import MEMBERS, architecture, random_plan
 from transformers import ViTConfig, ViTForImageClassification
 

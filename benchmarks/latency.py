@@ -20,11 +20,12 @@ from typing import Any
 
 import numpy as np
 from hydrant import HeadPlan, estimate_cost
-from hydrant.export.baselines import PLAIN, random_model
-from hydrant.families import LAYOUTS, Architecture
-from hydrant.families.cost import fork_of
-from hydrant.runtime.microbatch import Microbatch
-from hydrant.runtime.ort import open_session
+from hydrant.bundle.architecture import Architecture
+from hydrant.cost.estimate import fork_of
+from hydrant.export.random_model import PLAIN, random_model
+from hydrant.families.registry import LAYOUTS
+from hydrant.runtime.backends.microbatch import Microbatch
+from hydrant.runtime.backends.ort import open_session
 
 MEMBERS = 3
 CASES = [(4, 0), (6, 0), (8, 0), (4, 6), (4, 9), (4, 11)]

@@ -26,9 +26,9 @@ from typing import Any
 import numpy as np
 import torch
 from hydrant import HeadPlan
-from hydrant.export.baselines import random_model, random_weights
-from hydrant.families import Architecture
-from hydrant.families.cost import fork_of
+from hydrant.bundle.architecture import Architecture
+from hydrant.cost.estimate import fork_of
+from hydrant.export.random_model import random_model, random_weights
 from hydrant.fusion import FusedClassifier
 from latency import CASES, MEMBERS, MODELS, architecture, inputs, random_plan
 

@@ -3,7 +3,7 @@
     python benchmarks/microbatch.py -o benchmarks/results/microbatch-cpu.json
 
 Random weights. All sizes of a case are interleaved in one process. ``rows`` are inputs × tokens × streams of one
-run; ``hydrant.runtime.microbatch`` aims at the number of rows that is fastest over all cases.
+run; ``hydrant.runtime.backends.microbatch`` aims at the number of rows that is fastest over all cases.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from hydrant.export.baselines import random_model
-from hydrant.runtime.ort import open_session
+from hydrant.export.random_model import random_model
+from hydrant.runtime.backends.ort import open_session
 from latency import MEMBERS, architecture, inputs, random_plan
 
 CASES = [("ViT-B/16", 197, 1), ("ViT-B/16", 197, 3), ("BERT-base", 16, 1), ("BERT-base", 16, 3), ("BERT-base", 128, 3)]

@@ -23,10 +23,10 @@ import hydrant
 import numpy as np
 import study_figures as figures
 import study_table as tables
-from hydrant.calib.data import Examples
-from hydrant.calib.heads import choose_heads
-from hydrant.calib.temperature import fit_temperature
-from hydrant.runtime.timing import Rules
+from hydrant.calib.decisions.temperature import fit_temperature
+from hydrant.calib.heads.selection import choose_heads
+from hydrant.data.examples import Examples
+from hydrant.metrics.timing import Rules
 from training import cached, matmul
 
 REFERENCE = "Deep Ensemble"

@@ -21,7 +21,7 @@ import numpy as np
 import study
 import torch
 import transformers
-from hydrant.calib.data import Examples
+from hydrant.data.examples import Examples
 from hydrant.families.checkpoint import load_model
 from training import Recipe, as_json, cached, image_batches, in_parallel, train
 

@@ -18,7 +18,7 @@ from typing import Any
 import study
 import torch
 import transformers
-from hydrant.calib.data import read_examples
+from hydrant.data.examples import read_examples
 from hydrant.families.checkpoint import load_model, load_processor, model_labels, quiet
 from training import Recipe, as_json, cached, in_parallel, text_batches, train
 

@@ -15,19 +15,17 @@ from typing import Any, TypeVar
 
 import hydrant
 import numpy as np
-from hydrant.bundle import ARCHITECTURE
-from hydrant.calib.bootstrap import interval, resampled
-from hydrant.calib.data import Examples
-from hydrant.calib.figures import Answers, figures
-from hydrant.calib.scores import energy, summarise
-from hydrant.calib.weighted import WeightedFigures
-from hydrant.export.baselines import PLAIN
-from hydrant.families import Architecture
-from hydrant.families.processing import load_processor
-from hydrant.runtime.backend import Backend, open_backend
-from hydrant.runtime.outputs import collect
-from hydrant.runtime.subjects import Succession
-from hydrant.runtime.timing import Ratio, Rules, interleave
+from hydrant.data.examples import Examples
+from hydrant.export.random_model import PLAIN
+from hydrant.measure.subjects import Succession
+from hydrant.metrics.bootstrap import interval, resampled
+from hydrant.metrics.figures import Answers, figures
+from hydrant.metrics.resampled import WeightedFigures
+from hydrant.metrics.timing import Ratio, Rules, interleave
+from hydrant.metrics.uncertainty import energy, summarise
+from hydrant.runtime.backends.protocol import Backend
+from hydrant.runtime.backends.registry import open_backend
+from hydrant.runtime.collect import collect
 from safetensors import safe_open
 
 Figures = dict[str, Any]
@@ -37,10 +35,7 @@ Value = TypeVar("Value")
 def member_logits(bundle: Path, examples: Examples) -> np.ndarray:
     """[N, M, C] before any temperature, in the order of the examples."""
     opened = hydrant.Bundle.open(bundle)
-    architecture = Architecture.from_json(opened.read_json(ARCHITECTURE))
-    folder = opened.processor()
-    assert folder is not None, "the studies save every bundle with its processor"
-    processor = load_processor(folder, architecture)
+    architecture, processor = opened.architecture(), opened.processor_for("read the study's data")
     backend, _ = open_backend(opened, "torch")
     found = collect(backend, processor, architecture, examples.inputs, lambda out: {"logits": out["member_logits"]})
     backend.close()
@@ -55,23 +50,23 @@ def scores_of(logits: np.ndarray, temperature: float) -> tuple[np.ndarray, dict[
 
 
 def measure(
-    known: np.ndarray, labels: np.ndarray, strange: np.ndarray, temperature: float, resamples: int, seed: int = 0
+    known: np.ndarray, labels: np.ndarray, ood: np.ndarray, temperature: float, resamples: int, seed: int = 0
 ) -> tuple[dict[str, float], dict[str, np.ndarray]]:
     """Figures (``calib.figures``) and those of bootstrap resamples, name → [R]; the same seed draws the same ones.
 
     Args:
         known: member logits [N, M, C] of labelled examples.
         labels: [N].
-        strange: member logits [K, M, C] of out-of-distribution examples.
+        ood: member logits [K, M, C] of out-of-distribution examples.
         temperature: T.
         resamples: R.
         seed: of the draws.
     """
     probabilities, inside = scores_of(known, temperature)
-    _, outside = scores_of(strange, temperature)
+    _, outside = scores_of(ood, temperature)
     answers = Answers.of(probabilities, labels, inside)
 
-    draws = resampled(WeightedFigures(answers, outside), [len(known), len(strange)], resamples, seed)
+    draws = resampled(WeightedFigures(answers, outside), [len(known), len(ood)], resamples, seed)
     return _wanted(figures(answers, outside)), _wanted(draws)
 
 
@@ -151,9 +146,7 @@ def plain_copy(bundle: Path) -> Path:
 def middle_batch(bundle: Path, examples: Examples, size: int) -> dict[str, np.ndarray]:
     """Tensors of those of the first 500 inputs that are of median length."""
     opened = hydrant.Bundle.open(bundle)
-    folder = opened.processor()
-    assert folder is not None, "as above"
-    processor = load_processor(folder, Architecture.from_json(opened.read_json(ARCHITECTURE)))
+    processor = opened.processor_for("read the study's data")
     encoded = sorted(processor.encode(examples.inputs[:500]), key=lambda item: item.tokens)
     middle = max(0, len(encoded) - size) // 2
     return processor.collate(encoded[middle : middle + size])

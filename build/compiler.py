@@ -7,9 +7,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from ..engine_file import Profile
+from ..engines.log import make_logger
+from ..engines.metadata import Profile
 from ..errors import BackendError, InputError, cut
-from ..native_log import make_logger
 from ..progress import Progress, no_progress
 from .fusion_report import layers_of_inspector, layers_of_log
 from .messages import Messages

@@ -10,12 +10,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from ..bundle import ARCHITECTURE, Bundle, onnx_name, resolve, to_json_bytes
-from ..engine_file import EngineFile, engine_path, graph_digest, twin_path
+from ..bundle.files import write_atomically
+from ..bundle.store import Bundle, onnx_name, resolve, to_json_bytes
+from ..engines.gpu import platform_name, this_gpu
+from ..engines.metadata import EngineFile, engine_path, graph_digest, metadata_path
 from ..errors import BundleError, GateError, InputError, cut
-from ..families import Architecture
-from ..files import write_atomically
-from ..gpu import platform_name, this_gpu
 from ..progress import Progress, no_progress
 from .compiler import Settings, compile_graph
 from .fusion_report import by_profile
@@ -25,9 +24,16 @@ from .profiles import optimization_profiles
 
 log = logging.getLogger(__name__)
 
+
 PRECISIONS = ("fp16", "bf16", "fp32")
+
+
 LONGEST_NAME = 100
+
+
 LEVELS = range(6)
+
+
 LARGEST_WORKSPACE = 2**20
 """MiB: a tebibyte."""
 
@@ -38,7 +44,7 @@ class Built:
 
     Attributes:
         path: of the engine.
-        facts: what its JSON twin holds.
+        facts: what its JSON metadata holds.
         bytes: size of the engine.
         warnings: of the builder, each once.
     """
@@ -76,7 +82,7 @@ def build_engine(
     """Compile one of a bundle's graphs with TensorRT or TensorRT-RTX, and put the engine into the bundle.
 
     The network is strongly typed: every tensor has the type that the graph gives it. The engine and its JSON
-    twin are written to ``engines/`` together, or not at all.
+    metadata are written to ``engines/`` together, or not at all.
 
     Args:
         bundle: the bundle, or its path.
@@ -111,7 +117,7 @@ def build_engine(
     if precision not in PRECISIONS:
         raise InputError(f"precision is {cut(precision)}; an engine is built in {', '.join(PRECISIONS)}")
     name = _checked_name(name or f"{backend}-{precision}")
-    architecture = Architecture.from_json(bundle.read_json(ARCHITECTURE))
+    architecture = bundle.architecture()
     settings = Settings(
         precision,
         optimization_profiles(architecture, _several(batch), _several(sequence)),
@@ -158,7 +164,7 @@ def build_engine(
     )
     if require_fused:
         _check_fused(facts)
-    bundle.add({engine_path(name): compiled.engine, twin_path(name): to_json_bytes(facts.to_json())})
+    bundle.add({engine_path(name): compiled.engine, metadata_path(name): to_json_bytes(facts.to_json())})
     if settings.timing_cache is not None and compiled.timings is not None:
         _write_beside(settings.timing_cache, compiled.timings)
     return Built(bundle.path / engine_path(name), facts, len(compiled.engine), messages.warnings)

@@ -12,7 +12,11 @@ from collections import Counter
 from collections.abc import Iterable
 
 _LOGGED = re.compile(r"^Name: (.*?), LayerType: \w+, ")
+
+
 _FUSED = re.compile(r"_(?:gemm|gemv)_mha_v\d+")
+
+
 _PROFILE = re.compile(r"_myl(\d+)(?:_\d+)?$|\[profile (\d+)\]")
 
 

@@ -6,14 +6,16 @@ import re
 from collections.abc import Sequence
 from types import ModuleType
 
-from ..engine_file import LIBRARIES, MODULES
+from ..engines.metadata import LIBRARIES, MODULES
 from ..errors import BackendError, InputError, cut, require
 
 OLDEST = (10, 12)
 """TensorRT from which strongly typed networks build what earlier versions needed builder flags for."""
 
+
 RTX_TARGETS = ("8.0", "8.6", "8.9", "12.0")
 """GPUs that a TensorRT-RTX engine is compiled for unless others are named: Ampere to Blackwell."""
+
 
 HARDWARE = ("none", "ampere+", "same")
 

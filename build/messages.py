@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..native_log import without_place
+from ..engines.log import without_place
 
 _NO_DRIVER = "catchCudaError"
 """Said at every turn on a machine without a GPU, where it is harmless."""

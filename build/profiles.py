@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..engine_file import Profile, Shape
+from ..bundle.architecture import Architecture
+from ..engines.metadata import Profile, Shape
 from ..errors import InputError, cut
-from ..families import Architecture
 
 BATCH = "1:8:32"
+
+
 SEQUENCE = "8:64:128"
+
+
 LARGEST = 65536
 """Largest size of an axis."""
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..calib import metrics
+from ..metrics import classification as metrics
 from ..runtime import Prediction, Predictor
 
 
@@ -30,14 +30,14 @@ class Row:
     latency_ratio: float
 
 
-def quality(name: str, digits: Prediction, strange: Prediction, labels: np.ndarray, latency_ratio: float) -> Row:
+def quality(name: str, digits: Prediction, ood: Prediction, labels: np.ndarray, latency_ratio: float) -> Row:
     """Figures of one model from its predictions."""
     return Row(
         name=name,
         accuracy=metrics.accuracy(digits.probabilities, labels),
         nll=metrics.negative_log_likelihood(digits.probabilities, labels),
         ece=metrics.expected_calibration_error(digits.probabilities, labels),
-        ood_auroc=metrics.auroc(digits.predictive_entropy, strange.predictive_entropy),
+        ood_auroc=metrics.auroc(digits.predictive_entropy, ood.predictive_entropy),
         latency_ratio=latency_ratio,
     )
 

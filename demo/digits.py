@@ -12,12 +12,16 @@ from typing import Any
 
 import numpy as np
 
-from ..calib.importance import gated_heads
+from ..calib.heads.taylor import gated_heads
 from ..errors import require
 from ..families.checkpoint import quiet
 
 SIZE = 8
+
+
 HEAD_DROPOUT = 1 / 3
+
+
 LETTERS = "AEFHKMNRTWXY"
 """Letters that are not drawn like any digit."""
 
@@ -28,13 +32,13 @@ class DigitsData:
 
     Attributes:
         train, calibration, test: disjoint (images, labels) splits of the digits.
-        strange: images of letters and of patches of photographs.
+        ood: images of letters and of patches of photographs.
     """
 
     train: tuple[np.ndarray, np.ndarray]
     calibration: tuple[np.ndarray, np.ndarray]
     test: tuple[np.ndarray, np.ndarray]
-    strange: np.ndarray
+    ood: np.ndarray
 
 
 def load_digits(seed: int) -> DigitsData:
@@ -46,8 +50,8 @@ def load_digits(seed: int) -> DigitsData:
     parts = np.split(order, [1197, 1397])
     train, calibration, test = ((images[part], found.target[part].astype(np.int64)) for part in parts)
     rng = np.random.default_rng([seed, 1])
-    strange = np.concatenate([_letters(200, rng), _photo_patches(200, rng)])
-    return DigitsData(train, calibration, test, strange)
+    ood = np.concatenate([_letters(200, rng), _photo_patches(200, rng)])
+    return DigitsData(train, calibration, test, ood)
 
 
 @contextmanager

@@ -9,18 +9,23 @@ from typing import Any
 
 import numpy as np
 
-from ..bundle import Bundle, to_json_bytes
+from ..bundle.files import staged_folder
+from ..bundle.store import Bundle, to_json_bytes
 from ..errors import require
-from ..files import staged_folder
+from ..measure.verify import VerifyReport, verify
 from ..progress import Progress, no_progress
-from ..render import prediction_rows
-from ..runtime import VerifyReport, load, verify
+from ..runtime import load
+from ..runtime.prediction import prediction_rows
 from .comparison import Row, latency_ratio, quality
 from .digits import DigitsData, load_digits, make_checkpoint, one_thread
 from .picture import draw
 
 MARKER = "demo.json"
+
+
 PICTURE = "reports/demo.png"
+
+
 MEMBERS, KEEP = 3, 6
 
 
@@ -92,7 +97,7 @@ def _stages(
     stage: Path, data: DigitsData, seed: int, epochs: int, say: Callable[[str], None], progress: Progress
 ) -> VerifyReport:
     """Train, plan, fuse, export and verify into ``stage``."""
-    from ..calib.planning import plan_heads
+    from ..calib.heads.planning import plan_heads
     from ..export import export_onnx
     from ..families.checkpoint import load_processor
     from ..fusion import fuse, save_bundle
@@ -103,10 +108,8 @@ def _stages(
         make_checkpoint(checkpoint, data, seed, epochs, progress)
     for name, (images, labels) in {"calibration": data.calibration, "test": data.test}.items():
         np.savez(stage / f"{name}.npz", x=images, y=labels)
-    np.savez(stage / "strange.npz", x=data.strange)
-    _save_samples(
-        stage / "samples", {"digit": data.test[0][0], "letter": data.strange[0], "photograph": data.strange[-1]}
-    )
+    np.savez(stage / "ood.npz", x=data.ood)
+    _save_samples(stage / "samples", {"digit": data.test[0][0], "letter": data.ood[0], "photograph": data.ood[-1]})
     say(f"plan     {MEMBERS} members keep {KEEP} of 8 heads, by Taylor importance on {len(data.calibration[1])} digits")
     plan = plan_heads(checkpoint, stage / "calibration.npz", members=MEMBERS, keep=KEEP, seed=seed, progress=progress)
     plan.save(stage / "plan.json")
@@ -135,20 +138,19 @@ def _compare(stage: Path, data: DigitsData, say: Callable[[str], None]) -> tuple
     """Predict with the fused and the single model; write the picture and figures into the bundle."""
     images, labels = list(data.test[0]), data.test[1]
     with load(stage / "bundle", "onnxruntime") as fused, load(stage / "single", "onnxruntime") as single:
-        say(f"predict  {len(images)} unseen digits and {len(data.strange)} images that are no digits")
+        say(f"predict  {len(images)} unseen digits and {len(data.ood)} images that are no digits")
         predicted = {
-            name: (p.predict(images), p.predict(list(data.strange)))
-            for name, p in (("single", single), ("fused", fused))
+            name: (p.predict(images), p.predict(list(data.ood))) for name, p in (("single", single), ("fused", fused))
         }
         ratio = latency_ratio(fused, single, data.test[0][:32].transpose(0, 3, 1, 2).astype(np.float32) / 127.5 - 1)
         picture = draw(data, *predicted["fused"], fused.labels)
-    digits, strange = predicted["fused"]
+    digits, ood = predicted["fused"]
     shown = np.argsort(digits.predictive_entropy, kind="stable")[[0, len(digits) // 2, -2, -1]]
     names = [f"digit {labels[index]} (test.npz, x[{index}])" for index in shown]
     examples = prediction_rows(digits.take(shown), names, fused.labels)
-    shown = np.linspace(0, len(strange) - 1, 4).astype(int)
-    names = [f"{'letter' if index < len(strange) // 2 else 'photograph'} (strange.npz, x[{index}])" for index in shown]
-    examples += prediction_rows(strange.take(shown), names, fused.labels, len(examples))
+    shown = np.linspace(0, len(ood) - 1, 4).astype(int)
+    names = [f"{'letter' if index < len(ood) // 2 else 'photograph'} (ood.npz, x[{index}])" for index in shown]
+    examples += prediction_rows(ood.take(shown), names, fused.labels, len(examples))
     rows = [
         quality("single model", *predicted["single"], labels, 1.0),
         quality(f"fused ensemble (M = {MEMBERS})", *predicted["fused"], labels, ratio),

@@ -7,13 +7,11 @@ import math
 from collections.abc import Mapping, Sequence
 from html import escape
 
-from .. import __version__
-from .classes import most_disputed
-from .evidence import Evidence
-from .examples import Example, chosen
-from .names import DECISIONS, DETECTION, DIFFERENCES, DIVERSITY, QUALITY, SCORES, Told
+from ..version import __version__
+from .examples import Example, chosen, most_disputed
+from .figure_names import DECISIONS, DETECTION, DIFFERENCES, DIVERSITY, QUALITY, SCORES, Told, ranged, shown
+from .observation import Evidence
 from .report import EvaluationReport, Figure
-from .text import ranged, shown
 
 STYLE = """
 :root { color-scheme: light; }
@@ -48,6 +46,7 @@ img.thumb { width: 64px; height: 64px; object-fit: contain; image-rendering: pix
 p.note { color: #666; font-size: 13px; margin: 8px 0 0; }
 """
 
+
 NOTES = {
     "reliability": "A calibrated model lies on the dashed line. Large points stand for many examples.",
     "risk-coverage": "How wrong the answers are when only the most confident inputs are answered. Lower is better.",
@@ -58,6 +57,7 @@ NOTES = {
     "the single model's is what pruning can cost on noisy data.",
 }
 
+
 PLOTS = {
     "reliability": "Reliability",
     "risk-coverage": "Risk and coverage",
@@ -66,6 +66,7 @@ PLOTS = {
     "disagreement": "Disagreement by class",
     "noise": "Corrupted inputs",
 }
+
 
 BROAD = ("scores", "detection", "disagreement")
 """Pictures as wide as the page."""

@@ -10,14 +10,14 @@ from typing import Any
 
 import numpy as np
 
-from ..bundle import ARCHITECTURE, MANIFEST, Bundle
-from ..calibration import Calibration
+from ..bundle.architecture import Architecture
+from ..bundle.calibration import Calibration
+from ..bundle.plan import HeadPlan
+from ..bundle.store import MANIFEST, Bundle
+from ..data.processor import Processor, from_transformers
 from ..errors import InputError, listing
-from ..families import Architecture
-from ..families.processing import Processor, from_transformers, load_processor
-from ..plan import HeadPlan
-from ..runtime.backend import open_backend
-from ..runtime.outputs import Runs
+from ..runtime.backends.registry import open_backend
+from ..runtime.collect import Runs
 
 
 @dataclass(frozen=True)
@@ -76,18 +76,15 @@ def open_models(
 
 
 def _open_bundle(bundle: Bundle, backend: str, precision: str | None, labels: Sequence[str]) -> Model:
-    architecture = Architecture.from_json(bundle.read_json(ARCHITECTURE))
-    folder = bundle.processor()
-    if folder is None:
-        raise InputError(f"bundle {bundle.path} has no processor, so it cannot read texts or images; fuse with one")
+    processor = bundle.processor_for("read texts or images")
     opened, _ = open_backend(bundle, backend, precision=precision)
     return Model(
         bundle.path.resolve().name,
         "bundle",
         opened,
         opened.precision,
-        load_processor(folder, architecture),
-        architecture,
+        processor,
+        bundle.architecture(),
         _columns(bundle.labels, labels, str(bundle.path)),
         bundle.plan(),
         Calibration.of(bundle),
@@ -97,7 +94,7 @@ def _open_bundle(bundle: Bundle, backend: str, precision: str | None, labels: Se
 def _open_checkpoint(source: str | Path, bundle: Bundle) -> Model:
     from ..families import checkpoint
     from ..fusion import fuse
-    from ..runtime.torch_reference import TorchModule
+    from ..runtime.backends.reference import TorchModule
 
     model = _zero_shot(source, bundle) if checkpoint.is_dual_encoder(source) else checkpoint.load_model(source)
     ensemble = fuse(model).eval()

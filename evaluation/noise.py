@@ -8,9 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from ..calib import metrics
-from ..calib.corruptions import CORRUPTIONS, corrupt
-from ..calib.typos import SEVERITIES, typos
+from ..data.corruptions import CORRUPTIONS, SEVERITIES, corrupt, typos
+from ..metrics import classification as metrics
 from ..progress import Progress
 from .models import Model
 from .observation import observe

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from ..calib.diversity import pairwise_disagreement, pairwise_divergence
-from ..calib.gates import SCORES
-from ..calib.scores import energy
+from ..data.examples import Examples
+from ..metrics.gates import SCORES
+from ..metrics.uncertainty import energy, pairwise_disagreement, pairwise_divergence
 from ..progress import Progress, no_progress
 from ..runtime import Prediction
-from ..runtime.outputs import collect
+from ..runtime.collect import collect
 from .models import Model
 
 
@@ -86,3 +86,22 @@ def observe(
         found.get("divergence"),
         found.get("pair_disagreement"),
     )
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Examples and what every model says of them, for the pictures and example tables.
+
+    Attributes:
+        known, strange: labelled and out-of-distribution examples.
+        seen, seen_strange: what each model says of them.
+        labels: class names.
+        images: whether inputs are images.
+    """
+
+    known: Examples
+    strange: Examples | None
+    seen: list[Observation]
+    seen_strange: list[Observation | None]
+    labels: list[str]
+    images: bool

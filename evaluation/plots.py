@@ -9,21 +9,24 @@ from typing import Any
 
 import numpy as np
 
-from ..calib import metrics
-from ..calib.metrics import BINS
-from ..calib.selective import risk_coverage
-from .classes import most_disputed
-from .evidence import Evidence
-from .observation import Observation
+from ..metrics import classification as metrics
+from ..metrics.classification import BINS
+from ..metrics.selective import risk_coverage
+from .examples import most_disputed
+from .observation import Evidence, Observation
 from .report import EvaluationReport
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#666666")
 """Of the models, in order (Okabe & Ito: told apart without red and green)."""
 
+
 LINES = ("-", "--", ":", "-.")
 """Of the models, the next one each time that the colours begin again."""
 
+
 RIGHT, WRONG, STRANGE = "#009e73", "#e69f00", "#d55e00"
+
+
 TITLES = {
     "max_probability": "max probability",
     "predictive_entropy": "predictive entropy (nats)",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import statistics
+import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -10,20 +12,18 @@ from typing import Any
 
 import numpy as np
 
-from ..bundle import MANIFEST, Bundle, resolve, to_json_bytes
-from ..calib.data import Examples, check_apart, read_examples
+from ..bundle.files import check_file, write_atomically
+from ..bundle.store import MANIFEST, Bundle, resolve, to_json_bytes
+from ..data.examples import Examples, check_apart, read_examples
 from ..errors import InputError, require
-from ..files import check_file, write_atomically
 from ..progress import Progress, no_progress
-from . import measure
-from .evidence import Evidence
+from . import figures as measure
 from .html import page
 from .models import Model, open_models
 from .noise import sweep
-from .observation import observe
+from .observation import Evidence, observe
 from .plots import pictures
 from .report import EvaluationReport, ModelReport
-from .timing import latencies_ms
 
 REPORT = "reports/evaluation.json"
 
@@ -196,3 +196,19 @@ def _written(bundle: Bundle, report: EvaluationReport, evidence: Evidence) -> Ev
 def _chosen(examples: Examples, places: np.ndarray) -> tuple[list[Any], np.ndarray]:
     assert examples.labels is not None  # as above
     return [examples.inputs[place] for place in places], examples.labels[places]
+
+
+WARM_UP, ROUNDS = 3, 20
+
+
+def latencies_ms(models: Sequence[Model], inputs: Sequence[Any], progress: Progress) -> list[float]:
+    """Median time of each model on the same inputs as one batch, ready as tensors; each runs once in a round."""
+    batches = [model.processor.collate(model.processor.encode(inputs)) for model in models]
+    times: list[list[float]] = [[] for _ in models]
+    for step in progress(range(WARM_UP + ROUNDS), WARM_UP + ROUNDS, "timing"):
+        for model, batch, row in zip(models, batches, times, strict=True):
+            start = time.perf_counter()
+            model.runs.run(batch)
+            if step >= WARM_UP:
+                row.append(1e3 * (time.perf_counter() - start))
+    return [statistics.median(row) for row in times]

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..families import PROJECTIONS, Architecture
-from ..plan import HeadPlan
+from ..bundle.architecture import PROJECTIONS, Architecture
+from ..bundle.plan import HeadPlan
 
 Weights = Mapping[str, np.ndarray]
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ..families import Architecture
+from ..bundle.architecture import Architecture
 from .graph import BOOL, FLOAT, KINDS, Graph
 
 TOKENS = "T"

@@ -11,22 +11,25 @@ from typing import Any
 
 import onnx
 
-from ..bundle import ARCHITECTURE, CALIBRATION, Bundle, onnx_name, resolve
-from ..calib.inputs import model_inputs
+from ..bundle.architecture import Architecture
+from ..bundle.store import CALIBRATION, Bundle, onnx_name, resolve
+from ..data.samples import model_inputs
 from ..errors import InputError, cut
-from ..families import Architecture
 from ..progress import Progress, no_progress
 from .attention import ATTENTION, choose_attention
 from .blocks import Blocks
-from .int8_search import BATCH, Quantised, search
+from .islands import Islands, choose_islands
 from .lowering import LOWERINGS, Form, lower
 from .onnx_file import bundle_blocks, metadata, write_model
-from .ranges import Islands, choose_islands
+from .quantize_search import BATCH, Quantised, search
 from .rewrites import FOR_PROCESSORS, Change, check_names, rewrite
 
 log = logging.getLogger(__name__)
 
+
 PRECISIONS = ("fp32", "fp16", "bf16", "int8")
+
+
 USES_DATA = ("fp16", "int8")
 
 
@@ -128,7 +131,7 @@ def export(
         raise InputError("INT8 is calibrated and checked on real inputs; give them with data=… (--data)")
     check_names(without)
     bundle = resolve(bundle)
-    architecture = Architecture.from_json(bundle.read_json(ARCHITECTURE))
+    architecture = bundle.architecture()
     masked = architecture.modality == "text"
     operator, because = choose_attention(attention, precision, architecture.head_width, masked)
     for_cpus = chosen == "unrolled" and precision in ("fp32", "int8")
@@ -186,7 +189,7 @@ def _islands(
         return None
     if precision == "bf16":
         return choose_islands(blocks, precision)
-    batches, source = model_inputs(bundle, blocks.architecture, **inputs)
+    batches, source = model_inputs(bundle.processor(), blocks.architecture, **inputs)
     islands = choose_islands(blocks, precision, batches, source, progress)
     for value, reason in islands.reasons.items():
         log.info("%s is computed in float32: %s", value, reason)
@@ -198,5 +201,5 @@ def _quantised(
 ) -> Quantised:
     """The INT8 form of a float32 graph; as many inputs check it as calibrate it."""
     wanted = {**inputs, "examples": 2 * inputs["examples"]}
-    batches, source = model_inputs(bundle, architecture, **wanted, sizes=(BATCH,))
+    batches, source = model_inputs(bundle.processor(), architecture, **wanted, sizes=(BATCH,))
     return search(model, architecture.layers, batches, source, progress)

@@ -16,16 +16,20 @@ from ..errors import InputError
 IR_VERSION = 10
 """The intermediate-representation version that ONNX Runtime ≥ 1.23 and TensorRT ≥ 10.12 all read."""
 
+
 FLOAT, INT64, BOOL = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL
+
 
 KINDS = {"fp32": TensorProto.FLOAT, "fp16": TensorProto.FLOAT16, "bf16": TensorProto.BFLOAT16}
 """Element type of each precision."""
+
 
 _DTYPES: dict[int, Any] = {
     TensorProto.FLOAT: np.float32,
     TensorProto.FLOAT16: np.float16,
     TensorProto.BFLOAT16: ml_dtypes.bfloat16,
 }
+
 
 LARGEST = {"fp32": float(np.finfo(np.float32).max), "fp16": 65504.0, "bf16": float(ml_dtypes.finfo("bfloat16").max)}
 """Largest finite number of each precision."""

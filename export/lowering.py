@@ -7,15 +7,15 @@ from dataclasses import dataclass, replace
 
 import onnx
 
-from .. import __version__
-from ..families import Architecture
+from ..bundle.architecture import Architecture
+from ..version import __version__
 from . import grouped, unrolled
 from .blocks import Blocks
 from .context import Context, Stream
 from .embeddings import embeddings
 from .graph import FLOAT, INT64
 from .layers import Lowering, affine_norm, layer
-from .uncertainty import MEMBER_OUTPUT, OUTPUTS, uncertainty_head
+from .uncertainty_head import MEMBER_OUTPUT, OUTPUTS, uncertainty_head
 
 LOWERINGS: dict[str, Lowering] = {"grouped": grouped, "unrolled": unrolled}
 """``grouped`` for GPUs, ``unrolled`` for CPUs."""

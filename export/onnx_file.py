@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +12,11 @@ import onnx
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
-from ..bundle import WEIGHTS, Bundle
-from ..calibration import Calibration
-from ..errors import BundleError
-from ..families import Architecture
-from ..families.fused import check_fused
-from ..families.processing import load_processor
+from ..bundle.architecture import Architecture
+from ..bundle.calibration import Calibration
+from ..bundle.store import WEIGHTS, Bundle
+from ..bundle.weights import check_fused
+from ..errors import BundleError, require
 from .blocks import Blocks, read_blocks
 
 EXTERNAL_DATA_BYTES = 1_800_000_000
@@ -37,15 +37,14 @@ def bundle_blocks(bundle: Bundle, architecture: Architecture) -> Blocks:
 
 def metadata(bundle: Bundle, architecture: Architecture) -> dict[str, str]:
     """``metadata_props`` of the graph: what a runtime without Python needs beside it."""
-    folder = bundle.processor()
-    processing = load_processor(folder, architecture).describe() if folder else None
+    processor = bundle.processor()
     return {
         "hydrant.schema": "1",
         "hydrant.family": architecture.family,
         "hydrant.members": str(bundle.members),
         "hydrant.labels": json.dumps(bundle.labels, ensure_ascii=False),
         "hydrant.max_sequence": str(architecture.max_sequence),
-        "hydrant.preprocessing": json.dumps(processing),
+        "hydrant.preprocessing": json.dumps(processor.describe() if processor else None),
         "hydrant.weights_sha256": bundle.manifest["files"][WEIGHTS]["sha256"],
         **calibration_metadata(Calibration.of(bundle)),
     }
@@ -93,3 +92,29 @@ def _weights(bundle: Bundle) -> dict[str, np.ndarray]:
         return load_file(path)
     except SafetensorError as error:
         raise BundleError(f"{path} is not a safetensors file ({error}); make the bundle again") from error
+
+
+INLINE_BYTES = 1_800_000_000
+"""Above this size a model cannot be handed over in memory: protobuf ends at 2 GiB."""
+
+
+def open_graph(model: onnx.ModelProto, purpose: str) -> Any:
+    """An ONNX Runtime session on the CPU.
+
+    Args:
+        model: of any size; a large one goes through a temporary file.
+        purpose: what it is needed for, for messages.
+
+    Raises:
+        MissingExtraError: onnxruntime is not installed.
+    """
+    ort = require("onnxruntime", "onnxruntime", purpose)
+    options = ort.SessionOptions()
+    options.log_severity_level = 4
+    providers = ["CPUExecutionProvider"]
+    if weights_bytes(model) <= INLINE_BYTES:
+        return ort.InferenceSession(model.SerializeToString(), options, providers=providers)
+    with tempfile.TemporaryDirectory(prefix="hydrant.") as folder:
+        path = Path(folder) / "model.onnx"
+        save(model, path, external=True)
+        return ort.InferenceSession(str(path), options, providers=providers)

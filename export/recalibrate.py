@@ -12,12 +12,12 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from ..bundle import Bundle, onnx_name
-from ..calibration import Calibration
+from ..bundle.calibration import Calibration
+from ..bundle.store import Bundle, onnx_name
 from ..errors import BundleError
 from .exporter import PRECISIONS
 from .onnx_file import calibration_metadata
-from .uncertainty import TEMPERATURE
+from .uncertainty_head import TEMPERATURE
 
 GRAPHS = tuple(onnx_name(precision) for precision in PRECISIONS)
 """Files that hold a calibration, where a bundle has them."""

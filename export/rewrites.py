@@ -88,6 +88,7 @@ def absorb_keys(blocks: Blocks) -> tuple[Blocks, list[str]]:
 
 Rewrite = Callable[[Blocks], tuple[Blocks, list[str]]]
 
+
 REWRITES: dict[str, Rewrite] = {
     "shared-trunk": shared_trunk,
     "fork-heads": fork_heads,
@@ -99,6 +100,7 @@ REWRITES: dict[str, Rewrite] = {
     "absorb-keys": absorb_keys,
 }
 """Every rewrite by its name, in the order in which they run."""
+
 
 FOR_PROCESSORS = frozenset({"absorb-keys"})
 """Rewrites that save arithmetic but break up the attention that a GPU compiler would fuse: unrolled graphs only."""

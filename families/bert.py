@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from .architecture import Architecture
+from ..bundle.architecture import Architecture
+from .config import activation, classes, encoder_only, head_width
 from .layout import Layout, linear
-from .settings import activation, classes, encoder_only, head_width
 
 LAYER_NAMES = (
     "attention.self.query",
@@ -69,6 +69,7 @@ BERT = Layout(
     },
     architecture=lambda config: _architecture(config, position_padding=None),
 )
+
 
 ROBERTA = Layout(
     family="roberta",

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import InputError, cut, listing
-from . import LAYOUTS, unsupported, without_classes
 from .clip import CLIP
+from .registry import LAYOUTS, unsupported, without_classes
 
 
 def load_model(source: str | Path) -> Any:

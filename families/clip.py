@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from .architecture import Architecture
+from ..bundle.architecture import Architecture
+from .config import activation, classes, head_width, refuse
 from .layout import Layout, linear
-from .settings import activation, classes, head_width, refuse
 
 
 def _architecture(config: Any) -> Architecture:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from .architecture import Architecture
+from ..bundle.architecture import Architecture
 
 LAYER_PARTS = ("attention.query", "attention.key", "attention.value", "attention.output",
                "attention_norm", "mlp.up", "mlp.down", "mlp_norm")  # fmt: skip
@@ -14,7 +14,7 @@ LAYER_PARTS = ("attention.query", "attention.key", "attention.value", "attention
 
 @dataclass(frozen=True)
 class Layout:
-    """One family's adapter.
+    """Where one family keeps its weights.
 
     Attributes:
         family: the ``model_type`` of its transformers configuration.

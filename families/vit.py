@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from .architecture import Architecture
+from ..bundle.architecture import Architecture
+from .config import activation, classes, head_width, pair, refuse
 from .layout import Layout, linear
-from .settings import activation, classes, head_width, pair, refuse
 
 
 def _architecture(config: Any, prefix_tokens: int) -> Architecture:
@@ -71,4 +71,6 @@ def _layout(family: str, model_class: str, prefix_tokens: int) -> Layout:
 
 
 VIT = _layout("vit", "ViTForImageClassification", prefix_tokens=1)
+
+
 DEIT = _layout("deit", "DeiTForImageClassification", prefix_tokens=2)

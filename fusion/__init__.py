@@ -6,6 +6,6 @@ from .drift import Drift, measure_drift
 from .ensemble import fuse
 from .module import FusedClassifier
 from .storage import load_ensemble, save_bundle
-from .uncertainty import FusedOutput
+from .uncertainty_head import FusedOutput
 
 __all__ = ["Drift", "FusedClassifier", "FusedOutput", "fuse", "load_ensemble", "measure_drift", "save_bundle"]

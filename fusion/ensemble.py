@@ -11,13 +11,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..bundle.architecture import PARTS, PROJECTIONS, Architecture, part_of
+from ..bundle.plan import HeadPlan
 from ..errors import InputError, cut
-from ..families import PARTS, PROJECTIONS, Architecture, architecture_of, part_of, prompts_of, read_weights
-from ..families.adapter import Adapter, read_adapter
 from ..families.checkpoint import load_model, model_labels
-from ..plan import HeadPlan
-from .adapters import FORMS, choose_forms, kept_updates, merged
+from ..families.lora import Adapter, read_adapter
+from ..families.registry import architecture_of, prompts_of, read_weights
 from .grouped import stack_heads
+from .lora import FORMS, choose_forms, kept_updates, merged
 from .module import FusedClassifier
 
 log = logging.getLogger(__name__)

@@ -8,12 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..bundle.architecture import PROJECTIONS, Architecture
+from ..bundle.plan import HeadPlan
 from ..errors import InputError
-from ..families import PROJECTIONS, Architecture
-from ..families.functions import ACTIVATIONS, POOLERS
-from ..plan import HeadPlan
+from ..families.activations import ACTIVATIONS, POOLERS
 from .grouped import GroupedAttention, GroupedLinear, GroupedNorm, LowRank
-from .uncertainty import FusedOutput, summarize
+from .uncertainty_head import FusedOutput, summarize
 
 Weights = Mapping[str, Tensor]
 

@@ -12,12 +12,21 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-from .. import __version__
-from ..bundle import ARCHITECTURE, CALIBRATION, PLAN, PROCESSOR, WEIGHTS, Bundle, new_bundle, resolve, to_json_bytes
+from ..bundle.store import (
+    ARCHITECTURE,
+    CALIBRATION,
+    PLAN,
+    PROCESSOR,
+    WEIGHTS,
+    Bundle,
+    new_bundle,
+    resolve,
+    to_json_bytes,
+)
+from ..bundle.weights import check_fused
+from ..data.processor import load_processor, save_processor
 from ..errors import BundleError, InputError
-from ..families import Architecture
-from ..families.fused import check_fused
-from ..families.processing import load_processor, save_processor
+from ..version import __version__
 from .module import FusedClassifier
 
 
@@ -81,7 +90,7 @@ def load_ensemble(bundle: Bundle | str | Path) -> FusedClassifier:
         raise BundleError(
             f"{bundle.path / WEIGHTS} is not a safetensors file ({error}); make the bundle again"
         ) from error
-    architecture, plan = Architecture.from_json(bundle.read_json(ARCHITECTURE)), bundle.plan()
+    architecture, plan = bundle.architecture(), bundle.plan()
     shapes = {name: tensor.shape for name, tensor in weights.items()}
     check_fused(shapes, architecture, plan, bundle.labels, bundle.members)
     ensemble = FusedClassifier(

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from ..calib.conformal import prediction_sets
-from ..calibration import ABSTAIN, OOD, Calibration, Threshold
+from ..bundle.calibration import ABSTAIN, OOD, Calibration, Threshold
+from ..metrics.uncertainty import prediction_sets
 from .prediction import Prediction
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ..calib.gates import SCORES
+from ..metrics.gates import SCORES
 
 
 @dataclass(frozen=True)
@@ -71,3 +71,43 @@ class Prediction:
             array = getattr(self, field.name)
             taken[field.name] = None if array is None else array[order]
         return Prediction(**taken)
+
+
+def prediction_rows(
+    prediction: Prediction,
+    inputs: Sequence[Any],
+    labels: Sequence[str],
+    first: int = 0,
+    probabilities: bool = False,
+    flagged: np.ndarray | None = None,
+) -> list[dict[str, Any]]:
+    """One JSON object for each input.
+
+    Args:
+        prediction: of the inputs.
+        inputs: as they were given.
+        labels: class names.
+        first: index of the first input.
+        probabilities: also give those of every class by its name.
+        flagged: [B] bool, which inputs lie beyond the OOD threshold, where there is one.
+    """
+    rows = []
+    for index, item in enumerate(inputs):
+        row: dict[str, Any] = {"index": first + index, "input": item if isinstance(item, str) else str(item)}
+        row["label"] = labels[prediction.label[index]]
+        for name in ("confidence", "predictive_entropy", "expected_entropy", "mutual_information", "disagreement"):
+            row[name] = _float(getattr(prediction, name)[index])
+        row["abstain"] = None if prediction.abstain is None else bool(prediction.abstain[index])
+        if flagged is not None:
+            row["out_of_distribution"] = bool(flagged[index])
+        if prediction.prediction_set is not None:
+            row["prediction_set"] = [labels[choice] for choice in prediction.prediction_set[index].nonzero()[0]]
+        if probabilities:
+            row["probabilities"] = dict(zip(labels, map(_float, prediction.probabilities[index]), strict=True))
+        rows.append(row)
+    return rows
+
+
+def _float(value: Any) -> float:
+    """A float32 as the shortest decimal that names it."""
+    return float(str(value))

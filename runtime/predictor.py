@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
@@ -11,19 +12,34 @@ from typing import Any
 
 import numpy as np
 
-from ..bundle import ARCHITECTURE, Bundle, resolve
-from ..calibration import Calibration
+from ..bundle.architecture import Architecture
+from ..bundle.calibration import Calibration
+from ..bundle.store import Bundle, resolve
+from ..data.batching import WINDOW_BATCHES, prepared
+from ..data.processor import load_processor
+from ..data.tensors import checked_tensors
 from ..errors import BackendError, BundleError, InputError
-from ..families import Architecture
-from ..families.processing import load_processor
-from .backend import Backend, open_backend
-from .batches import WINDOW_BATCHES, prepared
+from .backends.protocol import Backend
+from .backends.registry import open_backend
 from .decisions import decided, out_of_distribution
-from .machine import checked_threads
 from .prediction import Prediction
-from .tensors import checked_tensors
+
+
+def checked_threads(threads: int | None) -> int | None:
+    """``threads`` within one run, if the machine can do something with as many; ``None`` stays.
+
+    Raises:
+        InputError: less than one, or more than four for each core.
+    """
+    most = 4 * (os.cpu_count() or 1)
+    if threads is not None and not 1 <= threads <= most:
+        raise InputError(f"threads is {threads}; expected 1 to {most}: four for each core of this machine")
+    return threads
+
 
 BATCH_SIZE = 32
+
+
 SHORTEST = 4
 """Fewest tokens that a text is cut to."""
 
@@ -47,7 +63,7 @@ def load(
     """
     checked_threads(threads)
     bundle = resolve(bundle)
-    architecture = Architecture.from_json(bundle.read_json(ARCHITECTURE))
+    architecture = bundle.architecture()
     if len(bundle.labels) != architecture.classes:
         raise BundleError(
             f"bundle {bundle.path} has {len(bundle.labels)} labels for {architecture.classes} classes; "
@@ -83,7 +99,7 @@ class Predictor:
         self._path = bundle.path
         self._architecture = architecture
         self._running: Backend | None = backend
-        folder = bundle.processor()
+        folder = bundle.processor_folder()
         longest: int | None = getattr(backend, "longest", None)
         self._reader = "this model reads"
         if longest is not None and SHORTEST <= longest < architecture.max_sequence:

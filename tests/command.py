@@ -22,7 +22,7 @@ CONTEXT.set_forkserver_preload(
         "transformers.models.auto.modeling_auto",
         "transformers.models.bert.modeling_bert",
         "transformers.models.vit.modeling_vit",
-        "hydrant.cli",
+        "hydrant.cli.main",
     ]
 )
 
@@ -72,6 +72,6 @@ def _command(arguments: list[str], environment: dict[str, str], cwd: str, stream
     os.environ.update(environment)
     os.chdir(cwd)
     sys.argv = ["hydrant", *arguments]
-    from hydrant.cli import main
+    from hydrant.cli.main import main
 
     sys.exit(main())

@@ -20,8 +20,8 @@ from typing import Any
 
 import numpy as np
 import onnxruntime
-from hydrant.bundle import Bundle, onnx_name, to_json_bytes
-from hydrant.engine_file import EngineFile, Profile, engine_path, twin_path
+from hydrant.bundle.store import Bundle, onnx_name, to_json_bytes
+from hydrant.engines.metadata import EngineFile, Profile, engine_path, metadata_path
 from hydrant.errors import BackendError
 
 HOST = 1
@@ -38,12 +38,12 @@ def text_profile(batch: tuple[int, int, int], sequence: tuple[int, int, int], na
 def add_engine(
     path: Path, profiles: tuple[Profile, ...], library: str = "tensorrt", name: str | None = None, **changes: Any
 ) -> EngineFile:
-    """Put a stand-in for an engine into a bundle, with its twin.
+    """Put a stand-in for an engine into a bundle, with its metadata.
 
     Args:
-        changes: of the twin's facts.
+        changes: of the metadata's facts.
     """
-    from hydrant.gpu import platform_name
+    from hydrant.engines.gpu import platform_name
 
     bundle = Bundle.open(path)
     precision = changes.get("precision", "fp32")
@@ -64,7 +64,7 @@ def add_engine(
     }
     made = EngineFile(**{**facts, **changes})
     name = name or f"{library}-{precision}"
-    bundle.add({engine_path(name): engine, twin_path(name): to_json_bytes(made.to_json())})
+    bundle.add({engine_path(name): engine, metadata_path(name): to_json_bytes(made.to_json())})
     return made
 
 

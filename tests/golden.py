@@ -19,8 +19,8 @@ import numpy as np
 import transformers
 from golden_engines import make_engines
 from hydrant import Bundle, HeadPlan, Predictor
-from hydrant.bundle import CALIBRATION, to_json_bytes
-from hydrant.calibration import Calibration, Conformal, Threshold
+from hydrant.bundle.calibration import Calibration, Conformal, Threshold
+from hydrant.bundle.store import CALIBRATION, to_json_bytes
 from hydrant.families.checkpoint import load_processor
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo

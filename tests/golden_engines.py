@@ -17,11 +17,11 @@ from typing import Any
 
 from fake_tensorrt import MAGIC, text_profile
 from hydrant import Bundle, HydrantError
-from hydrant.bundle import to_json_bytes
-from hydrant.engine_file import EngineFile, Profile, engine_path, graph_digest, twin_path
-from hydrant.gpu import platform_name
-from hydrant.runtime.engine_choice import Machine, choose_engine, read_engine
-from hydrant.runtime.engine_host import Profiles
+from hydrant.bundle.store import to_json_bytes
+from hydrant.engines.gpu import platform_name
+from hydrant.engines.metadata import EngineFile, Profile, engine_path, graph_digest, metadata_path
+from hydrant.runtime.backends.tensorrt.choose import Machine, choose_engine, read_engine
+from hydrant.runtime.backends.tensorrt.profiles import Profiles
 
 VERSION = "11.1.0.106"
 """Of the C++ tests' stand-in."""
@@ -69,18 +69,18 @@ def plan(
     fault: str = "",
     header: list[Profile] | None = None,
     magic: bytes = MAGIC,
-    twin: Callable[[dict[str, Any]], Any] = lambda data: None,
+    metadata: Callable[[dict[str, Any]], Any] = lambda data: None,
     **changes: Any,
 ) -> Change:
-    """Adds a stand-in for an engine, and its twin.
+    """Adds a stand-in for an engine, and its metadata.
 
     Args:
         name: of the engine.
         fault: that it shows when it is loaded or run.
-        header: its profiles, if they are not those of the twin.
+        header: its profiles, if they are not those of the metadata.
         magic: what it begins with.
-        twin: changes what is written.
-        changes: of the twin's facts.
+        metadata: changes what is written.
+        changes: of the metadata's facts.
     """
 
     def add(bundle: Bundle) -> None:
@@ -99,8 +99,8 @@ def plan(
             "engine_sha256": hashlib.sha256(engine).hexdigest(),
         }
         data = EngineFile(**{**facts, **changes}).to_json()
-        twin(data)
-        bundle.add({engine_path(name): engine, twin_path(name): to_json_bytes(data)})
+        metadata(data)
+        bundle.add({engine_path(name): engine, metadata_path(name): to_json_bytes(data)})
 
     return add
 
@@ -127,12 +127,12 @@ BUNDLES: dict[str, tuple[Change, ...]] = {
     "digest": (plan(engine_sha256="0" * 64),),
     "graph": (plan(onnx="model.onnx"),),
     "precision": (plan(precision="fp8", onnx="model.fp8.onnx"),),
-    "schema": (plan(twin=lambda data: data.update(schema=2)),),
-    "keys": (plan(twin=lambda data: (data.pop("version"), data.update(extra=1, stripped="no"))),),
+    "schema": (plan(metadata=lambda data: data.update(schema=2)),),
+    "keys": (plan(metadata=lambda data: (data.pop("version"), data.update(extra=1, stripped="no"))),),
     "library": (plan(library="tensorflow"),),
-    "profiles": (plan(twin=lambda data: data.update(profiles=[])),),
-    "profile": (plan(twin=lambda data: data.update(profiles=[{"input_ids": [[1, 2], [3, 4]]}])),),
-    "size": (plan(twin=lambda data: data.update(profiles=[{"input_ids": [[1, 0], [3, 4], [5, 6]]}])),),
+    "profiles": (plan(metadata=lambda data: data.update(profiles=[])),),
+    "profile": (plan(metadata=lambda data: data.update(profiles=[{"input_ids": [[1, 2], [3, 4]]}])),),
+    "size": (plan(metadata=lambda data: data.update(profiles=[{"input_ids": [[1, 0], [3, 4], [5, 6]]}])),),
 }  # fmt: skip
 
 

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 import transformers
 from hydrant import HeadPlan, load_zero_shot
-from hydrant.calib.data import Examples
+from hydrant.data.examples import Examples
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
@@ -189,7 +189,7 @@ def run_cli(
     if not fresh:
         return command.run(words, environment, cwd, given, timeout)
     return subprocess.run(
-        [sys.executable, "-m", "hydrant.cli", *words],
+        [sys.executable, "-m", "hydrant.cli.main", *words],
         check=False,
         capture_output=True,
         text=True,

@@ -13,7 +13,7 @@ import peft
 import pytest
 import torch
 from hydrant import HeadPlan, HydrantError, fuse
-from hydrant.families.adapter import read_adapter
+from hydrant.families.lora import read_adapter
 from safetensors.torch import load_file, save_file
 from support import HEADS, LAYERS, make_model, random_plan, run_cli
 from test_lora import make_adapter
@@ -217,9 +217,9 @@ def test_command_line_says_what_is_wrong_in_one_line(bert_checkpoint: Path, adap
 
 def test_hostile_bundles(adapter: Path, tmp_path: Path) -> None:
     """Weights, plan and updates that do not belong together are refused whatever the manifest says."""
+    from hydrant.bundle.weights import check_fused
     from hydrant.errors import BundleError
-    from hydrant.families import architecture_of
-    from hydrant.families.fused import check_fused
+    from hydrant.families.registry import architecture_of
 
     model = make_model("bert")
     plan = HeadPlan.all_heads("bert", LAYERS, HEADS, 2)

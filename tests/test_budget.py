@@ -11,15 +11,15 @@ import numpy as np
 import oracle
 import pytest
 import torch
-from hydrant import HeadPlan, plan_heads
-from hydrant.calib import budget as budgets
-from hydrant.calib.budget import Candidate, Trial, choose, find_candidates, mean_tokens, measure, split_examples
-from hydrant.calib.data import Examples, read_examples
-from hydrant.calib.heads import head_counts
-from hydrant.calib.planning import resolve_processor
+from hydrant import HeadPlan, estimate_cost, plan_heads
+from hydrant.calib.heads import budget as budgets
+from hydrant.calib.heads.budget import Candidate, Trial, choose, find_candidates, mean_tokens, measure, split_examples
+from hydrant.calib.heads.planning import resolve_processor
+from hydrant.calib.heads.selection import head_counts
+from hydrant.cost.estimate import fork_of
+from hydrant.data.examples import Examples, read_examples
 from hydrant.errors import InputError
-from hydrant.families import architecture_of
-from hydrant.families.cost import estimate_cost, fork_of
+from hydrant.families.registry import architecture_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import FAMILIES, HEADS, LAYERS, make_inputs, make_model, run_cli

@@ -14,10 +14,10 @@ from hydrant.build import library
 from hydrant.build.fusion_report import by_profile, layers_of_inspector, layers_of_log
 from hydrant.build.messages import Messages
 from hydrant.build.profiles import Range, optimization_profiles
-from hydrant.engine_file import EngineFile, engine_names, read_twin
+from hydrant.engines.gpu import this_gpu
+from hydrant.engines.metadata import EngineFile, engine_names, read_metadata
 from hydrant.errors import GateError
-from hydrant.families import architecture_of
-from hydrant.gpu import this_gpu
+from hydrant.families.registry import architecture_of
 from hypothesis import given
 from hypothesis import strategies as st
 from support import LAYERS, make_model, random_plan, run_cli
@@ -56,7 +56,7 @@ def test_an_engine_and_its_twin(made: Path, rtx: Any) -> None:
     assert built.path == made / "engines/tensorrt-rtx-fp16.engine"
     bundle = Bundle.open(made)
     assert engine_names(bundle) == ["tensorrt-rtx-fp16"]
-    facts = read_twin(bundle, "tensorrt-rtx-fp16")
+    facts = read_metadata(bundle, "tensorrt-rtx-fp16")
     assert facts == built.facts
     files = bundle.manifest["files"]
     assert facts.engine_sha256 == files["engines/tensorrt-rtx-fp16.engine"]["sha256"]
@@ -250,10 +250,10 @@ def test_a_malformed_twin_is_refused() -> None:
         "model.fp16.onnx", "0" * 64, "1" * 64,
     )  # fmt: skip
     good = json.loads(json.dumps(facts.to_json()))
-    assert EngineFile.from_json(good, "twin") == facts
+    assert EngineFile.from_json(good, "metadata") == facts
     for key, value in (("schema", 2), ("library", "x"), ("profiles", []), ("profiles", [{"a": [[1], [2]]}]),
                        ("profiles", [{"a": [[1], [2], [0]]}]), ("version", 3), ("stripped", "no")):  # fmt: skip
         with pytest.raises(HydrantError, match="build the engine again with `hydrant build`"):
-            EngineFile.from_json({**good, key: value}, "twin")
+            EngineFile.from_json({**good, key: value}, "metadata")
     with pytest.raises(HydrantError, match="lacks, adds or garbles 'version'"):
-        EngineFile.from_json({key: value for key, value in good.items() if key != "version"}, "twin")
+        EngineFile.from_json({key: value for key, value in good.items() if key != "version"}, "metadata")

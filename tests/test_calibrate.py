@@ -15,10 +15,10 @@ import oracle
 import pytest
 import torch
 from hydrant import Bundle, HydrantError, calibrate, export_onnx, fuse, load, save_bundle, verify
-from hydrant.calib.data import read_examples
-from hydrant.calibration import Calibration
+from hydrant.bundle.calibration import Calibration
+from hydrant.bundle.files import sha256_of
+from hydrant.data.examples import read_examples
 from hydrant.families.checkpoint import load_processor
-from hydrant.files import sha256_of
 from onnx import numpy_helper
 from PIL import Image
 from support import make_model, random_plan, run_cli
@@ -242,7 +242,7 @@ def test_refusals_change_nothing(
 def test_weights_that_give_no_numbers_are_refused(
     bundle: Path, data: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from hydrant.runtime.torch_reference import TorchModule
+    from hydrant.runtime.backends.reference import TorchModule
 
     run = TorchModule.run
     monkeypatch.setattr(TorchModule, "run", lambda self, inputs: {k: v * np.nan for k, v in run(self, inputs).items()})
@@ -370,7 +370,7 @@ def test_a_graph_exported_meanwhile_is_not_left_behind(
 ) -> None:
     """Neither a graph that calibration did not know of, nor one that does not know of the calibration."""
     from hydrant.export import exporter
-    from hydrant.runtime import calibrating
+    from hydrant.measure import calibrate as calibrating
 
     Bundle.open(bundle).add({}, remove=["model.bf16.onnx"])
     fit, write_model = calibrating.fit, exporter.write_model
@@ -400,7 +400,7 @@ def test_a_graph_exported_meanwhile_is_not_left_behind(
 
 def test_engines_of_an_earlier_graph_are_named(bundle: Path, data: dict[str, Path]) -> None:
     """Also of a graph whose weights lie beside it: both files make its digest."""
-    from hydrant.engine_file import EngineFile, engine_path, graph_digest, twin_path
+    from hydrant.engines.metadata import EngineFile, engine_path, graph_digest, metadata_path
 
     opened = Bundle.open(bundle).add({"model.fp16.onnx.data": b"weights"})
     for graph in ("model.fp32.onnx", "model.fp16.onnx"):
@@ -410,13 +410,15 @@ def test_engines_of_an_earlier_graph_are_named(bundle: Path, data: dict[str, Pat
         facts = EngineFile(
             "tensorrt", "11.4", "fp16", shapes, ("8.9",), "linux-x86_64", graph, digest, "1" * 64
         )  # fmt: skip
-        opened = opened.add({engine_path(name): b"engine", twin_path(name): json.dumps(facts.to_json()).encode()})
+        opened = opened.add({engine_path(name): b"engine", metadata_path(name): json.dumps(facts.to_json()).encode()})
     first = calibrate(bundle, data["val"])
     assert first.outdated == ["tensorrt-fp16", "tensorrt-fp32"]
     for graph in ("model.fp32.onnx", "model.fp16.onnx"):
-        twin = twin_path(f"tensorrt-{graph[6:10]}")
-        facts_now = json.loads((bundle / twin).read_text()) | {"onnx_sha256": graph_digest(Bundle.open(bundle), graph)}
-        Bundle.open(bundle).add({twin: json.dumps(facts_now).encode()})
+        metadata = metadata_path(f"tensorrt-{graph[6:10]}")
+        facts_now = json.loads((bundle / metadata).read_text()) | {
+            "onnx_sha256": graph_digest(Bundle.open(bundle), graph)
+        }
+        Bundle.open(bundle).add({metadata: json.dumps(facts_now).encode()})
     assert calibrate(bundle, data["val"]).outdated == []
 
 

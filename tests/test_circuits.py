@@ -14,13 +14,15 @@ import oracle
 import pytest
 import torch
 from hydrant import HeadPlan, plan_heads
-from hydrant.calib import masking, metrics, products
-from hydrant.calib.circuits import Settings, find_circuits
-from hydrant.calib.data import Examples
-from hydrant.calib.encoder import Encoder, attention_mask
-from hydrant.calib.objectives import OBJECTIVES, Statistics, area_under_roc, evaluate
-from hydrant.calib.search_state import SearchState
+from hydrant.calib.heads import encoder as products
+from hydrant.calib.heads import masking
+from hydrant.calib.heads.circuits import Settings, find_circuits
+from hydrant.calib.heads.encoder import Encoder, attention_mask
+from hydrant.calib.heads.objectives import OBJECTIVES, Statistics, area_under_roc, evaluate
+from hydrant.calib.heads.search_state import SearchState
+from hydrant.data.examples import Examples
 from hydrant.errors import InputError
+from hydrant.metrics import classification as metrics
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import (
@@ -346,22 +348,22 @@ def test_damaged_state_is_refused(content: str, tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def strange_csv(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("ood") / "strange.csv"
+def ood_csv(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("ood") / "ood.csv"
     rows = ["weather weather", "is is the", "today", "the money the money", "what the", "hello hello hello"]
     path.write_text("text,label\n" + "".join(f"{row},oos\n" for row in rows))
     return path
 
 
-def test_plan_and_its_provenance(bert_checkpoint: Path, text_csv: Path, strange_csv: Path) -> None:
+def test_plan_and_its_provenance(bert_checkpoint: Path, text_csv: Path, ood_csv: Path) -> None:
     def make(**options: Any) -> HeadPlan:
-        return plan_heads(bert_checkpoint, text_csv, ood=strange_csv, method="circuit", keep=2, **options)
+        return plan_heads(bert_checkpoint, text_csv, ood=ood_csv, method="circuit", keep=2, **options)
 
     plan = make(fork_from=1, seed=4)
     assert (plan.method, plan.head_counts()) == ("circuit", [[HEADS, 2, 2]] * 3)
     facts = plan.provenance
     names = ("data", "examples", "ood", "ood_examples", "objective", "circuits", "average", "diversity", "seed")
-    told = ("train.csv", 24, "strange.csv", 6, "separation", 3, False, "bootstrap", 4)
+    told = ("train.csv", 24, "ood.csv", 6, "separation", 3, False, "bootstrap", 4)
     assert tuple(facts[name] for name in names) == told
     assert [[row is None for row in rows] for rows in facts["scores"]] == [[True, False, False]] * 3
     assert set(facts["validation"]["before"]) == set(facts["validation"]["after"])
@@ -379,8 +381,8 @@ def test_plan_and_its_provenance(bert_checkpoint: Path, text_csv: Path, strange_
     assert ragged.head_counts() == [[1, 2, 4], [3, 3, 3]]
 
 
-def test_examples_limit_both_sets(bert_checkpoint: Path, text_csv: Path, strange_csv: Path) -> None:
-    plan = plan_heads(bert_checkpoint, text_csv, ood=strange_csv, method="circuit", keep=2, members=1, examples=5)
+def test_examples_limit_both_sets(bert_checkpoint: Path, text_csv: Path, ood_csv: Path) -> None:
+    plan = plan_heads(bert_checkpoint, text_csv, ood=ood_csv, method="circuit", keep=2, members=1, examples=5)
     assert (plan.provenance["examples"], plan.provenance["ood_examples"]) == (5, 5)
 
 
@@ -416,9 +418,9 @@ def test_images(vit_checkpoint: Path) -> None:
     ],
 )  # fmt: skip
 def test_unusable_options_are_refused(
-    options: dict[str, Any], message: str, bert_checkpoint: Path, text_csv: Path, strange_csv: Path
+    options: dict[str, Any], message: str, bert_checkpoint: Path, text_csv: Path, ood_csv: Path
 ) -> None:
-    chosen = {"data": text_csv, "ood": strange_csv, "method": "circuit", "keep": 2, **options}
+    chosen = {"data": text_csv, "ood": ood_csv, "method": "circuit", "keep": 2, **options}
     chosen = {name: text_csv if isinstance(value, str) and value == "DATA" else value for name, value in chosen.items()}
     with pytest.raises(InputError, match=message):
         plan_heads(bert_checkpoint, **chosen)
@@ -432,23 +434,23 @@ def test_weights_too_large_to_give_numbers_are_refused() -> None:
         search("bert", [[2] * LAYERS], model)
 
 
-def test_texts_are_no_ood_data_for_images(vit_checkpoint: Path, strange_csv: Path) -> None:
+def test_texts_are_no_ood_data_for_images(vit_checkpoint: Path, ood_csv: Path) -> None:
     images = np.random.default_rng(0).integers(0, 256, (4, 20, 16, 3), dtype=np.uint8)
-    with pytest.raises(InputError, match=r"ood data .*strange\.csv: .*weather weather"):
-        plan_heads(vit_checkpoint, (list(images), [0, 1, 2, 3]), ood=strange_csv, method="circuit", keep=3)
+    with pytest.raises(InputError, match=r"ood data .*ood\.csv: .*weather weather"):
+        plan_heads(vit_checkpoint, (list(images), [0, 1, 2, 3]), ood=ood_csv, method="circuit", keep=3)
 
 
-def test_command_line(bert_checkpoint: Path, text_csv: Path, strange_csv: Path, tmp_path: Path) -> None:
+def test_command_line(bert_checkpoint: Path, text_csv: Path, ood_csv: Path, tmp_path: Path) -> None:
     plan = tmp_path / "plan.json"
     command = ("plan", bert_checkpoint, "--data", text_csv, "--method", "circuit", "--keep", 2, "-o", plan)
-    done = run_cli(*command, "--ood", strange_csv)
+    done = run_cli(*command, "--ood", ood_csv)
     assert done.returncode == 0, done.stderr
-    assert "3 circuits for the objective separation, on 24 examples of train.csv and 6 of strange.csv:" in done.stdout
+    assert "3 circuits for the objective separation, on 24 examples of train.csv and 6 of ood.csv:" in done.stdout
     assert "AUROC by entropy" in done.stdout
     assert [path.name for path in tmp_path.iterdir()] == ["plan.json"]
     assert HeadPlan.load(plan).head_counts() == [[2] * LAYERS] * 3
     assert run_cli("fuse", bert_checkpoint, "--plan", plan, "-o", tmp_path / "out").returncode == 0
-    average = run_cli(*command, "--ood", strange_csv, "--average", "--objective", "both")
+    average = run_cli(*command, "--ood", ood_csv, "--average", "--objective", "both")
     assert "the average of 3 circuits for the objective both" in average.stdout
     assert run_cli(*command, "--objective", "nll", "--json").returncode == 0
     refused = run_cli(*command)
@@ -457,13 +459,13 @@ def test_command_line(bert_checkpoint: Path, text_csv: Path, strange_csv: Path, 
 
 
 def test_interrupted_command_tells_how_to_go_on(
-    bert_checkpoint: Path, text_csv: Path, strange_csv: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    bert_checkpoint: Path, text_csv: Path, ood_csv: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
     from hydrant import cli
 
     plan = tmp_path / "plan.json"
-    command = ["plan", str(bert_checkpoint), "--data", str(text_csv), "--ood", str(strange_csv)]
+    command = ["plan", str(bert_checkpoint), "--data", str(text_csv), "--ood", str(ood_csv)]
     command += ["--method", "circuit", "--keep", "2", "-o", str(plan)]
     shown = cli.progress
     monkeypatch.setattr(cli, "progress", interrupted_after(4))
@@ -476,4 +478,4 @@ def test_interrupted_command_tells_how_to_go_on(
     assert "interrupted search with other settings" in capsys.readouterr().err
     assert cli.main(command) == 0
     assert [path.name for path in tmp_path.iterdir()] == ["plan.json"]
-    assert HeadPlan.load(plan) == plan_heads(bert_checkpoint, text_csv, ood=strange_csv, method="circuit", keep=2)
+    assert HeadPlan.load(plan) == plan_heads(bert_checkpoint, text_csv, ood=ood_csv, method="circuit", keep=2)

@@ -324,7 +324,7 @@ def test_interrupting_leaves_no_half_written_bundle(
 
 
 def test_a_reader_that_leaves_is_no_error(made: Path, text_csv: Path) -> None:
-    command = f"'{sys.executable}' -m hydrant.cli predict '{made / 'out'}' --input '{text_csv}' | head -1"
+    command = f"'{sys.executable}' -m hydrant.cli.main predict '{made / 'out'}' --input '{text_csv}' | head -1"
     done = subprocess.run(
         ["bash", "-c", f"set -o pipefail; {command}"], capture_output=True, text=True, check=False, cwd="/"
     )

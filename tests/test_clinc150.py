@@ -11,8 +11,8 @@ import oracle
 import pytest
 import torch
 from hydrant import HeadPlan, load
-from hydrant.calib import metrics
-from hydrant.calib.data import read_examples
+from hydrant.data.examples import read_examples
+from hydrant.metrics import classification as metrics
 from support import run_cli
 
 # The single model, measured by the original Hugging Face model on the same splits.
@@ -52,8 +52,8 @@ def test_quality_in_scope_and_detection_out_of_scope(made: tuple[int, Path], sha
     with load(bundle) as predictor:
         labels = predictor.labels
         test = read_examples(shared / "data/clinc150/test.csv", labels)
-        strange = read_examples(shared / "data/clinc150/oos_test.csv", [*labels, "oos"])
-        known, unknown = predictor.predict(test.inputs), predictor.predict(strange.inputs)
+        ood = read_examples(shared / "data/clinc150/oos_test.csv", [*labels, "oos"])
+        known, unknown = predictor.predict(test.inputs), predictor.predict(ood.inputs)
     assert (len(known), len(unknown)) == (4500, 1000)
     accuracy = metrics.accuracy(known.probabilities, test.labels)
     if keep == 10:
@@ -70,7 +70,7 @@ def test_verify_passes_on_real_and_synthetic_inputs(made: tuple[int, Path], shar
         done = run_cli("verify", bundle, "--examples", 120, "--json", *extra)
         assert done.returncode == 0, done.stderr
         report = json.loads(done.stdout)
-        assert report["backends"][0]["decisions"]["max_probability_difference"] < 1e-5
+        assert report["backends"][0]["agreement"]["max_probability_difference"] < 1e-5
 
 
 def test_predictions_match_the_original_model_with_silenced_heads(made: tuple[int, Path], shared: Path) -> None:
@@ -96,12 +96,12 @@ def test_the_readme_s_two_queries(made: tuple[int, Path]) -> None:
     done = run_cli(
         "predict", bundle, "how do i say thank you in finnish", "what is the airspeed of an unladen swallow", "--json"
     )
-    known, strange = json.loads(done.stdout)["predictions"]
+    known, ood = json.loads(done.stdout)["predictions"]
     assert known["label"] == "translate"
     assert known["confidence"] > 0.9
-    assert strange["confidence"] < 0.5
+    assert ood["confidence"] < 0.5
     for score in ("predictive_entropy", "mutual_information"):
-        assert strange[score] > 5 * known[score]
+        assert ood[score] > 5 * known[score]
 
 
 def test_calibration_and_evaluation(made: tuple[int, Path], shared: Path, tmp_path: Path) -> None:

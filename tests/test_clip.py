@@ -17,9 +17,9 @@ import torch_onnx
 from hydrant import Bundle, HeadPlan, estimate_cost, export_onnx, fuse, load, load_zero_shot, plan_heads, save_bundle
 from hydrant.errors import InputError, UnsupportedModelError
 from hydrant.export import export
-from hydrant.families import prompts_of
 from hydrant.families.checkpoint import load_model, load_processor
 from hydrant.families.prompts import TEMPLATES, Prompts, read_prompts
+from hydrant.families.registry import prompts_of
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image

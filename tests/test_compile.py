@@ -14,9 +14,10 @@ from hydrant.build.compiler import Settings, compile_graph
 from hydrant.build.fusion_report import by_profile
 from hydrant.build.messages import Messages
 from hydrant.build.profiles import optimization_profiles
-from hydrant.export.baselines import random_model
-from hydrant.families import LAYOUTS, Architecture, architecture_of
+from hydrant.bundle.architecture import Architecture
+from hydrant.export.random_model import random_model
 from hydrant.families.checkpoint import load_processor
+from hydrant.families.registry import LAYOUTS, architecture_of
 from support import make_model
 from transformers import BertConfig, CLIPConfig, DeiTConfig, RobertaConfig, ViTConfig
 

@@ -14,8 +14,8 @@ import numpy as np
 import onnx
 import pytest
 from hydrant import Bundle, HydrantError, export_onnx, fuse, load, load_ensemble, save_bundle, verify
+from hydrant.bundle.files import sha256_of, write_atomically
 from hydrant.export import onnx_file
-from hydrant.files import sha256_of, write_atomically
 from support import make_inputs, make_model, random_plan, run_cli
 
 

@@ -10,9 +10,9 @@ import pytest
 import torch
 import torch_onnx
 from hydrant import HydrantError, estimate_cost, export_onnx, fuse, save_bundle
-from hydrant.export.baselines import PLAIN, random_model
-from hydrant.families import architecture_of
-from hydrant.plan import HeadPlan
+from hydrant.bundle.plan import HeadPlan
+from hydrant.export.random_model import PLAIN, random_model
+from hydrant.families.registry import architecture_of
 from hydrant.tuning.weights import shared_form, stored_form
 from support import FAMILIES, HEADS, LAYERS, TEXT_FAMILIES, make_inputs, make_model, random_plan
 from test_rewrites import forked

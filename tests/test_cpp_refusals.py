@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from cpp import refused, run
 from hydrant import Bundle
-from hydrant.runtime.backend import ON_GPU
+from hydrant.runtime.backends.registry import ON_GPU
 from PIL import Image
 
 Bad = Callable[[Path], list[str]]

@@ -12,7 +12,8 @@ import numpy as np
 import pyarrow
 import pyarrow.parquet
 import pytest
-from hydrant.calib.data import Examples, label_index, read_examples, stream_rows
+from hydrant.data.examples import Examples, label_index, read_examples
+from hydrant.data.readers import stream_rows
 from hydrant.errors import InputError
 from PIL import Image
 

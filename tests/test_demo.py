@@ -43,7 +43,7 @@ def test_every_stage_leaves_its_artefact_and_the_table_is_printed(made: tuple[Pa
 
 def test_what_the_demo_made_works_from_the_command_line(made: tuple[Path, str]) -> None:
     folder, _ = made
-    done = run_cli("predict", folder / "bundle", "--input", folder / "strange.npz")
+    done = run_cli("predict", folder / "bundle", "--input", folder / "ood.npz")
     assert done.returncode == 0
     assert len(done.stdout.splitlines()) == 400
     assert run_cli("verify", folder / "bundle", "--data", folder / "test.npz").returncode == 0

@@ -17,15 +17,15 @@ import numpy as np
 import pytest
 from fake_tensorrt import HOST, Device, add_engine, make_library, text_profile
 from hydrant import Bundle, export_onnx, fuse, save_bundle
-from hydrant.engine_file import Profile, engine_path, read_twin, twin_path
+from hydrant.bundle.files import sha256_of
+from hydrant.engines.metadata import Profile, engine_path, metadata_path, read_metadata
 from hydrant.errors import BackendError, BundleError, InputError
-from hydrant.files import sha256_of
-from hydrant.runtime import engine_lane
-from hydrant.runtime.device import Holdings
-from hydrant.runtime.engine import EngineBackend
-from hydrant.runtime.engine_choice import Machine, choose_engine, read_engine, rebuild_command
-from hydrant.runtime.engine_host import Part, Profiles, output_bytes, padded
-from hydrant.runtime.ort import OnnxRuntimeBackend
+from hydrant.runtime.backends.ort import OnnxRuntimeBackend
+from hydrant.runtime.backends.tensorrt import lane as engine_lane
+from hydrant.runtime.backends.tensorrt.choose import Machine, choose_engine, read_engine, rebuild_command
+from hydrant.runtime.backends.tensorrt.device import Holdings
+from hydrant.runtime.backends.tensorrt.engine import EngineBackend
+from hydrant.runtime.backends.tensorrt.profiles import Part, Profiles, output_bytes, padded
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support import make_inputs, make_model, random_plan
@@ -490,7 +490,7 @@ def reseal(path: Path, name: str, data: bytes) -> None:
     (path / "hydrant.json").write_text(json.dumps(manifest))
 
 
-@pytest.mark.parametrize("file", [engine_path("tensorrt-fp32"), twin_path("tensorrt-fp32")])
+@pytest.mark.parametrize("file", [engine_path("tensorrt-fp32"), metadata_path("tensorrt-fp32")])
 @pytest.mark.parametrize("damage", ["truncated", "altered", "missing"])
 def test_a_damaged_file_never_reaches_the_library(
     damage: str, file: str, path: Path, libraries: dict[str, Any]
@@ -519,16 +519,16 @@ def test_an_engine_that_is_not_its_twins_never_reaches_the_library(path: Path, l
 
 
 def test_an_engine_with_other_profiles_than_its_twin_is_refused(path: Path, libraries: dict[str, Any]) -> None:
-    """Buffers are sized by the twin, so it must not be smaller than the engine."""
+    """Buffers are sized by the metadata, so it must not be smaller than the engine."""
     facts = add_engine(path, (THROUGHPUT,))
     small = text_profile((1, 1, 1), (4, 8, 12), TEXT)
     forged = {**facts.to_json(), "profiles": [small]}
-    reseal(path, twin_path("tensorrt-fp32"), json.dumps(forged).encode())
-    with pytest.raises(BundleError, match=r"has the optimization profiles .*, but its twin says .*hydrant build"):
+    reseal(path, metadata_path("tensorrt-fp32"), json.dumps(forged).encode())
+    with pytest.raises(BundleError, match=r"has the optimization profiles .*, but its metadata says .*hydrant build"):
         open_engine(path)
     more: Profile = {**LATENCY, "extra": LATENCY["input_ids"]}
     forged["profiles"] = [more]
-    reseal(path, twin_path("tensorrt-fp32"), json.dumps(forged).encode())
+    reseal(path, metadata_path("tensorrt-fp32"), json.dumps(forged).encode())
     with pytest.raises(BundleError, match="has the optimization profiles"):
         open_engine(path)
 
@@ -537,7 +537,7 @@ def test_bytes_that_are_no_engine_are_refused_by_the_library(path: Path) -> None
     facts = add_engine(path, (LATENCY,))
     reseal(path, engine_path("tensorrt-fp32"), b"no engine at all")
     forged = {**facts.to_json(), "engine_sha256": sha256_of(path / engine_path("tensorrt-fp32"))}
-    reseal(path, twin_path("tensorrt-fp32"), json.dumps(forged).encode())
+    reseal(path, metadata_path("tensorrt-fp32"), json.dumps(forged).encode())
     with pytest.raises(
         BackendError, match=r"cannot load engine tensorrt-fp32: 'magic tag failed'; rebuild .*hydrant b"
     ):
@@ -629,7 +629,7 @@ def test_the_command_builds_the_same_engine(path: Path) -> None:
     ):  # fmt: skip
         facts = add_engine(path, profiles, library, name, **changes)
         assert rebuild_command(bundle, name, facts) == f"{start} {library} --precision fp32 {expected}"
-    bundle.add({}, remove=[engine_path("a"), twin_path("a")])
+    bundle.add({}, remove=[engine_path("a"), metadata_path("a")])
     add_engine(path, (LATENCY, THROUGHPUT))
     with pytest.raises(BackendError) as caught:
         open_engine(path).run(text(1, 30))
@@ -675,20 +675,20 @@ JSON = st.recursive(
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_a_malformed_twin_is_an_error_of_the_bundle(data: st.DataObject, exported: Path, tmp_path: Path) -> None:
-    """Whatever replaces a value somewhere in the twin, it is refused, or it was no harm."""
+    """Whatever replaces a value somewhere in the metadata, it is refused, or it was no harm."""
     path = tmp_path / "mutated"
     if not path.is_dir():
         shutil.copytree(exported, path)
         add_engine(path, (LATENCY,))
-        shutil.copy(path / twin_path("tensorrt-fp32"), tmp_path / "twin.json")
-    facts = json.loads((tmp_path / "twin.json").read_text())
+        shutil.copy(path / metadata_path("tensorrt-fp32"), tmp_path / "metadata.json")
+    facts = json.loads((tmp_path / "metadata.json").read_text())
     place = facts
     key: Any = data.draw(st.sampled_from(sorted(facts)))
     while isinstance(place[key], dict | list) and place[key] and data.draw(st.booleans()):
         place = place[key]
         key = data.draw(st.sampled_from(sorted(place) if isinstance(place, dict) else range(len(place))))
     place[key] = data.draw(JSON)
-    reseal(path, twin_path("tensorrt-fp32"), json.dumps(facts).encode())
+    reseal(path, metadata_path("tensorrt-fp32"), json.dumps(facts).encode())
     try:
         open_engine(path).close()
     except (BundleError, BackendError) as error:
@@ -714,7 +714,7 @@ def test_a_stripped_engine_takes_its_weights_from_the_graph(path: Path, librarie
 
 
 def test_everything_else_is_judged_before_the_gpu_is_missed(path: Path, libraries: dict[str, Any]) -> None:
-    from hydrant.runtime.backend import NO_GPU
+    from hydrant.engines.gpu import NO_GPU
 
     def none(_: str) -> Device:
         raise BackendError(NO_GPU)
@@ -780,4 +780,4 @@ def test_an_engine_of_one_library_is_not_given_to_the_other(path: Path) -> None:
     add_engine(path, (LATENCY,), "tensorrt-rtx")
     with pytest.raises(BackendError, match="has no tensorrt engine"):
         open_engine(path)
-    assert read_twin(Bundle.open(path), "tensorrt-rtx-fp32").library == "tensorrt-rtx"
+    assert read_metadata(Bundle.open(path), "tensorrt-rtx-fp32").library == "tensorrt-rtx"

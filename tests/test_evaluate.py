@@ -16,14 +16,13 @@ import oracle
 import pytest
 import torch
 from hydrant import Bundle, HydrantError, calibrate, evaluate, export_onnx, fuse, load, save_bundle, verify
-from hydrant.calib import metrics
-from hydrant.calib.corruptions import CORRUPTIONS, corrupt
-from hydrant.calib.data import read_examples
-from hydrant.calib.typos import KINDS, typos
+from hydrant.cli.evaluate import evaluation_text
+from hydrant.data.corruptions import CORRUPTIONS, KINDS, corrupt, typos
+from hydrant.data.examples import read_examples
 from hydrant.evaluation.plots import _style, _told
-from hydrant.evaluation.text import evaluation_text
 from hydrant.families.checkpoint import load_processor
-from hydrant.runtime.torch_reference import TorchModule
+from hydrant.metrics import classification as metrics
+from hydrant.runtime.backends.reference import TorchModule
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
@@ -96,7 +95,7 @@ def test_figures_against_the_oracle(bundle: Path, data: dict[str, Path], bert_ch
         inputs = dict(tokenizer(list(texts), padding=True, return_tensors="pt"))
         temperature = Bundle.open(bundle).temperature()
         outputs.append(oracle.ensemble([model], random_plan("bert", 3), inputs, temperature))
-    known, strange = outputs
+    known, ood = outputs
     figures = report.models[0].figures
     chosen = known["probabilities"][np.arange(70), test.labels]
     assert figures["nll"].value == pytest.approx(-np.log(chosen).mean(), abs=1e-5)
@@ -104,7 +103,7 @@ def test_figures_against_the_oracle(bundle: Path, data: dict[str, Path], bert_ch
     energy = [-np.log(np.exp(found["member_logits"]).sum(axis=2)).mean(axis=0) for found in outputs]
     assert figures["ood.energy.auroc"].value == pytest.approx(metrics.auroc(*energy), abs=2e-3)
     for name in ("predictive_entropy", "mutual_information"):
-        expected = metrics.auroc(known[name], strange[name])
+        expected = metrics.auroc(known[name], ood[name])
         assert figures[f"ood.{name}.auroc"].value == pytest.approx(expected, abs=2e-3)
     wrong = known["probabilities"].argmax(axis=1) != test.labels
     doubt = -known["probabilities"].max(axis=1)
@@ -269,8 +268,8 @@ def test_decisions_are_those_of_predict(bundle: Path, data: dict[str, Path]) -> 
     report = evaluate(bundle, data["test"], data["ood"], bootstrap=0)
     test = read_examples(data["test"], list("abcde"))
     with load(bundle, "torch") as predictor:
-        known, strange = predictor.predict(test.inputs), predictor.predict(read_examples(data["ood"], None).inputs)
-        flagged = predictor.out_of_distribution(strange)
+        known, ood = predictor.predict(test.inputs), predictor.predict(read_examples(data["ood"], None).inputs)
+        flagged = predictor.out_of_distribution(ood)
     decisions = report.models[0].decisions
     assert known.abstain is not None
     assert decisions["coverage"] == (~known.abstain).mean()

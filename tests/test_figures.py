@@ -8,11 +8,12 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hydrant.calib import bootstrap, metrics, selective
-from hydrant.calib.bootstrap import interval, resampled
-from hydrant.calib.diversity import pairwise_disagreement, pairwise_divergence
-from hydrant.calib.figures import DETECTION, Answers, detection, figures
-from hydrant.calib.weighted import Detector, WeightedFigures
+from hydrant.metrics import bootstrap, selective
+from hydrant.metrics import classification as metrics
+from hydrant.metrics.bootstrap import interval, resampled
+from hydrant.metrics.figures import DETECTION, Answers, detection, figures
+from hydrant.metrics.resampled import Detector, WeightedFigures
+from hydrant.metrics.uncertainty import pairwise_disagreement, pairwise_divergence
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -161,8 +162,8 @@ def judgements(seed: int, count: int, ties: bool = False) -> tuple[Answers, dict
         probabilities = np.round(probabilities, 1)
     rng = np.random.default_rng(seed)
     known = {"max_probability": -probabilities.max(axis=1), "energy": rng.normal(size=count).astype(np.float32)}
-    strange = {"max_probability": -rng.random(count // 3 + 1).round(1), "energy": rng.normal(size=count // 3 + 1)}
-    return Answers.of(probabilities, labels, known), strange
+    ood = {"max_probability": -rng.random(count // 3 + 1).round(1), "energy": rng.normal(size=count // 3 + 1)}
+    return Answers.of(probabilities, labels, known), ood
 
 
 def drawn(answers: Answers, places: np.ndarray) -> Answers:
@@ -177,7 +178,7 @@ def drawn(answers: Answers, places: np.ndarray) -> Answers:
 def test_figures_of_resamples_are_those_of_the_examples_that_they_drew(count: int, ties: bool) -> None:
     """Every figure, with the library's detection, of each drawn set of examples; also where all answers are right."""
     for seed in range(3):
-        answers, strange = judgements(seed, count, ties)
+        answers, ood = judgements(seed, count, ties)
         if seed == 2:
             answers = Answers(np.ones(count, bool), answers.loss, answers.brier, answers.confidence, answers.scores)
         rng = np.random.default_rng(seed)
@@ -185,9 +186,9 @@ def test_figures_of_resamples_are_those_of_the_examples_that_they_drew(count: in
         counts = [
             np.stack([np.bincount(row, minlength=rows.shape[1]) for row in rows]).astype(np.int32) for rows in places
         ]
-        found = WeightedFigures(answers, strange)(counts)
+        found = WeightedFigures(answers, ood)(counts)
         for row in range(5):
-            outside = {name: score[places[1][row]] for name, score in strange.items()}
+            outside = {name: score[places[1][row]] for name, score in ood.items()}
             expected = figures(drawn(answers, places[0][row]), outside)
             assert found.keys() == expected.keys()
             for name, value in expected.items():
@@ -195,21 +196,21 @@ def test_figures_of_resamples_are_those_of_the_examples_that_they_drew(count: in
 
 
 def test_figures_of_many_examples_do_not_overflow() -> None:
-    answers, strange = judgements(0, 90_000)
+    answers, ood = judgements(0, 90_000)
     counts = [np.ones((1, 90_000), np.int32), np.ones((1, 30_001), np.int32)]
-    found, expected = WeightedFigures(answers, strange)(counts), figures(answers, strange)
+    found, expected = WeightedFigures(answers, ood)(counts), figures(answers, ood)
     for name, value in expected.items():
         assert found[name][0] == pytest.approx(value, abs=1e-9), name
 
 
 def test_figures_name_everything() -> None:
     probabilities, labels = predictions(1)
-    answers, strange = judgements(1, 300)
-    found = figures(answers, strange)
+    answers, ood = judgements(1, 300)
+    found = figures(answers, ood)
     assert found["accuracy"] == metrics.accuracy(probabilities, labels)
     assert found["nll"] == pytest.approx(metrics.negative_log_likelihood(probabilities, labels))
     assert found["ece"] == metrics.expected_calibration_error(probabilities, labels)
-    assert found["ood.energy.auroc"] == metrics.auroc(answers.scores["energy"], strange["energy"])
+    assert found["ood.energy.auroc"] == metrics.auroc(answers.scores["energy"], ood["energy"])
     assert not any(name.startswith("ood.") for name in figures(answers, None))
 
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 from hydrant import Bundle, HeadPlan
-from hydrant.bundle import MAX_MANIFEST_BYTES, new_bundle, resolve, to_json_bytes
+from hydrant.bundle.files import atomic_file, sha256_of, staged_folder, write_atomically
+from hydrant.bundle.store import MAX_MANIFEST_BYTES, new_bundle, resolve, to_json_bytes
 from hydrant.errors import BundleError, HydrantError, InputError, PlanError
-from hydrant.files import atomic_file, sha256_of, staged_folder, write_atomically
 
 ABORTS = [ValueError, KeyboardInterrupt, SystemExit]
 MARKER = "marker.json"
@@ -213,7 +213,7 @@ def test_new_bundle_lists_every_file_with_size_and_digest(tmp_path: Path) -> Non
     assert (bundle.family, bundle.members, bundle.labels) == ("bert", 2, ["no", "yes"])
     assert bundle.plan() == HeadPlan.all_heads("bert", 2, 4, 2)
     assert bundle.temperature() == 1.5
-    assert bundle.processor() == bundle.path / "processor"
+    assert bundle.processor_folder() == bundle.path / "processor"
 
 
 def test_same_content_gives_the_same_bundle(tmp_path: Path) -> None:
@@ -318,14 +318,14 @@ def test_altered_processor_is_refused(tmp_path: Path) -> None:
     bundle = make_bundle(tmp_path / "out")
     (bundle.path / "processor" / "tokenizer.json").write_bytes(b"[]")
     with pytest.raises(BundleError, match=r"tokenizer\.json was altered"):
-        bundle.processor()
+        bundle.processor_folder()
 
 
 def test_file_slipped_into_the_processor_is_refused(tmp_path: Path) -> None:
     bundle = make_bundle(tmp_path / "out")
     (bundle.path / "processor" / "tokenizer_config.json").write_bytes(b'{"model_max_length": 4}')
     with pytest.raises(BundleError, match=r"tokenizer_config\.json"):
-        bundle.processor()
+        bundle.processor_folder()
 
 
 def test_a_manifest_that_could_not_be_read_is_not_written(tmp_path: Path) -> None:
@@ -337,7 +337,7 @@ def test_a_manifest_that_could_not_be_read_is_not_written(tmp_path: Path) -> Non
 def test_bundle_without_processor_has_none(tmp_path: Path) -> None:
     with new_bundle(tmp_path / "out", MANIFEST):
         pass
-    assert Bundle.open(tmp_path / "out").processor() is None
+    assert Bundle.open(tmp_path / "out").processor_folder() is None
 
 
 @pytest.mark.parametrize(
@@ -366,7 +366,7 @@ def test_link_that_leaves_the_folder_is_refused(where: str, tmp_path: Path) -> N
         inside.rmdir()
         inside.symlink_to(outside, target_is_directory=True)
     with pytest.raises(BundleError, match="is not a file there"):
-        bundle.processor()
+        bundle.processor_folder()
 
 
 def test_bundle_reached_through_a_link_opens(tmp_path: Path) -> None:

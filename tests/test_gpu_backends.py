@@ -16,16 +16,16 @@ import onnxruntime
 import pytest
 from fake_tensorrt import Device, add_engine, make_library, text_profile
 from hydrant import Bundle, HydrantError, export_onnx, fuse, load, save_bundle
-from hydrant.engine_file import graph_digest
+from hydrant.engines.gpu import NO_GPU, this_gpu
+from hydrant.engines.metadata import graph_digest
 from hydrant.errors import BackendError, BundleError, MissingExtraError
-from hydrant.families import architecture_of
-from hydrant.gpu import this_gpu
-from hydrant.runtime import cuda
-from hydrant.runtime.backend import MODULES, NO_GPU, ON_GPU, OPENERS, reasons
-from hydrant.runtime.engine import EngineBackend
-from hydrant.runtime.kernel_cache import private_folder
-from hydrant.runtime.ort import OnnxRuntimeBackend
-from hydrant.runtime.ort_gpu import OnnxRuntimeCudaBackend, OnnxRuntimeTensorRtBackend, profile_options
+from hydrant.families.registry import architecture_of
+from hydrant.runtime.backends.kernel_cache import private_folder
+from hydrant.runtime.backends.ort import OnnxRuntimeBackend
+from hydrant.runtime.backends.ort_gpu import OnnxRuntimeCudaBackend, OnnxRuntimeTensorRtBackend, profile_options
+from hydrant.runtime.backends.registry import MODULES, ON_GPU, OPENERS, reasons
+from hydrant.runtime.backends.tensorrt import cuda
+from hydrant.runtime.backends.tensorrt.engine import EngineBackend
 from support import make_inputs, make_model, random_plan, run_cli
 
 TEXT = ("input_ids", "attention_mask", "token_type_ids")
@@ -45,7 +45,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """Claim that there is a GPU."""
-    monkeypatch.setattr("hydrant.runtime.backend.this_gpu", lambda: "8.9")
+    monkeypatch.setattr("hydrant.runtime.backends.registry.this_gpu", lambda: "8.9")
 
 
 @pytest.fixture
@@ -73,7 +73,7 @@ def test_without_a_gpu_its_backends_are_not_tried(path: Path, monkeypatch: pytes
         assert predictor.fallbacks == [(name, NO_GPU) for name in ON_GPU]
     start = time.perf_counter()
     for _ in range(20):
-        assert hydrant.runtime.backend.needs_gpu("tensorrt") == NO_GPU
+        assert hydrant.runtime.backends.registry.needs_gpu("tensorrt") == NO_GPU
     assert time.perf_counter() - start < 0.5
 
 
@@ -82,7 +82,7 @@ def test_with_a_gpu_every_reason_is_recorded(
 ) -> None:
     monkeypatch.setitem(sys.modules, "tensorrt", None)
     monkeypatch.setitem(sys.modules, "tensorrt_rtx", make_library("tensorrt_rtx"))
-    monkeypatch.setattr("hydrant.runtime.engine.EngineBackend.__init__.__kwdefaults__", {
+    monkeypatch.setattr("hydrant.runtime.backends.tensorrt.engine.EngineBackend.__init__.__kwdefaults__", {
         "open_device": lambda _: Device(), "memory_kind": 1
     })  # fmt: skip
     with load(path) as predictor:
@@ -108,7 +108,7 @@ def test_the_first_that_can_run_is_taken(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setitem(sys.modules, "tensorrt", None)
     monkeypatch.setitem(sys.modules, "tensorrt_rtx", make_library("tensorrt_rtx"))
-    monkeypatch.setattr("hydrant.runtime.engine.EngineBackend.__init__.__kwdefaults__", {
+    monkeypatch.setattr("hydrant.runtime.backends.tensorrt.engine.EngineBackend.__init__.__kwdefaults__", {
         "open_device": lambda _: Device(), "memory_kind": 1
     })  # fmt: skip
     with load(copy) as predictor, load(copy, "onnxruntime") as plain:

@@ -18,9 +18,10 @@ import torch
 import torch_onnx
 import transformers
 from hydrant import HeadPlan, HydrantError, estimate_cost, export_onnx, fuse, load_ensemble, save_bundle
-from hydrant.export import int8
-from hydrant.families import PROJECTIONS, architecture_of
-from hydrant.families.cost import cheaper_forms
+from hydrant.bundle.architecture import PROJECTIONS
+from hydrant.cost.estimate import cheaper_forms
+from hydrant.export import quantize as int8
+from hydrant.families.registry import architecture_of
 from support import HEADS, LAYERS, make_inputs, make_model, random_plan, run_cli
 from test_cost import counted
 from test_parity import run_onnx

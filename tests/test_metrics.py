@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from hydrant.calib.metrics import accuracy, auroc, expected_calibration_error, fpr95, negative_log_likelihood
+from hydrant.metrics.classification import accuracy, auroc, expected_calibration_error, fpr95, negative_log_likelihood
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 from hydrant import HeadPlan, plan_heads
-from hydrant.calib.data import Examples
-from hydrant.calib.heads import choose_heads, diversify, head_counts
-from hydrant.calib.importance import gated_heads, taylor_scores
+from hydrant.calib.heads.selection import choose_heads, diversify, head_counts
+from hydrant.calib.heads.taylor import gated_heads, taylor_scores
+from hydrant.data.examples import Examples
 from hydrant.errors import HydrantError, InputError, UnsupportedModelError
 from oracle import OUTPUT_PROJECTIONS
 from support import (

@@ -165,11 +165,11 @@ def test_int8_is_offered_only_where_its_gates_hold(
 ) -> None:
     from dataclasses import replace
 
-    from hydrant.calib import gates
+    from hydrant.metrics import gates
 
     bundle, data = calibrated
     strict = {**gates.TOLERANCES, "int8": replace(gates.TOLERANCES["int8"], probability=1e-12)}
-    monkeypatch.setattr("hydrant.export.int8_search.TOLERANCES", strict)
+    monkeypatch.setattr("hydrant.export.quantize_search.TOLERANCES", strict)
     with pytest.raises(
         HydrantError, match=r"INT8 does not hold for this model.*max \|Δ probability\| is .*limit 1e-12"
     ):
@@ -240,7 +240,7 @@ def test_verify_reaches_every_backend(text: Path) -> None:
 
 
 def test_a_batch_in_parts_gives_what_the_whole_gives(text: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from hydrant.runtime import microbatch
+    from hydrant.runtime.backends import microbatch
 
     export_onnx(text)
     inputs = feeds("bert", batch=7)
@@ -289,7 +289,7 @@ def test_no_layernorm_of_a_bf16_graph_is_narrow(family: str, tmp_path: Path) -> 
 
 
 def test_a_graph_above_protobufs_limit_is_measured_through_a_file(text: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from hydrant.export import session
+    from hydrant.export import onnx_file as session
 
     whole = export(text, "fp16").islands
     monkeypatch.setattr(session, "INLINE_BYTES", 100)
@@ -332,14 +332,14 @@ def test_int8_needs_enough_inputs_to_judge(calibrated: tuple[Path, Path]) -> Non
 
 def test_int8_is_judged_on_every_class_of_a_sorted_file(calibrated: tuple[Path, Path]) -> None:
     from hydrant import Bundle
-    from hydrant.calib.inputs import model_inputs
-    from hydrant.families import Architecture
+    from hydrant.bundle.architecture import Architecture
+    from hydrant.data.samples import model_inputs
 
     bundle, data = Bundle.open(calibrated[0]), calibrated[1].with_name("sorted.csv")
     rows = ["text,label"] + ["hello,a"] * 64 + ["what is the weather today,b"] * 64
     data.write_text("\n".join(rows) + "\n")
     architecture = Architecture.from_json(bundle.read_json("config.json"))
-    batches, _ = model_inputs(bundle, architecture, data, examples=128, sizes=(8,))
+    batches, _ = model_inputs(bundle.processor(), architecture, data, examples=128, sizes=(8,))
     lengths = [batch["attention_mask"].sum(axis=1) for batch in batches]
     for half in (lengths[::2], lengths[1::2]):
         assert 20 <= int((np.concatenate(half) == 3).sum()) <= 44

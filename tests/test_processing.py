@@ -7,11 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hydrant.bundle.architecture import Architecture
+from hydrant.data.images import ImageProcessor
+from hydrant.data.processor import from_transformers, load_processor, save_processor
+from hydrant.data.text import TextProcessor
 from hydrant.errors import InputError
-from hydrant.families import Architecture, architecture_of
-from hydrant.families.pixels import ImageProcessor
-from hydrant.families.processing import from_transformers, load_processor, save_processor
-from hydrant.families.tokens import TextProcessor
+from hydrant.families.registry import architecture_of
 from PIL import Image
 from support import WORDS, make_model, make_tokenizer
 from transformers import AutoTokenizer, CLIPImageProcessorPil, DeiTImageProcessorPil, ViTImageProcessorPil

@@ -17,15 +17,15 @@ import hydrant
 import numpy as np
 import onnx
 import pytest
-from hydrant import Bundle, HydrantError, export_onnx, fuse, profile, save_bundle
-from hydrant.families import Architecture
-from hydrant.families.cost import estimate_cost
-from hydrant.profile_text import profile_text
-from hydrant.runtime import machine, subjects
-from hydrant.runtime.memory import measure_memory, peak_bytes
-from hydrant.runtime.operators import parts_of
-from hydrant.runtime.subjects import Subject, Succession, baseline_subjects, full_batch
-from hydrant.runtime.timing import Latency, Ratio, Rules, busy, instabilities, interleave
+from hydrant import Bundle, HydrantError, estimate_cost, export_onnx, fuse, profile, save_bundle
+from hydrant.bundle.architecture import Architecture
+from hydrant.cli.profile import profile_text
+from hydrant.data.samples import full_batch
+from hydrant.measure import machine, subjects
+from hydrant.measure.memory import measure_memory, peak_bytes
+from hydrant.measure.operators import parts_of
+from hydrant.measure.subjects import Subject, Succession, baseline_subjects
+from hydrant.metrics.timing import Latency, Ratio, Rules, busy, instabilities, interleave
 from support import CLASSES, make_model, random_plan, run_cli
 
 QUICK: dict[str, Any] = {"seconds": 0, "iterations": 4, "memory": False}
@@ -138,7 +138,7 @@ def test_unsteady_times_are_warned_of() -> None:
 def test_a_busy_machine_is_warned_of(text_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert busy(2.0, 2) == []
     assert busy(2.5, 2) == ["the load average was 2.5 on 2 cores before the measurement; close other programs"]
-    monkeypatch.setattr("hydrant.runtime.profiling.load_average", lambda: 10_000.0)
+    monkeypatch.setattr("hydrant.measure.profile.load_average", lambda: 10_000.0)
     found = profile(text_bundle, batch=[1], sequence=[5], **QUICK)
     assert any("the load average was 10000.0 on" in text for text in found.warnings)
 
@@ -377,7 +377,7 @@ def test_peak_memory_is_that_of_the_model_alone(text_bundle: Path, tmp_path: Pat
 def test_the_memory_process_needs_no_torch(text_bundle: Path) -> None:
     words = ["--backend", "onnxruntime", "--precision", "fp32", "--batch", "1", "--sequence", "5"]
     code = (
-        "import sys\nfrom hydrant.runtime.memory import main\n"
+        "import sys\nfrom hydrant.measure.memory import main\n"
         f"main({[str(text_bundle), *words]!r})\n"
         "assert not {'torch', 'transformers', 'onnx'} & set(sys.modules)\n"
     )
@@ -411,7 +411,7 @@ def test_without_matplotlib_there_is_no_plot_and_the_extra_is_named(
 def test_parts_of_a_run_on_a_gpu_are_shown_where_there_are_some(
     text_bundle: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from hydrant.runtime.ort import OnnxRuntimeGraph
+    from hydrant.runtime.backends.ort import OnnxRuntimeGraph
 
     report = profile(text_bundle, batch=[1], sequence=[8], **QUICK)
     assert "parts ms" not in profile_text(report, text_bundle)
@@ -508,7 +508,7 @@ def test_the_load_is_zero_where_the_system_does_not_tell(monkeypatch: pytest.Mon
 
 
 def test_commands_of_other_tools(text_bundle: Path) -> None:
-    from hydrant.runtime.commands import trtexec
+    from hydrant.measure.commands import trtexec
 
     report = profile(text_bundle, "onnxruntime", batch=[2], sequence=[8], **QUICK)
     (command,) = report.commands
@@ -529,8 +529,8 @@ def test_the_command_of_an_engine_is_of_what_ran(
 ) -> None:
     """The engine that fits, the profile that is chosen, and the shapes after padding or splitting."""
     from fake_tensorrt import Device, add_engine, make_library, text_profile
-    from hydrant.runtime.backend import OPENERS
-    from hydrant.runtime.engine import EngineBackend
+    from hydrant.runtime.backends.registry import OPENERS
+    from hydrant.runtime.backends.tensorrt.engine import EngineBackend
 
     path = Path(shutil.copytree(text_bundle, tmp_path / "bundle"))
     names = ("input_ids", "attention_mask", "token_type_ids")
@@ -538,7 +538,7 @@ def test_the_command_of_an_engine_is_of_what_ran(
     add_engine(path, (large,), name="another-gpu", compute_capabilities=("12.0",))
     add_engine(path, (small, large), name="of-this-gpu")
     monkeypatch.setitem(sys.modules, "tensorrt", make_library("tensorrt"))
-    for place in ("hydrant.runtime.backend.this_gpu", "hydrant.runtime.engine_choice.this_gpu"):
+    for place in ("hydrant.runtime.backends.registry.this_gpu", "hydrant.runtime.backends.tensorrt.choose.this_gpu"):
         monkeypatch.setattr(place, lambda: "8.9")
     monkeypatch.setitem(OPENERS, "tensorrt", lambda bundle, *_: EngineBackend(
         bundle, "tensorrt", open_device=lambda _: Device()

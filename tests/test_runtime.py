@@ -17,7 +17,7 @@ import pytest
 import torch
 from hydrant import HydrantError, Prediction, Predictor, export_onnx, fuse, load, save_bundle
 from hydrant.families.checkpoint import load_processor
-from hydrant.runtime.backend import ON_GPU
+from hydrant.runtime.backends.registry import ON_GPU
 from PIL import Image
 from support import make_inputs, make_model, random_plan
 

@@ -262,6 +262,6 @@ def test_the_timed_batch_is_of_median_length(bert_checkpoint: Path, tmp_path: Pa
     tokenizer = transformers.AutoTokenizer.from_pretrained(bert_checkpoint)
     bundle = hydrant.save_bundle(hydrant.fuse(bert_checkpoint), tmp_path / "out", tokenizer)
     texts = ["hello", "hello world today", "hello world money the weather is what"]
-    examples = hydrant.calib.data.Examples(texts, None, "texts")
+    examples = hydrant.data.examples.Examples(texts, None, "texts")
     batch = study_figures.middle_batch(bundle.path, examples, 1)
     assert batch["input_ids"].shape == (1, 5)

@@ -9,12 +9,19 @@ import numpy as np
 import oracle
 import pytest
 from hydrant import HydrantError
-from hydrant.calib.conformal import class_scores, fit_quantile, prediction_sets
-from hydrant.calib.fitting import Targets, fit
-from hydrant.calib.ranks import gap, rank, upper_bound
-from hydrant.calib.scores import summarise
-from hydrant.calib.temperature import HIGHEST, LOWEST, averaged_nll, fit_temperature
-from hydrant.calib.thresholds import binomial_bound, coverage_threshold, detection_threshold, risk_threshold
+from hydrant.calib.decisions.fit import Targets, fit
+from hydrant.calib.decisions.temperature import HIGHEST, LOWEST, averaged_nll, fit_temperature
+from hydrant.calib.decisions.thresholds import (
+    binomial_bound,
+    coverage_threshold,
+    detection_threshold,
+    fit_quantile,
+    gap,
+    rank,
+    risk_threshold,
+    upper_bound,
+)
+from hydrant.metrics.uncertainty import class_scores, prediction_sets, summarise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

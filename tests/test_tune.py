@@ -29,18 +29,17 @@ from hydrant import (
     save_bundle,
     tune,
 )
-from hydrant.bundle import to_json_bytes
-from hydrant.engine_file import EngineFile
+from hydrant.bundle.files import sha256_of
+from hydrant.bundle.store import to_json_bytes
+from hydrant.cli.inspect import inspect_bundle
+from hydrant.cli.tune import tune_text
+from hydrant.engines.metadata import EngineFile
 from hydrant.errors import MissingExtraError
 from hydrant.families.checkpoint import load_processor
-from hydrant.files import sha256_of
 from hydrant.fusion import FusedClassifier
-from hydrant.inspection import inspect_bundle
 from hydrant.tuning import loop
 from hydrant.tuning.examples import epoch_batches, held_out_share
-from hydrant.tuning.objective import member_loss
-from hydrant.tuning.schedule import rate_at
-from hydrant.tuning.text import tune_text
+from hydrant.tuning.optimizer import member_loss, rate_at
 from hydrant.tuning.weights import member_form, merge, shared_form, stored_form
 from hydrant.tuning.writing import Graphs
 from hypothesis import given
@@ -307,8 +306,8 @@ def test_a_tuned_bundle_is_better_and_as_good_as_any(learned: tuple[Path, TuneRe
 def test_engines_and_reports_are_named_with_their_commands(bundle: Path, tmp_path: Path) -> None:
     shapes = {"input_ids": ((1, 8), (1, 8), (1, 8))}
     digest = "0" * 64
-    twin = EngineFile("tensorrt-rtx", "1.7", "fp16", (shapes,), (), "linux-x86_64", "model.fp16.onnx", digest, digest)
-    files = {"engines/quick.engine": b"", "engines/quick.json": to_json_bytes(twin.to_json())}
+    facts = EngineFile("tensorrt-rtx", "1.7", "fp16", (shapes,), (), "linux-x86_64", "model.fp16.onnx", digest, digest)
+    files = {"engines/quick.engine": b"", "engines/quick.json": to_json_bytes(facts.to_json())}
     found = Bundle.open(bundle).add({**files, "reports/evaluation.json": b"{}", "model.int8.onnx": b""})
     assert Graphs.of(found, Path("out")).dropped == {
         "model.int8.onnx": "hydrant export out --precision int8 --data FILE",

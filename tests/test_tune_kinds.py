@@ -10,9 +10,8 @@ import pytest
 import torch
 import transformers
 from hydrant import Bundle, fuse, load_ensemble, save_bundle, tune
+from hydrant.cli.inspect import inspect_bundle, inspect_text
 from hydrant.errors import InputError
-from hydrant.inspection import inspect_bundle
-from hydrant.render import inspect_text
 from support import make_inputs, make_model, make_tokenizer
 from test_lora import NAMES, assert_cost, make_adapter
 

@@ -10,9 +10,9 @@ import numpy as np
 import onnx
 import pytest
 from hydrant import Bundle, HydrantError, export_onnx, fuse, save_bundle, verify
-from hydrant.calib.gates import TOLERANCES, decisions, gates
-from hydrant.calib.synthetic import synthetic_batches
+from hydrant.data.samples import synthetic_batches
 from hydrant.families.checkpoint import load_processor
+from hydrant.metrics.gates import TOLERANCES, agreement, gates
 from support import FAMILIES, make_model, random_plan, run_cli
 
 
@@ -25,7 +25,7 @@ def test_every_family_on_synthetic_inputs(family: str, tmp_path: Path) -> None:
     assert report.reference == "torch"
     onnxruntime = report.backends[0]
     assert (onnxruntime.backend, onnxruntime.precision) == ("onnxruntime", "fp32")
-    assert onnxruntime.decisions.inputs == 24
+    assert onnxruntime.agreement.inputs == 24
     assert 0 < onnxruntime.outputs["probabilities"]["max_abs"] < 1e-5, (
         "identical outputs would mean one backend ran twice"
     )
@@ -86,11 +86,11 @@ def test_gates_judge_each_figure() -> None:
     scores, p = np.linspace(0, 1, 120), np.linspace(0.2, 0.9, 120)
     probabilities = np.stack([p, 1 - p], axis=1)
     good = outputs(probabilities, scores)
-    assert all(gate.passed for gate in gates(decisions(good, good, tolerances), tolerances))
+    assert all(gate.passed for gate in gates(agreement(good, good, tolerances), tolerances))
 
     def failed(changed: dict[str, np.ndarray]) -> set[str]:
         return {
-            gate.name for gate in gates(decisions(good, {**good, **changed}, tolerances), tolerances) if not gate.passed
+            gate.name for gate in gates(agreement(good, {**good, **changed}, tolerances), tolerances) if not gate.passed
         }
 
     assert failed({"probabilities": probabilities[:, ::-1]}) == {"label flips", "max |Δ probability|"}
@@ -104,7 +104,7 @@ def test_gates_judge_each_figure() -> None:
 def test_a_flip_between_near_ties_is_counted_and_forgiven() -> None:
     tolerances = TOLERANCES["fp32"]
     tie, scores = np.array([[0.50001, 0.49999]]), np.zeros(1)
-    figures = decisions(outputs(tie, scores), outputs(tie[:, ::-1], scores), tolerances)
+    figures = agreement(outputs(tie, scores), outputs(tie[:, ::-1], scores), tolerances)
     assert (figures.label_flips, figures.near_ties) == (1, 1)
     assert all(gate.passed for gate in gates(figures, tolerances))
     assert set(figures.spearman.values()) == {None}
@@ -112,7 +112,7 @@ def test_a_flip_between_near_ties_is_counted_and_forgiven() -> None:
 
 @pytest.mark.parametrize("examples", [1, 2, 30])
 def test_synthetic_batches_are_seeded_padded_and_complete(examples: int) -> None:
-    from hydrant.families import architecture_of
+    from hydrant.families.registry import architecture_of
 
     for family in FAMILIES:
         architecture = architecture_of(make_model(family))
@@ -152,9 +152,9 @@ def test_bisect_names_the_layer_that_was_changed(family: str, precision: str, tm
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_value_of_a_faithful_graph_follows_the_reference(family: str, tmp_path: Path) -> None:
-    from hydrant.calib.synthetic import synthetic_batches
-    from hydrant.families import Architecture
-    from hydrant.runtime.bisect import find_divergence
+    from hydrant.bundle.architecture import Architecture
+    from hydrant.data.samples import synthetic_batches
+    from hydrant.measure.bisect import find_divergence
 
     bundle = save_bundle(fuse(make_model(family), random_plan(family, 3)), tmp_path / "bundle")
     for precision, lowering in (("fp32", "unrolled"), ("fp32", "grouped"), ("fp16", "grouped")):

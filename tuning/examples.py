@@ -10,19 +10,22 @@ from typing import Any
 
 import numpy as np
 
-from ..calib.data import Examples
+from ..bundle.architecture import Architecture
+from ..data.examples import Examples
+from ..data.processor import Processor
 from ..errors import InputError
-from ..families import Architecture
-from ..families.processing import Processor
 from ..progress import Progress
 
 log = logging.getLogger(__name__)
 
+
 HELD_OUT = 10
 """One in this many examples of each class is held out where no validation data are given."""
 
+
 POOL_BATCHES = 32
 """Examples of similar length are sought among this many batches of a shuffled order."""
+
 
 CHUNK = 64
 

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from ..bundle import ARCHITECTURE, PLAN, PROCESSOR, WEIGHTS, Bundle
-from ..families import PARTS
+from ..bundle.architecture import PARTS
+from ..bundle.plan import HeadPlan
+from ..bundle.store import ARCHITECTURE, PLAN, PROCESSOR, WEIGHTS, Bundle
 from ..fusion import FusedClassifier, measure_drift
-from ..plan import HeadPlan
 from ..progress import Progress
 from .examples import Source
 from .loop import measure, train

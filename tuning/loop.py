@@ -13,18 +13,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..calib.metrics import accuracy, expected_calibration_error, negative_log_likelihood
 from ..errors import InputError, require
 from ..fusion import FusedClassifier
+from ..metrics.classification import accuracy, expected_calibration_error, negative_log_likelihood
 from ..progress import Progress
 from .examples import Source, epoch_batches
-from .objective import member_loss
+from .optimizer import GRADIENT_NORM, make_optimizer, member_loss, rate_at
 from .report import Epoch, best_epoch
-from .schedule import GRADIENT_NORM, make_optimizer, rate_at
 from .settings import Settings
 from .state import Point, State
 
 log = logging.getLogger(__name__)
+
 
 SAVE_SECONDS = 120.0
 """Within an epoch the state is written this often."""

@@ -7,10 +7,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from ..bundle import Bundle, onnx_name, resolve
-from ..calib.data import read_examples
+from ..bundle.store import Bundle, onnx_name, resolve
+from ..data.examples import read_examples
 from ..errors import InputError, listing
-from ..families.processing import load_processor
 from ..fusion import FusedClassifier, load_ensemble
 from ..fusion.ensemble import check_parts
 from ..progress import Progress, no_progress
@@ -143,10 +142,7 @@ def _job(
             f"{data} is given both as data and as validation; leave validation (--validation) out to hold a share out"
         )
     ensemble = load_ensemble(bundle)
-    folder = bundle.processor()
-    if folder is None:
-        raise InputError(f"bundle {bundle.path} has no processor, so it cannot read data; fuse with one to tune it")
-    processor = load_processor(folder, ensemble.architecture)
+    processor = bundle.processor_for("read data to tune on")
 
     def read(given: Any) -> Source:
         text_column, label_column = columns

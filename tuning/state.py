@@ -24,13 +24,16 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from ..bundle.files import beside
 from ..errors import InputError
-from ..files import beside
 from .report import Epoch
 
 log = logging.getLogger(__name__)
 
+
 SCHEMA = 1
+
+
 MOMENTS = {"mean": "exp_avg", "square": "exp_avg_sq"}
 """Names of AdamW's running means in the file and in torch."""
 

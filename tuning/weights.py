@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from ..families import part_of
+from ..bundle.architecture import part_of
 
 Weights = dict[str, Tensor]
 

@@ -8,14 +8,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..bundle import MANIFEST, WEIGHTS, Bundle, new_bundle, onnx_name, resolve
-from ..engine_file import engine_names, engine_path, read_twin
+from ..bundle.files import beside, check_replaceable, staged_folder
+from ..bundle.store import MANIFEST, WEIGHTS, Bundle, new_bundle, onnx_name, resolve
+from ..engines.metadata import engine_names, engine_path, read_metadata
 from ..errors import BundleError, InputError
-from ..files import beside, check_replaceable, staged_folder
 from ..fusion import FusedClassifier, save_bundle
 
 EXPORTED_AGAIN = ("fp32", "bf16")
 """Precisions of graphs that follow from the weights alone; FP16 and INT8 were measured on data."""
+
 
 REPORTS = {
     "reports/verify.json": "verify {}",
@@ -89,8 +90,10 @@ class Graphs:
             if bundle.has(onnx_name(precision)):
                 dropped[onnx_name(precision)] = f"hydrant export {target} --precision {precision}{data}"
         for name in engine_names(bundle):
-            twin = read_twin(bundle, name)
-            dropped[engine_path(name)] = f"hydrant build {target} --backend {twin.library} --precision {twin.precision}"
+            facts = read_metadata(bundle, name)
+            dropped[engine_path(name)] = (
+                f"hydrant build {target} --backend {facts.library} --precision {facts.precision}"
+            )
         dropped |= {name: f"hydrant {command.format(target)}" for name, command in REPORTS.items() if bundle.has(name)}
         return cls(again, dropped)
 
@@ -113,7 +116,7 @@ def write_tuned(
     if now.digests().get(WEIGHTS) != bundle.digests().get(WEIGHTS):
         raise InputError(f"bundle {bundle.path} got other weights while it was tuned; tune it again")
     graphs = Graphs.of(now, target)
-    folder = now.processor()
+    folder = now.processor_folder()
     assert folder is not None  # without one there were no inputs to tune on
     with staged_folder(target, MANIFEST, force) as stage:
         save_bundle(ensemble, stage, StoredProcessor(folder), force=True, provenance=provenance)

@@ -1,0 +1,1 @@
+"""What travels between the stages: the bundle, its plan, architecture and calibration."""

@@ -1,0 +1,189 @@
+"""``calibration.json``: one temperature, and the thresholds by which a prediction becomes a decision.
+
+    {"schema": 1,
+     "temperature": 0.87,                      divides all member logits before they are averaged
+     "thresholds": {
+       "abstain": {"score": "confidence", "side": "below", "value": 0.41,
+                   "target": {"coverage": 0.95}, "measured": {"coverage": 0.95, "risk": 0.02}, "n": 3000},
+       "ood": {"score": "predictive_entropy", "side": "above", "value": 1.2,
+               "target": {"true_positive_rate": 0.95}, "measured": {…}, "n": 100}},
+     "conformal": {"method": "lac", "alpha": 0.1, "quantile": 0.7, "measured": {…}, "n": 3000} or null,
+     "fitted": how: data, numbers, and NLL and ECE before and after; null for a bundle never calibrated}
+
+An input is abstained from, or flagged as out of distribution, when its score lies on the named side of
+the value. All values are exact in float32, so that every runtime compares the same numbers.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from ..errors import BundleError, cut
+from .store import CALIBRATION, Bundle
+
+SCHEMA = 1
+
+
+SIDES = {
+    "confidence": "below",
+    "predictive_entropy": "above",
+    "expected_entropy": "above",
+    "mutual_information": "above",
+}
+"""Scores that a threshold may stand on, and the side of it that is uncertain."""
+
+
+ABSTAIN, OOD = "abstain", "ood"
+
+
+METHODS = ("lac", "aps")
+
+
+@dataclass(frozen=True)
+class Threshold:
+    """A limit on one score.
+
+    Attributes:
+        score: of :data:`SIDES`.
+        value: nats, or a probability for ``confidence``; inputs beyond it are uncertain.
+        target: what it was chosen for, such as ``{"coverage": 0.95}``.
+        measured: what it gives on the data that it was chosen on.
+        n: number of examples that it was chosen on.
+    """
+
+    score: str
+    value: float
+    target: Mapping[str, float] = field(default_factory=dict)
+    measured: Mapping[str, float] = field(default_factory=dict)
+    n: int = 0
+
+    @property
+    def side(self) -> str:
+        """``"below"`` or ``"above"``: where the uncertain inputs lie."""
+        return SIDES[self.score]
+
+    def to_json(self) -> dict[str, Any]:
+        """The threshold as a JSON object."""
+        return {"score": self.score, "side": self.side, **asdict(self)}
+
+
+@dataclass(frozen=True)
+class Conformal:
+    """Prediction sets that hold the label with probability at least 1 − α (``calib.conformal``).
+
+    Attributes:
+        method: of :data:`METHODS`.
+        alpha: share of labels that sets may miss.
+        quantile: of the method's score; classes up to it are in the set.
+        measured: coverage and mean size on the data that it was chosen on.
+        n: number of examples that it was chosen on.
+    """
+
+    method: str
+    alpha: float
+    quantile: float
+    measured: Mapping[str, float] = field(default_factory=dict)
+    n: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        """The fields as a JSON object."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """What a bundle's ``calibration.json`` says.
+
+    Attributes:
+        temperature: T > 0.
+        thresholds: ``"abstain"`` and ``"ood"``, where fitted.
+        conformal: where fitted.
+        fitted: how, for people; ``None`` for a bundle that was never calibrated.
+    """
+
+    temperature: float = 1.0
+    thresholds: Mapping[str, Threshold] = field(default_factory=dict)
+    conformal: Conformal | None = None
+    fitted: Mapping[str, Any] | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """The JSON object documented at the top of this file."""
+        return {
+            "schema": SCHEMA,
+            "temperature": self.temperature,
+            "thresholds": {name: threshold.to_json() for name, threshold in sorted(self.thresholds.items())},
+            "conformal": self.conformal and self.conformal.to_json(),
+            "fitted": self.fitted and dict(self.fitted),
+        }
+
+    @classmethod
+    def of(cls, bundle: Bundle) -> Calibration:
+        """Read and validate the calibration of a bundle.
+
+        Raises:
+            BundleError: missing, altered, malformed or too new.
+        """
+        found, file = bundle.calibration(), bundle.path / CALIBRATION
+        if found.get("schema", SCHEMA) != SCHEMA:
+            raise BundleError(f"{file} has schema {cut(found['schema'])}; this hydrant reads schema {SCHEMA}")
+        try:
+            thresholds = {name: _threshold(name, entry) for name, entry in _object(found, "thresholds", {}).items()}
+            conformal = _object(found, "conformal", None)
+            return cls(
+                bundle.temperature(),
+                thresholds,
+                None if conformal is None else _conformal(conformal),
+                _object(found, "fitted", None),
+            )
+        except _MalformedError as error:
+            raise BundleError(f"{file} has {error}; calibrate again with `hydrant calibrate`") from error
+
+
+class _MalformedError(ValueError):
+    """What is wrong with an entry, in words."""
+
+
+def _object(data: Mapping[str, Any], key: str, default: Any) -> Any:
+    value = data.get(key, default)
+    if value is None and default is None:
+        return None
+    if not isinstance(value, dict):
+        raise _MalformedError(f"{key} = {cut(value)}, which is no JSON object")
+    return value
+
+
+def _threshold(name: str, entry: Any) -> Threshold:
+    if name not in (ABSTAIN, OOD) or not isinstance(entry, dict):
+        raise _MalformedError(f"the threshold {cut(name)} = {cut(entry)}, not an object under {ABSTAIN!r} or {OOD!r}")
+    score = entry.get("score")
+    if score not in SIDES:
+        raise _MalformedError(f"a threshold on {cut(score)}, which is none of {', '.join(SIDES)}")
+    if entry.get("side", SIDES[score]) != SIDES[score]:
+        raise _MalformedError(f"a threshold on {score} with side {cut(entry['side'])}, which is not {SIDES[score]!r}")
+    notes = (_object(entry, "target", {}), _object(entry, "measured", {}), _count(entry))
+    return Threshold(score, _number(entry, "value", -sys.float_info.max), *notes)
+
+
+def _conformal(entry: Mapping[str, Any]) -> Conformal:
+    method = entry.get("method")
+    if method not in METHODS:
+        raise _MalformedError(f"conformal method {cut(method)}, which is none of {', '.join(METHODS)}")
+    notes = (_object(entry, "measured", {}), _count(entry))
+    return Conformal(method, _number(entry, "alpha", 0.0), _number(entry, "quantile", 0.0), *notes)
+
+
+def _count(entry: Mapping[str, Any]) -> int:
+    count = entry.get("n", 0)
+    if not isinstance(count, int) or isinstance(count, bool) or count < 0:
+        raise _MalformedError(f"n = {cut(count)}, which is no number of examples")
+    return count
+
+
+def _number(entry: Mapping[str, Any], key: str, least: float) -> float:
+    value = entry.get(key)
+    if not isinstance(value, int | float) or isinstance(value, bool) or not least <= value <= sys.float_info.max:
+        raise _MalformedError(f"{key} = {cut(value)}, which is no finite number in range")
+    return float(value)

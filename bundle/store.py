@@ -1,0 +1,413 @@
+"""The bundle: one folder that holds everything a fused ensemble needs to run.
+
+Layout (schema 1)::
+
+    hydrant.json          manifest: versions, family, members, labels, files with size and SHA-256
+    plan.json             the head plan (plan.py)
+    config.json           the architecture (architecture.py)
+    fused.safetensors     the fused weights
+    calibration.json      temperature and thresholds (calibration.py)
+    processor/            tokenizer or image processor (absent: tensors only)
+    model.fp32.onnx       written by export
+    reports/              written by verify, profile, evaluate and the demo
+
+A bundle is written to a temporary folder and renamed. Whatever is read from it is first compared
+with the SHA-256 in the manifest, and no path in a manifest may leave the folder.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from ..data.processor import Processor, load_processor
+from ..errors import BundleError, InputError, PlanError, cut, listing
+from .architecture import Architecture
+from .files import beside, locked, replace_all, sha256_of, staged_folder, uninterrupted, write_atomically
+from .plan import HeadPlan
+
+SCHEMA = 1
+
+
+MANIFEST = "hydrant.json"
+
+
+WEIGHTS = "fused.safetensors"
+
+
+ARCHITECTURE = "config.json"
+
+
+PLAN = "plan.json"
+
+
+CALIBRATION = "calibration.json"
+
+
+PROCESSOR = "processor"
+
+
+MAX_MANIFEST_BYTES = 16 * 2**20
+
+
+def onnx_name(precision: str) -> str:
+    """File name of the ONNX graph of a precision, for example ``model.fp32.onnx``."""
+    return f"model.{precision}.onnx"
+
+
+def to_json_bytes(data: Any) -> bytes:
+    """The JSON form used for every file of a bundle: indented, UTF-8, one trailing newline."""
+    return (json.dumps(data, indent=1, ensure_ascii=False) + "\n").encode()
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """A bundle on disk, with its manifest read and validated.
+
+    Attributes:
+        path: the folder.
+        manifest: the decoded ``hydrant.json``.
+    """
+
+    path: Path
+    manifest: Mapping[str, Any]
+
+    @classmethod
+    def open(cls, path: str | Path) -> Bundle:
+        """Read and validate the manifest of a bundle; other files are checked when they are used.
+
+        Raises:
+            BundleError: not a bundle, or its manifest is malformed, too new or unsafe.
+        """
+        folder = Path(path)
+        if not folder.is_dir():
+            raise BundleError(f"{folder} is not a folder; expected a bundle made by `hydrant fuse`")
+        file = folder / MANIFEST
+        if not file.is_file():
+            raise BundleError(f"{folder} holds no {MANIFEST}; expected a bundle made by `hydrant fuse`")
+        if file.stat().st_size > MAX_MANIFEST_BYTES:
+            raise BundleError(f"{file} is larger than {MAX_MANIFEST_BYTES} bytes; this is not a manifest of hydrant's")
+        try:
+            manifest = json.loads(file.read_bytes())
+        except (ValueError, RecursionError) as error:
+            raise BundleError(f"{file} is not JSON ({error}); make the bundle again with `hydrant fuse`") from error
+        return cls(folder, _validated(manifest, file))
+
+    @property
+    def family(self) -> str:
+        """Model family, for example ``"bert"``."""
+        return str(self.manifest["family"])
+
+    @property
+    def members(self) -> int:
+        """Number of ensemble members M."""
+        return int(self.manifest["members"])
+
+    @property
+    def labels(self) -> list[str]:
+        """Class names, in class order."""
+        return list(self.manifest["labels"])
+
+    def has(self, name: str) -> bool:
+        """Whether the manifest lists the file ``name`` (relative, with ``/``)."""
+        return name in self.manifest["files"]
+
+    def digests(self) -> dict[str, str]:
+        """SHA-256 of every file but the reports, which speak of the others: file name → digest."""
+        files = self.manifest["files"]
+        return {name: entry["sha256"] for name, entry in files.items() if not name.startswith("reports/")}
+
+    def file(self, name: str) -> Path:
+        """Path of a file of the bundle, after its bytes were compared with the manifest.
+
+        Raises:
+            BundleError: not listed, missing, or altered.
+        """
+        entry = self.manifest["files"].get(name)
+        if entry is None:
+            remedy = "make it with `hydrant export`" if name.endswith(".onnx") else "make the bundle again"
+            raise BundleError(f"bundle {self.path} has no {name}; {remedy}")
+        path = self.path / name
+        if not path.is_file() or not path.resolve().is_relative_to(self.path.resolve()):
+            raise BundleError(f"{path} is listed in {MANIFEST} but is not a file there; make the bundle again")
+        size = path.stat().st_size
+        if size != entry["bytes"]:
+            raise BundleError(
+                f"{path} has {size} bytes, but the manifest says {entry['bytes']}: it was truncated or altered; "
+                "write it again with hydrant"
+            )
+        digest = sha256_of(path)
+        if digest != entry["sha256"]:
+            raise BundleError(
+                f"{path} was altered: its SHA-256 is {digest[:12]}…, but the manifest says {entry['sha256'][:12]}…; "
+                "write it again with hydrant"
+            )
+        return path
+
+    def read_json(self, name: str) -> Any:
+        """Decode a JSON file of the bundle after checking its digest.
+
+        Raises:
+            BundleError: missing, altered or not JSON.
+        """
+        path = self.file(name)
+        try:
+            return json.loads(path.read_bytes())
+        except (ValueError, RecursionError) as error:
+            raise BundleError(f"{path} is not JSON ({error}); make the bundle again") from error
+
+    def plan(self) -> HeadPlan:
+        """The head plan that made this bundle.
+
+        Raises:
+            BundleError: missing, altered or not a valid plan.
+        """
+        try:
+            return HeadPlan.from_json(self.read_json(PLAN))
+        except PlanError as error:
+            raise BundleError(f"{self.path / PLAN}: {error}; make the bundle again") from error
+
+    def temperature(self) -> float:
+        """The softmax temperature T > 0 that divides member logits.
+
+        Raises:
+            BundleError: ``calibration.json`` holds no positive finite temperature.
+        """
+        value = self.calibration().get("temperature")
+        if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value <= sys.float_info.max:
+            raise BundleError(
+                f"{self.path / CALIBRATION} has temperature {cut(value)}; expected a positive finite number"
+            )
+        return float(value)
+
+    def calibration(self) -> dict[str, Any]:
+        """The decoded ``calibration.json``.
+
+        Raises:
+            BundleError: missing, altered or not a JSON object.
+        """
+        found = self.read_json(CALIBRATION)
+        if not isinstance(found, dict):
+            raise BundleError(f"{self.path / CALIBRATION} is a JSON {type(found).__name__}; expected an object")
+        return found
+
+    def architecture(self) -> Architecture:
+        """Shapes and settings of the members' common model.
+
+        Raises:
+            BundleError: ``config.json`` is missing, altered or not an architecture.
+        """
+        return Architecture.from_json(self.read_json(ARCHITECTURE))
+
+    def processor(self) -> Processor | None:
+        """What prepares raw inputs, or ``None`` for a bundle that takes tensors only.
+
+        Raises:
+            BundleError: a file of it is missing, altered or unlisted.
+            InputError: its files do not fit the model.
+        """
+        folder = self.processor_folder()
+        return None if folder is None else load_processor(folder, self.architecture())
+
+    def processor_for(self, use: str) -> Processor:
+        """As :meth:`processor`, for a use that cannot do without one.
+
+        Args:
+            use: what cannot be done otherwise, as in "read train.csv".
+
+        Raises:
+            InputError: the bundle has no processor, or one that does not fit the model.
+            BundleError: a file of it is missing, altered or unlisted.
+        """
+        found = self.processor()
+        if found is None:
+            raise InputError(f"bundle {self.path} has no processor, so it cannot {use}; fuse with one")
+        return found
+
+    def processor_folder(self) -> Path | None:
+        """The checked processor folder, or ``None`` for a bundle that takes tensors only."""
+        names = {name for name in self.manifest["files"] if name.startswith(f"{PROCESSOR}/")}
+        for name in sorted(names):
+            self.file(name)
+        folder = self.path / PROCESSOR
+        unlisted = {path.relative_to(self.path).as_posix() for path in folder.rglob("*") if path.is_file()} - names
+        if unlisted:
+            raise BundleError(f"{folder} holds {listing(sorted(unlisted))}, which {MANIFEST} does not list; remove it")
+        return folder if names else None
+
+    def add(
+        self, files: Mapping[str, bytes | Path], remove: Collection[str] = (), unchanged: Collection[str] = ()
+    ) -> Bundle:
+        """Put ``files`` (relative name → bytes, or a file on the same disk to move) into the bundle.
+
+        They are staged beside their places and digested there; then all take their names together
+        with the new manifest, which keeps what other processes have added meanwhile. If that fails, all
+        is as it was.
+
+        Args:
+            files: to add or replace.
+            remove: names of files that leave the bundle, where it has them.
+            unchanged: names of files that ``files`` rest on; each must be as when this bundle was opened.
+
+        Returns:
+            The bundle with its new manifest.
+
+        Raises:
+            BundleError: a name leaves the folder.
+            InputError: the folder cannot be written, or a file that must be unchanged is not.
+        """
+        staged: dict[str, Path] = {}
+        try:
+            for name, content in files.items():
+                staged[name] = self._stage(name, content)
+            entries = {name: _entry(part) for name, part in staged.items()}
+            with locked(self.path), uninterrupted():
+                manifest = dict(Bundle.open(self.path).manifest)
+                for name in unchanged:
+                    if manifest["files"].get(name) != self.manifest["files"].get(name):
+                        raise InputError(
+                            f"{self.path / name} was changed by another process meanwhile; run the command again"
+                        )
+                gone = {name for name in remove if name in manifest["files"]}
+                kept = {name: entry for name, entry in manifest["files"].items() if name not in gone}
+                manifest["files"] = dict(sorted({**kept, **entries}.items()))
+                staged[MANIFEST] = beside(self.path / MANIFEST, "part")
+                staged[MANIFEST].write_bytes(to_json_bytes(manifest))
+                replace_all({self.path / name: part for name, part in staged.items()})
+                for name in gone:
+                    (self.path / name).unlink(missing_ok=True)
+        except OSError as error:
+            raise InputError(f"cannot write into bundle {self.path}: {error.strerror or error}") from error
+        finally:
+            for part in staged.values():
+                part.unlink(missing_ok=True)
+        return Bundle(self.path, manifest)
+
+    def check_addable(self, name: str) -> None:
+        """Refuse a place that :meth:`add` could not fill; meant to be asked before long work.
+
+        Raises:
+            BundleError, InputError: as :meth:`add`.
+        """
+        try:
+            self._stage(name, b"").unlink()
+        except OSError as error:
+            raise InputError(f"cannot write into bundle {self.path}: {error.strerror or error}") from error
+
+    def _stage(self, name: str, content: bytes | Path) -> Path:
+        """A hidden file beside the place of ``name``, holding its new content."""
+        path = self.path / _safe_name(name, self.path / MANIFEST)
+        if not path.parent.resolve().is_relative_to(self.path.resolve()):
+            raise BundleError(f"{path.parent} is a link out of the bundle; remove it")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part = beside(path, "part")
+        if isinstance(content, Path):
+            content.replace(part)
+        else:
+            part.write_bytes(content)
+        return part
+
+
+@contextmanager
+def new_bundle(target: str | Path, manifest: Mapping[str, Any], force: bool = False) -> Iterator[Path]:
+    """Create a bundle: fill the folder it yields; on a clean exit it is sealed and renamed.
+
+    Args:
+        target: folder to create.
+        manifest: manifest keys other than ``schema`` and ``files``.
+        force: replace an existing bundle.
+
+    Raises:
+        InputError: ``target`` exists and ``force`` is false, or it is something other than a bundle; or the manifest
+            would be too large to be read.
+    """
+    with staged_folder(Path(target), MANIFEST, force) as stage:
+        yield stage
+        names = sorted(path.relative_to(stage).as_posix() for path in stage.rglob("*") if path.is_file())
+        sealed = {"schema": SCHEMA, **manifest, "files": {name: _entry(stage / name) for name in names}}
+        _validated(sealed, stage / MANIFEST)
+        content = to_json_bytes(sealed)
+        if len(content) > MAX_MANIFEST_BYTES:
+            raise InputError(
+                f"the manifest of {target} would have {len(content)} bytes, of which at most {MAX_MANIFEST_BYTES} are "
+                "read; give fewer or shorter labels and prompts, or prompts as classes and templates"
+            )
+        write_atomically(stage / MANIFEST, content)
+
+
+def _entry(path: Path) -> dict[str, Any]:
+    return {"bytes": path.stat().st_size, "sha256": sha256_of(path)}
+
+
+def _validated(manifest: Any, file: Path) -> dict[str, Any]:
+    if not isinstance(manifest, dict):
+        raise BundleError(f"{file} is a JSON {type(manifest).__name__}; expected an object")
+    schema = manifest.get("schema")
+    if schema != SCHEMA or isinstance(schema, bool):
+        raise BundleError(
+            f"{file} has schema {cut(schema)}; this hydrant reads schema {SCHEMA}; use a matching version"
+        )
+    for key, kind in (("hydrant", str), ("family", str), ("members", int), ("labels", list), ("files", dict)):
+        if not isinstance(manifest.get(key), kind) or isinstance(manifest.get(key), bool):
+            raise BundleError(f"{file} has {key} = {cut(manifest.get(key))}; expected a JSON {kind.__name__}")
+    if manifest["members"] < 1:
+        raise BundleError(f"{file} has {manifest['members']} members; expected at least 1")
+    if len(manifest["labels"]) < 2 or not all(isinstance(label, str) for label in manifest["labels"]):
+        raise BundleError(f"{file} has labels {listing(manifest['labels'])}; expected two or more names")
+    if len(set(manifest["labels"])) < len(manifest["labels"]):
+        raise BundleError(f"{file} has labels {listing(manifest['labels'])}; expected each name once")
+    _check_fusion(manifest.get("fusion", {}), file)
+    for name, entry in manifest["files"].items():
+        _safe_name(name, file)
+        if not (
+            isinstance(entry, dict)
+            and isinstance(entry.get("bytes"), int)
+            and isinstance(entry.get("sha256"), str)
+            and len(entry["sha256"]) == 64
+        ):
+            raise BundleError(f"{file} lists {cut(name)} without its size in bytes and its SHA-256")
+    return manifest
+
+
+def _check_fusion(fusion: Any, file: Path) -> None:
+    """How the members were fused: number of checkpoints, and the parts kept separate."""
+    if isinstance(fusion, dict):
+        checkpoints, separate = fusion.get("checkpoints", 1), fusion.get("separate", [])
+        if type(checkpoints) is int and checkpoints >= 1 and isinstance(separate, list) and _are_forms(fusion):
+            return
+    raise BundleError(
+        f"{file} has fusion = {cut(fusion)}; expected checkpoints and separate parts, and forms of updates"
+    )
+
+
+def _are_forms(fusion: Mapping[str, Any]) -> bool:
+    """Whether ``adapted``, if there, tells the rank and form of each updated module."""
+    forms = fusion.get("adapted", {})
+    return isinstance(forms, dict) and all(
+        isinstance(form, dict)
+        and type(form.get("rank")) is int
+        and form["rank"] >= 1
+        and type(form.get("low_rank")) is bool
+        for form in forms.values()
+    )
+
+
+def _safe_name(name: str, file: Path) -> str:
+    path = PurePosixPath(name)
+    if not name or path.is_absolute() or ".." in path.parts or "\\" in name or ":" in name or path.as_posix() != name:
+        raise BundleError(f"{file} lists the file {cut(name)}; a bundle's files must stay inside its folder")
+    return name
+
+
+def resolve(bundle: Bundle | str | Path) -> Bundle:
+    """The bundle as it is on disk now, from its path or from an earlier look at it."""
+    if isinstance(bundle, Bundle):
+        return Bundle.open(bundle.path)
+    if not isinstance(bundle, str | Path):
+        raise InputError(f"expected a bundle or its path; found {type(bundle).__name__}")
+    return Bundle.open(bundle)

@@ -1,0 +1,107 @@
+"""The form of a fused model's weights, and whether stored weights have it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from ..errors import BundleError, listing
+from .architecture import PROJECTIONS, Architecture, part_of
+from .plan import HeadPlan
+
+Shape = tuple[int, ...]
+
+
+def fused_shapes(
+    architecture: Architecture, plan: HeadPlan, ranks: Mapping[str, int] | None = None
+) -> dict[str, Shape]:
+    """Shape of every fused tensor without its leading group axis.
+
+    Linear weights are [in, out], vectors [1, d], tables [rows, d]; a layer's attention has as many
+    head slots as its fullest member keeps heads. ``ranks`` holds the r of each low-rank update, such as
+    ``layers.0.attention.low_rank.query``: ``down`` [in, r] and ``up`` [r, out].
+    """
+    arch, d = architecture, architecture.width
+    shapes: dict[str, Shape] = _embedding_shapes(arch)
+    for layer in range(arch.layers):
+        inner = max(len(keep[layer]) for keep in plan.members) * arch.head_width
+        name = f"layers.{layer}"
+        shapes |= _linear(f"{name}.attention.qkv", d, 3 * inner, bias=arch.qkv_bias)
+        shapes |= _linear(f"{name}.attention.output", inner, d)
+        for projection in PROJECTIONS:
+            update = f"{name}.attention.low_rank.{projection}"
+            if ranks and update in ranks:
+                inputs, outputs = (inner, d) if projection == "output" else (d, inner)
+                shapes |= {f"{update}.down": (inputs, ranks[update]), f"{update}.up": (ranks[update], outputs)}
+        shapes |= _linear(f"{name}.mlp.up", d, arch.mlp_width) | _linear(f"{name}.mlp.down", arch.mlp_width, d)
+        shapes |= _norm(f"{name}.attention_norm", d) | _norm(f"{name}.mlp_norm", d)
+    if arch.pre_norm:
+        shapes |= _norm("final_norm", d)
+    if arch.pooling != "none":
+        shapes |= _linear("pooler", d, arch.classifier_width, bias=arch.head_bias)
+    return shapes | _linear("classifier", arch.classifier_width, arch.classes, bias=arch.head_bias)
+
+
+def check_fused(
+    shapes: Mapping[str, Sequence[int]], architecture: Architecture, plan: HeadPlan, labels: Sequence[str], members: int
+) -> None:
+    """Check that weights, architecture, plan, labels and number of members belong together.
+
+    Args:
+        shapes: of the stored tensors, group axis first.
+
+    Raises:
+        BundleError: they do not; the first contradiction is named.
+    """
+    remedy = "make the bundle again with `hydrant fuse`"
+    if len(plan.members) != members or len(labels) != architecture.classes:
+        raise BundleError(
+            f"bundle claims {members} members and {len(labels)} labels, but its plan has {len(plan.members)} members "
+            f"and its model {architecture.classes} classes; {remedy}"
+        )
+    if (plan.family, plan.layers, plan.heads) != (architecture.family, architecture.layers, architecture.heads):
+        raise BundleError(f"the bundle's plan and config.json describe different models; {remedy}")
+    ranks = {name.removesuffix(".down"): shape[-1] for name, shape in shapes.items()
+             if name.endswith(".down") and ".low_rank." in name and len(shape)}  # fmt: skip
+    expected = fused_shapes(architecture, plan, ranks)
+    different = sorted(set(expected) ^ set(shapes))
+    if different:
+        raise BundleError(f"the bundle's weights lack or add {listing(different, 3)}; {remedy}")
+    for name, shape in expected.items():
+        groups = _attention_groups(name, plan, shapes) if part_of(name) == "attention" else (1, members)
+        if tuple(shapes[name]) not in {(group, *shape) for group in groups}:
+            raise BundleError(f"weight {name} has shape {list(shapes[name])}; expected {[groups[0], *shape]}; {remedy}")
+
+
+def _attention_groups(name: str, plan: HeadPlan, shapes: Mapping[str, Sequence[int]]) -> tuple[int, ...]:
+    """The G that a tensor of attention may have: M, and 1 where all members keep the same heads."""
+    _, layer, _, linear, *_ = name.split(".")
+    members, prefix = len(plan.members), f"layers.{layer}.attention"
+    projections = PROJECTIONS[:3] if linear == "qkv" else PROJECTIONS[3:]
+    updated = any(f"{prefix}.low_rank.{projection}.down" in shapes for projection in projections)
+    if linear == "low_rank" or not plan.same_heads(int(layer)):
+        return (members,)
+    if updated:
+        return (1,)  # the one weight that the updates are added to
+    return (shapes[f"{prefix}.{linear}.weight"][0],) if name.endswith(".bias") else (1, members)
+
+
+def _embedding_shapes(arch: Architecture) -> dict[str, Shape]:
+    d = arch.width
+    if arch.modality == "image":
+        pixels = arch.channels * arch.patch_height * arch.patch_width
+        shapes = _linear("embeddings.patch", pixels, d, bias=arch.patch_bias)
+        shapes |= _norm("embeddings.norm", d) if arch.patch_norm else {}
+        shapes |= {"embeddings.first_token": (1, d), "embeddings.position": (arch.max_sequence, d)}
+        return shapes | ({"embeddings.distillation_token": (1, d)} if arch.prefix_tokens == 2 else {})
+    tables = {"word": arch.vocabulary, "position": arch.positions, "token_type": arch.token_types}
+    shapes = {f"embeddings.{name}": (rows, d) for name, rows in tables.items() if rows}
+    return shapes | _norm("embeddings.norm", d)
+
+
+def _linear(name: str, inputs: int, outputs: int, bias: bool = True) -> dict[str, Shape]:
+    shapes: dict[str, Shape] = {f"{name}.weight": (inputs, outputs)}
+    return shapes | ({f"{name}.bias": (1, outputs)} if bias else {})
+
+
+def _norm(name: str, width: int) -> dict[str, Shape]:
+    return {f"{name}.weight": (1, width), f"{name}.bias": (1, width)}

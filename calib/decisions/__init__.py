@@ -1,0 +1,1 @@
+"""Temperature, thresholds and prediction sets, fitted on labelled data."""

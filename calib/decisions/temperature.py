@@ -1,0 +1,119 @@
+"""One temperature for all members, fitted on their average: pool, then calibrate (Rahaman & Thiery 2021).
+
+T minimises the mean of −log p̄(label) with p̄ = mean_m softmax(z_m / T). Calibrating members one by one
+and then averaging would leave the average underconfident.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable
+
+import numpy as np
+
+from ...errors import InputError
+from ...metrics.uncertainty import blocks
+from ...progress import Progress, no_progress
+
+log = logging.getLogger(__name__)
+
+
+LOWEST, HIGHEST = 0.05, 20.0
+"""T is searched between these."""
+
+
+MARGIN = 1.25
+"""A temperature within this factor of either end is one that the examples do not bound."""
+
+
+STEPS = 25
+"""Temperatures of the first, coarse search, evenly spaced in log T."""
+
+
+PRECISION = 1e-5
+"""Relative width at which the golden-section search ends."""
+
+
+def fit_temperature(member_logits: np.ndarray, labels: np.ndarray, progress: Progress = no_progress) -> float:
+    """The temperature of least negative log-likelihood, rounded to six digits.
+
+    A coarse grid over log T finds the valley, a golden-section search its bottom.
+
+    Args:
+        member_logits: [N, M, C], before any temperature.
+        labels: [N] class indices.
+        progress: display.
+
+    Raises:
+        InputError: no examples, or logits that are not finite.
+    """
+    check_logits(member_logits, labels)
+    grid = np.linspace(math.log(LOWEST), math.log(HIGHEST), STEPS)
+    losses = [averaged_nll(member_logits, labels, math.exp(at)) for at in progress(grid, STEPS, "fitting temperature")]
+    best = int(np.argmin(losses))
+    low, high = grid[max(best - 1, 0)], grid[min(best + 1, STEPS - 1)]
+    found = _golden(lambda at: averaged_nll(member_logits, labels, math.exp(at)), low, high)
+    temperature = float(f"{math.exp(found):.6g}")
+    if not LOWEST * MARGIN < temperature < HIGHEST / MARGIN:
+        reason = "(nearly) all answers are right" if temperature < 1 else "the answers are no better than chance"
+        log.warning(
+            "the temperature %g lies at the end of the search (%g to %g), since on these examples %s; probabilities "
+            "and thresholds fitted on them say little about others: fit on more and harder ones",
+            temperature, LOWEST, HIGHEST, reason,
+        )  # fmt: skip
+    return temperature
+
+
+def averaged_nll(member_logits: np.ndarray, labels: np.ndarray, temperature: float) -> float:
+    """Mean −log p̄(label), nats, of the members' averaged probabilities; computed in logarithms, so never infinite.
+
+    Args:
+        member_logits: [N, M, C].
+        labels: [N].
+        temperature: T > 0.
+    """
+    total = 0.0
+    for part in blocks(member_logits):
+        scaled = member_logits[part].astype(np.float64) / temperature  # [n, M, C]
+        chosen = np.take_along_axis(scaled, labels[part, None, None], axis=2)[..., 0]  # [n, M]
+        log_members = chosen - _logsumexp(scaled)
+        total -= float((_logsumexp(log_members) - math.log(scaled.shape[1])).sum())
+    return total / len(labels)
+
+
+def check_logits(member_logits: np.ndarray, labels: np.ndarray | None = None) -> None:
+    """Refuse logits that nothing can be fitted on.
+
+    Raises:
+        InputError: none, not finite, or not as many as labels.
+    """
+    if member_logits.ndim != 3 or not len(member_logits):
+        raise InputError(f"member logits have shape {list(member_logits.shape)}; expected [examples, members, classes]")
+    if labels is not None and len(labels) != len(member_logits):
+        raise InputError(f"{len(member_logits)} examples have {len(labels)} labels; expected one for each")
+    if not np.isfinite(member_logits).all():
+        raise InputError("the model gives logits that are not finite (NaN or infinity); check its weights")
+
+
+def _logsumexp(values: np.ndarray) -> np.ndarray:
+    """Logarithm of Σ exp over the last axis."""
+    top = values.max(axis=-1, keepdims=True)
+    return np.log(np.exp(values - top).sum(axis=-1)) + top[..., 0]
+
+
+def _golden(function: Callable[[float], float], low: float, high: float) -> float:
+    """The minimum of a function with one valley in [low, high], by golden-section search."""
+    ratio = (math.sqrt(5) - 1) / 2
+    inner = [high - ratio * (high - low), low + ratio * (high - low)]
+    values = [function(at) for at in inner]
+    while high - low > PRECISION:
+        if values[0] <= values[1]:
+            high, inner[1], values[1] = inner[1], inner[0], values[0]
+            inner[0] = high - ratio * (high - low)
+            values[0] = function(inner[0])
+        else:
+            low, inner[0], values[0] = inner[0], inner[1], values[1]
+            inner[1] = low + ratio * (high - low)
+            values[1] = function(inner[1])
+    return (low + high) / 2

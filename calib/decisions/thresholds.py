@@ -1,0 +1,177 @@
+"""Thresholds on an uncertainty score: when to abstain, and what to call out of distribution.
+
+Scores are turned so that higher means less certain; an input is uncertain when its score is *above* the threshold.
+The guarantees hold for fresh inputs exchangeable with the examples, and for a temperature that was fixed
+beforehand; one that was fitted on the same examples is a single number, and moves them by little.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from ...errors import InputError, require
+from ...metrics.uncertainty import class_scores
+
+TRUE_POSITIVE_RATE = 0.95
+"""Share of out-of-distribution inputs that the OOD threshold catches."""
+
+
+DELTA = 0.05
+"""A bound on the selective risk may fail with this probability."""
+
+
+def coverage_threshold(scores: np.ndarray, coverage: float, limit: float) -> float:
+    """The threshold under which a fresh input is answered with probability at least ``coverage``.
+
+    Args:
+        scores: [N] float32.
+        coverage: above 0 and below 1.
+        limit: highest possible score.
+
+    Raises:
+        InputError: too few examples for this coverage.
+    """
+    return upper_bound(scores, coverage, "coverage", limit)
+
+
+def detection_threshold(scores: np.ndarray, limit: float, level: float = TRUE_POSITIVE_RATE) -> float:
+    """The threshold above which a fresh out-of-distribution input lies with probability at least ``level``.
+
+    Args:
+        scores: [N] float32, of out-of-distribution examples.
+        limit: lowest possible score.
+        level: true-positive rate.
+
+    Raises:
+        InputError: too few examples for this level.
+    """
+    least = np.float32(-upper_bound(-scores, level, "true-positive rate of out-of-distribution data", -limit))
+    if (scores == least).any():  # it must be caught itself, and only what lies above is
+        least = np.nextafter(least, np.float32(-np.inf))
+    return float(str(least))
+
+
+def risk_threshold(scores: np.ndarray, wrong: np.ndarray, risk: float, limit: float) -> float:
+    """The highest threshold found whose answered inputs are wrong with probability at most ``risk``.
+
+    Selection with guaranteed risk (Geifman & El-Yaniv 2017): a binary search over thresholds, each judged by the
+    exact binomial bound at a confidence that allows for all steps; together they hold with probability
+    1 − :data:`DELTA`.
+
+    Args:
+        scores: [N] float32.
+        wrong: [N] bool, whether the label was wrong.
+        risk: above 0 and below 1.
+        limit: highest possible score.
+
+    Raises:
+        InputError: no threshold can be shown to keep that risk.
+    """
+    check_level(risk, "risk")
+    order = np.argsort(scores, kind="stable")
+    ordered, errors = scores[order], np.cumsum(wrong[order])
+    steps = max(1, math.ceil(math.log2(len(scores) + 1)))
+    low, high, best = 0, len(scores) - 1, -1
+    for _ in range(steps):
+        if low > high:
+            break
+        middle = (low + high) // 2
+        last = int(np.searchsorted(ordered, ordered[middle], side="right")) - 1  # with all that tie
+        if binomial_bound(int(errors[last]), last + 1, DELTA / steps) <= risk:
+            best, low = max(best, last), last + 1
+        else:
+            high = middle - 1
+    if best < 0:
+        raise InputError(
+            f"no threshold keeps the selective risk at {risk:g} with {1 - DELTA:.0%} confidence on {len(scores)} "
+            f"examples, {int(errors[-1])} of them wrong; give more examples or a higher --risk"
+        )
+    return gap(ordered, best, limit)
+
+
+def binomial_bound(errors: int, count: int, delta: float) -> float:
+    """The largest error rate under which ``errors`` or fewer of ``count`` still have probability ``delta``.
+
+    The upper end of the Clopper–Pearson interval.
+    """
+    stats = require("scipy.stats", "report", "bound the selective risk")
+    return 1.0 if errors >= count else float(stats.beta.ppf(1 - delta, errors + 1, count - errors))
+
+
+METHODS = ("lac", "aps")
+
+
+def fit_quantile(probabilities: np.ndarray, labels: np.ndarray, alpha: float, method: str) -> float:
+    """The quantile of the labels' scores.
+
+    Args:
+        probabilities: [N, C].
+        labels: [N] class indices.
+        alpha: share of labels that sets may miss, above 0 and below 1.
+        method: of :data:`METHODS`.
+
+    Raises:
+        InputError: α out of range, or too few examples for it.
+    """
+    check_level(alpha, "conformal alpha")
+    found = class_scores(probabilities, method)[np.arange(len(labels)), labels]
+    return upper_bound(found, 1 - alpha, "conformal coverage (1 − alpha)", limit=1.0)
+
+
+def rank(count: int, level: float) -> int:
+    """ceil((n + 1) · level), where rounding of the product does not count.
+
+    >>> rank(9, 0.9), rank(99, 0.95), rank(100, 0.95)
+    (9, 95, 96)
+    """
+    return math.ceil((count + 1) * level - 1e-9)
+
+
+def upper_bound(values: np.ndarray, level: float, what: str, limit: float) -> float:
+    """A number that a fresh value does not exceed with probability at least ``level``.
+
+    It lies between the value of that rank and the next larger one, away from both: a backend that rounds
+    differently decides the same.
+
+    Args:
+        values: [N] float32, exchangeable with the fresh one.
+        level: above 0 and below 1.
+        what: the level's name and kind of example, for messages.
+        limit: taken for the next larger value where there is none.
+
+    Raises:
+        InputError: a level out of range, or too few values for it.
+    """
+    check_level(level, what)
+    ordered, place = np.sort(values), rank(len(values), level)
+    if place > len(values):
+        needed = math.ceil(level / (1 - level) - 1e-9)
+        raise InputError(f"{what} of {level:g} needs at least {needed} examples; found {len(values)}")
+    return gap(ordered, place - 1, limit)
+
+
+def gap(ordered: np.ndarray, index: int, limit: float) -> float:
+    """A float32 number t with ``ordered[index]`` ≤ t < the next larger value, half way where there is room.
+
+    Args:
+        ordered: [N] float32, ascending.
+        index: of the value to include.
+        limit: taken for the next larger value where there is none.
+    """
+    low = ordered[index]
+    above = ordered[np.searchsorted(ordered, low, side="right") :]
+    high = above[0] if len(above) else np.float32(max(limit, low))
+    middle = np.float32((float(low) + float(high)) / 2)
+    return float(str(middle if low <= middle < high else low))  # the shortest decimal that names it
+
+
+def check_level(level: float, what: str) -> None:
+    """Refuse a share that is not between 0 and 1.
+
+    Raises:
+        InputError: it is not.
+    """
+    if not 0 < level < 1:
+        raise InputError(f"{what} is {level:g}; expected a number above 0 and below 1")

@@ -1,0 +1,1 @@
+"""Which heads each member keeps: Taylor importance, circuits, budgets, plans."""

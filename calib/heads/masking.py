@@ -1,0 +1,112 @@
+"""Logits of a model with every head of one layer masked in turn, far from the price of that many forward passes.
+
+What enters the layer is computed once and kept, the layer's attention runs once, a masked variant is one subtraction
+(``calib.encoder``), and the variants run through the later layers together, in runs of bounded size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ...bundle.plan import Keep
+from ...data.processor import Processor
+from .encoder import Encoder, attention_mask
+
+RUN_TOKENS = 1024
+"""Tokens that run through the layers at a time: enough for fast products, few enough for the caches of a CPU."""
+
+
+CACHE_BYTES = 2 * 2**30
+"""Most memory for what enters a layer; batches beyond it are computed again from their embeddings."""
+
+
+class MaskedRuns:
+    """Examples in batches, with what enters a layer remembered from call to call.
+
+    Args:
+        model: a transformers classifier of a supported family.
+        inputs: raw inputs, N of them.
+        processor: makes the model's tensors.
+        batch_size: inputs per batch.
+    """
+
+    def __init__(self, model: nn.Module, inputs: Sequence[Any], processor: Processor, batch_size: int) -> None:
+        self.encoder = Encoder(model)
+        self._inputs, self._processor = inputs, processor
+        order = np.argsort(_lengths(self.encoder.architecture.modality, inputs, processor), kind="stable")
+        self.batches = [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
+        self._states: dict[int, tuple[Keep, Tensor]] = {}
+        self._bytes = 0
+
+    def tensors(self, batch: int) -> dict[str, Tensor]:
+        """The model's tensors of one batch."""
+        items = self._processor.encode([self._inputs[index] for index in self.batches[batch]])
+        return {name: torch.from_numpy(array) for name, array in self._processor.collate(items).items()}
+
+    def each_head_masked(self, keep: Keep) -> Iterator[tuple[np.ndarray, Tensor]]:
+        """Mask each head of the layer that follows those of ``keep`` in turn; later layers keep all heads.
+
+        Args:
+            keep: heads kept in each earlier layer, at most L − 1 of them.
+
+        Yields:
+            (indices [B] of the inputs, logits [H, B, C]) for each batch.
+        """
+        for batch, indices in enumerate(self.batches):
+            with torch.no_grad():
+                x, mask = self._entering(batch, keep)
+                size = max(1, RUN_TOKENS // x.shape[1])
+                masks = [None] * len(x) if mask is None else mask.split(size)
+                runs = [
+                    self._variants(len(keep), part, part_mask)
+                    for part, part_mask in zip(x.split(size), masks, strict=False)
+                ]
+            yield indices, torch.cat(runs, dim=1)
+
+    def pruned(self, keep: Keep) -> Tensor:
+        """Logits [N, C] of the model with only these heads."""
+        logits = torch.empty(len(self._inputs), self.encoder.architecture.classes)
+        for batch, indices in enumerate(self.batches):
+            with torch.no_grad():
+                x, _ = self._entering(batch, keep)
+                logits[torch.from_numpy(indices)] = self.encoder.classify(x)
+        return logits
+
+    def _variants(self, layer: int, x: Tensor, mask: Tensor | None) -> Tensor:
+        """[B, T, d] entering the layer → logits [H, B, C]."""
+        encoder = self.encoder
+        outputs = encoder.head_outputs(layer, x, mask)
+        whole, terms = encoder.attended(layer, x, outputs), encoder.contributions(layer, outputs)
+        logits = []
+        for some in terms.split(max(1, RUN_TOKENS // (whole.shape[0] * whole.shape[1]))):
+            z = encoder.finish(layer, (whole - some).flatten(0, 1))  # [v·B, T', d]
+            repeated = None if mask is None else mask.repeat(len(some), 1, 1, 1)
+            for later in range(layer + 1, encoder.architecture.layers):
+                z = encoder.layer(later, z, repeated)
+            logits.append(encoder.classify(z).unflatten(0, (len(some), -1)))
+        return torch.cat(logits)
+
+    def _entering(self, batch: int, keep: Keep) -> tuple[Tensor, Tensor | None]:
+        """What leaves the pruned layers of ``keep``, [B, T', d], and the batch's mask."""
+        tensors = self.tensors(batch)
+        mask = attention_mask(tensors)
+        known, x = self._states.pop(batch, ((), None))
+        self._bytes -= 0 if x is None else x.nbytes
+        if x is None or known != keep[: len(known)]:
+            known, x = (), self.encoder.embed(tensors)
+        for layer in range(len(known), len(keep)):
+            x = self.encoder.layer(layer, x, mask, keep[layer])
+        if len(keep) < self.encoder.architecture.layers and self._bytes + x.nbytes <= CACHE_BYTES:
+            self._states[batch] = (keep, x)
+            self._bytes += x.nbytes
+        return x, mask
+
+
+def _lengths(modality: str, inputs: Sequence[Any], processor: Processor) -> list[int]:
+    """Tokens of each text; images are all alike, and not read here."""
+    return [item.tokens for item in processor.encode(inputs)] if modality == "text" else [0] * len(inputs)

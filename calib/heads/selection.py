@@ -1,0 +1,95 @@
+"""From scores and counts to heads: how members' scores are made to differ, and which heads then stay."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ...bundle.plan import Keep
+from ...errors import InputError, cut, listing
+
+
+def diversify(per_example: np.ndarray, members: int, diversity: str, noise: float, seed: int) -> np.ndarray:
+    """One score table per member from per-example importances.
+
+    Args:
+        per_example: [N, L, H].
+
+    Returns:
+        [M, L, H]. A single member gets the plain mean: there is nothing to differ from.
+    """
+    mean = per_example.mean(axis=0, dtype=np.float64)
+    if members == 1:
+        return mean[None]
+    if diversity == "noise":
+        return mean * np.exp(noise * deviates(members, mean.shape, seed))
+    count = len(per_example)
+    generators = [np.random.default_rng([seed, member]) for member in range(members)]
+    return np.stack([per_example[rng.integers(0, count, size=count)].mean(axis=0) for rng in generators])
+
+
+def deviates(members: int, shape: tuple[int, ...], seed: int) -> np.ndarray:
+    """Standard normal numbers for each of M ≥ 2 members, [M, *shape], that sum to zero over the members.
+
+    What one member underrates, another overrates, so a head that matters is seldom lost by all of them.
+    """
+    drawn = np.stack([np.random.default_rng([seed, member]).standard_normal(shape) for member in range(members)])
+    return (drawn - drawn.mean(axis=0)) * np.sqrt(members / (members - 1))  # variance 1 again
+
+
+def resampled_counts(sizes: Sequence[int], seed: int, member: int) -> list[np.ndarray]:
+    """How often a bootstrap resample of each set of examples draws each one: arrays [size]."""
+    rng = np.random.default_rng([seed, member])
+    return [np.bincount(rng.integers(0, max(size, 1), size=size), minlength=size).astype(float) for size in sizes]
+
+
+def choose_heads(scores: np.ndarray, counts: list[int]) -> Keep:
+    """The ``counts[layer]`` heads of highest score in every layer; on a tie, the lower index.
+
+    Args:
+        scores: [L, H].
+        counts: [L].
+    """
+    best = np.argsort(-scores, axis=1, kind="stable")
+    return tuple(tuple(sorted(int(head) for head in row[:count])) for row, count in zip(best, counts, strict=True))
+
+
+def head_counts(keep: Any, members: int, layers: int, heads: int, fork_from: int = 0) -> list[list[int]]:
+    """``keep`` as one count for each member and layer, [members][layers].
+
+    Layers below ``fork_from`` keep every head; a list in ``keep`` has entries for the other layers only.
+
+    Raises:
+        InputError: a count outside 1…heads, a share outside 0…1, or lists of the wrong length.
+    """
+    if isinstance(keep, list | tuple) and any(isinstance(row, list | tuple) for row in keep):
+        if len(keep) != members or not all(isinstance(row, list | tuple) for row in keep):
+            raise InputError(f"keep has {len(keep)} entries; expected one list for each of the {members} members")
+        return [_layer_counts(row, layers, heads, fork_from) for row in keep]
+    return [_layer_counts(keep, layers, heads, fork_from)] * members
+
+
+def _layer_counts(keep: Any, layers: int, heads: int, fork_from: int) -> list[int]:
+    values, forked = list(keep) if isinstance(keep, list | tuple) else [keep], layers - fork_from
+    if len(values) == 1:
+        values *= forked
+    if len(values) != forked:
+        where = f" from layer {fork_from} on" if fork_from else ""
+        raise InputError(
+            f"keep has {len(values)} entries {listing(values)}; expected one, or one for each of {forked} layers{where}"
+        )
+    return [heads] * fork_from + [_count(value, heads) for value in values]
+
+
+def _count(value: Any, heads: int) -> int:
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, bool) or not isinstance(value, int | float) or not np.isfinite(value):
+        raise InputError(f"keep is {cut(value)}; expected a number of heads, or a share of them such as 0.66")
+    if isinstance(value, float) and 0 < value <= 1:
+        return max(1, round(value * heads))
+    if value != int(value) or not 1 <= value <= heads:
+        raise InputError(f"keep is {value}; expected 1 to {heads} heads per layer, or a share between 0 and 1")
+    return int(value)

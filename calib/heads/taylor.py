@@ -1,0 +1,98 @@
+"""Taylor head importance: how much the loss feels each attention head.
+
+I_h = mean over examples of |Σ over tokens and dimensions of a_h · ∂L/∂a_h|, with a_h the output of
+head h before the output projection (Michel et al. 2019, "Are Sixteen Heads Really Better than
+One?"; Molchanov et al. 2019). The inner sum is the derivative of the example's loss by a gate of
+value 1 on the head, so one backward pass to one gate per example, layer and head gives all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ...data.batching import batches
+from ...data.examples import Examples
+from ...data.processor import Processor
+from ...families.registry import architecture_of, layout_of
+from ...progress import Progress, no_progress
+
+
+def taylor_scores(
+    model: nn.Module,
+    examples: Examples,
+    processor: Processor,
+    *,
+    batch_size: int = 32,
+    progress: Progress = no_progress,
+) -> np.ndarray:
+    """Per-example head importance |Σ a_h · ∂L/∂a_h|, with L the example's cross-entropy.
+
+    The model runs in evaluation mode; its parameters get no gradients.
+
+    Args:
+        model: a transformers classifier of a supported family.
+        examples: inputs with labels.
+        processor: makes the model's tensors.
+
+    Returns:
+        [N, L, H] float32, in the order of ``examples``. Its mean over the first axis is the
+        importance.
+    """
+    architecture = architecture_of(model)
+    scores = np.empty((len(examples), architecture.layers, architecture.heads), np.float32)
+    labels = np.asarray(examples.labels)
+    steps = progress(
+        batches(examples.inputs, processor, batch_size), -(-len(examples) // batch_size), "scoring attention heads"
+    )
+    training = model.training
+    model.eval()
+    try:
+        for indices, arrays in steps:
+            tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
+            scores[indices] = _batch_scores(model, tensors, torch.from_numpy(labels[indices]))
+    finally:
+        model.train(training)
+    return scores
+
+
+def _batch_scores(model: nn.Module, inputs: dict[str, Tensor], labels: Tensor) -> np.ndarray:
+    """[B, L, H] absolute gate gradients of one batch."""
+    architecture = architecture_of(model)
+    gates = [torch.ones(len(labels), 1, architecture.heads, 1, requires_grad=True) for _ in range(architecture.layers)]
+    with torch.enable_grad(), gated_heads(model, gates):
+        logits = model(**inputs).logits
+        loss = nn.functional.cross_entropy(logits, labels, reduction="sum")  # examples stay independent
+        gradients = torch.autograd.grad(loss, gates)
+    return torch.stack([gradient[:, 0, :, 0].abs() for gradient in gradients], dim=1).numpy()
+
+
+@contextmanager
+def gated_heads(model: nn.Module, gates: Sequence[Tensor]) -> Iterator[None]:
+    """Multiply every head's output, before the output projection, by its gate.
+
+    Args:
+        model: a transformers classifier of a supported family.
+        gates: one [B or 1, 1, H, 1] tensor for each layer.
+    """
+    layout, heads = layout_of(model), architecture_of(model).heads
+
+    def gate(layer: int) -> Callable[[nn.Module, tuple[Tensor, ...]], tuple[Tensor]]:
+        def apply(_: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor]:
+            return ((args[0].unflatten(-1, (heads, -1)) * gates[layer]).flatten(-2),)
+
+        return apply
+
+    handles = [
+        model.get_submodule(layout.output_projection(layer)).register_forward_pre_hook(gate(layer))
+        for layer in range(len(gates))
+    ]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()

@@ -1,0 +1,30 @@
+"""A LoRA-Ensemble's adapters in words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from .terminal import _short
+
+
+def adapters_text(adapters: Sequence[Mapping[str, Any]], forms: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """The members' adapters, and in what form their updates are stored; no line without adapters."""
+    if not adapters:
+        return []
+    kept = [name for name, form in forms.items() if form["low_rank"]]
+    ranks = sorted({form["rank"] for form in forms.values()})
+    named = ", ".join(_short(str(adapter.get("name")), 24) for adapter in adapters if isinstance(adapter, Mapping))
+    rank = f", rank {ranks[0]}" if len(ranks) == 1 else f", ranks {ranks[0]}–{ranks[-1]}" if ranks else ""
+    told = f": {len(forms) - len(kept)} of {len(forms)} updated weights merged, "
+    told += f"low-rank: {_short(_layers_text(kept), 90)}"
+    return [f"adapters      {_short(named, 90)}{rank}{told if forms else ''}"]
+
+
+def _layers_text(modules: Sequence[str]) -> str:
+    """``layers.1.attention.query``, … → ``layer 1 query value; layer 2 …``."""
+    layers: dict[str, list[str]] = {}
+    for name in modules:
+        pieces = name.split(".")
+        layers.setdefault(pieces[1] if len(pieces) > 1 else name, []).append(pieces[-1])
+    return "; ".join(f"layer {layer} {' '.join(names)}" for layer, names in layers.items()) or "none"

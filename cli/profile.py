@@ -1,0 +1,171 @@
+"""A profile as text for a terminal. Nothing here prints or measures."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from ..measure.operators import Breakdown, Part
+from ..measure.profile import REPORT
+from ..measure.report import Case, MemoryCase, ProfileReport
+from .options import BACKENDS, _bundle_argument, _numbers, _positive, _seconds
+from .terminal import _show, progress, table
+
+
+def _profile_arguments(sub: argparse.ArgumentParser) -> None:
+    _bundle_argument(sub)
+    sub.add_argument("--backend", action="append", metavar="NAME",
+                     help=f"auto, {BACKENDS}; may be repeated (default auto)")  # fmt: skip
+    sub.add_argument("--precision", choices=("fp32", "fp16", "bf16", "int8"), help="default: the backend's choice")
+    sub.add_argument("--batch", type=_numbers, default=[1, 8], metavar="N,N", help="inputs per run (default 1,8)")
+    sub.add_argument(
+        "--sequence", type=_numbers, metavar="N,N", help="tokens per text (default 128, or what the model reads)"
+    )
+    sub.add_argument("--baseline", action="append", default=[], metavar="NAME",
+                     help="single or deep-ensemble, measured as well; may be repeated")  # fmt: skip
+    sub.add_argument("--layers", action="store_true", help="show the time of every operator (onnxruntime)")
+    sub.add_argument("--commands", action="store_true", help="show trtexec or polygraphy commands that do the same")
+    sub.add_argument("--threads", type=_positive, help="threads within one run")
+    sub.add_argument("--seconds", type=_seconds, default=3.0, help="that every case runs at least (default 3)")
+    sub.add_argument(
+        "--iterations", type=_positive, default=30, metavar="N", help="that every case runs at least (default 30)"
+    )
+    sub.add_argument("--no-memory", action="store_false", dest="memory", help="leave peak memory out")
+
+
+def profile(options: argparse.Namespace) -> int:
+    """``hydrant profile``: latency, memory and operators of a bundle, beside its baselines."""
+    from ..measure.profile import profile as profile_bundle
+
+    report = profile_bundle(
+        options.bundle,
+        options.backend or "auto",
+        precision=options.precision,
+        batch=options.batch,
+        sequence=options.sequence,
+        baseline=options.baseline,
+        layers=options.layers,
+        memory=options.memory,
+        threads=options.threads,
+        seconds=options.seconds,
+        iterations=options.iterations,
+        seed=options.seed,
+        progress=progress,
+    )
+    _show(options, report.to_json(), profile_text(report, options.bundle, options.commands))
+    return 0
+
+
+def profile_text(report: ProfileReport, path: Path, commands: bool = False) -> str:
+    """Times, ratios, memory and operators, then what to know when reading them.
+
+    Args:
+        report: what was measured.
+        path: of the bundle.
+        commands: also those of other tools that measure the same.
+    """
+    parts = [_heading(report), _cases(report)]
+    if report.memory:
+        parts.append(_memory(report.memory))
+    if report.layers is not None:
+        parts.append(_layers(report.layers))
+    lines = [f"warning: {text}" for text in report.warnings] + [f"note: {text}" for text in report.notes]
+    lines += [f"skipped {name}: {reason}" for name, reason in report.skipped]
+    if commands:
+        parts.append("\n".join([f"the same with other tools, in {path}:", *report.commands]))
+    lines.append("wrote " + " and ".join(str(path / name) for name in (REPORT, report.plot) if name))
+    return "\n\n".join([*parts, "\n".join(lines)])
+
+
+def _heading(report: ProfileReport) -> str:
+    """The bundle, the machine, and what is the same in every row."""
+    machine, settings = report.machine, report.settings
+    threads = "default threads" if settings.threads is None else f"{settings.threads} thread(s)"
+    used = {case.backend for case in report.cases}
+    versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items() if name in used)
+    first = report.cases[0]
+    same = [] if _many_backends(report.cases) else [f"{first.backend} {first.precision}"]
+    same += [] if _many_sequences(report) else [f"{first.sequence} tokens"]
+    return "\n".join(
+        [
+            f"{report.family}, {report.members} members, on {machine['processor']}, "
+            f"{machine['usable_cores']} of {machine['cores']} cores, {threads}, {versions}",
+            *([", ".join(same)] if same else []),
+        ]
+    )
+
+
+def _cases(report: ProfileReport) -> str:
+    baselines, transfers = report.settings.baselines, any(case.parts_ms for case in report.cases)
+    headers = ["model", *(["backend"] if _many_backends(report.cases) else []), "batch"]
+    headers += [*(["tokens"] if _many_sequences(report) else []), "chunk", "p50 ms", "p90", "p95", "p99", "inputs/s"]
+    headers += [*(f"÷ {name} (5–95%)" for name in baselines), "FLOPs ÷ single", *(["parts ms"] if transfers else [])]
+    rows = []
+    for case in report.cases:
+        cells = {
+            "model": case.model,
+            "backend": f"{case.backend} {case.precision}",
+            "batch": str(case.batch),
+            "tokens": str(case.sequence),
+            "chunk": str(case.chunk),
+            "p50 ms": f"{case.latency_ms.p50:.2f}",
+            "p90": f"{case.latency_ms.p90:.2f}",
+            "p95": f"{case.latency_ms.p95:.2f}",
+            "p99": f"{case.latency_ms.p99:.2f}",
+            "inputs/s": f"{case.throughput:.1f}",
+            **{f"÷ {name} (5–95%)": _ratio(case, name) for name in baselines},
+            "FLOPs ÷ single": f"{case.flops_ratio:.2f}",
+            "parts ms": ", ".join(f"{name} {value:.2f}" for name, value in (case.parts_ms or {}).items()),
+        }
+        rows.append([cells[header] for header in headers])
+    return table(headers, rows)
+
+
+def _ratio(case: Case, baseline: str) -> str:
+    ratio = case.ratios.get(baseline)
+    if ratio is None:
+        return "–"
+    return "1" if baseline == case.model else f"{ratio.median:.2f} ({ratio.p5:.2f}–{ratio.p95:.2f})"
+
+
+def _many_backends(cases: Sequence[Case] | Sequence[MemoryCase]) -> bool:
+    return len({(case.backend, case.precision) for case in cases}) > 1
+
+
+def _many_sequences(report: ProfileReport) -> bool:
+    return len(report.settings.sequences) > 1
+
+
+def _memory(cases: Sequence[MemoryCase]) -> str:
+    first, many = cases[0], _many_backends(cases)
+    heading = f"peak memory of a process that opens the model and runs batch {first.batch}, {first.sequence} tokens"
+    rows = [
+        [
+            case.model,
+            *([f"{case.backend} {case.precision}"] if many else []),
+            f"{case.peak_bytes / 1e6:.0f}",
+            f"{case.imports_bytes / 1e6:.0f}",
+            "–" if case.ratio is None else f"{case.ratio:.2f}",
+        ]
+        for case in cases
+    ]
+    headers = ["model", *(["backend"] if many else []), "peak MB", "of these imports", "÷ single"]
+    return f"{heading}\n{table(headers, rows)}"
+
+
+def _layers(found: Breakdown) -> str:
+    heading = (
+        f"operators of the bundle in ONNX Runtime, batch {found.batch}, {found.sequence} tokens: "
+        f"{found.milliseconds:.2f} ms"
+    )
+    operators = table(["operator", "calls", "ms", "share"], [_part(part, part.name) for part in found.operators])
+    nodes = table(
+        ["slowest nodes", "calls", "ms", "share"],
+        [_part(part, f"{part.name} ({part.operator})") for part in found.nodes],
+    )
+    return f"{heading}\n{operators}\n\n{nodes}"
+
+
+def _part(part: Part, name: str) -> list[str]:
+    return [name, f"{part.count:g}", f"{part.milliseconds:.3f}", f"{part.share:.1%}"]

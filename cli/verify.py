@@ -1,0 +1,82 @@
+"""The command line's words and options; ``cli.py`` holds what they do."""
+
+from __future__ import annotations
+
+import argparse
+
+from ..measure.bisect import Bisection
+from ..measure.verify import VerifyReport
+from .options import BACKENDS, _bundle_argument, _positive, _precision_argument
+from .terminal import _show, progress, table
+
+
+def _verify_arguments(sub: argparse.ArgumentParser) -> None:
+    _bundle_argument(sub)
+    sub.add_argument("--backend", default="auto", help=f"backend to test: auto (all that can run), {BACKENDS}")
+    _precision_argument(sub)
+    sub.add_argument("--against", default="torch", help="reference backend (default torch)")
+    sub.add_argument("--data", metavar="FILE", help="real inputs (default: seeded synthetic ones)")
+    sub.add_argument("--examples", type=_positive, default=256, help="number of inputs (default 256)")
+    sub.add_argument("--bisect", action="store_true", help="when a gate fails, find the first layers that diverge")
+
+
+def verify(options: argparse.Namespace) -> int:
+    """``hydrant verify``: compare backends with the reference; status 1 when a gate fails."""
+    from ..measure.verify import verify as verify_bundle
+
+    report = verify_bundle(
+        options.bundle,
+        options.backend,
+        precision=options.precision,
+        against=options.against,
+        data=options.data,
+        examples=options.examples,
+        seed=options.seed,
+        text_column=options.text_column,
+        bisect=options.bisect,
+        progress=progress,
+    )
+    _show(options, report.to_json(), verify_text(report))
+    return 0 if report.passed else 1
+
+
+def verify_text(report: VerifyReport) -> str:
+    """Differences of every output, every gate with its limit, and the verdict."""
+    parts = []
+    for backend in report.backends:
+        parts.append(f"{backend.backend} ({backend.precision}) against {report.reference}, {report.inputs}")
+        rows = [
+            [name, f"{values['max_abs']:.2e}", f"{values['mean_abs']:.2e}", f"{values['max_rel']:.2e}"]
+            for name, values in backend.outputs.items()
+        ]
+        parts.append(table(["output", "max abs", "mean abs", "max rel"], rows))
+        rows = [
+            [gate.name, f"{gate.value:.6g}", f"{gate.limit:g}", "ok" if gate.passed else "FAILED"]
+            for gate in backend.gates
+        ]
+        parts.append(table(["gate", "measured", "limit", ""], rows))
+        unranked = [name for name, value in backend.agreement.spearman.items() if value is None]
+        if unranked:
+            parts.append(f"not ranked, since they hardly vary here: {', '.join(unranked)}")
+        if backend.bisection is not None:
+            parts.append(_bisection(backend.bisection))
+    parts.extend(f"skipped {name}: {reason}" for name, reason in report.skipped)
+    parts.append("verified: every gate holds" if report.passed else "NOT verified: a gate failed")
+    return "\n\n".join(parts)
+
+
+def _bisection(found: Bisection) -> str:
+    """The values up to a little behind the first that diverged."""
+    if not found.probes:
+        return f"not bisected: {found.note}"
+    names = [probe.value for probe in found.probes]
+    first = len(names) if found.first is None else names.index(found.first)
+    shown = found.probes[max(0, first - 3) : first + 4] if found.first else found.probes[-3:]
+    rows = [[probe.value, f"{probe.error:.1e}", "diverges" if probe.value == found.first else ""] for probe in shown]
+    verdict = (
+        f"the first value that diverges (relative error above {found.limit:g}) is {found.first}"
+        if found.first
+        else f"no layer diverges (relative error above {found.limit:g}): temperature, classifier or head differ"
+    )
+    note = f"\n{found.note}" if found.note else ""
+    return f"{verdict}\n{table(['value', 'relative error', ''], rows)}{note}"

@@ -1,0 +1,1 @@
+"""Operations, parameters and bytes of a plan, without running anything."""

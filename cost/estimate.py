@@ -1,0 +1,189 @@
+"""What an ensemble costs: floating-point operations, parameters and bytes moved, from shapes alone.
+
+The formulas follow the exported graph with every exact rewrite (``export.rewrites``): a shared trunk, distinct
+heads once in the fork layer, only the first token in the last layer. Separate parts of several checkpoints are
+taken to differ in every layer; the export finds out. Operations are those of matrix
+products and convolutions, two for each multiply-add; everything else is linear in the activations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from ..bundle.architecture import PROJECTIONS, Architecture
+from ..bundle.plan import HeadPlan
+from ..bundle.store import Bundle
+from ..errors import InputError, PlanError, cut
+from .matmuls import attention, products
+from .parameters import parameters
+from .sharing import Forms, Sharing
+
+OPERATIONS_PER_BYTE = 10
+"""Operations in the time of moving a byte, about what CPUs and GPUs do in float32: decides the form of updates."""
+
+
+@dataclass(frozen=True)
+class Figures:
+    """Cost of one run.
+
+    Attributes:
+        flops: floating-point operations of all products.
+        parameters: numbers stored.
+        bytes: read and written by the products: both operands and the result, each once.
+    """
+
+    flops: int
+    parameters: int
+    bytes: int
+
+    def __mul__(self, times: int) -> Figures:
+        return Figures(self.flops * times, self.parameters * times, self.bytes * times)
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Cost of the single model, of the fused ensemble and of a Deep Ensemble, on the same inputs.
+
+    Attributes:
+        single: the original model as any exporter writes it.
+        single_rewritten: the original model with the exact rewrites that apply to one member.
+        fused: the ensemble, with every exact rewrite.
+        deep_ensemble: M single models.
+        batch, sequence: inputs and tokens per input.
+        fork: first layer that differs between members, in its heads or by their adapters; the number of layers when
+            none does, 0 for members from several checkpoints.
+    """
+
+    single: Figures
+    single_rewritten: Figures
+    fused: Figures
+    deep_ensemble: Figures
+    batch: int
+    sequence: int
+    fork: int
+
+    @property
+    def ratio(self) -> float:
+        """Operations of the ensemble ÷ those of the single model."""
+        return self.fused.flops / self.single.flops
+
+    def to_json(self) -> dict[str, Any]:
+        """The fields and the ratio as a JSON object."""
+        return {**asdict(self), "ratio": self.ratio}
+
+
+def cost_of(
+    model: Bundle | Architecture,
+    plan: HeadPlan | None = None,
+    *,
+    batch: int = 1,
+    sequence: int | None = None,
+    precision: str = "fp32",
+) -> Cost:
+    """Estimate what fusing a model by a plan costs, without running anything.
+
+    Args:
+        model: a bundle, or the shapes of a model.
+        plan: the heads of each member; a bundle brings its own.
+        batch: inputs per run B.
+        sequence: tokens per input T, for text (default 128, or the longest the model reads); images have their own.
+        precision: ``"fp32"``, ``"fp16"`` or ``"bf16"``: bytes per number.
+
+    Returns:
+        The figures, as counted in the exported graph (unrolled lowering: no padded heads).
+
+    Raises:
+        InputError: a batch or sequence that the model does not read, or no plan.
+        PlanError: the plan was made for another shape of model.
+    """
+    if plan is not None and not isinstance(plan, HeadPlan):
+        raise PlanError(f"plan is a {type(plan).__name__}; expected a HeadPlan, such as HeadPlan.load reads")
+    ensemble = _sharing(model, plan)
+    architecture, plan = ensemble.architecture, ensemble.plan
+    plan.check_fits(architecture.family, architecture.layers, architecture.heads)
+    if not isinstance(batch, int) or batch < 1:
+        raise InputError(f"batch is {batch!r}; expected 1 or more")
+    longest = architecture.max_sequence
+    tokens = longest if architecture.modality == "image" else min(128, longest) if sequence is None else sequence
+    if not 1 <= tokens <= longest:
+        raise InputError(f"sequence is {sequence}; expected 1 to {longest} tokens")
+    size = {"fp32": 4, "fp16": 2, "bf16": 2}.get(precision)
+    if size is None:
+        raise InputError(f"precision {cut(precision)} is unknown; expected fp32, fp16, bf16")
+    whole = HeadPlan.all_heads(plan.family, plan.layers, plan.heads)
+    plain = _figures(Sharing(architecture, whole, 1, frozenset(), exact=False), batch, tokens, size)
+    single = _figures(Sharing(architecture, whole, 1, frozenset(), exact=True), batch, tokens, size)
+    fused = _figures(ensemble, batch, tokens, size)
+    return Cost(plain, single, fused, plain * len(plan.members), batch, tokens, ensemble.fork())
+
+
+def fork_of(plan: HeadPlan) -> int:
+    """First layer whose heads differ between members; the number of layers when none does."""
+    same = [plan.same_heads(layer) for layer in range(plan.layers)]
+    return same.index(False) if False in same else plan.layers
+
+
+def cheaper_forms(architecture: Architecture, plan: HeadPlan, forms: Forms, separate: Collection[str]) -> Forms:
+    """Decide where adapters' updates of attention stay low-rank: where that is cheaper.
+
+    In each layer, for query, key and value together and for the output projection, the products of one
+    input (128 tokens, or what the model reads) are weighed in both forms: each takes as long as its operations or as
+    its bytes in float32, :data:`OPERATIONS_PER_BYTE` for a byte, whichever is more (the roofline model, Williams et al.
+    2009). So updates are kept in the fork layer, where one product of the shared input serves all members, and
+    merged behind it, unless texts are so short that reading M weights takes longer than computing.
+
+    Args:
+        architecture: of the base model.
+        plan: M members.
+        forms: module → ``{"rank": r, "low_rank": …}``.
+        separate: parts other than attention that members do not share.
+    """
+    chosen = dict(forms)
+    tokens = architecture.max_sequence if architecture.modality == "image" else min(128, architecture.max_sequence)
+    for layer in range(plan.layers):
+        if not plan.same_heads(layer):
+            continue  # no weight is shared that could be kept
+        for projections in (PROJECTIONS[:3], PROJECTIONS[3:]):
+            names = [f"layers.{layer}.attention.{projection}" for projection in projections]
+            options = [
+                {**chosen, **{name: {**chosen[name], "low_rank": kept} for name in names if name in chosen}}
+                for kept in (False, True)
+            ]
+            merged, kept = (_time(architecture, plan, frozenset(separate), option, layer, tokens) for option in options)
+            chosen = options[kept < merged]
+    return chosen
+
+
+def _time(
+    architecture: Architecture, plan: HeadPlan, separate: frozenset[str], forms: Forms, layer: int, tokens: int
+) -> float:
+    """Time of one layer's attention of all tokens, in operations."""
+    model = Sharing(architecture, plan, 1, separate, exact=True, forms=forms)
+    run = attention(model, layer, model.streams(layer), 1, tokens, pooled=False)
+    return sum(max(product.flops, OPERATIONS_PER_BYTE * 4 * product.numbers) for product in run)
+
+
+def _figures(model: Sharing, batch: int, tokens: int, size: int) -> Figures:
+    run = list(products(model, batch, tokens))
+    flops, numbers = sum(p.flops for p in run), sum(p.numbers for p in run)
+    return Figures(flops, parameters(model), numbers * size)
+
+
+def _sharing(model: Bundle | Architecture, plan: HeadPlan | None) -> Sharing:
+    """What the members share."""
+    if isinstance(model, Bundle):
+        fusion: Mapping[str, Any] = model.manifest.get("fusion", {})
+        return Sharing(
+            model.architecture(),
+            plan or model.plan(),
+            fusion.get("checkpoints", 1),
+            frozenset(fusion.get("separate", [])),
+            exact=True,
+            forms=fusion.get("adapted", {}),
+            tuned="tuned" in fusion,
+        )
+    if plan is None:
+        raise InputError("a model has no plan of its own; give one, as made by plan_heads")
+    return Sharing(model, plan, 1, frozenset(), exact=True)

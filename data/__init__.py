@@ -1,0 +1,1 @@
+"""Raw inputs to tensors: readers, examples, text, images, batching."""

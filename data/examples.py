@@ -1,0 +1,160 @@
+"""Reading labelled data: CSV, TSV, JSON lines, Parquet, image folders and ``.npz`` files.
+
+Hugging Face ``datasets`` does the reading, as a stream, so that a file larger than memory is fine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..errors import InputError, cut, listing
+from .readers import FORMS, Row, _dataset_rows, stream_rows
+
+
+@dataclass(frozen=True)
+class Examples:
+    """Examples in memory.
+
+    Attributes:
+        inputs: texts, or images as paths, PIL images or uint8 arrays.
+        labels: [N] int64 class indices, or ``None``.
+        source: what to call the data in messages and reports.
+    """
+
+    inputs: Sequence[Any]
+    labels: np.ndarray | None
+    source: str
+
+    @property
+    def name(self) -> str:
+        """The last part of ``source``, in characters that any file or page can hold."""
+        return Path(self.source).name.encode(errors="replace").decode()
+
+    def __len__(self) -> int:
+        return len(self.inputs)
+
+
+def check_apart(data: Any, ood: Any) -> None:
+    """Refuse one file given as both in- and out-of-distribution data.
+
+    Raises:
+        InputError: they are the same.
+    """
+    if isinstance(ood, str | Path) and isinstance(data, str | Path) and Path(ood).resolve() == Path(data).resolve():
+        raise InputError(f"{ood} is given both as data and as ood; expected inputs of another distribution as ood")
+
+
+def read_examples(
+    data: Any,
+    labels: Sequence[str] | None,
+    *,
+    limit: int | None = None,
+    seed: int = 0,
+    text_column: str = "text",
+    label_column: str = "label",
+    need_labels: bool = True,
+) -> Examples:
+    """Read, sample and label-encode examples.
+
+    Args:
+        data: a path; a ``datasets.Dataset`` with the named columns (or ``image``); a pair
+            ``(inputs, labels)``; or :class:`Examples`.
+        labels: class names of the model, in class order; ``None`` leaves the labels out.
+        limit: keep a uniform random sample of this many, in their original order.
+        seed: of the sample.
+        need_labels: refuse data without labels.
+
+    Raises:
+        InputError: no rows, a missing column, or a label that the model does not have.
+    """
+    rows, source = _rows_of(data, text_column, label_column)
+    if limit is not None and limit < 1:
+        raise InputError(f"the number of examples is {limit}; expected at least 1")
+    kept = list(rows) if limit is None else _sample(rows, limit, np.random.default_rng(seed))
+    if not kept:
+        raise InputError(f"data {source} holds no rows; expected at least one example")
+    if labels is None:
+        return Examples([row.input for row in kept], None, source)
+    unlabelled = [row.where for row in kept if row.label is None]
+    if unlabelled and need_labels:
+        where = "" if len(unlabelled) == len(kept) else f" at {unlabelled[0]}"
+        raise InputError(
+            f"data {source} has no label{where}; expected a column {label_column!r} "
+            "(choose another with --label-column)"
+        )
+    return Examples([row.input for row in kept], None if unlabelled else encode_labels(kept, labels), source)
+
+
+def encode_labels(rows: Sequence[Row], labels: Sequence[str]) -> np.ndarray:
+    """Class indices [N] int64 of labelled rows.
+
+    How labels are meant is decided once for all rows: integers are class indices; texts are class
+    names or, when none of them is a name and all are whole numbers, class indices.
+
+    Raises:
+        InputError: a label that the model does not have.
+    """
+    values = [row.label for row in rows]
+    if all(isinstance(value, str) and value not in labels and _whole(value) for value in values):
+        values = [int(str(value)) for value in values]
+    return np.array([label_index(value, labels, row.where) for value, row in zip(values, rows, strict=True)], np.int64)
+
+
+def label_index(label: Any, labels: Sequence[str], where: str) -> int:
+    """Class index of one label: an integer is the index itself, anything else the name of a class.
+
+    Raises:
+        InputError: the model has no such class.
+    """
+    if isinstance(label, int | np.integer) and not isinstance(label, bool):
+        if 0 <= label < len(labels):
+            return int(label)
+    elif str(label) in labels:
+        return list(labels).index(str(label))
+    raise InputError(
+        f"label {cut(label)} at {where} is not a class of the model; its {len(labels)} classes are {listing(labels, 5)}"
+    )
+
+
+def _whole(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) < 10
+
+
+def _rows_of(data: Any, text_column: str, label_column: str) -> tuple[Iterable[Row], str]:
+    if isinstance(data, str | Path):
+        return stream_rows(data, text_column, label_column), str(data)
+    if isinstance(data, Examples):
+        data = (data.inputs, data.labels)
+    if isinstance(data, tuple) and len(data) == 2:
+        inputs, labels = data
+        if labels is not None and len(inputs) != len(labels):
+            raise InputError(
+                f"data has {len(inputs)} inputs and {len(labels)} labels; expected one label for each input"
+            )
+        known = [None] * len(inputs) if labels is None else list(labels)
+        return (
+            Row(x, y, f"example {i}") for i, (x, y) in enumerate(zip(inputs, known, strict=True))
+        ), "given in memory"
+    if hasattr(data, "column_names") and data.column_names:
+        return _dataset_rows(data, text_column, label_column), f"dataset of {listing(data.column_names)}"
+    raise InputError(
+        f"data is a {type(data).__name__}; expected a path ({FORMS}), a datasets.Dataset or a pair (inputs, labels)"
+    )
+
+
+def _sample(rows: Iterable[Row], limit: int, rng: np.random.Generator) -> list[Row]:
+    """A uniform sample without replacement of a stream (Vitter's algorithm R), in stream order."""
+    kept: list[tuple[int, Row]] = []
+    for index, row in enumerate(rows):
+        if len(kept) < limit:
+            kept.append((index, row))
+            continue
+        slot = int(rng.integers(0, index + 1))
+        if slot < limit:
+            kept[slot] = (index, row)
+    return [row for _, row in sorted(kept, key=lambda pair: pair[0])]

@@ -1,0 +1,220 @@
+"""Image → pixel tensor, by the checkpoint's ``preprocessor_config.json`` and without torch or transformers.
+
+The order and arithmetic are those of transformers' PIL image processors: RGB, resize, centre crop,
+rescale, normalise.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..errors import InputError, cut
+from .spec import InputSpec
+
+_STEPS = {"do_resize", "do_center_crop", "do_rescale", "do_normalize", "do_convert_rgb"}
+
+
+@dataclass(frozen=True)
+class EncodedImage:
+    """One preprocessed image: ``pixels`` [channels, height, width] float32."""
+
+    pixels: np.ndarray
+
+    tokens = 1
+    truncated = False
+
+
+class ImageProcessor:
+    """Prepares images for one model. Safe to use from many threads.
+
+    Args:
+        folder: holds ``preprocessor_config.json``.
+        architecture: of the model that reads the pixels.
+
+    Raises:
+        InputError: the configuration is missing, malformed, asks for a step that hydrant does not
+            know, or gives images of another size than the model reads.
+    """
+
+    def __init__(self, folder: Path, spec: InputSpec) -> None:
+        file = folder / "preprocessor_config.json"
+        try:
+            config = json.loads(file.read_bytes())
+        except OSError as error:
+            raise InputError(
+                f"cannot read {file}: {error.strerror or error}; save the image processor there"
+            ) from error
+        except ValueError as error:
+            raise InputError(f"{file} is not JSON ({error}); save the image processor again") from error
+        self._channels = spec.channels
+        self._expected = (spec.channels, spec.image_height, spec.image_width)
+        self._read(config, file)
+
+    def encode(self, images: Sequence[Any], first: int = 0) -> list[EncodedImage]:
+        """Preprocess images: paths, PIL images, or uint8 arrays [H, W] or [H, W, 3].
+
+        Args:
+            images: the images.
+            first: index of the first one, for messages.
+
+        Raises:
+            InputError: an image cannot be read or has the wrong kind; its index or path is named.
+        """
+        return [EncodedImage(self._pixels(image, first + offset)) for offset, image in enumerate(images)]
+
+    def collate(self, items: Sequence[EncodedImage]) -> dict[str, np.ndarray]:
+        """``pixel_values`` [B, channels, height, width] float32."""
+        return {"pixel_values": np.stack([item.pixels for item in items])}
+
+    def describe(self) -> dict[str, Any]:
+        """What another runtime needs to know to prepare the same tensors."""
+        return {
+            "modality": "image",
+            "channels": self._channels,
+            "resize": self._size,
+            "resample": self._resample,
+            "center_crop": self._crop,
+            "scale": self._scale,
+            "mean": None if self._mean is None else self._mean.tolist(),
+            "std": None if self._std is None else self._std.tolist(),
+        }
+
+    def _read(self, config: Any, file: Path) -> None:
+        from PIL import Image
+
+        if not isinstance(config, dict):
+            raise InputError(f"{file} is a JSON {type(config).__name__}; expected an object")
+        unknown = sorted(key for key in config if key.startswith("do_") and config[key] and key not in _STEPS)
+        if unknown:
+            raise InputError(
+                f"{file} asks for {', '.join(unknown)}, which hydrant does not do; known: {', '.join(sorted(_STEPS))}"
+            )
+        try:
+            self._size = _size(config["size"]) if config.get("do_resize", True) else None
+            self._crop = _size(config["crop_size"], edges=False) if config.get("do_center_crop", False) else None
+            self._resample = int(Image.Resampling(config.get("resample", 2)))
+            self._scale = float(config.get("rescale_factor", 1 / 255)) if config.get("do_rescale", True) else None
+            normalize = config.get("do_normalize", True)
+            self._mean = _per_channel(config["image_mean"], self._channels) if normalize else None
+            self._std = _per_channel(config["image_std"], self._channels) if normalize else None
+            if self._std is not None and not (self._std > 0).all():
+                raise ValueError(f"image_std {self._std.tolist()}: every value must be above 0")
+        except (KeyError, TypeError, ValueError) as error:
+            raise InputError(f"{file} lacks or garbles {error}; save the image processor again") from error
+        fixed = self._crop or self._size
+        if (
+            fixed is not None
+            and "shortest_edge" not in fixed
+            and (fixed["height"], fixed["width"]) != self._expected[1:]
+        ):
+            raise InputError(
+                f"{file} makes images of {fixed['height']} by {fixed['width']} pixels, but the model reads "
+                f"{self._expected[1]} by {self._expected[2]}; use the model's own image processor"
+            )
+
+    def _pixels(self, image: Any, index: int) -> np.ndarray:
+        from PIL import Image
+
+        picture = self._open(image, index)
+        if self._size is not None:
+            picture = picture.resize(_target(self._size, picture.size), resample=Image.Resampling(self._resample))
+        pixels = np.asarray(picture)
+        pixels = pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1)  # [channels, height, width]
+        if self._crop is not None:
+            pixels = _center_crop(pixels, self._crop["height"], self._crop["width"])
+        if pixels.shape != self._expected:
+            raise InputError(
+                f"input {index} becomes an image of {pixels.shape[1]} by {pixels.shape[2]} pixels; "
+                f"the model reads {self._expected[1]} by {self._expected[2]}"
+            )
+        values = pixels.astype(np.float32)
+        if self._scale is not None:
+            values = (pixels.astype(np.float64) * self._scale).astype(np.float32)
+        if self._mean is not None and self._std is not None:
+            values = (values - self._mean[:, None, None]) / self._std[:, None, None]
+        return np.ascontiguousarray(values)
+
+    def _open(self, image: Any, index: int) -> Any:
+        """The image as a PIL image in the model's mode."""
+        from PIL import Image, ImageOps
+
+        if isinstance(image, str | Path):
+            try:
+                with Image.open(image) as opened:
+                    picture = ImageOps.exif_transpose(opened)
+                    picture.load()
+            except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+                reason = getattr(error, "strerror", None) or cut(error, 100)
+                raise InputError(f"cannot read image {image}: {reason}; expected a readable image file") from error
+        elif isinstance(image, Image.Image):
+            picture = image
+        elif isinstance(image, np.ndarray):
+            picture = _from_array(image, index)
+        else:
+            raise InputError(
+                f"input {index} is a {type(image).__name__}; expected a path, a PIL image or a uint8 array"
+            )
+        if picture.mode in ("F", "I") or picture.mode.startswith("I;"):
+            raise InputError(
+                f"input {index} is an image of mode {picture.mode}; expected 8 bits per channel; convert it first"
+            )
+        return picture.convert("L" if self._channels == 1 else "RGB")
+
+
+def _from_array(image: np.ndarray, index: int) -> Any:
+    from PIL import Image
+
+    shaped = image.ndim == 2 or (image.ndim == 3 and image.shape[2] == 3)
+    if image.dtype != np.uint8 or not shaped or 0 in image.shape:
+        raise InputError(
+            f"input {index} is an array of {image.dtype} {list(image.shape)}; expected uint8 [height, width] or "
+            "[height, width, 3]"
+        )
+    return Image.fromarray(image)
+
+
+def _size(value: Any, edges: bool = True) -> dict[str, int]:
+    """A size as ``{"height", "width"}`` or, where ``edges`` allows it, ``{"shortest_edge"}``."""
+    if isinstance(value, int):
+        return {"height": value, "width": value}
+    if not isinstance(value, dict):
+        raise TypeError(f"size {cut(value)}: expected height and width")
+    given = {key: number for key, number in value.items() if number is not None}
+    if set(given) not in ({"height", "width"}, {"shortest_edge"} if edges else {"height", "width"}):
+        raise ValueError(f"size {given}: expected height and width{', or shortest_edge alone' if edges else ''}")
+    size = {key: int(number) for key, number in given.items()}
+    if min(size.values()) < 1:
+        raise ValueError(f"size {size}")
+    return size
+
+
+def _target(size: dict[str, int], current: tuple[int, int]) -> tuple[int, int]:
+    """Width and height to resize to, from the current width and height."""
+    if "shortest_edge" not in size:
+        return size["width"], size["height"]
+    width, height = current
+    short = size["shortest_edge"]
+    return (short, int(short * height / width)) if width <= height else (int(short * width / height), short)
+
+
+def _center_crop(pixels: np.ndarray, height: int, width: int) -> np.ndarray:
+    """The middle of [channels, H, W]; smaller images are padded with zeros."""
+    channels, rows, columns = pixels.shape
+    grown = np.zeros((channels, max(rows, height), max(columns, width)), pixels.dtype)
+    top, left = -(-(grown.shape[1] - rows) // 2), -(-(grown.shape[2] - columns) // 2)
+    grown[:, top : top + rows, left : left + columns] = pixels
+    top, left = (grown.shape[1] - height) // 2, (grown.shape[2] - width) // 2
+    return grown[:, top : top + height, left : left + width]
+
+
+def _per_channel(value: Any, channels: int) -> np.ndarray:
+    values = np.asarray([value] * channels if isinstance(value, int | float) else value, np.float32)
+    if values.shape != (channels,):
+        raise ValueError(f"{values.size} values for {channels} channels")
+    return values

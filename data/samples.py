@@ -1,0 +1,121 @@
+"""Model inputs for checks and measurements: real ones prepared by the bundle's processor, or synthetic ones."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..errors import InputError
+from .examples import read_examples
+from .processor import Processor
+from .spec import InputSpec
+
+BATCH_SIZES = (1, 2, 5, 16)
+"""Real inputs stand in batches of these sizes in turn, so that every dynamic axis is exercised."""
+
+
+Batch = dict[str, np.ndarray]
+
+
+def model_inputs(
+    processor: Processor | None,
+    spec: InputSpec,
+    data: Any = None,
+    *,
+    examples: int = 256,
+    seed: int = 0,
+    text_column: str = "text",
+    sizes: Sequence[int] = BATCH_SIZES,
+) -> tuple[Sequence[Batch], str]:
+    """Batches of ready tensors, and what they are in words.
+
+    Args:
+        processor: prepares the data; ``None`` where there is none.
+        spec: what the model reads.
+        data: real inputs (a path or what ``read_examples`` takes); ``None`` for seeded synthetic ones.
+        examples: number of inputs, drawn at random from ``data``.
+        seed: of the draw, or of the synthetic inputs.
+        text_column: column of tabular data.
+        sizes: of the batches of real inputs, in turn.
+
+    Raises:
+        InputError: unusable data or options, or no processor to read data with.
+    """
+    if examples < 1:
+        raise InputError(f"the number of examples is {examples}; expected at least 1")
+    if seed < 0:
+        raise InputError(f"seed is {seed}; expected 0 or more")
+    if data is None:
+        return synthetic_batches(spec, examples, seed), f"{examples} synthetic inputs, seed {seed}"
+    if processor is None:
+        raise InputError(f"the bundle has no processor, so it cannot read {data}; use synthetic inputs")
+    found = read_examples(data, None, limit=examples, seed=seed, text_column=text_column)
+    encoded = processor.encode(found.inputs)
+    order = np.random.default_rng(seed).permutation(len(encoded))  # files are often sorted by class
+    encoded = [encoded[index] for index in order]
+    batches: list[Batch] = []
+    start = 0
+    while start < len(encoded):
+        size = sizes[len(batches) % len(sizes)]
+        batches.append(processor.collate(encoded[start : start + size]))
+        start += size
+    return batches, f"{len(encoded)} inputs of {Path(found.source).name}, seed {seed}"
+
+
+def full_batch(spec: InputSpec, batch: int, sequence: int, seed: int) -> Batch:
+    """A seeded synthetic batch without padding: random token ids [B, T], or standard normal pixels [B, C, H, W]."""
+    rng = np.random.default_rng(seed)
+    if spec.modality == "image":
+        shape = (batch, spec.channels, spec.image_height, spec.image_width)
+        return {"pixel_values": rng.standard_normal(shape, np.float32)}
+    ids = rng.integers(0, spec.vocabulary, (batch, sequence))
+    padding = spec.padding_token
+    ids = np.where(ids == padding, (padding + 1) % spec.vocabulary, ids)
+    tensors = {"input_ids": ids, "attention_mask": np.ones_like(ids), "token_type_ids": np.zeros_like(ids)}
+    return {name: tensors[name] for name in spec.input_names}
+
+
+MAX_TOKENS = 64
+"""Longest synthetic text, but for one batch as long as the model reads (at most 512)."""
+
+
+def synthetic_batches(spec: InputSpec, examples: int, seed: int) -> list[dict[str, np.ndarray]]:
+    """Batches of growing size (1, 2, 3, …) so that every dynamic axis is exercised.
+
+    Text: uniform random token ids with random lengths, padded; the last batch holds one text of
+    full length. Images: standard normal pixels.
+
+    Args:
+        examples: how many inputs in all.
+    """
+    rng = np.random.default_rng(seed)
+    text = spec.modality == "text"
+    batches, left, size = [], examples - text, 1
+    while left > 0:
+        count = min(size, left)
+        batches.append((_texts if text else _images)(spec, count, rng))
+        left, size = left - count, min(size + 1, 16)
+    if text:
+        batches.append(_texts(spec, 1, rng, tokens=min(spec.max_sequence, 512)))
+    return batches
+
+
+def _images(spec: InputSpec, count: int, rng: np.random.Generator) -> dict[str, np.ndarray]:
+    shape = (count, spec.channels, spec.image_height, spec.image_width)
+    return {"pixel_values": rng.standard_normal(shape, np.float32)}
+
+
+def _texts(spec: InputSpec, count: int, rng: np.random.Generator, tokens: int | None = None) -> dict[str, np.ndarray]:
+    longest = min(spec.max_sequence, MAX_TOKENS)
+    lengths = np.full(count, tokens) if tokens else rng.integers(min(3, longest), longest + 1, size=count)
+    mask = (np.arange(lengths.max()) < lengths[:, None]).astype(np.int64)
+    ids = rng.integers(0, spec.vocabulary, size=mask.shape)
+    padding = spec.padding_token
+    ids = np.where(ids == padding, (padding + 1) % spec.vocabulary, ids)  # padding only where masked
+    arrays = {"input_ids": np.where(mask == 1, ids, padding), "attention_mask": mask}
+    if "token_type_ids" in spec.input_names:
+        arrays["token_type_ids"] = np.zeros_like(mask)
+    return arrays

@@ -1,0 +1,1 @@
+"""What building and running share about engine files and GPUs."""

@@ -1,0 +1,162 @@
+"""What is known about a TensorRT engine: the JSON metadata that lies beside it in ``engines/``.
+
+An engine file is opaque and executable, so whoever loads it decides by its metadata whether it may be deserialised: the
+digests of the engine and of the ONNX graph it came from, the library's version, and the GPUs it was compiled for.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
+
+from ..bundle.store import Bundle
+from ..errors import BundleError, cut
+
+ENGINES = "engines"
+
+
+LIBRARIES = ("tensorrt", "tensorrt-rtx")
+"""The libraries that build and run engines, named as the backends are."""
+
+
+MODULES = {"tensorrt": "tensorrt", "tensorrt-rtx": "tensorrt_rtx"}
+"""Library → its Python module."""
+
+
+SCHEMA = 1
+
+
+Shape = tuple[int, ...]
+
+
+Profile = dict[str, tuple[Shape, Shape, Shape]]
+"""An optimization profile: input name → smallest, optimal and largest shape."""
+
+
+@dataclass(frozen=True)
+class EngineFile:
+    """The facts about one engine.
+
+    Attributes:
+        library: ``"tensorrt"`` or ``"tensorrt-rtx"``.
+        version: of the library that built it; it runs with the same one only.
+        precision: of the graph it came from.
+        profiles: optimization profiles, in the engine's order.
+        compute_capabilities: GPUs it was compiled for, such as ``"8.9"``.
+        platform: operating system and processor, such as ``"linux-x86_64"``.
+        onnx, onnx_sha256: the graph's file in the bundle, and its digest (:func:`graph_digest`) when the engine was
+            built.
+        engine_sha256: digest of the engine.
+        version_compatible: the lean runtime of the building version runs it beside later versions.
+        hardware_compatibility: ``"none"``, ``"ampere+"`` or ``"same"``: which other GPUs it runs on.
+        stripped: holds no weights; they are read from the ONNX graph when it is loaded.
+        refittable: its weights can be replaced.
+        attention_blocks: attention blocks of the graph.
+        fused: those that became one kernel, in each profile.
+        layers: layers that the graph was compiled to, in each profile.
+    """
+
+    library: str
+    version: str
+    precision: str
+    profiles: tuple[Profile, ...]
+    compute_capabilities: tuple[str, ...]
+    platform: str
+    onnx: str
+    onnx_sha256: str
+    engine_sha256: str
+    version_compatible: bool = False
+    hardware_compatibility: str = "none"
+    stripped: bool = False
+    refittable: bool = False
+    attention_blocks: int = 0
+    fused: tuple[int, ...] = field(default=())
+    layers: tuple[int, ...] = field(default=())
+
+    def to_json(self) -> dict[str, Any]:
+        """The facts as a JSON object."""
+        return {"schema": SCHEMA, **asdict(self)}
+
+    @classmethod
+    def from_json(cls, data: Any, name: str) -> EngineFile:
+        """Rebuild from :meth:`to_json`.
+
+        Args:
+            data: decoded JSON.
+            name: of the file, for messages.
+
+        Raises:
+            BundleError: keys are missing, unknown or of the wrong kind.
+        """
+        remedy = "build the engine again with `hydrant build`"
+        if not isinstance(data, Mapping) or data.get("schema") != SCHEMA:
+            raise BundleError(f"{name} does not describe an engine in schema {SCHEMA}; {remedy}")
+        found = {key: value for key, value in data.items() if key != "schema"}
+        wrong = set(found) ^ {entry.name for entry in fields(cls)}
+        kinds = {"str": str, "bool": bool, "int": int}
+        wrong |= {
+            entry.name
+            for entry in fields(cls)
+            if entry.name in found and not isinstance(found[entry.name], kinds.get(str(entry.type), list))
+        }
+        if not wrong and (found["library"] not in LIBRARIES or not found["profiles"]):
+            wrong = {"library"} if found["library"] not in LIBRARIES else {"profiles"}
+        if wrong:
+            raise BundleError(f"{name} lacks, adds or garbles {', '.join(sorted(map(cut, wrong)))}; {remedy}")
+        try:
+            found["profiles"] = tuple(_profile(entry) for entry in found["profiles"])
+        except (AttributeError, TypeError, ValueError) as error:
+            raise BundleError(f"{name} holds an optimization profile without its three shapes; {remedy}") from error
+        known: dict[str, Any] = {
+            key: tuple(value) if isinstance(value, list) else value for key, value in found.items()
+        }
+        return cls(**known)
+
+
+def graph_digest(bundle: Bundle, graph: str) -> str | None:
+    """Digest of a graph of the bundle, with that of its external data, if it has any; ``None`` without the graph."""
+    files = bundle.manifest["files"]
+    if graph not in files:
+        return None
+    parts = [files[name]["sha256"] for name in (graph, f"{graph}.data") if name in files]
+    return parts[0] if len(parts) == 1 else hashlib.sha256("".join(parts).encode()).hexdigest()
+
+
+def engine_path(name: str) -> str:
+    """File of an engine inside a bundle."""
+    return f"{ENGINES}/{name}.engine"
+
+
+def metadata_path(name: str) -> str:
+    """File of the facts about an engine inside a bundle."""
+    return f"{ENGINES}/{name}.json"
+
+
+def engine_names(bundle: Bundle) -> list[str]:
+    """Names of a bundle's engines, sorted."""
+    start, end = f"{ENGINES}/", ".engine"
+    listed = [name for name in bundle.manifest["files"] if name.startswith(start) and name.endswith(end)]
+    return sorted(name[len(start) : -len(end)] for name in listed)
+
+
+def read_metadata(bundle: Bundle, name: str) -> EngineFile:
+    """The facts about an engine, after the digest of the file that holds them was checked.
+
+    Raises:
+        BundleError: the file is missing, altered or malformed.
+    """
+    metadata = metadata_path(name)
+    return EngineFile.from_json(bundle.read_json(metadata), str(bundle.path / metadata))
+
+
+def _profile(data: Mapping[str, Any]) -> Profile:
+    """Decoded JSON → profile; anything but three shapes of positive integers for each input raises."""
+    profile: Profile = {}
+    for name, shapes in data.items():
+        least, best, most = (tuple(shape) for shape in shapes)
+        if not all(type(size) is int and size > 0 for shape in (least, best, most) for size in shape):
+            raise ValueError(name)
+        profile[name] = (least, best, most)
+    return profile

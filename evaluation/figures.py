@@ -1,0 +1,98 @@
+"""Observations → figures: values, intervals, differences, diversity, and what the thresholds do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from ..bundle.calibration import ABSTAIN, Calibration
+from ..bundle.plan import HeadPlan
+from ..metrics.bootstrap import interval, resampled
+from ..metrics.figures import Answers, figures
+from ..metrics.resampled import WeightedFigures
+from ..progress import Progress
+from ..runtime.decisions import decided, out_of_distribution
+from .observation import Observation
+from .report import Figure
+
+COMPARED = ("accuracy", "nll", "brier", "ece", "aurc", "augrc")
+"""Figures whose differences between models are reported, beside all of out-of-distribution detection."""
+
+
+def outcomes(seen: Observation, labels: np.ndarray) -> Answers:
+    """What labelled examples [N] contribute to the figures."""
+    return Answers.of(seen.prediction.probabilities, labels, seen.scores())
+
+
+def resample(
+    answers: Answers, strange: Observation | None, resamples: int, seed: int, progress: Progress, title: str
+) -> dict[str, np.ndarray]:
+    """Figures of bootstrap resamples, name → [R]; labelled and out-of-distribution examples are drawn apart."""
+    statistic = WeightedFigures(answers, None if strange is None else strange.scores())
+    sizes = [len(answers.correct)] + ([] if strange is None else [len(strange.prediction)])
+    return resampled(statistic, sizes, resamples, seed, progress, title)
+
+
+def measured(answers: Answers, strange: Observation | None, draws: Mapping[str, np.ndarray]) -> dict[str, Figure]:
+    """Every figure with its interval."""
+    values = figures(answers, None if strange is None else strange.scores())
+    return {name: _figure(value, draws.get(name)) for name, value in values.items()}
+
+
+def differences(
+    ours: Mapping[str, Figure],
+    theirs: Mapping[str, Figure],
+    our_draws: Mapping[str, np.ndarray],
+    their_draws: Mapping[str, np.ndarray],
+) -> dict[str, Figure]:
+    """Our figures minus theirs, with intervals from resamples that both share."""
+    names = [name for name in ours if name in theirs and (name in COMPARED or name.startswith("ood."))]
+    return {
+        name: _figure(
+            ours[name].value - theirs[name].value,
+            our_draws[name] - their_draws[name] if name in our_draws else None,
+        )
+        for name in names
+    }
+
+
+def diversity(seen: Observation, plan: HeadPlan) -> dict[str, float | None]:
+    """How different the members are, averaged over the labelled examples."""
+    divergence, pairs = seen.divergence, seen.pair_disagreement
+    return {
+        "disagreement": float(seen.prediction.disagreement.mean()),
+        "pair_disagreement": None if pairs is None else float(pairs.mean()),
+        "divergence": None if divergence is None else float(divergence.mean()),
+        "head_overlap": plan.overlap()["mean"],
+    }
+
+
+def decisions(
+    known: Observation, labels: np.ndarray, strange: Observation | None, calibration: Calibration
+) -> dict[str, float]:
+    """What the thresholds and sets of a calibration do on these data; empty for an uncalibrated model."""
+    found: dict[str, float] = {}
+    prediction = decided(known.prediction, calibration)
+    outside = None if strange is None else decided(strange.prediction, calibration)
+    if ABSTAIN in calibration.thresholds and prediction.abstain is not None:
+        answered = ~prediction.abstain
+        found["coverage"] = float(answered.mean())
+        if answered.any():
+            found["risk"] = float((prediction.label[answered] != labels[answered]).mean())
+        if outside is not None and outside.abstain is not None:
+            found["ood_abstained"] = float(outside.abstain.mean())
+    flagged = out_of_distribution(prediction, calibration)
+    caught = None if outside is None else out_of_distribution(outside, calibration)
+    if flagged is not None:
+        found["false_positive_rate"] = float(flagged.mean())
+    if caught is not None:
+        found["true_positive_rate"] = float(caught.mean())
+    if prediction.prediction_set is not None:
+        found["set_coverage"] = float(prediction.prediction_set[np.arange(len(labels)), labels].mean())
+        found["set_size"] = float(prediction.prediction_set.sum(axis=1).mean())
+    return found
+
+
+def _figure(value: float, draws: np.ndarray | None) -> Figure:
+    return Figure(value) if draws is None else Figure(value, *interval(draws))

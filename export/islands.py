@@ -1,0 +1,127 @@
+"""Which values of a half-precision graph stay float32, decided from activations measured in float32."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper
+
+from ..errors import InputError
+from ..progress import Progress, no_progress
+from .blocks import Blocks
+from .graph import LARGEST
+from .lowering import Form, lower
+from .onnx_file import open_graph
+
+RESIDUAL_LIMIT = 512.0
+"""A residual sum above this loses the small activations beside it in FP16, whose spacing there is 0.5."""
+
+
+SCORE_LIMIT = 128.0
+"""Attention scores above this are too coarse in FP16, whose spacing there is 1/8: they stand in an exponential."""
+
+
+HEADROOM = 4.0
+"""Measured maxima may be exceeded this many times by other inputs."""
+
+
+@dataclass(frozen=True)
+class Islands:
+    """Values that stay float32 although the trunk is in half precision.
+
+    Attributes:
+        values: their names.
+        reasons: value → why, in words.
+        source: what the activations were measured on, in words.
+        largest: value → largest magnitude that was measured.
+    """
+
+    values: frozenset[str]
+    reasons: dict[str, str]
+    source: str
+    largest: dict[str, float] = field(default_factory=dict)
+
+
+def choose_islands(
+    blocks: Blocks,
+    precision: str,
+    batches: Sequence[Mapping[str, np.ndarray]] = (),
+    source: str = "",
+    progress: Progress = no_progress,
+) -> Islands:
+    """Decide which values of a half-precision graph are computed in float32.
+
+    BF16 has float32's range: the embedding and residual sums and the LayerNorms behind them are float32, since 8
+    bits of mantissa would be rounded anew at every layer; nothing has to be measured. FP16 ends at 65504: a
+    residual sum above :data:`RESIDUAL_LIMIT`, attention scores above :data:`SCORE_LIMIT` and MLP outputs that
+    might overflow are float32.
+
+    Args:
+        blocks: of the ensemble, rewritten.
+        precision: ``"fp16"`` or ``"bf16"``.
+        batches: calibration inputs.
+        source: what they are, in words.
+        progress: display.
+
+    Raises:
+        InputError: a product that has no float32 form here overflows FP16.
+        MissingExtraError: onnxruntime is not installed, for FP16.
+    """
+    sums = residuals(blocks)
+    if precision == "bf16":
+        return Islands(
+            frozenset(sums), dict.fromkeys(sums, "sum of the stream: BF16 has 8 bits of mantissa"), "the type alone"
+        )
+    largest = measure(blocks, progress(batches, len(batches), "measuring activations"))
+    overflow = LARGEST["fp16"] / HEADROOM
+    reasons: dict[str, str] = {}
+    for name, value in largest.items():
+        if name in sums and value > RESIDUAL_LIMIT:
+            reasons[name] = f"sum of the stream reaches {value:.3g}, above {RESIDUAL_LIMIT:g}"
+        elif value > SCORE_LIMIT and name.endswith(".scores"):
+            reasons[name] = f"attention scores reach {value:.3g}, above {SCORE_LIMIT:g}"
+        elif value > overflow and name.endswith(".mlp.down"):
+            reasons[name] = f"reaches {value:.3g}; FP16 ends at {LARGEST['fp16']:g}"
+        elif value > overflow and name not in sums:
+            raise InputError(
+                f"{name} reaches {value:.3g} on {source}, too near the end of FP16 at {LARGEST['fp16']:g}; "
+                "export in BF16 or FP32"
+            )
+    return Islands(frozenset(reasons), reasons, source, largest)
+
+
+def residuals(blocks: Blocks) -> list[str]:
+    """Names of the sums that the stream consists of: of the embeddings, and behind attention and MLP."""
+    first = "embeddings" if blocks.architecture.modality == "image" else "embeddings.sum"
+    second = "" if blocks.architecture.pre_norm else ".mlp.residual"
+    layers = range(len(blocks.layers))
+    return [first, *(f"layers.{i}{suffix}" for i in layers for suffix in (".attention.residual", second))]
+
+
+def measure(blocks: Blocks, batches: Iterable[Mapping[str, np.ndarray]]) -> dict[str, float]:
+    """Largest magnitude of every value that may become an island, on ONNX Runtime in float32."""
+    names = residuals(blocks)
+    for index in range(len(blocks.layers)):
+        own = f"layers.{index}"
+        names += [f"{own}.attention.scores", f"{own}.attention", f"{own}.mlp.up", f"{own}.mlp.down"]
+    model = lower(blocks, 1.0, {}, Form("grouped"))
+    names += [node.name for node in model.graph.node if node.name.endswith(".low_rank.down")]
+    model = _with_maxima(model, names)
+    session = open_graph(model, "measure activations for an FP16 graph")
+    outputs = [f"largest.{name}" for name in names]
+    largest = np.zeros(len(names))
+    for batch in batches:
+        largest = np.maximum(largest, [float(value) for value in session.run(outputs, dict(batch))])
+    return dict(zip(names, largest.tolist(), strict=True))
+
+
+def _with_maxima(model: onnx.ModelProto, names: Sequence[str]) -> onnx.ModelProto:
+    """The model with an output ``largest.NAME``, a scalar, for each value."""
+    for name in names:
+        model.graph.node.append(helper.make_node("Abs", [name], [f"magnitude.{name}"]))
+        model.graph.node.append(helper.make_node("ReduceMax", [f"magnitude.{name}"], [f"largest.{name}"], keepdims=0))
+        model.graph.output.append(helper.make_tensor_value_info(f"largest.{name}", TensorProto.FLOAT, []))
+    return model

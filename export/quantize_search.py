@@ -1,0 +1,144 @@
+"""Offering INT8 only where it holds: products return to float32 until the decision-level gates pass."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import onnx
+
+from ..errors import GateError, InputError
+from ..metrics.gates import TOLERANCES, Gate, agreement, gates
+from ..progress import Progress, no_progress
+from .onnx_file import open_graph
+from .quantize import Seen, calibrate, part_of, products, quantise
+
+FLOAT_SHARES = (0.0, 1 / 16, 1 / 8, 1 / 4, 1 / 2)
+"""Shares of the layers' parts that are left in float32, tried in turn."""
+
+
+LEAST_CHECKED = 32
+"""Fewest inputs on which gates say anything."""
+
+
+BATCH = 8
+"""Inputs of a batch, with one another's padding."""
+
+
+SENSITIVITY_BATCHES = 8
+"""Batches on which the parts are ranked."""
+
+
+Batch = Mapping[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class Quantised:
+    """An INT8 graph that passed its gates.
+
+    Attributes:
+        model: the graph.
+        quantised: number of layer parts (query, key and value; output projection; MLP up; MLP down) in INT8.
+        left: names of those that stay float32.
+        gates: figures against float32 on inputs that calibration did not see.
+        source: what calibration and gates ran on, in words.
+    """
+
+    model: onnx.ModelProto
+    quantised: int
+    left: list[str]
+    gates: list[Gate]
+    source: str
+
+    def to_json(self) -> dict[str, Any]:
+        """All but the graph, as a JSON object."""
+        judged = [asdict(gate) for gate in self.gates]
+        return {"quantised": self.quantised, "left": self.left, "gates": judged, "source": self.source}
+
+
+def search(
+    model: onnx.ModelProto, layers: int, batches: Sequence[Batch], source: str, progress: Progress = no_progress
+) -> Quantised:
+    """Quantise a graph, leaving as few parts of layers in float32 as the gates allow.
+
+    Args:
+        model: unrolled, float32.
+        layers: L.
+        batches: real inputs in random order, in batches of equal size; one half calibrates, the other is held to
+            ``TOLERANCES["int8"]``.
+        source: what they are, in words.
+        progress: display.
+
+    Raises:
+        InputError: too few inputs, or a model of a single layer.
+        GateError: the gates fail with half of the parts in float32; the figures are given.
+        MissingExtraError: onnxruntime or scipy is not installed.
+    """
+    checking, calibrating = batches[::2], batches[1::2]
+    checked = sum(len(next(iter(batch.values()))) for batch in checking)
+    nodes = products(model, layers)
+    if checked < LEAST_CHECKED or not nodes:
+        raise InputError(
+            f"INT8 needs {2 * LEAST_CHECKED} inputs, one half to calibrate on and one to check, and a model of two "
+            f"layers or more; found {source} and {layers} layers; give more data with --data and --examples, or "
+            "export FP32"
+        )
+    singles = [single for batch in progress(calibrating, len(calibrating), "calibrating") for single in _rows(batch)]
+    seen = calibrate(model, nodes, singles)
+    parts = list(dict.fromkeys(part_of(node.name) for node in nodes))
+    expected = _outputs(model, checking)
+    judged: list[Gate] = []
+    ranked: list[str] = []
+    for share in progress(FLOAT_SHARES, len(FLOAT_SHARES), "checking INT8"):
+        if share and not ranked:  # measured only when it is needed
+            ranked = _most_sensitive(model, nodes, seen, parts, calibrating, progress)
+        left = ranked[: math.ceil(share * len(parts))]
+        quantised = quantise(model, nodes, seen, left)
+        judged = gates(agreement(expected, _outputs(quantised, checking), TOLERANCES["int8"]), TOLERANCES["int8"])
+        if all(gate.passed for gate in judged):
+            return Quantised(quantised, len(parts) - len(left), sorted(left), judged, source)
+    failed = "; ".join(f"{gate.name} is {gate.value:.3g}, limit {gate.limit:.3g}" for gate in judged if not gate.passed)
+    raise GateError(
+        f"INT8 does not hold for this model, even with half of its layers' parts in float32: {failed}; "
+        "export FP32 or BF16"
+    )
+
+
+def _rows(batch: Batch) -> list[Batch]:
+    """The inputs of a batch one by one, texts without their padding."""
+    size = len(next(iter(batch.values())))
+    singles = [{name: array[row : row + 1] for name, array in batch.items()} for row in range(size)]
+    if "attention_mask" not in batch:
+        return list(singles)
+    real = [single["attention_mask"][0].astype(bool) for single in singles]
+    return [
+        {name: array[:, kept] for name, array in single.items()} for single, kept in zip(singles, real, strict=True)
+    ]
+
+
+def _most_sensitive(
+    model: onnx.ModelProto,
+    nodes: Sequence[onnx.NodeProto],
+    seen: Seen,
+    parts: Sequence[str],
+    batches: Sequence[Batch],
+    progress: Progress,
+) -> list[str]:
+    """Parts in the order of mean |Δ probability| when each alone is in INT8, largest first."""
+    few = batches[:SENSITIVITY_BATCHES]
+    expected = _outputs(model, few)["probabilities"]
+    errors = {}
+    for part in progress(parts, len(parts), "ranking parts by INT8 error"):
+        alone = quantise(model, nodes, seen, [other for other in parts if other != part])
+        errors[part] = float(np.abs(_outputs(alone, few)["probabilities"] - expected).mean())
+    return sorted(parts, key=lambda part: -errors[part])
+
+
+def _outputs(model: onnx.ModelProto, batches: Sequence[Batch]) -> dict[str, np.ndarray]:
+    session = open_graph(model, "check an INT8 graph")
+    names = [output.name for output in session.get_outputs()]
+    runs = [session.run(names, dict(batch)) for batch in batches]
+    return {name: np.concatenate([run[index] for run in runs]) for index, name in enumerate(names)}

@@ -1,0 +1,92 @@
+"""Models of a given shape with random weights: what a bundle is profiled against.
+
+A bundle no longer holds the heads that were pruned, and latency does not depend on the values of the
+weights, so the single model and the members of a Deep Ensemble are stood in for by random ones.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection
+
+import numpy as np
+import onnx
+
+from ..bundle.architecture import Architecture
+from ..bundle.plan import HeadPlan
+from ..bundle.weights import fused_shapes
+from .attention import choose_attention
+from .blocks import Weights, read_blocks
+from .islands import choose_islands
+from .lowering import Form, lower
+from .rewrites import FOR_PROCESSORS, REWRITES, rewrite
+
+
+def random_weights(architecture: Architecture, plan: HeadPlan, seed: int = 0) -> Weights:
+    """Fused tensors as one randomly initialised checkpoint pruned by ``plan`` would give them.
+
+    Linear maps and tables are normal with standard deviation 0.02 and biases 0, LayerNorms 1 and 0.
+    """
+    rng = np.random.default_rng(seed)
+    whole = HeadPlan.all_heads(plan.family, plan.layers, plan.heads)
+    weights: dict[str, np.ndarray] = {}
+    for name, shape in fused_shapes(architecture, whole).items():
+        if name.endswith("norm.weight"):
+            weights[name] = np.ones((1, *shape), np.float32)
+        elif name.endswith(".bias"):
+            weights[name] = np.zeros((1, *shape), np.float32)
+        else:
+            weights[name] = rng.standard_normal((1, *shape), np.float32) * np.float32(0.02)
+    for layer in range(plan.layers):
+        name, width = f"layers.{layer}.attention", architecture.head_width
+        slots = max(len(keep[layer]) for keep in plan.members)
+        for kind, axis, parts in (("qkv.weight", 2, 3), ("qkv.bias", 2, 3), ("output.weight", 1, 1)):
+            if f"{name}.{kind}" in weights:
+                found = weights[f"{name}.{kind}"][0]
+                kept = [_pruned(found, keep[layer], width, slots, axis - 1, parts) for keep in plan.members]
+                weights[f"{name}.{kind}"] = np.stack(kept)
+        weights[f"{name}.output.bias"] = np.repeat(weights[f"{name}.output.bias"], len(plan.members), axis=0)
+    return weights
+
+
+def random_model(
+    architecture: Architecture,
+    plan: HeadPlan | None = None,
+    *,
+    precision: str = "fp32",
+    lowering: str = "unrolled",
+    without: Collection[str] = (),
+) -> onnx.ModelProto:
+    """The graph of a random model, exported as a bundle of the same plan would be.
+
+    Its activations are small: in FP16 none has to stay float32.
+
+    Args:
+        architecture: its shape.
+        plan: the heads of each member; ``None`` for the single model with all heads.
+        precision: ``"fp32"``, ``"fp16"`` or ``"bf16"``.
+        lowering: ``"unrolled"`` or ``"grouped"``.
+        without: names of exact rewrites to leave out; all of them for a plain export.
+    """
+    plan = plan or HeadPlan.all_heads(architecture.family, architecture.layers, architecture.heads)
+    weights = random_weights(architecture, plan)
+    for_cpus = lowering == "unrolled" and precision == "fp32"
+    left_out = {*without, *(() if for_cpus else FOR_PROCESSORS)}
+    blocks, _ = rewrite(read_blocks(architecture, plan, weights), left_out)
+    masked = architecture.modality == "text"
+    operator, _ = choose_attention("auto", precision, architecture.head_width, masked)
+    islands = choose_islands(blocks, precision).values if precision == "bf16" else frozenset()
+    return lower(blocks, 1.0, {}, Form(lowering, operator, precision, islands))
+
+
+PLAIN = frozenset(REWRITES)
+"""``without`` for a graph as any exporter writes it."""
+
+
+def _pruned(array: np.ndarray, keep: tuple[int, ...], width: int, slots: int, axis: int, parts: int) -> np.ndarray:
+    """The kept heads along an axis of ``parts`` × heads × d_h, zero-padded to ``slots`` heads."""
+    moved = np.moveaxis(array, axis, 0)
+    heads = moved.reshape(parts, -1, width, *moved.shape[1:])[:, list(keep)]
+    padding = np.zeros((parts, slots - len(keep), *heads.shape[2:]), np.float32)
+    joined = np.concatenate([heads, padding], axis=1)
+    return np.moveaxis(joined.reshape(math.prod(joined.shape[:3]), *moved.shape[1:]), 0, axis)

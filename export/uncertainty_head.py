@@ -1,0 +1,61 @@
+"""The uncertainty head in ONNX, always float32: member logits → the graph's outputs.
+
+With p̄ = mean_m softmax(z_m / T), predictive entropy H(p̄),
+expected entropy mean_m H(p_m), mutual information = their difference, disagreement = share of
+members whose argmax differs from that of p̄.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .graph import FLOAT, Graph
+
+OUTPUTS = ("probabilities", "predictive_entropy", "expected_entropy", "mutual_information", "disagreement")
+
+
+MEMBER_OUTPUT = "member_probabilities"
+
+
+TEMPERATURE = "const.temperature"
+"""Initializer [1] float32 that divides the member logits."""
+
+
+def uncertainty_head(graph: Graph, logits: str, streams: int, members: int, temperature: float, emit: bool) -> None:
+    """Add the head.
+
+    Args:
+        logits: value [S, B, C] float32.
+        streams: S: M, or 1 when all members are the same.
+        members: M.
+        temperature: T > 0.
+        emit: also emit ``member_probabilities`` [B, M, C].
+    """
+    divisor = graph.weight(TEMPERATURE, np.array([temperature], np.float32))  # a value of its own: calibration sets it
+    logits = graph.node("Div", [logits, divisor], "logits.tempered")
+    probabilities = graph.node("Softmax", [logits], "members", axis=-1)  # [S, B, C]
+    mean = graph.node("ReduceMean", [probabilities, graph.constant([0])], "probabilities", keepdims=0)  # [B, C]
+    each = _entropy(graph, probabilities, "members.entropy")  # [S, B]
+    expected = graph.node("ReduceMean", [each, graph.constant([0])], "expected_entropy", keepdims=0)  # [B]
+    total = _entropy(graph, mean, "probabilities.entropy")
+    predictive = graph.node("Max", [total, expected], "predictive_entropy")  # H(p̄) ≥ E[H] despite rounding
+    graph.node("Sub", [predictive, expected], "mutual_information")
+    label = graph.node("ArgMax", [mean], "label", axis=-1, keepdims=0)  # [B]
+    votes = graph.node("ArgMax", [probabilities], "members.label", axis=-1, keepdims=0)  # [S, B]
+    same = graph.node("Equal", [votes, label], "members.agree")
+    other = graph.node("Cast", [graph.node("Not", [same], "members.differ")], "members.differ.float", to=FLOAT)
+    graph.node("ReduceMean", [other, graph.constant([0])], "disagreement", keepdims=0)
+    if emit and streams < members:
+        members_in_rows = graph.node("Transpose", [probabilities], "members.rows", perm=[1, 0, 2])
+        graph.node("Tile", [members_in_rows, graph.constant([1, members, 1])], MEMBER_OUTPUT)
+    elif emit:
+        graph.node("Transpose", [probabilities], MEMBER_OUTPUT, perm=[1, 0, 2])
+
+
+def _entropy(graph: Graph, probabilities: str, name: str) -> str:
+    """Shannon entropy over the last axis, nats; 0·log 0 = 0."""
+    smallest = graph.constant(np.finfo(np.float32).tiny, np.float32)
+    log = graph.node("Log", [graph.node("Max", [probabilities, smallest], f"{name}.positive")], f"{name}.log")
+    terms = graph.node("Mul", [probabilities, log], f"{name}.terms")
+    total = graph.node("ReduceSum", [terms, graph.constant([-1])], f"{name}.sum", keepdims=0)
+    return graph.node("Sub", [graph.constant(0.0, np.float32), total], name)

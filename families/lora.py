@@ -1,0 +1,296 @@
+"""Reading a PEFT LoRA adapter: the low-rank updates and replaced modules that make one member of a base model.
+
+A folder holds ``adapter_config.json`` and ``adapter_model.safetensors``. A linear weight W [out, in] becomes
+W + s · B A with A [r, in], B [out, r] and s = α/r, or α/√r with ``use_rslora`` (LoRA, Hu et al. 2022; rank-stabilised
+LoRA, Kalajdzievski 2023). Whatever would change the result in another way is refused.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..bundle.architecture import part_of
+from ..bundle.files import sha256_of
+from ..errors import InputError, cut, listing
+from .registry import architecture_of, layout_of
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+
+
+MAX_CONFIG_BYTES = 2**20
+
+
+PREFIX = "base_model.model."
+
+
+LINEAR_PARTS = ("attention", "mlp", "pooler", "classifier")
+"""Parts whose linear maps may have an update."""
+
+
+REPLACED_PARTS = ("pooler", "classifier")
+"""Parts that an adapter may bring whole (``modules_to_save``)."""
+
+
+PLAIN_STARTS = (True, False, "gaussian", "eva", "orthogonal")
+"""Values of ``init_lora_weights`` that leave the base model's weights as they are."""
+
+
+@dataclass(frozen=True)
+class Update:
+    """``scale · up @ down`` is added to a weight [out, in].
+
+    Attributes:
+        down: A, [r, in] float32.
+        up: B, [out, r] float32.
+        scale: s.
+    """
+
+    down: Tensor
+    up: Tensor
+    scale: float
+
+
+@dataclass(frozen=True)
+class Adapter:
+    """One member, as it differs from the base model.
+
+    Attributes:
+        name: of the folder.
+        sha256: digest of its weights.
+        base: name of the model that it was tuned on, as its configuration says, or ``None``.
+        updates: canonical weight → its update.
+        replaced: canonical tensor → the one that stands in its place, float32.
+    """
+
+    name: str
+    sha256: str
+    base: str | None
+    updates: Mapping[str, Update]
+    replaced: Mapping[str, Tensor]
+
+
+def read_adapter(source: str | Path, model: Any) -> Adapter:
+    """Read an adapter of a base model.
+
+    Args:
+        source: folder as PEFT's ``save_pretrained`` writes it.
+        model: the base model, a supported transformers classifier.
+
+    Raises:
+        InputError: the folder lacks a file or holds an unreadable one; another method than plain LoRA; a module that
+            the base model has not, or of another shape; non-finite, missing or unknown tensors.
+        UnsupportedModelError: the base model's architecture is not supported.
+    """
+    folder = Path(source)
+    config = _config(folder)
+    _check_method(config, folder)
+    tensors = _tensors(folder)
+    layout = layout_of(model)
+    names = {name: canonical for canonical, name in layout.names(architecture_of(model)).items()}
+    shapes = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+    halves, replaced = _sorted(tensors, names, shapes, folder)
+    updates = {names[f"{module}.weight"]: _update(module, pair, config, shapes, folder)
+               for module, pair in halves.items()}  # fmt: skip
+    _check_complete(config, names, halves, replaced, folder)
+    base = _writable(Path(str(config.get("base_model_name_or_path") or "")).name)
+    return Adapter(_writable(folder.resolve().name), sha256_of(folder / WEIGHTS), base or None, updates,
+                   {names[name]: tensor for name, tensor in replaced.items()})  # fmt: skip
+
+
+def _writable(name: str) -> str:
+    """A name in characters that any file can hold."""
+    return name.encode(errors="replace").decode()
+
+
+def _config(folder: Path) -> dict[str, Any]:
+    if not folder.is_dir():
+        raise InputError(f"adapter {cut(folder, 120)} is not a folder; expected one written by PEFT's save_pretrained")
+    file = folder / CONFIG
+    if not file.is_file():
+        raise InputError(f"adapter {folder} holds no {CONFIG}; expected a folder written by PEFT's save_pretrained")
+    if file.stat().st_size > MAX_CONFIG_BYTES:
+        raise InputError(f"{file} is larger than {MAX_CONFIG_BYTES} bytes; this is no configuration of PEFT's")
+    try:
+        config = json.loads(file.read_bytes())
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{file} is not JSON ({error}); save the adapter again with PEFT's save_pretrained") from error
+    if not isinstance(config, dict):
+        raise InputError(f"{file} is a JSON {type(config).__name__}; expected an object with 'peft_type', 'r', …")
+    return config
+
+
+def _tensors(folder: Path) -> dict[str, Tensor]:
+    import torch
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    file = folder / WEIGHTS
+    if not file.is_file():
+        pickled = sorted(path.name for path in folder.glob("*.bin"))
+        found = f"only {pickled[0]}, a pickle, which may run code" if pickled else "no weights"
+        raise InputError(f"adapter {folder} holds {found}; expected {WEIGHTS}: save it with safe_serialization=True")
+    try:
+        tensors: dict[str, Tensor] = load_file(file)
+    except (SafetensorError, OSError) as error:
+        raise InputError(f"{file} is not a whole safetensors file ({error}); save the adapter again") from error
+    for name, tensor in tensors.items():
+        if not tensor.is_floating_point():
+            raise InputError(f"adapter {folder}: {name} holds {tensor.dtype}; expected floating-point numbers")
+        tensors[name] = tensor.to(torch.float32)
+        if not bool(torch.isfinite(tensors[name]).all()):
+            raise InputError(f"adapter {folder}: {name} holds non-finite values (NaN or infinity); tune it again")
+    return tensors
+
+
+def _check_method(config: Mapping[str, Any], folder: Path) -> None:
+    """Refuse every setting that makes the member something else than W + s · B A."""
+
+    def refuse(found: str, expected: str) -> InputError:
+        return InputError(f"adapter {folder} has {found}, which cannot be merged exactly; expected {expected}")
+
+    if config.get("peft_type") != "LORA":
+        raise refuse(f"peft_type = {cut(config.get('peft_type'))}", "LORA")
+    if config.get("task_type") not in (None, "SEQ_CLS", "FEATURE_EXTRACTION"):
+        raise InputError(
+            f"adapter {folder} was tuned for task_type = {cut(config['task_type'])}; expected SEQ_CLS, or none (images)"
+        )
+    if config.get("bias", "none") != "none":
+        raise refuse(f"bias = {cut(config['bias'])}", "bias = 'none': biases are shared by the members")
+    start = config.get("init_lora_weights", True)
+    if start not in PLAIN_STARTS:
+        raise refuse(
+            f"init_lora_weights = {cut(start)}, a start that changes the base model's weights or the method",
+            "plain LoRA (PEFT's save_pretrained converts with path_initial_model_for_weight_conversion)",
+        )
+    plain = {"bias", "init_lora_weights", "peft_type", "task_type", "use_rslora"}
+    for name, value in config.items():
+        variant = name.startswith("use_") or name in VARIANTS
+        if variant and name not in plain and value not in (None, False, {}, []):
+            raise refuse(f"{name} = {cut(value)}", f"plain LoRA without {name}")
+
+
+VARIANTS = frozenset({
+    "alora_invocation_tokens", "arrow_config", "fan_in_fan_out", "kasa_config", "layer_replication", "lora_bias",
+    "megatron_config", "monteclora_config", "target_parameters", "trainable_token_indices", "velora_config",
+})  # fmt: skip
+"""Settings of PEFT's that make more of an adapter than low-rank updates, beside every ``use_…``."""
+
+
+def _sorted(
+    tensors: Mapping[str, Tensor], names: Mapping[str, str], shapes: Mapping[str, Sequence[int]], folder: Path
+) -> tuple[dict[str, dict[str, Tensor]], dict[str, Tensor]]:
+    """Updated module → its halves ``A`` and ``B``, and replaced tensors by their name in the base model."""
+    halves: dict[str, dict[str, Tensor]] = {}
+    replaced: dict[str, Tensor] = {}
+    for key, tensor in sorted(tensors.items()):
+        name = key.removeprefix(PREFIX) if key.startswith(PREFIX) else ""
+        module, _, half = name.removesuffix(".weight").rpartition(".lora_")
+        target = f"{module}.weight" if half in ("A", "B") else name
+        part = part_of(names[target]) if target in names else ""
+        if half in ("A", "B") and part in LINEAR_PARTS:
+            halves.setdefault(module, {})[half] = tensor
+        elif name in names and part in REPLACED_PARTS:
+            if tuple(tensor.shape) != tuple(shapes[name]):
+                raise InputError(
+                    f"adapter {folder}: {name} has shape {list(tensor.shape)}, the base model's {list(shapes[name])}; "
+                    "expected an adapter of this base model, with the same classes"
+                )
+            replaced[name] = tensor
+        else:
+            raise InputError(
+                f"adapter {folder} changes {cut(key, 100)}; hydrant takes LoRA on the linear maps of attention, MLP, "
+                "pooler and classifier of this base model, and pooler and classifier whole (modules_to_save)"
+            )
+    return halves, replaced
+
+
+def _update(
+    module: str,
+    pair: Mapping[str, Tensor],
+    config: Mapping[str, Any],
+    shapes: Mapping[str, Sequence[int]],
+    folder: Path,
+) -> Update:
+    """The update of one module, its shapes held against the base model and the configuration."""
+    if set(pair) != {"A", "B"}:
+        raise InputError(f"adapter {folder}: {module} has lora_{next(iter(pair))} alone; expected lora_A and lora_B")
+    rank = _number(config, "r", "rank_pattern", module, folder)
+    out, inner = shapes[f"{module}.weight"]
+    found = [list(pair["A"].shape), list(pair["B"].shape)]
+    if rank != int(rank) or found != [[int(rank), inner], [out, int(rank)]]:
+        raise InputError(
+            f"adapter {folder}: {module} has lora_A {found[0]} and lora_B {found[1]}; for rank {rank:g} and this base "
+            f"model expected [{rank:g}, {inner}] and [{out}, {rank:g}]"
+        )
+    alpha = _number(config, "lora_alpha", "alpha_pattern", module, folder)
+    return Update(pair["A"], pair["B"], alpha / (math.sqrt(rank) if config.get("use_rslora") else rank))
+
+
+def _number(config: Mapping[str, Any], name: str, pattern: str, module: str, folder: Path) -> float:
+    """A setting of one module; the first pattern that matches the end of its name decides, as in PEFT."""
+    value = config.get(name, 8)
+    patterns = config.get(pattern) or {}
+    try:
+        matching = (key for key in patterns if re.match(rf"(.*\.)?({key})$", module))
+        value = patterns.get(next(matching, None), value)
+    except (re.error, AttributeError, TypeError) as error:
+        raise InputError(f"adapter {folder} has {pattern} = {cut(patterns)}; expected names and numbers") from error
+    number = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
+    if not number or (name == "r" and value <= 0):
+        expected = "a number above 0" if name == "r" else "a finite number"
+        raise InputError(f"adapter {folder} has {name} = {cut(value)} for {module}; expected {expected}")
+    return float(value)
+
+
+def _check_complete(
+    config: Mapping[str, Any],
+    names: Mapping[str, str],
+    halves: Mapping[str, object],
+    replaced: Mapping[str, object],
+    folder: Path,
+) -> None:
+    """Every module that the configuration names in all layers has its tensors."""
+    if not halves:
+        raise InputError(f"adapter {folder} holds no LoRA tensors (lora_A, lora_B); expected at least one update")
+    saved = config.get("modules_to_save") or []
+    if not isinstance(saved, list) or not all(isinstance(name, str) and name for name in saved):
+        raise InputError(f"adapter {folder} has modules_to_save = {cut(saved)}; expected a list of names")
+    lacking = [
+        name
+        for name, canonical in names.items()
+        if part_of(canonical) in REPLACED_PARTS and _saved(name, tuple(saved)) and name not in replaced
+    ]
+    targets = config.get("target_modules")
+    some = any(
+        config.get(key) not in (None, []) for key in ("layers_to_transform", "layers_pattern", "exclude_modules")
+    )
+    if isinstance(targets, list) and not some:
+        ends = tuple(f".{target}" for target in targets)
+        modules = [name.removesuffix(".weight") for name in names if name.endswith(".weight")]
+        lacking += [
+            f"{module}.lora_A"
+            for module in modules
+            if f".{module}".endswith(ends) and module not in halves and f"{module}.weight" not in replaced
+        ]
+    if lacking:
+        raise InputError(
+            f"adapter {folder} lacks {listing(lacking, 3)}, which its configuration names; it would be a half-tuned "
+            "member: save it again"
+        )
+
+
+def _saved(name: str, modules: tuple[str, ...]) -> bool:
+    """Whether ``modules_to_save`` covers a tensor: a module on its path ends with one of the names, as in PEFT."""
+    pieces = name.split(".")
+    return any(".".join(pieces[:end]).endswith(modules) for end in range(1, len(pieces)))

@@ -1,0 +1,107 @@
+"""The supported model families, and how to read a model of one of them.
+
+BERT, RoBERTa, DistilBERT (text), ViT, DeiT and CLIP zero-shot (images), as transformers 5 defines them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from ..bundle.architecture import Architecture
+from ..errors import InputError, UnsupportedModelError
+from .bert import BERT, ROBERTA
+from .clip import CLIP
+from .distilbert import DISTILBERT
+from .layout import Layout
+from .vit import DEIT, VIT
+
+LAYOUTS: tuple[Layout, ...] = (BERT, ROBERTA, DISTILBERT, VIT, DEIT, CLIP)
+
+
+SIGMOID = ("SiglipModel", "Siglip2Model")
+
+
+def layout_of(model: Any) -> Layout:
+    """The layout of a transformers model.
+
+    Raises:
+        UnsupportedModelError: the model's class is not one of the supported ones; they are listed.
+        InputError: a ``CLIPModel``, which has no classes yet.
+    """
+    name = type(model).__name__
+    for layout in LAYOUTS:
+        if name == (layout.wrapper or layout.model_class):
+            return layout
+    if name == CLIP.model_class:
+        raise without_classes("the model")
+    raise unsupported(name)
+
+
+def unsupported(name: str) -> UnsupportedModelError:
+    """The error for a class that has no layout here."""
+    classes = ", ".join(layout.model_class for layout in LAYOUTS)
+    reason = ""
+    if name in SIGMOID:
+        reason = (
+            ": its classes are independent yes-or-no questions (sigmoid), of which an averaged softmax would make "
+            "another method, and an attention head pools its image tower"
+        )
+    return UnsupportedModelError(f"architecture {name} is not supported{reason}; supported: {classes}")
+
+
+def without_classes(name: str) -> InputError:
+    """The error for a CLIP model that was given no classes."""
+    return InputError(
+        f"{name} is a {CLIP.model_class}, which has no classes of its own; name them with --classes "
+        "(in Python: hydrant.load_zero_shot)"
+    )
+
+
+def prompts_of(models: Iterable[Any]) -> dict[str, Any]:
+    """What to record of zero-shot classifiers: ``{"zero_shot": their prompts}``, a list where they differ; or nothing.
+
+    ``families.prompts.read_prompts`` reads an entry again.
+    """
+    found = [model.prompts.to_json() for model in models if type(model).__name__ == CLIP.wrapper]
+    if not found:
+        return {}
+    return {"zero_shot": found[0] if all(other == found[0] for other in found) else found}
+
+
+def architecture_of(model: Any) -> Architecture:
+    """Shapes and settings of a transformers model.
+
+    Raises:
+        UnsupportedModelError: unsupported class, or an unsupported setting in its configuration.
+    """
+    return layout_of(model).architecture(model.config)
+
+
+def read_weights(model: Any) -> dict[str, Any]:
+    """The model's tensors under canonical names, float32 on the CPU, detached.
+
+    Returns:
+        ``layers.{l}.attention.query.weight`` [H·d_h, d], … as torch tensors; linear weights are
+        [out, in] as in torch.
+
+    Raises:
+        UnsupportedModelError: unsupported class or setting, or a tensor is missing.
+        InputError: a tensor holds NaN or infinity; it is named.
+    """
+    import torch
+
+    layout = layout_of(model)
+    state = model.state_dict()
+    weights = {}
+    for canonical, source in layout.names(layout.architecture(model.config)).items():
+        if source not in state:
+            raise UnsupportedModelError(
+                f"{layout.model_class} has no weight {source}; hydrant reads the layout of transformers 5.12 and newer"
+            )
+        tensor = state[source].detach().to(device="cpu", dtype=torch.float32)
+        if not bool(torch.isfinite(tensor).all()):
+            bad = int((~torch.isfinite(tensor)).sum())
+            raise InputError(f"weight {source} holds {bad} non-finite values (NaN or infinity); repair the checkpoint")
+        weights[canonical] = tensor
+    return weights

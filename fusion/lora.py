@@ -1,0 +1,138 @@
+"""Members that are a base model and a LoRA adapter each."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..bundle.architecture import Architecture, part_of
+from ..bundle.plan import HeadPlan
+from ..cost.estimate import cheaper_forms
+from ..cost.sharing import Forms
+from ..errors import InputError
+from ..families.lora import Adapter
+from .grouped import stack_heads
+
+FORMS = ("auto", "merge", "keep")
+"""What may be asked of low-rank updates of attention."""
+
+
+def merged(base: Mapping[str, Tensor], adapter: Adapter, kept: Collection[str] = ()) -> dict[str, Tensor]:
+    """A member's canonical tensors: W + s · B A in float64, rounded once; what it does not change is ``base``'s own.
+
+    Args:
+        base: canonical tensors of the base model (``families.read_weights``).
+        adapter: of the member.
+        kept: modules whose update is not merged.
+
+    Raises:
+        InputError: float32 cannot hold a sum.
+    """
+    names = [name for name in adapter.updates if name.rpartition(".")[0] not in kept]
+    return {**base, **{name: _sum(base[name], adapter, name) for name in names}, **adapter.replaced}
+
+
+def kept_updates(
+    architecture: Architecture, plan: HeadPlan, adapters: Sequence[Adapter], modules: Mapping[str, int]
+) -> dict[str, Tensor]:
+    """Fused tensors of the updates that are not merged, for the heads that stay.
+
+    Args:
+        architecture: of the base model.
+        plan: M members, which keep the same heads in these layers.
+        adapters: M.
+        modules: canonical modules of attention with the largest rank of their updates.
+
+    Returns:
+        ``layers.{l}.attention.low_rank.{projection}.down`` [M, in, r] and ``.up`` [M, r, out], the scale in ``up``;
+        members of lower rank are padded with zeros.
+
+    Raises:
+        InputError: float32 cannot hold a scaled update.
+    """
+    tensors: dict[str, Tensor] = {}
+    for module, rank in modules.items():
+        prefix, _, projection = module.rpartition(".")
+        heads, width = plan.members[0][int(module.split(".")[1])], architecture.head_width
+        inner = architecture.heads * width
+        inputs, outputs = (inner, architecture.width) if projection == "output" else (architecture.width, inner)
+        down, up = torch.zeros(len(adapters), inputs, rank), torch.zeros(len(adapters), rank, outputs)
+        for member, adapter in enumerate(adapters):
+            update = adapter.updates.get(f"{module}.weight")
+            if update is not None:
+                own = update.down.shape[0]
+                down[member, :, :own] = update.down.T
+                up[member, :own] = _rounded(update.scale * update.up.double(), adapter, f"{module}.weight").T
+        if projection == "output":
+            down = torch.stack([stack_heads(part, heads, width, len(heads)) for part in down])
+        else:
+            up = torch.stack([stack_heads(part.T, heads, width, len(heads)).T for part in up])
+        name = f"{prefix}.low_rank.{projection}"
+        tensors |= {f"{name}.down": down.contiguous(), f"{name}.up": up.contiguous()}
+    return tensors
+
+
+def choose_forms(
+    architecture: Architecture,
+    plan: HeadPlan,
+    adapters: Sequence[Adapter],
+    separate: Collection[str],
+    low_rank: str,
+) -> Forms:
+    """Every module that updates change and no member replaces, its largest rank, and whether it stays low-rank.
+
+    Args:
+        architecture: of the base model.
+        plan: M members.
+        adapters: M.
+        separate: parts other than attention that members do not share.
+        low_rank: ``"auto"``, ``"merge"`` or ``"keep"``.
+
+    Returns:
+        Module → ``{"rank": r, "low_rank": bool}``, as a bundle's manifest holds it and ``families.cost`` reads it.
+
+    Raises:
+        InputError: ``"keep"`` where members keep different heads.
+    """
+    whole = {name.rpartition(".")[0] for adapter in adapters for name in adapter.replaced}
+    names = sorted({name.rpartition(".")[0] for adapter in adapters for name in adapter.updates} - whole)
+    ranks = {name: max(_rank(adapter, name) for adapter in adapters) for name in names}
+    merge: dict[str, dict[str, Any]] = {name: {"rank": rank, "low_rank": False} for name, rank in ranks.items()}
+    if low_rank == "merge":
+        return merge
+    if low_rank == "auto":
+        return cheaper_forms(architecture, plan, merge, separate)
+    attention = [name for name in names if part_of(name) == "attention"]
+    for name in attention:
+        layer = int(name.split(".")[1])
+        if not plan.same_heads(layer):
+            raise InputError(
+                f"members keep different heads in layer {layer}, so {name} has no weight that they share; "
+                "leave low_rank='keep' (--low-rank keep) or the plan out"
+            )
+    return merge | {name: {"rank": ranks[name], "low_rank": True} for name in attention}
+
+
+def _rank(adapter: Adapter, module: str) -> int:
+    update = adapter.updates.get(f"{module}.weight")
+    return 0 if update is None else int(update.down.shape[0])
+
+
+def _sum(weight: Tensor, adapter: Adapter, name: str) -> Tensor:
+    update = adapter.updates[name]
+    added = update.scale * (update.up.double() @ update.down.double())
+    return _rounded(weight.double() + added, adapter, name)
+
+
+def _rounded(exact: Tensor, adapter: Adapter, name: str) -> Tensor:
+    """float64 → float32, which must hold it."""
+    found = exact.float()
+    if not bool(torch.isfinite(found).all()):
+        raise InputError(
+            f"adapter {adapter.name} changes {name} by more than float32 holds, at scale "
+            f"{adapter.updates[name].scale:g}; tune it again with a smaller lora_alpha"
+        )
+    return found

@@ -1,0 +1,1 @@
+"""Verbs that run a finished bundle: verify, bisect, profile, calibrate."""

@@ -1,0 +1,173 @@
+"""Where a graph leaves its reference: the outputs of every layer's parts beside those of the PyTorch module.
+
+The graph is run once more with further outputs: the sum of the embeddings, and of each layer its attention, its MLP
+and its output. They are compared on the same inputs with what the fused module computes in the same places.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..bundle.architecture import Architecture
+from ..bundle.store import Bundle, onnx_name
+from ..errors import require
+from ..runtime.backends.ort import PRECISIONS
+
+LIMITS = {"fp32": 1e-4, "fp16": 1e-2, "bf16": 5e-2, "int8": 2e-1}
+"""Relative error above which a value counts as diverged, by precision: well above what rounding does."""
+
+
+GRAPH_BACKENDS = ("onnxruntime", "openvino")
+"""Backends that run any graph, and so one with further outputs; for others ONNX Runtime stands in on the CPU."""
+
+
+Batch = Mapping[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class Probe:
+    """One value of the graph beside the reference.
+
+    Attributes:
+        value: name in the graph.
+        error: relative error ‖graph − reference‖₂ ÷ ‖reference‖₂ over all inputs.
+    """
+
+    value: str
+    error: float
+
+
+@dataclass(frozen=True)
+class Bisection:
+    """How a graph follows its reference from layer to layer.
+
+    Attributes:
+        probes: in the order of computation.
+        limit: above it a value counts as diverged.
+        first: the first that did; ``None`` if none did: then temperature, classifier or head differ.
+        note: what to know when reading it; empty if nothing.
+    """
+
+    probes: list[Probe]
+    limit: float
+    first: str | None
+    note: str = ""
+
+
+def find_divergence(
+    bundle: Bundle, architecture: Architecture, backend: str, precision: str, batches: Sequence[Batch], folder: Path
+) -> Bisection:
+    """Compare every layer of one of the bundle's graphs with the PyTorch reference.
+
+    A compiled engine has no outputs inside. For one, the graph that it came from runs in ONNX Runtime on the CPU: if
+    that follows the reference, what differs is the engine.
+
+    Args:
+        bundle: holds the graph.
+        architecture: of the bundle.
+        backend: that failed.
+        precision: of the graph.
+        batches: inputs.
+        folder: for the graph with further outputs.
+
+    Raises:
+        BundleError: the graph or the weights were altered.
+    """
+    note = ""
+    if backend not in GRAPH_BACKENDS:
+        if precision not in PRECISIONS:
+            return Bisection(
+                [], LIMITS[precision], None, f"ONNX Runtime's CPU kernels, which would stand in, run no {precision}"
+            )
+        note = f"the graph of {backend} ran in ONNX Runtime on the CPU: if no layer diverges, the engine does"
+        backend = "onnxruntime"
+    stored = "fp32" if backend == "openvino" and precision == "bf16" else precision
+    names = _values(architecture)
+    graph = _probed(bundle.file(onnx_name(stored)), names, folder)
+    run = _runner(backend, precision, graph)
+    squares = np.zeros((2, len(names)))
+    reference = _Reference(bundle, architecture)
+    for batch in batches:
+        expected, found = reference.run(batch), run(batch)
+        for index, name in enumerate(names):
+            seen = found[name].astype(np.float64)
+            wanted = _matching(expected[name].astype(np.float64), seen.shape)
+            squares[:, index] += np.square(seen - wanted).sum(), np.square(wanted).sum()
+    errors = np.sqrt(squares[0] / np.maximum(squares[1], np.finfo(np.float64).tiny))
+    probes = [Probe(name, float(error)) for name, error in zip(names, errors, strict=True)]
+    diverged = [probe.value for probe in probes if not probe.error <= LIMITS[precision]]
+    return Bisection(probes, LIMITS[precision], diverged[0] if diverged else None, note)
+
+
+def _values(architecture: Architecture) -> list[str]:
+    """Names of the values that are compared, in the order of computation."""
+    end = "" if architecture.pre_norm else ".mlp_norm"
+    first = "embeddings.norm" if architecture.embedding_norm else "embeddings"
+    layers = range(architecture.layers)
+    return [first, *(f"layers.{i}{part}" for i in layers for part in (".attention", ".mlp.down", end))]
+
+
+def _probed(path: Path, names: Sequence[str], folder: Path) -> Path:
+    """The graph with ``names`` as further outputs, its external data found where it lies."""
+    onnx = require("onnx", "", "bisect a graph")
+    model = onnx.load(str(path))
+    model.graph.output.extend(onnx.helper.make_empty_tensor_value_info(name) for name in names)
+    target = folder / path.name
+    onnx.save_model(model, str(target), save_as_external_data=True, location=f"{path.name}.data")
+    return target
+
+
+def _runner(backend: str, precision: str, graph: Path) -> Any:
+    """A function from a batch to the values of the graph."""
+    from ..runtime.backends.microbatch import Microbatch
+
+    whole = Microbatch(None, 0.0)
+    if backend == "openvino":
+        from ..runtime.backends.openvino import OpenVinoGraph
+
+        return OpenVinoGraph(graph, precision, whole).run
+    from ..runtime.backends.ort import OnnxRuntimeGraph
+
+    return OnnxRuntimeGraph(graph, precision, whole).run
+
+
+def _matching(reference: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    """Cut [S, B, T, d] to the streams and tokens that the graph computes: one stream of a trunk, the first token."""
+    return np.broadcast_to(reference[: shape[0], :, : shape[2]], shape)
+
+
+class _Reference:
+    """The fused module, which tells the outputs of its parts."""
+
+    def __init__(self, bundle: Bundle, architecture: Architecture) -> None:
+        self._torch = require("torch", "", "run the PyTorch reference")
+        from ..fusion import load_ensemble
+
+        self._module: Any = load_ensemble(bundle)
+        self._seen: dict[str, np.ndarray] = {}
+        names = _values(architecture)
+        self._watch(self._module.embeddings, names[0])
+        layers: list[Any] = list(self._module.layers)
+        for index, layer in enumerate(layers):
+            attention, mlp, end = names[1 + 3 * index : 4 + 3 * index]
+            self._watch(layer.attention, attention)
+            self._watch(layer.mlp["down"], mlp)
+            self._watch(layer, end)
+
+    def run(self, batch: Batch) -> dict[str, np.ndarray]:
+        """Value → [S, B, T, d]."""
+        tensors = {name: self._torch.from_numpy(np.ascontiguousarray(array)) for name, array in batch.items()}
+        with self._torch.inference_mode():
+            self._module(**tensors)
+        return self._seen
+
+    def _watch(self, part: Any, name: str) -> None:
+        def keep(_module: Any, _inputs: Any, output: Any) -> None:
+            self._seen[name] = output.numpy()
+
+        part.register_forward_hook(keep)

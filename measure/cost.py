@@ -1,0 +1,44 @@
+"""``hydrant.estimate_cost``: what an ensemble costs, from whatever names its model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from ..bundle.architecture import Architecture
+from ..bundle.plan import HeadPlan
+from ..bundle.store import MANIFEST, Bundle
+from ..cost.estimate import Cost, cost_of
+
+
+def estimate_cost(
+    model: Any, plan: HeadPlan | None = None, *, batch: int = 1, sequence: int | None = None, precision: str = "fp32"
+) -> Cost:
+    """Estimate what fusing a model by a plan costs, without running anything.
+
+    Args:
+        model: a transformers classifier, a path or hub name of one, a bundle or its path, or an ``Architecture``.
+        plan: the heads of each member; a bundle brings its own.
+        batch: inputs per run B.
+        sequence: tokens per input T, for text (default 128, or the longest the model reads); images have their own.
+        precision: ``"fp32"``, ``"fp16"`` or ``"bf16"``: bytes per number.
+
+    Returns:
+        The figures, as counted in the exported graph (unrolled lowering: no padded heads).
+
+    Raises:
+        InputError: a batch or sequence that the model does not read, or no plan.
+        PlanError: the plan was made for another shape of model.
+    """
+    return cost_of(_shapes(model), plan, batch=batch, sequence=sequence, precision=precision)
+
+
+def _shapes(model: Any) -> Bundle | Architecture:
+    if isinstance(model, Bundle | Architecture):
+        return model
+    if isinstance(model, str | Path) and (Path(model) / MANIFEST).is_file():
+        return Bundle.open(model)
+    from ..families.checkpoint import load_model
+    from ..families.registry import architecture_of
+
+    return architecture_of(load_model(model) if isinstance(model, str | Path) else model)

@@ -1,0 +1,121 @@
+"""Where the time goes inside a graph: ONNX Runtime's own record of every operator."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..runtime.backends.ort import open_session
+
+WARM_UP, RUNS = 3, 10
+"""Runs before the record counts, and those that it counts."""
+
+
+TOP = 10
+"""Nodes shown by name."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """An operator type, or one node.
+
+    Attributes:
+        name: of the operator type, or of the node.
+        operator: its type, as ONNX Runtime runs it: after its own fusions.
+        count: calls per batch.
+        milliseconds: per batch.
+        share: of the time of all operators.
+    """
+
+    name: str
+    operator: str
+    count: float
+    milliseconds: float
+    share: float
+
+
+@dataclass(frozen=True)
+class Breakdown:
+    """Time of the operators of one graph.
+
+    Attributes:
+        batch, sequence: inputs and tokens per input.
+        milliseconds: all operators together, per batch; recording adds to each.
+        operators: every operator type, the slowest first; their shares sum to 1.
+        nodes: the slowest nodes.
+    """
+
+    batch: int
+    sequence: int
+    milliseconds: float
+    operators: list[Part]
+    nodes: list[Part]
+
+
+def break_down(
+    graph: Path, pieces: int, inputs: Mapping[str, np.ndarray], sequence: int, threads: int | None
+) -> Breakdown:
+    """Run a graph in a session that records its operators.
+
+    Args:
+        graph: the ONNX file.
+        pieces: runs that the batch is cut into: the first is recorded, and counted as often.
+        inputs: one batch.
+        sequence: tokens per input, for the record.
+        threads: within one run; ``None`` lets ONNX Runtime choose.
+
+    Raises:
+        MissingExtraError: onnxruntime is not installed.
+        BundleError: ONNX Runtime cannot read the graph.
+    """
+    with tempfile.TemporaryDirectory(prefix="hydrant.") as folder:
+        session = open_session(graph, threads, Path(folder) / "trace")
+        names = [output.name for output in session.get_outputs()]
+
+        size = len(next(iter(inputs.values())))
+        first = {name: array[: -(-size // pieces)] for name, array in inputs.items()}
+        for _ in range(WARM_UP + RUNS):
+            session.run(names, first)
+        events = json.loads(Path(session.end_profiling()).read_bytes())
+    operators, nodes = parts_of(events, WARM_UP, RUNS, pieces)
+    total = sum(part.milliseconds for part in operators)
+    return Breakdown(size, sequence, total, operators, nodes[:TOP])
+
+
+def parts_of(
+    events: Sequence[Mapping[str, Any]], warm_up: int, runs: int, pieces: int = 1
+) -> tuple[list[Part], list[Part]]:
+    """Operator types and nodes of a trace, the slowest first.
+
+    Args:
+        events: ONNX Runtime's trace, in Chrome's format: ``dur`` and ``ts`` in microseconds.
+        warm_up: runs at the beginning that do not count.
+        runs: runs that count.
+        pieces: runs of a batch.
+    """
+    starts = sorted(event["ts"] for event in events if event["name"] == "model_run")
+    begin = starts[warm_up]
+    nodes: dict[tuple[str, str], list[float]] = defaultdict(list)
+    operators: dict[tuple[str, str], list[float]] = defaultdict(list)
+    for event in events:
+        if event["cat"] == "Node" and event["ts"] >= begin and "op_name" in event["args"]:
+            operator = event["args"]["op_name"]
+            nodes[event["name"].removesuffix("_kernel_time"), operator].append(event["dur"] / 1e3)
+            operators[operator, operator].append(event["dur"] / 1e3)
+    return _slowest(operators, runs / pieces), _slowest(nodes, runs / pieces)
+
+
+def _slowest(times: Mapping[tuple[str, str], Sequence[float]], runs: float) -> list[Part]:
+    total = sum(map(sum, times.values())) or 1.0
+    parts = [
+        Part(name, operator, len(durations) / runs, sum(durations) / runs, sum(durations) / total)
+        for (name, operator), durations in times.items()
+    ]
+    return sorted(parts, key=lambda part: (-part.milliseconds, part.name))

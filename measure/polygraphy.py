@@ -1,0 +1,94 @@
+"""Hydrant's backends as Polygraphy runners, and Polygraphy's comparison of two of them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from polygraphy.backend.base import BaseRunner
+from polygraphy.common import TensorMetadata
+from polygraphy.comparator import Comparator, SimpleCompareFunc
+from polygraphy.logger import G_LOGGER
+
+from ..bundle.architecture import Architecture
+from ..runtime.backends.protocol import Backend
+
+Batch = dict[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class OutputDifference:
+    """Differences of one output over all batches: largest absolute, mean absolute, largest relative."""
+
+    max_abs: float
+    mean_abs: float
+    max_rel: float
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Two backends on the same batches: their outputs joined along the batch, and the differences."""
+
+    reference: Batch
+    tested: Batch
+    differences: dict[str, OutputDifference]
+
+
+class BackendRunner(BaseRunner):  # type: ignore[misc]  # polygraphy is untyped
+    """A Polygraphy runner over a hydrant backend."""
+
+    def __init__(self, backend: Backend, architecture: Architecture) -> None:
+        super().__init__(name=backend.name, prefix="hydrant")
+        self._backend = backend
+        self._architecture = architecture
+
+    def get_input_metadata_impl(self) -> TensorMetadata:
+        """Input names with dynamic batch and sequence."""
+        metadata = TensorMetadata()
+        arch = self._architecture
+        for name in arch.input_names:
+            if arch.modality == "image":
+                metadata.add(name, np.float32, (None, arch.channels, arch.image_height, arch.image_width))
+            else:
+                metadata.add(name, np.int64, (None, None))
+        return metadata
+
+    def infer_impl(self, feed_dict: Mapping[str, np.ndarray]) -> Batch:
+        """Run one batch and note how long it took, in seconds."""
+        start = time.perf_counter()
+        outputs = self._backend.run(feed_dict)
+        self.inference_time = time.perf_counter() - start
+        return outputs
+
+
+def compare(
+    reference: Backend, tested: Backend, architecture: Architecture, batches: Sequence[Batch], outputs: Sequence[str]
+) -> Comparison:
+    """Run both backends on every batch with Polygraphy's Comparator.
+
+    Args:
+        outputs: names of the outputs to compare.
+    """
+    with G_LOGGER.verbosity(G_LOGGER.CRITICAL):
+        runners = [BackendRunner(reference, architecture), BackendRunner(tested, architecture)]
+        results = Comparator.run(runners, data_loader=list(batches))
+        # No verdict is asked of Polygraphy here: the gates judge decisions, over all batches.
+        function = SimpleCompareFunc(check_error_stat="max", atol=np.inf, rtol=np.inf)
+        pairs = Comparator.compare_accuracy(results, compare_func=function)
+    (iterations,) = pairs[0].values()
+    sizes = [len(next(iter(batch.values()))) for batch in batches]
+    differences = {
+        name: OutputDifference(
+            max_abs=max(iteration[name].max_absdiff for iteration in iterations),
+            mean_abs=float(np.average([iteration[name].mean_absdiff for iteration in iterations], weights=sizes)),
+            max_rel=max(iteration[name].max_reldiff for iteration in iterations),
+        )
+        for name in outputs
+    }
+    return Comparison(_joined(results[0][1], outputs), _joined(results[1][1], outputs), differences)
+
+
+def _joined(iterations: Sequence[Mapping[str, np.ndarray]], outputs: Sequence[str]) -> Batch:
+    return {name: np.concatenate([np.asarray(iteration[name]) for iteration in iterations]) for name in outputs}

@@ -1,0 +1,282 @@
+"""Profiling a bundle: its latency, memory and operators, beside those of the models it competes with."""
+
+from __future__ import annotations
+
+import math
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from ..bundle.architecture import Architecture
+from ..bundle.store import Bundle, resolve, to_json_bytes
+from ..cost.estimate import Cost, cost_of
+from ..data.samples import full_batch
+from ..errors import BackendError, InputError, MissingExtraError
+from ..metrics.timing import Latency, Ratio, busy, instabilities, interleave
+from ..progress import Progress, no_progress
+from ..runtime.backends.graph_file import graph_file
+from ..runtime.backends.microbatch import Microbatch
+from ..runtime.backends.protocol import Backend
+from ..runtime.backends.registry import open_backend
+from .commands import equivalent_commands
+from .machine import load_average, machine_facts
+from .operators import Breakdown, break_down
+from .plot import draw_latency
+from .report import Case, MemoryCase, ProfileReport
+from .settings import Settings, checked_settings
+from .subjects import DEEP_ENSEMBLE, FUSED, REWRITTEN, SINGLE, Subject, baseline_subjects
+
+PARTS_RUNS = 10
+"""Runs in which transfers and computation are timed apart."""
+
+
+ENQUEUE = 0.8
+"""Share of the computation above which the host may be what is slow, as in trtexec."""
+
+
+REPORT, PLOT = "reports/profile.json", "reports/profile.png"
+
+
+RANDOM_WEIGHTS = (
+    "the baselines have random weights: the bundle no longer holds the pruned heads, and latency does not depend on "
+    "the values of weights"
+)
+
+
+Opened = list[tuple[Subject, Backend]]
+
+
+def profile(
+    bundle: Bundle | str | Path,
+    backend: str | Sequence[str] = "auto",
+    *,
+    precision: str | None = None,
+    batch: Sequence[int] = (1, 8),
+    sequence: Sequence[int] | None = None,
+    baseline: Sequence[str] = (),
+    layers: bool = False,
+    memory: bool = True,
+    threads: int | None = None,
+    seconds: float = 3.0,
+    iterations: int = 30,
+    seed: int = 0,
+    progress: Progress = no_progress,
+) -> ProfileReport:
+    """Measure how long a bundle takes, and how much memory, beside its baselines.
+
+    At every shape the models on one backend run in turn in this process, each once in a round, after
+    a warm-up. The report is also written to ``reports/profile.json`` in the bundle, and a plot of latency against
+    batch to ``reports/profile.png`` (where matplotlib is installed).
+
+    Args:
+        bundle: the bundle, or its path.
+        backend: one or several; ``"auto"`` for the first that can run.
+        precision: of the bundle; ``None`` for each backend's choice.
+        batch: inputs per run, each size in turn.
+        sequence: tokens per text, each in turn (default 128, or the longest the model reads); not for images.
+        baseline: ``"single"`` (plain, and with the exact rewrites) and ``"deep-ensemble"`` (M plain
+            single models one after another), with random weights, exported and run in the same way.
+        layers: also the time of every operator, at the first shape, from ONNX Runtime.
+        memory: also peak memory, each model in a process of its own, at the largest shape.
+        threads: within one run; ``None`` leaves the backend's default.
+        seconds, iterations: that every model runs at least, at every shape.
+        seed: of the inputs.
+        progress: wraps the steps.
+
+    Raises:
+        InputError: an option out of range, or one that the backends cannot do.
+        BackendError, MissingExtraError, BundleError: as :func:`runtime.load`.
+    """
+    bundle = resolve(bundle)
+    architecture = bundle.architecture()
+    settings = checked_settings(
+        architecture, batches=batch, sequences=sequence, baselines=baseline, threads=threads,
+        seconds=seconds, iterations=iterations, seed=seed,
+    )  # fmt: skip
+    names = [backend] if isinstance(backend, str) else list(dict.fromkeys(backend)) or ["auto"]
+    return _Profile(bundle, architecture, settings, progress).run(names, precision, layers, memory)
+
+
+class _Profile:
+    """One run of ``profile``."""
+
+    def __init__(self, bundle: Bundle, architecture: Architecture, settings: Settings, progress: Progress) -> None:
+        self.bundle = bundle
+        self.architecture = architecture
+        self.settings = settings
+        self.progress = progress
+
+    def run(self, names: Sequence[str], precision: str | None, layers: bool, memory: bool) -> ProfileReport:
+        """Open, measure, write."""
+        self.bundle.check_addable(REPORT)
+        warnings = busy(load_average(), machine_facts()["cores"])
+        with ExitStack() as stack:
+            fused, skipped = self._open_bundle(names, precision, stack)
+            if layers and all(subject.backend != "onnxruntime" for subject, _ in fused):
+                raise InputError(
+                    f"backend {fused[0][0].backend} does not tell the time of its operators; "
+                    "choose --backend onnxruntime, or leave --layers out"
+                )
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="hydrant.")))
+            baselines = baseline_subjects(
+                self.architecture, self.bundle.members, [backend for _, backend in fused], self.settings.baselines,
+                folder,
+            )  # fmt: skip
+            subjects = [subject for subject, _ in fused] + baselines
+            memories = self._memories(subjects, warnings) if memory else []
+            opened = fused + [
+                (subject, _closed_by(stack, subject.open(self.bundle, self.settings.threads))) for subject in baselines
+            ]
+            cases = [case for shape in self.settings.shapes for case in self._cases(opened, *shape)]
+            breakdown = self._layers(fused) if layers else None
+        warnings += instabilities({_named(case): case.latency_ms for case in cases})
+        warnings += [text for case in cases if (text := _host_bound(case))]
+        report = ProfileReport(
+            self.bundle.family, self.bundle.members, self.bundle.digests(), machine_facts(), self.settings, cases,
+            memories, breakdown, warnings, _notes(subjects), skipped,
+            equivalent_commands(self.bundle, self.architecture, cases, self.settings), PLOT,
+        )  # fmt: skip
+        return _written(self.bundle, report)
+
+    def _open_bundle(
+        self, names: Sequence[str], precision: str | None, stack: ExitStack
+    ) -> tuple[Opened, list[tuple[str, str]]]:
+        """The bundle on every backend asked for, each once, and what ``"auto"`` passed over."""
+        opened: dict[str, tuple[Subject, Backend]] = {}
+        skipped = []
+        for name in names:
+            backend, passed = open_backend(self.bundle, name, self.settings.threads, precision)
+            _closed_by(stack, backend)
+            opened.setdefault(backend.name, (Subject(FUSED, backend.name, backend.precision), backend))
+            skipped += [(other, self._without_place(why)) for other, why in passed]
+        return list(opened.values()), skipped
+
+    def _without_place(self, text: str) -> str:
+        """The report travels with the bundle, so it does not tell where the bundle lay."""
+        path = self.bundle.path
+        return text.replace(str(path), path.name) if len(path.parts) > 1 else text
+
+    def _cases(self, opened: Opened, batch: int, sequence: int) -> Iterator[Case]:
+        """Every model at one shape.
+
+        Those on one backend are interleaved; the idle threads of one library would disturb another's.
+        """
+        inputs = full_batch(self.architecture, batch, sequence, self.settings.seed)
+        tokens = sequence if self.architecture.modality == "text" else None
+        cost = cost_of(self.bundle, batch=batch, sequence=tokens)
+        for name in dict.fromkeys(subject.backend for subject, _ in opened):
+            group = {subject: backend for subject, backend in opened if subject.backend == name}
+            runs = [partial(backend.run, inputs) for backend in group.values()]
+            title = f"{name}, batch {batch}, {sequence} tokens"
+            columns = interleave(runs, self.settings.rules, progress=self.progress, title=title).T
+            times = dict(zip((subject.model for subject in group), columns, strict=True))
+            for subject, backend in group.items():
+                latency = Latency.of(times[subject.model])
+                known = [other for other in self.settings.baselines if other in times]
+                yield Case(
+                    subject.model, subject.backend, subject.precision, batch, sequence,
+                    _per_run(batch, backend.chunk(inputs)), latency, batch / latency.mean * 1e3,
+                    {other: Ratio.of(times[subject.model], times[other]) for other in known},
+                    _flops(cost, subject.model) / cost.single.flops, _transfers(backend, inputs),
+                )  # fmt: skip
+
+    def _memories(self, subjects: Sequence[Subject], warnings: list[str]) -> list[MemoryCase]:
+        """Peak memory of every model at the largest shape; a warning for each that could not be measured."""
+        from .memory import measure_memory
+
+        batch, sequence = max(self.settings.batches), max(self.settings.sequences)
+        measure = partial(
+            measure_memory, bundle=self.bundle, batch=batch, sequence=sequence,
+            threads=self.settings.threads, seed=self.settings.seed,
+        )  # fmt: skip
+        found = []
+        for subject in self.progress(subjects, len(subjects), "peak memory"):
+            try:
+                found.append((subject, measure(subject)))
+            except BackendError as error:
+                warnings.append(str(error))
+        single = {subject.backend: memory.peak for subject, memory in found if subject.model == SINGLE}
+        return [
+            MemoryCase(
+                subject.model, subject.backend, subject.precision, batch, sequence, memory.peak, memory.imports,
+                memory.peak / single[subject.backend] if single.get(subject.backend) else None,
+            )
+            for subject, memory in found
+        ]  # fmt: skip
+
+    def _layers(self, fused: Opened) -> Breakdown:
+        """Time of the operators of the bundle in ONNX Runtime, at the first shape."""
+        from ..runtime.backends.ort import PRECISIONS
+
+        precision = next(subject.precision for subject, _ in fused if subject.backend == "onnxruntime")
+        graph, _ = graph_file(self.bundle, "onnxruntime", PRECISIONS, precision)
+        batch, sequence = self.settings.shapes[0]
+        inputs = full_batch(self.architecture, batch, sequence, self.settings.seed)
+        pieces = math.ceil(batch / Microbatch.of(self.bundle).chunk(inputs))
+        return break_down(graph, pieces, inputs, sequence, self.settings.threads)
+
+
+def _written(bundle: Bundle, report: ProfileReport) -> ProfileReport:
+    """Write the report and, where it can be drawn, its plot."""
+    files: dict[str, bytes | Path] = {}
+    try:
+        files[PLOT] = draw_latency(report.cases)
+    except MissingExtraError as error:
+        report = replace(report, plot=None, notes=[*report.notes, f"no plot: {error}"])
+    bundle.add({**files, REPORT: to_json_bytes(report.to_json())}, remove={PLOT} - set(files))
+    return report
+
+
+def _closed_by(stack: ExitStack, backend: Backend) -> Backend:
+    stack.callback(backend.close)
+    return backend
+
+
+def _transfers(backend: Backend, inputs: Mapping[str, np.ndarray]) -> dict[str, float] | None:
+    """Medians of the parts of a run on a GPU, in milliseconds, as trtexec tells them; ``None`` where there is one."""
+    timings: Callable[[Mapping[str, np.ndarray]], dict[str, float]] | None = getattr(backend, "timings", None)
+    if timings is None:
+        return None
+    runs = [timings(inputs) for _ in range(PARTS_RUNS)]
+    return {name: float(np.median([run[name] for run in runs])) for name in runs[0]}
+
+
+def _per_run(batch: int, chunk: int) -> int:
+    """Most inputs in one run when a batch is cut into equal parts of at most ``chunk``."""
+    return math.ceil(batch / math.ceil(batch / chunk))
+
+
+def _host_bound(case: Case) -> str | None:
+    parts = case.parts_ms or {}
+    if parts.get("enqueue", 0.0) <= ENQUEUE * parts.get("compute", math.inf):
+        return None
+    return (
+        f"{_named(case)}: enqueueing takes {parts['enqueue']:.2f} ms of {parts['compute']:.2f} ms of computation, so "
+        "the host may be what is slow; a fixed shape runs as one CUDA graph"
+    )
+
+
+def _named(case: Case) -> str:
+    return f"{case.model} on {case.backend}, batch {case.batch}, {case.sequence} tokens"
+
+
+def _flops(cost: Cost, model: str) -> int:
+    figures = {
+        FUSED: cost.fused, SINGLE: cost.single, REWRITTEN: cost.single_rewritten, DEEP_ENSEMBLE: cost.deep_ensemble
+    }  # fmt: skip
+    return figures[model].flops
+
+
+def _notes(subjects: Sequence[Subject]) -> list[str]:
+    if all(subject.graph is None for subject in subjects):
+        return []
+    notes = [RANDOM_WEIGHTS]
+    low = {subject.precision for subject in subjects if subject.model == FUSED} - {"fp32", "bf16"}
+    if low:
+        notes.append(f"the baselines run in fp32, beside a bundle in {', '.join(sorted(low))}")
+    return notes

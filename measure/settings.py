@@ -1,0 +1,117 @@
+"""What ``profile`` is asked for, checked."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..bundle.architecture import Architecture
+from ..errors import InputError, cut
+from ..metrics.timing import Rules
+from ..runtime.predictor import checked_threads
+from .subjects import BASELINES
+
+LARGEST_BATCH = 4096
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What to measure, checked.
+
+    Attributes:
+        batches: inputs per run.
+        sequences: tokens per input, in the same runs; of images their fixed number.
+        baselines: of ``subjects.BASELINES``.
+        threads: within one run; ``None`` leaves the backend's default.
+        rules: how long.
+        seed: of the inputs.
+    """
+
+    batches: tuple[int, ...]
+    sequences: tuple[int, ...]
+    baselines: tuple[str, ...]
+    threads: int | None
+    rules: Rules
+    seed: int
+
+    @property
+    def shapes(self) -> list[tuple[int, int]]:
+        """Every (batch, sequence)."""
+        return [(batch, sequence) for sequence in self.sequences for batch in self.batches]
+
+
+def checked_settings(
+    architecture: Architecture,
+    *,
+    batches: Sequence[int],
+    sequences: Sequence[int] | None,
+    baselines: Sequence[str],
+    threads: int | None,
+    seconds: float,
+    iterations: int,
+    seed: int,
+) -> Settings:
+    """Settings for a model, from what the user gave to ``profile``.
+
+    Raises:
+        InputError: something is out of range, or not for this model.
+    """
+    if not _is_whole(seed) or seed < 0:
+        raise InputError(f"seed is {seed!r:.60}; expected 0 or more")
+    return Settings(
+        _numbers("batch", batches, LARGEST_BATCH),
+        _sequences(architecture, sequences),
+        _baselines(baselines),
+        _threads(threads),
+        _rules(seconds, iterations),
+        int(seed),
+    )
+
+
+def _numbers(name: str, values: Any, most: int) -> tuple[int, ...]:
+    """Distinct whole numbers from 1 to ``most``, in the order given."""
+    if isinstance(values, str) or not isinstance(values, Sequence) or len(values) == 0:
+        raise InputError(f"{name} is {cut(values)}; expected a list of one or more whole numbers")
+    for value in values:
+        if not _is_whole(value) or not 1 <= value <= most:
+            raise InputError(f"{name} is {value!r:.60}; expected 1 to {most}")
+    return tuple(dict.fromkeys(map(int, values)))
+
+
+def _sequences(architecture: Architecture, asked: Sequence[int] | None) -> tuple[int, ...]:
+    longest = architecture.max_sequence
+    if architecture.modality == "image":
+        if asked is not None:
+            raise InputError(f"sequence was given; an image always has {longest} tokens here, so leave it out")
+        return (longest,)
+    return _numbers("sequence", asked, longest) if asked is not None else (min(128, longest),)
+
+
+def _baselines(asked: Sequence[str]) -> tuple[str, ...]:
+    names = [asked] if isinstance(asked, str) else list(asked)
+    for name in names:
+        if name not in BASELINES:
+            raise InputError(f"baseline {cut(name)} is unknown; expected {' or '.join(BASELINES)}")
+    return tuple(name for name in BASELINES if name in names)
+
+
+def _rules(seconds: float, iterations: int) -> Rules:
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds < math.inf:
+        raise InputError(f"seconds is {seconds!r:.60}; expected 0 or more")
+    if not _is_whole(iterations) or iterations < 1:
+        raise InputError(f"iterations is {iterations!r:.60}; expected 1 or more")
+    return Rules(float(seconds), int(iterations))
+
+
+def _threads(value: int | None) -> int | None:
+    if value is not None and not _is_whole(value):
+        raise InputError(f"threads is {value!r:.60}; expected a whole number")
+    return checked_threads(None if value is None else int(value))
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int | np.integer) and not isinstance(value, bool)

@@ -1,0 +1,145 @@
+"""What is profiled: the bundle and its baselines, how each is opened, and the inputs they get."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from ..bundle.architecture import Architecture
+from ..bundle.store import Bundle
+from ..errors import InputError
+from ..runtime.backends.microbatch import Microbatch
+from ..runtime.backends.protocol import Backend
+from ..runtime.backends.registry import open_backend
+
+FUSED, SINGLE, REWRITTEN, DEEP_ENSEMBLE = "fused", "single", "single, rewritten", "deep-ensemble"
+
+
+BASELINES = (SINGLE, DEEP_ENSEMBLE)
+"""What can be asked for; ``"single"`` also brings the single model with the exact rewrites."""
+
+
+RUNS_GRAPHS = ("onnxruntime", "openvino")
+"""Backends that run a baseline, which is a graph without a bundle."""
+
+
+Batch = dict[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A model on a backend.
+
+    Attributes:
+        model: ``"fused"`` for the bundle, or the name of a baseline.
+        backend: that runs it.
+        precision: of weights and activations.
+        graph: the baseline's file; ``None`` for the bundle.
+        copies: how many of it run one after another.
+    """
+
+    model: str
+    backend: str
+    precision: str
+    graph: Path | None = None
+    copies: int = 1
+
+    def open(self, bundle: Bundle, threads: int | None) -> Backend:
+        """Open it as the bundle would be opened.
+
+        Raises:
+            BackendError, MissingExtraError, BundleError: as :func:`runtime.backend.open_backend`.
+        """
+        if self.graph is None:
+            return open_backend(bundle, self.backend, threads, self.precision)[0]
+        architecture = bundle.architecture()
+        microbatch = Microbatch(architecture.max_sequence if architecture.modality == "image" else None, 1.0)
+        opened = [_open_graph(self, self.graph, microbatch, threads) for _ in range(self.copies)]
+        return opened[0] if len(opened) == 1 else Succession(opened)
+
+
+class Succession:
+    """Backends that run the same batch one after another, as the members of a Deep Ensemble do.
+
+    Args:
+        backends: one for each member.
+    """
+
+    def __init__(self, backends: Sequence[Backend]) -> None:
+        self.name, self.precision = backends[0].name, backends[0].precision
+        self._backends = list(backends)
+
+    def run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Run all of them; the outputs are those of the last."""
+        return [backend.run(inputs) for backend in self._backends][-1]
+
+    def chunk(self, inputs: Mapping[str, np.ndarray]) -> int:
+        """Inputs that go into one run of one of them."""
+        return self._backends[0].chunk(inputs)
+
+    def close(self) -> None:
+        """Close all of them."""
+        for backend in self._backends:
+            backend.close()
+
+
+def baseline_subjects(
+    architecture: Architecture, members: int, runners: Sequence[Backend], names: Sequence[str], folder: Path
+) -> list[Subject]:
+    """Write the baselines' graphs and name them for every backend that can run them.
+
+    They have random weights, in float32, unrolled: the bundle no longer holds the heads that were
+    pruned, and latency does not depend on the values of weights. A backend that computes the
+    bundle's float32 graph in bfloat16 does so with them, too.
+
+    Args:
+        architecture: of the bundle.
+        members: M, the number of models in the Deep Ensemble.
+        runners: the bundle's backends.
+        names: of :data:`BASELINES`.
+        folder: in which the graphs are written.
+
+    Raises:
+        InputError: no backend among ``runners`` runs graphs.
+    """
+    if not names:
+        return []
+    able = [backend for backend in runners if backend.name in RUNS_GRAPHS]
+    if not able:
+        raise InputError(
+            f"backend {runners[0].name} cannot run a baseline; choose {' or '.join(RUNS_GRAPHS)} with --backend, on a "
+            "bundle with a graph made by `hydrant export`"
+        )
+    plain = _write(architecture, folder / "single", exact=False)
+    exact = _write(architecture, folder / "rewritten", exact=True) if SINGLE in names else plain
+    chosen = {SINGLE: [(SINGLE, plain, 1), (REWRITTEN, exact, 1)], DEEP_ENSEMBLE: [(DEEP_ENSEMBLE, plain, members)]}
+    return [
+        Subject(model, backend.name, "bf16" if backend.precision == "bf16" else "fp32", graph, copies)
+        for backend in able
+        for name in names
+        for model, graph, copies in chosen[name]
+    ]
+
+
+def _write(architecture: Architecture, folder: Path, exact: bool) -> Path:
+    """A random single model as a file: with the exact rewrites, or as any exporter writes it."""
+    from ..export.onnx_file import write_model
+    from ..export.random_model import PLAIN, random_model
+
+    folder.mkdir()
+    path = folder / "model.onnx"
+    write_model(random_model(architecture, without=() if exact else PLAIN), path)
+    return path
+
+
+def _open_graph(subject: Subject, graph: Path, microbatch: Microbatch, threads: int | None) -> Backend:
+    if subject.backend == "openvino":
+        from ..runtime.backends.openvino import OpenVinoGraph
+
+        return OpenVinoGraph(graph, subject.precision, microbatch, threads)
+    from ..runtime.backends.ort import OnnxRuntimeGraph
+
+    return OnnxRuntimeGraph(graph, subject.precision, microbatch, threads)

@@ -1,0 +1,230 @@
+"""Verifying a bundle: every backend that can run here against the PyTorch reference."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..bundle.architecture import Architecture
+from ..bundle.store import Bundle, onnx_name, resolve, to_json_bytes
+from ..errors import BackendError, InputError, MissingExtraError, cut, require
+from ..metrics.gates import SCORES, TOLERANCES, Agreement, Gate, Tolerances, agreement, gates
+from ..progress import Progress, no_progress
+from ..runtime.backends.protocol import Backend
+from ..runtime.backends.registry import OPENERS, needs_gpu, open_backend, reasons
+from ..version import __version__
+from .bisect import Bisection, find_divergence
+
+REPORT = "reports/verify.json"
+
+
+OUTPUTS = ("probabilities", *SCORES)
+
+
+REAL = "inputs like those that it was calibrated on: give them with data=… (--data)"
+
+
+@dataclass(frozen=True)
+class BackendReport:
+    """One backend against the reference.
+
+    Attributes:
+        backend, precision: what was tested.
+        outputs: output name → ``max_abs``, ``mean_abs``, ``max_rel`` difference (Polygraphy).
+        agreement: figures that decisions rest on.
+        tolerances: the limits for this precision.
+        gates: each figure against its limit.
+        bisection: where a graph that failed leaves the reference; ``None`` when not asked for.
+    """
+
+    backend: str
+    precision: str
+    outputs: dict[str, dict[str, float]]
+    agreement: Agreement
+    tolerances: Tolerances
+    gates: list[Gate]
+    bisection: Bisection | None = None
+
+    @property
+    def passed(self) -> bool:
+        """Whether every gate holds."""
+        return all(gate.passed for gate in self.gates)
+
+
+@dataclass(frozen=True)
+class VerifyReport:
+    """What ``verify`` found.
+
+    Attributes:
+        reference: backend compared against.
+        inputs: what it ran on, in words.
+        files: SHA-256 of every file of the bundle but the reports, as it was verified.
+        backends: one report for each backend tested.
+        skipped: (backend, reason) of each one that cannot run here.
+    """
+
+    reference: str
+    inputs: str
+    files: dict[str, str]
+    backends: list[BackendReport]
+    skipped: list[tuple[str, str]]
+
+    @property
+    def passed(self) -> bool:
+        """Whether every backend passed every gate."""
+        return all(report.passed for report in self.backends)
+
+    def to_json(self) -> dict[str, Any]:
+        """The report as a JSON object."""
+        return {
+            "hydrant": __version__,
+            "passed": self.passed,
+            "reference": self.reference,
+            "inputs": self.inputs,
+            "files": self.files,
+            "backends": [{**asdict(report), "passed": report.passed} for report in self.backends],
+            "skipped": [{"backend": name, "reason": reason} for name, reason in self.skipped],
+        }
+
+
+def verify(
+    bundle: Bundle | str | Path,
+    backend: str = "auto",
+    *,
+    precision: str | None = None,
+    against: str = "torch",
+    data: Any = None,
+    examples: int = 256,
+    seed: int = 0,
+    text_column: str = "text",
+    bisect: bool = False,
+    progress: Progress = no_progress,
+) -> VerifyReport:
+    """Compare backends with a reference on the same inputs, and judge the differences.
+
+    Polygraphy's Comparator drives the runs. The report is also written to ``reports/verify.json``
+    in the bundle.
+
+    Args:
+        bundle: the bundle, or its path.
+        backend: one to test, or ``"auto"`` for every one that can run here.
+        precision: of the graph to test; ``None`` for every one that the bundle has, with ``"auto"``, or the
+            backend's choice.
+        against: the reference backend.
+        data: real inputs (a path or what ``calib.data.read_examples`` takes); ``None`` for seeded
+            synthetic ones, on which INT8 is not judged.
+        examples: number of inputs, drawn at random from ``data``.
+        seed: of the draw, or of the synthetic inputs.
+        text_column: column of tabular data.
+        bisect: when a gate fails, also find the first layers whose outputs diverge.
+        progress: wraps the list of backends under test.
+
+    Raises:
+        BackendError: unknown backend, or nothing to compare with the reference.
+        MissingExtraError: polygraphy or scipy is not installed.
+        InputError: unusable data, or INT8 without data.
+        BundleError: the bundle is missing, altered or malformed.
+    """
+    require("polygraphy", "verify", "compare backends")
+    require("scipy", "verify", "compute rank correlations")
+    from ..data.samples import model_inputs
+    from .polygraphy import compare
+
+    if against not in OPENERS:
+        raise BackendError(f"reference backend {cut(against)} is unknown; expected one of {', '.join(OPENERS)}")
+    bundle = resolve(bundle)
+    architecture = bundle.architecture()
+    batches, described = model_inputs(
+        bundle.processor(), architecture, data, examples=examples, seed=seed, text_column=text_column
+    )
+    with ExitStack() as stack:
+        reference, _ = open_backend(bundle, against)
+        stack.callback(reference.close)
+        tested, skipped = _candidates(bundle, backend, against, precision, real=data is not None)
+        for candidate in tested:
+            stack.callback(candidate.close)
+        longest = min((limit for candidate in tested if (limit := getattr(candidate, "longest", None))), default=None)
+        if longest is not None:
+            batches = [{name: array[:, :longest] for name, array in batch.items()} for batch in batches]
+            described += f", at most {longest} tokens, which is what the engine takes"
+        reports = []
+        for candidate in progress(tested, len(tested), "verifying backends"):
+            tolerances = TOLERANCES[candidate.precision]
+            comparison = compare(reference, candidate, architecture, batches, OUTPUTS)
+            figures = agreement(comparison.reference, comparison.tested, tolerances)
+            differences = {name: asdict(difference) for name, difference in comparison.differences.items()}
+            judged = gates(figures, tolerances)
+            failed = not all(gate.passed for gate in judged)
+            found = _bisected(bundle, architecture, candidate, batches) if bisect and failed else None
+            reports.append(
+                BackendReport(candidate.name, candidate.precision, differences, figures, tolerances, judged, found)
+            )
+    report = VerifyReport(reference.name, described, bundle.digests(), reports, skipped)
+    bundle.add({REPORT: to_json_bytes(report.to_json())})
+    return report
+
+
+def _bisected(
+    bundle: Bundle, architecture: Architecture, failed: Backend, batches: Sequence[Mapping[str, np.ndarray]]
+) -> Bisection:
+    with tempfile.TemporaryDirectory(prefix="hydrant.") as folder:
+        return find_divergence(bundle, architecture, failed.name, failed.precision, batches, Path(folder))
+
+
+def _candidates(
+    bundle: Bundle, backend: str, against: str, precision: str | None, real: bool
+) -> tuple[list[Backend], list[tuple[str, str]]]:
+    """Backends to test, opened, and those that cannot run here with the reason."""
+    if backend == against:
+        raise BackendError(f"backend {backend} is the reference itself; choose another with --backend or --against")
+    if backend != "auto":
+        only, _ = open_backend(bundle, backend, precision=precision)
+        if only.precision == "int8" and not real:
+            only.close()
+            raise InputError(f"INT8 is judged on {REAL}")
+        return [only], []
+    opened: list[Backend] = []
+    skipped: list[tuple[str, str]] = []
+    for name in OPENERS:
+        if name == against:
+            continue
+        if absent := needs_gpu(name):
+            skipped.append((name, absent))
+            continue
+        found, reason = _every_precision(bundle, name, [precision] if precision else _graphs(bundle), real)
+        opened += found
+        skipped += [(name, reason)] if reason else []
+    if not opened:
+        raise BackendError(f"no backend can be compared with {against}: {reasons(skipped)}")
+    return opened, skipped
+
+
+def _every_precision(
+    bundle: Bundle, name: str, precisions: Sequence[str], real: bool
+) -> tuple[list[Backend], str | None]:
+    """A backend in every precision that it runs, each once, and why it was skipped if in none, or not in INT8."""
+    found: dict[str, Backend] = {}
+    failures = []
+    for precision in precisions:
+        if precision == "int8" and not real:
+            continue
+        try:
+            candidate, _ = open_backend(bundle, name, precision=precision)
+        except (BackendError, MissingExtraError) as error:
+            failures.append(str(error))
+            continue
+        found.setdefault(candidate.precision, candidate)
+    if not found and failures:
+        return [], failures[0]
+    return list(found.values()), f"INT8 is judged on {REAL}" if "int8" in precisions and not real else None
+
+
+def _graphs(bundle: Bundle) -> list[str]:
+    """Precisions of the graphs that the bundle has; FP32 where it has none, for the reason why not."""
+    return [kind for kind in TOLERANCES if bundle.has(onnx_name(kind))] or ["fp32"]

@@ -1,0 +1,61 @@
+"""Bootstrap intervals: figures of many resamples with replacement."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from ..progress import Progress, no_progress
+
+Figures = dict[str, np.ndarray]
+
+
+BLOCK = 1 << 18
+"""Counts drawn at a time: few enough for the caches of a CPU, and for memory whatever the size of the data."""
+
+
+def resampled(
+    statistic: Callable[[Sequence[np.ndarray]], Figures],
+    sizes: Sequence[int],
+    resamples: int,
+    seed: int,
+    progress: Progress = no_progress,
+    title: str = "bootstrap",
+) -> Figures:
+    """The figures of each resample; the same seed and sizes draw the same ones, so that models pair.
+
+    Args:
+        statistic: how often each of some resamples holds every example, one array [r, size] for each group →
+            figures, [r] each.
+        sizes: number of examples in each group; groups are resampled on their own.
+        resamples: R.
+        seed: of the draws.
+        progress: display.
+        title: of the display.
+
+    Returns:
+        Name → [R].
+    """
+    rng = np.random.default_rng(seed)
+    rows = max(1, BLOCK // sum(sizes))
+    starts = range(0, resamples, rows)
+    parts = [
+        statistic(_counts(rng, sizes, min(rows, resamples - start))) for start in progress(starts, len(starts), title)
+    ]
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]} if parts else {}
+
+
+def _counts(rng: np.random.Generator, sizes: Sequence[int], rows: int) -> list[np.ndarray]:
+    """How often each of some resamples draws every example of every group, int32 [rows, size] each."""
+    drawn = [[np.bincount(rng.integers(0, size, size), minlength=size) for size in sizes] for _ in range(rows)]
+    return [np.array(group, np.int32) for group in zip(*drawn, strict=True)]
+
+
+def interval(values: np.ndarray, level: float = 0.95) -> tuple[float, float]:
+    """The percentile interval of resampled values; resamples in which the figure has no value are left out."""
+    known = values[np.isfinite(values)]
+    if not len(known):
+        return float("nan"), float("nan")
+    low, high = np.quantile(known, [(1 - level) / 2, (1 + level) / 2])
+    return float(low), float(high)

@@ -1,0 +1,148 @@
+"""The figures that matter for decisions, and the tolerances they are held to."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from ..errors import require
+
+SCORES = ("predictive_entropy", "expected_entropy", "mutual_information", "disagreement")
+"""The uncertainty scores, each [B] float32; higher means less certain."""
+
+
+@dataclass(frozen=True)
+class Tolerances:
+    """What a backend of one precision may differ by from the float32 PyTorch reference.
+
+    Attributes:
+        probability: max |Δp| over examples and classes.
+        entropy: max |Δ predictive entropy|, nats.
+        mutual_information: max |Δ mutual information|, nats.
+        label_flips: number of inputs whose label may change, those aside whose two best reference
+            probabilities lie within twice ``probability``.
+        disagreement_changes: share of inputs whose disagreement may change (a member's near tie),
+            rounded up to a whole input.
+        spearman: least rank correlation of a score, where the score varies enough to rank and there
+            are enough inputs that a swap of two near-equal ones does not matter.
+    """
+
+    probability: float
+    entropy: float
+    mutual_information: float
+    label_flips: int
+    disagreement_changes: float
+    spearman: float
+
+
+TOLERANCES = {
+    "fp32": Tolerances(1e-4, 5e-4, 5e-4, label_flips=0, disagreement_changes=0.01, spearman=0.999),
+    "fp16": Tolerances(4e-3, 1e-2, 4e-3, label_flips=0, disagreement_changes=0.01, spearman=0.999),
+    "bf16": Tolerances(3e-2, 8e-2, 3e-2, label_flips=0, disagreement_changes=0.03, spearman=0.99),
+    "int8": Tolerances(1e-1, 3e-1, 6e-2, label_flips=0, disagreement_changes=0.05, spearman=0.99),
+}
+"""Explicit tolerances per precision; the README tells what was measured on a real checkpoint."""
+
+
+RANKED_INPUTS = 100
+"""Rank correlations are judged from this many inputs on, and reported from 8."""
+
+
+@dataclass(frozen=True)
+class Gate:
+    """One figure against its limit."""
+
+    name: str
+    value: float
+    limit: float
+    passed: bool
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """Decision-level figures of a backend against the reference, over N inputs.
+
+    Attributes:
+        label_flips: inputs whose label differs; ``near_ties`` of them were near ties.
+        max_probability_difference, max_entropy_difference, max_mutual_information_difference:
+            largest absolute differences.
+        disagreement_changes: inputs whose disagreement differs.
+        spearman: score → rank correlation, ``None`` where the score hardly varies (its range is
+            below ten times its tolerance) or N < 8.
+    """
+
+    inputs: int
+    label_flips: int
+    near_ties: int
+    max_probability_difference: float
+    max_entropy_difference: float
+    max_mutual_information_difference: float
+    disagreement_changes: int
+    spearman: dict[str, float | None]
+
+    def to_json(self) -> dict[str, Any]:
+        """The fields as a JSON object."""
+        return asdict(self)
+
+
+def agreement(
+    reference: Mapping[str, np.ndarray], tested: Mapping[str, np.ndarray], tolerances: Tolerances
+) -> Agreement:
+    """Compare two backends' outputs on the same inputs.
+
+    Args:
+        reference, tested: ``probabilities`` [N, C] and the scores [N].
+    """
+    p, q = reference["probabilities"], tested["probabilities"]
+    flipped = p.argmax(axis=1) != q.argmax(axis=1)
+    best = np.sort(p, axis=1)[:, -2:]
+    tied = best[:, 1] - best[:, 0] <= 2 * tolerances.probability
+    return Agreement(
+        inputs=len(p),
+        label_flips=int(flipped.sum()),
+        near_ties=int((flipped & tied).sum()),
+        max_probability_difference=_largest(p, q),
+        max_entropy_difference=_largest(reference["predictive_entropy"], tested["predictive_entropy"]),
+        max_mutual_information_difference=_largest(reference["mutual_information"], tested["mutual_information"]),
+        disagreement_changes=int((np.abs(reference["disagreement"] - tested["disagreement"]) > 1e-6).sum()),
+        spearman={name: _spearman(reference[name], tested[name], _tolerance(name, tolerances)) for name in SCORES},
+    )
+
+
+def gates(figures: Agreement, tolerances: Tolerances) -> list[Gate]:
+    """Judge the figures; a value that is not a number fails its gate."""
+    changes = math.ceil(tolerances.disagreement_changes * figures.inputs)
+    upper = [
+        ("label flips", figures.label_flips - figures.near_ties, tolerances.label_flips),
+        ("max |Δ probability|", figures.max_probability_difference, tolerances.probability),
+        ("max |Δ predictive entropy|", figures.max_entropy_difference, tolerances.entropy),
+        ("max |Δ mutual information|", figures.max_mutual_information_difference, tolerances.mutual_information),
+        ("disagreement changes", figures.disagreement_changes, changes),
+    ]
+    judged = [Gate(name, value, limit, bool(value <= limit)) for name, value, limit in upper]
+    for name, value in figures.spearman.items():
+        judged_by_rank = name != "disagreement"  # a score of few values: its changes are counted above
+        if value is not None and judged_by_rank and figures.inputs >= RANKED_INPUTS:
+            judged.append(Gate(f"Spearman {name}", value, tolerances.spearman, bool(value >= tolerances.spearman)))
+    return judged
+
+
+def _largest(a: np.ndarray, b: np.ndarray) -> float:
+    return float(np.max(np.abs(a.astype(np.float64) - b.astype(np.float64))))
+
+
+def _tolerance(score: str, tolerances: Tolerances) -> float:
+    if score == "disagreement":
+        return 0.0
+    return tolerances.mutual_information if score == "mutual_information" else tolerances.entropy
+
+
+def _spearman(a: np.ndarray, b: np.ndarray, tolerance: float) -> float | None:
+    if len(a) < 8 or np.ptp(a) <= 10 * tolerance or np.ptp(b) == 0:
+        return None
+    stats = require("scipy.stats", "verify", "compute rank correlations")
+    return float(stats.spearmanr(a, b).statistic)

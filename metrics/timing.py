@@ -1,0 +1,185 @@
+"""Timing several cases fairly: interleaved repetitions, percentiles, ratios, and signs that a run was unstable."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..progress import Progress, no_progress
+
+STEADY = 0.025
+"""Largest coefficient of variation that goes without a warning, as in trtexec."""
+
+
+LEVEL = 0.05
+"""Largest difference between the medians of the first and the second half that goes without a warning."""
+
+
+Clock = Callable[[], float]
+"""A clock in seconds."""
+
+
+@dataclass(frozen=True)
+class Rules:
+    """How long to measure.
+
+    Attributes:
+        seconds: that every case runs at least, all repetitions together.
+        iterations: of every case, at least.
+        warm_up: seconds that every case runs before, at least.
+    """
+
+    seconds: float = 3.0
+    iterations: int = 30
+    warm_up: float = 0.2
+
+
+def interleave(
+    runs: Sequence[Callable[[], object]],
+    rules: Rules,
+    *,
+    clock: Clock = time.perf_counter,
+    progress: Progress = no_progress,
+    title: str = "",
+) -> np.ndarray:
+    """Run every case once in each round, until every one has run long and often enough.
+
+    What disturbs the machine for a while so meets all cases alike. Each round starts with the next case.
+
+    Args:
+        runs: the cases.
+        rules: when it is enough.
+        clock: in seconds.
+        progress: wraps the rounds, whose number is not known.
+        title: of the progress.
+
+    Returns:
+        Seconds [rounds, cases].
+    """
+    for run in runs:
+        _warm_up(run, rules.warm_up, clock)
+    spent = [0.0] * len(runs)
+
+    def turns() -> Iterator[int]:
+        turn = 0
+        while turn < rules.iterations or min(spent) < rules.seconds:
+            yield turn
+            turn += 1
+
+    rounds = []
+    for turn in progress(turns(), 0, title):
+        taken = [0.0] * len(runs)
+        for step in range(len(runs)):
+            case = (turn + step) % len(runs)
+            start = clock()
+            runs[case]()
+            taken[case] = clock() - start
+            spent[case] += taken[case]
+        rounds.append(taken)
+    return np.array(rounds)
+
+
+def _warm_up(run: Callable[[], object], seconds: float, clock: Clock) -> None:
+    start = clock()
+    run()
+    while clock() - start < seconds:
+        run()
+
+
+@dataclass(frozen=True)
+class Latency:
+    """Times of one case, in milliseconds.
+
+    Attributes:
+        p50, p90, p95, p99: percentiles, linear between neighbours.
+        mean: of all repetitions.
+        variation: standard deviation ÷ mean.
+        drift: median of the second half of the repetitions ÷ that of the first, − 1.
+        iterations: how many repetitions.
+    """
+
+    p50: float
+    p90: float
+    p95: float
+    p99: float
+    mean: float
+    variation: float
+    drift: float
+    iterations: int
+
+    @classmethod
+    def of(cls, seconds: np.ndarray) -> Latency:
+        """From the seconds [rounds] of one case, in the order in which they were measured."""
+        p50, p90, p95, p99 = (float(value) * 1e3 for value in np.percentile(seconds, [50, 90, 95, 99]))
+        half = len(seconds) // 2
+        drift = np.median(seconds[half:]) / np.median(seconds[:half]) - 1 if half else 0.0
+        mean, deviation = float(seconds.mean()), float(seconds.std())
+        return cls(p50, p90, p95, p99, mean * 1e3, deviation / mean, float(drift), len(seconds))
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """Time of a case ÷ that of a baseline.
+
+    Attributes:
+        median: ratio of the two medians.
+        p5, p95: percentiles of the ratios of the single rounds. In a round both ran within moments of
+            each other, so this spread tells noise that hits one of the two from speed changes that hit both.
+    """
+
+    median: float
+    p5: float
+    p95: float
+
+    @classmethod
+    def of(cls, seconds: np.ndarray, baseline: np.ndarray) -> Ratio:
+        """From the seconds [rounds] of the case and of the baseline in the same rounds."""
+        p5, p95 = np.percentile(seconds / baseline, [5, 95])
+        return cls(float(np.median(seconds) / np.median(baseline)), float(p5), float(p95))
+
+
+def instabilities(cases: Mapping[str, Latency]) -> list[str]:
+    """What was unstable, one sentence for each sign of it.
+
+    Args:
+        cases: what was measured, in words → its times.
+    """
+    signs = (
+        (
+            {name: case.variation for name, case in cases.items()},
+            STEADY,
+            "the times varied (standard deviation ÷ mean)",
+            "close other programs, or measure longer with --seconds",
+        ),
+        (
+            {name: abs(case.drift) for name, case in cases.items()},
+            LEVEL,
+            "the medians of the first and the second half differ",
+            "the machine was changing its speed; measure again",
+        ),
+    )
+    found = []
+    for values, limit, what, remedy in signs:
+        over = {name: value for name, value in values.items() if value > limit}
+        if over:
+            worst = max(over, key=lambda name: over[name])
+            found.append(
+                f"{what} by more than {limit * 100:g}% in {len(over)} of {len(cases)} cases, "
+                f"most in {worst}: {over[worst]:.1%}; {remedy}"
+            )
+    return found
+
+
+def busy(load: float, cores: int) -> list[str]:
+    """A warning when more programs want to run than there are cores.
+
+    Args:
+        load: average number of runnable processes over the last minute, before the measurement.
+        cores: of the machine.
+    """
+    if load <= cores:
+        return []
+    return [f"the load average was {load:.1f} on {cores} cores before the measurement; close other programs"]

@@ -1,0 +1,124 @@
+"""Member logits → averaged probabilities and uncertainty scores, in NumPy: what the uncertainty head computes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from itertools import combinations
+
+import numpy as np
+
+
+def summarise(member_logits: np.ndarray, temperature: float) -> dict[str, np.ndarray]:
+    """The fields of a ``Prediction`` that thresholds may stand on.
+
+    Args:
+        member_logits: [N, M, C], before the temperature.
+        temperature: T > 0.
+
+    Returns:
+        ``probabilities`` [N, C], ``confidence``, ``predictive_entropy``, ``expected_entropy`` and
+        ``mutual_information`` [N], float32.
+    """
+    parts = [_summarised(member_logits[part].astype(np.float64) / temperature) for part in blocks(member_logits)]
+    return {name: np.concatenate([part[name] for part in parts]).astype(np.float32) for name in parts[0]}
+
+
+def uncertainty(scores: Mapping[str, np.ndarray], name: str) -> np.ndarray:
+    """A score [N] turned so that higher means less certain."""
+    return -scores[name] if name == "confidence" else scores[name]
+
+
+def energy(member_logits: np.ndarray) -> np.ndarray:
+    """−mean_m log Σ exp z_m (Liu et al. 2020), without a temperature: [N, M, C] → [N] float64."""
+    precise = member_logits.astype(np.float64)
+    top = precise.max(axis=2, keepdims=True)
+    sums = np.log(np.exp(precise - top).sum(axis=2)) + top[..., 0]  # [N, M]
+    energies: np.ndarray = -sums.mean(axis=1)
+    return energies
+
+
+def entropy(probabilities: np.ndarray) -> np.ndarray:
+    """Shannon entropy over the last axis, nats; 0·log 0 = 0."""
+    return -(probabilities * np.log(np.maximum(probabilities, np.finfo(np.float32).tiny))).sum(axis=-1)
+
+
+def _summarised(logits: np.ndarray) -> dict[str, np.ndarray]:
+    members = np.exp(logits - logits.max(axis=-1, keepdims=True))
+    members /= members.sum(axis=-1, keepdims=True)  # [n, M, C]
+    mean = members.mean(axis=1)  # [n, C]
+    expected = entropy(members).mean(axis=1)
+    total = np.maximum(entropy(mean), expected)
+    return {
+        "probabilities": mean,
+        "confidence": mean.max(axis=1),
+        "predictive_entropy": total,
+        "expected_entropy": expected,
+        "mutual_information": total - expected,
+    }
+
+
+BLOCK = 1 << 22
+"""Logits worked on at a time, so that float64 copies of large sets stay small."""
+
+
+def blocks(member_logits: np.ndarray) -> list[slice]:
+    """Slices of the examples, of about :data:`BLOCK` logits each."""
+    size = max(1, BLOCK // math.prod(member_logits.shape[1:]))
+    return [slice(start, start + size) for start in range(0, len(member_logits), size)]
+
+
+def class_scores(probabilities: np.ndarray, method: str) -> np.ndarray:
+    """Nonconformity of every class, [N, C] float32; higher means less conforming.
+
+    Args:
+        probabilities: [N, C].
+        method: of :data:`METHODS`.
+    """
+    if method == "lac":
+        return (1 - probabilities.astype(np.float64)).astype(np.float32)
+    order = np.argsort(-probabilities, axis=1, kind="stable")
+    ranked = np.take_along_axis(probabilities, order, axis=1).astype(np.float64)  # best first
+    middle = np.cumsum(ranked, axis=1) - ranked / 2
+    scores = np.empty(probabilities.shape, np.float32)
+    np.put_along_axis(scores, order, middle.astype(np.float32), axis=1)
+    return scores
+
+
+def prediction_sets(probabilities: np.ndarray, quantile: float, method: str) -> np.ndarray:
+    """Which classes are in each input's set, [N, C] bool.
+
+    Args:
+        probabilities: [N, C].
+        quantile: of :func:`fit_quantile`.
+        method: of :data:`METHODS`.
+    """
+    inside = class_scores(probabilities, method) <= np.float32(quantile)
+    if method == "aps":
+        inside[np.arange(len(inside)), probabilities.argmax(axis=1)] = True
+    return inside
+
+
+def pairwise_divergence(member_probabilities: np.ndarray) -> np.ndarray:
+    """Mean Kullback–Leibler divergence over ordered pairs of members, [N], nats; zeros for one member.
+
+    Args:
+        member_probabilities: [N, M, C].
+    """
+    members = member_probabilities.shape[1]
+    if members == 1:
+        return np.zeros(len(member_probabilities))
+    p = np.maximum(member_probabilities.astype(np.float64), np.finfo(np.float32).tiny)
+    log = np.log(p)
+    own = (p * log).sum(axis=2).sum(axis=1)  # Σ_a Σ_c p_a log p_a
+    crossed = (p.sum(axis=1) * log.sum(axis=1)).sum(axis=1) - own  # Σ_{a≠b} Σ_c p_a log p_b
+    return np.maximum(((members - 1) * own - crossed) / (members * (members - 1)), 0.0)
+
+
+def pairwise_disagreement(member_probabilities: np.ndarray) -> np.ndarray:
+    """Share of pairs of members whose best classes differ, [N]; zeros for one member."""
+    labels = member_probabilities.argmax(axis=2)  # [N, M]
+    pairs = list(combinations(range(labels.shape[1]), 2))
+    if not pairs:
+        return np.zeros(len(labels))
+    return np.mean([labels[:, a] != labels[:, b] for a, b in pairs], axis=0)

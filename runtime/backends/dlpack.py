@@ -1,0 +1,193 @@
+"""Tensors that stay on the GPU: read from any library that exports DLPack, and handed to one.
+
+The structures are those of DLPack 0.8, the version that every library reads.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from ...errors import InputError, cut
+
+CUDA = 2
+"""DLPack's number for memory of an NVIDIA GPU."""
+
+
+_CODES = {"i": 0, "u": 1, "f": 2}
+
+
+_NAME = b"dltensor"
+
+
+class _Tensor(ctypes.Structure):
+    _fields_: ClassVar = [
+        ("data", ctypes.c_void_p),
+        ("device_type", ctypes.c_int32),
+        ("device_id", ctypes.c_int32),
+        ("ndim", ctypes.c_int32),
+        ("code", ctypes.c_uint8),
+        ("bits", ctypes.c_uint8),
+        ("lanes", ctypes.c_uint16),
+        ("shape", ctypes.POINTER(ctypes.c_int64)),
+        ("strides", ctypes.POINTER(ctypes.c_int64)),
+        ("offset", ctypes.c_uint64),
+    ]
+
+
+class _Managed(ctypes.Structure):
+    pass
+
+
+_Deleter = ctypes.CFUNCTYPE(None, ctypes.POINTER(_Managed))
+
+
+_Managed._fields_ = [("tensor", _Tensor), ("context", ctypes.c_void_p), ("deleter", _Deleter)]
+
+
+_get_pointer = ctypes.pythonapi.PyCapsule_GetPointer
+
+
+_get_pointer.restype, _get_pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+
+
+_Destructor = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)
+
+
+_new_capsule = ctypes.pythonapi.PyCapsule_New
+
+
+_new_capsule.restype, _new_capsule.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, _Destructor]
+
+
+# a destructor gets an object that is no longer referenced, so these take its bare address
+_is_valid = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p)(("PyCapsule_IsValid", ctypes.pythonapi))
+
+
+_pointer_of = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p)(
+    ("PyCapsule_GetPointer", ctypes.pythonapi)
+)
+
+
+_exported: dict[int, tuple[Any, ...]] = {}
+"""What must live until a consumer is done: address of the managed tensor → it, its shape, its array."""
+
+
+@dataclass(frozen=True)
+class Borrowed:
+    """A tensor of another library, readable while this object lives.
+
+    Attributes:
+        address: of its first element.
+        shape: sizes.
+        dtype: of its elements.
+        capsule: keeps the memory.
+    """
+
+    address: int
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    capsule: object
+
+
+def borrow(name: str, tensor: Any, stream: int, device: int = CUDA) -> Borrowed:
+    """Look at a tensor through DLPack, without copying it.
+
+    Args:
+        name: of the input, for messages.
+        tensor: exports DLPack.
+        stream: on which it will be read; its library makes that stream wait until the tensor is complete.
+        device: DLPack's number for the memory it must be in, on the first device of that kind.
+
+    Raises:
+        InputError: not such a tensor, elsewhere, or not contiguous.
+    """
+    if not hasattr(tensor, "__dlpack__") or not hasattr(tensor, "__dlpack_device__"):
+        raise InputError(f"{name} is a {type(tensor).__name__}; expected a tensor on the GPU that exports DLPack")
+    place = tuple(int(number) for number in tensor.__dlpack_device__())
+    if place != (device, 0):
+        raise InputError(f"{name} is on DLPack device {place}; expected {(device, 0)}, the first GPU")
+    try:
+        capsule = tensor.__dlpack__(stream=stream) if device == CUDA else tensor.__dlpack__()
+        found = ctypes.cast(_get_pointer(capsule, _NAME), ctypes.POINTER(_Managed)).contents.tensor
+    except Exception as error:  # whatever the other library raises
+        raise InputError(f"{name} cannot be read through DLPack: {cut(error, 200)}; detach it, or copy it") from error
+    shape = tuple(found.shape[axis] for axis in range(found.ndim))
+    kinds = {code: kind for kind, code in _CODES.items()}
+    if found.code not in kinds or found.lanes != 1 or found.bits % 8:
+        raise InputError(f"{name} has DLPack type {(found.code, found.bits, found.lanes)}; expected int64 or float32")
+    if found.strides and not _contiguous(shape, [found.strides[axis] for axis in range(found.ndim)]):
+        raise InputError(f"{name} is not contiguous; expected it in row-major order: copy it first")
+    dtype = np.dtype(f"{kinds[found.code]}{found.bits // 8}")
+    return Borrowed((found.data or 0) + found.offset, shape, dtype, capsule)
+
+
+class DeviceArray:
+    """A float32 array on a device, for libraries that read DLPack or ``__cuda_array_interface__``.
+
+    The memory is released when the last reader is done.
+
+    Attributes:
+        address: of its first element.
+        shape: sizes.
+        dtype: float32.
+    """
+
+    dtype = np.dtype(np.float32)
+
+    def __init__(self, address: int, shape: tuple[int, ...], release: Callable[[], None], device: int = CUDA) -> None:
+        self.shape = shape
+        self.address, self._release, self._device = address, release, device
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        return {
+            "shape": self.shape,
+            "typestr": self.dtype.str,
+            "data": (self.address, False),
+            "strides": None,
+            "version": 3,
+        }
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self._device, 0
+
+    def __dlpack__(self, *, stream: int | None = None, **_: Any) -> object:
+        """A capsule; the array is complete, so no stream has to wait."""
+        shape = (ctypes.c_int64 * len(self.shape))(*self.shape)
+        managed = _Managed()
+        managed.tensor = _Tensor(
+            self.address, self._device, 0, len(self.shape), _CODES["f"], 32, 1,
+            ctypes.cast(shape, ctypes.POINTER(ctypes.c_int64)), None, 0,
+        )  # fmt: skip
+        managed.deleter = _delete
+        address = ctypes.addressof(managed)
+        _exported[address] = (managed, shape, self)
+        return _new_capsule(address, _NAME, _destroy)
+
+    def __del__(self) -> None:
+        self._release()
+
+
+def _contiguous(shape: tuple[int, ...], strides: list[int]) -> bool:
+    expected = [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
+    return 0 in shape or all(
+        size == 1 or stride == full for size, stride, full in zip(shape, strides, expected, strict=True)
+    )
+
+
+def _forget(managed: Any) -> None:
+    _exported.pop(ctypes.addressof(managed.contents), None)
+
+
+def _forget_unread(capsule: int) -> None:
+    if _is_valid(capsule, _NAME):  # nobody took the tensor
+        _exported.pop(_pointer_of(capsule, _NAME), None)
+
+
+_delete, _destroy = _Deleter(_forget), _Destructor(_forget_unread)

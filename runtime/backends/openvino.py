@@ -1,0 +1,116 @@
+"""OpenVINO on the CPU: the same ONNX graphs, on request in BF16 where the CPU has it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from ...bundle.store import Bundle
+from ...errors import BackendError, BundleError, cut, require
+from .graph_file import graph_file
+from .microbatch import Microbatch
+
+PRECISIONS = ("fp32", "bf16", "int8")
+"""What this backend runs, in the order of preference; BF16 computes the float32 graph in bfloat16."""
+
+
+class OpenVinoGraph:
+    """An ONNX graph compiled by OpenVINO for the CPU.
+
+    Args:
+        graph: the file.
+        precision: ``"bf16"``, ``"fp32"`` or ``"int8"``.
+        microbatch: how a batch is cut up.
+        threads: threads within one run; ``None`` lets OpenVINO choose.
+
+    Raises:
+        MissingExtraError: openvino is not installed.
+        BundleError: OpenVINO cannot read the graph.
+    """
+
+    name = "openvino"
+
+    def __init__(self, graph: Path, precision: str, microbatch: Microbatch, threads: int | None = None) -> None:
+        openvino = _library()
+        self.precision = precision
+        settings: dict[str, Any] = {
+            # INT8 is not combined with BF16: padding beside a text would then move its result
+            "INFERENCE_PRECISION_HINT": "bf16" if precision == "bf16" else "f32",
+            "PERFORMANCE_HINT": "LATENCY",
+        }
+        if threads is not None:
+            settings["INFERENCE_NUM_THREADS"] = threads
+        core = openvino.Core()
+        try:
+            self._compiled = core.compile_model(core.read_model(str(graph)), "CPU", settings)
+        except Exception as error:  # openvino's exceptions are plain RuntimeErrors
+            raise BundleError(
+                f"OpenVINO {openvino.__version__} cannot load {graph}: {cut(error, 200)}; export it again"
+            ) from error
+        self._indices = {output.any_name: index for index, output in enumerate(self._compiled.outputs)}
+        self._requests = threading.local()  # a request serves one thread at a time
+        self._microbatch = microbatch
+
+    def run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Run one batch, in micro-batches where those are faster.
+
+        Raises:
+            BackendError: OpenVINO failed; its message is given.
+        """
+        return self._microbatch.run(self._run, inputs)
+
+    def chunk(self, inputs: Mapping[str, np.ndarray]) -> int:
+        """Inputs that go into one run."""
+        return self._microbatch.chunk(inputs)
+
+    def close(self) -> None:
+        """Drop the compiled model."""
+        del self._compiled
+        self._requests = threading.local()
+
+    def _run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        if not hasattr(self._requests, "own"):
+            self._requests.own = self._compiled.create_infer_request()
+        request = self._requests.own
+        try:
+            request.infer({name: np.ascontiguousarray(array) for name, array in inputs.items()})
+        except Exception as error:  # as in __init__
+            shapes = {name: list(array.shape) for name, array in inputs.items()}
+            raise BackendError(f"OpenVINO failed on inputs of shape {shapes}: {cut(error, 200)}") from error
+        return {name: request.get_output_tensor(index).data.copy() for name, index in self._indices.items()}
+
+
+class OpenVinoBackend(OpenVinoGraph):
+    """One of the bundle's graphs in OpenVINO.
+
+    Args:
+        bundle: holds ``model.fp32.onnx`` or ``model.int8.onnx``.
+        threads: threads within one run; ``None`` lets OpenVINO choose.
+        precision: ``"bf16"``, ``"fp32"`` or ``"int8"``; ``None`` for FP32.
+
+    Raises:
+        MissingExtraError: openvino is not installed.
+        BackendError: the bundle has no such graph, or the CPU no BF16.
+        BundleError: the graph was altered, or OpenVINO cannot read it.
+    """
+
+    def __init__(self, bundle: Bundle, threads: int | None = None, precision: str | None = None) -> None:
+        openvino = _library()
+        if precision is not None and precision not in PRECISIONS:
+            raise BackendError(
+                f"backend {self.name} does not run precision {cut(precision)}; expected {', '.join(PRECISIONS)}"
+            )
+        has_bf16 = "BF16" in openvino.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
+        if precision == "bf16" and not has_bf16:
+            raise BackendError("this CPU has no BF16 instructions; use --precision fp32")
+        graph, _ = graph_file(bundle, self.name, ("fp32", "int8"), "int8" if precision == "int8" else "fp32")
+        super().__init__(graph, precision or "fp32", Microbatch.of(bundle), threads)
+
+
+def _library() -> ModuleType:
+    return require("openvino", "openvino", "run the ONNX graph with OpenVINO")

@@ -1,0 +1,114 @@
+"""ONNX Runtime on the CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ...bundle.store import Bundle
+from ...errors import BackendError, BundleError, cut, require
+from .graph_file import graph_file
+from .microbatch import Microbatch
+
+PRECISIONS = ("fp32", "int8", "fp16")
+"""What ONNX Runtime's CPU kernels run, in the order of preference; BF16 has none."""
+
+
+class OnnxRuntimeGraph:
+    """An ONNX graph in an ONNX Runtime session with the CPU execution provider.
+
+    Args:
+        graph: the file.
+        precision: of the graph.
+        microbatch: how a batch is cut up.
+        threads: threads within one run; ``None`` lets ONNX Runtime choose.
+
+    Raises:
+        MissingExtraError: onnxruntime is not installed.
+        BundleError: ONNX Runtime cannot read the graph.
+    """
+
+    name = "onnxruntime"
+
+    def __init__(self, graph: Path, precision: str, microbatch: Microbatch, threads: int | None = None) -> None:
+        self.precision = precision
+        self._session = open_session(graph, threads)
+        self._outputs = [output.name for output in self._session.get_outputs()]
+        self._microbatch = microbatch
+
+    def run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Run one batch, in micro-batches where those are faster.
+
+        Raises:
+            BackendError: ONNX Runtime failed; its message is given.
+        """
+        return self._microbatch.run(self._run, inputs)
+
+    def chunk(self, inputs: Mapping[str, np.ndarray]) -> int:
+        """Inputs that go into one run of the session."""
+        return self._microbatch.chunk(inputs)
+
+    def close(self) -> None:
+        """Drop the session."""
+        del self._session
+
+    def _run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        try:
+            return dict(zip(self._outputs, self._session.run(self._outputs, dict(inputs)), strict=True))
+        except Exception as error:  # onnxruntime's exceptions share no public base class
+            shapes = {name: list(array.shape) for name, array in inputs.items()}
+            raise BackendError(f"ONNX Runtime failed on inputs of shape {shapes}: {cut(error, 200)}") from error
+
+
+class OnnxRuntimeBackend(OnnxRuntimeGraph):
+    """One of the bundle's graphs in ONNX Runtime.
+
+    Args:
+        bundle: holds ``model.<precision>.onnx``.
+        threads: threads within one run; ``None`` lets ONNX Runtime choose.
+        precision: of the graph; ``None`` for the first of :data:`PRECISIONS` that the bundle has.
+
+    Raises:
+        MissingExtraError: onnxruntime is not installed.
+        BackendError: the bundle has no such graph, or the CPU has no kernels for it.
+        BundleError: the graph was altered, or ONNX Runtime cannot read it.
+    """
+
+    def __init__(self, bundle: Bundle, threads: int | None = None, precision: str | None = None) -> None:
+        require("onnxruntime", "onnxruntime", "run the ONNX graph")
+        graph, found = graph_file(bundle, self.name, PRECISIONS, precision)
+        super().__init__(graph, found, Microbatch.of(bundle), threads)
+
+
+def open_session(model: Path | bytes, threads: int | None = None, profile: Path | None = None) -> Any:
+    """An ONNX Runtime session on the CPU.
+
+    Args:
+        model: a file, or a serialised model.
+        threads: within one run; ``None`` lets ONNX Runtime choose.
+        profile: prefix of a file in which ONNX Runtime records the time of every operator.
+
+    Raises:
+        BundleError: ONNX Runtime cannot read it.
+    """
+    ort = require("onnxruntime", "onnxruntime", "run the ONNX graph")
+    options = ort.SessionOptions()
+    options.log_severity_level = 4  # failures are raised, and said once
+    options.add_session_config_entry("session.force_spinning_stop", "1")  # idle sessions leave the cores to others
+    if threads is not None:
+        options.intra_op_num_threads = threads
+    if profile is not None:
+        options.enable_profiling = True
+        options.profile_file_prefix = str(profile)
+    try:
+        return ort.InferenceSession(
+            model if isinstance(model, bytes) else str(model), options, providers=["CPUExecutionProvider"]
+        )
+    except Exception as error:  # as above
+        what = "the model" if isinstance(model, bytes) else model
+        raise BundleError(
+            f"ONNX Runtime {ort.__version__} cannot load {what}: {cut(error, 200)}; export it again"
+        ) from error

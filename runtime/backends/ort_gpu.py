@@ -1,0 +1,254 @@
+"""ONNX Runtime on an NVIDIA GPU: its CUDA and its TensorRT execution providers."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from types import ModuleType
+from typing import Any, ClassVar
+
+import numpy as np
+
+from ...bundle.architecture import Architecture
+from ...bundle.store import Bundle
+from ...engines.metadata import graph_digest
+from ...errors import BackendError, cut, require
+from .dlpack import DeviceArray, borrow
+from .graph_file import graph_file
+from .kernel_cache import private_folder
+from .tensorrt.profiles import Part, run_parts
+
+PRECISIONS = ("fp16", "fp32")
+"""What both providers run, in the order of preference; CUDA has no BF16 kernels for all of a graph's operators."""
+
+
+ROWS = 32
+"""Largest batch of one run of the TensorRT provider, which compiles for a range of batches."""
+
+
+TOKENS = 64
+"""Length of texts that the TensorRT provider's kernels are chosen for."""
+
+
+class OnnxRuntimeCudaBackend:
+    """One of the bundle's graphs in ONNX Runtime, with its CUDA execution provider.
+
+    Args:
+        bundle: holds ``model.<precision>.onnx``.
+        threads: threads within one run, for what stays on the CPU; ``None`` lets ONNX Runtime choose.
+        precision: of the graph; ``None`` for the first of :data:`PRECISIONS` that the bundle has.
+
+    Raises:
+        MissingExtraError: onnxruntime is not installed.
+        BackendError: this onnxruntime lacks the provider, or it cannot start or take the graph; or the bundle has no
+            such graph.
+        BundleError: the graph was altered.
+    """
+
+    name = "onnxruntime-cuda"
+    provider: ClassVar[str] = "CUDAExecutionProvider"
+    library: ClassVar[str] = "libonnxruntime_providers_cuda.so"
+
+    def __init__(self, bundle: Bundle, threads: int | None = None, precision: str | None = None) -> None:
+        ort = require("onnxruntime", "gpu", "run the ONNX graph on a GPU")
+        if self.provider not in ort.get_available_providers():
+            raise BackendError(
+                f"onnxruntime {ort.__version__} has no {self.provider}: it is built for the CPU; "
+                "pip uninstall onnxruntime, then pip install 'hydrant[gpu]'"
+            )
+        self._ort = ort
+        graph, self.precision = graph_file(bundle, self.name, PRECISIONS, precision)
+        self._session: Any = self._open(graph, threads, self._options(bundle, graph))
+        self._outputs = [output.name for output in self._session.get_outputs()]
+
+    def run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Run one batch.
+
+        Raises:
+            BackendError: ONNX Runtime failed; its message is given.
+        """
+        size, chunk = len(next(iter(inputs.values()))), self.chunk(inputs)
+        parts = [Part(0, start, min(start + chunk, size), 0, None) for start in range(0, size, chunk)]
+        return run_parts(
+            parts, lambda part: self._run({name: each[part.start : part.stop] for name, each in inputs.items()})
+        )
+
+    def run_device(self, inputs: Mapping[str, Any]) -> dict[str, DeviceArray]:
+        """Run one batch that lies on the GPU; nothing is copied.
+
+        Args:
+            inputs: contiguous tensors on the first GPU that export DLPack, int64 or float32.
+
+        Returns:
+            The outputs on the GPU, complete; they export DLPack and ``__cuda_array_interface__``.
+
+        Raises:
+            InputError: a tensor that cannot be read there.
+            BackendError: as :meth:`run`.
+        """
+        legacy = 1  # the number that DLPack gives the default stream, which ONNX Runtime waits for
+        tensors = {name: borrow(name, each, legacy) for name, each in inputs.items()}
+        binding = self._binding()
+        for name, each in tensors.items():
+            binding.bind_input(name, "cuda", 0, each.dtype.type, each.shape, each.address)
+        for name in self._outputs:
+            binding.bind_output(name, "cuda", 0)
+        binding.synchronize_inputs()
+        self._start(binding, {name: list(each.shape) for name, each in tensors.items()})
+        binding.synchronize_outputs()
+        return {
+            name: DeviceArray(value.data_ptr(), tuple(value.shape()), _Kept(value))
+            for name, value in zip(self._outputs, binding.get_outputs(), strict=True)
+        }
+
+    def chunk(self, inputs: Mapping[str, np.ndarray]) -> int:
+        """The whole batch."""
+        return max(1, len(next(iter(inputs.values()))))
+
+    def close(self) -> None:
+        """Drop the session."""
+        self._session = None
+
+    def _options(self, bundle: Bundle, graph: Path) -> dict[str, Any]:  # noqa: ARG002
+        """The provider's options."""
+        return {"device_id": 0}
+
+    def _open(self, graph: Path, threads: int | None, options: dict[str, Any]) -> Any:
+        """A session whose first provider is the one asked for: ONNX Runtime would go on without it, silently."""
+        if hasattr(self._ort, "preload_dlls"):
+            with suppress(Exception):  # looks for CUDA among Python packages; what is not there may be elsewhere
+                self._ort.preload_dlls()
+        settings = self._ort.SessionOptions()
+        settings.log_severity_level = 4  # failures are raised, and said once
+        settings.add_session_config_entry("session.force_spinning_stop", "1")  # idle sessions leave the cores to others
+        if threads is not None:
+            settings.intra_op_num_threads = threads
+        providers = [(self.provider, options), *self._others(), "CPUExecutionProvider"]
+        try:
+            # without the keyword it tries again on the CPU, and prints so
+            session = self._ort.InferenceSession(str(graph), settings, providers=providers, enable_fallback=0)
+        except Exception as error:  # onnxruntime's exceptions share no public base class
+            raise BackendError(
+                f"ONNX Runtime {self._ort.__version__} cannot run {graph} with {self.provider}: {cut(error, 200)}; "
+                "free the GPU's memory if it is short, or choose another backend, such as onnxruntime"
+            ) from error
+        running = session.get_providers()
+        if not running or running[0] != self.provider:
+            raise BackendError(
+                f"onnxruntime {self._ort.__version__} could not start {self.provider} and would run on {running}: "
+                f"{_why(self._ort, self.library)}; install what is missing, such as pip install "
+                "'onnxruntime-gpu[cuda,cudnn]', or use a CPU backend such as onnxruntime"
+            )
+        return session
+
+    def _others(self) -> list[Any]:
+        """Providers for what the first one does not take, before the CPU's."""
+        return []
+
+    def _run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        binding = self._binding()
+        for name, array in inputs.items():
+            binding.bind_cpu_input(name, np.ascontiguousarray(array))
+        for name in self._outputs:
+            binding.bind_output(name, "cpu")
+        self._start(binding, {name: list(array.shape) for name, array in inputs.items()})
+        return dict(zip(self._outputs, binding.copy_outputs_to_cpu(), strict=True))
+
+    def _binding(self) -> Any:
+        if self._session is None:
+            raise BackendError(f"the {self.name} backend was closed; load the bundle again")
+        return self._session.io_binding()
+
+    def _start(self, binding: Any, shapes: Mapping[str, list[int]]) -> None:
+        try:
+            self._session.run_with_iobinding(binding)
+        except Exception as error:  # as in _open
+            raise BackendError(f"ONNX Runtime failed on inputs of shape {shapes}: {cut(error, 200)}") from error
+
+
+class OnnxRuntimeTensorRtBackend(OnnxRuntimeCudaBackend):
+    """One of the bundle's graphs in ONNX Runtime, with its TensorRT execution provider.
+
+    Its engines are kept in the user's cache folder, one folder for each graph and version of ONNX Runtime. ONNX Runtime
+    itself reads those engines, unchecked, so the folder must be the user's own. The types are those of the graph: the
+    provider's own precision options stay off.
+
+    Args:
+        bundle: holds ``model.<precision>.onnx``.
+        threads: as for :class:`OnnxRuntimeCudaBackend`.
+        precision: as there.
+
+    Raises:
+        MissingExtraError, BundleError: as there.
+        BackendError: as there, or others may write to the cache folder.
+    """
+
+    name = "onnxruntime-tensorrt"
+    provider: ClassVar[str] = "TensorrtExecutionProvider"
+    library: ClassVar[str] = "libonnxruntime_providers_tensorrt.so"
+
+    def chunk(self, inputs: Mapping[str, np.ndarray]) -> int:
+        """The batch, or the largest that is compiled for."""
+        return min(ROWS, super().chunk(inputs))
+
+    def _options(self, bundle: Bundle, graph: Path) -> dict[str, Any]:
+        folder = private_folder("onnxruntime-tensorrt", f"{graph_digest(bundle, graph.name)}-{self._ort.__version__}")
+        architecture = bundle.architecture()
+        return {
+            "device_id": 0,
+            "trt_engine_cache_enable": folder is not None,
+            "trt_timing_cache_enable": folder is not None,
+            **({} if folder is None else {"trt_engine_cache_path": str(folder), "trt_timing_cache_path": str(folder)}),
+            **profile_options(architecture),
+        }
+
+    def _others(self) -> list[Any]:
+        return [("CUDAExecutionProvider", {"device_id": 0})]
+
+
+def profile_options(architecture: Architecture) -> dict[str, str]:
+    """The TensorRT provider's ranges: 1 to :data:`ROWS` inputs, and 1 to as many tokens as the model reads.
+
+    Without them it compiles anew for every batch that is larger than all before.
+
+    Returns:
+        Option → ``"input_ids:1x1,attention_mask:1x1"`` and so on.
+    """
+    sizes = {
+        "min": (1, 1),
+        "opt": (8, min(TOKENS, architecture.max_sequence)),
+        "max": (ROWS, architecture.max_sequence),
+    }
+
+    def shape(rows: int, tokens: int) -> str:
+        if architecture.modality == "text":
+            return f"{rows}x{tokens}"
+        return f"{rows}x{architecture.channels}x{architecture.image_height}x{architecture.image_width}"
+
+    return {
+        f"trt_profile_{name}_shapes": ",".join(f"{each}:{shape(*size)}" for each in architecture.input_names)
+        for name, size in sizes.items()
+    }
+
+
+class _Kept:
+    """Keeps an output of ONNX Runtime until it is called."""
+
+    def __init__(self, value: Any) -> None:
+        self._value = value
+
+    def __call__(self) -> None:
+        self._value = None
+
+
+def _why(ort: ModuleType, library: str) -> str:
+    """Why a provider's library does not load, from the system's loader."""
+    folder = Path(str(ort.__file__)).parent / "capi"
+    for name, mode in (("libonnxruntime_providers_shared.so", ctypes.RTLD_GLOBAL), (library, ctypes.DEFAULT_MODE)):
+        try:
+            ctypes.CDLL(str(folder / name), mode)
+        except OSError as error:
+            return cut(error, 200)
+    return "its library loads, so the GPU or its driver is the reason"

@@ -1,0 +1,252 @@
+"""Choosing one of a bundle's engines for this library and GPU; an engine that does not fit is told how to rebuild."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import shlex
+from dataclasses import dataclass
+
+from ....bundle.store import Bundle, onnx_name
+from ....engines.gpu import platform_name, this_gpu
+from ....engines.metadata import (
+    MODULES,
+    EngineFile,
+    Profile,
+    engine_names,
+    engine_path,
+    graph_digest,
+    metadata_path,
+    read_metadata,
+)
+from ....errors import BackendError, BundleError, cut, listing, require
+
+PRECISIONS = ("fp16", "bf16", "fp32")
+"""Precisions of engines, in the order of preference."""
+
+
+NO_RTX = {
+    "9.0": "Hopper",
+    "10.0": "Blackwell for data centres",
+    "10.3": "Blackwell for data centres",
+}
+"""GPUs that TensorRT-RTX never compiles for."""
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What runs engines here.
+
+    Attributes:
+        library: ``"tensorrt"`` or ``"tensorrt-rtx"``.
+        version: of the library.
+        capability: compute capability of the GPU; ``None`` where there is none, and all else is judged.
+    """
+
+    library: str
+    version: str
+    capability: str | None
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """An engine that fits.
+
+    Attributes:
+        name: of the engine in the bundle.
+        facts: what its metadata holds.
+        rebuild: the command that builds it again.
+    """
+
+    name: str
+    facts: EngineFile
+    rebuild: str
+
+
+def choose_engine(bundle: Bundle, machine: Machine, precision: str | None = None) -> Chosen:
+    """The first engine that fits, in the order of :data:`PRECISIONS`, then of names.
+
+    Only the metadata is read here, after their digests were checked.
+
+    Args:
+        bundle: holds the engines.
+        machine: must fit them.
+        precision: the one wanted; ``None`` for any.
+
+    Raises:
+        BackendError: there is no such engine, or none fits; the reason and the command that builds one are given.
+        BundleError: metadata was altered or is malformed.
+    """
+    if precision is not None and precision not in PRECISIONS:
+        raise BackendError(
+            f"backend {machine.library} does not run precision {cut(precision)}; expected {', '.join(PRECISIONS)}"
+        )
+    _check_target(bundle, machine, precision or PRECISIONS[0])
+    found = [(name, read_metadata(bundle, name)) for name in engine_names(bundle)]
+    fitting = [
+        (name, facts)
+        for name, facts in found
+        if facts.library == machine.library and facts.precision == (precision or facts.precision)
+    ]
+    if not fitting:
+        wanted = f"{machine.library} engine" + (f" in {precision}" if precision else "")
+        raise BackendError(
+            f"bundle {bundle.path} has no {wanted}; build one with "
+            f"`{build_command(bundle, machine.library, precision or PRECISIONS[0])}`"
+        )
+    reasons = []
+    for name, facts in sorted(fitting, key=lambda each: (_rank(bundle, *each), each[0])):
+        rebuild = rebuild_command(bundle, name, facts)
+        try:
+            _check_graph(bundle, name, facts, rebuild)
+            _check_machine(name, facts, machine, rebuild)
+        except BackendError as error:
+            reasons.append(error)
+            continue
+        return Chosen(name, facts, rebuild)
+    raise reasons[0]
+
+
+def engine_here(bundle: Bundle, library: str, precision: str) -> Chosen:
+    """The engine that a backend of this process runs.
+
+    Raises:
+        BackendError, MissingExtraError, BundleError: as :func:`choose_engine`; there is none.
+    """
+    trt = require(MODULES[library], library, "run engines")
+    return choose_engine(bundle, Machine(library, str(trt.__version__), this_gpu()), precision)
+
+
+def read_engine(bundle: Bundle, chosen: Chosen) -> bytes:
+    """The bytes of an engine, after they were compared with the manifest and the metadata.
+
+    Raises:
+        BundleError: missing or altered.
+    """
+    path = bundle.file(engine_path(chosen.name))
+    data = path.read_bytes()
+    digest = hashlib.sha256(data).hexdigest()
+    if digest != chosen.facts.engine_sha256:
+        raise BundleError(
+            f"{path} is not what {metadata_path(chosen.name)} describes: its SHA-256 is {digest[:12]}…, expected "
+            f"{cut(chosen.facts.engine_sha256[:12])}; rebuild it with `{chosen.rebuild}`"
+        )
+    return data
+
+
+def build_command(bundle: Bundle, library: str, precision: str, *options: str) -> str:
+    """The command that builds an engine."""
+    words = ["hydrant", "build", str(bundle.path), "--backend", library, "--precision", precision, *options]
+    return shlex.join(words)
+
+
+def rebuild_command(bundle: Bundle, name: str, facts: EngineFile) -> str:
+    """The command that builds an engine as it was built, from its metadata."""
+    return build_command(bundle, facts.library, facts.precision, *_options(name, facts))
+
+
+def _options(name: str, facts: EngineFile) -> list[str]:
+    """The options of ``hydrant build`` that its metadata tells of."""
+    words = [word for profile in facts.profiles for word in ("--batch", _axis(profile, 0))]
+    sequences = [_axis(profile, 1) for profile in facts.profiles if _is_text(profile)]
+    for sequence in sequences[:1] if len(set(sequences)) == 1 else sequences:
+        words += ["--sequence", sequence]
+    if name != f"{facts.library}-{facts.precision}":
+        words += ["--name", name]
+    if facts.library == "tensorrt-rtx":
+        for capability in facts.compute_capabilities:
+            words += ["--compute-capability", str(capability)]
+    if facts.hardware_compatibility != "none":
+        words += ["--hardware-compatibility", facts.hardware_compatibility]
+    if facts.version_compatible:
+        words.append("--version-compatible")
+    if facts.stripped:
+        words.append("--strip-weights")
+    elif facts.refittable:
+        words.append("--refit")
+    return words
+
+
+def _axis(profile: Profile, axis: int) -> str:
+    """Range of an axis, as ``min:opt:max``; all inputs share it."""
+    shapes = next(iter(profile.values()), ())
+    return ":".join(str(shape[axis]) for shape in shapes if len(shape) > axis)
+
+
+def _is_text(profile: Profile) -> bool:
+    return all(len(shape) == 2 for shapes in profile.values() for shape in shapes)
+
+
+def _rank(bundle: Bundle, name: str, facts: EngineFile) -> int:
+    if facts.precision not in PRECISIONS:
+        raise BundleError(
+            f"{bundle.path / metadata_path(name)} has precision {cut(facts.precision)}; "
+            f"expected {', '.join(PRECISIONS)}; "
+            f"rebuild it with `{build_command(bundle, facts.library, PRECISIONS[0])}`"
+        )
+    return PRECISIONS.index(facts.precision)
+
+
+def _check_target(bundle: Bundle, machine: Machine, precision: str) -> None:
+    """A GPU that the library never supports needs no engine of it."""
+    if machine.library == "tensorrt-rtx" and machine.capability in NO_RTX:
+        raise BackendError(
+            f"this GPU has compute capability {machine.capability} ({NO_RTX[machine.capability]}), which is no target "
+            f"of TensorRT-RTX; use --backend tensorrt: `{build_command(bundle, 'tensorrt', precision)}`"
+        )
+
+
+def _check_graph(bundle: Bundle, name: str, facts: EngineFile, rebuild: str) -> None:
+    """The engine must come from the graph that the bundle holds now."""
+    graph = onnx_name(facts.precision)
+    if facts.onnx != graph:
+        raise BundleError(
+            f"{bundle.path / metadata_path(name)} names the graph {cut(facts.onnx)}; expected {graph}; rebuild it with "
+            f"`{rebuild}`"
+        )
+    if not bundle.has(graph):
+        raise BackendError(
+            f"engine {name} was built from {graph}, which the bundle no longer has; make it with `hydrant export "
+            f"{bundle.path} --precision {facts.precision}`, then rebuild the engine with `{rebuild}`"
+        )
+    now = str(graph_digest(bundle, graph))
+    if facts.onnx_sha256 != now:
+        raise BackendError(
+            f"{graph} has changed since engine {name} was built from it (SHA-256 "
+            f"{now[:12]}…, expected {cut(facts.onnx_sha256[:12])}); rebuild it "
+            f"with `{rebuild}`"
+        )
+
+
+def _check_machine(name: str, facts: EngineFile, machine: Machine, rebuild: str) -> None:
+    """The engine must have been built for this system, library and GPU."""
+    if facts.platform != platform_name():
+        raise BackendError(
+            f"engine {name} was built on {cut(facts.platform)} and this machine is {platform_name()}; engines do not "
+            f"move between platforms: rebuild it here with `{rebuild}`"
+        )
+    if facts.version != machine.version:  # a version-compatible engine needs the lean runtime, which is not loaded
+        raise BackendError(
+            f"engine {name} was built with {machine.library} {cut(facts.version)} and {machine.version} is installed; "
+            f"expected the same version: rebuild it with `{rebuild}`"
+        )
+    if machine.capability is not None and not _gpu_fits(facts, machine.capability):
+        target = f" --compute-capability {machine.capability}" if machine.library == "tensorrt-rtx" else ""
+        level = " (Ampere or newer)" if facts.hardware_compatibility == "ampere+" else ""
+        raise BackendError(
+            f"engine {name} was compiled for compute capability {listing(facts.compute_capabilities)}{level} and this "
+            f"GPU has {machine.capability}; rebuild it with `{rebuild}{target}`"
+        )
+
+
+def _gpu_fits(facts: EngineFile, capability: str) -> bool:
+    """An engine whose builder could not tell its GPU is left to the library to judge."""
+    if facts.hardware_compatibility == "ampere+":
+        return _numbers(capability) >= (8, 0)
+    return not facts.compute_capabilities or capability in facts.compute_capabilities
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    """``"10.13.3.9"`` → ``(10, 13, 3, 9)``; empty for what is no version."""
+    found = re.match(r"\d{1,6}(?:\.\d{1,6})*", version)
+    return tuple(int(part) for part in found[0].split(".")) if found else ()

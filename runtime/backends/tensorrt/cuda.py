@@ -1,0 +1,132 @@
+"""The first GPU, through the library cuda-bindings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ....engines.gpu import NO_GPU
+from ....errors import BackendError, cut, require
+
+REMEDY = "install the driver, or use a CPU backend such as onnxruntime"
+
+
+class Cuda:
+    """The first GPU, as :class:`runtime.device.Device` describes it.
+
+    Args:
+        library: name of the backend that needs it, whose extra installs cuda-bindings.
+
+    Raises:
+        MissingExtraError: cuda-bindings is not installed.
+        BackendError: there is no driver or no GPU.
+    """
+
+    def __init__(self, library: str = "tensorrt") -> None:
+        self._cuda: Any = require("cuda.bindings.runtime", library, "run engines")
+        error, count = self._cuda.cudaGetDeviceCount()
+        if int(error) != 0 or not count:
+            reason = f" ({self._text(error)})" if int(error) != 0 else ""
+            raise BackendError(f"{NO_GPU}{reason}; {REMEDY}")
+        self._do("cudaSetDevice", 0)  # creates the context that engines and their caches expect
+
+    def compute_capability(self) -> str:
+        """Such as ``"8.9"``."""
+        kinds = self._cuda.cudaDeviceAttr
+        major = self._do("cudaDeviceGetAttribute", kinds.cudaDevAttrComputeCapabilityMajor, 0)
+        return f"{major}.{self._do('cudaDeviceGetAttribute', kinds.cudaDevAttrComputeCapabilityMinor, 0)}"
+
+    def new_stream(self) -> int:
+        """A stream that does not wait for the default one."""
+        return self._do("cudaStreamCreateWithFlags", self._cuda.cudaStreamNonBlocking)
+
+    def free_stream(self, stream: int) -> None:
+        """Give a stream back."""
+        self._do("cudaStreamDestroy", stream)
+
+    def allocate_host(self, size: int) -> int:
+        """Address of ``size`` bytes of page-locked memory of the host."""
+        return self._do("cudaHostAlloc", size, self._cuda.cudaHostAllocDefault)
+
+    def free_host(self, address: int) -> None:
+        """Give page-locked memory back."""
+        self._do("cudaFreeHost", address)
+
+    def allocate(self, size: int) -> int:
+        """Address of ``size`` bytes of the GPU's memory."""
+        return self._do("cudaMalloc", size)
+
+    def free(self, address: int) -> None:
+        """Give the GPU's memory back."""
+        self._do("cudaFree", address)
+
+    def upload(self, target: int, source: int, size: int, stream: int) -> None:
+        """Start copying bytes from the host to the GPU."""
+        self._do("cudaMemcpyAsync", target, source, size, self._cuda.cudaMemcpyKind.cudaMemcpyHostToDevice, stream)
+
+    def download(self, target: int, source: int, size: int, stream: int) -> None:
+        """Start copying bytes from the GPU to the host."""
+        self._do("cudaMemcpyAsync", target, source, size, self._cuda.cudaMemcpyKind.cudaMemcpyDeviceToHost, stream)
+
+    def synchronize(self, stream: int) -> None:
+        """Wait until everything on the stream is done."""
+        self._do("cudaStreamSynchronize", stream)
+
+    def new_event(self) -> int:
+        """An event that notes its time."""
+        return self._do("cudaEventCreate")
+
+    def free_event(self, event: int) -> None:
+        """Give an event back."""
+        self._do("cudaEventDestroy", event)
+
+    def record(self, event: int, stream: int) -> None:
+        """Put an event on a stream."""
+        self._do("cudaEventRecord", event, stream)
+
+    def elapsed_ms(self, start: int, end: int) -> float:
+        """Milliseconds between two events that have passed."""
+        return float(self._call("cudaEventElapsedTime", start, end))
+
+    def capture(self, work: Callable[[], None], stream: int) -> int:
+        """What ``work`` puts on the stream, as a CUDA graph; nothing is executed."""
+        # thread-local: what other threads allocate meanwhile does not end the capture
+        mode = self._cuda.cudaStreamCaptureMode.cudaStreamCaptureModeThreadLocal
+        self._do("cudaStreamBeginCapture", stream, mode)
+        try:
+            work()
+        except BaseException:
+            _, unfinished = self._cuda.cudaStreamEndCapture(stream)
+            if unfinished is not None and int(unfinished):
+                self._cuda.cudaGraphDestroy(unfinished)
+            raise
+        graph = self._do("cudaStreamEndCapture", stream)
+        try:
+            return self._do("cudaGraphInstantiate", graph, 0)
+        finally:
+            self._do("cudaGraphDestroy", graph)
+
+    def launch(self, graph: int, stream: int) -> None:
+        """Start a CUDA graph."""
+        self._do("cudaGraphLaunch", graph, stream)
+
+    def free_graph(self, graph: int) -> None:
+        """Give a CUDA graph back."""
+        self._do("cudaGraphExecDestroy", graph)
+
+    def _do(self, name: str, *arguments: Any) -> int:
+        """Call a function that gives a handle, a number or nothing."""
+        found = self._call(name, *arguments)
+        return 0 if found is None else int(found)
+
+    def _call(self, name: str, *arguments: Any) -> Any:
+        error, *found = getattr(self._cuda, name)(*arguments)
+        if int(error) != 0:
+            remedy = "; use smaller batches, or free the GPU's memory" if "memory" in self._text(error) else ""
+            raise BackendError(f"CUDA failed in {name}: {self._text(error)}{remedy}")
+        return found[0] if found else None
+
+    def _text(self, error: Any) -> str:
+        """What an error code means."""
+        _, text = self._cuda.cudaGetErrorString(error)
+        return cut(text.decode() if isinstance(text, bytes) else error, 120)

@@ -1,0 +1,277 @@
+"""TensorRT and TensorRT-RTX engines."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ....bundle.store import Bundle, onnx_name
+from ....engines.metadata import MODULES
+from ....errors import BackendError, HydrantError, InputError, MissingExtraError, cut, require
+from ..dlpack import CUDA, Borrowed, DeviceArray, borrow
+from ..kernel_cache import KernelCache
+from .choose import Chosen, Machine, choose_engine, read_engine
+from .cuda import Cuda
+from .device import Device
+from .lane import Lane
+from .load import Loaded, load_engine
+from .profiles import Part, Profiles, checked_inputs, output_bytes, padded, run_parts
+
+
+class EngineBackend:
+    """One of the bundle's engines.
+
+    Every thread that runs at the same time as others gets a lane of its own: execution contexts, a stream and buffers.
+
+    Args:
+        bundle: holds the engine.
+        library: ``"tensorrt"`` or ``"tensorrt-rtx"``.
+        precision: of the engine; ``None`` for the first of FP16, BF16 and FP32 that fits this machine.
+        open_device: gives the GPU.
+        memory_kind: DLPack's number for its memory.
+
+    Attributes:
+        name, precision: as :class:`runtime.backend.Backend` tells.
+        longest: tokens of the longest text that it takes; ``None`` for images.
+
+    Raises:
+        MissingExtraError: the library or cuda-bindings is not installed.
+        BackendError: there is no GPU, no engine, or none that fits; the command that builds one is given.
+        BundleError: the engine or its metadata was altered or is malformed.
+    """
+
+    def __init__(
+        self,
+        bundle: Bundle,
+        library: str,
+        precision: str | None = None,
+        *,
+        open_device: Callable[[str], Device] = Cuda,
+        memory_kind: int = CUDA,
+    ) -> None:
+        self.name = library
+        trt = require(MODULES[library], library, "run engines")
+        device, absent = _opened(open_device, library)
+        capability = device.compute_capability() if device else None
+        chosen = choose_engine(bundle, Machine(library, str(trt.__version__), capability), precision)
+        data = read_engine(bundle, chosen)
+        if device is None:
+            raise absent
+        self.precision = chosen.facts.precision
+        self._device, self._memory_kind = device, memory_kind
+        self._padding = bundle.architecture().padding_token
+        self._profiles = Profiles(chosen.facts.profiles, chosen.rebuild)
+        loaded = load_engine(trt, data, chosen, _weights(bundle, chosen))
+        self._engine: _Contexts | None = _Contexts(loaded, chosen)
+        self.longest = self._profiles.longest
+        self._first = chosen.facts.profiles[0]
+        self._lock = threading.Lock()
+        self._idle: list[Lane] = []
+
+    def run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Run one batch, padded or split to what a profile takes.
+
+        Raises:
+            BackendError: the engine does not take the inputs, failed, or was closed.
+        """
+        return self._run(inputs)[0]
+
+    def timings(self, inputs: Mapping[str, np.ndarray]) -> dict[str, float]:
+        """Milliseconds of one run of a batch: ``h2d``, ``compute`` and ``d2h`` on the GPU, ``enqueue`` on the host.
+
+        Raises:
+            BackendError: as :meth:`run`.
+        """
+        return self._run(inputs)[1]
+
+    def run_device(self, inputs: Mapping[str, Any]) -> dict[str, DeviceArray]:
+        """Run one batch that lies on the GPU; nothing is copied.
+
+        Args:
+            inputs: contiguous tensors on the first GPU that export DLPack, int64 or float32, within one of the
+                engine's profiles.
+
+        Returns:
+            The outputs on the GPU, complete; they export DLPack and ``__cuda_array_interface__``, and live on after
+            ``close``.
+
+        Raises:
+            InputError: a tensor that cannot be read there, or that no profile takes as it is.
+            BackendError: as :meth:`run`.
+        """
+        with self._lane() as (lane, loaded):
+            tensors = {name: borrow(name, each, lane.stream, self._memory_kind) for name, each in inputs.items()}
+            shapes = {name: each.shape for name, each in tensors.items()}
+            profile = self._exact(loaded, tensors)
+            rows = next(iter(shapes.values()))[0]
+            outputs = {name: self._array(shape) for name, shape in lane.output_shapes(rows).items()}
+            addresses = {name: each.address for name, each in tensors.items()}
+            addresses |= {name: each.address for name, each in outputs.items()}
+            lane.run_at(profile, shapes, addresses)
+        return outputs
+
+    def chunk(self, inputs: Mapping[str, np.ndarray]) -> int:
+        """Inputs that go into one run of the engine."""
+        first = next(iter(inputs.values()))
+        return self._profiles.largest(len(first), first.shape[1] if first.ndim == 2 else None)
+
+    def close(self) -> None:
+        """Release the GPU's memory; what another thread still runs is released when it is done."""
+        with self._lock:
+            engine, self._engine = self._engine, None
+            idle, self._idle = self._idle, []
+        if engine is not None:
+            engine.save()
+        for lane in idle:
+            lane.close()
+
+    def _run(self, inputs: Mapping[str, np.ndarray]) -> tuple[dict[str, np.ndarray], dict[str, float]]:
+        arrays, rows, tokens = checked_inputs(inputs, self._open().loaded.inputs, self._first)
+        parts = self._profiles.parts(rows, tokens)
+        spent = dict.fromkeys(("h2d", "compute", "d2h", "enqueue"), 0.0)
+        with self._lane() as (lane, _):
+
+            def run(part: Part) -> dict[str, np.ndarray]:
+                outputs, times = lane.run(part.profile, padded(arrays, part, self._padding))
+                for name, milliseconds in times.items():
+                    spent[name] += milliseconds
+                return outputs
+
+            return run_parts(parts, run), spent
+
+    def _open(self) -> _Contexts:
+        if self._engine is None:
+            raise BackendError(f"the {self.name} backend was closed; load the bundle again")
+        return self._engine
+
+    @contextmanager
+    def _lane(self) -> Iterator[tuple[Lane, Loaded]]:
+        """A lane for one run; after a failure of the engine it is not used again."""
+        with self._lock:
+            engine = self._open()
+            lane = self._idle.pop() if self._idle else self._new_lane(engine)
+        try:
+            yield lane, engine.loaded
+        except InputError:
+            self._give_back(lane)
+            raise
+        except BaseException as error:
+            lane.close()
+            if isinstance(error, HydrantError) or not isinstance(error, Exception):
+                raise
+            raise BackendError(f"{self.name} failed: {cut(error, 200)}") from error  # what the library's binding raises
+        self._give_back(lane)
+
+    def _give_back(self, lane: Lane) -> None:
+        with self._lock:
+            if self._engine is not None:
+                self._idle.append(lane)
+                return
+        lane.close()
+
+    def _new_lane(self, engine: _Contexts) -> Lane:
+        return Lane(
+            engine.loaded,
+            self._device,
+            self._profiles.input_bytes(engine.loaded.inputs),
+            {name: output_bytes(shape, self._profiles.rows) for name, shape in engine.loaded.outputs.items()},
+            engine.new,
+            captures=engine.captures,
+        )
+
+    def _exact(self, loaded: Loaded, tensors: Mapping[str, Borrowed]) -> int:
+        """The profile that takes tensors as they are."""
+        found = {name: f"{each.dtype} {list(each.shape)}" for name, each in tensors.items()}
+        if {name: each.dtype for name, each in tensors.items()} != loaded.inputs:
+            taken = {name: str(dtype) for name, dtype in loaded.inputs.items()}
+            raise InputError(f"the inputs are {found}; this engine takes {taken}")
+        profile = self._profiles.exact({name: each.shape for name, each in tensors.items()})
+        if profile is None:
+            raise InputError(
+                f"no profile of the engine takes {found} as they are; "
+                "`run` pads and splits NumPy arrays, or rebuild the engine for these shapes with `hydrant build`"
+            )
+        return profile
+
+    def _array(self, shape: tuple[int, ...]) -> DeviceArray:
+        """Memory of the GPU for an output."""
+        address = self._device.allocate(math.prod(shape) * 4)
+        return DeviceArray(address, shape, partial(self._device.free, address), self._memory_kind)
+
+
+class _Contexts:
+    """Makes execution contexts of an engine; those of TensorRT-RTX cache kernels, and capture CUDA graphs when told to.
+
+    Attributes:
+        loaded: the engine.
+        captures: whether a context can capture by itself.
+
+    Lanes keep it, as the library's configuration must outlive the contexts made with it.
+    """
+
+    def __init__(self, loaded: Loaded, chosen: Chosen) -> None:
+        self.loaded = loaded
+        self._plain: Any = None
+        self._capturing: Any = None
+        self._cache: KernelCache | None = None
+        self._lock = threading.Lock()
+        try:
+            if hasattr(loaded.engine, "create_runtime_config"):
+                self._plain = self._capturing = loaded.engine.create_runtime_config()
+            self.captures = hasattr(self._plain, "cuda_graph_strategy")
+            if self.captures:
+                strategies = loaded.trt.CudaGraphStrategy
+                self._capturing = loaded.engine.create_runtime_config()
+                self._plain.cuda_graph_strategy = strategies.DISABLED
+                self._capturing.cuda_graph_strategy = strategies.WHOLE_GRAPH_CAPTURE
+            if hasattr(self._plain, "create_runtime_cache"):
+                self._cache = KernelCache(self._plain, chosen.facts.engine_sha256)
+                self._cache.give_to(self._plain)
+                self._cache.give_to(self._capturing)
+        except Exception as error:  # whatever the library's binding raises
+            raise BackendError(
+                f"{loaded.trt.__name__} cannot prepare engine {chosen.name}: {cut(error, 200)}; rebuild it with "
+                f"`{chosen.rebuild}`"
+            ) from error
+
+    def new(self, captures: bool) -> Any:
+        """An execution context, or ``None`` if the library gives none.
+
+        Args:
+            captures: whether it captures what it runs, where it can: its shapes and addresses must never change.
+        """
+        with self._lock:
+            engine = self.loaded.engine
+            if self._plain is None:
+                return engine.create_execution_context()
+            return engine.create_execution_context(self._capturing if captures else self._plain)
+
+    def save(self) -> None:
+        """Keep the kernels for the next process."""
+        if self._cache is not None:
+            self._cache.save()
+
+
+def _opened(open_device: Callable[[str], Device], library: str) -> tuple[Device | None, HydrantError]:
+    """The GPU, or why there is none: what else is wrong with the engine is told first."""
+    try:
+        return open_device(library), BackendError("")
+    except (BackendError, MissingExtraError) as error:
+        return None, error
+
+
+def _weights(bundle: Bundle, chosen: Chosen) -> Path | None:
+    """The graph that a stripped engine takes its weights from, after its digest was checked."""
+    if not chosen.facts.stripped:
+        return None
+    name = onnx_name(chosen.facts.precision)
+    if bundle.has(f"{name}.data"):
+        bundle.file(f"{name}.data")
+    return bundle.file(name)

@@ -1,0 +1,283 @@
+"""What one thread at a time runs an engine with: a stream, buffers, execution contexts and CUDA graphs."""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ....engines.metadata import Shape
+from ....errors import BackendError
+from .device import Device, Holdings
+from .load import Loaded
+
+log = logging.getLogger(__name__)
+
+
+GRAPHS = 4
+"""Most shapes of a lane with a CUDA graph, each in a context of its own; the one not used for longest makes room."""
+
+
+SEEN = 64
+"""Shapes that a lane remembers to have met once."""
+
+
+Key = tuple[int, tuple[tuple[str, Shape], ...]]
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """A tensor's page-locked bytes on the host, and its address on the GPU."""
+
+    host: np.ndarray
+    device: int
+
+    @property
+    def address(self) -> int:
+        """Of the host's bytes."""
+        return int(self.host.ctypes.data)
+
+
+@dataclass(frozen=True)
+class Captured:
+    """A context that runs one shape in the lane's buffers, and nothing else.
+
+    Attributes:
+        context: whose shapes and addresses never change again.
+        graph: captured from it; ``None`` where the library captures by itself.
+    """
+
+    context: Any
+    graph: int | None
+
+
+class Lane:
+    """Runs one batch at a time.
+
+    Every profile has a context for tensors of any shape and place. A shape that repeats gets a context of its own: to
+    change one after a CUDA graph was captured from it leaves the graph undefined.
+
+    Args:
+        loaded: the engine.
+        device: the GPU.
+        input_bytes, output_bytes: size of every buffer.
+        new_context: makes an execution context, from any thread; told whether the library shall capture what it runs.
+        captures: whether the library captures by itself.
+
+    Raises:
+        BackendError: the GPU has not enough memory.
+    """
+
+    def __init__(
+        self,
+        loaded: Loaded,
+        device: Device,
+        input_bytes: Mapping[str, int],
+        output_bytes: Mapping[str, int],
+        new_context: Callable[[bool], Any],
+        captures: bool,
+    ) -> None:
+        self._loaded, self._device, self._new_context = loaded, device, new_context
+        self._by_library, self._capturing = captures, True
+        self._contexts: dict[int, Any] = {}
+        self._captured: OrderedDict[Key, Captured] = OrderedDict()
+        self._seen: OrderedDict[Key, None] = OrderedDict()
+        self._held = Holdings(device)
+        try:
+            self.stream = self._held.stream()
+            self._events = [self._held.event() for _ in range(4)]
+            self._inputs = {name: self._buffer(size) for name, size in input_bytes.items()}
+            self._outputs = {name: self._buffer(size) for name, size in output_bytes.items()}
+        except BaseException:
+            self._held.close()
+            raise
+        self._finish = weakref.finalize(
+            self, _release, device, self.stream, self._captured, self._contexts, self._held, (loaded, new_context)
+        )
+        self._finish.atexit = False  # a thread may still run, and the system takes all of it back
+
+    def run(self, profile: int, inputs: Mapping[str, np.ndarray]) -> tuple[dict[str, np.ndarray], dict[str, float]]:
+        """Run one batch that fits a profile.
+
+        Args:
+            profile: index of the profile.
+            inputs: in memory order.
+
+        Returns:
+            The outputs, float32 [batch, …], and the milliseconds of ``h2d``, ``compute`` and ``d2h`` on the GPU, and of
+            ``enqueue`` on the host.
+
+        Raises:
+            BackendError: the library or CUDA failed.
+        """
+        key = profile, tuple((name, tuple(array.shape)) for name, array in sorted(inputs.items()))
+        start, uploaded, computed, downloaded = self._events
+        for name, array in inputs.items():
+            self._inputs[name].host[: array.nbytes] = array.reshape(-1).view(np.uint8)
+        self._device.record(start, self.stream)
+        for name, array in inputs.items():
+            buffer = self._inputs[name]
+            self._device.upload(buffer.device, buffer.address, array.nbytes, self.stream)
+        self._device.record(uploaded, self.stream)
+        before = time.perf_counter()
+        self._compute(key)
+        enqueue = (time.perf_counter() - before) * 1e3
+        self._device.record(computed, self.stream)
+        rows = len(next(iter(inputs.values())))
+        shapes = self.output_shapes(rows)
+        for name, shape in shapes.items():
+            buffer = self._outputs[name]
+            self._device.download(buffer.address, buffer.device, math.prod(shape) * 4, self.stream)
+        self._device.record(downloaded, self.stream)
+        self._device.synchronize(self.stream)
+        outputs = {
+            name: self._outputs[name].host[: math.prod(shape) * 4].view(np.float32).reshape(shape).copy()
+            for name, shape in shapes.items()
+        }
+        times = zip(("h2d", "compute", "d2h"), self._events, self._events[1:], strict=False)
+        return outputs, {
+            **{name: self._device.elapsed_ms(first, then) for name, first, then in times}, "enqueue": enqueue
+        }  # fmt: skip
+
+    def run_at(self, profile: int, shapes: Mapping[str, Shape], addresses: Mapping[str, int]) -> None:
+        """Run on tensors where they lie on the GPU, and wait until the outputs are complete.
+
+        Args:
+            profile: index of a profile that takes the shapes.
+            shapes: of the inputs.
+            addresses: of all inputs and outputs.
+
+        Raises:
+            BackendError: the library or CUDA failed.
+        """
+        context = self._context(profile)
+        self._address(context, shapes, addresses)
+        self._execute(context)
+        self._device.synchronize(self.stream)
+
+    def output_shapes(self, rows: int) -> dict[str, Shape]:
+        """Shape of every output for a batch."""
+        return {name: (rows, *shape[1:]) for name, shape in self._loaded.outputs.items()}
+
+    def close(self) -> None:
+        """Wait for what still runs, and give back contexts, graphs, buffers and the stream."""
+        self._finish()
+
+    def _compute(self, key: Key) -> None:
+        """Start these shapes: from their second use on in a context of their own, from their third on as a graph."""
+        if key in self._captured:
+            self._captured.move_to_end(key)
+            captured = self._captured[key]
+            if captured.graph is None:
+                self._execute(captured.context)
+            else:
+                self._device.launch(captured.graph, self.stream)
+            return
+        if self._capturing and key in self._seen and self._capture(key):
+            return
+        profile, shapes = key
+        context = self._context(profile)
+        self._address(context, dict(shapes), self._addresses())
+        self._execute(context)
+        if self._capturing:
+            self._seen[key] = None
+            if len(self._seen) > SEEN:
+                self._seen.popitem(last=False)
+
+    def _capture(self, key: Key) -> bool:
+        """Run these shapes in a context of their own and keep it with its graph; whether they ran."""
+        while len(self._captured) >= GRAPHS:  # before the new one takes memory
+            _free(self._device, self._captured.popitem(last=False)[1])
+        profile, shapes = key
+        try:
+            context = self._new(profile, captures=self._by_library)
+            self._address(context, dict(shapes), self._addresses())
+        except BackendError as error:
+            self._give_up(error)
+            return False
+        self._execute(context)  # settles what new shapes change, which must not become part of a graph
+        graph = None
+        if not self._by_library:
+            try:
+                graph = self._device.capture(lambda: self._execute(context), self.stream)
+            except BackendError as error:
+                self._device.synchronize(self.stream)  # before the context goes
+                self._give_up(error)
+                return True
+        self._seen.pop(key)
+        self._captured[key] = Captured(context, graph)
+        return True
+
+    def _give_up(self, error: BackendError) -> None:
+        self._capturing = False
+        log.info("shapes that repeat are not captured as CUDA graphs: %s", error)
+
+    def _addresses(self) -> dict[str, int]:
+        """Of the lane's buffers on the GPU."""
+        return {name: each.device for name, each in {**self._inputs, **self._outputs}.items()}
+
+    def _address(self, context: Any, shapes: Mapping[str, Shape], addresses: Mapping[str, int]) -> None:
+        """Set a context to tensors."""
+        for name, shape in shapes.items():
+            if not context.set_input_shape(name, shape):
+                raise BackendError(f"the engine refuses {name} of shape {list(shape)}: {self._loaded.messages.last()}")
+        for name, address in addresses.items():
+            if not context.set_tensor_address(name, address):
+                raise BackendError(f"the engine refuses memory for {name}: {self._loaded.messages.last()}")
+
+    def _execute(self, context: Any) -> None:
+        if not context.execute_async_v3(self.stream):
+            raise BackendError(f"{self._loaded.trt.__name__} failed to run: {self._loaded.messages.last()}")
+
+    def _context(self, profile: int) -> Any:
+        """The context of a profile for any shape and place, made when it is first needed."""
+        if profile not in self._contexts:
+            self._contexts[profile] = self._new(profile, captures=False)
+        return self._contexts[profile]
+
+    def _new(self, profile: int, *, captures: bool) -> Any:
+        """A new execution context."""
+        context = self._new_context(captures)
+        if context is None:
+            raise BackendError(
+                f"{self._loaded.trt.__name__} gave no execution context: {self._loaded.messages.last()}; use fewer "
+                "threads, or free the GPU's memory"
+            )
+        if not context.set_optimization_profile_async(profile, self.stream):
+            raise BackendError(f"the engine refuses profile {profile}: {self._loaded.messages.last()}")
+        return context
+
+    def _buffer(self, size: int) -> Buffer:
+        return Buffer(self._held.host(size), self._held.memory(size))
+
+
+def _free(device: Device, captured: Captured) -> None:
+    """Give a graph back; its context goes with the last reference to it."""
+    if captured.graph is not None:
+        with suppress(BackendError):  # a device that reports an earlier failure again
+            device.free_graph(captured.graph)
+
+
+def _release(
+    device: Device,
+    stream: int,
+    captured: OrderedDict[Key, Captured],
+    contexts: dict[int, Any],
+    held: Holdings,
+    keep: object,  # noqa: ARG001  # must outlive the contexts
+) -> None:
+    """Give back all that a lane holds. It knows no lane, as it also runs when one was forgotten."""
+    with suppress(BackendError):
+        device.synchronize(stream)
+    while captured:
+        _free(device, captured.popitem()[1])
+    contexts.clear()
+    held.close()

@@ -1,0 +1,247 @@
+"""Fitting batches to an engine: profiles, padding and splitting, sizes of buffers. No library is needed."""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ....engines.metadata import Profile, Shape
+from ....errors import BackendError
+
+Batch = Mapping[str, np.ndarray]
+
+
+DTYPES: dict[str, np.dtype[Any]] = {"INT64": np.dtype(np.int64), "FLOAT": np.dtype(np.float32)}
+"""Types of an engine's inputs; all outputs are float32."""
+
+
+@dataclass(frozen=True)
+class Range:
+    """What one optimization profile takes.
+
+    Attributes:
+        index: of the profile in the engine.
+        rows: smallest and largest batch.
+        tokens: shortest and longest text; ``None`` for images.
+        most: numbers in the inputs at their largest.
+    """
+
+    index: int
+    rows: tuple[int, int]
+    tokens: tuple[int, int] | None
+    most: int
+
+    @classmethod
+    def of(cls, index: int, profile: Profile) -> Range:
+        """The range of a profile, whose inputs all share it.
+
+        Raises:
+            BackendError: they do not.
+        """
+        rows = {(least[0], most[0]) for least, _, most in profile.values() if least and most}
+        tokens = {(least[1], most[1]) for least, _, most in profile.values() if len(least) == len(most) == 2}
+        if len(rows) != 1 or len(tokens) > 1:
+            raise BackendError(
+                f"optimization profile {index} of the engine has ranges that differ between its inputs: {profile}; "
+                "rebuild it with `hydrant build`"
+            )
+        most = sum(math.prod(largest) for _, _, largest in profile.values())
+        return cls(index, rows.pop(), tokens.pop() if tokens else None, most)
+
+    def takes_tokens(self, tokens: int | None) -> bool:
+        """Whether texts of this length fit; shorter ones than the shortest are padded."""
+        return self.tokens is None or tokens is None or tokens <= self.tokens[1]
+
+    def padded(self, rows: int, tokens: int | None) -> tuple[int, int | None]:
+        """Batch and length after padding to the smallest that the profile takes."""
+        if self.tokens is None or tokens is None:
+            return max(rows, self.rows[0]), None
+        return max(rows, self.rows[0]), max(tokens, self.tokens[0])
+
+
+@dataclass(frozen=True)
+class Part:
+    """Rows of a batch that go into one run.
+
+    Attributes:
+        profile: that runs them.
+        start, stop: of the rows.
+        rows, tokens: after padding; ``tokens`` is ``None`` for images.
+    """
+
+    profile: int
+    start: int
+    stop: int
+    rows: int
+    tokens: int | None
+
+
+class Profiles:
+    """The optimization profiles of an engine.
+
+    Args:
+        profiles: in the engine's order.
+        rebuild: command that builds the engine, for messages.
+
+    Raises:
+        BackendError: the inputs of a profile do not share a range.
+    """
+
+    def __init__(self, profiles: Sequence[Profile], rebuild: str) -> None:
+        self._profiles = tuple(profiles)
+        self._ranges = [Range.of(index, profile) for index, profile in enumerate(profiles)]
+        self._rebuild = rebuild
+
+    @property
+    def rows(self) -> int:
+        """The largest batch of any profile."""
+        return max(each.rows[1] for each in self._ranges)
+
+    @property
+    def longest(self) -> int | None:
+        """Tokens of the longest text that any profile takes; ``None`` for images."""
+        return max((each.tokens[1] for each in self._ranges if each.tokens), default=None)
+
+    def parts(self, rows: int, tokens: int | None) -> list[Part]:
+        """How a batch runs: whole where a profile takes it, else in parts of nearly equal size.
+
+        Of the profiles that take a part, the one that pads it least is chosen, and of these the one with the fewest
+        elements at its largest.
+
+        Args:
+            rows: inputs in the batch.
+            tokens: of every text; ``None`` for images.
+
+        Raises:
+            BackendError: the batch is empty, or the texts are longer than any profile takes.
+        """
+        if rows < 1:
+            raise BackendError("the batch is empty; expected at least one input")
+        able = [each for each in self._ranges if each.takes_tokens(tokens)]
+        if not able:
+            raise BackendError(self._too_long(tokens or 0))
+        pieces = -(-rows // max(each.rows[1] for each in able))
+        size = -(-rows // pieces)
+        return [self._part(able, start, min(start + size, rows), tokens) for start in range(0, rows, size)]
+
+    def largest(self, rows: int, tokens: int | None) -> int:
+        """Inputs of a batch that go into one run."""
+        able = [each.rows[1] for each in self._ranges if each.takes_tokens(tokens)]
+        return min(rows, max(able, default=self.rows))
+
+    def exact(self, shapes: Mapping[str, Shape]) -> int | None:
+        """The profile that takes tensors as they are, the one with the fewest elements; ``None`` if none does."""
+        able = [
+            each
+            for each in self._ranges
+            if all(_within(shape, self._profiles[each.index][name]) for name, shape in shapes.items())
+        ]
+        return min(able, key=lambda each: (each.most, each.index)).index if able else None
+
+    def input_bytes(self, dtypes: Mapping[str, np.dtype[Any]]) -> dict[str, int]:
+        """Size of every input's buffer: that of its largest shape in any profile."""
+        return {
+            name: max(math.prod(profile[name][2]) for profile in self._profiles) * dtype.itemsize
+            for name, dtype in dtypes.items()
+        }
+
+    def _part(self, able: Sequence[Range], start: int, stop: int, tokens: int | None) -> Part:
+        count = stop - start
+        best = min(
+            (each for each in able if count <= each.rows[1]),
+            key=lambda each: (math.prod(size or 1 for size in each.padded(count, tokens)), each.most, each.index),
+        )
+        return Part(best.index, start, stop, *best.padded(count, tokens))
+
+    def _too_long(self, tokens: int) -> str:
+        ranges = [each.tokens for each in self._ranges if each.tokens]
+        least, most = min(low for low, _ in ranges), max(high for _, high in ranges)
+        return (
+            f"the texts have {tokens} tokens; this engine was built for {least} to {most}: cut them, or rebuild it "
+            f"with `{_with_sequence(self._rebuild, f'{least}:{min(most, tokens)}:{tokens}')}`"
+        )
+
+
+def _with_sequence(command: str, sequence: str) -> str:
+    """A command with one range of lengths in the place of those it has."""
+    words = shlex.split(command)
+    while "--sequence" in words:
+        at = words.index("--sequence")
+        del words[at : at + 2]
+    return shlex.join([*words, "--sequence", sequence])
+
+
+def output_bytes(shape: Shape, rows: int) -> int:
+    """Size of the buffer of a float32 output [-1, …] for ``rows`` inputs."""
+    return rows * math.prod(shape[1:]) * 4
+
+
+def checked_inputs(
+    inputs: Batch, dtypes: Mapping[str, np.dtype[Any]], profile: Profile
+) -> tuple[dict[str, np.ndarray], int, int | None]:
+    """The inputs in memory order, their number of rows, and of tokens (``None`` for images).
+
+    Raises:
+        BackendError: a name, type or fixed size that the engine does not take.
+    """
+    if set(inputs) != set(dtypes):
+        raise BackendError(f"the inputs are {sorted(inputs)}; this engine takes {sorted(dtypes)}")
+    for name, array in inputs.items():
+        most = profile[name][2]
+        fixed = 2 if len(most) == 2 else 1
+        if array.dtype != dtypes[name] or array.ndim != len(most) or array.shape[fixed:] != most[fixed:]:
+            axes = ["batch", "sequence"][:fixed] + [str(size) for size in most[fixed:]]
+            raise BackendError(
+                f"{name} is {array.dtype} {list(array.shape)}; this engine takes {dtypes[name]} [{', '.join(axes)}]"
+            )
+    leading = {array.shape[: 2 if array.ndim == 2 else 1] for array in inputs.values()}
+    if len(leading) != 1:
+        shapes = {name: list(array.shape) for name, array in inputs.items()}
+        raise BackendError(f"the inputs have shapes {shapes}; expected the same batch and sequence in all")
+    sizes = leading.pop()
+    return (
+        {name: np.ascontiguousarray(array) for name, array in inputs.items()},
+        sizes[0],
+        sizes[1] if len(sizes) == 2 else None,
+    )
+
+
+def padded(inputs: Batch, part: Part, padding_token: int) -> dict[str, np.ndarray]:
+    """The rows of a part, filled up to what its profile takes.
+
+    Texts get masked padding at their end; missing rows repeat the last one.
+    """
+    filled = {}
+    for name, array in inputs.items():
+        rows = array[part.start : part.stop]
+        after = [(0, 0)] * rows.ndim
+        if part.tokens is not None and rows.ndim == 2 and part.tokens > rows.shape[1]:
+            after[1] = (0, part.tokens - rows.shape[1])
+            rows = np.pad(rows, after, constant_values=padding_token if name == "input_ids" else 0)
+        if part.rows > len(rows):
+            rows = np.concatenate([rows, np.repeat(rows[-1:], part.rows - len(rows), axis=0)])
+        filled[name] = np.ascontiguousarray(rows)
+    return filled
+
+
+def run_parts(parts: Sequence[Part], run: Callable[[Part], dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
+    """Run every part, drop the rows that were added, and join the outputs along the batch."""
+    outputs = []
+    for part in parts:
+        found = run(part)
+        outputs.append({name: array[: part.stop - part.start] for name, array in found.items()})
+    if len(outputs) == 1:
+        return outputs[0]
+    return {name: np.concatenate([each[name] for each in outputs]) for name in outputs[0]}
+
+
+def _within(shape: Shape, sizes: tuple[Shape, Shape, Shape]) -> bool:
+    least, _, most = sizes
+    return len(shape) == len(least) and all(
+        low <= size <= high for low, size, high in zip(least, shape, most, strict=True)
+    )

@@ -1,0 +1,80 @@
+"""The outputs of a model on many inputs, reduced batch by batch to what is wanted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from ..bundle.architecture import Architecture
+from ..data.batching import WINDOW_BATCHES, prepared
+from ..data.processor import Processor
+from ..errors import BackendError
+from ..progress import Progress, no_progress
+
+Arrays = Mapping[str, np.ndarray]
+
+
+class Runs(Protocol):
+    """What runs a batch: a backend, or a module in memory."""
+
+    @property
+    def name(self) -> str:
+        """For messages."""
+
+    def run(self, inputs: Arrays) -> dict[str, np.ndarray]:
+        """Outputs of one batch."""
+
+    def close(self) -> None:
+        """Release what it holds."""
+
+
+def collect(
+    model: Runs,
+    processor: Processor,
+    architecture: Architecture,
+    inputs: Sequence[Any],
+    reduce: Callable[[Arrays], dict[str, np.ndarray]],
+    *,
+    batch_size: int = 32,
+    progress: Progress = no_progress,
+    title: str = "predicting",
+) -> dict[str, np.ndarray]:
+    """Run a model on inputs and gather what ``reduce`` keeps, in the order of the inputs.
+
+    Args:
+        model: that runs.
+        processor: that prepares its tensors.
+        architecture: of the model.
+        inputs: texts or images, at least one.
+        reduce: outputs of a batch → arrays whose first axis is the batch.
+        batch_size: inputs per run.
+        progress: display.
+        title: of the display.
+
+    Raises:
+        InputError: an input cannot be used; it is named by its index.
+        BackendError: the model gave values that are not finite.
+    """
+    parts: list[dict[str, np.ndarray]] = []
+    order: list[np.ndarray] = []
+    size = batch_size * WINDOW_BATCHES if architecture.modality == "text" else batch_size
+    starts = range(0, len(inputs), size)
+    for start in progress(starts, len(starts), title):
+        for places, tensors in prepared(processor, architecture, inputs[start : start + size], batch_size, start):
+            outputs = model.run(tensors)
+            _check_finite(model, outputs)
+            parts.append(reduce(outputs))
+            order.append(places + start)
+    back = np.argsort(np.concatenate(order))
+    return {name: np.concatenate([part[name] for part in parts])[back] for name in parts[0]}
+
+
+def _check_finite(model: Runs, outputs: Arrays) -> None:
+    for name, array in outputs.items():
+        if not np.isfinite(array).all():
+            raise BackendError(
+                f"{model.name} gave {name.replace('_', ' ')} that are not finite (NaN or infinity); check the weights "
+                "and the inputs, or compare backends with `hydrant verify`"
+            )

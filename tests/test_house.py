@@ -1,0 +1,147 @@
+"""The house: which room may know which, and in which order the files of a room build on each other."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import hydrant
+import pytest
+
+FLOORS: list[dict[str, str]] = [
+    {"": "version errors progress"},
+    {
+        "data": "__init__ spec images text processor batching corruptions readers examples samples tensors",
+        "metrics": """
+            __init__ bootstrap classification selective figures gates resampled timing uncertainty
+        """,
+    },
+    {"bundle": "__init__ architecture files plan store calibration weights"},
+    {
+        "cost": "__init__ sharing matmuls parameters estimate",
+        "engines": "__init__ gpu log metadata",
+        "families": """
+            __init__ activations config layout bert clip distilbert vit registry checkpoint lora prompts zero_shot
+        """,
+        "export": """
+            graph context attention blocks layers embeddings grouped uncertainty_head unrolled lowering onnx_file
+            islands quantize quantize_search folds rewrites exporter __init__ random_model recalibrate
+        """,
+    },
+    {
+        "build": "fusion_report messages monitor compiler library profiles engine __init__",
+        "calib": """
+            __init__ decisions.__init__ decisions.temperature decisions.thresholds decisions.fit heads.__init__
+            heads.selection heads.taylor heads.budget heads.encoder heads.masking heads.objectives heads.search_state
+            heads.circuits heads.circuit_plan heads.planning
+        """,
+        "fusion": "grouped uncertainty_head module drift lora ensemble storage __init__",
+    },
+    {
+        "runtime": """
+            prediction backends.__init__ backends.protocol backends.graph_file backends.microbatch backends.openvino
+            backends.ort backends.dlpack backends.kernel_cache backends.tensorrt.__init__ backends.tensorrt.profiles
+            backends.ort_gpu backends.reference backends.tensorrt.choose backends.tensorrt.cuda
+            backends.tensorrt.device backends.tensorrt.load backends.tensorrt.lane backends.tensorrt.engine
+            backends.registry decisions predictor __init__ collect
+        """,
+        "tuning": "report examples settings optimizer state loop weights job writing run __init__",
+    },
+    {
+        "measure": """
+            __init__ bisect calibrate operators subjects settings report commands cost machine memory plot polygraphy
+            profile verify
+        """,
+        "evaluation": "report models observation figures examples figure_names html noise plots run __init__",
+    },
+    {"": "__init__", "demo": "comparison digits picture run __init__"},
+    {
+        "cli": """
+            __init__ terminal adapters options build calibrate predict demo evaluate export fuse inspect plan profile
+            tune verify main
+        """
+    },
+    {"": "__main__"},
+]
+"""From the lowest floor up: rooms, and the files of each in an order in which none imports a later one."""
+
+ROOT = Path(hydrant.__file__).parent
+APART = {"tests", "benchmarks", "docs", "examples"}
+"""Folders of a checkout that are not part of the package."""
+
+
+def name_of(path: Path) -> tuple[str, str]:
+    """Room and file: ``runtime/backends/ort.py`` is ``("runtime", "backends.ort")``."""
+    room, _, file = ".".join(path.relative_to(ROOT).with_suffix("").parts).partition(".")
+    return (room, file) if file else ("", room)
+
+
+SOURCES = {
+    name_of(path): path
+    for path in sorted(ROOT.rglob("*.py"))
+    if not any(part in APART or part.startswith(".") for part in path.relative_to(ROOT).parts)
+}
+PLACES = {
+    (room, file): (floor, index)
+    for floor, rooms in enumerate(FLOORS)
+    for room, files in rooms.items()
+    for index, file in enumerate(files.split())
+}
+
+
+def imported(path: Path) -> set[tuple[int, tuple[str, str]]]:
+    """Line and module of every relative import, those inside functions and for type checkers among them."""
+    parts = path.relative_to(ROOT).parts
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if not isinstance(node, ast.ImportFrom) or node.level == 0:
+            continue
+        folder = ROOT.joinpath(*parts[: len(parts) - node.level], *(node.module or "").split("."))
+        for alias in node.names:
+            choices = (folder / f"{alias.name}.py", folder / alias.name / "__init__.py", folder.with_suffix(".py"))
+            target = next((choice for choice in choices if choice.is_file()), folder / "__init__.py")
+            found.add((node.lineno, name_of(target)))
+    return found
+
+
+def test_every_module_has_its_floor() -> None:
+    assert set(SOURCES) == set(PLACES)
+
+
+def test_the_root_holds_folders_and_five_modules() -> None:
+    loose = {file for room, file in SOURCES if not room}
+    assert loose == {"__init__", "__main__", "errors", "progress", "version"}
+
+
+@pytest.mark.parametrize("module", sorted(SOURCES), ids=".".join)
+def test_imports_run_downward(module: tuple[str, str]) -> None:
+    floor, index = PLACES[module]
+    for line, target in imported(SOURCES[module]):
+        below, earlier = PLACES[target]
+        same = target[0] == module[0] and floor == below
+        assert below < floor or (same and earlier < index), f"{SOURCES[module]}:{line} imports {'.'.join(target)}"
+
+
+def test_runtime_knows_torch_in_its_reference_backend_only() -> None:
+    for (room, file), path in SOURCES.items():
+        if room == "runtime" and file != "backends.reference":
+            names = [name.split(".")[0] for name in absolute(path)]
+            assert not {"torch", "transformers"} & set(names), path
+
+
+def absolute(path: Path) -> list[str]:
+    """Modules of other packages that a file imports."""
+    found: list[str] = []
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.level == 0:
+            found.append(node.module or "")
+    return found
+
+
+def test_calib_sees_no_onnx_and_the_library_formats_no_terminal() -> None:
+    for (room, _), path in SOURCES.items():
+        names = {name.split(".")[0] for name in absolute(path)}
+        assert room != "calib" or not names & {"onnx", "onnxruntime"}, path
+        assert room == "cli" or "argparse" not in names or path.name == "memory.py", path

@@ -1,0 +1,62 @@
+"""AdamW (Loshchilov & Hutter 2019) with a learning rate that rises, then falls, linearly."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from .settings import Settings
+
+GRADIENT_NORM = 1.0
+"""Gradients of a larger norm, over all weights together, are scaled down to it."""
+
+
+def make_optimizer(module: nn.Module, settings: Settings, device: torch.device) -> torch.optim.AdamW:
+    """AdamW over all weights; biases and LayerNorms do not decay."""
+    named = list(module.named_parameters())
+    groups = [
+        {"params": [tensor for name, tensor in named if decays(name)], "weight_decay": settings.weight_decay},
+        {"params": [tensor for name, tensor in named if not decays(name)], "weight_decay": 0.0},
+    ]
+    return torch.optim.AdamW(groups, lr=settings.learning_rate, fused=device.type in ("cpu", "cuda"))
+
+
+def decays(name: str) -> bool:
+    """Whether a weight decays.
+
+    >>> decays("layers.0.mlp.up.weight"), decays("layers.0.mlp.up.bias"), decays("embeddings.norm.weight")
+    (True, False, False)
+    """
+    return not (name.endswith(".bias") or name.rpartition(".")[0].endswith("norm"))
+
+
+def rate_at(update: int, updates: int, warmup: float) -> float:
+    """Factor of the highest learning rate at an update: up to 1 over the warm-up, then down to nearly 0.
+
+    Args:
+        update: 0, 1, …, ``updates`` − 1.
+        updates: of all epochs.
+        warmup: share of them.
+
+    >>> [round(rate_at(update, 10, 0.2), 3) for update in (0, 1, 2, 9)]
+    [0.5, 1.0, 1.0, 0.125]
+    """
+    rising = round(updates * warmup)
+    if update < rising:
+        return (update + 1) / rising
+    return (updates - update) / (updates - rising)
+
+
+def member_loss(member_logits: Tensor, labels: Tensor) -> Tensor:
+    """Mean over members and examples of −log softmax(z_m)[label], nats.
+
+    Members are judged one by one, not their average, so that each stays a classifier of its own; what they
+    share gets the mean of their gradients.
+
+    Args:
+        member_logits: [S, B, C]; S is 1 where all members are one.
+        labels: [B] int64.
+    """
+    streams = member_logits.shape[0]
+    return cross_entropy(member_logits.flatten(0, 1).float(), labels.repeat(streams))  # [S·B, C] against [S·B]
