@@ -189,7 +189,7 @@ def run_cli(
     if not fresh:
         return command.run(words, environment, cwd, given, timeout)
     return subprocess.run(
-        [sys.executable, "-m", "hydrant.cli.main", *words],
+        [sys.executable, "-m", "hydrant", *words],
         check=False,
         capture_output=True,
         text=True,

@@ -210,7 +210,7 @@ def test_an_interrupt_stops_the_builder_and_leaves_nothing(number: str, made: Pa
     before = Bundle.open(made).digests()
     code = (
         "import os, signal, sys\n"
-        "from hydrant import cli\n"
+        "from hydrant.cli import main as cli\n"
         "from hydrant.build.monitor import Phases\n"
         "start = Phases.start\n"
         "def interrupted(self, *arguments):\n"

@@ -462,7 +462,7 @@ def test_interrupted_command_tells_how_to_go_on(
     bert_checkpoint: Path, text_csv: Path, ood_csv: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
-    from hydrant import cli
+    from hydrant.cli import main as cli
 
     plan = tmp_path / "plan.json"
     command = ["plan", str(bert_checkpoint), "--data", str(text_csv), "--ood", str(ood_csv)]

@@ -302,7 +302,7 @@ def test_interrupting_leaves_no_half_written_bundle(
     """The signal arrives while the bundle's temporary folder is there."""
     code = (
         "import sys, time\n"
-        "from hydrant import cli\n"
+        "from hydrant.cli import main as cli\n"
         "from hydrant.fusion import storage\n"
         "def slow(*_):\n"
         "    print('writing', flush=True)\n"
@@ -324,7 +324,7 @@ def test_interrupting_leaves_no_half_written_bundle(
 
 
 def test_a_reader_that_leaves_is_no_error(made: Path, text_csv: Path) -> None:
-    command = f"'{sys.executable}' -m hydrant.cli.main predict '{made / 'out'}' --input '{text_csv}' | head -1"
+    command = f"'{sys.executable}' -m hydrant predict '{made / 'out'}' --input '{text_csv}' | head -1"
     done = subprocess.run(
         ["bash", "-c", f"set -o pipefail; {command}"], capture_output=True, text=True, check=False, cwd="/"
     )
@@ -336,7 +336,7 @@ def test_a_reader_that_leaves_is_no_error(made: Path, text_csv: Path) -> None:
 def test_unexpected_errors_are_one_line_and_verbose_shows_the_traceback(made: Path) -> None:
     code = (
         "import sys\n"
-        "from hydrant import cli, inspection\n"
+        "from hydrant.cli import inspect as inspection, main as cli\n"
         "def broken(_): raise RuntimeError('two\\nlines')\n"
         "inspection.inspect_bundle = broken\n"
         "sys.exit(cli.main(sys.argv[1:]))\n"
@@ -412,7 +412,7 @@ def test_predict_and_inspect_run_without_torch(made: Path) -> None:
         code = (
             "import sys\n"
             "sys.modules.update(torch=None, transformers=None)\n"
-            "from hydrant import cli\n"
+            "from hydrant.cli import main as cli\n"
             f"sys.exit(cli.main({arguments!r}))\n"
         )
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd="/")

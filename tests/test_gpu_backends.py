@@ -448,7 +448,7 @@ def test_a_predictor_that_cannot_be_made_closes_its_backend(path: Path, monkeypa
         raise BundleError("no processor")
 
     monkeypatch.setitem(OPENERS, "onnxruntime", lambda *_: Opened())
-    monkeypatch.setattr(Bundle, "processor", unreadable)
+    monkeypatch.setattr(Bundle, "processor_folder", unreadable)
     with pytest.raises(BundleError, match="no processor"):
         load(path, "onnxruntime")
     assert len(closed) == 1
