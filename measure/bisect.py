@@ -114,7 +114,7 @@ def _values(architecture: Architecture) -> list[str]:
 
 def _probed(path: Path, names: Sequence[str], folder: Path) -> Path:
     """The graph with ``names`` as further outputs, its external data found where it lies."""
-    onnx = require("onnx", "", "bisect a graph")
+    onnx = require("onnx", "fuse", "bisect a graph")
     model = onnx.load(str(path))
     model.graph.output.extend(onnx.helper.make_empty_tensor_value_info(name) for name in names)
     target = folder / path.name
@@ -145,7 +145,7 @@ class _Reference:
     """The fused module, which tells the outputs of its parts."""
 
     def __init__(self, bundle: Bundle, architecture: Architecture) -> None:
-        self._torch = require("torch", "", "run the PyTorch reference")
+        self._torch = require("torch", "fuse", "run the PyTorch reference")
         from ..fusion import load_ensemble
 
         self._module: Any = load_ensemble(bundle)

@@ -88,7 +88,9 @@ def test_with_a_gpu_every_reason_is_recorded(
     with load(path) as predictor:
         why = dict(predictor.fallbacks)
     assert list(why) == list(ON_GPU)
-    assert why["tensorrt"] == "tensorrt is not installed; it is needed to run engines: pip install 'hydrant[tensorrt]'"
+    assert (
+        why["tensorrt"] == "tensorrt is not installed; it is needed to run engines: pip install 'hydrant-uq[tensorrt]'"
+    )
     assert (
         f"has no tensorrt-rtx engine; build one with `hydrant build {path} --backend tensorrt-rtx"
         in why["tensorrt-rtx"]
@@ -157,7 +159,7 @@ def test_cuda_bindings_come_with_the_extra(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setitem(sys.modules, "cuda", None)
     monkeypatch.setitem(sys.modules, "cuda.bindings", None)
     monkeypatch.setitem(sys.modules, "cuda.bindings.runtime", None)
-    with pytest.raises(MissingExtraError, match=r"cuda is not installed; .*: pip install 'hydrant\[tensorrt-rtx\]'"):
+    with pytest.raises(MissingExtraError, match=r"cuda is not installed; .*: pip install 'hydrant-uq\[tensorrt-rtx\]'"):
         cuda.Cuda("tensorrt-rtx")
 
 
@@ -344,7 +346,9 @@ def test_an_onnxruntime_for_the_cpu_is_told_at_once(path: Path) -> None:
     if "CUDAExecutionProvider" in onnxruntime.get_available_providers():
         pytest.skip("this onnxruntime is built for the GPU")
     for name, provider in (("onnxruntime-cuda", "CUDA"), ("onnxruntime-tensorrt", "Tensorrt")):
-        with pytest.raises(BackendError, match=rf"has no {provider}ExecutionProvider: .*pip install 'hydrant\[gpu\]'"):
+        with pytest.raises(
+            BackendError, match=rf"has no {provider}ExecutionProvider: .*pip install 'hydrant-uq\[gpu\]'"
+        ):
             load(path, name)
 
 
@@ -488,7 +492,7 @@ def test_bf16_is_not_claimed(path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_a_missing_onnxruntime_names_the_gpu_extra(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
-    with pytest.raises(MissingExtraError, match=r"pip install 'hydrant\[gpu\]'"):
+    with pytest.raises(MissingExtraError, match=r"pip install 'hydrant-uq\[gpu\]'"):
         load(path, "onnxruntime-cuda")
 
 

@@ -38,7 +38,7 @@ def test_public_names() -> None:
         assert getattr(hydrant, name) is not None
     with pytest.raises(AttributeError, match="module 'hydrant' has no attribute 'nothing'"):
         _ = hydrant.nothing
-    assert version("hydrant") == hydrant.__version__
+    assert version("hydrant-uq") == hydrant.__version__
 
 
 def test_every_module_imports_without_optional_libraries() -> None:

@@ -400,11 +400,11 @@ def test_without_matplotlib_there_is_no_plot_and_the_extra_is_named(
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     report = profile(folder, batch=[1], sequence=[5], **QUICK)
     assert report.plot is None
-    assert any("no plot: matplotlib is not installed" in note and "hydrant[report]" in note for note in report.notes)
+    assert any("no plot: matplotlib is not installed" in note and "hydrant-uq[report]" in note for note in report.notes)
     assert not (folder / "reports" / "profile.png").exists()
     assert (folder / "reports" / "profile.json").is_file()
     shown = profile_text(report, folder)
-    assert "pip install 'hydrant[report]'" in shown
+    assert "pip install 'hydrant-uq[report]'" in shown
     assert "profile.png" not in shown
 
 

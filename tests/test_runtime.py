@@ -233,15 +233,17 @@ def test_without_a_graph_auto_falls_back_with_the_reason(tmp_path: Path) -> None
 
 def test_a_missing_library_names_its_extra(text_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
-    with pytest.raises(HydrantError, match=r"onnxruntime is not installed; .*: pip install 'hydrant\[onnxruntime\]'"):
+    with pytest.raises(
+        HydrantError, match=r"onnxruntime is not installed; .*: pip install 'hydrant-uq\[onnxruntime\]'"
+    ):
         load(text_bundle, "onnxruntime")
     monkeypatch.setitem(sys.modules, "openvino", None)
     with load(text_bundle) as predictor:
         assert predictor.backend == "torch"
-        assert "pip install 'hydrant[onnxruntime]'" in on_cpu(predictor)["onnxruntime"]
-        assert "pip install 'hydrant[openvino]'" in on_cpu(predictor)["openvino"]
+        assert "pip install 'hydrant-uq[onnxruntime]'" in on_cpu(predictor)["onnxruntime"]
+        assert "pip install 'hydrant-uq[openvino]'" in on_cpu(predictor)["openvino"]
     monkeypatch.setitem(sys.modules, "polygraphy", None)
-    with pytest.raises(HydrantError, match=r"polygraphy is not installed; .*: pip install 'hydrant\[verify\]'"):
+    with pytest.raises(HydrantError, match=r"polygraphy is not installed; .*: pip install 'hydrant-uq\[verify\]'"):
         hydrant.verify(text_bundle)
 
 

@@ -56,7 +56,7 @@ class OnnxRuntimeCudaBackend:
         if self.provider not in ort.get_available_providers():
             raise BackendError(
                 f"onnxruntime {ort.__version__} has no {self.provider}: it is built for the CPU; "
-                "pip uninstall onnxruntime, then pip install 'hydrant[gpu]'"
+                "pip uninstall onnxruntime, then pip install 'hydrant-uq[gpu]'"
             )
         self._ort = ort
         graph, self.precision = graph_file(bundle, self.name, PRECISIONS, precision)

@@ -23,7 +23,7 @@ class TorchModule:
     precision = "fp32"
 
     def __init__(self, ensemble: Any) -> None:
-        self._torch = require("torch", "", "run the PyTorch reference")
+        self._torch = require("torch", "fuse", "run the PyTorch reference")
         self._ensemble = ensemble
 
     def run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -63,7 +63,7 @@ class TorchBackend(TorchModule):
             raise BackendError(
                 f"backend {self.name} does not run precision {cut(precision)}; expected {self.precision}"
             )
-        torch = require("torch", "", "run the PyTorch reference")
+        torch = require("torch", "fuse", "run the PyTorch reference")
         from ...fusion import load_ensemble
 
         if threads is not None:
