@@ -95,7 +95,9 @@ def __getattr__(name: str) -> Any:
     except ModuleNotFoundError as error:
         from .errors import missing_extra
 
-        raise missing_extra(error) or error from error
+        if (told := missing_extra(error)) is None:
+            raise
+        raise told from error
 
 
 def __dir__() -> list[str]:
