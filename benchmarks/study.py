@@ -262,13 +262,13 @@ def make_rows(
 
 def add_options(parser: argparse.ArgumentParser, name: str) -> None:
     """The options that both studies have."""
-    work, document = Path("out/studies") / name, Path(__file__).parents[1] / "docs" / f"{name}.md"
+    work, document = Path("out/studies") / name, Path(__file__).parents[1] / "docs/studies" / f"{name}.md"
     parser.add_argument("--work", type=Path, default=work, help=f"folder of what takes long (default {work})")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="trainings at a time (default: one a core)")
     parser.add_argument("--seconds", type=float, default=1.0, help="that each row is timed at least (default 1)")
     parser.add_argument("--no-tuning", action="store_true", help="leave the tuned rows out")
     parser.add_argument("--resamples", type=int, default=200, help="of the bootstrap (default 200)")
-    parser.add_argument("--document", type=Path, default=document, help=f"gets the tables (default docs/{name}.md)")
+    parser.add_argument("--document", type=Path, default=document, help=f"gets the tables (default docs/studies/{name}.md)")
     parser.add_argument("-o", "--output", type=Path, help="JSON file to write")
 
 
