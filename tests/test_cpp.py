@@ -222,7 +222,7 @@ def test_onnxruntime_is_found_where_it_can_be_had(place: str, runner: Path, tmp_
 def test_build_is_refused_as_a_place_for_generated_files(runner: Path, tmp_path: Path) -> None:
     checkout = tmp_path / "c++ (checkout)"
     checkout.mkdir()
-    for name in ("CMakeLists.txt", "__init__.py"):
+    for name in ("CMakeLists.txt", "version.py"):
         shutil.copy(ROOT / name, checkout)
     done = run("cmake", "-B", checkout / "build", "-S", checkout)
     assert done.returncode != 0
