@@ -29,7 +29,7 @@ import torch
 from hydrant import Bundle, HeadPlan, build_engine, export_onnx, fuse, save_bundle, verify
 from hydrant.data.samples import full_batch
 from hydrant.engines.gpu import this_gpu
-from hydrant.engines.metadata import LIBRARIES
+from hydrant.engines.metadata import LIBRARIES, PRECISIONS
 from hydrant.errors import BackendError, HydrantError, InputError, MissingExtraError
 from hydrant.metrics.timing import Latency, Rules, interleave
 from hydrant.runtime.backends.protocol import Backend
@@ -38,7 +38,6 @@ from latency import MEMBERS, architecture, random_plan
 from transformers import ViTConfig, ViTForImageClassification
 
 BACKENDS = ("tensorrt", "tensorrt-rtx", "onnxruntime-tensorrt", "onnxruntime-cuda")
-PRECISIONS = ("fp16", "bf16", "fp32")
 MODELS = ("fused", "single")
 SHAPE = architecture("ViT-B/16")
 
