@@ -68,6 +68,9 @@ class Parser(argparse.ArgumentParser):
         print(f"hydrant: error: {message}; see `{self.prog} --help`", file=sys.stderr)
         raise SystemExit(2)
 
+    def _print_message(self, message: str, file: Any = None) -> None:
+        (file or sys.stderr).write(message)  # argparse's own says nothing when it cannot write
+
 
 class _Subparser(Parser):
     """The parser of a subcommand, filled from its file when it is chosen."""

@@ -18,12 +18,12 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from ..errors import InputError
 from .terminal import progress
-from .words import count, number
+from .words import count
 
 Target = Callable[..., Any]
 """A verb, or an option type."""
 
-READERS: dict[Any, Callable[[str], Any]] = {Path: Path, int: count, float: number}
+READERS: dict[Any, Callable[[str], Any]] = {Path: Path, int: count, float: float}
 
 
 class Command:

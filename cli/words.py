@@ -31,14 +31,6 @@ def numbers(text: str) -> list[int]:
     return [positive(part.strip()) for part in text.split(",")]
 
 
-def number(text: str) -> float:
-    """A number."""
-    try:
-        return float(text)
-    except ValueError as error:
-        raise ArgumentTypeError(f"{text!r} is not a number") from error
-
-
 def share(text: str) -> float:
     """A number above 0 and below 1."""
     found = _number(text)

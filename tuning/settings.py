@@ -24,7 +24,7 @@ class Jointly:
         weight_decay: weight decay of AdamW, of everything but biases and LayerNorms.
         warmup: share of all updates over which the learning rate rises.
         patience: epochs without a better validation NLL after which tuning stops.
-        device: a GPU if accelerate finds one (auto), or the CPU.
+        device: device to tune on: a GPU if accelerate finds one (auto), or the CPU.
         state: file that keeps how far tuning has come. If it exists, tuning goes on where it was interrupted, to the
             same weights; when the result is written it is deleted.
     """

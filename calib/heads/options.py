@@ -88,7 +88,7 @@ class Budget:
     """Most operations that a plan may cost: where to fork and how many heads to keep follows from it.
 
     Attributes:
-        ratio: most operations, in those of the plain single model, such as 1.25; the fork and the number of heads follow.
+        ratio: most operations, in those of the plain single model, such as 1.25; fork and number of heads follow.
     """
 
     ratio: float
