@@ -120,9 +120,9 @@ def latencies(
 
 
 def _opened(bundles: Mapping[str, Path], reference: str, stack: ExitStack) -> Iterator[tuple[str, Backend]]:
-    def opened(path: Path, **options: Any) -> Backend:
+    def opened(path: Path, without: Sequence[str] = ()) -> Backend:
         if not (path / "model.fp32.onnx").is_file():
-            hydrant.export_onnx(path, **options)
+            hydrant.export_onnx(path, form=hydrant.GraphForm(without=without))
         backend, _ = open_backend(hydrant.Bundle.open(path), "onnxruntime")
         stack.callback(backend.close)
         return backend

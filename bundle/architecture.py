@@ -7,12 +7,12 @@ which family it has.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal, get_args
 
 from ..data.spec import Modality
-from ..errors import BundleError, cut
+from ..errors import BundleError, InputError, cut
 
 Activation = Literal["gelu", "gelu_tanh", "relu", "quick_gelu", "silu"]
 
@@ -171,3 +171,17 @@ PROJECTIONS = ("query", "key", "value", "output")
 
 PARTS = ("embeddings", "attention", "norms", "mlp", "pooler", "classifier")
 """Every part that :func:`part_of` names."""
+
+
+def check_parts(names: Iterable[str]) -> frozenset[str]:
+    """Validate the names of parts to keep separate; ``all`` stands for every part.
+
+    Raises:
+        InputError: an unknown part.
+    """
+    wanted = {names} if isinstance(names, str) else set(names)
+    if "all" in wanted:
+        wanted = set(PARTS)
+    for name in sorted(wanted - set(PARTS)):
+        raise InputError(f"cannot keep {cut(name)} separate; expected some of {', '.join(PARTS)}, or all")
+    return frozenset(wanted - {"attention"})

@@ -1,66 +1,45 @@
-"""An evaluation as text for a terminal."""
+"""``hydrant evaluate``: quality and uncertainty on labelled data, beside competitors, as text, JSON and HTML."""
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
+from ..data.columns import Reading
 from ..evaluation.figure_names import DECISIONS, DETECTION, DIFFERENCES, DIVERSITY, QUALITY, SCORES, Told, shown
+from ..evaluation.options import Figures
 from ..evaluation.report import EvaluationReport, ModelReport
-from .options import _bundle_argument, _count, _labelled_data_arguments, _positive, _precision_argument
-from .terminal import _show, progress, table
+from ..evaluation.run import evaluate
+from . import shared
+from .options import Command, call
+from .terminal import show, table
+from .words import positive
+
+EXAMPLE = "hydrant evaluate out/ --data test.csv --ood other.csv --compare checkpoint/ --html report.html"
 
 
-def _evaluate_arguments(sub: argparse.ArgumentParser) -> None:
-    _bundle_argument(sub)
-    _labelled_data_arguments(sub, "labelled data, neither tuned nor calibrated on")
-    sub.add_argument("--ood", metavar="FILE", help="out-of-distribution data, labels not read")
-    sub.add_argument("--compare", action="extend", nargs="+", default=[], metavar="MODEL",
-                     help="checkpoints (single models) or bundles to set beside it")  # fmt: skip
-    sub.add_argument("--html", type=Path, metavar="FILE", help="write a report with pictures, in one file")
-    sub.add_argument("--corruptions", action="store_true", help="also on typos or corrupted images, in five severities")
-    sub.add_argument(
-        "--corrupted", type=_positive, default=500, metavar="N", help="examples that are corrupted (default 500)"
-    )
-    sub.add_argument(
-        "--bootstrap",
-        type=_count,
-        default=1000,
-        metavar="N",
-        help="resamples for 95%% intervals (default 1000; 0: none)",
-    )
-    sub.add_argument("--latency", action="store_true", help="also time the models, interleaved")
-    sub.add_argument(
-        "--backend", default="torch", help="that runs the bundles (default torch: it alone gives energies)"
-    )
-    _precision_argument(sub)
+def arguments(command: Command) -> None:
+    """Its options."""
+    command.heading("input")
+    shared.bundle(command, evaluate)
+    command.take(evaluate, "data", metavar="FILE")
+    command.take(evaluate, "ood", metavar="FILE")
+    command.take(evaluate, "compare", action="extend", nargs="+", metavar="MODEL")
+    shared.reading(command)
+    command.heading("method")
+    command.take(Figures, "corruptions")
+    command.take(Figures, "corrupted", type=positive, metavar="N")
+    command.take(Figures, "bootstrap", metavar="N")
+    command.take(Figures, "latency")
+    shared.backend(command, evaluate)
+    command.heading("output")
+    command.take(evaluate, "html", metavar="FILE")
 
 
-def evaluate(options: argparse.Namespace) -> int:
-    """``hydrant evaluate``: quality and uncertainty on labelled data, beside competitors, as text, JSON and HTML."""
-    from ..evaluation import evaluate as evaluate_bundle
-
-    report = evaluate_bundle(
-        options.bundle,
-        options.data,
-        options.ood,
-        compare=options.compare,
-        html=options.html,
-        corruptions=options.corruptions,
-        corrupted=options.corrupted,
-        bootstrap=options.bootstrap,
-        latency=options.latency,
-        backend=options.backend,
-        precision=options.precision,
-        examples=options.examples or None,
-        seed=options.seed,
-        text_column=options.text_column,
-        label_column=options.label_column,
-        batch_size=options.batch_size,
-        progress=progress,
-    )
-    _show(options, report.to_json(), evaluation_text(report))
+def run(options: argparse.Namespace) -> int:
+    """Evaluate, and show the figures."""
+    report = call(evaluate, options, figures=call(Figures, options), reading=call(Reading, options))
+    show(options, report.to_json(), evaluation_text(report))
     return 0
 
 

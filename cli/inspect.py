@@ -1,4 +1,4 @@
-"""Gathering what is in a bundle, for ``hydrant inspect``."""
+"""``hydrant inspect``: what is in a bundle; status 1 when a file was altered."""
 
 from __future__ import annotations
 
@@ -12,30 +12,43 @@ from typing import Any
 
 from ..bundle.architecture import Architecture
 from ..bundle.calibration import Calibration
-from ..bundle.store import CALIBRATION, WEIGHTS, Bundle
+from ..bundle.store import CALIBRATION, WEIGHTS, Bundle, resolve
 from ..cost.estimate import cost_of
 from ..engines.metadata import ENGINES, engine_names, engine_path, graph_digest, metadata_path, read_metadata
 from ..errors import BundleError, HydrantError, cut
 from ..families.prompts import read_prompts
+from . import shared
 from .adapters import adapters_text
 from .calibrate import inspected_calibration
-from .terminal import _short, _show, _size, table
+from .options import Command
+from .terminal import short, show, size, table
+
+EXAMPLE = "hydrant inspect out/"
 
 
-def inspect(options: argparse.Namespace) -> int:
-    """``hydrant inspect``: what is in a bundle; status 1 when a file was altered."""
+def arguments(command: Command) -> None:
+    """Its options."""
+    command.heading("input")
+    shared.bundle(command, inspect_bundle)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Look, and show what was found."""
     facts = inspect_bundle(options.bundle)
-    _show(options, facts, inspect_text(facts))
+    show(options, facts, inspect_text(facts))
     return 0 if all(entry["state"] == "ok" for entry in facts["files"].values()) else 1
 
 
-def inspect_bundle(path: str | Path) -> dict[str, Any]:
+def inspect_bundle(bundle: Bundle | str | Path) -> dict[str, Any]:
     """Facts about a bundle as a JSON object; altered files are reported, not raised.
+
+    Args:
+        bundle: bundle made by `hydrant fuse`: a folder. In Python also an open ``Bundle``.
 
     Raises:
         BundleError: the manifest, plan or architecture cannot be used.
     """
-    bundle = Bundle.open(path)
+    bundle = resolve(bundle)
     states = {name: _state(bundle, name) for name in bundle.manifest["files"]}
     architecture = bundle.architecture()
     plan = bundle.plan()
@@ -179,8 +192,8 @@ def inspect_text(facts: Mapping[str, Any]) -> str:
         f"weights       {_or(facts['parameters'], 'unreadable', ',')} parameters; "
         f"separate parts: {', '.join(facts['separate']) or 'none'}",
         *adapters_text(facts["adapters"], facts["adapted"]),
-        f"labels        {len(facts['labels'])}: {_short(', '.join(facts['labels']), 90)}",
-        *([] if facts["prompts"] is None else [f"prompts       {_short(facts['prompts'], 90)}"]),
+        f"labels        {len(facts['labels'])}: {short(', '.join(facts['labels']), 90)}",
+        *([] if facts["prompts"] is None else [f"prompts       {short(facts['prompts'], 90)}"]),
         *_tuned_text(facts["tuned"], [name for name in ("adapters", "prompts") if facts[name]]),
         *inspected_calibration(facts["calibration"]),
         f"processor     {facts['processor'] or 'none: takes tensors only'}",
@@ -192,7 +205,7 @@ def inspect_text(facts: Mapping[str, Any]) -> str:
     lines += [f"engine        {name}: {engine}" for name, engine in facts["engines"].items()]
     lines.append(f"verified      {facts['verified']}")
     rows = [
-        [name, _size(entry["bytes"]), entry["sha256"][:12], entry["state"]] for name, entry in facts["files"].items()
+        [name, size(entry["bytes"]), entry["sha256"][:12], entry["state"]] for name, entry in facts["files"].items()
     ]
     return "\n".join(lines) + "\n\n" + table(["file", "size", "sha-256", "state"], rows)
 
@@ -202,8 +215,8 @@ def _tuned_text(facts: Any, origins: Sequence[str]) -> list[str]:
     if not isinstance(facts, Mapping):
         return []
     how = "each member alone" if facts.get("per_member") else "all members jointly"
-    line = f"tuned         {how}, on {_short(str(facts.get('examples')), 12)} examples of "
-    line += _short(str(facts.get("data")), 60)
+    line = f"tuned         {how}, on {short(str(facts.get('examples')), 12)} examples of "
+    line += short(str(facts.get("data")), 60)
     match facts.get("nll"):
         case [int() | float() as before, int() | float() as after]:
             line += f": validation NLL {before:.4f} → {after:.4f}"

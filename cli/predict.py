@@ -1,50 +1,55 @@
-"""Predictions of arguments and of files, as a table, one JSON object, or JSON lines."""
+"""``hydrant predict``: predictions of arguments and of files, as a table, one JSON object, or JSON lines."""
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import logging
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from ..bundle.files import atomic_file
+from ..bundle.files import atomic_file, check_file
+from ..data.columns import Reading
 from ..data.readers import EXAMPLES, Row, array_names, read_arrays, stream_rows
+from ..engines.gpu import NO_GPU
 from ..errors import InputError
 from ..progress import Progress
-from ..runtime import Predictor
+from ..runtime import Predictor, load
 from ..runtime.prediction import prediction_rows
-from .options import BACKENDS, _bundle_argument, _positive, _precision_argument
-from .terminal import _short, log, print_json, progress, table
+from . import shared
+from .options import Command, call, value
+from .terminal import json_lines, log, print_json, print_text, progress, short, table
+from .words import positive
+
+EXAMPLE = 'hydrant predict out/ "transfer money" "what is the weather"'
 
 
-def _predict_arguments(sub: argparse.ArgumentParser) -> None:
-    _bundle_argument(sub)
-    sub.add_argument("inputs", metavar="TEXT|IMAGE", nargs="*", help="texts, or paths of images")
-    sub.add_argument("--input", metavar="FILE", help="file or image folder with many inputs; the result is JSON lines")
-    sub.add_argument("--output", type=Path, metavar="FILE", help="write JSON lines there instead of standard output")
-    sub.add_argument("--probabilities", action="store_true", help="also give every class's probability, in JSON")
-    sub.add_argument("--backend", default="auto", help=f"auto, {BACKENDS} (default auto)")
-    _precision_argument(sub)
-    sub.add_argument("--batch-size", type=_positive, default=32, help="inputs per run (default 32)")
-    sub.add_argument("--threads", type=_positive, help="threads within one run")
+def arguments(command: Command) -> None:
+    """Its options."""
+    command.heading("input")
+    shared.bundle(command, load)
+    command.add("inputs", metavar="TEXT|IMAGE", nargs="*", help="Texts, or paths of images")
+    command.add("--input", metavar="FILE", help="File or image folder with many inputs; the result is JSON lines")
+    shared.columns(command, labels=False)
+    command.heading("method")
+    shared.backend(command, load)
+    command.take(load, "threads", type=positive, metavar="N")
+    command.take(Predictor.predict, "batch_size", type=positive, metavar="N")
+    command.heading("output")
+    command.add("--output", type=Path, metavar="FILE", help="Write JSON lines to this file instead of standard output")
+    command.add("--probabilities", action="store_true", help="Also give every class's probability, in JSON")
 
 
-def predict(options: argparse.Namespace) -> int:
-    """``hydrant predict``: label, confidence and uncertainty of texts or images."""
-    from ..bundle.files import check_file
-    from ..engines.gpu import NO_GPU
-    from ..runtime import load
-
+def run(options: argparse.Namespace) -> int:
+    """Predict, and show label, confidence and uncertainty of each input."""
     if options.output:
         check_file(options.output)
     if bool(options.inputs) == bool(options.input):
         raise InputError("give texts or images as arguments, or a file or folder with --input, and not both")
-    with load(options.bundle, options.backend, threads=options.threads, precision=options.precision) as predictor:
+    options.batch_size = value(Predictor.predict, "batch_size", options)
+    with call(load, options) as predictor:
         for name, reason in predictor.fallbacks:
             level = logging.INFO if reason == NO_GPU else logging.WARNING  # a machine without a GPU lacks nothing
             log.log(level, "backend %s was skipped: %s", name, reason)
@@ -65,13 +70,13 @@ def predict_items(predictor: Predictor, options: argparse.Namespace) -> int:
     )
     if options.output:
         with atomic_file(options.output) as handle:
-            handle.write(_lines(rows))
+            handle.write(json_lines(rows))
     if options.json:
         print_json({**_about(predictor), "predictions": rows})
     elif options.output:
-        print(f"wrote {len(rows)} prediction(s) to {options.output}")
+        print_text(f"wrote {len(rows)} prediction(s) to {options.output}")
     else:
-        print(prediction_text(rows))
+        print_text(prediction_text(rows))
     return 0
 
 
@@ -88,19 +93,18 @@ def predict_file(predictor: Predictor, options: argparse.Namespace, progress: Pr
         for chunk in progress(results, 0, "predicting"):
             count += len(chunk)
             if handle is not None:
-                handle.write(_lines(chunk))
+                handle.write(json_lines(chunk))
             elif options.json:
                 collected += chunk
             else:
-                sys.stdout.buffer.write(_lines(chunk))
-                sys.stdout.buffer.flush()
+                print_json(*chunk)
         if count == 0:
             raise InputError(f"{options.input} holds no rows; expected at least one input")
     if options.json:
         found = {"output": str(options.output)} if options.output else {"predictions": collected}
         print_json({**_about(predictor), "count": count, **found})
     elif options.output:
-        print(f"wrote {count} prediction(s) to {options.output}")
+        print_text(f"wrote {count} prediction(s) to {options.output}")
     return 0
 
 
@@ -109,7 +113,7 @@ def _predictions(predictor: Predictor, options: argparse.Namespace) -> Iterator[
     path = Path(options.input)
     if path.suffix.lower() == ".npz" and path.is_file() and EXAMPLES not in array_names(path):
         return _predict_tensors(predictor, read_arrays(path), options)
-    return _predict_rows(predictor, stream_rows(path, text_column=options.text_column), options)
+    return _predict_rows(predictor, stream_rows(path, call(Reading, options)), options)
 
 
 def _predict_tensors(
@@ -158,10 +162,6 @@ def _about(predictor: Predictor) -> dict[str, Any]:
     return {"backend": predictor.backend, "fallbacks": skipped}
 
 
-def _lines(rows: list[dict[str, Any]]) -> bytes:
-    return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode()
-
-
 def prediction_text(rows: Sequence[Mapping[str, Any]]) -> str:
     """Label, confidence and the uncertainties of each input."""
     headers = [
@@ -178,8 +178,8 @@ def prediction_text(rows: Sequence[Mapping[str, Any]]) -> str:
         headers.append("decision")
     body = [
         [
-            _short(str(row["input"]), 46),
-            _short(row["label"], 24),
+            short(str(row["input"]), 46),
+            short(row["label"], 24),
             f"{row['confidence']:.3f}",
             f"{row['predictive_entropy']:.3f}",
             f"{row['expected_entropy']:.3f}",

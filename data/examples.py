@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import InputError, cut, listing
+from .columns import Columns
 from .readers import FORMS, Row, _dataset_rows, stream_rows
 
 
@@ -53,10 +54,9 @@ def read_examples(
     data: Any,
     labels: Sequence[str] | None,
     *,
+    columns: Columns = Columns(),
     limit: int | None = None,
     seed: int = 0,
-    text_column: str = "text",
-    label_column: str = "label",
     need_labels: bool = True,
 ) -> Examples:
     """Read, sample and label-encode examples.
@@ -65,6 +65,7 @@ def read_examples(
         data: a path; a ``datasets.Dataset`` with the named columns (or ``image``); a pair
             ``(inputs, labels)``; or :class:`Examples`.
         labels: class names of the model, in class order; ``None`` leaves the labels out.
+        columns: of tabular data.
         limit: keep a uniform random sample of this many, in their original order.
         seed: of the sample.
         need_labels: refuse data without labels.
@@ -72,7 +73,7 @@ def read_examples(
     Raises:
         InputError: no rows, a missing column, or a label that the model does not have.
     """
-    rows, source = _rows_of(data, text_column, label_column)
+    rows, source = _rows_of(data, columns)
     if limit is not None and limit < 1:
         raise InputError(f"the number of examples is {limit}; expected at least 1")
     kept = list(rows) if limit is None else _sample(rows, limit, np.random.default_rng(seed))
@@ -84,7 +85,7 @@ def read_examples(
     if unlabelled and need_labels:
         where = "" if len(unlabelled) == len(kept) else f" at {unlabelled[0]}"
         raise InputError(
-            f"data {source} has no label{where}; expected a column {label_column!r} "
+            f"data {source} has no label{where}; expected a column {columns.label!r} "
             "(choose another with --label-column)"
         )
     return Examples([row.input for row in kept], None if unlabelled else encode_labels(kept, labels), source)
@@ -125,9 +126,9 @@ def _whole(text: str) -> bool:
     return text.isascii() and text.isdigit() and len(text) < 10
 
 
-def _rows_of(data: Any, text_column: str, label_column: str) -> tuple[Iterable[Row], str]:
+def _rows_of(data: Any, columns: Columns) -> tuple[Iterable[Row], str]:
     if isinstance(data, str | Path):
-        return stream_rows(data, text_column, label_column), str(data)
+        return stream_rows(data, columns), str(data)
     if isinstance(data, Examples):
         data = (data.inputs, data.labels)
     if isinstance(data, tuple) and len(data) == 2:
@@ -141,7 +142,7 @@ def _rows_of(data: Any, text_column: str, label_column: str) -> tuple[Iterable[R
             Row(x, y, f"example {i}") for i, (x, y) in enumerate(zip(inputs, known, strict=True))
         ), "given in memory"
     if hasattr(data, "column_names") and data.column_names:
-        return _dataset_rows(data, text_column, label_column), f"dataset of {listing(data.column_names)}"
+        return _dataset_rows(data, columns), f"dataset of {listing(data.column_names)}"
     raise InputError(
         f"data is a {type(data).__name__}; expected a path ({FORMS}), a datasets.Dataset or a pair (inputs, labels)"
     )

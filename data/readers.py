@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import InputError, cut, listing
+from .columns import Columns
 
 FORMS = ".csv, .tsv, .jsonl, .parquet, .npz or an image folder with one subfolder per class"
 
@@ -34,13 +35,12 @@ class Row:
     where: str
 
 
-def stream_rows(path: str | Path, text_column: str = "text", label_column: str = "label") -> Iterator[Row]:
+def stream_rows(path: str | Path, columns: Columns = Columns()) -> Iterator[Row]:
     """Rows of a data file or image folder, one at a time.
 
     Args:
         path: a file or folder in one of the supported forms.
-        text_column: column that holds the text.
-        label_column: column that holds the label; rows have label ``None`` where it is absent.
+        columns: of a table; rows have label ``None`` where there is no column of labels.
 
     Raises:
         InputError: unreadable, malformed, or the text column is missing.
@@ -54,34 +54,34 @@ def stream_rows(path: str | Path, text_column: str = "text", label_column: str =
         return _npz_rows(path)
     if path.suffix.lower() not in _READERS:
         raise InputError(f"data {path} has the unknown ending {path.suffix!r}; expected {FORMS}")
-    return _table_rows(path, text_column, label_column)
+    return _table_rows(path, columns)
 
 
-def _dataset_rows(dataset: Any, text_column: str, label_column: str) -> Iterator[Row]:
-    column = text_column if text_column in dataset.column_names else "image"
+def _dataset_rows(dataset: Any, columns: Columns) -> Iterator[Row]:
+    column = columns.text if columns.text in dataset.column_names else "image"
     if column not in dataset.column_names:
         raise InputError(
-            f"dataset has the columns {listing(dataset.column_names)}; expected {text_column!r} or 'image'"
+            f"dataset has the columns {listing(dataset.column_names)}; expected {columns.text!r} or 'image'"
         )
-    named = getattr((dataset.features or {}).get(label_column), "int2str", None)  # of a datasets.ClassLabel
+    named = getattr((dataset.features or {}).get(columns.label), "int2str", None)  # of a datasets.ClassLabel
     for index, record in enumerate(dataset):
-        label = record.get(label_column)
+        label = record.get(columns.label)
         yield Row(record[column], named(label) if named and label is not None else label, f"row {index + 1}")
 
 
-def _table_rows(path: Path, text_column: str, label_column: str) -> Iterator[Row]:
+def _table_rows(path: Path, columns: Columns) -> Iterator[Row]:
     """Rows of a CSV, TSV, JSON-lines or Parquet file."""
     records, names = _READERS[path.suffix.lower()](path)
     for number, record in enumerate(records, start=1):
-        if text_column not in record:
+        if columns.text not in record:
             raise InputError(
-                f"{path} has the columns {listing(record)}; expected {text_column!r} (choose with --text-column)"
+                f"{path} has the columns {listing(record)}; expected {columns.text!r} (choose with --text-column)"
             )
-        text, label = record[text_column], record.get(label_column)
+        text, label = record[columns.text], record.get(columns.label)
         label = None if label == "" else label
         if text is None:
-            raise InputError(f"{path}, row {number} has no {text_column}; expected a text")
-        known = names.get(label_column)
+            raise InputError(f"{path}, row {number} has no {columns.text}; expected a text")
+        known = names.get(columns.label)
         yield Row(str(text), known(label) if known and label is not None else label, f"{path}, row {number}")
 
 

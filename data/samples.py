@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import InputError
+from .columns import Columns
 from .examples import read_examples
 from .processor import Processor
 from .spec import InputSpec
@@ -27,7 +28,7 @@ def model_inputs(
     *,
     examples: int = 256,
     seed: int = 0,
-    text_column: str = "text",
+    columns: Columns = Columns(),
     sizes: Sequence[int] = BATCH_SIZES,
 ) -> tuple[Sequence[Batch], str]:
     """Batches of ready tensors, and what they are in words.
@@ -38,7 +39,7 @@ def model_inputs(
         data: real inputs (a path or what ``read_examples`` takes); ``None`` for seeded synthetic ones.
         examples: number of inputs, drawn at random from ``data``.
         seed: of the draw, or of the synthetic inputs.
-        text_column: column of tabular data.
+        columns: of tabular data.
         sizes: of the batches of real inputs, in turn.
 
     Raises:
@@ -52,7 +53,7 @@ def model_inputs(
         return synthetic_batches(spec, examples, seed), f"{examples} synthetic inputs, seed {seed}"
     if processor is None:
         raise InputError(f"the bundle has no processor, so it cannot read {data}; use synthetic inputs")
-    found = read_examples(data, None, limit=examples, seed=seed, text_column=text_column)
+    found = read_examples(data, None, limit=examples, seed=seed, columns=columns)
     encoded = processor.encode(found.inputs)
     order = np.random.default_rng(seed).permutation(len(encoded))  # files are often sorted by class
     encoded = [encoded[index] for index in order]

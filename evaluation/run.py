@@ -13,7 +13,9 @@ from typing import Any
 import numpy as np
 
 from ..bundle.files import check_file, write_atomically
+from ..bundle.precision import Precision
 from ..bundle.store import MANIFEST, Bundle, resolve, to_json_bytes
+from ..data.columns import Reading
 from ..data.examples import Examples, check_apart, read_examples
 from ..errors import InputError, require
 from ..progress import Progress, no_progress
@@ -22,6 +24,7 @@ from .html import page
 from .models import Model, open_models
 from .noise import sweep
 from .observation import Evidence, observe
+from .options import Figures
 from .plots import pictures
 from .report import EvaluationReport, ModelReport
 
@@ -34,18 +37,12 @@ def evaluate(
     ood: Any = None,
     *,
     compare: Sequence[str | Path] = (),
-    html: str | Path | None = None,
-    corruptions: bool = False,
-    corrupted: int = 500,
-    bootstrap: int = 1000,
-    latency: bool = False,
+    figures: Figures = Figures(),
     backend: str = "torch",
-    precision: str | None = None,
-    examples: int | None = None,
+    precision: Precision | None = None,
+    html: str | Path | None = None,
+    reading: Reading = Reading(),
     seed: int = 0,
-    text_column: str = "text",
-    label_column: str = "label",
-    batch_size: int = 32,
     progress: Progress = no_progress,
 ) -> EvaluationReport:
     """Measure quality and uncertainty of a bundle, and of competitors on the same data.
@@ -53,22 +50,18 @@ def evaluate(
     The report is also written to ``reports/evaluation.json`` in the bundle, with its pictures.
 
     Args:
-        bundle: the bundle, or its path.
-        data: labelled data (what ``calib.data.read_examples`` takes).
+        bundle: bundle made by `hydrant fuse`: a folder. In Python also an open ``Bundle``.
+        data: labelled data, neither tuned nor calibrated on: .csv, .tsv, .jsonl, .parquet, .npz, or an image folder. In
+            Python also what ``data.examples.read_examples`` takes.
         ood: out-of-distribution data, whose labels are not read.
-        compare: bundles, and checkpoints as the single models they are, that know the same classes.
-        html: file for a report that stands alone.
-        corruptions: also measure on typing errors or corrupted images.
-        corrupted: number of examples for that, drawn at random.
-        bootstrap: resamples for 95 % intervals; 0 for none.
-        latency: also time one batch of each model, in turn.
-        backend: that runs the bundles. PyTorch alone gives energies; divergences need it or a graph with member
+        compare: checkpoints (single models) or bundles to set beside it. They know the same classes.
+        figures: what is measured beside quality and detection: ``Figures(corruptions=True, latency=True)``.
+        backend: backend that runs the bundles; torch alone gives energies. Divergences need it or a graph with member
             outputs.
-        precision: of the bundles' graphs; ``None`` leaves the choice to the backend.
-        examples: use this many of the labelled examples, drawn at random; ``None`` for all.
+        precision: precision of the bundles' graphs; without it that of the backend's choice.
+        html: write a report with pictures, in one HTML file.
+        reading: columns, number (all) and batch size of the labelled examples.
         seed: of every draw.
-        text_column, label_column: of tabular data.
-        batch_size: inputs per run.
         progress: display.
 
     Raises:
@@ -79,30 +72,26 @@ def evaluate(
     """
     for module in ("sklearn", "matplotlib"):
         require(module, "report", "evaluate a bundle")
-    for name, value, least in (("batch_size", batch_size, 1), ("bootstrap", bootstrap, 0), ("corrupted", corrupted, 1)):
-        if value < least:
-            raise InputError(f"{name} is {value}; expected {least} or more")
     bundle = resolve(bundle)
     if html is not None:
         check_file(Path(html))
         _check_outside(Path(html), bundle)
     check_apart(data, ood)
     bundle.check_addable(REPORT)
-    known = read_examples(
-        data, bundle.labels, limit=examples, seed=seed, text_column=text_column, label_column=label_column
-    )
-    strange = None if ood is None else read_examples(ood, None, text_column=text_column)
+    known = read_examples(data, bundle.labels, columns=reading, limit=reading.limit(), seed=seed)
+    strange = None if ood is None else read_examples(ood, None, columns=reading)
+    batch_size = reading.batch_size
     with ExitStack() as opened:
         models = open_models(bundle, compare, backend, precision, opened)
         evidence = _observed(models, known, strange, bundle.labels, batch_size, progress)
-        reports = _reports(models, evidence, bootstrap, seed, progress)
-        used = np.random.default_rng(seed).permutation(len(known))[:corrupted]
-        if corruptions:
+        reports = _reports(models, evidence, figures.bootstrap, seed, progress)
+        used = np.random.default_rng(seed).permutation(len(known))[: figures.corrupted]
+        if figures.corruptions:
             rows = sweep(models, *_chosen(known, used), batch_size, seed, progress)
             reports = [
                 replace(report, clean=clean, noise=noise) for report, (clean, noise) in zip(reports, rows, strict=True)
             ]
-        batch = min(len(known), batch_size) if latency else None
+        batch = min(len(known), batch_size) if figures.latency else None
         if batch is not None:
             times = latencies_ms(models, known.inputs[:batch], progress)
             reports = [replace(report, latency_ms=time) for report, time in zip(reports, times, strict=True)]
@@ -111,9 +100,9 @@ def evaluate(
         examples=len(known),
         ood=None if strange is None else strange.name,
         ood_examples=None if strange is None else len(strange),
-        resamples=bootstrap,
+        resamples=figures.bootstrap,
         seed=seed,
-        corrupted=len(used) if corruptions else 0,
+        corrupted=len(used) if figures.corruptions else 0,
         batch=batch,
         models=reports,
         files=[],

@@ -11,9 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from ..bundle.calibration import Calibration
+from ..bundle.calibration import Calibration, Score
 from ..bundle.store import CALIBRATION, Bundle, resolve, to_json_bytes
-from ..calib.decisions.fit import Targets, fit
+from ..calib.decisions.fit import fit
+from ..calib.decisions.targets import Conformal, Coverage, Risk, Targets
+from ..data.columns import Reading
 from ..data.examples import Examples, check_apart, read_examples
 from ..errors import InputError
 from ..progress import Progress, no_progress
@@ -45,17 +47,11 @@ def calibrate(
     data: Any,
     ood: Any = None,
     *,
-    coverage: float | None = None,
-    risk: float | None = None,
-    score: str = "confidence",
-    ood_score: str = "predictive_entropy",
-    conformal: float | None = None,
-    conformal_method: str = "lac",
-    examples: int | None = None,
+    abstain: Coverage | Risk = Coverage(),
+    ood_score: Score = "predictive_entropy",
+    sets: Conformal | None = None,
+    reading: Reading = Reading(),
     seed: int = 0,
-    text_column: str = "text",
-    label_column: str = "label",
-    batch_size: int = 32,
     progress: Progress = no_progress,
 ) -> CalibrationReport:
     """Fit temperature and thresholds, and write them into ``calibration.json`` and every graph of the bundle.
@@ -64,19 +60,15 @@ def calibrate(
     change together or not at all. Engines keep the graph that they were built from: build them again.
 
     Args:
-        bundle: the bundle, or its path.
-        data: labelled in-distribution data that the model was not tuned on (what ``calib.data.read_examples`` takes).
-        ood: out-of-distribution data, whose labels are not read; brings the OOD threshold, which catches 95 %.
-        coverage: share of inputs to answer (default 0.95); the others are abstained from.
-        risk: instead: share of answers that may be wrong, kept with 95 % confidence.
-        score: that abstention stands on: ``"confidence"`` or an entropy or mutual information by name.
-        ood_score: likewise, for the OOD threshold.
-        conformal: α; brings prediction sets that hold the label with probability at least 1 − α.
-        conformal_method: ``"lac"`` (smallest sets) or ``"aps"`` (adaptive; covers more).
-        examples: use this many of the labelled examples, drawn at random; ``None`` for all.
+        bundle: bundle made by `hydrant fuse`: a folder. In Python also an open ``Bundle``.
+        data: labelled data that the model was not tuned on: .csv, .tsv, .jsonl, .parquet, .npz, or an image folder. In
+            Python also what ``data.examples.read_examples`` takes.
+        ood: out-of-distribution data, whose labels are not read; brings a threshold that catches 95 % of it.
+        abstain: when to abstain: ``Coverage(0.95)`` or ``Risk(0.02)``.
+        ood_score: score that tells what is out of distribution.
+        sets: prediction sets: ``Conformal(0.1)``, or none.
+        reading: columns, number (all) and batch size of the examples.
         seed: of the draw.
-        text_column, label_column: of tabular data.
-        batch_size: inputs per run.
         progress: display.
 
     Raises:
@@ -87,19 +79,16 @@ def calibrate(
     """
     from ..export.recalibrate import check_graphs
 
-    targets = Targets(coverage, risk, score, ood_score, conformal, conformal_method)
-    targets.check()
+    targets = Targets(abstain, ood_score, sets)
     check_apart(data, ood)
     bundle = resolve(bundle)
     bundle.check_addable(CALIBRATION)
     graphs = check_graphs(bundle)  # before the long work
-    known = read_examples(
-        data, bundle.labels, limit=examples, seed=seed, text_column=text_column, label_column=label_column
-    )
+    known = read_examples(data, bundle.labels, columns=reading, limit=reading.limit(), seed=seed)
     assert known.labels is not None  # read_examples asks for them
-    ood = None if ood is None else read_examples(ood, None, text_column=text_column)
-    logits = _member_logits(bundle, known, batch_size, progress)
-    ood_logits = None if ood is None else _member_logits(bundle, ood, batch_size, progress)
+    ood = None if ood is None else read_examples(ood, None, columns=reading)
+    logits = _member_logits(bundle, known, reading.batch_size, progress)
+    ood_logits = None if ood is None else _member_logits(bundle, ood, reading.batch_size, progress)
     about = {
         "data": known.name,
         "examples": len(known),
@@ -128,8 +117,6 @@ def _changed(bundle: Bundle, graphs: Sequence[str], calibration: Calibration) ->
 
 def _member_logits(bundle: Bundle, examples: Examples, batch_size: int, progress: Progress) -> np.ndarray:
     """[N, M, C] before any temperature, of the PyTorch reference."""
-    if batch_size < 1:
-        raise InputError(f"batch_size is {batch_size}; expected 1 or more")
     processor = bundle.processor_for(f"read {examples.source}")
     backend, _ = open_backend(bundle, "torch")
     with closing(backend):

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from ..bundle.architecture import Architecture
+from ..bundle.precision import Precision
 from ..bundle.store import Bundle, resolve, to_json_bytes
 from ..cost.estimate import Cost, cost_of
 from ..data.samples import full_batch
@@ -28,7 +29,7 @@ from .machine import load_average, machine_facts
 from .operators import Breakdown, break_down
 from .plot import draw_latency
 from .report import Case, MemoryCase, ProfileReport
-from .settings import Settings, checked_settings
+from .settings import Settings, Timing, checked_settings
 from .subjects import DEEP_ENSEMBLE, FUSED, REWRITTEN, SINGLE, Subject, baseline_subjects
 
 PARTS_RUNS = 10
@@ -55,15 +56,11 @@ def profile(
     bundle: Bundle | str | Path,
     backend: str | Sequence[str] = "auto",
     *,
-    precision: str | None = None,
-    batch: Sequence[int] = (1, 8),
-    sequence: Sequence[int] | None = None,
-    baseline: Sequence[str] = (),
+    precision: Precision | None = None,
+    timing: Timing = Timing(),
+    baseline: str | Sequence[str] = (),
     layers: bool = False,
     memory: bool = True,
-    threads: int | None = None,
-    seconds: float = 3.0,
-    iterations: int = 30,
     seed: int = 0,
     progress: Progress = no_progress,
 ) -> ProfileReport:
@@ -74,17 +71,15 @@ def profile(
     batch to ``reports/profile.png`` (where matplotlib is installed).
 
     Args:
-        bundle: the bundle, or its path.
-        backend: one or several; ``"auto"`` for the first that can run.
-        precision: of the bundle; ``None`` for each backend's choice.
-        batch: inputs per run, each size in turn.
-        sequence: tokens per text, each in turn (default 128, or the longest the model reads); not for images.
-        baseline: ``"single"`` (plain, and with the exact rewrites) and ``"deep-ensemble"`` (M plain
-            single models one after another), with random weights, exported and run in the same way.
-        layers: also the time of every operator, at the first shape, from ONNX Runtime.
-        memory: also peak memory, each model in a process of its own, at the largest shape.
-        threads: within one run; ``None`` leaves the backend's default.
-        seconds, iterations: that every model runs at least, at every shape.
+        bundle: bundle made by `hydrant fuse`: a folder. In Python also an open ``Bundle``.
+        backend: backend to measure, where auto is the first that can run; may be repeated. In Python one or several.
+        precision: precision of the bundle's graph; without it that of each backend's choice.
+        timing: at which shapes, how long, and with how many threads.
+        baseline: models to measure beside the bundle: single, deep-ensemble, or both. They are the single model (plain,
+            and with the exact rewrites) and M plain single models one after another, with random weights, exported and
+            run in the same way.
+        layers: also measure the time of every operator, at the first shape (onnxruntime).
+        memory: also measure peak memory, each model in a process of its own, at the largest shape.
         seed: of the inputs.
         progress: wraps the steps.
 
@@ -94,10 +89,7 @@ def profile(
     """
     bundle = resolve(bundle)
     architecture = bundle.architecture()
-    settings = checked_settings(
-        architecture, batches=batch, sequences=sequence, baselines=baseline, threads=threads,
-        seconds=seconds, iterations=iterations, seed=seed,
-    )  # fmt: skip
+    settings = checked_settings(architecture, timing, baseline, seed)
     names = [backend] if isinstance(backend, str) else list(dict.fromkeys(backend)) or ["auto"]
     return _Profile(bundle, architecture, settings, progress).run(names, precision, layers, memory)
 

@@ -12,7 +12,9 @@ from typing import Any
 import numpy as np
 
 from ..bundle.architecture import Architecture
+from ..bundle.precision import Precision
 from ..bundle.store import Bundle, onnx_name, resolve, to_json_bytes
+from ..data.columns import Reading
 from ..errors import BackendError, InputError, MissingExtraError, cut, require
 from ..metrics.gates import SCORES, TOLERANCES, Agreement, Gate, Tolerances, agreement, gates
 from ..progress import Progress, no_progress
@@ -25,6 +27,10 @@ REPORT = "reports/verify.json"
 
 
 OUTPUTS = ("probabilities", *SCORES)
+
+
+EXAMPLES = 256
+"""Inputs where no number is given."""
 
 
 REAL = "inputs like those that it was calibrated on: give them with data=… (--data)"
@@ -97,13 +103,12 @@ def verify(
     bundle: Bundle | str | Path,
     backend: str = "auto",
     *,
-    precision: str | None = None,
+    precision: Precision | None = None,
     against: str = "torch",
     data: Any = None,
-    examples: int = 256,
-    seed: int = 0,
-    text_column: str = "text",
+    reading: Reading = Reading(),
     bisect: bool = False,
+    seed: int = 0,
     progress: Progress = no_progress,
 ) -> VerifyReport:
     """Compare backends with a reference on the same inputs, and judge the differences.
@@ -112,17 +117,16 @@ def verify(
     in the bundle.
 
     Args:
-        bundle: the bundle, or its path.
-        backend: one to test, or ``"auto"`` for every one that can run here.
-        precision: of the graph to test; ``None`` for every one that the bundle has, with ``"auto"``, or the
-            backend's choice.
-        against: the reference backend.
-        data: real inputs (a path or what ``calib.data.read_examples`` takes); ``None`` for seeded
-            synthetic ones, on which INT8 is not judged.
-        examples: number of inputs, drawn at random from ``data``.
-        seed: of the draw, or of the synthetic inputs.
-        text_column: column of tabular data.
+        bundle: bundle made by `hydrant fuse`: a folder. In Python also an open ``Bundle``.
+        backend: backend to test, where auto is every one that can run here.
+        precision: precision of the graph to test; without it every one that the bundle has, or that of the backend's
+            choice where a backend is named.
+        against: reference backend.
+        data: real inputs: .csv, .tsv, .jsonl, .parquet, .npz, or an image folder; without them synthetic ones, on which
+            INT8 is not judged. In Python also what ``data.examples.read_examples`` takes.
+        reading: columns and number (256) of the inputs.
         bisect: when a gate fails, also find the first layers whose outputs diverge.
+        seed: of the draw, or of the synthetic inputs.
         progress: wraps the list of backends under test.
 
     Raises:
@@ -140,8 +144,9 @@ def verify(
         raise BackendError(f"reference backend {cut(against)} is unknown; expected one of {', '.join(OPENERS)}")
     bundle = resolve(bundle)
     architecture = bundle.architecture()
+    examples = EXAMPLES if reading.examples is None else reading.examples
     batches, described = model_inputs(
-        bundle.processor(), architecture, data, examples=examples, seed=seed, text_column=text_column
+        bundle.processor(), architecture, data, examples=examples, seed=seed, columns=reading
     )
     with ExitStack() as stack:
         reference, _ = open_backend(bundle, against)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from itertools import combinations
+from typing import Literal, get_args
 
 import numpy as np
 
@@ -66,6 +67,12 @@ def blocks(member_logits: np.ndarray) -> list[slice]:
     """Slices of the examples, of about :data:`BLOCK` logits each."""
     size = max(1, BLOCK // math.prod(member_logits.shape[1:]))
     return [slice(start, start + size) for start in range(0, len(member_logits), size)]
+
+
+Method = Literal["lac", "aps"]
+"""How prediction sets are made: the smallest ones, or adaptive ones."""
+
+METHODS: tuple[str, ...] = get_args(Method)
 
 
 def class_scores(probabilities: np.ndarray, method: str) -> np.ndarray:

@@ -14,6 +14,7 @@ import numpy as np
 
 from ..bundle.architecture import Architecture
 from ..bundle.calibration import Calibration
+from ..bundle.precision import Precision
 from ..bundle.store import Bundle, resolve
 from ..data.batching import WINDOW_BATCHES, prepared
 from ..data.processor import load_processor
@@ -45,16 +46,21 @@ SHORTEST = 4
 
 
 def load(
-    bundle: Bundle | str | Path, backend: str = "auto", *, threads: int | None = None, precision: str | None = None
+    bundle: Bundle | str | Path,
+    backend: str = "auto",
+    *,
+    threads: int | None = None,
+    precision: Precision | None = None,
 ) -> Predictor:
     """Open a bundle for prediction.
 
     Args:
-        bundle: the bundle, or its path.
-        backend: ``"tensorrt"``, ``"tensorrt-rtx"``, ``"onnxruntime-tensorrt"``, ``"onnxruntime-cuda"``,
-            ``"onnxruntime"``, ``"openvino"`` or ``"torch"``; or ``"auto"`` for the first of them that can run.
-        threads: threads within one run; ``None`` leaves the backend's default.
-        precision: ``"fp32"``, ``"fp16"``, ``"bf16"`` or ``"int8"``; ``None`` for the backend's choice.
+        bundle: bundle made by `hydrant fuse`: a folder. In Python also an open ``Bundle``.
+        backend: backend that runs the bundle, where auto is the first that can run. It is one of ``"tensorrt"``,
+            ``"tensorrt-rtx"``, ``"onnxruntime-tensorrt"``, ``"onnxruntime-cuda"``, ``"onnxruntime"``, ``"openvino"``
+            and ``"torch"``.
+        threads: threads within one run; without it the backend's default.
+        precision: precision of the graph; without it that of the backend's choice.
 
     Raises:
         BackendError: unknown backend, or none can run.

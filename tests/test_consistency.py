@@ -13,7 +13,18 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from hydrant import Bundle, HydrantError, export_onnx, fuse, load, load_ensemble, save_bundle, verify
+from hydrant import (
+    Bundle,
+    GraphForm,
+    HydrantError,
+    Reading,
+    export_onnx,
+    fuse,
+    load,
+    load_ensemble,
+    save_bundle,
+    verify,
+)
 from hydrant.bundle.files import sha256_of, write_atomically
 from hydrant.export import onnx_file
 from support import make_inputs, make_model, random_plan, run_cli
@@ -42,7 +53,7 @@ def test_an_earlier_look_at_a_bundle_sees_what_was_added(path: Path) -> None:
     export_onnx(before)
     with load(before) as predictor:
         assert predictor.backend == "onnxruntime"
-    assert verify(before, examples=4).passed
+    assert verify(before, reading=Reading(examples=4)).passed
     before.add({"reports/x.json": b"{}"})
     with load(path) as predictor:
         assert predictor.backend == "onnxruntime", "adding a report must not forget the graph"
@@ -80,7 +91,7 @@ def test_a_failed_export_changes_nothing(path: Path, monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(onnx.checker, "check_model", broken)
     with pytest.raises(KeyboardInterrupt):
-        export_onnx(path, member_outputs=True)
+        export_onnx(path, form=GraphForm(member_outputs=True))
     assert {file.name: file.read_bytes() for file in path.iterdir() if file.is_file()} == before
     assert {file.name for file in path.iterdir()} == set(before)
 
@@ -142,9 +153,9 @@ def test_the_reference_must_be_named(path: Path) -> None:
 
 def test_inspect_says_when_the_verification_is_of_other_files(path: Path) -> None:
     export_onnx(path)
-    assert verify(path, examples=4).passed
+    assert verify(path, reading=Reading(examples=4)).passed
     assert "passed: onnxruntime fp32" in run_cli("inspect", path).stdout
-    export_onnx(path, member_outputs=True)
+    export_onnx(path, form=GraphForm(member_outputs=True))
     assert "not these files: the bundle has changed since" in run_cli("inspect", path).stdout
 
 

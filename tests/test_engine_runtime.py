@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 from fake_tensorrt import HOST, Device, add_engine, make_library, text_profile
-from hydrant import Bundle, export_onnx, fuse, save_bundle
+from hydrant import Bundle, GraphForm, export_onnx, fuse, save_bundle
 from hydrant.bundle.files import sha256_of
 from hydrant.engines.metadata import Profile, engine_path, metadata_path, read_metadata
 from hydrant.errors import BackendError, BundleError, InputError
@@ -191,7 +191,7 @@ def test_padding_of_another_family_is_its_own_padding_token(tmp_path: Path) -> N
 @pytest.mark.parametrize("rows", [1, 3, 9])
 def test_images(rows: int, tmp_path: Path) -> None:
     bundle = save_bundle(fuse(make_model("vit"), random_plan("vit", 2)), tmp_path / "bundle")
-    export_onnx(bundle.path, member_outputs=True)
+    export_onnx(bundle.path, form=GraphForm(member_outputs=True))
     add_engine(bundle.path, (IMAGES,))
     backend, plain = open_engine(bundle.path), OnnxRuntimeBackend(Bundle.open(bundle.path))
     inputs = {name: tensor.numpy() for name, tensor in make_inputs("vit", batch=rows).items()}
@@ -606,7 +606,7 @@ def test_rtx_names_the_target_and_sends_hopper_to_tensorrt(path: Path) -> None:
 
 def test_the_graph_that_changed_is_told_from_the_one_that_is_gone(path: Path) -> None:
     add_engine(path, (LATENCY,))
-    export_onnx(path, member_outputs=True)
+    export_onnx(path, form=GraphForm(member_outputs=True))
     with pytest.raises(BackendError, match=r"has changed since engine tensorrt-fp32 was built .*`hydrant build"):
         open_engine(path)
     Bundle.open(path).add({}, remove=["model.fp32.onnx"])

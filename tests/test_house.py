@@ -11,12 +11,12 @@ import pytest
 FLOORS: list[dict[str, str]] = [
     {"": "version errors progress"},
     {
-        "data": "__init__ spec images text processor batching corruptions readers examples samples tensors",
+        "data": "__init__ spec images text processor batching corruptions columns readers examples samples tensors",
         "metrics": """
             __init__ bootstrap classification selective figures gates resampled timing uncertainty
         """,
     },
-    {"bundle": "__init__ architecture files plan store calibration weights"},
+    {"bundle": "__init__ precision architecture files plan store calibration weights"},
     {
         "cost": "__init__ sharing matmuls parameters estimate",
         "engines": "__init__ gpu log metadata",
@@ -25,15 +25,15 @@ FLOORS: list[dict[str, str]] = [
         """,
         "export": """
             graph context attention blocks layers embeddings grouped uncertainty_head unrolled lowering onnx_file
-            islands quantize quantize_search folds rewrites exporter __init__ random_model recalibrate
+            islands quantize quantize_search folds rewrites options exporter __init__ random_model recalibrate
         """,
     },
     {
-        "build": "fusion_report messages monitor compiler library profiles engine __init__",
+        "build": "fusion_report messages monitor compiler library profiles options engine __init__",
         "calib": """
-            __init__ decisions.__init__ decisions.temperature decisions.thresholds decisions.fit heads.__init__
-            heads.selection heads.taylor heads.budget heads.encoder heads.masking heads.objectives heads.search_state
-            heads.circuits heads.circuit_plan heads.planning
+            __init__ decisions.__init__ decisions.targets decisions.temperature decisions.thresholds decisions.fit
+            heads.__init__ heads.options heads.selection heads.taylor heads.budget heads.encoder heads.masking
+            heads.objectives heads.search_state heads.circuits heads.circuit_plan heads.planning
         """,
         "fusion": "grouped uncertainty_head module drift lora ensemble storage __init__",
     },
@@ -45,20 +45,20 @@ FLOORS: list[dict[str, str]] = [
             backends.tensorrt.device backends.tensorrt.load backends.tensorrt.lane backends.tensorrt.engine
             backends.registry decisions predictor __init__ collect
         """,
-        "tuning": "report examples settings optimizer state loop weights job writing run __init__",
+        "tuning": "report examples settings optimizer state loop weights job writing stages run __init__",
     },
     {
         "measure": """
             __init__ bisect calibrate operators subjects settings report commands cost machine memory plot polygraphy
             profile verify
         """,
-        "evaluation": "report models observation figures examples figure_names html noise plots run __init__",
+        "evaluation": "options report models observation figures examples figure_names html noise plots run __init__",
     },
     {"": "__init__", "demo": "comparison digits picture run __init__"},
     {
         "cli": """
-            __init__ terminal adapters options build calibrate predict demo evaluate export fuse inspect plan profile
-            tune verify main
+            __init__ terminal words adapters drift options shared build calibrate predict demo evaluate export fuse
+            inspect plan profile tune verify main
         """
     },
     {"": "__main__"},

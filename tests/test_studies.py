@@ -222,7 +222,7 @@ def test_figures_are_those_of_calibrate_and_evaluate(ran: argparse.Namespace, tm
         if state == "after":
             report = hydrant.calibrate(copy, data.validation, data.ood_validation)
             assert report.calibration.temperature == rows["Hydra Circ"]["temperature"]
-        (model,) = hydrant.evaluate(copy, data.test, data.ood_test, bootstrap=0).models
+        (model,) = hydrant.evaluate(copy, data.test, data.ood_test, figures=hydrant.Figures(bootstrap=0)).models
         for name, figure in rows["Hydra Circ"][state].items():
             if "mutual_information" in name:
                 continue  # about 1e-8 here: the ranks of rounding errors
@@ -233,8 +233,9 @@ def test_figures_are_those_of_calibrate_and_evaluate(ran: argparse.Namespace, tm
 def test_the_average_of_circuits_is_that_of_plan_heads(ran: argparse.Namespace) -> None:
     arrays, _ = study_cifar.decoded(ran.shared / "data/cifar", ran.work)
     data = study_cifar.split(arrays, TINY)
-    options = {"method": "circuit", "members": 3, "keep": 1, "seed": 0, "average": True}
-    expected = hydrant.plan_heads(ran.work / "tiny/member-0", data.validation, ood=data.ood_validation, **options)
+    expected = hydrant.plan_heads(
+        ran.work / "tiny/member-0", data.validation, hydrant.Circuit(ood=data.ood_validation, average=True), keep=1
+    )
     assert hydrant.Bundle.open(ran.work / "tiny/bundles/circavg/circavg").plan().members == expected.members
 
 

@@ -38,8 +38,6 @@ from .objectives import Statistics, area_under_roc, entropies, evaluate, label_l
 from .search_state import SearchState, digest_of
 from .selection import choose_heads, deviates, resampled_counts
 
-MASKING = ("pruned", "selected")
-
 
 @dataclass(frozen=True)
 class Settings:
@@ -52,7 +50,7 @@ class Settings:
         noise: standard deviation in units of the scores' spread, for ``"noise"``.
         average: make one plan member of all circuits.
         seed: of everything random.
-        masking: heads of earlier layers that are masked while a layer is scored, one of ``MASKING``.
+        masking: heads of earlier layers that are masked while a layer is scored, one of ``options.Masking``.
     """
 
     counts: Sequence[Sequence[int]]

@@ -11,6 +11,7 @@ from ....bundle.store import Bundle, onnx_name
 from ....engines.gpu import platform_name, this_gpu
 from ....engines.metadata import (
     MODULES,
+    PRECISIONS,
     EngineFile,
     Profile,
     engine_names,
@@ -20,10 +21,6 @@ from ....engines.metadata import (
     read_metadata,
 )
 from ....errors import BackendError, BundleError, cut, listing, require
-
-PRECISIONS = ("fp16", "bf16", "fp32")
-"""Precisions of engines, in the order of preference."""
-
 
 NO_RTX = {
     "9.0": "Hopper",
