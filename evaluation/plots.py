@@ -12,7 +12,7 @@ import numpy as np
 from ..metrics import classification as metrics
 from ..metrics.classification import BINS
 from ..metrics.selective import risk_coverage
-from .examples import most_disputed
+from .classes import most_disputed
 from .observation import Evidence, Observation
 from .report import EvaluationReport
 

@@ -24,6 +24,7 @@ from .noise import sweep
 from .observation import Evidence, observe
 from .plots import pictures
 from .report import EvaluationReport, ModelReport
+from .verdict import verdicts
 
 REPORT = "reports/evaluation.json"
 
@@ -115,6 +116,7 @@ def evaluate(
         seed=seed,
         corrupted=len(used) if corruptions else 0,
         batch=batch,
+        verdict=verdicts(reports),
         models=reports,
         files=[],
         html=None if html is None else Path(html),
