@@ -279,7 +279,9 @@ def add_options(parser: argparse.ArgumentParser, name: str) -> None:
     parser.add_argument("--seconds", type=float, default=1.0, help="that each row is timed at least (default 1)")
     parser.add_argument("--no-tuning", action="store_true", help="leave the tuned rows out")
     parser.add_argument("--resamples", type=int, default=200, help="of the bootstrap (default 200)")
-    parser.add_argument("--document", type=Path, default=document, help=f"gets the tables (default docs/studies/{name}.md)")
+    parser.add_argument(
+        "--document", type=Path, default=document, help=f"gets the tables (default docs/studies/{name}.md)"
+    )
     parser.add_argument("-o", "--output", type=Path, help="JSON file to write")
 
 

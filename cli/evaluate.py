@@ -10,6 +10,7 @@ from ..evaluation.figure_names import DECISIONS, DETECTION, DIFFERENCES, DIVERSI
 from ..evaluation.options import Figures
 from ..evaluation.report import EvaluationReport, ModelReport
 from ..evaluation.run import evaluate
+from ..evaluation.verdict import ALONE
 from . import shared
 from .options import Command, call
 from .terminal import show, table
@@ -49,6 +50,7 @@ def evaluation_text(report: EvaluationReport) -> str:
     ood = "" if report.ood is None else f", {report.ood_examples} of {report.ood}"
     intervals = f"; 95 % intervals from {report.resamples} resamples" if report.resamples else ""
     parts = [f"{report.examples} examples of {report.data}{ood}{intervals}"]
+    parts += [verdict.sentence for verdict in report.verdict] or [ALONE]
     parts.append(_figures("quality", QUALITY, {name: name for name in QUALITY}, models))
     groups = [("wrong answers", "errors")] + ([("out of distribution", "ood")] if report.ood else [])
     for title, prefix in groups:
@@ -82,7 +84,7 @@ def _figures(title: str, told: Mapping[str, Told], keys: Mapping[str, str], mode
 def _differences(models: Sequence[ModelReport]) -> str:
     """A row for each figure, a column for each competitor."""
     rows = [
-        [told.title, *(shown(model.differences[key], told) for model in models[1:])]
+        [told.title, *(shown(model.differences.get(key), told) for model in models[1:])]
         for key, told in DIFFERENCES.items()
         if key in models[1].differences
     ]
@@ -90,11 +92,11 @@ def _differences(models: Sequence[ModelReport]) -> str:
 
 
 def _facts(
-    title: str, words: Mapping[str, str], facts: Sequence[Mapping[str, float | None]], models: Sequence[ModelReport]
+    title: str, told: Mapping[str, Told], facts: Sequence[Mapping[str, float | None]], models: Sequence[ModelReport]
 ) -> str:
     rows = [
-        [text, *("–" if each.get(name) is None else f"{each[name]:.4f}" for each in facts)]
-        for name, text in words.items()
+        [each_told.title, *(each_told.text(each.get(name)) for each in facts)]
+        for name, each_told in told.items()
         if any(each.get(name) is not None for each in facts)
     ]
     return table([title, *(model.name for model in models)], rows)

@@ -76,6 +76,41 @@ class ModelReport:
 
 
 @dataclass(frozen=True)
+class Difference:
+    """The evaluated bundle's figure minus a competitor's, judged.
+
+    Attributes:
+        figure: its name among the competitor's ``differences``.
+        outcome: ``"better"`` or ``"worse"`` where the interval excludes zero, else ``"no difference shown"``; ``"not
+            judged"`` without an interval.
+        value, low, high: the difference and its interval.
+    """
+
+    figure: str
+    outcome: str
+    value: float
+    low: float
+    high: float
+
+    def to_json(self) -> dict[str, Any]:
+        """The difference as a JSON object."""
+        return {name: _known(field) if isinstance(field, float) else field for name, field in vars(self).items()}
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What the evaluated bundle is better and worse at than one competitor: in one sentence, and figure by figure."""
+
+    against: str
+    sentence: str
+    differences: tuple[Difference, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """The verdict as a JSON object."""
+        return {**vars(self), "differences": [difference.to_json() for difference in self.differences]}
+
+
+@dataclass(frozen=True)
 class EvaluationReport:
     """What ``evaluate`` found.
 
@@ -85,6 +120,7 @@ class EvaluationReport:
         resamples, seed: of the bootstrap.
         corrupted: number of examples that were corrupted.
         batch: inputs in a timed batch.
+        verdict: on the evaluated bundle beside each competitor.
         models: the evaluated bundle, then its competitors.
         files: written, relative to the bundle; and the HTML report where it was asked for.
     """
@@ -97,17 +133,19 @@ class EvaluationReport:
     seed: int
     corrupted: int
     batch: int | None
+    verdict: list[Verdict]
     models: list[ModelReport]
     files: list[str]
     html: Path | None = None
 
     def to_json(self) -> dict[str, Any]:
         """The report as a JSON object."""
-        facts = {name: value for name, value in vars(self).items() if name not in ("models", "html")}
+        facts = {name: value for name, value in vars(self).items() if name not in ("verdict", "models", "html")}
         return {
             "hydrant": __version__,
             **facts,
             "html": None if self.html is None else str(self.html),
+            "verdict": [verdict.to_json() for verdict in self.verdict],
             "models": [model.to_json() for model in self.models],
         }
 

@@ -27,6 +27,7 @@ from .observation import Evidence, observe
 from .options import Figures
 from .plots import pictures
 from .report import EvaluationReport, ModelReport
+from .verdict import verdicts
 
 REPORT = "reports/evaluation.json"
 
@@ -104,6 +105,7 @@ def evaluate(
         seed=seed,
         corrupted=len(used) if figures.corruptions else 0,
         batch=batch,
+        verdict=verdicts(reports),
         models=reports,
         files=[],
         html=None if html is None else Path(html),

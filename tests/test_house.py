@@ -52,7 +52,10 @@ FLOORS: list[dict[str, str]] = [
             __init__ bisect calibrate operators subjects settings report commands cost machine memory plot polygraphy
             profile verify
         """,
-        "evaluation": "options report models observation figures examples figure_names html noise plots run __init__",
+        "evaluation": """
+            options report models observation figures classes examples figure_names verdict style markup class_tables
+            html noise plots run __init__
+        """,
     },
     {"": "__init__", "demo": "comparison digits picture run __init__"},
     {
