@@ -124,8 +124,9 @@ def _models(report: EvaluationReport) -> str:
         ))
         for model in report.models
     ]  # fmt: skip
-    note = "" if report.batch else '<p class="note">Latency: <code>hydrant evaluate --latency</code>.</p>'
-    return _table(headers, rows) + note
+    hint = "" if report.batch else "Latency: <code>hydrant evaluate --latency</code>."
+    note = f"Latency: {escape(report.latency_note)}." if report.latency_note else hint
+    return _table(headers, rows) + (f'<p class="note">{note}</p>' if note else "")
 
 
 def _tiles(report: EvaluationReport) -> str:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
-import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -17,8 +15,9 @@ from ..bundle.store import MANIFEST, Bundle, resolve, to_json_bytes
 from ..data.examples import Examples, check_apart, read_examples
 from ..errors import InputError, require
 from ..progress import Progress, no_progress
-from . import figures as measure
+from .figures import decisions, differences, diversity, measured, outcomes, resample
 from .html import page
+from .latency import Timing, time_models
 from .models import Model, open_models
 from .noise import sweep
 from .observation import Evidence, observe
@@ -54,14 +53,15 @@ def evaluate(
 
     Args:
         bundle: the bundle, or its path.
-        data: labelled data (what ``calib.data.read_examples`` takes).
+        data: labelled data (what ``data.examples.read_examples`` takes).
         ood: out-of-distribution data, whose labels are not read.
         compare: bundles, and checkpoints as the single models they are, that know the same classes.
         html: file for a report that stands alone.
         corruptions: also measure on typing errors or corrupted images.
         corrupted: number of examples for that, drawn at random.
         bootstrap: resamples for 95 % intervals; 0 for none.
-        latency: also time one batch of each model, in turn.
+        latency: also time one batch of each model, in turn, all on one backend: the bundles' own, for which
+            checkpoints are exported.
         backend: that runs the bundles. PyTorch alone gives energies; divergences need it or a graph with member
             outputs.
         precision: of the bundles' graphs; ``None`` leaves the choice to the backend.
@@ -102,10 +102,8 @@ def evaluate(
             reports = [
                 replace(report, clean=clean, noise=noise) for report, (clean, noise) in zip(reports, rows, strict=True)
             ]
-        batch = min(len(known), batch_size) if latency else None
-        if batch is not None:
-            times = latencies_ms(models, known.inputs[:batch], progress)
-            reports = [replace(report, latency_ms=time) for report, time in zip(reports, times, strict=True)]
+        timing = time_models(models, known.inputs[:batch_size], progress) if latency else Timing([], [])
+        reports = timing.told(reports)
     report = EvaluationReport(
         data=known.name,
         examples=len(known),
@@ -114,10 +112,11 @@ def evaluate(
         resamples=bootstrap,
         seed=seed,
         corrupted=len(used) if corruptions else 0,
-        batch=batch,
+        batch=min(len(known), batch_size) if timing.milliseconds else None,
         models=reports,
         files=[],
         html=None if html is None else Path(html),
+        latency_note=timing.note,
     )
     return _written(bundle, report, evidence)
 
@@ -156,9 +155,9 @@ def _reports(
     found: list[ModelReport] = []
     first: dict[str, np.ndarray] = {}
     for model, seen, strange in zip(models, evidence.seen, evidence.seen_strange, strict=True):
-        answers = measure.outcomes(seen, labels)
-        draws = measure.resample(answers, strange, bootstrap, seed, progress, f"resampling for {model.name}")
-        figures = measure.measured(answers, strange, draws)
+        answers = outcomes(seen, labels)
+        draws = resample(answers, strange, bootstrap, seed, progress, f"resampling for {model.name}")
+        figures = measured(answers, strange, draws)
         first = first or draws
         found.append(
             ModelReport(
@@ -169,9 +168,9 @@ def _reports(
                 members=len(model.plan.members),
                 temperature=model.calibration.temperature,
                 figures=figures,
-                differences=measure.differences(found[0].figures, figures, first, draws) if found else {},
-                diversity=measure.diversity(seen, model.plan),
-                decisions=measure.decisions(seen, labels, strange, model.calibration),
+                differences=differences(found[0].figures, figures, first, draws) if found else {},
+                diversity=diversity(seen, model.plan),
+                decisions=decisions(seen, labels, strange, model.calibration),
             )
         )
     return found
@@ -196,19 +195,3 @@ def _written(bundle: Bundle, report: EvaluationReport, evidence: Evidence) -> Ev
 def _chosen(examples: Examples, places: np.ndarray) -> tuple[list[Any], np.ndarray]:
     assert examples.labels is not None  # as above
     return [examples.inputs[place] for place in places], examples.labels[places]
-
-
-WARM_UP, ROUNDS = 3, 20
-
-
-def latencies_ms(models: Sequence[Model], inputs: Sequence[Any], progress: Progress) -> list[float]:
-    """Median time of each model on the same inputs as one batch, ready as tensors; each runs once in a round."""
-    batches = [model.processor.collate(model.processor.encode(inputs)) for model in models]
-    times: list[list[float]] = [[] for _ in models]
-    for step in progress(range(WARM_UP + ROUNDS), WARM_UP + ROUNDS, "timing"):
-        for model, batch, row in zip(models, batches, times, strict=True):
-            start = time.perf_counter()
-            model.runs.run(batch)
-            if step >= WARM_UP:
-                row.append(1e3 * (time.perf_counter() - start))
-    return [statistics.median(row) for row in times]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Sequence
-from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -65,7 +64,8 @@ def calibrate(
 
     Args:
         bundle: the bundle, or its path.
-        data: labelled in-distribution data that the model was not tuned on (what ``calib.data.read_examples`` takes).
+        data: labelled in-distribution data that the model was not tuned on (what ``data.examples.read_examples``
+            takes).
         ood: out-of-distribution data, whose labels are not read; brings the OOD threshold, which catches 95 %.
         coverage: share of inputs to answer (default 0.95); the others are abstained from.
         risk: instead: share of answers that may be wrong, kept with 95 % confidence.
@@ -131,8 +131,7 @@ def _member_logits(bundle: Bundle, examples: Examples, batch_size: int, progress
     if batch_size < 1:
         raise InputError(f"batch_size is {batch_size}; expected 1 or more")
     processor = bundle.processor_for(f"read {examples.source}")
-    backend, _ = open_backend(bundle, "torch")
-    with closing(backend):
+    with open_backend(bundle, "torch")[0] as backend:
         found = collect(
             backend,
             processor,

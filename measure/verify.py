@@ -117,7 +117,7 @@ def verify(
         precision: of the graph to test; ``None`` for every one that the bundle has, with ``"auto"``, or the
             backend's choice.
         against: the reference backend.
-        data: real inputs (a path or what ``calib.data.read_examples`` takes); ``None`` for seeded
+        data: real inputs (a path or what ``data.examples.read_examples`` takes); ``None`` for seeded
             synthetic ones, on which INT8 is not judged.
         examples: number of inputs, drawn at random from ``data``.
         seed: of the draw, or of the synthetic inputs.
@@ -144,12 +144,9 @@ def verify(
         bundle.processor(), architecture, data, examples=examples, seed=seed, text_column=text_column
     )
     with ExitStack() as stack:
-        reference, _ = open_backend(bundle, against)
-        stack.callback(reference.close)
-        tested, skipped = _candidates(bundle, backend, against, precision, real=data is not None)
-        for candidate in tested:
-            stack.callback(candidate.close)
-        longest = min((limit for candidate in tested if (limit := getattr(candidate, "longest", None))), default=None)
+        reference = stack.enter_context(open_backend(bundle, against)[0])
+        tested, skipped = _candidates(bundle, backend, against, precision, stack, real=data is not None)
+        longest = min((each.longest for each in tested if each.longest is not None), default=None)
         if longest is not None:
             batches = [{name: array[:, :longest] for name, array in batch.items()} for batch in batches]
             described += f", at most {longest} tokens, which is what the engine takes"
@@ -178,15 +175,14 @@ def _bisected(
 
 
 def _candidates(
-    bundle: Bundle, backend: str, against: str, precision: str | None, real: bool
+    bundle: Bundle, backend: str, against: str, precision: str | None, stack: ExitStack, *, real: bool
 ) -> tuple[list[Backend], list[tuple[str, str]]]:
-    """Backends to test, opened, and those that cannot run here with the reason."""
+    """Backends to test, which the stack closes, and those that cannot run here with the reason."""
     if backend == against:
         raise BackendError(f"backend {backend} is the reference itself; choose another with --backend or --against")
     if backend != "auto":
-        only, _ = open_backend(bundle, backend, precision=precision)
+        only = stack.enter_context(open_backend(bundle, backend, precision=precision)[0])
         if only.precision == "int8" and not real:
-            only.close()
             raise InputError(f"INT8 is judged on {REAL}")
         return [only], []
     opened: list[Backend] = []
@@ -197,7 +193,8 @@ def _candidates(
         if absent := needs_gpu(name):
             skipped.append((name, absent))
             continue
-        found, reason = _every_precision(bundle, name, [precision] if precision else _graphs(bundle), real)
+        wanted = [precision] if precision else _graphs(bundle)
+        found, reason = _every_precision(bundle, name, wanted, stack, real=real)
         opened += found
         skipped += [(name, reason)] if reason else []
     if not opened:
@@ -206,7 +203,7 @@ def _candidates(
 
 
 def _every_precision(
-    bundle: Bundle, name: str, precisions: Sequence[str], real: bool
+    bundle: Bundle, name: str, precisions: Sequence[str], stack: ExitStack, *, real: bool
 ) -> tuple[list[Backend], str | None]:
     """A backend in every precision that it runs, each once, and why it was skipped if in none, or not in INT8."""
     found: dict[str, Backend] = {}
@@ -215,7 +212,7 @@ def _every_precision(
         if precision == "int8" and not real:
             continue
         try:
-            candidate, _ = open_backend(bundle, name, precision=precision)
+            candidate = stack.enter_context(open_backend(bundle, name, precision=precision)[0])
         except (BackendError, MissingExtraError) as error:
             failures.append(str(error))
             continue
