@@ -111,3 +111,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         backend.run(full_batch(architecture, options.batch, options.sequence, options.seed))
     sys.stdout.write(json.dumps({"peak": peak_bytes(), "imports": imports}) + "\n")
     return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -221,7 +221,11 @@ def test_profile_closes_the_members_that_it_opened_before_a_failure(
     path: Path, opened: list[Backend], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     graphs = iter([subjects.open_graph, damaged])
-    monkeypatch.setattr(subjects, "open_graph", lambda *arguments: next(graphs)(*arguments))
+
+    def second_is_damaged(*arguments: Any) -> Backend:
+        return next(graphs)(*arguments)
+
+    monkeypatch.setattr(subjects, "open_graph", second_is_damaged)
     with pytest.raises(BundleError, match="the graph was altered"):
         profile(path, "onnxruntime", batch=[1], sequence=[8], baseline=["deep-ensemble"], memory=False)
     assert_closed(opened, 2)

@@ -331,9 +331,7 @@ def test_a_predictor_runs_tensors_where_they_are(
     monkeypatch.setitem(OPENERS, "onnxruntime-cuda", lambda bundle, *_: OnCpu(bundle))
     with load(path, "onnxruntime") as plain:
         expected = plain.predict(inputs)
-        with pytest.raises(
-            BackendError, match="backend onnxruntime runs on the CPU and takes no tensors of a GPU; give"
-        ):
+        with pytest.raises(BackendError, match="onnxruntime runs on the CPU and takes no tensors of a GPU; give"):
             plain.run_device(inputs)
     with load(path, "onnxruntime-cuda") as predictor:
         outputs = predictor.run_device(inputs)
