@@ -144,7 +144,7 @@ class _Reference:
             self._watch(layer, end)
 
     def run(self, batch: Batch) -> dict[str, np.ndarray]:
-        """Value → [S, B, T, d]."""
+        """Every value by its name, [S, B, T, d]."""
         tensors = {name: self._torch.from_numpy(np.ascontiguousarray(array)) for name, array in batch.items()}
         with self._torch.inference_mode():
             self._module(**tensors)

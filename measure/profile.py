@@ -191,14 +191,14 @@ class _Profile:
         from .memory import measure_memory
 
         batch, sequence = max(self.settings.batches), max(self.settings.sequences)
-        measure = partial(
+        peak_of = partial(
             measure_memory, bundle=self.bundle, batch=batch, sequence=sequence,
             threads=self.settings.threads, seed=self.settings.seed,
         )  # fmt: skip
         found = []
         for subject in self.progress(subjects, len(subjects), "peak memory"):
             try:
-                found.append((subject, measure(subject)))
+                found.append((subject, peak_of(subject)))
             except BackendError as error:
                 warnings.append(str(error))
         single = {subject.backend: memory.peak for subject, memory in found if subject.model == SINGLE}

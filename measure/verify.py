@@ -37,7 +37,7 @@ class BackendReport:
     Attributes:
         backend, precision: what was tested.
         outputs: output name → ``max_abs``, ``mean_abs``, ``max_rel`` difference (Polygraphy).
-        agreement: figures that decisions rest on.
+        agreement: how far labels, probabilities and scores are the same.
         tolerances: the limits for this precision.
         gates: each figure against its limit.
         bisection: where a graph that failed leaves the reference; ``None`` when not asked for.

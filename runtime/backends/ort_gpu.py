@@ -25,7 +25,7 @@ PRECISIONS = ("fp16", "fp32")
 """What both providers run, in the order of preference; CUDA has no BF16 kernels for all of a graph's operators."""
 
 
-TYPES = {"tensor(int64)": np.dtype(np.int64), "tensor(float)": np.dtype(np.float32)}
+TYPES: dict[str, np.dtype[Any]] = {"tensor(int64)": np.dtype(np.int64), "tensor(float)": np.dtype(np.float32)}
 """ONNX Runtime's name → type of an input of hydrant's graphs."""
 
 
