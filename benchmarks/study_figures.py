@@ -36,9 +36,8 @@ def member_logits(bundle: Path, examples: Examples) -> np.ndarray:
     """[N, M, C] before any temperature, in the order of the examples."""
     opened = hydrant.Bundle.open(bundle)
     architecture, processor = opened.architecture(), opened.processor_for("read the study's data")
-    backend, _ = open_backend(opened, "torch")
-    found = collect(backend, processor, architecture, examples.inputs, lambda out: {"logits": out["member_logits"]})
-    backend.close()
+    with open_backend(opened, "torch")[0] as backend:
+        found = collect(backend, processor, architecture, examples.inputs, lambda out: {"logits": out["member_logits"]})
     return found["logits"]
 
 
@@ -123,9 +122,7 @@ def _opened(bundles: Mapping[str, Path], reference: str, stack: ExitStack) -> It
     def opened(path: Path, without: Sequence[str] = ()) -> Backend:
         if not (path / "model.fp32.onnx").is_file():
             hydrant.export_onnx(path, form=hydrant.GraphForm(without=without))
-        backend, _ = open_backend(hydrant.Bundle.open(path), "onnxruntime")
-        stack.callback(backend.close)
-        return backend
+        return stack.enter_context(open_backend(hydrant.Bundle.open(path), "onnxruntime")[0])
 
     for name, path in bundles.items():
         yield ("single, rewritten" if name == "single" else name), opened(path)

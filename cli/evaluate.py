@@ -66,8 +66,10 @@ def evaluation_text(report: EvaluationReport) -> str:
     if report.corrupted:
         parts.append(_noise(report))
     if report.batch:
-        rows = [[model.name, f"{model.latency_ms:.1f}", f"{model.backend} {model.precision}"] for model in models]
+        rows = [[model.name, f"{model.latency_ms:.1f}", model.latency_on or ""] for model in models]
         parts.append(table(["latency", f"ms for a batch of {report.batch}", "on"], rows))
+    if report.latency_note:
+        parts.append(report.latency_note)
     parts.append("wrote " + ", ".join(report.files) + ("" if report.html is None else f" and {report.html}"))
     return "\n\n".join(parts)
 

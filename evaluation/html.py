@@ -147,8 +147,9 @@ def _models(report: EvaluationReport) -> str:
         times = [model.latency_ms for model in report.models]
         facts[f"ms for a batch of {report.batch}"] = ["–" if time is None else f"{time:.1f}" for time in times]
     rows = [row(name, *map(cell, values)) for name, values in facts.items()]
-    hint = "" if report.batch else '<p class="note">Latency: <code>hydrant evaluate --latency</code>.</p>'
-    return table("Models", ["", *(model.name for model in report.models)], {"": rows}) + hint
+    hint = "" if report.batch else "Latency: <code>hydrant evaluate --latency</code>."
+    words = f"Latency: {escape(report.latency_note)}." if report.latency_note else hint
+    return table("Models", ["", *(model.name for model in report.models)], {"": rows}) + (note(words) if words else "")
 
 
 def _quality(report: EvaluationReport) -> str:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,8 @@ from ..bundle.plan import HeadPlan
 from ..bundle.store import MANIFEST, Bundle
 from ..data.processor import Processor, from_transformers
 from ..errors import InputError, listing
+from ..runtime.backends.protocol import Backend
 from ..runtime.backends.registry import open_backend
-from ..runtime.collect import Runs
 
 
 @dataclass(frozen=True)
@@ -27,23 +28,25 @@ class Model:
     Attributes:
         name: by which reports call it.
         kind: ``"bundle"`` or ``"checkpoint"``.
-        runs: its backend, or its module in memory.
+        runs: its backend.
         precision: of weights and activations.
         processor, architecture: that prepare and shape its inputs.
         columns: [C], the place of each of the first model's classes among its own.
         plan: heads of each member.
         calibration: temperature, thresholds and sets.
+        as_bundle: writes a checkpoint as a bundle to a path; ``None`` for what is one.
     """
 
     name: str
     kind: str
-    runs: Runs
+    runs: Backend
     precision: str
     processor: Processor
     architecture: Architecture
     columns: np.ndarray
     plan: HeadPlan
     calibration: Calibration
+    as_bundle: Callable[[Path], Bundle] | None = None
 
 
 def open_models(
@@ -65,24 +68,25 @@ def open_models(
     models: list[Model] = []
     for source in (bundle, *compare):
         if isinstance(source, Bundle):
-            model = _open_bundle(source, backend, precision, bundle.labels)
+            model = _open_bundle(source, backend, precision, bundle.labels, opened)
         elif (Path(source) / MANIFEST).is_file():
-            model = _open_bundle(Bundle.open(source), backend, precision, bundle.labels)
+            model = _open_bundle(Bundle.open(source), backend, precision, bundle.labels, opened)
         else:
-            model = _open_checkpoint(source, bundle)
-        opened.callback(model.runs.close)
+            model = _open_checkpoint(source, bundle, opened)
         models.append(model)
     return [Model(**{**vars(model), "name": name}) for model, name in zip(models, _distinct(models), strict=True)]
 
 
-def _open_bundle(bundle: Bundle, backend: str, precision: str | None, labels: Sequence[str]) -> Model:
+def _open_bundle(
+    bundle: Bundle, backend: str, precision: str | None, labels: Sequence[str], opened: ExitStack
+) -> Model:
     processor = bundle.processor_for("read texts or images")
-    opened, _ = open_backend(bundle, backend, precision=precision)
+    runs = opened.enter_context(open_backend(bundle, backend, precision=precision)[0])
     return Model(
         bundle.path.resolve().name,
         "bundle",
-        opened,
-        opened.precision,
+        runs,
+        runs.precision,
         processor,
         bundle.architecture(),
         _columns(bundle.labels, labels, str(bundle.path)),
@@ -91,15 +95,15 @@ def _open_bundle(bundle: Bundle, backend: str, precision: str | None, labels: Se
     )
 
 
-def _open_checkpoint(source: str | Path, bundle: Bundle) -> Model:
+def _open_checkpoint(source: str | Path, bundle: Bundle, opened: ExitStack) -> Model:
     from ..families import checkpoint
-    from ..fusion import fuse
+    from ..fusion import fuse, save_bundle
     from ..runtime.backends.reference import TorchModule
 
     model = _zero_shot(source, bundle) if checkpoint.is_dual_encoder(source) else checkpoint.load_model(source)
     ensemble = fuse(model).eval()
     processor: Any = checkpoint.load_processor(source, ensemble.architecture.modality)
-    module = TorchModule(ensemble)
+    module = opened.enter_context(TorchModule(ensemble))
     return Model(
         (Path(source).resolve() if Path(source).is_dir() else Path(source)).name,
         "checkpoint",
@@ -110,6 +114,7 @@ def _open_checkpoint(source: str | Path, bundle: Bundle) -> Model:
         _columns(ensemble.labels, bundle.labels, str(source)),
         ensemble.plan,
         Calibration(),
+        partial(save_bundle, ensemble, processor=processor),
     )
 
 

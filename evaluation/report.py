@@ -42,13 +42,15 @@ class ModelReport:
 
     Attributes:
         name, kind, backend, precision, members, temperature: what ran.
-        figures: name → figure (``calib.figures``).
+        figures: name → figure (``metrics.figures``).
         differences: name → the evaluated bundle's figure minus this one's, on the same resamples; empty for itself.
         diversity: disagreement, divergence and overlap of the members; ``None`` for what the backend does not tell.
         decisions: what the calibrated thresholds and sets do on these data.
         clean: accuracy, NLL and ECE of the examples that were corrupted, before they were.
         noise: of every corruption and severity.
-        latency_ms: median time of one batch, interleaved with the other models; ``None`` when not measured.
+        latency_ms: median time of one batch, interleaved with the other models on the same backend; ``None`` when not
+            measured.
+        latency_on: backend and precision that were timed.
     """
 
     name: str
@@ -64,6 +66,7 @@ class ModelReport:
     clean: Mapping[str, float] = field(default_factory=dict)
     noise: tuple[Noise, ...] = ()
     latency_ms: float | None = None
+    latency_on: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         """The fields as a JSON object."""
@@ -119,10 +122,11 @@ class EvaluationReport:
         ood, ood_examples: out-of-distribution data and how many, or ``None``.
         resamples, seed: of the bootstrap.
         corrupted: number of examples that were corrupted.
-        batch: inputs in a timed batch.
+        batch: inputs in a timed batch; ``None`` without times.
         verdict: on the evaluated bundle beside each competitor.
         models: the evaluated bundle, then its competitors.
         files: written, relative to the bundle; and the HTML report where it was asked for.
+        latency_note: what was timed where that is not what was evaluated, or why nothing was.
     """
 
     data: str
@@ -137,6 +141,7 @@ class EvaluationReport:
     models: list[ModelReport]
     files: list[str]
     html: Path | None = None
+    latency_note: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         """The report as a JSON object."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
-import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -19,8 +17,9 @@ from ..data.columns import Reading
 from ..data.examples import Examples, check_apart, read_examples
 from ..errors import InputError, require
 from ..progress import Progress, no_progress
-from . import figures as measure
+from .figures import decisions, differences, diversity, measured, outcomes, resample
 from .html import page
+from .latency import Timing, time_models
 from .models import Model, open_models
 from .noise import sweep
 from .observation import Evidence, observe
@@ -92,10 +91,8 @@ def evaluate(
             reports = [
                 replace(report, clean=clean, noise=noise) for report, (clean, noise) in zip(reports, rows, strict=True)
             ]
-        batch = min(len(known), batch_size) if figures.latency else None
-        if batch is not None:
-            times = latencies_ms(models, known.inputs[:batch], progress)
-            reports = [replace(report, latency_ms=time) for report, time in zip(reports, times, strict=True)]
+        timing = time_models(models, known.inputs[:batch_size], progress) if figures.latency else Timing([], [])
+        reports = timing.told(reports)
     report = EvaluationReport(
         data=known.name,
         examples=len(known),
@@ -104,11 +101,12 @@ def evaluate(
         resamples=figures.bootstrap,
         seed=seed,
         corrupted=len(used) if figures.corruptions else 0,
-        batch=batch,
         verdict=verdicts(reports),
+        batch=min(len(known), batch_size) if timing.milliseconds else None,
         models=reports,
         files=[],
         html=None if html is None else Path(html),
+        latency_note=timing.note,
     )
     return _written(bundle, report, evidence)
 
@@ -147,9 +145,9 @@ def _reports(
     found: list[ModelReport] = []
     first: dict[str, np.ndarray] = {}
     for model, seen, strange in zip(models, evidence.seen, evidence.seen_strange, strict=True):
-        answers = measure.outcomes(seen, labels)
-        draws = measure.resample(answers, strange, bootstrap, seed, progress, f"resampling for {model.name}")
-        figures = measure.measured(answers, strange, draws)
+        answers = outcomes(seen, labels)
+        draws = resample(answers, strange, bootstrap, seed, progress, f"resampling for {model.name}")
+        figures = measured(answers, strange, draws)
         first = first or draws
         found.append(
             ModelReport(
@@ -160,9 +158,9 @@ def _reports(
                 members=len(model.plan.members),
                 temperature=model.calibration.temperature,
                 figures=figures,
-                differences=measure.differences(found[0].figures, figures, first, draws) if found else {},
-                diversity=measure.diversity(seen, model.plan),
-                decisions=measure.decisions(seen, labels, strange, model.calibration),
+                differences=differences(found[0].figures, figures, first, draws) if found else {},
+                diversity=diversity(seen, model.plan),
+                decisions=decisions(seen, labels, strange, model.calibration),
             )
         )
     return found
@@ -187,19 +185,3 @@ def _written(bundle: Bundle, report: EvaluationReport, evidence: Evidence) -> Ev
 def _chosen(examples: Examples, places: np.ndarray) -> tuple[list[Any], np.ndarray]:
     assert examples.labels is not None  # as above
     return [examples.inputs[place] for place in places], examples.labels[places]
-
-
-WARM_UP, ROUNDS = 3, 20
-
-
-def latencies_ms(models: Sequence[Model], inputs: Sequence[Any], progress: Progress) -> list[float]:
-    """Median time of each model on the same inputs as one batch, ready as tensors; each runs once in a round."""
-    batches = [model.processor.collate(model.processor.encode(inputs)) for model in models]
-    times: list[list[float]] = [[] for _ in models]
-    for step in progress(range(WARM_UP + ROUNDS), WARM_UP + ROUNDS, "timing"):
-        for model, batch, row in zip(models, batches, times, strict=True):
-            start = time.perf_counter()
-            model.runs.run(batch)
-            if step >= WARM_UP:
-                row.append(1e3 * (time.perf_counter() - start))
-    return [statistics.median(row) for row in times]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Sequence
-from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -118,8 +117,7 @@ def _changed(bundle: Bundle, graphs: Sequence[str], calibration: Calibration) ->
 def _member_logits(bundle: Bundle, examples: Examples, batch_size: int, progress: Progress) -> np.ndarray:
     """[N, M, C] before any temperature, of the PyTorch reference."""
     processor = bundle.processor_for(f"read {examples.source}")
-    backend, _ = open_backend(bundle, "torch")
-    with closing(backend):
+    with open_backend(bundle, "torch")[0] as backend:
         found = collect(
             backend,
             processor,

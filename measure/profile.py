@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
@@ -37,7 +37,7 @@ PARTS_RUNS = 10
 
 
 ENQUEUE = 0.8
-"""Share of the computation above which the host may be what is slow, as in trtexec."""
+"""Share of the computation above which the CPU may be what is slow, as in trtexec."""
 
 
 REPORT, PLOT = "reports/profile.json", "reports/profile.png"
@@ -85,7 +85,7 @@ def profile(
 
     Raises:
         InputError: an option out of range, or one that the backends cannot do.
-        BackendError, MissingExtraError, BundleError: as :func:`runtime.load`.
+        BackendError, MissingExtraError, BundleError: as :func:`hydrant.load`.
     """
     bundle = resolve(bundle)
     architecture = bundle.architecture()
@@ -122,7 +122,8 @@ class _Profile:
             subjects = [subject for subject, _ in fused] + baselines
             memories = self._memories(subjects, warnings) if memory else []
             opened = fused + [
-                (subject, _closed_by(stack, subject.open(self.bundle, self.settings.threads))) for subject in baselines
+                (subject, stack.enter_context(subject.open(self.bundle, self.settings.threads)))
+                for subject in baselines
             ]
             cases = [case for shape in self.settings.shapes for case in self._cases(opened, *shape)]
             breakdown = self._layers(fused) if layers else None
@@ -143,7 +144,7 @@ class _Profile:
         skipped = []
         for name in names:
             backend, passed = open_backend(self.bundle, name, self.settings.threads, precision)
-            _closed_by(stack, backend)
+            stack.enter_context(backend)
             opened.setdefault(backend.name, (Subject(FUSED, backend.name, backend.precision), backend))
             skipped += [(other, self._without_place(why)) for other, why in passed]
         return list(opened.values()), skipped
@@ -182,14 +183,14 @@ class _Profile:
         from .memory import measure_memory
 
         batch, sequence = max(self.settings.batches), max(self.settings.sequences)
-        measure = partial(
+        peak_of = partial(
             measure_memory, bundle=self.bundle, batch=batch, sequence=sequence,
             threads=self.settings.threads, seed=self.settings.seed,
         )  # fmt: skip
         found = []
         for subject in self.progress(subjects, len(subjects), "peak memory"):
             try:
-                found.append((subject, measure(subject)))
+                found.append((subject, peak_of(subject)))
             except BackendError as error:
                 warnings.append(str(error))
         single = {subject.backend: memory.peak for subject, memory in found if subject.model == SINGLE}
@@ -224,18 +225,10 @@ def _written(bundle: Bundle, report: ProfileReport) -> ProfileReport:
     return report
 
 
-def _closed_by(stack: ExitStack, backend: Backend) -> Backend:
-    stack.callback(backend.close)
-    return backend
-
-
 def _transfers(backend: Backend, inputs: Mapping[str, np.ndarray]) -> dict[str, float] | None:
-    """Medians of the parts of a run on a GPU, in milliseconds, as trtexec tells them; ``None`` where there is one."""
-    timings: Callable[[Mapping[str, np.ndarray]], dict[str, float]] | None = getattr(backend, "timings", None)
-    if timings is None:
-        return None
-    runs = [timings(inputs) for _ in range(PARTS_RUNS)]
-    return {name: float(np.median([run[name] for run in runs])) for name in runs[0]}
+    """Medians of the parts of a run on a GPU, in milliseconds, as trtexec tells them; ``None`` where none are told."""
+    runs = [backend.timings(inputs) for _ in range(PARTS_RUNS)]
+    return {name: float(np.median([run[name] for run in runs])) for name in runs[0]} or None
 
 
 def _per_run(batch: int, chunk: int) -> int:
@@ -249,7 +242,7 @@ def _host_bound(case: Case) -> str | None:
         return None
     return (
         f"{_named(case)}: enqueueing takes {parts['enqueue']:.2f} ms of {parts['compute']:.2f} ms of computation, so "
-        "the host may be what is slow; a fixed shape runs as one CUDA graph"
+        "the CPU may be what is slow; a fixed shape runs as one CUDA graph"
     )
 
 

@@ -43,7 +43,7 @@ class BackendReport:
     Attributes:
         backend, precision: what was tested.
         outputs: output name → ``max_abs``, ``mean_abs``, ``max_rel`` difference (Polygraphy).
-        agreement: figures that decisions rest on.
+        agreement: how far labels, probabilities and scores are the same.
         tolerances: the limits for this precision.
         gates: each figure against its limit.
         bisection: where a graph that failed leaves the reference; ``None`` when not asked for.
@@ -149,12 +149,9 @@ def verify(
         bundle.processor(), architecture, data, examples=examples, seed=seed, columns=reading
     )
     with ExitStack() as stack:
-        reference, _ = open_backend(bundle, against)
-        stack.callback(reference.close)
-        tested, skipped = _candidates(bundle, backend, against, precision, real=data is not None)
-        for candidate in tested:
-            stack.callback(candidate.close)
-        longest = min((limit for candidate in tested if (limit := getattr(candidate, "longest", None))), default=None)
+        reference = stack.enter_context(open_backend(bundle, against)[0])
+        tested, skipped = _candidates(bundle, backend, against, precision, stack, real=data is not None)
+        longest = min((each.longest for each in tested if each.longest is not None), default=None)
         if longest is not None:
             batches = [{name: array[:, :longest] for name, array in batch.items()} for batch in batches]
             described += f", at most {longest} tokens, which is what the engine takes"
@@ -183,15 +180,14 @@ def _bisected(
 
 
 def _candidates(
-    bundle: Bundle, backend: str, against: str, precision: str | None, real: bool
+    bundle: Bundle, backend: str, against: str, precision: str | None, stack: ExitStack, *, real: bool
 ) -> tuple[list[Backend], list[tuple[str, str]]]:
-    """Backends to test, opened, and those that cannot run here with the reason."""
+    """Backends to test, which the stack closes, and those that cannot run here with the reason."""
     if backend == against:
         raise BackendError(f"backend {backend} is the reference itself; choose another with --backend or --against")
     if backend != "auto":
-        only, _ = open_backend(bundle, backend, precision=precision)
+        only = stack.enter_context(open_backend(bundle, backend, precision=precision)[0])
         if only.precision == "int8" and not real:
-            only.close()
             raise InputError(f"INT8 is judged on {REAL}")
         return [only], []
     opened: list[Backend] = []
@@ -202,7 +198,8 @@ def _candidates(
         if absent := needs_gpu(name):
             skipped.append((name, absent))
             continue
-        found, reason = _every_precision(bundle, name, [precision] if precision else _graphs(bundle), real)
+        wanted = [precision] if precision else _graphs(bundle)
+        found, reason = _every_precision(bundle, name, wanted, stack, real=real)
         opened += found
         skipped += [(name, reason)] if reason else []
     if not opened:
@@ -211,7 +208,7 @@ def _candidates(
 
 
 def _every_precision(
-    bundle: Bundle, name: str, precisions: Sequence[str], real: bool
+    bundle: Bundle, name: str, precisions: Sequence[str], stack: ExitStack, *, real: bool
 ) -> tuple[list[Backend], str | None]:
     """A backend in every precision that it runs, each once, and why it was skipped if in none, or not in INT8."""
     found: dict[str, Backend] = {}
@@ -220,7 +217,7 @@ def _every_precision(
         if precision == "int8" and not real:
             continue
         try:
-            candidate, _ = open_backend(bundle, name, precision=precision)
+            candidate = stack.enter_context(open_backend(bundle, name, precision=precision)[0])
         except (BackendError, MissingExtraError) as error:
             failures.append(str(error))
             continue

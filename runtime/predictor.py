@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -20,8 +19,10 @@ from ..data.batching import WINDOW_BATCHES, prepared
 from ..data.processor import load_processor
 from ..data.tensors import checked_tensors
 from ..errors import BackendError, BundleError, InputError
+from .backends.dlpack import DeviceArray
 from .backends.protocol import Backend
 from .backends.registry import open_backend
+from .closing import Closable
 from .decisions import decided, out_of_distribution
 from .prediction import Prediction
 
@@ -83,8 +84,8 @@ def load(
         raise
 
 
-class Predictor:
-    """Predicts with one bundle on one backend. Safe to use from many threads.
+class Predictor(Closable):
+    """Predicts with one bundle on one backend. Safe to use from many threads, and to close while they predict.
 
     Attributes:
         labels: class names in class order.
@@ -97,6 +98,7 @@ class Predictor:
     def __init__(
         self, bundle: Bundle, architecture: Architecture, backend: Backend, fallbacks: list[tuple[str, str]]
     ) -> None:
+        super().__init__("the predictor")
         self.labels = bundle.labels
         self.backend = backend.name
         self.precision = backend.precision
@@ -104,13 +106,13 @@ class Predictor:
         self.calibration = Calibration.of(bundle)
         self._path = bundle.path
         self._architecture = architecture
-        self._running: Backend | None = backend
+        self._running = backend
         folder = bundle.processor_folder()
-        longest: int | None = getattr(backend, "longest", None)
         self._reader = "this model reads"
-        if longest is not None and SHORTEST <= longest < architecture.max_sequence:
+        if backend.longest is not None and SHORTEST <= backend.longest < architecture.max_sequence:
             self._reader = f"this bundle's {backend.name} engine takes"
-            architecture = replace(architecture, positions=architecture.positions - architecture.max_sequence + longest)
+            beyond = architecture.max_sequence - backend.longest
+            architecture = replace(architecture, positions=architecture.positions - beyond)
         self._processor = load_processor(folder, architecture) if folder else None
 
     def predict(self, inputs: Any, *, batch_size: int = BATCH_SIZE, first: int = 0) -> Prediction:
@@ -128,10 +130,11 @@ class Predictor:
             InputError: an input cannot be used; it is named by its index.
             BackendError: the backend gave values that are not finite, or the predictor was closed.
         """
-        if isinstance(inputs, Mapping):
-            parts = list(self._predict_tensors(inputs, batch_size))
-        else:
-            parts = list(self.stream(_as_sequence(inputs), batch_size=batch_size, first=first))
+        with self._use():
+            if isinstance(inputs, Mapping):
+                parts = list(self._predict_tensors(inputs, batch_size))
+            else:
+                parts = list(self.stream(_as_sequence(inputs), batch_size=batch_size, first=first))
         return Prediction.concatenate(parts) if parts else self._nothing()
 
     def stream(self, inputs: Iterable[Any], *, batch_size: int = BATCH_SIZE, first: int = 0) -> Iterator[Prediction]:
@@ -151,26 +154,43 @@ class Predictor:
             )
         iterator = iter(inputs)
         while window := list(islice(iterator, batch_size * WINDOW_BATCHES)):
-            yield self._predict_window(window, first, batch_size)
+            with self._use():
+                predicted = self._predict_window(window, first, batch_size)
+            yield predicted
             first += len(window)
+
+    def run_device(self, tensors: Mapping[str, Any]) -> dict[str, DeviceArray]:
+        """Run one batch that lies on the GPU already, and leave the outputs there; nothing is copied.
+
+        For services that prepare inputs on the GPU, or go on there. Backends ``"tensorrt"``, ``"tensorrt-rtx"``,
+        ``"onnxruntime-tensorrt"`` and ``"onnxruntime-cuda"`` can do it. The batch runs as it is: it is not padded,
+        split or cut, and neither its values nor those of the outputs are checked.
+
+        Args:
+            tensors: under the graph's input names, all of them, on the first GPU; of any library that exports DLPack
+                (PyTorch, CuPy, JAX), contiguous: text int64 [batch, sequence], images float32
+                [batch, 3, height, width]. They must not change before this returns. What its library still computes of
+                a tensor is waited for on the GPU.
+
+        Returns:
+            The graph's outputs by name (``probabilities`` [batch, classes], the scores [batch]), float32. They are
+            complete, so no stream has to wait for them. Each is memory of its own, read without a copy by
+            ``torch.from_dlpack``, ``cupy.asarray`` and the like, and released with its last reader; it lives on
+            after :meth:`close`. Thresholds are not applied.
+
+        Raises:
+            InputError: a tensor is missing, elsewhere, of another type or shape, or of another batch than the rest.
+            BackendError: this backend runs on the CPU, or failed; or the predictor was closed.
+        """
+        with self._use():
+            return self._running.run_device(tensors)
 
     def out_of_distribution(self, prediction: Prediction) -> np.ndarray | None:
         """Which inputs of a prediction lie beyond the bundle's OOD threshold, [B] bool; ``None`` if it has none."""
         return out_of_distribution(prediction, self.calibration)
 
-    def close(self) -> None:
-        """Release the backend."""
-        if self._running is not None:
-            self._running.close()
-            self._running = None
-
-    def __enter__(self) -> Predictor:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
+    def _release(self) -> None:
+        self._running.close()
 
     def _predict_window(self, window: Sequence[Any], first: int, batch_size: int) -> Prediction:
         """Predict prepared inputs in batches of similar length; the result is in their own order."""
@@ -191,8 +211,6 @@ class Predictor:
             yield self._run({name: array[start : start + batch_size] for name, array in arrays.items()})
 
     def _run(self, arrays: Mapping[str, np.ndarray]) -> Prediction:
-        if self._running is None:
-            raise BackendError("the predictor was closed; load the bundle again")
         prediction = Prediction.from_outputs(self._running.run(arrays))
         if not np.isfinite(prediction.probabilities).all() or not np.isfinite(prediction.predictive_entropy).all():
             raise BackendError(

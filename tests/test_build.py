@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -13,11 +14,13 @@ from hydrant import Bundle, GraphForm, HydrantError, TensorRTForRTX, build_engin
 from hydrant.build import library
 from hydrant.build.fusion_report import by_profile, layers_of_inspector, layers_of_log
 from hydrant.build.messages import Messages
+from hydrant.build.monitor import Phases, interrupts_kept
 from hydrant.build.profiles import Range, optimization_profiles
 from hydrant.engines.gpu import this_gpu
 from hydrant.engines.metadata import EngineFile, engine_names, read_metadata
 from hydrant.errors import GateError
 from hydrant.families.registry import architecture_of
+from hydrant.progress import no_progress
 from hypothesis import given
 from hypothesis import strategies as st
 from support import LAYERS, make_model, random_plan, run_cli
@@ -222,6 +225,26 @@ def test_an_interrupt_stops_the_builder_and_leaves_nothing(number: str, made: Pa
     assert done.returncode == 130, done.stderr
     assert "hydrant: interrupted; nothing was left half-written" in done.stderr
     assert Bundle.open(made).digests() == before
+
+
+def test_a_handler_that_python_cannot_put_back_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where a program embeds Python and handles SIGTERM itself: Python then tells of no handler."""
+    own = signal.getsignal(signal.SIGINT)
+    getsignal, change = signal.getsignal, signal.signal
+    monkeypatch.setattr(signal, "getsignal", lambda number: None if number == signal.SIGTERM else getsignal(number))
+
+    def changed(number: int, handler: Any) -> Any:
+        before = change(number, handler)
+        return None if number == signal.SIGTERM else before
+
+    monkeypatch.setattr(signal, "signal", changed)
+    handler = getsignal(signal.SIGTERM)
+    phases = Phases(no_progress)
+    with pytest.raises(KeyboardInterrupt), interrupts_kept(phases):
+        assert getsignal(signal.SIGTERM) is handler
+        signal.raise_signal(signal.SIGINT)
+        assert phases.step("any") is False
+    assert getsignal(signal.SIGINT) is own
 
 
 @given(st.tuples(st.integers(1, 99), st.integers(0, 99), st.integers(0, 99)))

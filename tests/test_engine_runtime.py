@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import TimeoutError as StillRunning
 from pathlib import Path
 from typing import Any
 
@@ -387,12 +388,16 @@ def test_closing_while_another_thread_runs(path: Path) -> None:
         assert go.wait(30)
 
     device.synchronize = slow  # type: ignore[method-assign]
-    with ThreadPoolExecutor(1) as pool:
+    with ThreadPoolExecutor(2) as pool:
         running = pool.submit(backend.run, text(1, 8))
         assert inside.wait(30)
-        backend.close()
+        closing = pool.submit(backend.close)
+        with pytest.raises(StillRunning):
+            closing.result(0.1)
+        assert device.live, "nothing is taken away from what runs"
         go.set()
-        assert running.result()["probabilities"].shape == (1, 5)
+        assert running.result(30)["probabilities"].shape == (1, 5)
+        closing.result(30)
     assert device.live == {}
 
 
@@ -470,7 +475,10 @@ def test_tensors_that_cannot_stay_on_the_device(path: Path) -> None:
         ({"input_ids": [[1]]}, "input_ids is a list; expected a tensor on the GPU that exports DLPack"),
         ({"input_ids": inputs["input_ids"][:, ::2]}, "input_ids is not contiguous"),
         ({"input_ids": inputs["input_ids"] > 3}, r"input_ids has DLPack type \(6, 8, 1\); expected int64 or float32"),
-        ({"input_ids": inputs["input_ids"].astype(np.int32)}, "int32 .* this engine takes .*int64"),
+        ({"input_ids": inputs["input_ids"].astype(np.int32)}, "int32 .*; expected .*int64"),
+        ({"attention_mask": inputs["attention_mask"][:2]}, r"\[2, 9\].*; expected the same batch and sequence in all"),
+        ({"attention_mask": np.ones((6, 9), np.int64)}, r"\[6, 9\].*; expected the same batch and sequence in all"),
+        ({"token_type_ids": np.ones((3, 12), np.int64)}, r"\[3, 12\].*; expected the same batch and sequence in all"),
         (text(3, 25), r"no profile of the engine takes .*\[3, 25\].* as they are"),
         (text(7, 9), "no profile of the engine takes"),
     ):

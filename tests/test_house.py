@@ -39,8 +39,9 @@ FLOORS: list[dict[str, str]] = [
     },
     {
         "runtime": """
-            prediction backends.__init__ backends.protocol backends.graph_file backends.microbatch backends.openvino
-            backends.ort backends.dlpack backends.kernel_cache backends.tensorrt.__init__ backends.tensorrt.profiles
+            closing prediction backends.__init__ backends.dlpack backends.protocol backends.graph_file
+            backends.microbatch backends.openvino backends.ort backends.kernel_cache backends.tensorrt.__init__
+            backends.tensorrt.profiles
             backends.ort_gpu backends.reference backends.tensorrt.choose backends.tensorrt.cuda
             backends.tensorrt.device backends.tensorrt.load backends.tensorrt.lane backends.tensorrt.engine
             backends.registry decisions predictor __init__ collect
@@ -53,8 +54,8 @@ FLOORS: list[dict[str, str]] = [
             profile verify
         """,
         "evaluation": """
-            options report models observation figures classes examples figure_names verdict style markup class_tables
-            html noise plots run __init__
+            options report models latency observation figures classes examples figure_names verdict style markup
+            class_tables html noise plots run __init__
         """,
     },
     {"": "__init__", "demo": "comparison digits picture run __init__"},
@@ -125,11 +126,13 @@ def test_imports_run_downward(module: tuple[str, str]) -> None:
         assert below < floor or (same and earlier < index), f"{SOURCES[module]}:{line} imports {'.'.join(target)}"
 
 
-def test_runtime_knows_torch_in_its_reference_backend_only() -> None:
+def test_runtime_knows_how_models_are_made_in_its_reference_backend_only() -> None:
+    made = {"build", "calib", "export", "families", "fusion", "measure", "tuning"}
     for (room, file), path in SOURCES.items():
         if room == "runtime" and file != "backends.reference":
             names = [name.split(".")[0] for name in absolute(path)]
-            assert not {"torch", "transformers"} & set(names), path
+            assert not {"datasets", "ml_dtypes", "onnx", "torch", "tqdm", "transformers"} & set(names), path
+            assert not made & {target[0] for _, target in imported(path)}, path
 
 
 def absolute(path: Path) -> list[str]:

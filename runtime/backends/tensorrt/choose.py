@@ -1,4 +1,4 @@
-"""Choosing one of a bundle's engines for this library and GPU; an engine that does not fit is told how to rebuild."""
+"""Choosing one of a bundle's engines for this library and GPU; where none fits, with the command that rebuilds one."""
 
 from __future__ import annotations
 
