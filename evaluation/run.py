@@ -14,6 +14,7 @@ import numpy as np
 
 from ..bundle.files import check_file, write_atomically
 from ..bundle.store import MANIFEST, Bundle, resolve, to_json_bytes
+from ..data.batching import batches
 from ..data.examples import Examples, check_apart, read_examples
 from ..errors import InputError, require
 from ..progress import Progress, no_progress
@@ -203,10 +204,11 @@ WARM_UP, ROUNDS = 3, 20
 
 def latencies_ms(models: Sequence[Model], inputs: Sequence[Any], progress: Progress) -> list[float]:
     """Median time of each model on the same inputs as one batch, ready as tensors; each runs once in a round."""
-    batches = [model.processor.collate(model.processor.encode(inputs)) for model in models]
+    whole = (batches(inputs, model.processor, model.architecture, len(inputs)) for model in models)
+    tensors = [batch for made in whole for _, batch in made]
     times: list[list[float]] = [[] for _ in models]
     for step in progress(range(WARM_UP + ROUNDS), WARM_UP + ROUNDS, "timing"):
-        for model, batch, row in zip(models, batches, times, strict=True):
+        for model, batch, row in zip(models, tensors, times, strict=True):
             start = time.perf_counter()
             model.runs.run(batch)
             if step >= WARM_UP:

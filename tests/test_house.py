@@ -11,7 +11,9 @@ import pytest
 FLOORS: list[dict[str, str]] = [
     {"": "version errors progress"},
     {
-        "data": "__init__ spec images text processor batching corruptions readers examples samples tensors",
+        "data": """
+            __init__ spec images text processor batching kept corruptions tables given readers examples samples tensors
+        """,
         "metrics": """
             __init__ bootstrap classification selective figures gates resampled timing uncertainty
         """,
