@@ -176,7 +176,7 @@ def test_inputs_that_fail_are_left_out_with_the_reason(
 
 def test_kept_batches_are_what_was_given(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(0)
-    made = [
+    made: list[dict[str, np.ndarray]] = [
         {"a": rng.random((size, 3), np.float32), "b": rng.integers(0, 9, (size, 2)), "none": np.zeros((size, 0))}
         for size in (2, 5, 1)
     ]

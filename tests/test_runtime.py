@@ -202,7 +202,7 @@ def test_failed_inputs_get_a_row_of_their_own(backend: str, text_bundle: Path) -
             None,
             None,
             "input 10 is a int; this model reads text (str)",
-            "input 11, '\x00', has no token the model knows; expected readable text",
+            "input 11, '\\x00', has no token the model knows; expected readable text",
         ]
         assert found.failed.tolist() == [True, False, True, False, False, True, True]
         assert found.label[found.failed].tolist() == [-1] * 4
@@ -236,7 +236,7 @@ def test_windows_in_which_everything_failed(text_bundle: Path) -> None:
 
 def test_failed_inputs_of_a_calibrated_bundle_are_not_answered(text_bundle: Path, tmp_path: Path) -> None:
     copy = shutil.copytree(text_bundle, tmp_path / "bundle")
-    hydrant.calibrate(copy, (TEXTS * 20, [0, 1, 2, 3, 4] * 20), ood=(["what world", "today"], None), conformal=0.1)
+    hydrant.calibrate(copy, (TEXTS * 20, [0, 1, 2, 3, 4] * 20), ood=(["what world", "today"] * 20, None), conformal=0.1)
     with load(copy) as predictor:
         found = predictor.predict(["", "hello"], on_error="row")
         assert found.abstain[0]

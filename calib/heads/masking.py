@@ -118,7 +118,7 @@ class MaskedRuns:
 def _items(parts: Sequence[Prepared], places: np.ndarray) -> list[Any]:
     """Prepared inputs at places that run on from part to part."""
     ends = np.cumsum([len(part.lengths) for part in parts])
-    found = []
+    found: list[Any] = []
     for place in places:
         index = int(np.searchsorted(ends, place, side="right"))
         start = ends[index] - len(parts[index].lengths)
