@@ -106,7 +106,7 @@ def drift_report(
     ready = from_transformers(processor, ensemble.architecture)
     pairs = (
         (arrays, None if found.labels is None else found.labels[index])
-        for index, arrays in batches(found.inputs, ready, 32)
+        for index, arrays in batches(found.inputs, ready, ensemble.architecture, 32)
     )
     steps = progress(pairs, -(-len(found) // 32), "measuring drift")
     return {

@@ -14,7 +14,8 @@ import numpy as np
 
 from ..errors import InputError, cut, listing
 from .columns import Columns
-from .readers import FORMS, Row, _dataset_rows, stream_rows
+from .readers import FORMS, Row, rows_of_table, stream_rows
+from .tables import column_names, is_table
 
 
 @dataclass(frozen=True)
@@ -62,8 +63,8 @@ def read_examples(
     """Read, sample and label-encode examples.
 
     Args:
-        data: a path; a ``datasets.Dataset`` with the named columns (or ``image``); a pair
-            ``(inputs, labels)``; or :class:`Examples`.
+        data: a path; a table in memory (pandas, polars, pyarrow or ``datasets``) with the named columns (or
+            ``image``); a pair ``(inputs, labels)``; or :class:`Examples`.
         labels: class names of the model, in class order; ``None`` leaves the labels out.
         columns: of tabular data.
         limit: keep a uniform random sample of this many, in their original order.
@@ -95,26 +96,30 @@ def encode_labels(rows: Sequence[Row], labels: Sequence[str]) -> np.ndarray:
     """Class indices [N] int64 of labelled rows.
 
     How labels are meant is decided once for all rows: integers are class indices; texts are class
-    names or, when none of them is a name and all are whole numbers, class indices.
+    names or, when none of them is a name and all are whole numbers ("2", or "2.0" as some writers have it), class
+    indices.
 
     Raises:
         InputError: a label that the model does not have.
     """
     values = [row.label for row in rows]
     if all(isinstance(value, str) and value not in labels and _whole(value) for value in values):
-        values = [int(str(value)) for value in values]
+        values = [int(float(str(value))) for value in values]
     return np.array([label_index(value, labels, row.where) for value, row in zip(values, rows, strict=True)], np.int64)
 
 
 def label_index(label: Any, labels: Sequence[str], where: str) -> int:
-    """Class index of one label: an integer is the index itself, anything else the name of a class.
+    """Class index of one label: a whole number is the index itself, anything else the name of a class.
 
     Raises:
         InputError: the model has no such class.
     """
-    if isinstance(label, int | np.integer) and not isinstance(label, bool):
+    label = _plain(label)
+    if isinstance(label, float) and label.is_integer() and str(label) not in labels:
+        label = int(label)
+    if isinstance(label, int) and not isinstance(label, bool):
         if 0 <= label < len(labels):
-            return int(label)
+            return label
     elif str(label) in labels:
         return list(labels).index(str(label))
     raise InputError(
@@ -122,8 +127,14 @@ def label_index(label: Any, labels: Sequence[str], where: str) -> int:
     )
 
 
+def _plain(value: Any) -> Any:
+    """NumPy arrays and scalars, torch tensors and columns of tables as lists and numbers of Python."""
+    return value.tolist() if hasattr(value, "tolist") else value
+
+
 def _whole(text: str) -> bool:
-    return text.isascii() and text.isdigit() and len(text) < 10
+    digits = text.removesuffix(".0")
+    return digits.isascii() and digits.isdigit() and len(digits) < 10
 
 
 def _rows_of(data: Any, columns: Columns) -> tuple[Iterable[Row], str]:
@@ -137,14 +148,15 @@ def _rows_of(data: Any, columns: Columns) -> tuple[Iterable[Row], str]:
             raise InputError(
                 f"data has {len(inputs)} inputs and {len(labels)} labels; expected one label for each input"
             )
-        known = [None] * len(inputs) if labels is None else list(labels)
+        known = [None] * len(inputs) if labels is None else _plain(labels)
         return (
             Row(x, y, f"example {i}") for i, (x, y) in enumerate(zip(inputs, known, strict=True))
         ), "given in memory"
-    if hasattr(data, "column_names") and data.column_names:
-        return _dataset_rows(data, columns), f"dataset of {listing(data.column_names)}"
+    if is_table(data):
+        return rows_of_table(data, columns), f"table of {listing(column_names(data))}"
     raise InputError(
-        f"data is a {type(data).__name__}; expected a path ({FORMS}), a datasets.Dataset or a pair (inputs, labels)"
+        f"data is a {type(data).__name__}; expected a path ({FORMS}), a table (pandas, polars, pyarrow or "
+        "datasets.Dataset) or a pair (inputs, labels)"
     )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import csv
 import glob
 import json
+import threading
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,6 +19,8 @@ import numpy as np
 
 from ..errors import InputError, cut, listing
 from .columns import Columns
+from .given import image_stack
+from .tables import column_names, input_column, rows
 
 FORMS = ".csv, .tsv, .jsonl, .parquet, .npz or an image folder with one subfolder per class"
 
@@ -35,12 +38,13 @@ class Row:
     where: str
 
 
-def stream_rows(path: str | Path, columns: Columns = Columns()) -> Iterator[Row]:
+def stream_rows(path: str | Path, columns: Columns = Columns(), *, missing: bool = False) -> Iterator[Row]:
     """Rows of a data file or image folder, one at a time.
 
     Args:
         path: a file or folder in one of the supported forms.
         columns: of a table; rows have label ``None`` where there is no column of labels.
+        missing: let rows without a text through, as ``None``.
 
     Raises:
         InputError: unreadable, malformed, or the text column is missing.
@@ -54,22 +58,38 @@ def stream_rows(path: str | Path, columns: Columns = Columns()) -> Iterator[Row]
         return _npz_rows(path)
     if path.suffix.lower() not in _READERS:
         raise InputError(f"data {path} has the unknown ending {path.suffix!r}; expected {FORMS}")
-    return _table_rows(path, columns)
+    return _table_rows(path, columns, missing)
 
 
-def _dataset_rows(dataset: Any, columns: Columns) -> Iterator[Row]:
-    column = columns.text if columns.text in dataset.column_names else "image"
-    if column not in dataset.column_names:
-        raise InputError(
-            f"dataset has the columns {listing(dataset.column_names)}; expected {columns.text!r} or 'image'"
-        )
-    named = getattr((dataset.features or {}).get(columns.label), "int2str", None)  # of a datasets.ClassLabel
-    for index, record in enumerate(dataset):
-        label = record.get(columns.label)
-        yield Row(record[column], named(label) if named and label is not None else label, f"row {index + 1}")
+def stream_lines(lines: Iterable[bytes], name: str = "standard input") -> Iterator[Row]:
+    """A row for each line, without its end.
+
+    Raises:
+        InputError: a line is not UTF-8.
+    """
+    for number, line in enumerate(lines, start=1):
+        where = f"line {number} of {name}"
+        try:
+            yield Row(line.decode().rstrip("\r\n"), None, where)
+        except UnicodeDecodeError as error:
+            raise InputError(f"{where} is not UTF-8 ({error.reason}); convert it first") from error
 
 
-def _table_rows(path: Path, columns: Columns) -> Iterator[Row]:
+def rows_of_table(table: Any, columns: Columns) -> Iterator[Row]:
+    """Rows of a table in memory (``data.tables``); rows have label ``None`` where there is no such column.
+
+    Raises:
+        InputError: it has neither the text column nor one of images.
+    """
+    column = input_column(table, None, [columns.text, "image"], only=False)
+    named = getattr((getattr(table, "features", None) or {}).get(columns.label), "int2str", None)  # of a ClassLabel
+    wanted = [column, *([columns.label] if columns.label in column_names(table) else [])]
+    for index, (item, *found) in enumerate(rows(table, wanted)):
+        label = found[0] if found else None
+        yield Row(item, named(label) if named and label is not None else label, f"row {index + 1}")
+
+
+def _table_rows(path: Path, columns: Columns, missing: bool) -> Iterator[Row]:
     """Rows of a CSV, TSV, JSON-lines or Parquet file."""
     records, names = _READERS[path.suffix.lower()](path)
     for number, record in enumerate(records, start=1):
@@ -79,10 +99,11 @@ def _table_rows(path: Path, columns: Columns) -> Iterator[Row]:
             )
         text, label = record[columns.text], record.get(columns.label)
         label = None if label == "" else label
-        if text is None:
+        if text is None and not missing:
             raise InputError(f"{path}, row {number} has no {columns.text}; expected a text")
         known = names.get(columns.label)
-        yield Row(str(text), known(label) if known and label is not None else label, f"{path}, row {number}")
+        text = None if text is None else str(text)
+        yield Row(text, known(label) if known and label is not None else label, f"{path}, row {number}")
 
 
 Records = tuple[Iterator[dict[str, Any]], dict[str, Callable[[Any], str]]]
@@ -93,28 +114,44 @@ def _delimited(path: Path) -> Records:
     """CSV and TSV: every value is the text it is, also "NA" and "007"; an empty label is none."""
     separator = "\t" if path.suffix.lower() == ".tsv" else ","
     lines = (record["text"] for record in _stream("text", path, keep_linebreaks=True, encoding="utf-8-sig"))
-    csv.field_size_limit(2**31 - 1)  # the default refuses texts over 131,072 characters
-    reader = csv.reader(lines, delimiter=separator, strict=True)
-    try:
-        header = next(reader, [])
-    except csv.Error as error:
-        raise InputError(f"cannot read data {path}: {error}; expected {FORMS}") from error
+    reader = _unlimited(csv.reader(lines, delimiter=separator, strict=True), path)
+    header = next(reader, [])
     if len(set(header)) < len(header):
         raise InputError(f"{path} has the columns {listing(header)}; expected every name once")
 
     def records() -> Iterator[dict[str, Any]]:
-        try:
-            for number, fields in enumerate((fields for fields in reader if fields), start=1):
-                if len(fields) != len(header):
-                    raise InputError(
-                        f"{path}, row {number} has {len(fields)} fields; expected {len(header)}, as in the header "
-                        "(quote a text that holds the separator)"
-                    )
-                yield dict(zip(header, fields, strict=True))
-        except csv.Error as error:
-            raise InputError(f"cannot read data {path}: {error}; expected {FORMS}") from error
+        for number, fields in enumerate((fields for fields in reader if fields), start=1):
+            if len(fields) != len(header):
+                raise InputError(
+                    f"{path}, row {number} has {len(fields)} fields; expected {len(header)}, as in the header "
+                    "(quote a text that holds the separator)"
+                )
+            yield dict(zip(header, fields, strict=True))
 
     return records(), {}
+
+
+_LIMIT = threading.Lock()
+
+
+def _unlimited(reader: Iterator[list[str]], path: Path) -> Iterator[list[str]]:
+    """The rows of a CSV reader, with texts of any length and errors turned into ours.
+
+    The longest field, by default 131,072 characters, is a setting of the whole process: it is lifted for one row at a
+    time, by one thread at a time, and is for everybody else what it was.
+    """
+    while True:
+        with _LIMIT:
+            before = csv.field_size_limit(2**31 - 1)
+            try:
+                fields = next(reader, None)
+            except csv.Error as error:
+                raise InputError(f"cannot read data {path}: {error}; expected {FORMS}") from error
+            finally:
+                csv.field_size_limit(before)
+        if fields is None:
+            return
+        yield fields
 
 
 def _json_lines(path: Path) -> Records:
@@ -209,6 +246,8 @@ def _npz_rows(path: Path) -> Iterator[Row]:
         raise InputError(f"{path} has arrays of shape {shapes}; expected x [N, …] and y [N]")
     if labels is not None and len(labels) != len(inputs):
         raise InputError(f"{path} has {len(inputs)} inputs in x and {len(labels)} labels in y; expected as many")
+    if inputs.dtype == np.uint8 and inputs.ndim == 3 and inputs.size and (labels is None or inputs.shape[0] != 3):
+        image_stack(inputs, f"x of {path}")
     for index, item in enumerate(inputs):
         value = str(item) if inputs.dtype.kind == "U" else item
         label = None if labels is None else labels[index].item()

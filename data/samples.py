@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ..errors import InputError
+from .batching import Prepared
 from .columns import Columns
 from .examples import read_examples
+from .kept import Batch, KeptBatches
 from .processor import Processor
 from .spec import InputSpec
 
 BATCH_SIZES = (1, 2, 5, 16)
 """Real inputs stand in batches of these sizes in turn, so that every dynamic axis is exercised."""
-
-
-Batch = dict[str, np.ndarray]
 
 
 def model_inputs(
@@ -54,16 +54,11 @@ def model_inputs(
     if processor is None:
         raise InputError(f"the bundle has no processor, so it cannot read {data}; use synthetic inputs")
     found = read_examples(data, None, limit=examples, seed=seed, columns=columns)
-    encoded = processor.encode(found.inputs)
-    order = np.random.default_rng(seed).permutation(len(encoded))  # files are often sorted by class
-    encoded = [encoded[index] for index in order]
-    batches: list[Batch] = []
-    start = 0
-    while start < len(encoded):
-        size = sizes[len(batches) % len(sizes)]
-        batches.append(processor.collate(encoded[start : start + size]))
-        start += size
-    return batches, f"{len(encoded)} inputs of {Path(found.source).name}, seed {seed}"
+    ready = Prepared(found.inputs, processor, spec)
+    order = np.random.default_rng(seed).permutation(len(found))  # files are often sorted by class
+    ends = np.cumsum([size for size, _ in zip(cycle(sizes), order, strict=False)])
+    batches = KeptBatches(ready.batch(places)[1] for places in np.split(order, ends) if len(places))
+    return batches, f"{len(found)} inputs of {Path(found.source).name}, seed {seed}"
 
 
 def full_batch(spec: InputSpec, batch: int, sequence: int, seed: int) -> Batch:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..bundle.architecture import Architecture
-from ..data.batching import WINDOW_BATCHES, prepared
+from ..data.batching import WINDOW_BATCHES, batches
 from ..data.processor import Processor
 from ..errors import BackendError
 from ..progress import Progress, no_progress
@@ -49,7 +49,7 @@ def collect(
     size = batch_size * WINDOW_BATCHES if architecture.modality == "text" else batch_size
     starts = range(0, len(inputs), size)
     for start in progress(starts, len(starts), title):
-        for places, tensors in prepared(processor, architecture, inputs[start : start + size], batch_size, start):
+        for places, tensors in batches(inputs[start : start + size], processor, architecture, batch_size, first=start):
             outputs = model.run(tensors)
             _check_finite(model, outputs)
             parts.append(reduce(outputs))

@@ -15,10 +15,11 @@ from ..bundle.architecture import Architecture
 from ..bundle.calibration import Calibration
 from ..bundle.precision import Precision
 from ..bundle.store import Bundle, resolve
-from ..data.batching import WINDOW_BATCHES, prepared
+from ..data.batching import READER, WINDOW_BATCHES, batches
+from ..data.given import given_inputs
 from ..data.processor import load_processor
 from ..data.tensors import checked_tensors
-from ..errors import BackendError, BundleError, InputError
+from ..errors import BackendError, BundleError, InputError, cut
 from .backends.dlpack import DeviceArray
 from .backends.protocol import Backend
 from .backends.registry import open_backend
@@ -92,6 +93,7 @@ class Predictor(Closable):
         backend: name of the backend that runs.
         precision: of its weights and activations.
         fallbacks: (backend, reason) of each one that was skipped.
+        modality: ``"text"`` or ``"image"``, what the model reads.
         calibration: temperature, thresholds and prediction sets of the bundle.
     """
 
@@ -103,42 +105,68 @@ class Predictor(Closable):
         self.backend = backend.name
         self.precision = backend.precision
         self.fallbacks = fallbacks
+        self.modality = architecture.modality
         self.calibration = Calibration.of(bundle)
         self._path = bundle.path
         self._architecture = architecture
         self._running = backend
         folder = bundle.processor_folder()
-        self._reader = "this model reads"
+        self._reader = READER
         if backend.longest is not None and SHORTEST <= backend.longest < architecture.max_sequence:
             self._reader = f"this bundle's {backend.name} engine takes"
             beyond = architecture.max_sequence - backend.longest
             architecture = replace(architecture, positions=architecture.positions - beyond)
         self._processor = load_processor(folder, architecture) if folder else None
 
-    def predict(self, inputs: Any, *, batch_size: int = BATCH_SIZE, first: int = 0) -> Prediction:
-        """Predict a text or image, a sequence of them, or ready tensors.
+    def predict(
+        self,
+        inputs: Any,
+        *,
+        batch_size: int = BATCH_SIZE,
+        first: int = 0,
+        on_error: str = "raise",
+        text_column: str | None = None,
+    ) -> Prediction:
+        """Predict a text or image, any number of them, a table with a column of them, or ready tensors.
 
         Args:
-            inputs: texts; or images as paths, PIL images or uint8 arrays [H, W] or [H, W, 3]; or a
+            inputs: texts; or images as paths, PIL images or uint8 arrays [H, W] or [H, W, 3]; or a table (pandas,
+                polars, pyarrow or ``datasets``) with a column ``text`` or ``image``, or with one column; or a
                 dict of NumPy tensors under the graph's input names (``token_type_ids`` may be left
                 out). Texts longer than the model reads, or than the engine was built for, are cut,
                 with a warning in the log.
             batch_size: inputs per run; memory grows with it, not with the number of inputs.
             first: index by which messages name the first input.
+            on_error: ``"raise"`` refuses everything if one input cannot be used; ``"row"`` gives that one its
+                ``error`` and goes on. Ready tensors are always refused as a whole.
+            text_column: column of a table to read instead.
 
         Raises:
             InputError: an input cannot be used; it is named by its index.
             BackendError: the backend gave values that are not finite, or the predictor was closed.
         """
         with self._use():
-            if isinstance(inputs, Mapping):
+            if isinstance(inputs, Mapping) and text_column is None:
+                _check_on_error(on_error)
                 parts = list(self._predict_tensors(inputs, batch_size))
             else:
-                parts = list(self.stream(_as_sequence(inputs), batch_size=batch_size, first=first))
+                options: dict[str, Any] = {"on_error": on_error, "text_column": text_column}
+                parts = list(self.stream(inputs, batch_size=batch_size, first=first, **options))
         return Prediction.concatenate(parts) if parts else self._nothing()
 
-    def stream(self, inputs: Iterable[Any], *, batch_size: int = BATCH_SIZE, first: int = 0) -> Iterator[Prediction]:
+    def stream(
+        self,
+        inputs: Iterable[Any],
+        *,
+        batch_size: int = BATCH_SIZE,
+        first: int = 0,
+        on_error: str = "raise",
+        text_column: str | None = None,
+    ) -> Iterator[Prediction]:
         """Predict an iterable of any length, with memory bounded by ``batch_size``.
+
+        Args:
+            inputs, batch_size, first, on_error, text_column: as of :meth:`predict`, but no ready tensors.
 
         Yields:
             Predictions in the order of the inputs, several batches at a time.
@@ -148,14 +176,15 @@ class Predictor(Closable):
         """
         if batch_size < 1:
             raise InputError(f"batch_size is {batch_size}; expected 1 or more")
+        _check_on_error(on_error)
         if self._processor is None:
             raise InputError(
                 f"bundle {self._path} has no processor; give ready tensors as a dict, or fuse with a processor"
             )
-        iterator = iter(inputs)
+        iterator = iter(given_inputs(inputs, self.modality, text_column))
         while window := list(islice(iterator, batch_size * WINDOW_BATCHES)):
             with self._use():
-                predicted = self._predict_window(window, first, batch_size)
+                predicted = self._predict_window(window, first, batch_size, {} if on_error == "row" else None)
             yield predicted
             first += len(window)
 
@@ -192,15 +221,23 @@ class Predictor(Closable):
     def _release(self) -> None:
         self._running.close()
 
-    def _predict_window(self, window: Sequence[Any], first: int, batch_size: int) -> Prediction:
-        """Predict prepared inputs in batches of similar length; the result is in their own order."""
+    def _predict_window(
+        self, window: Sequence[Any], first: int, batch_size: int, failed: dict[int, str] | None
+    ) -> Prediction:
+        """Predict inputs in batches of similar length; the result is in their own order.
+
+        Without ``failed``, an input that cannot be used raises.
+        """
         processor = self._processor
         assert processor is not None  # checked by stream
-        parts, order = [], []
-        for places, tensors in prepared(processor, self._architecture, window, batch_size, first, self._reader):
+        parts, order = [self._nothing()], [np.zeros(0, np.int64)]
+        for places, tensors in batches(
+            window, processor, self._architecture, batch_size, first=first, reader=self._reader, failed=failed
+        ):
             parts.append(self._run(tensors))
             order.append(places)
-        return Prediction.concatenate(parts).take(np.argsort(np.concatenate(order)))
+        found, found_at = Prediction.concatenate(parts), np.concatenate(order)
+        return found.take(np.argsort(found_at)) if failed is None else found.among_failed(found_at, failed)
 
     def _predict_tensors(self, inputs: Mapping[str, Any], batch_size: int) -> Iterator[Prediction]:
         if batch_size < 1:
@@ -228,12 +265,6 @@ class Predictor(Closable):
         return decided(empty, self.calibration)
 
 
-def _as_sequence(inputs: Any) -> Sequence[Any]:
-    """A single text, path or image as a list of one; an array [N, …] as its images."""
-    if isinstance(inputs, str | Path) or hasattr(inputs, "convert"):  # PIL images convert
-        return [inputs]
-    if isinstance(inputs, np.ndarray):
-        return [inputs] if inputs.ndim == 2 or (inputs.ndim == 3 and inputs.shape[2] == 3) else list(inputs)
-    if not isinstance(inputs, Iterable):
-        raise InputError(f"inputs is a {type(inputs).__name__}; expected texts, images or a dict of tensors")
-    return inputs if isinstance(inputs, Sequence) else list(inputs)
+def _check_on_error(on_error: str) -> None:
+    if on_error not in ("raise", "row"):
+        raise InputError(f"on_error is {cut(on_error)}; expected 'raise' or 'row'")

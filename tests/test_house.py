@@ -11,7 +11,10 @@ import pytest
 FLOORS: list[dict[str, str]] = [
     {"": "version errors progress"},
     {
-        "data": "__init__ spec images text processor batching corruptions columns readers examples samples tensors",
+        "data": """
+            __init__ spec images text processor batching kept corruptions columns tables given readers examples
+            samples tensors
+        """,
         "metrics": """
             __init__ bootstrap classification selective figures gates resampled timing uncertainty
         """,

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..data.batching import by_length
 from ..errors import InputError, require
 from ..fusion import FusedClassifier
 from ..metrics.classification import accuracy, expected_calibration_error, negative_log_likelihood
@@ -216,7 +217,7 @@ def measure(module: FusedClassifier, source: Source, batch_size: int) -> dict[st
     module.eval()
     device = next(module.parameters()).device
     with torch.inference_mode():
-        for indices in source.by_length(batch_size):
+        for indices in by_length(source.lengths, batch_size):
             tensors, _ = source.batch(indices)
             logits = module(**on_device(tensors, device)).member_logits.float()  # [S, B, C]
             probabilities[indices] = torch.softmax(logits, dim=-1).mean(dim=0).cpu().numpy()

@@ -32,28 +32,15 @@ def plan_circuits(
         The heads of each member, and what the plan's provenance tells beside the data.
 
     Raises:
-        InputError: OOD inputs that the model cannot read, or a state of another search.
+        InputError: inputs that the model cannot read, or a state of another search.
     """
     if settings.average and any(row != settings.counts[0] for row in settings.counts):
         raise InputError("average is given with a keep for each circuit; expected one keep for all of them")
-    _check_inputs(unknown, processor)
     file = None if state is None else Path(state)
     found = find_circuits(
         model, known, unknown, processor, settings, batch_size=batch_size, state=file, progress=progress
     )
     return found.members, _provenance(unknown, settings, found)
-
-
-def _check_inputs(unknown: Examples | None, processor: Processor) -> None:
-    """Refuse OOD inputs that the model cannot read, before any long work."""
-    if unknown is None:
-        return
-    step = 64
-    try:
-        for start in range(0, len(unknown), step):
-            processor.encode(unknown.inputs[start : start + step], start)
-    except InputError as error:
-        raise InputError(f"ood data {unknown.source}: {error}") from error
 
 
 def _provenance(unknown: Examples | None, settings: Settings, found: Circuits) -> dict[str, Any]:

@@ -103,7 +103,8 @@ def find_circuits(
         progress: display.
 
     Raises:
-        InputError: ``state`` belongs to another search, or is damaged; or the model gives logits that are not finite.
+        InputError: an input that the model cannot read; ``state`` belongs to another search, or is damaged; or the
+            model gives logits that are not finite.
     """
     search = _Search(model, known, unknown, processor, settings, batch_size, state)
     for _ in progress(search.steps(), search.total(), "searching circuits"):
@@ -128,14 +129,16 @@ class _Search:
         batch_size: int,
         state: Path | None,
     ) -> None:
-        inputs = [*known.inputs, *(unknown.inputs if unknown else ())]
+        parts = {f"data {known.source}": known.inputs}
+        if unknown is not None:
+            parts[f"ood data {unknown.source}"] = unknown.inputs
         self.settings = settings
         self.labels = np.asarray(known.labels)
-        self.runs = MaskedRuns(model, inputs, processor, batch_size)
+        self.runs = MaskedRuns(model, parts, processor, batch_size)
         self.architecture: Architecture = self.runs.encoder.architecture
         circuits, heads, layers = len(settings.counts), self.architecture.heads, self.architecture.layers
         bootstrap = settings.diversity == "bootstrap" and circuits > 1
-        sizes = len(known), len(inputs) - len(known)
+        sizes = len(known), 0 if unknown is None else len(unknown)
         self._weights = [
             resampled_counts(sizes, settings.seed, circuit) if bootstrap else [np.ones(size) for size in sizes]
             for circuit in range(circuits)
