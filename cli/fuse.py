@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ..bundle.plan import HeadPlan
+from ..cost.estimate import cost_of
 from ..errors import InputError
 from ..progress import Progress
 from .adapters import adapters_text
@@ -61,7 +62,7 @@ def fuse(options: argparse.Namespace) -> int:
     if drift is not None:
         provenance["drift"] = drift
     bundle = save_bundle(ensemble, options.output, processor, force=options.force, provenance=provenance)
-    parameters = sum(tensor.numel() for tensor in ensemble.state_dict().values())
+    parameters = cost_of(bundle).fused.parameters
     lines = [f"wrote {bundle.path}: {members_of(ensemble.members)} of {bundle.family}, {parameters:,} parameters"]
     forms = ensemble.provenance.get("adapted", {})
     lines += adapters_text(ensemble.provenance.get("adapters", []), forms)

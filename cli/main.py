@@ -110,6 +110,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             stream.reconfigure(errors="replace")  # a terminal without "│" or "Δ" shows "?" instead of failing
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, _interrupt)
+        if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:  # ignored under nohup
+            signal.signal(signal.SIGHUP, _interrupt)
     try:
         return int(options.run(options))
     except GateError as error:

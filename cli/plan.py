@@ -84,11 +84,12 @@ def _plan_arguments(sub: argparse.ArgumentParser) -> None:
 
 def plan(options: argparse.Namespace) -> int:
     """``hydrant plan``: choose each member's heads."""
-    from ..bundle.files import check_file
+    from ..bundle.files import check_file, destination
     from ..calib.heads.planning import plan_heads
 
     check_file(options.output)
-    state = options.output.with_name(f"{options.output.name}.part") if options.method == "circuit" else None
+    searched = options.method == "circuit" and destination(options.output) is not None
+    state = options.output.with_name(f"{options.output.name}.part") if searched else None
     model = _source(options.model, options)
     try:
         made = plan_heads(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from ..bundle.calibration import Calibration
+from ..bundle.files import temporary_folder
 from ..bundle.store import CALIBRATION, Bundle, resolve, to_json_bytes
 from ..calib.decisions.fit import Targets, fit
 from ..data.examples import Examples, check_apart, read_examples
@@ -116,11 +116,11 @@ def _changed(bundle: Bundle, graphs: Sequence[str], calibration: Calibration) ->
     from ..export.recalibrate import GRAPHS, write_recalibrated
 
     try:
-        with tempfile.TemporaryDirectory(dir=bundle.path, prefix=".calibrate.") as folder:
+        with temporary_folder(bundle.path, "calibrate") as folder:
             files: dict[str, bytes | Path] = {CALIBRATION: to_json_bytes(calibration.to_json())}
             for name in graphs:
-                files[name] = Path(folder) / name
-                write_recalibrated(bundle.file(name), calibration, Path(folder) / name)
+                files[name] = folder / name
+                write_recalibrated(bundle.file(name), calibration, folder / name)
             return bundle.add(files, unchanged=[CALIBRATION, *GRAPHS])
     except OSError as error:
         raise InputError(f"cannot write into bundle {bundle.path}: {error.strerror or error}") from error

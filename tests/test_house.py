@@ -16,7 +16,7 @@ FLOORS: list[dict[str, str]] = [
             __init__ bootstrap classification selective figures gates resampled timing uncertainty
         """,
     },
-    {"bundle": "__init__ architecture files plan store calibration weights"},
+    {"bundle": "__init__ architecture files plan store calibration weights graphs"},
     {
         "cost": "__init__ sharing matmuls parameters estimate",
         "engines": "__init__ gpu log metadata",

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from ..bundle.files import folders_above
 from ..bundle.store import Bundle, onnx_name, resolve
 from ..data.examples import read_examples
 from ..errors import InputError, listing
@@ -19,7 +20,7 @@ from .loop import open_accelerator
 from .report import TuneReport
 from .settings import Settings
 from .weights import Weights, stored_form
-from .writing import Graphs, check_output, copy_bundle, write_tuned
+from .writing import Graphs, check_beside, check_output, copy_bundle, write_tuned
 
 log = logging.getLogger(__name__)
 
@@ -97,19 +98,21 @@ def tune(
     accelerator = open_accelerator(device)
     bundle = resolve(bundle)
     target, replaces = check_output(bundle, output, force)
-    Graphs.of(bundle, target)  # what could not be carried over is refused now
     _check_separate(bundle, separate)
-    job = _job(bundle, data, validation, (text_column, label_column), settings, accelerator, progress)
-    place = None if state is None else Path(state)
-    if separate:  # what is separate already stays so
-        separate |= set(job.ensemble.provenance.get("separate", []))
-    done = tune_alone(job, separate, place) if per_member else tune_jointly(job, place)
-    graphs = None
-    if done.weights is not None:
-        tuned = _assembled(job, done.weights, separate)
-        graphs = write_tuned(bundle, tuned, target, replaces, _provenance(job, done))
-    elif target != bundle.path.resolve():
-        copy_bundle(bundle, target, replaces)
+    with folders_above(target):
+        check_beside(target)
+        Graphs.of(bundle, target)  # what could not be carried over is refused now
+        job = _job(bundle, data, validation, (text_column, label_column), settings, accelerator, progress)
+        place = None if state is None else Path(state)
+        if separate:  # what is separate already stays so
+            separate |= set(job.ensemble.provenance.get("separate", []))
+        done = tune_alone(job, separate, place) if per_member else tune_jointly(job, place)
+        graphs = None
+        if done.weights is not None:
+            tuned = _assembled(job, done.weights, separate)
+            graphs = write_tuned(bundle, tuned, target, replaces, _provenance(job, done))
+        elif target != bundle.path.resolve():
+            copy_bundle(bundle, target, replaces)
     for finished in done.states:
         finished.remove()
     return _report(job, done, target if output is not None else bundle.path, graphs, held_out=validation is None)
