@@ -8,7 +8,14 @@ from pathlib import Path
 
 from ..evaluation.figure_names import DECISIONS, DETECTION, DIFFERENCES, DIVERSITY, QUALITY, SCORES, Told, shown
 from ..evaluation.report import EvaluationReport, ModelReport
-from .options import _bundle_argument, _count, _labelled_data_arguments, _positive, _precision_argument
+from .options import (
+    _bundle_argument,
+    _count,
+    _labelled_data_arguments,
+    _positive,
+    _precision_argument,
+    _report_argument,
+)
 from .terminal import _show, progress, table
 
 
@@ -35,6 +42,7 @@ def _evaluate_arguments(sub: argparse.ArgumentParser) -> None:
         "--backend", default="torch", help="that runs the bundles (default torch: it alone gives energies)"
     )
     _precision_argument(sub)
+    _report_argument(sub)
 
 
 def evaluate(options: argparse.Namespace) -> int:
@@ -58,6 +66,7 @@ def evaluate(options: argparse.Namespace) -> int:
         text_column=options.text_column,
         label_column=options.label_column,
         batch_size=options.batch_size,
+        report=options.report,
         progress=progress,
     )
     _show(options, report.to_json(), evaluation_text(report))
@@ -87,7 +96,10 @@ def evaluation_text(report: EvaluationReport) -> str:
     if report.batch:
         rows = [[model.name, f"{model.latency_ms:.1f}", f"{model.backend} {model.precision}"] for model in models]
         parts.append(table(["latency", f"ms for a batch of {report.batch}", "on"], rows))
-    parts.append("wrote " + ", ".join(report.files) + ("" if report.html is None else f" and {report.html}"))
+    parts += [f"note: {note}" for note in report.notes]
+    written = [*report.files, *([] if report.html is None else [str(report.html)])]
+    if written:
+        parts.append(f"wrote {', '.join(written)}")
     return "\n\n".join(parts)
 
 

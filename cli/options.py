@@ -44,6 +44,10 @@ def _bundle_argument(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("bundle", metavar="BUNDLE", type=Path, help="bundle made by `hydrant fuse`")
 
 
+def _report_argument(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument("--report", type=Path, metavar="FOLDER", help="put the report there instead of into the bundle")
+
+
 def _parts(text: str) -> list[str]:
     return [part for part in text.split(",") if part]
 

@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..measure.operators import Breakdown, Part
-from ..measure.profile import REPORT
 from ..measure.report import Case, MemoryCase, ProfileReport
-from .options import BACKENDS, _bundle_argument, _numbers, _positive, _seconds
+from .options import BACKENDS, _bundle_argument, _numbers, _positive, _report_argument, _seconds
 from .terminal import _show, progress, table
 
 
@@ -32,6 +31,7 @@ def _profile_arguments(sub: argparse.ArgumentParser) -> None:
         "--iterations", type=_positive, default=30, metavar="N", help="that every case runs at least (default 30)"
     )
     sub.add_argument("--no-memory", action="store_false", dest="memory", help="leave peak memory out")
+    _report_argument(sub)
 
 
 def profile(options: argparse.Namespace) -> int:
@@ -51,6 +51,7 @@ def profile(options: argparse.Namespace) -> int:
         seconds=options.seconds,
         iterations=options.iterations,
         seed=options.seed,
+        report=options.report,
         progress=progress,
     )
     _show(options, report.to_json(), profile_text(report, options.bundle, options.commands))
@@ -74,7 +75,8 @@ def profile_text(report: ProfileReport, path: Path, commands: bool = False) -> s
     lines += [f"skipped {name}: {reason}" for name, reason in report.skipped]
     if commands:
         parts.append("\n".join([f"the same with other tools, in {path}:", *report.commands]))
-    lines.append("wrote " + " and ".join(str(path / name) for name in (REPORT, report.plot) if name))
+    if report.written:
+        lines.append("wrote " + " and ".join(str(path / name) for name in sorted(report.written)))
     return "\n\n".join([*parts, "\n".join(lines)])
 
 

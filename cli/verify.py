@@ -6,7 +6,7 @@ import argparse
 
 from ..measure.bisect import Bisection
 from ..measure.verify import VerifyReport
-from .options import BACKENDS, _bundle_argument, _positive, _precision_argument
+from .options import BACKENDS, _bundle_argument, _positive, _precision_argument, _report_argument
 from .terminal import _show, progress, table
 
 
@@ -18,6 +18,7 @@ def _verify_arguments(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--data", metavar="FILE", help="real inputs (default: seeded synthetic ones)")
     sub.add_argument("--examples", type=_positive, default=256, help="number of inputs (default 256)")
     sub.add_argument("--bisect", action="store_true", help="when a gate fails, find the first layers that diverge")
+    _report_argument(sub)
 
 
 def verify(options: argparse.Namespace) -> int:
@@ -34,6 +35,7 @@ def verify(options: argparse.Namespace) -> int:
         seed=options.seed,
         text_column=options.text_column,
         bisect=options.bisect,
+        report=options.report,
         progress=progress,
     )
     _show(options, report.to_json(), verify_text(report))

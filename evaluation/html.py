@@ -82,6 +82,7 @@ def page(report: EvaluationReport, evidence: Evidence, pictures: Mapping[str, by
         f"<h1>Evaluation of {name}</h1>",
         f'<p class="about">{report.examples} examples of {escape(report.data)}{strange}{intervals} · seed {report.seed}'
         f" · hydrant {escape(__version__)}</p>",
+        *(f'<p class="wrong">{escape(note)}</p>' for note in report.notes),
         _tiles(report),
         _section("Models", _models(report)),
         _section("Quality", _quality(report)),

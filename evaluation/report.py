@@ -86,7 +86,9 @@ class EvaluationReport:
         corrupted: number of examples that were corrupted.
         batch: inputs in a timed batch.
         models: the evaluated bundle, then its competitors.
-        files: written, relative to the bundle; and the HTML report where it was asked for.
+        files: written, relative to the bundle, or paths in a folder of their own; and the HTML report where it was
+            asked for.
+        notes: what to know when reading the figures, such as that the bundle was tuned on these data.
     """
 
     data: str
@@ -100,6 +102,7 @@ class EvaluationReport:
     models: list[ModelReport]
     files: list[str]
     html: Path | None = None
+    notes: list[str] = field(default_factory=list)
 
     def to_json(self) -> dict[str, Any]:
         """The report as a JSON object."""

@@ -13,7 +13,9 @@ from typing import Any
 import numpy as np
 
 from ..bundle.files import check_file, write_atomically
+from ..bundle.reports import report_folder, store_reports
 from ..bundle.store import MANIFEST, Bundle, resolve, to_json_bytes
+from ..bundle.uses import overlaps
 from ..data.examples import Examples, check_apart, read_examples
 from ..errors import InputError, require
 from ..progress import Progress, no_progress
@@ -46,11 +48,13 @@ def evaluate(
     text_column: str = "text",
     label_column: str = "label",
     batch_size: int = 32,
+    report: str | Path | None = None,
     progress: Progress = no_progress,
 ) -> EvaluationReport:
     """Measure quality and uncertainty of a bundle, and of competitors on the same data.
 
-    The report is also written to ``reports/evaluation.json`` in the bundle, with its pictures.
+    The report is also written to ``reports/evaluation.json`` in the bundle, with its pictures. Data on which one of
+    the bundles was planned, tuned or calibrated are named in its notes, and in the log.
 
     Args:
         bundle: the bundle, or its path.
@@ -69,6 +73,8 @@ def evaluate(
         seed: of every draw.
         text_column, label_column: of tabular data.
         batch_size: inputs per run.
+        report: folder that gets the report and the pictures instead of the bundle. Without one, a bundle that cannot
+            be written is evaluated all the same, and a warning logged.
         progress: display.
 
     Raises:
@@ -86,12 +92,17 @@ def evaluate(
     if html is not None:
         check_file(Path(html))
         _check_outside(Path(html), bundle)
+    folder = report_folder(bundle, report)
     check_apart(data, ood)
-    bundle.check_addable(REPORT)
     known = read_examples(
         data, bundle.labels, limit=examples, seed=seed, text_column=text_column, label_column=label_column
     )
     strange = None if ood is None else read_examples(ood, None, text_column=text_column)
+    notes = [
+        note
+        for source in (bundle, *(Bundle.open(path) for path in compare if (Path(path) / MANIFEST).is_file()))
+        for note in overlaps(source, "evaluating", {"data": known, "ood": strange}, calibrated=True)
+    ]
     with ExitStack() as opened:
         models = open_models(bundle, compare, backend, precision, opened)
         evidence = _observed(models, known, strange, bundle.labels, batch_size, progress)
@@ -106,7 +117,7 @@ def evaluate(
         if batch is not None:
             times = latencies_ms(models, known.inputs[:batch], progress)
             reports = [replace(report, latency_ms=time) for report, time in zip(reports, times, strict=True)]
-    report = EvaluationReport(
+    found = EvaluationReport(
         data=known.name,
         examples=len(known),
         ood=None if strange is None else strange.name,
@@ -118,8 +129,9 @@ def evaluate(
         models=reports,
         files=[],
         html=None if html is None else Path(html),
+        notes=notes,
     )
-    return _written(bundle, report, evidence)
+    return _written(bundle, found, evidence, folder)
 
 
 def _check_outside(html: Path, bundle: Bundle) -> None:
@@ -177,8 +189,8 @@ def _reports(
     return found
 
 
-def _written(bundle: Bundle, report: EvaluationReport, evidence: Evidence) -> EvaluationReport:
-    """Draw the pictures; put them and the figures into the bundle, and the HTML where it was asked for."""
+def _written(bundle: Bundle, report: EvaluationReport, evidence: Evidence, folder: Path | None) -> EvaluationReport:
+    """Draw the pictures; put them and the figures into bundle or folder, and the HTML where it was asked for."""
     drawn = pictures(report, evidence)
     files: dict[str, bytes | Path] = {f"reports/evaluation-{name}.png": png for name, png in drawn.items()}
     report = replace(report, files=sorted([REPORT, *files]))
@@ -189,8 +201,8 @@ def _written(bundle: Bundle, report: EvaluationReport, evidence: Evidence) -> Ev
     }
     if report.html is not None:
         write_atomically(report.html, page(report, evidence, drawn).encode(errors="replace"))
-    bundle.add({**files, REPORT: to_json_bytes(report.to_json())}, remove=stale)
-    return report
+    content = {**files, REPORT: to_json_bytes(report.to_json())}
+    return replace(report, files=sorted(store_reports(bundle, content, folder, remove=stale)))
 
 
 def _chosen(examples: Examples, places: np.ndarray) -> tuple[list[Any], np.ndarray]:

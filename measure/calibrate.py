@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +13,10 @@ import numpy as np
 from ..bundle.calibration import Calibration
 from ..bundle.files import temporary_folder
 from ..bundle.store import CALIBRATION, Bundle, resolve, to_json_bytes
+from ..bundle.uses import overlaps
 from ..calib.decisions.fit import Targets, fit
 from ..data.examples import Examples, check_apart, read_examples
+from ..data.fingerprints import fingerprints
 from ..errors import InputError
 from ..progress import Progress, no_progress
 from ..runtime.backends.registry import open_backend
@@ -29,15 +31,18 @@ class CalibrationReport:
         calibration: written to ``calibration.json``.
         graphs: names of the graphs that now carry it.
         outdated: names of the engines that were built from an earlier form of them.
+        notes: what to know of the data, such as that the bundle was tuned on them.
     """
 
     calibration: Calibration
     graphs: list[str]
     outdated: list[str]
+    notes: list[str] = field(default_factory=list)
 
     def to_json(self) -> dict[str, Any]:
         """The report as a JSON object: ``calibration.json`` and what it touched."""
-        return {**self.calibration.to_json(), "graphs": self.graphs, "outdated_engines": self.outdated}
+        touched = {"graphs": self.graphs, "outdated_engines": self.outdated}
+        return {**self.calibration.to_json(), **touched, "notes": self.notes}
 
 
 def calibrate(
@@ -98,6 +103,7 @@ def calibrate(
     )
     assert known.labels is not None  # read_examples asks for them
     ood = None if ood is None else read_examples(ood, None, text_column=text_column)
+    notes = overlaps(bundle, "calibrating", {"data": known, "ood": ood}, calibrated=False)
     logits = _member_logits(bundle, known, batch_size, progress)
     ood_logits = None if ood is None else _member_logits(bundle, ood, batch_size, progress)
     about = {
@@ -106,9 +112,10 @@ def calibrate(
         "ood": None if ood is None else ood.name,
         "ood_examples": None if ood is None else len(ood),
         "seed": seed,
+        **fingerprints(bundle.architecture().modality, data=known, ood=ood),
     }
     fitted = fit(logits, known.labels, ood_logits, targets, about, progress)
-    return CalibrationReport(fitted, graphs, _outdated(_changed(bundle, graphs, fitted)))
+    return CalibrationReport(fitted, graphs, _outdated(_changed(bundle, graphs, fitted)), notes)
 
 
 def _changed(bundle: Bundle, graphs: Sequence[str], calibration: Calibration) -> Bundle:

@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 
 from ..bundle.architecture import Architecture
+from ..bundle.graphs import check_graph
+from ..bundle.reports import report_folder, store_reports
 from ..bundle.store import Bundle, onnx_name, resolve, to_json_bytes
 from ..errors import BackendError, InputError, MissingExtraError, cut, require
 from ..metrics.gates import SCORES, TOLERANCES, Agreement, Gate, Tolerances, agreement, gates
@@ -104,6 +106,7 @@ def verify(
     seed: int = 0,
     text_column: str = "text",
     bisect: bool = False,
+    report: str | Path | None = None,
     progress: Progress = no_progress,
 ) -> VerifyReport:
     """Compare backends with a reference on the same inputs, and judge the differences.
@@ -123,13 +126,15 @@ def verify(
         seed: of the draw, or of the synthetic inputs.
         text_column: column of tabular data.
         bisect: when a gate fails, also find the first layers whose outputs diverge.
+        report: folder that gets the report instead of the bundle. Without one, a bundle that cannot be written is
+            verified all the same, and a warning logged.
         progress: wraps the list of backends under test.
 
     Raises:
         BackendError: unknown backend, or nothing to compare with the reference.
         MissingExtraError: polygraphy or scipy is not installed.
         InputError: unusable data, or INT8 without data.
-        BundleError: the bundle is missing, altered or malformed.
+        BundleError: the bundle is missing, altered or malformed, or one of its graphs contradicts it.
     """
     require("polygraphy", "verify", "compare backends")
     require("scipy", "verify", "compute rank correlations")
@@ -139,7 +144,10 @@ def verify(
     if against not in OPENERS:
         raise BackendError(f"reference backend {cut(against)} is unknown; expected one of {', '.join(OPENERS)}")
     bundle = resolve(bundle)
+    folder = report_folder(bundle, report)
     architecture = bundle.architecture()
+    for name in [name for name in bundle.manifest["files"] if name.endswith(".onnx")]:
+        check_graph(bundle, name)
     batches, described = model_inputs(
         bundle.processor(), architecture, data, examples=examples, seed=seed, text_column=text_column
     )
@@ -161,13 +169,13 @@ def verify(
             differences = {name: asdict(difference) for name, difference in comparison.differences.items()}
             judged = gates(figures, tolerances)
             failed = not all(gate.passed for gate in judged)
-            found = _bisected(bundle, architecture, candidate, batches) if bisect and failed else None
+            parted = _bisected(bundle, architecture, candidate, batches) if bisect and failed else None
             reports.append(
-                BackendReport(candidate.name, candidate.precision, differences, figures, tolerances, judged, found)
+                BackendReport(candidate.name, candidate.precision, differences, figures, tolerances, judged, parted)
             )
-    report = VerifyReport(reference.name, described, bundle.digests(), reports, skipped)
-    bundle.add({REPORT: to_json_bytes(report.to_json())})
-    return report
+    found = VerifyReport(reference.name, described, bundle.digests(), reports, skipped)
+    store_reports(bundle, {REPORT: to_json_bytes(found.to_json())}, folder)
+    return found
 
 
 def _bisected(

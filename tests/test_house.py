@@ -11,12 +11,14 @@ import pytest
 FLOORS: list[dict[str, str]] = [
     {"": "version errors progress"},
     {
-        "data": "__init__ spec images text processor batching corruptions readers examples samples tensors",
+        "data": """
+            __init__ spec images text processor batching corruptions readers examples fingerprints samples tensors
+        """,
         "metrics": """
             __init__ bootstrap classification selective figures gates resampled timing uncertainty
         """,
     },
-    {"bundle": "__init__ architecture files plan store calibration weights graphs"},
+    {"bundle": "__init__ architecture files plan store calibration weights graphs reports uses"},
     {
         "cost": "__init__ sharing matmuls parameters estimate",
         "engines": "__init__ gpu log metadata",

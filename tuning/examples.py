@@ -12,6 +12,7 @@ import numpy as np
 
 from ..bundle.architecture import Architecture
 from ..data.examples import Examples
+from ..data.fingerprints import Fingerprint, fingerprint_of
 from ..data.processor import Processor
 from ..errors import InputError
 from ..progress import Progress
@@ -47,7 +48,7 @@ class Source:
         self.name, self.title = examples.source, examples.name  # for messages, and for what is written
         self.labels = examples.labels
         self.places = np.arange(len(examples))  # [N] of each example in the data
-        self._inputs, self._processor = examples.inputs, processor
+        self._inputs, self._processor, self._modality = examples.inputs, processor, architecture.modality
         self._encoded = self._encode(list(examples.inputs), 0) if architecture.modality == "text" else None
         self.lengths = np.array([item.tokens for item in self._encoded or ()] or np.ones(len(examples)), np.int64)
         if self._encoded is not None:
@@ -86,6 +87,10 @@ class Source:
         order = np.argsort(self.lengths, kind="stable")
         for start in range(0, len(order), batch_size):
             yield order[start : start + batch_size]
+
+    def fingerprint(self) -> Fingerprint | None:
+        """Which inputs these are (``data.fingerprints``)."""
+        return fingerprint_of([self._inputs[place] for place in self.places.tolist()], self._modality)
 
     def digest(self, progress: Progress) -> str:
         """SHA-256 of all tensors and labels, in the order of the data; every input is prepared once on the way.

@@ -10,6 +10,7 @@ from typing import Any
 from ..bundle.files import folders_above
 from ..bundle.store import Bundle, onnx_name, resolve
 from ..data.examples import read_examples
+from ..data.fingerprints import Fingerprint
 from ..errors import InputError, listing
 from ..fusion import FusedClassifier, load_ensemble
 from ..fusion.ensemble import check_parts
@@ -187,6 +188,7 @@ def _provenance(job: Job, done: Outcome) -> dict[str, Any]:
         "validation": job.held_out.title,
         "validation_examples": len(job.held_out),
         "validation_sha256": job.digests[1],
+        "fingerprints": _fingerprints(job),
         "per_member": bool(done.members),
         "epochs": _epochs(done),
         "best_epoch": done.after.epoch,
@@ -195,6 +197,19 @@ def _provenance(job: Job, done: Outcome) -> dict[str, Any]:
         "settings": job.settings.to_json(),
     }
     return {"tuned": facts, **({} if done.drift is None else {"drift": done.drift})}
+
+
+def _fingerprints(job: Job) -> dict[str, Any]:
+    """Which examples the bundle was tuned and judged on, those of an earlier tuning among them."""
+    earlier = job.ensemble.provenance.get("tuned")
+    stored = earlier.get("fingerprints") if isinstance(earlier, dict) else None
+    found = {}
+    for name, source in (("data", job.known), ("validation", job.held_out)):
+        now = source.fingerprint()
+        before = Fingerprint.from_json(stored.get(name)) if isinstance(stored, dict) else None
+        if now is not None:
+            found[name] = (now if before is None else now | before).to_json()
+    return found
 
 
 def _report(job: Job, done: Outcome, path: Path, graphs: Graphs | None, held_out: bool) -> TuneReport:

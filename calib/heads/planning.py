@@ -13,6 +13,7 @@ import numpy as np
 from ...bundle.architecture import Architecture
 from ...bundle.plan import HeadPlan
 from ...data.examples import Examples, read_examples
+from ...data.fingerprints import fingerprints
 from ...data.processor import Processor, from_transformers
 from ...errors import InputError, cut
 from ...families.checkpoint import load_model, load_processor, model_labels
@@ -132,6 +133,7 @@ def plan_heads(
         )
         ready = resolve_processor(processor, source, architecture)
         scoring = drawn
+        provenance |= fingerprints(architecture.modality, data=drawn)
     if budget:
         forks = range(architecture.layers) if fork_from is None else [fork]
         tokens = mean_tokens(drawn.inputs, ready, architecture)
@@ -155,7 +157,8 @@ def plan_heads(
         chosen, facts = plan_circuits(
             loaded, drawn, unknown, ready, wanted, batch_size=batch_size, state=state, progress=progress
         )
-        provenance |= data_provenance(drawn) | facts
+        seen = fingerprints(architecture.modality, data=drawn, ood=unknown)
+        provenance |= data_provenance(drawn) | facts | seen
     else:
         chosen = tuple(map(choose_heads, scores, counts))
     plan = HeadPlan(architecture.family, architecture.layers, architecture.heads, chosen, method)
