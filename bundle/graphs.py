@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
@@ -93,7 +93,7 @@ def _sets(conformal: Mapping[str, Any] | None) -> tuple[Any, Any] | None:
 
 def _different(value: Any, expected: Any) -> tuple[Any, Any]:
     """The first entries that differ of two lists of one length; other values as they are."""
-    if not isinstance(value, Sequence) or isinstance(value, str) or len(value) != len(expected):
+    if not isinstance(value, list) or not isinstance(expected, list) or len(value) != len(expected):
         return value, expected
     return next((ours, theirs) for ours, theirs in zip(value, expected, strict=True) if ours != theirs)
 

@@ -64,7 +64,7 @@ def _recorded(bundle: Bundle) -> Iterator[tuple[str, str, Fingerprint]]:
         "calibrated": Calibration.of(bundle).fitted,
     }
     for step, parts in USES.items():
-        about = facts[step] if isinstance(facts[step], Mapping) else {}
+        about: Any = facts[step] if isinstance(facts[step], Mapping) else {}
         stored = about.get("fingerprints")
         for part, words in parts.items() if isinstance(stored, Mapping) else ():
             found = Fingerprint.from_json(stored.get(part))

@@ -75,7 +75,7 @@ def inspect_bundle(path: str | Path) -> dict[str, Any]:
         "calibration": calibration,
         "processor": look.words(PROCESSOR, lambda: _processor(bundle, architecture)),
         "inputs": [] if architecture is None else list(architecture.input_names),
-        "graphs": {name: look.words(name, partial(_graph, bundle, name)) for name in look.graphs},
+        "graphs": {name: look.words(name, partial(_graph, look, name)) for name in look.graphs},
         "engines": {name: _engine(look, name) for name in engine_names(bundle)},
         "verified": _verified(look),
         "problems": look.problems,
@@ -173,14 +173,15 @@ def _processor(bundle: Bundle, architecture: Architecture | None) -> str | None:
     return f"image processor, {architecture.image_height} by {architecture.image_width} pixels"
 
 
-def _graph(bundle: Bundle, name: str) -> str:
+def _graph(look: _Look, name: str) -> str:
     import onnx
 
     try:
-        model = onnx.load(str(bundle.path / name), load_external_data=False)
+        model = onnx.load(str(look.bundle.path / name), load_external_data=False)
     except Exception as error:  # protobuf's errors share no public base class
         raise BundleError(f"{cut(error)}; export it again") from error
-    check_graph(bundle, name)
+    if look.states.get(CALIBRATION) == "ok":  # else that is what is wrong
+        check_graph(look.bundle, name)
     outputs = ", ".join(output.name for output in model.graph.output)
     return f"opset {model.opset_import[0].version}, IR {model.ir_version}, {len(model.graph.node)} nodes → {outputs}"
 

@@ -55,14 +55,15 @@ def test_an_interrupted_export_leaves_the_bundle_usable(path: Path) -> None:
     export_onnx(path)
     code = (
         "import os, signal, sys, time\n"
-        "from hydrant import bundle, cli\n"
-        "replace = bundle.replace_all\n"
+        "from hydrant.bundle import store\n"
+        "from hydrant.cli.main import main\n"
+        "replace = store.replace_all\n"
         "def interrupted(*arguments):\n"
         "    os.kill(os.getpid(), signal.SIGINT)\n"
         "    time.sleep(0.2)\n"
         "    replace(*arguments)\n"
-        "bundle.replace_all = interrupted\n"
-        f"sys.exit(cli.main(['export', {str(path)!r}, '--member-outputs']))\n"
+        "store.replace_all = interrupted\n"
+        f"sys.exit(main(['export', {str(path)!r}, '--member-outputs']))\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd="/")
     assert done.returncode == 130, done.stderr
