@@ -12,7 +12,7 @@ import numpy as np
 from ...bundle.calibration import ABSTAIN, OOD, SIDES, Calibration, Conformal, Threshold
 from ...errors import InputError, cut
 from ...metrics import classification as metrics
-from ...metrics.uncertainty import summarise, uncertainty
+from ...metrics.uncertainty import prediction_sets, summarise, uncertainty
 from ...progress import Progress, no_progress
 from . import thresholds as conformal
 from .temperature import averaged_nll, check_logits, fit_temperature
@@ -130,7 +130,7 @@ def _sets(known: Mapping[str, np.ndarray], labels: np.ndarray, targets: Targets)
     if targets.alpha is None:
         return None
     quantile = conformal.fit_quantile(known["probabilities"], labels, targets.alpha, targets.method)
-    sets = conformal.prediction_sets(known["probabilities"], quantile, targets.method)
+    sets = prediction_sets(known["probabilities"], quantile, targets.method)
     held = sets[np.arange(len(labels)), labels]
     measured = {"coverage": float(held.mean()), "mean_size": float(sets.sum(axis=1).mean())}
     return Conformal(targets.method, targets.alpha, quantile, measured, len(labels))
