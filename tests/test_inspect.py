@@ -98,3 +98,11 @@ def test_one_count_of_parameters(path: Path) -> None:
     assert facts["parameters"] == cost.fused.parameters
     assert f"{cost.fused.parameters:,} parameters" in inspect_text(facts)
     assert f"{cost.fused.parameters / cost.single.parameters:.2f}× its parameters" in inspect_text(facts)
+
+
+def test_fuse_counts_parameters_alike(bert_checkpoint: Path, tmp_path: Path) -> None:
+    """Unequal members: the weights file pads them, and holds heads that two of them keep twice."""
+    random_plan("bert", 3).save(tmp_path / "plan.json")
+    done = run_cli("fuse", bert_checkpoint, "--plan", tmp_path / "plan.json", "-o", tmp_path / "bundle", "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["parameters"] == estimate_cost(tmp_path / "bundle").fused.parameters
