@@ -6,7 +6,6 @@ of ``hydrant evaluate``; from kept logits both are had without running a model a
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
@@ -26,7 +25,6 @@ from hydrant.metrics.uncertainty import energy, summarise
 from hydrant.runtime.backends.protocol import Backend
 from hydrant.runtime.backends.registry import open_backend
 from hydrant.runtime.collect import collect
-from safetensors import safe_open
 
 Figures = dict[str, Any]
 Value = TypeVar("Value")
@@ -149,7 +147,10 @@ def middle_batch(bundle: Path, examples: Examples, size: int) -> dict[str, np.nd
     return processor.collate(encoded[middle : middle + size])
 
 
-def parameters(bundle: Path) -> int:
-    """Numbers that a bundle stores."""
-    with safe_open(bundle / "fused.safetensors", framework="numpy") as tensors:
-        return sum(math.prod(tensors.get_slice(name).get_shape()) for name in tensors.keys())  # noqa: SIM118
+def parameters(bundle: Path) -> dict[str, float]:
+    """Numbers that a bundle's FP32 graph stores (``hydrant.estimate_cost``), and ÷ those of the plain single model."""
+    cost = hydrant.estimate_cost(bundle)
+    return {
+        "parameters": cost.fused.parameters,
+        "parameters_ratio": cost.fused.parameters / cost.single.parameters,
+    }

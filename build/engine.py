@@ -11,7 +11,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from ..bundle.files import write_atomically
+from ..bundle.files import check_file, write_atomically
+from ..bundle.graphs import check_graph
 from ..bundle.store import Bundle, onnx_name, resolve, to_json_bytes
 from ..engines.gpu import platform_name, this_gpu
 from ..engines.metadata import (
@@ -106,7 +107,8 @@ def build_engine(
     profiles = optimization_profiles(architecture, _several(batch), _several(sequence))
     settings = _settings(options, precision, profiles, trt)
     for file in (log_file, settings.timing_cache):
-        _check_writable(file)
+        if file is not None:
+            check_file(Path(file))
     bundle.check_addable(engine_path(name))
     graph = _graph(bundle, precision)
     messages = Messages(gpu=this_gpu() is not None)
@@ -182,14 +184,6 @@ def _settings(
     return replace(settings, compute_capabilities=compute_capabilities(trt, how.compute_capability))
 
 
-def _check_writable(file: str | Path | None) -> None:
-    """Refuse a place for a further file before the long work."""
-    if file is None:
-        return
-    if Path(file).is_dir() or not Path(file).parent.is_dir():
-        raise InputError(f"cannot write {file}: it is a folder, or its folder does not exist; choose another place")
-
-
 def _write_beside(path: Path, data: bytes) -> None:
     """Write what is not the engine: a failure is told, and nothing is lost by it."""
     try:
@@ -199,7 +193,7 @@ def _write_beside(path: Path, data: bytes) -> None:
 
 
 def _graph(bundle: Bundle, precision: str) -> Path:
-    """The graph's file, after its digest was checked."""
+    """The graph's file, after its digest and its metadata were checked."""
     name = onnx_name(precision)
     if not bundle.has(name):
         raise BundleError(
@@ -207,7 +201,9 @@ def _graph(bundle: Bundle, precision: str) -> Path:
         )
     if bundle.has(f"{name}.data"):
         bundle.file(f"{name}.data")
-    return bundle.file(name)
+    path = bundle.file(name)
+    check_graph(bundle, name)
+    return path
 
 
 def _check_fused(facts: EngineFile) -> None:

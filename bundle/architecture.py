@@ -136,7 +136,22 @@ class Architecture:
                 f"the bundle's config.json has modality {cut(data['modality'])} and activation "
                 f"{cut(data['activation'])}; make the bundle again with `hydrant fuse`"
             )
-        return cls(**data)
+        needed = ["layers", "heads", "head_width", "width", "mlp_width", "classes"]
+        needed += _TEXT_SIZES if data["modality"] == "text" else _IMAGE_SIZES
+        found = cls(**data)
+        for name in needed:
+            if data[name] < 1 or (name == needed[-1] and found.max_sequence < 1):
+                raise BundleError(
+                    f"the bundle's config.json has {name} = {data[name]}; no model has so few; make the bundle again "
+                    "with `hydrant fuse`"
+                )
+        return found
+
+
+_TEXT_SIZES = ["vocabulary", "positions"]
+
+
+_IMAGE_SIZES = ["channels", "patch_height", "patch_width", "image_height", "image_width"]
 
 
 def _is_a(value: Any, kind: str) -> bool:

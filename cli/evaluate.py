@@ -35,6 +35,7 @@ def arguments(command: Command) -> None:
     shared.backend(command, evaluate)
     command.heading("output")
     command.take(evaluate, "html", metavar="FILE")
+    command.take(evaluate, "report", metavar="FOLDER")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -70,7 +71,10 @@ def evaluation_text(report: EvaluationReport) -> str:
         parts.append(table(["latency", f"ms for a batch of {report.batch}", "on"], rows))
     if report.latency_note:
         parts.append(report.latency_note)
-    parts.append("wrote " + ", ".join(report.files) + ("" if report.html is None else f" and {report.html}"))
+    parts += [f"note: {note}" for note in report.notes]
+    written = [*report.files, *([] if report.html is None else [str(report.html)])]
+    if written:
+        parts.append(f"wrote {', '.join(written)}")
     return "\n\n".join(parts)
 
 

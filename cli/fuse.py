@@ -10,6 +10,7 @@ from ..bundle.architecture import PARTS
 from ..bundle.files import check_replaceable
 from ..bundle.plan import HeadPlan
 from ..bundle.store import MANIFEST
+from ..cost.estimate import cost_of
 from ..data.columns import Reading
 from ..errors import InputError
 from ..families.lora import LowRank
@@ -70,7 +71,7 @@ def run(options: argparse.Namespace) -> int:
     if drift is not None:
         provenance["drift"] = drift
     bundle = save_bundle(ensemble, options.output, processor, force=options.force, provenance=provenance)
-    parameters = sum(tensor.numel() for tensor in ensemble.state_dict().values())
+    parameters = cost_of(bundle).fused.parameters
     lines = [f"wrote {bundle.path}: {members_of(ensemble.members)} of {bundle.family}, {parameters:,} parameters"]
     forms = ensemble.provenance.get("adapted", {})
     lines += adapters_text(ensemble.provenance.get("adapters", []), forms)

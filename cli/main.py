@@ -129,6 +129,8 @@ def _prepare(verbose: bool) -> None:
             stream.reconfigure(errors="replace")  # a terminal without "│" or "Δ" shows "?" instead of failing
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, _interrupt)
+        if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:  # ignored under nohup
+            signal.signal(signal.SIGHUP, _interrupt)
 
 
 def _fail(message: str, verbose: bool) -> int:

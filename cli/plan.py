@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..bundle.files import check_file
+from ..bundle.files import check_file, destination
 from ..bundle.plan import HeadPlan
 from ..calib.heads.options import METHODS, Budget, Circuit, Taylor
 from ..calib.heads.planning import EXAMPLES, plan_heads
@@ -54,7 +54,8 @@ def run(options: argparse.Namespace) -> int:
     """Plan, and show what each member keeps."""
     check_file(options.output)
     name = value(plan_heads, "method", options)
-    state = options.output.with_name(f"{options.output.name}.part") if name == "circuit" else None
+    searched = name == "circuit" and destination(options.output) is not None
+    state = options.output.with_name(f"{options.output.name}.part") if searched else None
     method = choose("--method", METHODS, name, options, **({} if state is None else {"state": state}))
     given = {"keep": call(Budget, options)} if hasattr(options, "budget") else {}
     model = shared.source(options.model, options)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..measure.operators import Breakdown, Part
-from ..measure.profile import REPORT, profile
+from ..measure.profile import profile
 from ..measure.report import Case, MemoryCase, ProfileReport
 from ..measure.settings import Timing
 from . import shared
@@ -33,6 +33,7 @@ def arguments(command: Command) -> None:
     command.heading("output")
     command.take(profile, "layers")
     command.take(profile, "memory", "--no-memory", help="Leave peak memory out")
+    command.take(profile, "report", metavar="FOLDER")
     command.add("--commands", action="store_true", help="Show trtexec or polygraphy commands that do the same")
 
 
@@ -60,7 +61,8 @@ def profile_text(report: ProfileReport, path: Path, commands: bool = False) -> s
     lines += [f"skipped {name}: {reason}" for name, reason in report.skipped]
     if commands:
         parts.append("\n".join([f"the same with other tools, in {path}:", *report.commands]))
-    lines.append("wrote " + " and ".join(str(path / name) for name in (REPORT, report.plot) if name))
+    if report.written:
+        lines.append("wrote " + " and ".join(str(path / name) for name in sorted(report.written)))
     return "\n\n".join([*parts, "\n".join(lines)])
 
 

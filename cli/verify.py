@@ -26,6 +26,8 @@ def arguments(command: Command) -> None:
     shared.backend(command, verify)
     command.take(verify, "against", metavar="NAME")
     command.take(verify, "bisect")
+    command.heading("output")
+    command.take(verify, "report", metavar="FOLDER")
 
 
 def run(options: argparse.Namespace) -> int:

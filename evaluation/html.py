@@ -52,6 +52,7 @@ def page(report: EvaluationReport, evidence: Evidence, pictures: Mapping[str, by
         f"<h1>Evaluation of {name}</h1>",
         f'<p class="about">{report.examples} examples of {escape(report.data)}{ood}{intervals} · seed {report.seed}'
         f" · hydrant {escape(__version__)}</p>",
+        *(f'<p class="wrong">{prose(note)}</p>' for note in report.notes),
         _verdict(report),
         pair(section("Models", _models(report)), section("Members", _facts(report, "diversity", DIVERSITY))),
         pair(section("Quality", _quality(report)), _decisions(report)),

@@ -125,7 +125,9 @@ class EvaluationReport:
         batch: inputs in a timed batch; ``None`` without times.
         verdict: on the evaluated bundle beside each competitor.
         models: the evaluated bundle, then its competitors.
-        files: written, relative to the bundle; and the HTML report where it was asked for.
+        files: written, relative to the bundle, or paths in a folder of their own; and the HTML report where it was
+            asked for.
+        notes: what to know when reading the figures, such as that the bundle was tuned on these data.
         latency_note: what was timed where that is not what was evaluated, or why nothing was.
     """
 
@@ -142,6 +144,7 @@ class EvaluationReport:
     files: list[str]
     html: Path | None = None
     latency_note: str | None = None
+    notes: list[str] = field(default_factory=list)
 
     def to_json(self) -> dict[str, Any]:
         """The report as a JSON object."""

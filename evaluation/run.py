@@ -12,7 +12,9 @@ import numpy as np
 
 from ..bundle.files import check_file, write_atomically
 from ..bundle.precision import Precision
+from ..bundle.reports import report_folder, store_reports
 from ..bundle.store import MANIFEST, Bundle, resolve, to_json_bytes
+from ..bundle.uses import overlaps
 from ..data.columns import Reading
 from ..data.examples import Examples, check_apart, read_examples
 from ..errors import InputError, require
@@ -41,13 +43,15 @@ def evaluate(
     backend: str = "torch",
     precision: Precision | None = None,
     html: str | Path | None = None,
+    report: str | Path | None = None,
     reading: Reading = Reading(),
     seed: int = 0,
     progress: Progress = no_progress,
 ) -> EvaluationReport:
     """Measure quality and uncertainty of a bundle, and of competitors on the same data.
 
-    The report is also written to ``reports/evaluation.json`` in the bundle, with its pictures.
+    The report is also written to ``reports/evaluation.json`` in the bundle, with its pictures. Data on which one of
+    the bundles was planned, tuned or calibrated are named in its notes, and in the log.
 
     Args:
         bundle: bundle made by `hydrant fuse`: a folder. In Python also an open ``Bundle``.
@@ -60,6 +64,8 @@ def evaluate(
             outputs.
         precision: precision of the bundles' graphs; without it that of the backend's choice.
         html: write a report with pictures, in one HTML file.
+        report: folder that gets the report and the pictures instead of the bundle. Without one, a bundle that cannot
+            be written is evaluated all the same, and a warning logged.
         reading: columns, number (all) and batch size of the labelled examples.
         seed: of every draw.
         progress: display.
@@ -76,11 +82,16 @@ def evaluate(
     if html is not None:
         check_file(Path(html))
         _check_outside(Path(html), bundle)
+    folder = report_folder(bundle, report)
     check_apart(data, ood)
-    bundle.check_addable(REPORT)
     known = read_examples(data, bundle.labels, columns=reading, limit=reading.limit(), seed=seed)
     strange = None if ood is None else read_examples(ood, None, columns=reading)
     batch_size = reading.batch_size
+    notes = [
+        note
+        for source in (bundle, *(Bundle.open(path) for path in compare if (Path(path) / MANIFEST).is_file()))
+        for note in overlaps(source, "evaluating", {"data": known, "ood": strange}, calibrated=True)
+    ]
     with ExitStack() as opened:
         models = open_models(bundle, compare, backend, precision, opened)
         evidence = _observed(models, known, strange, bundle.labels, batch_size, progress)
@@ -93,7 +104,7 @@ def evaluate(
             ]
         timing = time_models(models, known.inputs[:batch_size], progress) if figures.latency else Timing([], [])
         reports = timing.told(reports)
-    report = EvaluationReport(
+    found = EvaluationReport(
         data=known.name,
         examples=len(known),
         ood=None if strange is None else strange.name,
@@ -107,8 +118,9 @@ def evaluate(
         files=[],
         html=None if html is None else Path(html),
         latency_note=timing.note,
+        notes=notes,
     )
-    return _written(bundle, report, evidence)
+    return _written(bundle, found, evidence, folder)
 
 
 def _check_outside(html: Path, bundle: Bundle) -> None:
@@ -166,8 +178,8 @@ def _reports(
     return found
 
 
-def _written(bundle: Bundle, report: EvaluationReport, evidence: Evidence) -> EvaluationReport:
-    """Draw the pictures; put them and the figures into the bundle, and the HTML where it was asked for."""
+def _written(bundle: Bundle, report: EvaluationReport, evidence: Evidence, folder: Path | None) -> EvaluationReport:
+    """Draw the pictures; put them and the figures into bundle or folder, and the HTML where it was asked for."""
     drawn = pictures(report, evidence)
     files: dict[str, bytes | Path] = {f"reports/evaluation-{name}.png": png for name, png in drawn.items()}
     report = replace(report, files=sorted([REPORT, *files]))
@@ -178,8 +190,8 @@ def _written(bundle: Bundle, report: EvaluationReport, evidence: Evidence) -> Ev
     }
     if report.html is not None:
         write_atomically(report.html, page(report, evidence, drawn).encode(errors="replace"))
-    bundle.add({**files, REPORT: to_json_bytes(report.to_json())}, remove=stale)
-    return report
+    content = {**files, REPORT: to_json_bytes(report.to_json())}
+    return replace(report, files=sorted(store_reports(bundle, content, folder, remove=stale)))
 
 
 def _chosen(examples: Examples, places: np.ndarray) -> tuple[list[Any], np.ndarray]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import tempfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 import onnx
 
 from ..bundle.architecture import Architecture
+from ..bundle.files import temporary_folder
 from ..bundle.precision import PRECISIONS, Precision
 from ..bundle.store import CALIBRATION, Bundle, onnx_name, resolve
 from ..data.columns import Reading
@@ -180,8 +180,8 @@ def choose_lowering(asked: str, precision: str) -> tuple[str, str]:
 def _write(bundle: Bundle, model: onnx.ModelProto, name: str) -> None:
     """Put the graph into the bundle, in place of an earlier one and its external data."""
     try:
-        with tempfile.TemporaryDirectory(dir=bundle.path, prefix=".export.") as folder:
-            files = write_model(model, Path(folder) / name)
+        with temporary_folder(bundle.path, "export") as folder:
+            files = write_model(model, folder / name)
             bundle.add(files, remove={f"{name}.data"} - set(files), unchanged=[CALIBRATION])
     except OSError as error:
         raise InputError(f"cannot write into bundle {bundle.path}: {error.strerror or error}") from error

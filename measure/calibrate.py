@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ..bundle.calibration import Calibration, Score
+from ..bundle.files import temporary_folder
 from ..bundle.store import CALIBRATION, Bundle, resolve, to_json_bytes
+from ..bundle.uses import overlaps
 from ..calib.decisions.fit import fit
 from ..calib.decisions.targets import Conformal, Coverage, Risk, Targets
 from ..data.columns import Reading
 from ..data.examples import Examples, check_apart, read_examples
+from ..data.fingerprints import fingerprints
 from ..errors import InputError
 from ..progress import Progress, no_progress
 from ..runtime.backends.registry import open_backend
@@ -30,15 +32,18 @@ class CalibrationReport:
         calibration: written to ``calibration.json``.
         graphs: names of the graphs that now carry it.
         outdated: names of the engines that were built from an earlier form of them.
+        notes: what to know of the data, such as that the bundle was tuned on them.
     """
 
     calibration: Calibration
     graphs: list[str]
     outdated: list[str]
+    notes: list[str] = field(default_factory=list)
 
     def to_json(self) -> dict[str, Any]:
         """The report as a JSON object: ``calibration.json`` and what it touched."""
-        return {**self.calibration.to_json(), "graphs": self.graphs, "outdated_engines": self.outdated}
+        touched = {"graphs": self.graphs, "outdated_engines": self.outdated}
+        return {**self.calibration.to_json(), **touched, "notes": self.notes}
 
 
 def calibrate(
@@ -86,6 +91,7 @@ def calibrate(
     known = read_examples(data, bundle.labels, columns=reading, limit=reading.limit(), seed=seed)
     assert known.labels is not None  # read_examples asks for them
     ood = None if ood is None else read_examples(ood, None, columns=reading)
+    notes = overlaps(bundle, "calibrating", {"data": known, "ood": ood}, calibrated=False)
     logits = _member_logits(bundle, known, reading.batch_size, progress)
     ood_logits = None if ood is None else _member_logits(bundle, ood, reading.batch_size, progress)
     about = {
@@ -94,9 +100,10 @@ def calibrate(
         "ood": None if ood is None else ood.name,
         "ood_examples": None if ood is None else len(ood),
         "seed": seed,
+        **fingerprints(bundle.architecture().modality, data=known, ood=ood),
     }
     fitted = fit(logits, known.labels, ood_logits, targets, about, progress)
-    return CalibrationReport(fitted, graphs, _outdated(_changed(bundle, graphs, fitted)))
+    return CalibrationReport(fitted, graphs, _outdated(_changed(bundle, graphs, fitted)), notes)
 
 
 def _changed(bundle: Bundle, graphs: Sequence[str], calibration: Calibration) -> Bundle:
@@ -104,11 +111,11 @@ def _changed(bundle: Bundle, graphs: Sequence[str], calibration: Calibration) ->
     from ..export.recalibrate import GRAPHS, write_recalibrated
 
     try:
-        with tempfile.TemporaryDirectory(dir=bundle.path, prefix=".calibrate.") as folder:
+        with temporary_folder(bundle.path, "calibrate") as folder:
             files: dict[str, bytes | Path] = {CALIBRATION: to_json_bytes(calibration.to_json())}
             for name in graphs:
-                files[name] = Path(folder) / name
-                write_recalibrated(bundle.file(name), calibration, Path(folder) / name)
+                files[name] = folder / name
+                write_recalibrated(bundle.file(name), calibration, folder / name)
             return bundle.add(files, unchanged=[CALIBRATION, *GRAPHS])
     except OSError as error:
         raise InputError(f"cannot write into bundle {bundle.path}: {error.strerror or error}") from error

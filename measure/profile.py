@@ -14,6 +14,7 @@ import numpy as np
 
 from ..bundle.architecture import Architecture
 from ..bundle.precision import Precision
+from ..bundle.reports import report_folder, store_reports
 from ..bundle.store import Bundle, resolve, to_json_bytes
 from ..cost.estimate import Cost, cost_of
 from ..data.samples import full_batch
@@ -62,6 +63,7 @@ def profile(
     layers: bool = False,
     memory: bool = True,
     seed: int = 0,
+    report: str | Path | None = None,
     progress: Progress = no_progress,
 ) -> ProfileReport:
     """Measure how long a bundle takes, and how much memory, beside its baselines.
@@ -81,6 +83,8 @@ def profile(
         layers: also measure the time of every operator, at the first shape (onnxruntime).
         memory: also measure peak memory, each model in a process of its own, at the largest shape.
         seed: of the inputs.
+        report: folder that gets the report and the plot instead of the bundle. Without one, a bundle that cannot be
+            written is profiled all the same, and a warning logged.
         progress: wraps the steps.
 
     Raises:
@@ -91,21 +95,24 @@ def profile(
     architecture = bundle.architecture()
     settings = checked_settings(architecture, timing, baseline, seed)
     names = [backend] if isinstance(backend, str) else list(dict.fromkeys(backend)) or ["auto"]
-    return _Profile(bundle, architecture, settings, progress).run(names, precision, layers, memory)
+    folder = report_folder(bundle, report)
+    return _Profile(bundle, architecture, settings, progress, folder).run(names, precision, layers, memory)
 
 
 class _Profile:
     """One run of ``profile``."""
 
-    def __init__(self, bundle: Bundle, architecture: Architecture, settings: Settings, progress: Progress) -> None:
+    def __init__(
+        self, bundle: Bundle, architecture: Architecture, settings: Settings, progress: Progress, folder: Path | None
+    ) -> None:
         self.bundle = bundle
         self.architecture = architecture
         self.settings = settings
         self.progress = progress
+        self.folder = folder  # of the report
 
     def run(self, names: Sequence[str], precision: str | None, layers: bool, memory: bool) -> ProfileReport:
         """Open, measure, write."""
-        self.bundle.check_addable(REPORT)
         warnings = busy(load_average(), machine_facts()["cores"])
         with ExitStack() as stack:
             fused, skipped = self._open_bundle(names, precision, stack)
@@ -134,7 +141,7 @@ class _Profile:
             memories, breakdown, warnings, _notes(subjects), skipped,
             equivalent_commands(self.bundle, self.architecture, cases, self.settings), PLOT,
         )  # fmt: skip
-        return _written(self.bundle, report)
+        return _written(self.bundle, report, self.folder)
 
     def _open_bundle(
         self, names: Sequence[str], precision: str | None, stack: ExitStack
@@ -214,15 +221,15 @@ class _Profile:
         return break_down(graph, pieces, inputs, sequence, self.settings.threads)
 
 
-def _written(bundle: Bundle, report: ProfileReport) -> ProfileReport:
+def _written(bundle: Bundle, report: ProfileReport, folder: Path | None) -> ProfileReport:
     """Write the report and, where it can be drawn, its plot."""
     files: dict[str, bytes | Path] = {}
     try:
         files[PLOT] = draw_latency(report.cases)
     except MissingExtraError as error:
         report = replace(report, plot=None, notes=[*report.notes, f"no plot: {error}"])
-    bundle.add({**files, REPORT: to_json_bytes(report.to_json())}, remove={PLOT} - set(files))
-    return report
+    content = {**files, REPORT: to_json_bytes(report.to_json())}
+    return replace(report, written=store_reports(bundle, content, folder, remove={PLOT} - set(files)))
 
 
 def _transfers(backend: Backend, inputs: Mapping[str, np.ndarray]) -> dict[str, float] | None:

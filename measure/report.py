@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from ..metrics.timing import Latency, Ratio
@@ -80,6 +80,7 @@ class ProfileReport:
         skipped: (backend, reason) of each one that ``"auto"`` passed over.
         commands: of the field's own tools that measure the same (``measure.commands``), to be run in the bundle.
         plot: file in the bundle with the plot; ``None`` without matplotlib.
+        written: files in the bundle, or paths in a folder of their own; not in the JSON form.
     """
 
     family: str
@@ -95,6 +96,7 @@ class ProfileReport:
     skipped: list[tuple[str, str]]
     commands: list[str]
     plot: str | None
+    written: list[str] = field(default_factory=list)
 
     def to_json(self) -> dict[str, Any]:
         """The report as a JSON object, as in ``reports/profile.json``.
@@ -105,4 +107,5 @@ class ProfileReport:
         and ``measure.operators.Breakdown``; ``skipped`` is a list of ``backend`` and ``reason``.
         """
         skipped = [{"backend": name, "reason": reason} for name, reason in self.skipped]
-        return {"hydrant": __version__, **asdict(self), "skipped": skipped}
+        facts = {name: value for name, value in asdict(self).items() if name != "written"}
+        return {"hydrant": __version__, **facts, "skipped": skipped}

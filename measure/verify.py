@@ -12,7 +12,9 @@ from typing import Any
 import numpy as np
 
 from ..bundle.architecture import Architecture
+from ..bundle.graphs import check_graph
 from ..bundle.precision import Precision
+from ..bundle.reports import report_folder, store_reports
 from ..bundle.store import Bundle, onnx_name, resolve, to_json_bytes
 from ..data.columns import Reading
 from ..errors import BackendError, InputError, MissingExtraError, cut, require
@@ -108,6 +110,7 @@ def verify(
     data: Any = None,
     reading: Reading = Reading(),
     bisect: bool = False,
+    report: str | Path | None = None,
     seed: int = 0,
     progress: Progress = no_progress,
 ) -> VerifyReport:
@@ -126,6 +129,8 @@ def verify(
             INT8 is not judged. In Python also what ``data.examples.read_examples`` takes.
         reading: columns and number (256) of the inputs.
         bisect: when a gate fails, also find the first layers whose outputs diverge.
+        report: folder that gets the report instead of the bundle. Without one, a bundle that cannot be written is
+            verified all the same, and a warning logged.
         seed: of the draw, or of the synthetic inputs.
         progress: wraps the list of backends under test.
 
@@ -133,7 +138,7 @@ def verify(
         BackendError: unknown backend, or nothing to compare with the reference.
         MissingExtraError: polygraphy or scipy is not installed.
         InputError: unusable data, or INT8 without data.
-        BundleError: the bundle is missing, altered or malformed.
+        BundleError: the bundle is missing, altered or malformed, or one of its graphs contradicts it.
     """
     require("polygraphy", "verify", "compare backends")
     require("scipy", "verify", "compute rank correlations")
@@ -143,7 +148,10 @@ def verify(
     if against not in OPENERS:
         raise BackendError(f"reference backend {cut(against)} is unknown; expected one of {', '.join(OPENERS)}")
     bundle = resolve(bundle)
+    folder = report_folder(bundle, report)
     architecture = bundle.architecture()
+    for name in [name for name in bundle.manifest["files"] if name.endswith(".onnx")]:
+        check_graph(bundle, name)
     examples = EXAMPLES if reading.examples is None else reading.examples
     batches, described = model_inputs(
         bundle.processor(), architecture, data, examples=examples, seed=seed, columns=reading
@@ -163,13 +171,13 @@ def verify(
             differences = {name: asdict(difference) for name, difference in comparison.differences.items()}
             judged = gates(figures, tolerances)
             failed = not all(gate.passed for gate in judged)
-            found = _bisected(bundle, architecture, candidate, batches) if bisect and failed else None
+            parted = _bisected(bundle, architecture, candidate, batches) if bisect and failed else None
             reports.append(
-                BackendReport(candidate.name, candidate.precision, differences, figures, tolerances, judged, found)
+                BackendReport(candidate.name, candidate.precision, differences, figures, tolerances, judged, parted)
             )
-    report = VerifyReport(reference.name, described, bundle.digests(), reports, skipped)
-    bundle.add({REPORT: to_json_bytes(report.to_json())})
-    return report
+    found = VerifyReport(reference.name, described, bundle.digests(), reports, skipped)
+    store_reports(bundle, {REPORT: to_json_bytes(found.to_json())}, folder)
+    return found
 
 
 def _bisected(

@@ -112,7 +112,7 @@ def test_bfloat16_does_not_build_for_turing(made: Path, rtx: Any) -> None:
         ({"batch": "0"}, "--batch is '0'; expected sizes from 1 to 65536"),
         ({"batch": "99999999999999999999"}, "expected sizes from 1 to 65536"),
         ({"name": "x" * 200}, "expected up to 100 letters"),
-        ({"log_file": "/nowhere/x.log"}, "cannot write /nowhere/x.log: it is a folder, or its folder does not exist"),
+        ({"log_file": "/nowhere/x.log"}, "folder /nowhere does not exist; create it, or choose another output"),
         ({"sequence": "1:8:999"}, "--sequence reaches to 999 tokens; this model reads at most 40"),
         ({"sequence": ["1", "2"]}, "2 --sequence ranges for 1 --batch ranges; expected one, or as many"),
         (

@@ -13,13 +13,13 @@ FLOORS: list[dict[str, str]] = [
     {
         "data": """
             __init__ spec images text processor batching kept corruptions columns tables given readers examples
-            samples tensors
+            fingerprints samples tensors
         """,
         "metrics": """
             __init__ bootstrap classification selective figures gates resampled timing uncertainty
         """,
     },
-    {"bundle": "__init__ precision architecture files plan store calibration weights"},
+    {"bundle": "__init__ precision architecture files plan store calibration weights graphs reports uses"},
     {
         "cost": "__init__ sharing matmuls parameters estimate",
         "engines": "__init__ gpu log metadata",

@@ -25,6 +25,7 @@ import study_cifar
 import study_figures
 import study_table
 import training
+from support import make_model, random_plan
 
 RECIPE = training.Recipe(seed=0, epochs=1, learning_rate=1e-3, batch_size=8)
 
@@ -266,3 +267,11 @@ def test_the_timed_batch_is_of_median_length(bert_checkpoint: Path, tmp_path: Pa
     examples = hydrant.data.examples.Examples(texts, None, "texts")
     batch = study_figures.middle_batch(bundle.path, examples, 1)
     assert batch["input_ids"].shape == (1, 5)
+
+
+def test_the_study_counts_parameters_as_the_estimate_does(tmp_path: Path) -> None:
+    hydrant.save_bundle(hydrant.fuse(make_model("bert"), random_plan("bert", 3)), tmp_path / "bundle")
+    cost = hydrant.estimate_cost(tmp_path / "bundle")
+    found = study_figures.parameters(tmp_path / "bundle")
+    assert found["parameters"] == cost.fused.parameters
+    assert found["parameters_ratio"] == cost.fused.parameters / cost.single.parameters

@@ -602,7 +602,7 @@ def test_outputs_that_cannot_be_written(bundle: Path, bert_checkpoint: Path, tmp
         ("taken", r"is not a bundle \(no hydrant.json\)"),
         ("file", "is not a folder"),
         ("other", "choose another output folder, or replace it with --force"),
-        ("file/inside", "cannot write beside"),
+        ("file/inside", "cannot create"),
     ):
         with pytest.raises(HydrantError, match=message):
             tune(bundle, data, output=tmp_path / output)

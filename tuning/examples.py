@@ -10,6 +10,7 @@ import numpy as np
 from ..bundle.architecture import Architecture
 from ..data.batching import Prepared, shuffled_by_length
 from ..data.examples import Examples
+from ..data.fingerprints import Fingerprint, fingerprint_of
 from ..data.processor import Processor
 from ..errors import InputError
 from ..progress import Progress
@@ -38,6 +39,7 @@ class Source:
         self.name, self.title = examples.source, examples.name  # for messages, and for what is written
         self.labels = examples.labels
         self.places = np.arange(len(examples))  # [N] of each example in the data
+        self._inputs, self._modality = examples.inputs, architecture.modality
         self._ready = Prepared(examples.inputs, processor, architecture, source=f"data {self.name}")
         self.lengths = self._ready.lengths
 
@@ -58,6 +60,10 @@ class Source:
         """
         _, tensors = self._ready.batch(self.places[indices])
         return tensors, self.labels[indices]
+
+    def fingerprint(self) -> Fingerprint | None:
+        """Which inputs these are (``data.fingerprints``)."""
+        return fingerprint_of([self._inputs[place] for place in self.places.tolist()], self._modality)
 
     def digest(self, progress: Progress) -> str:
         """SHA-256 of all tensors and labels, in the order of the data; every input is prepared once on the way.

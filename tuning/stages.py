@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from ..bundle.architecture import check_parts
+from ..bundle.files import folders_above
 from ..bundle.store import Bundle, onnx_name
 from ..data.columns import Reading
 from ..data.examples import read_examples
+from ..data.fingerprints import Fingerprint
 from ..errors import InputError, listing
 from ..fusion import FusedClassifier, load_ensemble
 from ..progress import Progress
@@ -19,7 +21,7 @@ from .loop import open_accelerator
 from .report import TuneReport
 from .settings import Jointly, PerMember, Settings
 from .weights import Weights, stored_form
-from .writing import Graphs, check_output, copy_bundle, write_tuned
+from .writing import Graphs, check_beside, check_output, copy_bundle, write_tuned
 
 log = logging.getLogger(__name__)
 
@@ -40,19 +42,21 @@ def tuned(
     accelerator = open_accelerator(how.device)
     separate = check_parts(how.keep_separate) if isinstance(how, PerMember) else frozenset[str]()
     target, replaces = check_output(bundle, output, force)
-    Graphs.of(bundle, target)  # what could not be carried over is refused now
     _check_separate(bundle, separate)
-    job = _job(bundle, data, validation, reading, settings, accelerator, progress)
-    place = None if how.state is None else Path(how.state)
-    if separate:  # what is separate already stays so
-        separate |= set(job.ensemble.provenance.get("separate", []))
-    done = tune_alone(job, separate, place) if isinstance(how, PerMember) else tune_jointly(job, place)
-    graphs = None
-    if done.weights is not None:
-        made = _assembled(job, done.weights, separate)
-        graphs = write_tuned(bundle, made, target, replaces, _provenance(job, done))
-    elif target != bundle.path.resolve():
-        copy_bundle(bundle, target, replaces)
+    with folders_above(target):
+        check_beside(target)
+        Graphs.of(bundle, target)  # what could not be carried over is refused now
+        job = _job(bundle, data, validation, reading, settings, accelerator, progress)
+        place = None if how.state is None else Path(how.state)
+        if separate:  # what is separate already stays so
+            separate |= set(job.ensemble.provenance.get("separate", []))
+        done = tune_alone(job, separate, place) if isinstance(how, PerMember) else tune_jointly(job, place)
+        graphs = None
+        if done.weights is not None:
+            made = _assembled(job, done.weights, separate)
+            graphs = write_tuned(bundle, made, target, replaces, _provenance(job, done))
+        elif target != bundle.path.resolve():
+            copy_bundle(bundle, target, replaces)
     for finished in done.states:
         finished.remove()
     return _report(job, done, target if output is not None else bundle.path, graphs, held_out=validation is None)
@@ -127,6 +131,7 @@ def _provenance(job: Job, done: Outcome) -> dict[str, Any]:
         "validation": job.held_out.title,
         "validation_examples": len(job.held_out),
         "validation_sha256": job.digests[1],
+        "fingerprints": _fingerprints(job),
         "per_member": bool(done.members),
         "epochs": _epochs(done),
         "best_epoch": done.after.epoch,
@@ -135,6 +140,19 @@ def _provenance(job: Job, done: Outcome) -> dict[str, Any]:
         "settings": job.settings.to_json(),
     }
     return {"tuned": facts, **({} if done.drift is None else {"drift": done.drift})}
+
+
+def _fingerprints(job: Job) -> dict[str, Any]:
+    """Which examples the bundle was tuned and judged on, those of an earlier tuning among them."""
+    earlier = job.ensemble.provenance.get("tuned")
+    stored = earlier.get("fingerprints") if isinstance(earlier, dict) else None
+    found = {}
+    for name, source in (("data", job.known), ("validation", job.held_out)):
+        now = source.fingerprint()
+        before = Fingerprint.from_json(stored.get(name)) if isinstance(stored, dict) else None
+        if now is not None:
+            found[name] = (now if before is None else now | before).to_json()
+    return found
 
 
 def _report(job: Job, done: Outcome, path: Path, graphs: Graphs | None, held_out: bool) -> TuneReport:

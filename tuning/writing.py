@@ -42,7 +42,7 @@ class StoredProcessor:
 
 
 def check_output(bundle: Bundle, output: str | Path | None, force: bool) -> tuple[Path, bool]:
-    """Where the result goes, and whether it replaces something; meant to be asked before long work.
+    """Where the result goes, and whether it replaces something.
 
     Args:
         bundle: to tune.
@@ -50,23 +50,30 @@ def check_output(bundle: Bundle, output: str | Path | None, force: bool) -> tupl
         force: another bundle that stands there may be replaced.
 
     Raises:
-        InputError: the place is taken, or cannot be written.
+        InputError: the place is taken.
     """
     home = bundle.path.resolve()
     target = home if output is None else Path(output)
     in_place = target.resolve() == home
     target, replace = (home, True) if in_place else (target, force)
     check_replaceable(target, MANIFEST, replace)
+    return target, replace
+
+
+def check_beside(target: Path) -> None:
+    """Refuse a place in whose folder nothing can be written; meant to be asked before long work.
+
+    Raises:
+        InputError: it cannot.
+    """
     probe = beside(target, "part")
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
         probe.mkdir()
         probe.rmdir()
     except OSError as error:
         raise InputError(
             f"cannot write beside {target}: {error.strerror or error}; choose another output folder"
         ) from error
-    return target, replace
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from ...bundle.architecture import Architecture
 from ...bundle.plan import HeadPlan, Keep
 from ...data.columns import Reading
 from ...data.examples import Examples, check_apart, read_examples
+from ...data.fingerprints import fingerprints
 from ...data.processor import Processor, from_transformers
 from ...errors import InputError, cut
 from ...families.checkpoint import load_model, load_processor, model_labels
@@ -98,7 +99,7 @@ def plan_heads(
         else:
             scores, found = _scores(job, how, drawn, members)
             chosen = tuple(map(choose_heads, scores, counts))
-        facts |= found
+        facts |= fingerprints(architecture.modality, data=drawn) | found
     plan = HeadPlan(architecture.family, architecture.layers, architecture.heads, chosen, name_of(how))
     return replace(plan, provenance={**facts, "keep": plan.head_counts(), "overlap": plan.overlap()})
 
@@ -163,7 +164,8 @@ def _by_circuits(job: _Job, how: Circuit, counts: list[list[int]]) -> tuple[tupl
         job.model, job.drawn, unknown, job.processor, wanted,
         batch_size=job.reading.batch_size, state=how.state, progress=job.progress,
     )  # fmt: skip
-    return chosen, data_provenance(job.drawn) | facts
+    seen = fingerprints(job.architecture.modality, data=job.drawn, ood=unknown)
+    return chosen, data_provenance(job.drawn) | facts | seen
 
 
 def resolve_processor(processor: Any, source: str | Path | None, architecture: Architecture) -> Processor:

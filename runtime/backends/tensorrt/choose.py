@@ -7,6 +7,7 @@ import re
 import shlex
 from dataclasses import dataclass
 
+from ....bundle.graphs import check_graph
 from ....bundle.store import Bundle, onnx_name
 from ....engines.gpu import platform_name, this_gpu
 from ....engines.metadata import (
@@ -213,6 +214,7 @@ def _check_graph(bundle: Bundle, name: str, facts: EngineFile, rebuild: str) -> 
             f"{now[:12]}…, expected {cut(facts.onnx_sha256[:12])}); rebuild it "
             f"with `{rebuild}`"
         )
+    check_graph(bundle, graph)
 
 
 def _check_machine(name: str, facts: EngineFile, machine: Machine, rebuild: str) -> None:
