@@ -107,6 +107,7 @@ def calibrate(options: argparse.Namespace) -> int:
         examples=options.examples or None,
         seed=options.seed,
         text_column=options.text_column,
+        text_pair_column=options.text_pair_column,
         label_column=options.label_column,
         batch_size=options.batch_size,
         progress=progress,

@@ -42,6 +42,7 @@ def export(options: argparse.Namespace) -> int:
         examples=options.examples,
         seed=options.seed,
         text_column=options.text_column,
+        text_pair_column=options.text_pair_column,
         progress=progress,
     )
     for name, reason in made.reasons.items():

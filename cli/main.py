@@ -66,6 +66,9 @@ def _parser(runs: Mapping[str, Run]) -> argparse.ArgumentParser:
     shared.add_argument("--seed", type=_count, default=0, help="of everything random (default 0)")
     columns = _Parser(add_help=False)
     columns.add_argument("--text-column", default="text", metavar="NAME", help="column that holds the text")
+    columns.add_argument(
+        "--text-pair-column", metavar="NAME", help="column that holds the second text, for a model that reads pairs"
+    )
 
     def command(name: str, text: str, *parents: _Parser) -> argparse.ArgumentParser:
         added = commands.add_parser(name, help=text, description=text, parents=[shared, *parents])

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from ..bundle.files import atomic_file
-from ..data.readers import EXAMPLES, Row, array_names, read_arrays, stream_rows
+from ..data.arrays import EXAMPLES, LABELS, array_names, read_arrays
+from ..data.readers import Row, stream_rows
 from ..errors import InputError
 from ..progress import Progress
 from ..runtime import Predictor
@@ -25,6 +26,14 @@ from .terminal import _short, log, print_json, progress, table
 def _predict_arguments(sub: argparse.ArgumentParser) -> None:
     _bundle_argument(sub)
     sub.add_argument("inputs", metavar="TEXT|IMAGE", nargs="*", help="texts, or paths of images")
+    sub.add_argument(
+        "--pair",
+        nargs=2,
+        action="append",
+        default=[],
+        metavar="TEXT",
+        help="a pair of texts, for a model that reads pairs; once for each",
+    )
     sub.add_argument("--input", metavar="FILE", help="file or image folder with many inputs; the result is JSON lines")
     sub.add_argument("--output", type=Path, metavar="FILE", help="write JSON lines there instead of standard output")
     sub.add_argument("--probabilities", action="store_true", help="also give every class's probability, in JSON")
@@ -42,8 +51,11 @@ def predict(options: argparse.Namespace) -> int:
 
     if options.output:
         check_file(options.output)
-    if bool(options.inputs) == bool(options.input):
-        raise InputError("give texts or images as arguments, or a file or folder with --input, and not both")
+    if [bool(options.inputs), bool(options.pair), bool(options.input)].count(True) != 1:
+        raise InputError(
+            "give texts or images as arguments, pairs of texts with --pair, or a file or folder with --input, and only "
+            "one of these"
+        )
     with load(options.bundle, options.backend, threads=options.threads, precision=options.precision) as predictor:
         for name, reason in predictor.fallbacks:
             level = logging.INFO if reason == NO_GPU else logging.WARNING  # a machine without a GPU lacks nothing
@@ -55,10 +67,11 @@ def predict(options: argparse.Namespace) -> int:
 
 def predict_items(predictor: Predictor, options: argparse.Namespace) -> int:
     """Predict the inputs given as arguments and print a table, or one JSON object."""
-    prediction = predictor.predict(options.inputs, batch_size=options.batch_size)
+    inputs = options.inputs or [tuple(pair) for pair in options.pair]
+    prediction = predictor.predict(inputs, batch_size=options.batch_size)
     rows = prediction_rows(
         prediction,
-        options.inputs,
+        inputs,
         predictor.labels,
         probabilities=options.probabilities,
         flagged=predictor.out_of_distribution(prediction),
@@ -108,8 +121,10 @@ def _predictions(predictor: Predictor, options: argparse.Namespace) -> Iterator[
     """Predictions of a file: of ready tensors under the names of the graph's inputs, or of rows of texts or images."""
     path = Path(options.input)
     if path.suffix.lower() == ".npz" and path.is_file() and EXAMPLES not in array_names(path):
-        return _predict_tensors(predictor, read_arrays(path), options)
-    return _predict_rows(predictor, stream_rows(path, text_column=options.text_column), options)
+        tensors = read_arrays(path, set(array_names(path)) - {LABELS})
+        return _predict_tensors(predictor, tensors, options)
+    columns = {"text_column": options.text_column, "text_pair_column": options.text_pair_column}
+    return _predict_rows(predictor, stream_rows(path, **columns), options)
 
 
 def _predict_tensors(
@@ -138,7 +153,7 @@ def _predict_rows(
         except InputError:
             _name_the_row(predictor, window, first)
             raise
-        shown = [item if isinstance(item, str | Path) else row.where for item, row in zip(inputs, window, strict=True)]
+        shown = [row.input if isinstance(row.input, str | Path | tuple) else row.where for row in window]
         flagged = predictor.out_of_distribution(prediction)
         yield prediction_rows(prediction, shown, predictor.labels, first, options.probabilities, flagged)
         first += len(window)
@@ -178,7 +193,7 @@ def prediction_text(rows: Sequence[Mapping[str, Any]]) -> str:
         headers.append("decision")
     body = [
         [
-            _short(str(row["input"]), 46),
+            _short(_text(row["input"]), 46),
             _short(row["label"], 24),
             f"{row['confidence']:.3f}",
             f"{row['predictive_entropy']:.3f}",
@@ -190,6 +205,10 @@ def prediction_text(rows: Sequence[Mapping[str, Any]]) -> str:
         for row in rows
     ]
     return table(headers, body)
+
+
+def _text(item: str | list[str]) -> str:
+    return item if isinstance(item, str) else " | ".join(_short(part, 22) for part in item)
 
 
 def _decision(row: Mapping[str, Any]) -> str:

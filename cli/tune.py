@@ -67,6 +67,7 @@ def tune(options: argparse.Namespace) -> int:
             device=options.device,
             seed=options.seed,
             text_column=options.text_column,
+            text_pair_column=options.text_pair_column,
             label_column=options.label_column,
             force=options.force,
             state=state,

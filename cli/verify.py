@@ -33,6 +33,7 @@ def verify(options: argparse.Namespace) -> int:
         examples=options.examples,
         seed=options.seed,
         text_column=options.text_column,
+        text_pair_column=options.text_pair_column,
         bisect=options.bisect,
         progress=progress,
     )

@@ -5,7 +5,7 @@ Hugging Face ``datasets`` does the reading, as a stream, so that a file larger t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,11 @@ from typing import Any
 import numpy as np
 
 from ..errors import InputError, cut, listing
+from .arrays import tensor_rows
+from .processor import Processor
 from .readers import FORMS, Row, _dataset_rows, stream_rows
+from .spec import InputSpec
+from .tensors import TensorProcessor
 
 
 @dataclass(frozen=True)
@@ -21,7 +25,8 @@ class Examples:
     """Examples in memory.
 
     Attributes:
-        inputs: texts, or images as paths, PIL images or uint8 arrays.
+        inputs: texts; pairs of texts as tuples of two; images as paths, PIL images or uint8 arrays; or ready tensors,
+            each input a mapping of names to tensors without the batch axis.
         labels: [N] int64 class indices, or ``None``.
         source: what to call the data in messages and reports.
     """
@@ -34,6 +39,15 @@ class Examples:
     def name(self) -> str:
         """The last part of ``source``, in characters that any file or page can hold."""
         return Path(self.source).name.encode(errors="replace").decode()
+
+    @property
+    def ready(self) -> bool:
+        """Whether the inputs are ready tensors."""
+        return any(isinstance(item, Mapping) for item in self.inputs[:1])
+
+    def processor(self, spec: InputSpec, load: Callable[[], Processor]) -> Processor:
+        """What prepares the inputs for a model: for ready tensors padding alone, else what ``load`` gives."""
+        return TensorProcessor(spec) if self.ready else load()
 
     def __len__(self) -> int:
         return len(self.inputs)
@@ -49,6 +63,19 @@ def check_apart(data: Any, ood: Any) -> None:
         raise InputError(f"{ood} is given both as data and as ood; expected inputs of another distribution as ood")
 
 
+def check_alike(data: Examples, ood: Examples | None) -> None:
+    """Refuse raw inputs beside ready tensors, where one model reads both.
+
+    Raises:
+        InputError: one of them holds ready tensors, and the other does not.
+    """
+    if ood is not None and data.ready != ood.ready:
+        tensors, raw = (data, ood) if data.ready else (ood, data)
+        raise InputError(
+            f"data {tensors.source} holds ready tensors and {raw.source} raw inputs; expected both in one form"
+        )
+
+
 def read_examples(
     data: Any,
     labels: Sequence[str] | None,
@@ -56,23 +83,25 @@ def read_examples(
     limit: int | None = None,
     seed: int = 0,
     text_column: str = "text",
+    text_pair_column: str | None = None,
     label_column: str = "label",
     need_labels: bool = True,
 ) -> Examples:
     """Read, sample and label-encode examples.
 
     Args:
-        data: a path; a ``datasets.Dataset`` with the named columns (or ``image``); a pair
-            ``(inputs, labels)``; or :class:`Examples`.
+        data: a path; a ``datasets.Dataset`` with the named columns (or ``image``); ``(inputs, labels)``, where inputs
+            are a sequence or a mapping of names to ready tensors [N, …]; or :class:`Examples`.
         labels: class names of the model, in class order; ``None`` leaves the labels out.
         limit: keep a uniform random sample of this many, in their original order.
         seed: of the sample.
+        text_column, text_pair_column, label_column: of tabular data; with the second one inputs are pairs of texts.
         need_labels: refuse data without labels.
 
     Raises:
         InputError: no rows, a missing column, or a label that the model does not have.
     """
-    rows, source = _rows_of(data, text_column, label_column)
+    rows, source = _rows_of(data, text_column, label_column, text_pair_column)
     if limit is not None and limit < 1:
         raise InputError(f"the number of examples is {limit}; expected at least 1")
     kept = list(rows) if limit is None else _sample(rows, limit, np.random.default_rng(seed))
@@ -125,13 +154,14 @@ def _whole(text: str) -> bool:
     return text.isascii() and text.isdigit() and len(text) < 10
 
 
-def _rows_of(data: Any, text_column: str, label_column: str) -> tuple[Iterable[Row], str]:
+def _rows_of(data: Any, text_column: str, label_column: str, text_pair_column: str | None) -> tuple[Iterable[Row], str]:
     if isinstance(data, str | Path):
-        return stream_rows(data, text_column, label_column), str(data)
+        return stream_rows(data, text_column, label_column, text_pair_column), str(data)
     if isinstance(data, Examples):
         data = (data.inputs, data.labels)
     if isinstance(data, tuple) and len(data) == 2:
         inputs, labels = data
+        inputs = tensor_rows(inputs) if isinstance(inputs, Mapping) else inputs
         if labels is not None and len(inputs) != len(labels):
             raise InputError(
                 f"data has {len(inputs)} inputs and {len(labels)} labels; expected one label for each input"
@@ -141,7 +171,9 @@ def _rows_of(data: Any, text_column: str, label_column: str) -> tuple[Iterable[R
             Row(x, y, f"example {i}") for i, (x, y) in enumerate(zip(inputs, known, strict=True))
         ), "given in memory"
     if hasattr(data, "column_names") and data.column_names:
-        return _dataset_rows(data, text_column, label_column), f"dataset of {listing(data.column_names)}"
+        return _dataset_rows(
+            data, text_column, label_column, text_pair_column
+        ), f"dataset of {listing(data.column_names)}"
     raise InputError(
         f"data is a {type(data).__name__}; expected a path ({FORMS}), a datasets.Dataset or a pair (inputs, labels)"
     )

@@ -8,44 +8,49 @@ from __future__ import annotations
 import csv
 import glob
 import json
-from collections.abc import Callable, Collection, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from ..errors import InputError, cut, listing
+from .arrays import read_npz
 
 FORMS = ".csv, .tsv, .jsonl, .parquet, .npz or an image folder with one subfolder per class"
 
 
-EXAMPLES, LABELS = "x", "y"
-"""The arrays of a ``.npz`` file."""
-
-
 @dataclass(frozen=True)
 class Row:
-    """One example as it stands in the data: its input, its label if any, and where it was found."""
+    """One example as it stands in the data: its input, its label if any, and where it was found.
+
+    The input is a text, a pair of texts as a tuple, an image or its path, or a mapping of names to ready tensors.
+    """
 
     input: Any
     label: Any | None
     where: str
 
 
-def stream_rows(path: str | Path, text_column: str = "text", label_column: str = "label") -> Iterator[Row]:
+def stream_rows(
+    path: str | Path, text_column: str = "text", label_column: str = "label", text_pair_column: str | None = None
+) -> Iterator[Row]:
     """Rows of a data file or image folder, one at a time.
 
     Args:
         path: a file or folder in one of the supported forms.
         text_column: column that holds the text.
         label_column: column that holds the label; rows have label ``None`` where it is absent.
+        text_pair_column: column that holds the second text of a pair; ``None`` for single texts.
 
     Raises:
-        InputError: unreadable, malformed, or the text column is missing.
+        InputError: unreadable, malformed, or a text column is missing.
     """
     path = Path(path)
+    if text_pair_column is not None and (path.is_dir() or path.suffix.lower() == ".npz") and path.exists():
+        raise InputError(
+            f"data {path} has no columns, so none is called {cut(text_pair_column)}; expected a table of pairs of "
+            "texts; leave the name of the second column (--text-pair-column) out"
+        )
     if path.is_dir():
         return _image_rows(path)
     if not path.exists():
@@ -54,35 +59,44 @@ def stream_rows(path: str | Path, text_column: str = "text", label_column: str =
         return _npz_rows(path)
     if path.suffix.lower() not in _READERS:
         raise InputError(f"data {path} has the unknown ending {path.suffix!r}; expected {FORMS}")
-    return _table_rows(path, text_column, label_column)
+    return _table_rows(path, text_column, label_column, text_pair_column)
 
 
-def _dataset_rows(dataset: Any, text_column: str, label_column: str) -> Iterator[Row]:
-    column = text_column if text_column in dataset.column_names else "image"
-    if column not in dataset.column_names:
-        raise InputError(
-            f"dataset has the columns {listing(dataset.column_names)}; expected {text_column!r} or 'image'"
-        )
+def _dataset_rows(
+    dataset: Any, text_column: str, label_column: str, text_pair_column: str | None = None
+) -> Iterator[Row]:
+    pair = text_pair_column is not None
+    column = text_column if pair or text_column in dataset.column_names else "image"
+    for wanted in (column, *([text_pair_column] if pair else [])):
+        if wanted not in dataset.column_names:
+            expected = repr(wanted) if pair else f"{text_column!r} or 'image'"
+            raise InputError(f"dataset has the columns {listing(dataset.column_names)}; expected {expected}")
     named = getattr((dataset.features or {}).get(label_column), "int2str", None)  # of a datasets.ClassLabel
     for index, record in enumerate(dataset):
         label = record.get(label_column)
-        yield Row(record[column], named(label) if named and label is not None else label, f"row {index + 1}")
+        value = (record[column], record[text_pair_column]) if pair else record[column]
+        yield Row(value, named(label) if named and label is not None else label, f"row {index + 1}")
 
 
-def _table_rows(path: Path, text_column: str, label_column: str) -> Iterator[Row]:
+def _table_rows(path: Path, text_column: str, label_column: str, text_pair_column: str | None) -> Iterator[Row]:
     """Rows of a CSV, TSV, JSON-lines or Parquet file."""
     records, names = _READERS[path.suffix.lower()](path)
+    known = names.get(label_column)
+
+    def text_of(record: dict[str, Any], number: int, column: str, option: str) -> str:
+        if column not in record:
+            raise InputError(f"{path} has the columns {listing(record)}; expected {column!r} (choose with {option})")
+        if record[column] is None:
+            raise InputError(f"{path}, row {number} has no {column}; expected a text")
+        return str(record[column])
+
     for number, record in enumerate(records, start=1):
-        if text_column not in record:
-            raise InputError(
-                f"{path} has the columns {listing(record)}; expected {text_column!r} (choose with --text-column)"
-            )
-        text, label = record[text_column], record.get(label_column)
+        text: Any = text_of(record, number, text_column, "--text-column")
+        if text_pair_column is not None:
+            text = text, text_of(record, number, text_pair_column, "--text-pair-column")
+        label = record.get(label_column)
         label = None if label == "" else label
-        if text is None:
-            raise InputError(f"{path}, row {number} has no {text_column}; expected a text")
-        known = names.get(label_column)
-        yield Row(str(text), known(label) if known and label is not None else label, f"{path}, row {number}")
+        yield Row(text, known(label) if known and label is not None else label, f"{path}, row {number}")
 
 
 Records = tuple[Iterator[dict[str, Any]], dict[str, Callable[[Any], str]]]
@@ -168,51 +182,11 @@ def _image_rows(folder: Path) -> Iterator[Row]:
         raise InputError(f"folder {folder} holds no images; expected images, for labels in one subfolder per class")
 
 
-@contextmanager
-def _opened(path: Path) -> Iterator[Any]:
-    """A ``.npz`` file, with whatever damage shows while it is read turned into our error."""
-    try:
-        with np.load(path, allow_pickle=False) as arrays:
-            yield arrays
-    except Exception as error:  # numpy and zipfile raise many kinds for damaged files
-        raise InputError(f"cannot read {path}: {cut(error, 100)}; expected a .npz file of arrays") from error
-
-
-def read_arrays(path: Path, wanted: Collection[str] | None = None) -> dict[str, np.ndarray]:
-    """The arrays of a ``.npz`` file: those of the names wanted that it has, or all.
-
-    Raises:
-        InputError: it cannot be read, or one of them holds Python objects.
-    """
-    with _opened(path) as arrays:
-        return {name: arrays[name] for name in arrays.files if wanted is None or name in wanted}
-
-
-def array_names(path: Path) -> list[str]:
-    """Names of the arrays of a ``.npz`` file.
-
-    Raises:
-        InputError: it cannot be read.
-    """
-    with _opened(path) as arrays:
-        return list(arrays.files)
-
-
 def _npz_rows(path: Path) -> Iterator[Row]:
-    names = array_names(path)
-    if EXAMPLES not in names:
-        raise InputError(f"{path} has the arrays {listing(names)}; expected x and y")
-    found = read_arrays(path, (EXAMPLES, LABELS))
-    inputs, labels = found[EXAMPLES], found.get(LABELS)
-    if inputs.ndim < 1 or (labels is not None and labels.ndim != 1):
-        shapes = {name: list(array.shape) for name, array in found.items()}
-        raise InputError(f"{path} has arrays of shape {shapes}; expected x [N, …] and y [N]")
-    if labels is not None and len(labels) != len(inputs):
-        raise InputError(f"{path} has {len(inputs)} inputs in x and {len(labels)} labels in y; expected as many")
-    for index, item in enumerate(inputs):
-        value = str(item) if inputs.dtype.kind == "U" else item
-        label = None if labels is None else labels[index].item()
-        yield Row(value, label, f"{path}, x[{index}]")
+    """Rows of a ``.npz`` file."""
+    inputs, labels, name = read_npz(path)
+    for index, value in enumerate(inputs):
+        yield Row(value, None if labels is None else labels[index].item(), f"{path}, {name}[{index}]")
 
 
 def _stream(reader: str, path: Path, **options: Any) -> Iterator[dict[str, Any]]:

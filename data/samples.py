@@ -12,6 +12,7 @@ from ..errors import InputError
 from .examples import read_examples
 from .processor import Processor
 from .spec import InputSpec
+from .tensors import TensorProcessor
 
 BATCH_SIZES = (1, 2, 5, 16)
 """Real inputs stand in batches of these sizes in turn, so that every dynamic axis is exercised."""
@@ -28,6 +29,7 @@ def model_inputs(
     examples: int = 256,
     seed: int = 0,
     text_column: str = "text",
+    text_pair_column: str | None = None,
     sizes: Sequence[int] = BATCH_SIZES,
 ) -> tuple[Sequence[Batch], str]:
     """Batches of ready tensors, and what they are in words.
@@ -38,7 +40,7 @@ def model_inputs(
         data: real inputs (a path or what ``read_examples`` takes); ``None`` for seeded synthetic ones.
         examples: number of inputs, drawn at random from ``data``.
         seed: of the draw, or of the synthetic inputs.
-        text_column: column of tabular data.
+        text_column, text_pair_column: columns of tabular data.
         sizes: of the batches of real inputs, in turn.
 
     Raises:
@@ -50,9 +52,16 @@ def model_inputs(
         raise InputError(f"seed is {seed}; expected 0 or more")
     if data is None:
         return synthetic_batches(spec, examples, seed), f"{examples} synthetic inputs, seed {seed}"
+    found = read_examples(
+        data, None, limit=examples, seed=seed, text_column=text_column, text_pair_column=text_pair_column
+    )
+    if found.ready:
+        processor = TensorProcessor(spec)
     if processor is None:
-        raise InputError(f"the bundle has no processor, so it cannot read {data}; use synthetic inputs")
-    found = read_examples(data, None, limit=examples, seed=seed, text_column=text_column)
+        raise InputError(
+            f"the bundle has no processor, so it cannot read {found.source}; give ready tensors, or use synthetic "
+            "inputs"
+        )
     encoded = processor.encode(found.inputs)
     order = np.random.default_rng(seed).permutation(len(encoded))  # files are often sorted by class
     encoded = [encoded[index] for index in order]

@@ -14,7 +14,7 @@ import numpy as np
 
 from ..bundle.files import check_file, write_atomically
 from ..bundle.store import MANIFEST, Bundle, resolve, to_json_bytes
-from ..data.examples import Examples, check_apart, read_examples
+from ..data.examples import Examples, check_alike, check_apart, read_examples
 from ..errors import InputError, require
 from ..progress import Progress, no_progress
 from . import figures as measure
@@ -44,6 +44,7 @@ def evaluate(
     examples: int | None = None,
     seed: int = 0,
     text_column: str = "text",
+    text_pair_column: str | None = None,
     label_column: str = "label",
     batch_size: int = 32,
     progress: Progress = no_progress,
@@ -67,7 +68,7 @@ def evaluate(
         precision: of the bundles' graphs; ``None`` leaves the choice to the backend.
         examples: use this many of the labelled examples, drawn at random; ``None`` for all.
         seed: of every draw.
-        text_column, label_column: of tabular data.
+        text_column, text_pair_column, label_column: of tabular data; the second for pairs of texts.
         batch_size: inputs per run.
         progress: display.
 
@@ -88,12 +89,12 @@ def evaluate(
         _check_outside(Path(html), bundle)
     check_apart(data, ood)
     bundle.check_addable(REPORT)
-    known = read_examples(
-        data, bundle.labels, limit=examples, seed=seed, text_column=text_column, label_column=label_column
-    )
-    strange = None if ood is None else read_examples(ood, None, text_column=text_column)
+    texts: dict[str, Any] = {"text_column": text_column, "text_pair_column": text_pair_column}
+    known = read_examples(data, bundle.labels, limit=examples, seed=seed, label_column=label_column, **texts)
+    strange = None if ood is None else read_examples(ood, None, **texts)
+    _check_raw(known, strange, corruptions)
     with ExitStack() as opened:
-        models = open_models(bundle, compare, backend, precision, opened)
+        models = open_models(bundle, compare, backend, precision, opened, known)
         evidence = _observed(models, known, strange, bundle.labels, batch_size, progress)
         reports = _reports(models, evidence, bootstrap, seed, progress)
         used = np.random.default_rng(seed).permutation(len(known))[:corrupted]
@@ -122,6 +123,16 @@ def evaluate(
     return _written(bundle, report, evidence)
 
 
+def _check_raw(known: Examples, strange: Examples | None, corruptions: bool) -> None:
+    """Refuse ready tensors beside raw inputs, and where these are needed."""
+    check_alike(known, strange)
+    if corruptions and known.ready:
+        raise InputError(
+            f"data {known.source} holds ready tensors, which cannot be corrupted; leave corruptions (--corruptions) "
+            "out, or give raw texts or images"
+        )
+
+
 def _check_outside(html: Path, bundle: Bundle) -> None:
     """Refuse to write the page over a file that the bundle's manifest answers for."""
     own = {bundle.path / name for name in (MANIFEST, *bundle.manifest["files"])}
@@ -145,7 +156,8 @@ def _observed(
             if strange is None
             else observe(model, strange.inputs, batch_size, progress, f"{model.name} on {strange.name}")
         )
-    return Evidence(known, strange, seen, seen_strange, labels, models[0].architecture.modality == "image")
+    images = models[0].architecture.modality == "image" and not known.ready
+    return Evidence(known, strange, seen, seen_strange, labels, images)
 
 
 def _reports(

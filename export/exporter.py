@@ -91,6 +91,7 @@ def export(
     examples: int = 256,
     seed: int = 0,
     text_column: str = "text",
+    text_pair_column: str | None = None,
     progress: Progress = no_progress,
 ) -> Export:
     """Write the bundle's ONNX graph into the bundle and tell how it was made.
@@ -108,7 +109,7 @@ def export(
         without: names of exact rewrites to leave out (``export.rewrites.REWRITES``).
         data: inputs on which activations are measured for FP16 (``None``: seeded synthetic ones) and INT8 is
             calibrated and checked (needed).
-        examples, seed, text_column: of these inputs (``calib.inputs.model_inputs``).
+        examples, seed, text_column, text_pair_column: of these inputs (``calib.inputs.model_inputs``).
         progress: display.
 
     Raises:
@@ -140,6 +141,7 @@ def export(
     facts = {"hydrant.precision": precision, "hydrant.lowering": chosen, "hydrant.attention": operator}
     facts |= metadata(bundle, architecture)
     inputs = {"data": data, "examples": examples, "seed": seed, "text_column": text_column}
+    inputs["text_pair_column"] = text_pair_column
     islands = _islands(bundle, blocks, precision, inputs, progress)
     trunk = "fp32" if precision == "int8" else precision
     form = Form(chosen, operator, trunk, islands.values if islands else frozenset(), member_outputs)

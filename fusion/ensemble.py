@@ -20,6 +20,7 @@ from ..families.registry import architecture_of, prompts_of, read_weights
 from .grouped import stack_heads
 from .lora import FORMS, choose_forms, kept_updates, merged
 from .module import FusedClassifier
+from .preprocessing import common_processor
 
 log = logging.getLogger(__name__)
 
@@ -52,9 +53,12 @@ def fuse(
         The fused module, in evaluation mode, on the CPU in float32. It shares no memory with
         ``models``.
 
+    Checkpoints and adapters given by name must prepare their inputs alike (``common_processor``); a fusion of one
+    member is possible, and the log says that its members cannot disagree.
+
     Raises:
-        InputError: no model, non-finite weights, models that differ in shape or labels, an unknown part, or an
-            adapter that cannot be read or does not fit.
+        InputError: no model, non-finite weights, models that differ in shape, labels or preprocessing, an unknown part,
+            or an adapter that cannot be read or does not fit.
         PlanError: the plan does not fit the models.
         UnsupportedModelError: the architecture is not supported.
     """
@@ -66,6 +70,14 @@ def fuse(
         _check_adapters(len(sources), adapters, low_rank, separate)
     loaded = [load_model(source) if isinstance(source, str | Path) else source for source in sources]
     architecture, labels = _common(loaded)
+    named = [source for source in sources if isinstance(source, str | Path)]
+    if len(named) + len(adapters) > 1:
+        common_processor(named, architecture, adapters)
+    if plan is None and max(len(loaded), len(adapters)) == 1:
+        log.warning(
+            "one checkpoint without a plan is one member: its mutual information and disagreement will be zero; for an "
+            "ensemble make a plan of several members (hydrant plan), or give several checkpoints or adapters"
+        )
     if adapters:
         return _fuse_adapters(loaded[0], plan, [read_adapter(folder, loaded[0]) for folder in adapters], low_rank)
     if plan is None:

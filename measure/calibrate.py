@@ -54,6 +54,7 @@ def calibrate(
     examples: int | None = None,
     seed: int = 0,
     text_column: str = "text",
+    text_pair_column: str | None = None,
     label_column: str = "label",
     batch_size: int = 32,
     progress: Progress = no_progress,
@@ -75,7 +76,7 @@ def calibrate(
         conformal_method: ``"lac"`` (smallest sets) or ``"aps"`` (adaptive; covers more).
         examples: use this many of the labelled examples, drawn at random; ``None`` for all.
         seed: of the draw.
-        text_column, label_column: of tabular data.
+        text_column, text_pair_column, label_column: of tabular data; the second for pairs of texts.
         batch_size: inputs per run.
         progress: display.
 
@@ -93,11 +94,10 @@ def calibrate(
     bundle = resolve(bundle)
     bundle.check_addable(CALIBRATION)
     graphs = check_graphs(bundle)  # before the long work
-    known = read_examples(
-        data, bundle.labels, limit=examples, seed=seed, text_column=text_column, label_column=label_column
-    )
+    texts: dict[str, Any] = {"text_column": text_column, "text_pair_column": text_pair_column}
+    known = read_examples(data, bundle.labels, limit=examples, seed=seed, label_column=label_column, **texts)
     assert known.labels is not None  # read_examples asks for them
-    ood = None if ood is None else read_examples(ood, None, text_column=text_column)
+    ood = None if ood is None else read_examples(ood, None, **texts)
     logits = _member_logits(bundle, known, batch_size, progress)
     ood_logits = None if ood is None else _member_logits(bundle, ood, batch_size, progress)
     about = {
@@ -130,13 +130,14 @@ def _member_logits(bundle: Bundle, examples: Examples, batch_size: int, progress
     """[N, M, C] before any temperature, of the PyTorch reference."""
     if batch_size < 1:
         raise InputError(f"batch_size is {batch_size}; expected 1 or more")
-    processor = bundle.processor_for(f"read {examples.source}")
+    architecture = bundle.architecture()
+    processor = examples.processor(architecture, lambda: bundle.processor_for(f"read {examples.source}"))
     backend, _ = open_backend(bundle, "torch")
     with closing(backend):
         found = collect(
             backend,
             processor,
-            bundle.architecture(),
+            architecture,
             examples.inputs,
             lambda outputs: {"logits": outputs["member_logits"]},
             batch_size=batch_size,

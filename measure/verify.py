@@ -103,6 +103,7 @@ def verify(
     examples: int = 256,
     seed: int = 0,
     text_column: str = "text",
+    text_pair_column: str | None = None,
     bisect: bool = False,
     progress: Progress = no_progress,
 ) -> VerifyReport:
@@ -121,7 +122,7 @@ def verify(
             synthetic ones, on which INT8 is not judged.
         examples: number of inputs, drawn at random from ``data``.
         seed: of the draw, or of the synthetic inputs.
-        text_column: column of tabular data.
+        text_column, text_pair_column: columns of tabular data; the second for pairs of texts.
         bisect: when a gate fails, also find the first layers whose outputs diverge.
         progress: wraps the list of backends under test.
 
@@ -141,7 +142,13 @@ def verify(
     bundle = resolve(bundle)
     architecture = bundle.architecture()
     batches, described = model_inputs(
-        bundle.processor(), architecture, data, examples=examples, seed=seed, text_column=text_column
+        bundle.processor(),
+        architecture,
+        data,
+        examples=examples,
+        seed=seed,
+        text_column=text_column,
+        text_pair_column=text_pair_column,
     )
     with ExitStack() as stack:
         reference, _ = open_backend(bundle, against)

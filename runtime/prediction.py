@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from ..data.text import is_pair
 from ..metrics.gates import SCORES
 
 
@@ -85,7 +86,7 @@ def prediction_rows(
 
     Args:
         prediction: of the inputs.
-        inputs: as they were given.
+        inputs: as they were given; pairs of texts become lists of two.
         labels: class names.
         first: index of the first input.
         probabilities: also give those of every class by its name.
@@ -93,7 +94,7 @@ def prediction_rows(
     """
     rows = []
     for index, item in enumerate(inputs):
-        row: dict[str, Any] = {"index": first + index, "input": item if isinstance(item, str) else str(item)}
+        row: dict[str, Any] = {"index": first + index, "input": _named(item)}
         row["label"] = labels[prediction.label[index]]
         for name in ("confidence", "predictive_entropy", "expected_entropy", "mutual_information", "disagreement"):
             row[name] = _float(getattr(prediction, name)[index])
@@ -106,6 +107,12 @@ def prediction_rows(
             row["probabilities"] = dict(zip(labels, map(_float, prediction.probabilities[index]), strict=True))
         rows.append(row)
     return rows
+
+
+def _named(item: Any) -> str | list[str]:
+    if is_pair(item):
+        return list(item)
+    return item if isinstance(item, str) else str(item)
 
 
 def _float(value: Any) -> float:

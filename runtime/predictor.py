@@ -18,6 +18,7 @@ from ..bundle.store import Bundle, resolve
 from ..data.batching import WINDOW_BATCHES, prepared
 from ..data.processor import load_processor
 from ..data.tensors import checked_tensors
+from ..data.text import is_pair
 from ..errors import BackendError, BundleError, InputError
 from .backends.protocol import Backend
 from .backends.registry import open_backend
@@ -108,13 +109,14 @@ class Predictor:
         self._processor = load_processor(folder, architecture) if folder else None
 
     def predict(self, inputs: Any, *, batch_size: int = BATCH_SIZE, first: int = 0) -> Prediction:
-        """Predict a text or image, a sequence of them, or ready tensors.
+        """Predict a text, a pair of texts or an image, a sequence of them, or ready tensors.
 
         Args:
-            inputs: texts; or images as paths, PIL images or uint8 arrays [H, W] or [H, W, 3]; or a
-                dict of NumPy tensors under the graph's input names (``token_type_ids`` may be left
-                out). Texts longer than the model reads, or than the engine was built for, are cut,
-                with a warning in the log.
+            inputs: texts; pairs of texts, each a tuple of two; images as paths, PIL images or uint8 arrays [H, W] or
+                [H, W, 3]; or a dict of NumPy tensors under the graph's input names (``token_type_ids`` may be left
+                out). For a model that reads text a tuple of two strings is one pair, and a list of strings are as many
+                texts: ``predict(("a", "b"))`` has one row, ``predict(["a", "b"])`` two. Texts longer than the model
+                reads, or than the engine was built for, are cut, with a warning in the log.
             batch_size: inputs per run; memory grows with it, not with the number of inputs.
             first: index by which messages name the first input.
 
@@ -125,7 +127,7 @@ class Predictor:
         if isinstance(inputs, Mapping):
             parts = list(self._predict_tensors(inputs, batch_size))
         else:
-            parts = list(self.stream(_as_sequence(inputs), batch_size=batch_size, first=first))
+            parts = list(self.stream(self._items(inputs), batch_size=batch_size, first=first))
         return Prediction.concatenate(parts) if parts else self._nothing()
 
     def stream(self, inputs: Iterable[Any], *, batch_size: int = BATCH_SIZE, first: int = 0) -> Iterator[Prediction]:
@@ -165,6 +167,12 @@ class Predictor:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def _items(self, inputs: Any) -> Sequence[Any]:
+        """Inputs as :meth:`predict` takes them, one by one."""
+        if self._architecture.modality == "text" and is_pair(inputs):
+            return [inputs]
+        return _as_sequence(inputs)
 
     def _predict_window(self, window: Sequence[Any], first: int, batch_size: int) -> Prediction:
         """Predict prepared inputs in batches of similar length; the result is in their own order."""

@@ -11,7 +11,7 @@ import pytest
 FLOORS: list[dict[str, str]] = [
     {"": "version errors progress"},
     {
-        "data": "__init__ spec images text processor batching corruptions readers examples samples tensors",
+        "data": "__init__ spec tensors images text processor batching corruptions arrays readers examples samples",
         "metrics": """
             __init__ bootstrap classification selective figures gates resampled timing uncertainty
         """,
@@ -35,7 +35,7 @@ FLOORS: list[dict[str, str]] = [
             heads.selection heads.taylor heads.budget heads.encoder heads.masking heads.objectives heads.search_state
             heads.circuits heads.circuit_plan heads.planning
         """,
-        "fusion": "grouped uncertainty_head module drift lora ensemble storage __init__",
+        "fusion": "grouped uncertainty_head module drift lora preprocessing ensemble storage __init__",
     },
     {
         "runtime": """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,7 @@ def tune(
     device: str = "auto",
     seed: int = 0,
     text_column: str = "text",
+    text_pair_column: str | None = None,
     label_column: str = "label",
     force: bool = False,
     state: str | Path | None = None,
@@ -74,7 +76,7 @@ def tune(
         device: ``"auto"`` (a GPU if accelerate finds one) or ``"cpu"``.
         seed: of the held-out share, the order of the examples and dropout. On a CPU the same seed gives the same
             weights.
-        text_column, label_column: of tabular data.
+        text_column, text_pair_column, label_column: of tabular data; the second for pairs of texts.
         force: replace another bundle that stands at ``output``.
         state: a file that keeps how far tuning has come. If it exists, tuning goes on where it was interrupted, to
             the same weights; when the result is written it is deleted.
@@ -99,7 +101,12 @@ def tune(
     target, replaces = check_output(bundle, output, force)
     Graphs.of(bundle, target)  # what could not be carried over is refused now
     _check_separate(bundle, separate)
-    job = _job(bundle, data, validation, (text_column, label_column), settings, accelerator, progress)
+    columns: dict[str, Any] = {
+        "text_column": text_column,
+        "text_pair_column": text_pair_column,
+        "label_column": label_column,
+    }
+    job = _job(bundle, data, validation, columns, settings, accelerator, progress)
     place = None if state is None else Path(state)
     if separate:  # what is separate already stays so
         separate |= set(job.ensemble.provenance.get("separate", []))
@@ -130,7 +137,7 @@ def _job(
     bundle: Bundle,
     data: Any,
     validation: Any,
-    columns: tuple[str, str],
+    columns: dict[str, Any],
     settings: Settings,
     accelerator: Any,
     progress: Progress,
@@ -142,12 +149,11 @@ def _job(
             f"{data} is given both as data and as validation; leave validation (--validation) out to hold a share out"
         )
     ensemble = load_ensemble(bundle)
-    processor = bundle.processor_for("read data to tune on")
 
     def read(given: Any) -> Source:
-        text_column, label_column = columns
-        found = read_examples(given, bundle.labels, text_column=text_column, label_column=label_column)
-        return Source(found, processor, ensemble.architecture)
+        found = read_examples(given, bundle.labels, **columns)
+        load = partial(bundle.processor_for, "read data to tune on")
+        return Source(found, found.processor(ensemble.architecture, load), ensemble.architecture)
 
     known = read(data)
     if validation is None:

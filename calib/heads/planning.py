@@ -12,7 +12,7 @@ import numpy as np
 
 from ...bundle.architecture import Architecture
 from ...bundle.plan import HeadPlan
-from ...data.examples import Examples, read_examples
+from ...data.examples import Examples, check_alike, read_examples
 from ...data.processor import Processor, from_transformers
 from ...errors import InputError, cut
 from ...families.checkpoint import load_model, load_processor, model_labels
@@ -59,6 +59,7 @@ def plan_heads(
     seed: int = 0,
     processor: Any = None,
     text_column: str = "text",
+    text_pair_column: str | None = None,
     label_column: str = "label",
     batch_size: int = 32,
     state: str | Path | None = None,
@@ -95,7 +96,7 @@ def plan_heads(
         seed: of everything random; the same seed gives the same plan.
         processor: tokenizer or image processor, when ``model`` is a module that was not loaded
             from a folder holding one.
-        text_column, label_column: columns of tabular data.
+        text_column, text_pair_column, label_column: columns of tabular data; the second for pairs of texts.
         batch_size: examples per forward and backward pass.
         state: for circuits: a file that keeps what the search has found. If it exists the search goes on where it
             was interrupted; when the search is complete it is deleted.
@@ -128,9 +129,15 @@ def plan_heads(
             raise InputError(f"{needs} needs labelled calibration data; give it with data=… (--data)")
         names = model_labels(loaded.config)
         drawn = read_examples(
-            data, names, limit=examples, seed=seed, text_column=text_column, label_column=label_column
+            data,
+            names,
+            limit=examples,
+            seed=seed,
+            text_column=text_column,
+            text_pair_column=text_pair_column,
+            label_column=label_column,
         )
-        ready = resolve_processor(processor, source, architecture)
+        ready = drawn.processor(architecture, lambda: resolve_processor(processor, source, architecture))
         scoring = drawn
     if budget:
         forks = range(architecture.layers) if fork_from is None else [fork]
@@ -148,7 +155,9 @@ def plan_heads(
         chosen = best.candidate.members
         provenance["budget"] = _budget_provenance(budget, tokens, len(drawn), trials, best)
     elif method == "circuit":
-        unknown = None if ood is None else read_examples(ood, None, limit=examples, seed=seed, text_column=text_column)
+        texts: dict[str, Any] = {"text_column": text_column, "text_pair_column": text_pair_column}
+        unknown = None if ood is None else read_examples(ood, None, limit=examples, seed=seed, **texts)
+        check_alike(drawn, unknown)
         wanted = Settings(
             counts, objective or DEFAULT_OBJECTIVE, diversity, noise, average, seed, masking or MASKING[0]
         )
