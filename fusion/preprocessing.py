@@ -80,16 +80,15 @@ def first_difference(one: Any, other: Any, place: str = "") -> tuple[str, Any, A
     >>> first_difference({"a": {"b": 1}}, {"a": {"b": 2}})
     ('a.b', 1, 2)
     """
-    if isinstance(one, Mapping) and isinstance(other, Mapping):
-        pairs = [(key, one.get(key), other.get(key)) for key in {**one, **other}]
-    elif _nested(one) and _nested(other):
-        longest = max(len(one), len(other))
-        pairs = [(index, *(values[index] if index < len(values) else None for values in (one, other)))
-                 for index in range(longest)]  # fmt: skip
-    else:
+    if _nested(one) and _nested(other):
+        one, other = dict(enumerate(one)), dict(enumerate(other))
+    if not (isinstance(one, Mapping) and isinstance(other, Mapping)):
         return None if _plain(one) == _plain(other) else (place, one, other)
-    found = (first_difference(a, b, f"{place}.{key}".lstrip(".")) for key, a, b in pairs)
-    return next((difference for difference in found if difference), None)
+    inner = (
+        first_difference(one.get(key), other.get(key), f"{place}.{key}" if place else str(key))
+        for key in {**one, **other}
+    )
+    return next((difference for difference in inner if difference), None)
 
 
 def _nested(value: Any) -> bool:
