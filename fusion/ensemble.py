@@ -73,13 +73,10 @@ def fuse(
     named = [source for source in sources if isinstance(source, str | Path)]
     if len(named) + len(adapters) > 1:
         common_processor(named, architecture, adapters)
-    if plan is None and max(len(loaded), len(adapters)) == 1:
-        log.warning(
-            "one checkpoint without a plan is one member: its mutual information and disagreement will be zero; for an "
-            "ensemble make a plan of several members (hydrant plan), or give several checkpoints or adapters"
-        )
+    planned = plan is not None
     if adapters:
-        return _fuse_adapters(loaded[0], plan, [read_adapter(folder, loaded[0]) for folder in adapters], low_rank)
+        read = [read_adapter(folder, loaded[0]) for folder in adapters]
+        return _told(_fuse_adapters(loaded[0], plan, read, low_rank), planned)
     if plan is None:
         plan = HeadPlan.all_heads(architecture.family, architecture.layers, architecture.heads, len(loaded))
     plan.check_fits(architecture.family, architecture.layers, architecture.heads)
@@ -92,7 +89,17 @@ def fuse(
         raise InputError("keep_separate needs one checkpoint for each member; one checkpoint has nothing to separate")
     weights = fuse_weights(architecture, plan, [read_weights(model) for model in loaded], separate)
     provenance = {"checkpoints": len(loaded), "separate": sorted(separate), **prompts_of(loaded)}
-    return FusedClassifier(architecture, plan, weights, labels, provenance=provenance).eval()
+    return _told(FusedClassifier(architecture, plan, weights, labels, provenance=provenance).eval(), planned)
+
+
+def _told(ensemble: FusedClassifier, planned: bool) -> FusedClassifier:
+    """The same ensemble; the log says what one member lacks where nobody planned it."""
+    if ensemble.members == 1 and not planned:
+        log.warning(
+            "one checkpoint without a plan is one member: its mutual information and disagreement will be zero; for an "
+            "ensemble make a plan of several members (hydrant plan), or give several checkpoints or adapters"
+        )
+    return ensemble
 
 
 def _fuse_adapters(model: Any, plan: HeadPlan | None, adapters: Sequence[Adapter], low_rank: str) -> FusedClassifier:

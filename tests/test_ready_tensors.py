@@ -29,7 +29,7 @@ def tensors(text_csv: Path, bert_checkpoint: Path, tmp_path_factory: pytest.Temp
     path = tmp_path_factory.mktemp("tensors") / "train.npz"
     found = read_examples(text_csv, LABELS)
     made = load_processor(bert_checkpoint, "text")(list(found.inputs), padding="max_length", max_length=12)
-    np.savez(path, **{name: np.array(rows) for name, rows in made.items()}, y=found.labels)
+    np.savez(path, **{name: np.array(rows) for name, rows in made.items()}, y=np.asarray(found.labels))
     return path
 
 
