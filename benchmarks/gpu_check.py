@@ -72,7 +72,7 @@ def make_bundles(folder: Path) -> dict[str, Path]:
     paths = {}
     for name, plan in plans.items():
         paths[name] = folder / name
-        save_bundle(fuse(model, plan), paths[name])
+        save_bundle(fuse(model, plan), paths[name], tensors_only=True)
         for precision in PRECISIONS:
             export_onnx(paths[name], precision, form=GraphForm(lowering="grouped"))
     return paths

@@ -49,7 +49,7 @@ def seconds(program: str, *arguments: object) -> float:
 
 def make_bundle(folder: Path, plan: HeadPlan) -> Path:
     torch.manual_seed(0)
-    save_bundle(fuse(ViTForImageClassification(ViTConfig(num_labels=1000)).eval(), plan), folder)
+    save_bundle(fuse(ViTForImageClassification(ViTConfig(num_labels=1000)).eval(), plan), folder, tensors_only=True)
     export_onnx(folder)
     return folder
 

@@ -134,7 +134,7 @@ def plain_copy(bundle: Path) -> Path:
     """A second bundle of the same model, for a graph without exact rewrites."""
     copy = bundle.with_name(f"{bundle.name}-plain")
     if not copy.is_dir():
-        hydrant.save_bundle(hydrant.load_ensemble(bundle), copy)
+        hydrant.save_bundle(hydrant.load_ensemble(bundle), copy, tensors_only=True)
     return copy
 
 

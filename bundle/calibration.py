@@ -153,7 +153,7 @@ def _object(data: Mapping[str, Any], key: str, default: Any) -> Any:
 def _threshold(name: str, entry: Any) -> Threshold:
     if name not in (ABSTAIN, OOD) or not isinstance(entry, dict):
         raise _MalformedError(f"the threshold {cut(name)} = {cut(entry)}, not an object under {ABSTAIN!r} or {OOD!r}")
-    score = entry.get("score")
+    score = str(entry.get("score"))
     if score not in SIDES:
         raise _MalformedError(f"a threshold on {cut(score)}, which is none of {', '.join(SIDES)}")
     if entry.get("side", SIDES[score]) != SIDES[score]:

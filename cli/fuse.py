@@ -53,8 +53,8 @@ def arguments(command: Command) -> None:
 def run(options: argparse.Namespace) -> int:
     """Fuse, and tell what was made and what averaging cost."""
     from ..families.checkpoint import load_model, load_processor
+    from ..fusion import common_processor, save_bundle
     from ..fusion import fuse as fuse_models
-    from ..fusion import save_bundle
 
     check_replaceable(options.output, MANIFEST, options.force)
     chosen = None if options.plan is None else HeadPlan.load(options.plan)
@@ -65,12 +65,17 @@ def run(options: argparse.Namespace) -> int:
     ]
     adapters = {"adapters": options.adapter, "low_rank": options.low_rank}
     ensemble = fuse_models(models, chosen, keep_separate=options.keep_separate, **adapters)
-    processor = None if options.no_processor else load_processor(options.model[0], ensemble.architecture.modality)
+    processor = common_processor(options.model, ensemble.architecture, options.adapter)
+    if options.no_processor:
+        processor = None
+    elif processor is None:
+        processor = load_processor(options.model[0], ensemble.architecture.modality)  # which says what is missing
     provenance: dict[str, Any] = {"sources": [Path(str(source)).name for source in options.model]}
     drift = drift_report(options, models, ensemble, processor, progress) if len(models) > 1 else None
     if drift is not None:
         provenance["drift"] = drift
-    bundle = save_bundle(ensemble, options.output, processor, force=options.force, provenance=provenance)
+    bundle = save_bundle(ensemble, options.output, processor, force=options.force, provenance=provenance,
+                         tensors_only=options.no_processor)  # fmt: skip
     parameters = cost_of(bundle).fused.parameters
     lines = [f"wrote {bundle.path}: {members_of(ensemble.members)} of {bundle.family}, {parameters:,} parameters"]
     forms = ensemble.provenance.get("adapted", {})
@@ -100,11 +105,11 @@ def drift_report(
     if options.data is None:
         pairs: Any = [(batch, None) for batch in synthetic_batches(ensemble.architecture, 64, options.seed)]
         return {"inputs": "64 synthetic inputs", **measure_drift(ensemble, unmerged, pairs).to_json()}
-    if processor is None:
-        raise InputError("--data needs the processor; leave out --no-processor, or --data")
     found = read_examples(options.data, ensemble.labels, columns=call(Reading, options), limit=512, seed=options.seed,
                           need_labels=False)  # fmt: skip
-    ready = from_transformers(processor, ensemble.architecture)
+    if processor is None and not found.ready:
+        raise InputError("--data needs the processor; leave out --no-processor, or --data, or give ready tensors")
+    ready = found.processor(ensemble.architecture, lambda: from_transformers(processor, ensemble.architecture))
     pairs = (
         (arrays, None if found.labels is None else found.labels[index])
         for index, arrays in batches(found.inputs, ready, ensemble.architecture, 32)

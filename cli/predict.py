@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import IO, Any
 
 from ..bundle.files import atomic_file, check_file
+from ..data.arrays import EXAMPLES, LABELS, array_names, read_arrays
 from ..data.columns import Reading
 from ..data.images import is_image
-from ..data.readers import EXAMPLES, Row, array_names, read_arrays, stream_lines, stream_rows
+from ..data.readers import Row, stream_lines, stream_rows
 from ..engines.gpu import NO_GPU
 from ..errors import InputError, cut
 from ..progress import Progress
@@ -45,6 +46,8 @@ def arguments(command: Command) -> None:
         nargs="*",
         help="Texts, or paths of images; - reads one from each line of standard input",
     )
+    command.add("--pair", nargs=2, action="append", default=[], metavar="TEXT",
+                help="Pair of texts, for a model that reads pairs; once for each")  # fmt: skip
     command.add(
         "--input",
         metavar="FILE",
@@ -69,8 +72,11 @@ def run(options: argparse.Namespace) -> int:
     """Predict, and show label, confidence and uncertainty of each input."""
     if options.output:
         check_file(options.output)
-    if bool(options.inputs) == bool(options.input):
-        raise InputError("give texts or images as arguments, or a file or folder with --input, and not both")
+    if [bool(options.inputs), bool(options.pair), bool(options.input)].count(True) != 1:
+        raise InputError(
+            "give texts or images as arguments, pairs of texts with --pair, or a file or folder with --input, and only "
+            "one of these"
+        )
     options.batch_size = value(Predictor.predict, "batch_size", options)
     with call(load, options) as predictor:
         for name, reason in predictor.fallbacks:
@@ -83,7 +89,8 @@ def run(options: argparse.Namespace) -> int:
 
 def predict_items(predictor: Predictor, options: argparse.Namespace) -> int:
     """Predict the inputs given as arguments and print a table, or one JSON object."""
-    inputs = _arguments(options.inputs, predictor.modality)
+    pairs = [tuple(pair) for pair in options.pair]
+    inputs: list[Any] = pairs or _arguments(options.inputs, predictor.modality)
     prediction = predictor.predict(inputs, batch_size=options.batch_size, on_error=_on_error(options))
     rows = prediction_rows(
         prediction,
@@ -198,7 +205,8 @@ def _predictions(predictor: Predictor, options: argparse.Namespace) -> Iterator[
         return _predict_rows(predictor, _standard_input(), options)
     path = Path(options.input)
     if path.suffix.lower() == ".npz" and path.is_file() and EXAMPLES not in array_names(path):
-        return _predict_tensors(predictor, read_arrays(path), options)
+        tensors = read_arrays(path, set(array_names(path)) - {LABELS})
+        return _predict_tensors(predictor, tensors, options)
     return _predict_rows(predictor, stream_rows(path, call(Reading, options), missing=options.skip_invalid), options)
 
 
@@ -230,7 +238,7 @@ def _predict_rows(
         except InputError:
             _name_the_row(predictor, window, first)
             raise
-        shown = [item if isinstance(item, str | Path) else row.where for item, row in zip(inputs, window, strict=True)]
+        shown = [row.input if isinstance(row.input, str | Path | tuple) else row.where for row in window]
         flagged = predictor.out_of_distribution(prediction)
         yield prediction_rows(prediction, shown, predictor.labels, first, options.probabilities, flagged)
         first += len(window)
@@ -265,13 +273,13 @@ def prediction_text(rows: Sequence[Mapping[str, Any]]) -> str:
     if decides:
         headers.append("decision")
     body = [_cells(row, decides) for row in rows if "error" not in row]
-    failed = [f"{short(str(row['input']), 46)}: {row['error']}" for row in rows if "error" in row]
+    failed = [f"{short(_text(row['input']), 46)}: {row['error']}" for row in rows if "error" in row]
     return "\n".join([*([table(headers, body)] if body else []), *failed])
 
 
 def _cells(row: Mapping[str, Any], decides: bool) -> list[str]:
     return [
-        short(str(row["input"]), 46),
+        short(_text(row["input"]), 46),
         short(row["label"], 24),
         f"{row['confidence']:.3f}",
         f"{row['predictive_entropy']:.3f}",
@@ -280,6 +288,10 @@ def _cells(row: Mapping[str, Any], decides: bool) -> list[str]:
         f"{row['disagreement']:.2f}",
         *([_decision(row)] if decides else []),
     ]
+
+
+def _text(item: str | list[str]) -> str:
+    return item if isinstance(item, str) else " | ".join(short(part, 22) for part in item)
 
 
 def _decision(row: Mapping[str, Any]) -> str:

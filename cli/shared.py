@@ -37,6 +37,7 @@ def backend(command: Command, verb: Target) -> None:
 def columns(command: Command, *, labels: bool = True) -> None:
     """The names of the columns of tabular data."""
     command.take(Reading, "text", "--text-column", metavar="NAME")
+    command.take(Reading, "text_pair", "--text-pair-column", metavar="NAME")
     if labels:
         command.take(Reading, "label", "--label-column", metavar="NAME")
 

@@ -14,13 +14,15 @@ class Columns:
     Attributes:
         text: column that holds the text.
         label: column that holds the label.
+        text_pair: column that holds the second text, for a model that reads pairs; without it single texts.
     """
 
     text: str = "text"
     label: str = "label"
+    text_pair: str | None = None
 
     def __post_init__(self) -> None:
-        for name in (self.text, self.label):
+        for name in (self.text, self.label, "pair" if self.text_pair is None else self.text_pair):
             if not isinstance(name, str) or not name:
                 raise InputError(f"a column is named {cut(name)}; expected the name of a column, as in the header")
 

@@ -132,22 +132,25 @@ KINDS = ("swap", "drop", "insert", "keyboard")
 _ROWS = ("qwertyuiop", "asdfghjkl", "zxcvbnm")
 
 
-def typos(texts: Sequence[str], severity: int, seed: int = 0, kinds: Sequence[str] = KINDS) -> list[str]:
+def typos(texts: Sequence[Any], severity: int, seed: int = 0, kinds: Sequence[str] = KINDS) -> list[Any]:
     """Texts in which some words got one typing error each.
 
     Args:
-        texts: to change.
+        texts: to change; of pairs, both texts are.
         severity: 1 to 5.
         seed: the same one gives the same errors.
         kinds: of errors, drawn evenly: two letters swapped, one dropped, one doubled by a neighbour on the keyboard,
             or replaced by one.
     """
     rng = np.random.default_rng([seed, severity])
-    return [
-        " ".join(_typo(word, str(rng.choice(kinds)), rng) if rng.random() < severity * SHARE else word
-                 for word in text.split(" "))
-        for text in texts
-    ]  # fmt: skip
+
+    def mistyped(text: str) -> str:
+        return " ".join(
+            _typo(word, str(rng.choice(kinds)), rng) if rng.random() < severity * SHARE else word
+            for word in text.split(" ")
+        )
+
+    return [mistyped(text) if isinstance(text, str) else tuple(map(mistyped, text)) for text in texts]
 
 
 def _typo(word: str, kind: str, rng: np.random.Generator) -> str:

@@ -5,7 +5,7 @@ Hugging Face ``datasets`` does the reading, as a stream, so that a file larger t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,9 +13,13 @@ from typing import Any
 import numpy as np
 
 from ..errors import InputError, cut, listing
+from .arrays import tensor_rows
 from .columns import Columns
+from .processor import Processor
 from .readers import FORMS, Row, rows_of_table, stream_rows
+from .spec import InputSpec
 from .tables import column_names, is_table
+from .tensors import TensorProcessor
 
 
 @dataclass(frozen=True)
@@ -23,7 +27,8 @@ class Examples:
     """Examples in memory.
 
     Attributes:
-        inputs: texts, or images as paths, PIL images or uint8 arrays.
+        inputs: texts; pairs of texts as tuples of two; images as paths, PIL images or uint8 arrays; or ready tensors,
+            each input a mapping of names to tensors without the batch axis.
         labels: [N] int64 class indices, or ``None``.
         source: what to call the data in messages and reports.
     """
@@ -36,6 +41,15 @@ class Examples:
     def name(self) -> str:
         """The last part of ``source``, in characters that any file or page can hold."""
         return Path(self.source).name.encode(errors="replace").decode()
+
+    @property
+    def ready(self) -> bool:
+        """Whether the inputs are ready tensors."""
+        return any(isinstance(item, Mapping) for item in self.inputs[:1])
+
+    def processor(self, spec: InputSpec, load: Callable[[], Processor]) -> Processor:
+        """What prepares the inputs for a model: for ready tensors padding alone, else what ``load`` gives."""
+        return TensorProcessor(spec) if self.ready else load()
 
     def __len__(self) -> int:
         return len(self.inputs)
@@ -51,6 +65,19 @@ def check_apart(data: Any, ood: Any) -> None:
         raise InputError(f"{ood} is given both as data and as ood; expected inputs of another distribution as ood")
 
 
+def check_alike(data: Examples, ood: Examples | None) -> None:
+    """Refuse raw inputs beside ready tensors, where one model reads both.
+
+    Raises:
+        InputError: one of them holds ready tensors, and the other does not.
+    """
+    if ood is not None and data.ready != ood.ready:
+        tensors, raw = (data, ood) if data.ready else (ood, data)
+        raise InputError(
+            f"data {tensors.source} holds ready tensors and {raw.source} raw inputs; expected both in one form"
+        )
+
+
 def read_examples(
     data: Any,
     labels: Sequence[str] | None,
@@ -64,9 +91,10 @@ def read_examples(
 
     Args:
         data: a path; a table in memory (pandas, polars, pyarrow or ``datasets``) with the named columns (or
-            ``image``); a pair ``(inputs, labels)``; or :class:`Examples`.
+            ``image``); ``(inputs, labels)``, where inputs are a sequence or a mapping of names to ready tensors
+            [N, …]; or :class:`Examples`.
         labels: class names of the model, in class order; ``None`` leaves the labels out.
-        columns: of tabular data.
+        columns: of tabular data; with a second column of texts, inputs are pairs of them.
         limit: keep a uniform random sample of this many, in their original order.
         seed: of the sample.
         need_labels: refuse data without labels.
@@ -144,6 +172,7 @@ def _rows_of(data: Any, columns: Columns) -> tuple[Iterable[Row], str]:
         data = (data.inputs, data.labels)
     if isinstance(data, tuple) and len(data) == 2:
         inputs, labels = data
+        inputs = tensor_rows(inputs) if isinstance(inputs, Mapping) else inputs
         if labels is not None and len(inputs) != len(labels):
             raise InputError(
                 f"data has {len(inputs)} inputs and {len(labels)} labels; expected one label for each input"

@@ -11,6 +11,7 @@ import numpy as np
 from ..errors import InputError, cut
 from .spec import Modality
 from .tables import input_column, is_table, rows
+from .text import is_pair
 
 EXPECTED = "expected texts, images, a table with a column of them, or a dict of tensors"
 
@@ -30,7 +31,8 @@ def given_inputs(given: Any, modality: Modality, text_column: str | None = None)
         return (item for (item,) in rows(given, [input_column(given, text_column, [modality])]))
     if text_column is not None:
         raise InputError(f"text_column is {cut(text_column)}, but inputs is a {_kind(given)}; expected a table")
-    if isinstance(given, str | Path) or hasattr(given, "convert"):  # PIL images convert
+    pair = modality == "text" and is_pair(given)
+    if pair or isinstance(given, str | Path) or hasattr(given, "convert"):  # PIL images convert
         return [given]
     if isinstance(given, np.ndarray):
         return _texts(given) if given.dtype.kind in "USO" else _images(given, modality)

@@ -1,6 +1,6 @@
 """Reading labelled data: CSV, TSV, JSON lines, Parquet, image folders and ``.npz`` files.
 
-Hugging Face ``datasets`` does the reading, as a stream, so that a file larger than memory is fine.
+Everything is read as a stream, so that a file larger than memory is fine; Parquet by Hugging Face ``datasets``.
 """
 
 from __future__ import annotations
@@ -9,29 +9,27 @@ import csv
 import glob
 import json
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-import numpy as np
-
-from ..errors import InputError, cut, listing
+from ..errors import InputError, cut, listing, require
+from .arrays import read_npz
 from .columns import Columns
-from .given import image_stack
 from .tables import column_names, input_column, rows
+
+T = TypeVar("T")
 
 FORMS = ".csv, .tsv, .jsonl, .parquet, .npz or an image folder with one subfolder per class"
 
 
-EXAMPLES, LABELS = "x", "y"
-"""The arrays of a ``.npz`` file."""
-
-
 @dataclass(frozen=True)
 class Row:
-    """One example as it stands in the data: its input, its label if any, and where it was found."""
+    """One example as it stands in the data: its input, its label if any, and where it was found.
+
+    The input is a text, a pair of texts as a tuple, an image or its path, or a mapping of names to ready tensors.
+    """
 
     input: Any
     label: Any | None
@@ -47,9 +45,14 @@ def stream_rows(path: str | Path, columns: Columns = Columns(), *, missing: bool
         missing: let rows without a text through, as ``None``.
 
     Raises:
-        InputError: unreadable, malformed, or the text column is missing.
+        InputError: unreadable, malformed, or a text column is missing.
     """
     path = Path(path)
+    if columns.text_pair is not None and (path.is_dir() or path.suffix.lower() == ".npz") and path.exists():
+        raise InputError(
+            f"data {path} has no columns, so none is called {cut(columns.text_pair)}; expected a table of pairs of "
+            "texts; leave the name of the second column (--text-pair-column) out"
+        )
     if path.is_dir():
         return _image_rows(path)
     if not path.exists():
@@ -81,28 +84,36 @@ def rows_of_table(table: Any, columns: Columns) -> Iterator[Row]:
     Raises:
         InputError: it has neither the text column nor one of images.
     """
-    column = input_column(table, None, [columns.text, "image"], only=False)
+    usual = [columns.text, "image"] if columns.text_pair is None else [columns.text]
+    inputs = [input_column(table, None, usual, only=False)]
+    if columns.text_pair is not None:
+        inputs.append(input_column(table, columns.text_pair, [], only=False))
     named = getattr((getattr(table, "features", None) or {}).get(columns.label), "int2str", None)  # of a ClassLabel
-    wanted = [column, *([columns.label] if columns.label in column_names(table) else [])]
-    for index, (item, *found) in enumerate(rows(table, wanted)):
-        label = found[0] if found else None
+    wanted = [*inputs, *([columns.label] if columns.label in column_names(table) else [])]
+    for index, found in enumerate(rows(table, wanted)):
+        item = found[0] if len(inputs) == 1 else tuple(found[:2])
+        label = found[len(inputs)] if len(found) > len(inputs) else None
         yield Row(item, named(label) if named and label is not None else label, f"row {index + 1}")
 
 
 def _table_rows(path: Path, columns: Columns, missing: bool) -> Iterator[Row]:
     """Rows of a CSV, TSV, JSON-lines or Parquet file."""
     records, names = _READERS[path.suffix.lower()](path)
+    known = names.get(columns.label)
+
+    def text_of(record: dict[str, Any], number: int, column: str, option: str) -> str | None:
+        if column not in record:
+            raise InputError(f"{path} has the columns {listing(record)}; expected {column!r} (choose with {option})")
+        if record[column] is None and not missing:
+            raise InputError(f"{path}, row {number} has no {column}; expected a text")
+        return None if record[column] is None else str(record[column])
+
     for number, record in enumerate(records, start=1):
-        if columns.text not in record:
-            raise InputError(
-                f"{path} has the columns {listing(record)}; expected {columns.text!r} (choose with --text-column)"
-            )
-        text, label = record[columns.text], record.get(columns.label)
+        text: Any = text_of(record, number, columns.text, "--text-column")
+        if columns.text_pair is not None:
+            text = text, text_of(record, number, columns.text_pair, "--text-pair-column")
+        label = record.get(columns.label)
         label = None if label == "" else label
-        if text is None and not missing:
-            raise InputError(f"{path}, row {number} has no {columns.text}; expected a text")
-        known = names.get(columns.label)
-        text = None if text is None else str(text)
         yield Row(text, known(label) if known and label is not None else label, f"{path}, row {number}")
 
 
@@ -113,8 +124,7 @@ Records = tuple[Iterator[dict[str, Any]], dict[str, Callable[[Any], str]]]
 def _delimited(path: Path) -> Records:
     """CSV and TSV: every value is the text it is, also "NA" and "007"; an empty label is none."""
     separator = "\t" if path.suffix.lower() == ".tsv" else ","
-    lines = (record["text"] for record in _stream("text", path, keep_linebreaks=True, encoding="utf-8-sig"))
-    reader = _unlimited(csv.reader(lines, delimiter=separator, strict=True), path)
+    reader = _unlimited(csv.reader(_lines(path), delimiter=separator, strict=True), path)
     header = next(reader, [])
     if len(set(header)) < len(header):
         raise InputError(f"{path} has the columns {listing(header)}; expected every name once")
@@ -158,11 +168,11 @@ def _json_lines(path: Path) -> Records:
     """One JSON object a line; strings stay as they are."""
 
     def records() -> Iterator[dict[str, Any]]:
-        for number, line in enumerate(_stream("text", path), start=1):
-            if not line["text"].strip():
+        for number, line in enumerate(_lines(path), start=1):
+            if not line.strip():
                 continue
             try:
-                record = json.loads(line["text"])
+                record = json.loads(line)
             except (ValueError, RecursionError) as error:
                 raise InputError(f"cannot read data {path}: line {number} is not JSON ({error})") from error
             if not isinstance(record, dict):
@@ -205,62 +215,23 @@ def _image_rows(folder: Path) -> Iterator[Row]:
         raise InputError(f"folder {folder} holds no images; expected images, for labels in one subfolder per class")
 
 
-@contextmanager
-def _opened(path: Path) -> Iterator[Any]:
-    """A ``.npz`` file, with whatever damage shows while it is read turned into our error."""
-    try:
-        with np.load(path, allow_pickle=False) as arrays:
-            yield arrays
-    except Exception as error:  # numpy and zipfile raise many kinds for damaged files
-        raise InputError(f"cannot read {path}: {cut(error, 100)}; expected a .npz file of arrays") from error
-
-
-def read_arrays(path: Path, wanted: Collection[str] | None = None) -> dict[str, np.ndarray]:
-    """The arrays of a ``.npz`` file: those of the names wanted that it has, or all.
-
-    Raises:
-        InputError: it cannot be read, or one of them holds Python objects.
-    """
-    with _opened(path) as arrays:
-        return {name: arrays[name] for name in arrays.files if wanted is None or name in wanted}
-
-
-def array_names(path: Path) -> list[str]:
-    """Names of the arrays of a ``.npz`` file.
-
-    Raises:
-        InputError: it cannot be read.
-    """
-    with _opened(path) as arrays:
-        return list(arrays.files)
-
-
 def _npz_rows(path: Path) -> Iterator[Row]:
-    names = array_names(path)
-    if EXAMPLES not in names:
-        raise InputError(f"{path} has the arrays {listing(names)}; expected x and y")
-    found = read_arrays(path, (EXAMPLES, LABELS))
-    inputs, labels = found[EXAMPLES], found.get(LABELS)
-    if inputs.ndim < 1 or (labels is not None and labels.ndim != 1):
-        shapes = {name: list(array.shape) for name, array in found.items()}
-        raise InputError(f"{path} has arrays of shape {shapes}; expected x [N, …] and y [N]")
-    if labels is not None and len(labels) != len(inputs):
-        raise InputError(f"{path} has {len(inputs)} inputs in x and {len(labels)} labels in y; expected as many")
-    if inputs.dtype == np.uint8 and inputs.ndim == 3 and inputs.size and (labels is None or inputs.shape[0] != 3):
-        image_stack(inputs, f"x of {path}")
-    for index, item in enumerate(inputs):
-        value = str(item) if inputs.dtype.kind == "U" else item
-        label = None if labels is None else labels[index].item()
-        yield Row(value, label, f"{path}, x[{index}]")
+    """Rows of a ``.npz`` file."""
+    inputs, labels, name = read_npz(path)
+    for index, value in enumerate(inputs):
+        yield Row(value, None if labels is None else labels[index].item(), f"{path}, {name}[{index}]")
 
 
-def _stream(reader: str, path: Path, **options: Any) -> Iterator[dict[str, Any]]:
-    return _guarded(_open(reader, path, **options), path)
+def _lines(path: Path) -> Iterator[str]:
+    """The lines of a text file, with their ends."""
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        if path.is_file() and path.stat().st_size == 0:
+            raise InputError(f"data {path} is empty; expected at least one example")
+        yield from _guarded(file, path)
 
 
 def _open(reader: str, path: Path, **options: Any) -> Any:
-    import datasets
-
+    datasets = require("datasets", "fuse", "read Parquet")
     if path.is_file() and path.stat().st_size == 0:
         raise InputError(f"data {path} is empty; expected at least one example")
     try:
@@ -271,7 +242,7 @@ def _open(reader: str, path: Path, **options: Any) -> Any:
         raise InputError(f"cannot read data {path}: {cut(error, 160)}; expected {FORMS}") from error
 
 
-def _guarded(stream: Iterable[dict[str, Any]], path: Path) -> Iterator[dict[str, Any]]:
+def _guarded(stream: Iterable[T], path: Path) -> Iterator[T]:
     """The stream, with the reader's errors turned into ours."""
     iterator = iter(stream)
     while True:

@@ -16,6 +16,7 @@ from .examples import read_examples
 from .kept import Batch, KeptBatches
 from .processor import Processor
 from .spec import InputSpec
+from .tensors import TensorProcessor
 
 BATCH_SIZES = (1, 2, 5, 16)
 """Real inputs stand in batches of these sizes in turn, so that every dynamic axis is exercised."""
@@ -51,9 +52,14 @@ def model_inputs(
         raise InputError(f"seed is {seed}; expected 0 or more")
     if data is None:
         return synthetic_batches(spec, examples, seed), f"{examples} synthetic inputs, seed {seed}"
-    if processor is None:
-        raise InputError(f"the bundle has no processor, so it cannot read {data}; use synthetic inputs")
     found = read_examples(data, None, limit=examples, seed=seed, columns=columns)
+    if found.ready:
+        processor = TensorProcessor(spec)
+    if processor is None:
+        raise InputError(
+            f"the bundle has no processor, so it cannot read {found.source}; give ready tensors, or use synthetic "
+            "inputs"
+        )
     ready = Prepared(found.inputs, processor, spec)
     order = np.random.default_rng(seed).permutation(len(found))  # files are often sorted by class
     ends = np.cumsum([size for size, _ in zip(cycle(sizes), order, strict=False)])

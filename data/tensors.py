@@ -1,8 +1,9 @@
-"""Checking tensors that a user made, before a backend sees them."""
+"""Tensors that a user made: checked before a backend sees them, and taken as examples in place of raw inputs."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,11 +12,80 @@ from ..errors import InputError, listing
 from .spec import InputSpec
 
 
-def checked_tensors(inputs: Mapping[str, Any], spec: InputSpec) -> dict[str, np.ndarray]:
+@dataclass(frozen=True)
+class EncodedTensors:
+    """One input: its tensors without the batch axis, and without padding at the end."""
+
+    arrays: dict[str, np.ndarray]
+
+    truncated = False
+
+    @property
+    def tokens(self) -> int:
+        """Number of tokens; 1 for an image."""
+        mask = self.arrays.get("attention_mask")
+        return 1 if mask is None else len(mask)
+
+
+class TensorProcessor:
+    """Takes inputs that are ready tensors, for a model whose preprocessing is the user's own.
+
+    Args:
+        spec: what the model reads.
+    """
+
+    def __init__(self, spec: InputSpec) -> None:
+        self._spec = spec
+
+    def encode(self, items: Sequence[Any], first: int = 0) -> list[EncodedTensors]:
+        """Check each input: a mapping of names to tensors without the batch axis.
+
+        Raises:
+            InputError: a tensor that the model cannot take; its index is named.
+        """
+        return [self._checked(item, index) for index, item in enumerate(items, start=first)]
+
+    def collate(self, items: Sequence[EncodedTensors]) -> dict[str, np.ndarray]:
+        """Pad inputs to the longest of them and stack them."""
+        longest = max(item.tokens for item in items)
+        return {name: np.stack([self._padded(name, item, longest) for item in items]) for name in items[0].arrays}
+
+    def describe(self) -> dict[str, Any]:
+        """Nothing: another runtime gets ready tensors, too."""
+        return {}
+
+    def _checked(self, item: Any, index: int) -> EncodedTensors:
+        if not isinstance(item, Mapping):
+            raise InputError(f"input {index} is a {type(item).__name__}; expected ready tensors, as the others are")
+        batch = {name: np.asarray(value)[None] for name, value in item.items()}
+        try:
+            tensors = checked_tensors(batch, self._spec, index)
+        except InputError as error:
+            raise InputError(f"input {index}: {error}") from error
+        rows = {name: array[0] for name, array in tensors.items()}
+        if "attention_mask" not in rows:
+            return EncodedTensors(rows)
+        tokens = int(np.flatnonzero(rows["attention_mask"])[-1]) + 1
+        return EncodedTensors({name: row[:tokens] for name, row in rows.items()})
+
+    def _padded(self, name: str, item: EncodedTensors, longest: int) -> np.ndarray:
+        row = item.arrays[name]
+        if self._spec.modality == "image":
+            return row
+        fill = self._spec.padding_token if name == "input_ids" else 0
+        return np.pad(row, (0, longest - len(row)), constant_values=fill)
+
+
+def checked_tensors(inputs: Mapping[str, Any], spec: InputSpec, first: int = 0) -> dict[str, np.ndarray]:
     """The model's inputs, complete, of the right kind, and within range.
 
     ``token_type_ids`` may be left out (zeros); for a family without token types it is accepted when
     all zero.
+
+    Args:
+        inputs: by name, batch axis first.
+        spec: what the model reads.
+        first: index by which messages name the first row.
 
     Raises:
         InputError: a name, shape, type or value that the model cannot take.
@@ -34,7 +104,7 @@ def checked_tensors(inputs: Mapping[str, Any], spec: InputSpec) -> dict[str, np.
             raise InputError(f"{name} has shape {list(array.shape)}; expected {list(ids.shape)}, that of input_ids")
     if not mask.any(axis=1).all():
         raise InputError(
-            f"attention_mask masks all of row {int(np.argmin(mask.any(axis=1)))}; expected at least one token"
+            f"attention_mask masks all of row {first + int(np.argmin(mask.any(axis=1)))}; expected at least one token"
         )
     tensors = {"input_ids": ids, "attention_mask": mask, "token_type_ids": types}
     return {name: tensors[name] for name in spec.input_names}

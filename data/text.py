@@ -1,4 +1,4 @@
-"""Text → token ids, with the checkpoint's own ``tokenizer.json`` and without torch or transformers."""
+"""Text, or a pair of texts → token ids, with the checkpoint's own ``tokenizer.json``, without torch or transformers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ UNLIMITED = 2**31
 
 @dataclass(frozen=True)
 class EncodedText:
-    """One tokenised text.
+    """One tokenised text, or pair.
 
     Attributes:
         ids, types: token ids and token-type ids, equally long.
@@ -35,8 +35,13 @@ class EncodedText:
         return len(self.ids)
 
 
+def is_pair(item: Any) -> bool:
+    """Whether an input is a pair of texts: a tuple of two strings."""
+    return isinstance(item, tuple) and len(item) == 2 and all(isinstance(part, str) for part in item)
+
+
 class TextProcessor:
-    """Tokenises and pads text for one model. Safe to use from many threads.
+    """Tokenises and pads texts, and pairs of texts, for one model. Safe to use from many threads.
 
     Args:
         folder: holds ``tokenizer.json`` and, optionally, ``tokenizer_config.json``.
@@ -68,34 +73,52 @@ class TextProcessor:
         self._spec = spec
         config = _configuration(folder)
         self.max_tokens = min(spec.max_sequence, int(config["model_max_length"]))
+        self._side = config["truncation_side"]
         tokenizer.no_padding()
-        tokenizer.enable_truncation(max_length=self.max_tokens, direction=config.get("truncation_side", "right"))
+        tokenizer.no_truncation()  # done here: the library keeps what it cuts off, of pairs in every combination
         self._tokenizer = tokenizer
 
     def encode(self, texts: Sequence[Any], first: int = 0) -> list[EncodedText]:
-        """Tokenise texts.
+        """Tokenise texts; of those longer than the model reads the end is cut off, of pairs that of the longer text.
 
         Args:
-            texts: the texts.
+            texts: texts, or pairs of them as tuples of two.
             first: index of the first one, for messages.
 
         Raises:
-            InputError: an item is not a string, or is empty; its index is named.
+            InputError: an item is neither, or is empty; its index is named.
         """
         for index, text in enumerate(texts, start=first):
-            if not isinstance(text, str):
-                raise InputError(f"input {index} is a {type(text).__name__}; this model reads text (str)")
-            if not text.strip():
-                raise InputError(f"input {index} is an empty text; expected at least one word")
-            if not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text):
-                raise InputError(f"input {index} holds a lone surrogate, which is no character; decode the text again")
+            _check_text(text, index)
         encodings = self._tokenizer.encode_batch(list(texts))
-        for index, encoding in enumerate(encodings, start=first):
-            if all(encoding.special_tokens_mask):
+        for index, (text, encoding) in enumerate(zip(texts, encodings, strict=True), start=first):
+            empty = is_pair(text) and not {0, 1} <= set(encoding.sequence_ids)
+            if empty or all(encoding.special_tokens_mask):
                 raise InputError(
-                    f"input {index}, {cut(texts[index - first])}, has no token the model knows; expected readable text"
+                    f"input {index}, {cut(text)}, has no token the model knows{' in one of its texts' * empty}; "
+                    "expected readable text"
                 )
-        return [EncodedText(item.ids, item.type_ids, bool(item.overflowing)) for item in encodings]
+        return [self._shortened(encoding, index) for index, encoding in enumerate(encodings, start=first)]
+
+    def _shortened(self, encoding: Any, index: int) -> EncodedText:
+        """A tokenised text, or pair, with as many tokens as the model reads."""
+        if len(encoding.ids) <= self.max_tokens:
+            return EncodedText(encoding.ids, encoding.type_ids, False)
+        belongs = encoding.sequence_ids  # to text 0, to text 1, or None: a special token, which stays
+        counts = belongs.count(0), belongs.count(1)
+        room = self.max_tokens - (len(belongs) - sum(counts))
+        if room < sum(count > 0 for count in counts):
+            raise InputError(
+                f"input {index} is a pair of texts, but this model reads {self.max_tokens} tokens; expected more, "
+                "of which one for each text"
+            )
+        dropped = set()
+        for text, (count, kept) in enumerate(zip(counts, longest_first(*counts, room), strict=True)):
+            places = [place for place, owner in enumerate(belongs) if owner == text]
+            dropped |= set(places[kept:] if self._side == "right" else places[: count - kept])
+        left = [place for place in range(len(belongs)) if place not in dropped]
+        ids, types = encoding.ids, encoding.type_ids
+        return EncodedText([ids[place] for place in left], [types[place] for place in left], True)
 
     def collate(self, items: Sequence[EncodedText]) -> dict[str, np.ndarray]:
         """Pad encoded texts to the longest of them.
@@ -114,6 +137,13 @@ class TextProcessor:
                 arrays["token_type_ids"][row, : item.tokens] = item.types
         return arrays
 
+    def settings(self) -> dict[str, Any]:
+        """Everything that decides how a text becomes tokens: steps, vocabulary, special tokens, longest text."""
+        steps = json.loads(self._tokenizer.to_str())
+        for name in ("version", "decoder", "truncation", "padding"):  # which change nothing here
+            steps.pop(name, None)
+        return {**steps, "longest text": self.max_tokens, "side of truncation": self._side}
+
     def describe(self) -> dict[str, Any]:
         """What another runtime needs to know to prepare the same tensors."""
         return {
@@ -122,6 +152,31 @@ class TextProcessor:
             "max_tokens": self.max_tokens,
             "padding_token": self._spec.padding_token,
         }
+
+
+def _check_text(item: Any, index: int) -> None:
+    """Refuse what is no text and no pair of texts."""
+    if not isinstance(item, str) and not is_pair(item):
+        raise InputError(
+            f"input {index} is a {type(item).__name__}; this model reads text (str), or a pair of texts as a tuple"
+        )
+    for place, text in enumerate((item,) if isinstance(item, str) else item):
+        if not text.strip():
+            which = ("first", "second")[place]
+            what = "an empty text" if isinstance(item, str) else f"a pair whose {which} text is empty"
+            raise InputError(f"input {index} is {what}; expected at least one word")
+        if not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text):
+            raise InputError(f"input {index} holds a lone surrogate, which is no character; decode the text again")
+
+
+def longest_first(first: int, second: int, room: int) -> tuple[int, int]:
+    """Tokens kept of two texts for which there is too little room: the longer one is cut, then both alike.
+
+    The odd token goes to the longer text, or to the second of two equally long ones, as in Hugging Face's tokenizers.
+    """
+    short = min(first, second)
+    kept = (short, room - short) if 2 * short <= room else (room // 2, room - room // 2)
+    return kept if first <= second else (kept[1], kept[0])
 
 
 def _configuration(folder: Path) -> dict[str, Any]:

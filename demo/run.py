@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..bundle.files import staged_folder
+from ..bundle.plan import HeadPlan
 from ..bundle.store import Bundle, to_json_bytes
 from ..errors import require
 from ..measure.verify import VerifyReport, verify
@@ -116,7 +117,8 @@ def _stages(
     processor = load_processor(checkpoint, "image")
     say("fuse     the members into one model; the single model becomes a bundle of one member")
     save_bundle(fuse(checkpoint, plan), stage / "bundle", processor)
-    save_bundle(fuse(checkpoint), stage / "single", processor)
+    single = HeadPlan.all_heads(plan.family, plan.layers, plan.heads)
+    save_bundle(fuse(checkpoint, single), stage / "single", processor)
     say("export   both to ONNX")
     export_onnx(stage / "bundle")
     export_onnx(stage / "single")

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from ..data.corruptions import opened
+from ..data.text import is_pair
 from .observation import Evidence
 
 SHOWN = 8
@@ -66,9 +67,8 @@ def _example(evidence: Evidence, at: int, strange: bool = False) -> Example:
     assert observed is not None  # asked for by whoever has them
     assert examples is not None
     found, item = observed.prediction, examples.inputs[at]
-    path = Path(item).name if evidence.images and isinstance(item, str | Path) else f"input {at}"
     return Example(
-        text=path if evidence.images else str(item),
+        text=_text(item, at, evidence.images),
         image=_thumbnail(item) if evidence.images else None,
         label=None if strange or examples.labels is None else evidence.labels[examples.labels[at]],
         said=evidence.labels[found.label[at]],
@@ -76,6 +76,13 @@ def _example(evidence: Evidence, at: int, strange: bool = False) -> Example:
         predictive_entropy=float(found.predictive_entropy[at]),
         mutual_information=float(found.mutual_information[at]),
     )
+
+
+def _text(item: Any, at: int, image: bool) -> str:
+    """A text, both texts of a pair, the name of an image, or the place of what has none."""
+    if isinstance(item, str | Path):
+        return Path(item).name if image else str(item)
+    return " | ".join(item) if is_pair(item) else f"input {at}"
 
 
 def _thumbnail(image: Any) -> str:

@@ -8,10 +8,11 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
+from ..bundle.precision import Precision
 from ..bundle.store import Bundle
 from ..engines.metadata import LIBRARIES
 from ..errors import HydrantError
@@ -85,14 +86,15 @@ def _exported(model: Model, beside: Backend, folder: Path, opened: ExitStack) ->
     Raises:
         HydrantError: it cannot run there.
     """
-    from ..export import export_onnx
+    from ..export import export
+    from ..export.options import GraphForm
     from ..export.random_model import PLAIN
 
     if beside.name in LIBRARIES:
         raise HydrantError("it has no engine; fuse it into a bundle of one member, build one, and compare with that")
     assert model.as_bundle is not None  # only checkpoints come here
-    precision = "fp32" if beside.precision == "int8" else beside.precision
+    precision = cast(Precision, "fp32" if beside.precision == "int8" else beside.precision)
     path = Path(tempfile.mkdtemp(dir=folder)) / "bundle"
     model.as_bundle(path)
-    export_onnx(path, "fp32" if beside.name == "openvino" else precision, without=PLAIN)
+    export(path, "fp32" if beside.name == "openvino" else precision, GraphForm(without=PLAIN))
     return opened.enter_context(open_backend(Bundle.open(path), beside.name, precision=precision)[0])

@@ -15,6 +15,7 @@ from ..bundle.architecture import Architecture
 from ..bundle.calibration import Calibration
 from ..bundle.plan import HeadPlan
 from ..bundle.store import MANIFEST, Bundle
+from ..data.examples import Examples
 from ..data.processor import Processor, from_transformers
 from ..errors import InputError, listing
 from ..runtime.backends.protocol import Backend
@@ -50,7 +51,12 @@ class Model:
 
 
 def open_models(
-    bundle: Bundle, compare: Sequence[str | Path], backend: str, precision: str | None, opened: ExitStack
+    bundle: Bundle,
+    compare: Sequence[str | Path],
+    backend: str,
+    precision: str | None,
+    opened: ExitStack,
+    examples: Examples,
 ) -> list[Model]:
     """Open the bundle and what it is compared with, in this order.
 
@@ -60,27 +66,37 @@ def open_models(
         backend: that runs the bundles; checkpoints run in PyTorch.
         precision: of the bundles' graphs.
         opened: closes every model when it ends.
+        examples: that they will read.
 
     Raises:
-        InputError: a checkpoint cannot be loaded, has no processor, or knows other classes.
+        InputError: a checkpoint cannot be loaded, has no processor, or knows other classes; or the examples are ready
+            tensors of another kind than a model reads.
         BundleError, BackendError, MissingExtraError: a bundle cannot be run.
     """
     models: list[Model] = []
     for source in (bundle, *compare):
         if isinstance(source, Bundle):
-            model = _open_bundle(source, backend, precision, bundle.labels, opened)
+            model = _open_bundle(source, backend, precision, bundle.labels, opened, examples)
         elif (Path(source) / MANIFEST).is_file():
-            model = _open_bundle(Bundle.open(source), backend, precision, bundle.labels, opened)
+            model = _open_bundle(Bundle.open(source), backend, precision, bundle.labels, opened, examples)
         else:
-            model = _open_checkpoint(source, bundle, opened)
+            model = _open_checkpoint(source, bundle, opened, examples)
         models.append(model)
+        if examples.ready:
+            _check_same_tensors(models[0], model)
     return [Model(**{**vars(model), "name": name}) for model, name in zip(models, _distinct(models), strict=True)]
 
 
 def _open_bundle(
-    bundle: Bundle, backend: str, precision: str | None, labels: Sequence[str], opened: ExitStack
+    bundle: Bundle,
+    backend: str,
+    precision: str | None,
+    labels: Sequence[str],
+    opened: ExitStack,
+    examples: Examples,
 ) -> Model:
-    processor = bundle.processor_for("read texts or images")
+    architecture = bundle.architecture()
+    processor = examples.processor(architecture, lambda: bundle.processor_for("read texts or images"))
     runs = opened.enter_context(open_backend(bundle, backend, precision=precision)[0])
     return Model(
         bundle.path.resolve().name,
@@ -88,33 +104,50 @@ def _open_bundle(
         runs,
         runs.precision,
         processor,
-        bundle.architecture(),
+        architecture,
         _columns(bundle.labels, labels, str(bundle.path)),
         bundle.plan(),
         Calibration.of(bundle),
     )
 
 
-def _open_checkpoint(source: str | Path, bundle: Bundle, opened: ExitStack) -> Model:
+def _check_same_tensors(first: Model, other: Model) -> None:
+    """Refuse to give the first model's tensors to one that reads another vocabulary or other images."""
+    for name in ("input_names", "vocabulary", "padding_token", "channels", "image_height", "image_width"):
+        mine, its = getattr(first.architecture, name), getattr(other.architecture, name)
+        if mine != its:
+            raise InputError(
+                f"the data are ready tensors, but {first.name} and {other.name} read different ones: "
+                f"{name.replace('_', ' ')} {mine} and {its}; compare models of one preprocessing, or give raw inputs"
+            )
+
+
+def _open_checkpoint(source: str | Path, bundle: Bundle, opened: ExitStack, examples: Examples) -> Model:
     from ..families import checkpoint
+    from ..families.registry import architecture_of
     from ..fusion import fuse, save_bundle
     from ..runtime.backends.reference import TorchModule
 
     model = _zero_shot(source, bundle) if checkpoint.is_dual_encoder(source) else checkpoint.load_model(source)
-    ensemble = fuse(model).eval()
-    processor: Any = checkpoint.load_processor(source, ensemble.architecture.modality)
+    architecture = architecture_of(model)
+    single = HeadPlan.all_heads(architecture.family, architecture.layers, architecture.heads)
+    ensemble = fuse(model, single).eval()
+
+    def load() -> Processor:
+        return from_transformers(checkpoint.load_processor(source, architecture.modality), architecture)
+
     module = opened.enter_context(TorchModule(ensemble))
     return Model(
         (Path(source).resolve() if Path(source).is_dir() else Path(source)).name,
         "checkpoint",
         module,
         module.precision,
-        from_transformers(processor, ensemble.architecture),
-        ensemble.architecture,
+        examples.processor(architecture, load),
+        architecture,
         _columns(ensemble.labels, bundle.labels, str(source)),
         ensemble.plan,
         Calibration(),
-        partial(save_bundle, ensemble, processor=processor),
+        partial(save_bundle, ensemble, tensors_only=True),
     )
 
 

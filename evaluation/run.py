@@ -16,7 +16,7 @@ from ..bundle.reports import report_folder, store_reports
 from ..bundle.store import MANIFEST, Bundle, resolve, to_json_bytes
 from ..bundle.uses import overlaps
 from ..data.columns import Reading
-from ..data.examples import Examples, check_apart, read_examples
+from ..data.examples import Examples, check_alike, check_apart, read_examples
 from ..errors import InputError, require
 from ..progress import Progress, no_progress
 from .figures import decisions, differences, diversity, measured, outcomes, resample
@@ -86,6 +86,7 @@ def evaluate(
     check_apart(data, ood)
     known = read_examples(data, bundle.labels, columns=reading, limit=reading.limit(), seed=seed)
     strange = None if ood is None else read_examples(ood, None, columns=reading)
+    _check_raw(known, strange, figures.corruptions)
     batch_size = reading.batch_size
     notes = [
         note
@@ -93,7 +94,7 @@ def evaluate(
         for note in overlaps(source, "evaluating", {"data": known, "ood": strange}, calibrated=True)
     ]
     with ExitStack() as opened:
-        models = open_models(bundle, compare, backend, precision, opened)
+        models = open_models(bundle, compare, backend, precision, opened, known)
         evidence = _observed(models, known, strange, bundle.labels, batch_size, progress)
         reports = _reports(models, evidence, figures.bootstrap, seed, progress)
         used = np.random.default_rng(seed).permutation(len(known))[: figures.corrupted]
@@ -123,6 +124,16 @@ def evaluate(
     return _written(bundle, found, evidence, folder)
 
 
+def _check_raw(known: Examples, strange: Examples | None, corruptions: bool) -> None:
+    """Refuse ready tensors beside raw inputs, and where these are needed."""
+    check_alike(known, strange)
+    if corruptions and known.ready:
+        raise InputError(
+            f"data {known.source} holds ready tensors, which cannot be corrupted; leave corruptions (--corruptions) "
+            "out, or give raw texts or images"
+        )
+
+
 def _check_outside(html: Path, bundle: Bundle) -> None:
     """Refuse to write the page over a file that the bundle's manifest answers for."""
     own = {bundle.path / name for name in (MANIFEST, *bundle.manifest["files"])}
@@ -146,7 +157,8 @@ def _observed(
             if strange is None
             else observe(model, strange.inputs, batch_size, progress, f"{model.name} on {strange.name}")
         )
-    return Evidence(known, strange, seen, seen_strange, labels, models[0].architecture.modality == "image")
+    images = models[0].architecture.modality == "image" and not known.ready
+    return Evidence(known, strange, seen, seen_strange, labels, images)
 
 
 def _reports(

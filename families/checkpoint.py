@@ -89,16 +89,45 @@ def load_processor(source: str | Path, modality: str) -> Any:
     Raises:
         InputError: the checkpoint has none, or it cannot be read.
     """
+    return _load_processor(_checked_source(source), modality)
+
+
+STORED = {
+    "text": ("tokenizer.json", "vocab.txt", "vocab.json"),
+    "image": ("preprocessor_config.json", "processor_config.json"),
+}
+"""Files of which a folder with a processor has some."""
+
+
+def find_processor(source: str | Path, modality: str) -> Any:
+    """The processor stored with a checkpoint or adapter; ``None`` where there is none.
+
+    Raises:
+        InputError: a folder has one that cannot be read.
+    """
+    folder = Path(source)
+    if folder.is_dir():
+        stored = any((folder / name).is_file() for name in STORED[modality])
+        return _load_processor(str(source), modality) if stored else None
+    try:
+        return load_processor(source, modality)
+    except InputError:
+        return None
+
+
+def _load_processor(name: str, modality: str) -> Any:
     import transformers
 
-    name = _checked_source(source)
     loader = transformers.AutoTokenizer if modality == "text" else transformers.AutoImageProcessor
+    kind = "tokenizer" if modality == "text" else "image processor (preprocessor_config.json)"
     with quiet():
         try:
-            return loader.from_pretrained(name, trust_remote_code=False)
+            found = loader.from_pretrained(name, trust_remote_code=False)
         except Exception as error:  # as above: whatever is raised, the files cannot be used
-            kind = "tokenizer" if modality == "text" else "image processor (preprocessor_config.json)"
             raise InputError(f"cannot load the {kind} of {name}: {_first_line(error)}") from error
+    if modality == "text" and set(found.get_vocab()) <= set(found.all_special_tokens):  # made up by transformers
+        raise InputError(f"cannot load the tokenizer of {name}: it has no vocabulary; save the tokenizer there")
+    return found
 
 
 def model_labels(config: Any) -> list[str]:

@@ -5,7 +5,17 @@ from __future__ import annotations
 from .drift import Drift, measure_drift
 from .ensemble import fuse
 from .module import FusedClassifier
+from .preprocessing import common_processor
 from .storage import load_ensemble, save_bundle
 from .uncertainty_head import FusedOutput
 
-__all__ = ["Drift", "FusedClassifier", "FusedOutput", "fuse", "load_ensemble", "measure_drift", "save_bundle"]
+__all__ = [
+    "Drift",
+    "FusedClassifier",
+    "FusedOutput",
+    "common_processor",
+    "fuse",
+    "load_ensemble",
+    "measure_drift",
+    "save_bundle",
+]

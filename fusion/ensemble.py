@@ -20,6 +20,7 @@ from ..families.registry import architecture_of, prompts_of, read_weights
 from .grouped import stack_heads
 from .lora import FORMS, choose_forms, kept_updates, merged
 from .module import FusedClassifier
+from .preprocessing import common_processor
 
 log = logging.getLogger(__name__)
 
@@ -52,9 +53,12 @@ def fuse(
         The fused module, in evaluation mode, on the CPU in float32. It shares no memory with
         ``models``.
 
+    Checkpoints and adapters given by name must prepare their inputs alike (``common_processor``); a fusion of one
+    member is possible, and the log says that its members cannot disagree.
+
     Raises:
-        InputError: no model, non-finite weights, models that differ in shape or labels, an unknown part, or an
-            adapter that cannot be read or does not fit.
+        InputError: no model, non-finite weights, models that differ in shape, labels or preprocessing, an unknown part,
+            or an adapter that cannot be read or does not fit.
         PlanError: the plan does not fit the models.
         UnsupportedModelError: the architecture is not supported.
     """
@@ -66,8 +70,13 @@ def fuse(
         _check_adapters(len(sources), adapters, low_rank, separate)
     loaded = [load_model(source) if isinstance(source, str | Path) else source for source in sources]
     architecture, labels = _common(loaded)
+    named = [source for source in sources if isinstance(source, str | Path)]
+    if len(named) + len(adapters) > 1:
+        common_processor(named, architecture, adapters)
+    planned = plan is not None
     if adapters:
-        return _fuse_adapters(loaded[0], plan, [read_adapter(folder, loaded[0]) for folder in adapters], low_rank)
+        read = [read_adapter(folder, loaded[0]) for folder in adapters]
+        return _told(_fuse_adapters(loaded[0], plan, read, low_rank), planned)
     if plan is None:
         plan = HeadPlan.all_heads(architecture.family, architecture.layers, architecture.heads, len(loaded))
     plan.check_fits(architecture.family, architecture.layers, architecture.heads)
@@ -80,7 +89,17 @@ def fuse(
         raise InputError("keep_separate needs one checkpoint for each member; one checkpoint has nothing to separate")
     weights = fuse_weights(architecture, plan, [read_weights(model) for model in loaded], separate)
     provenance = {"checkpoints": len(loaded), "separate": sorted(separate), **prompts_of(loaded)}
-    return FusedClassifier(architecture, plan, weights, labels, provenance=provenance).eval()
+    return _told(FusedClassifier(architecture, plan, weights, labels, provenance=provenance).eval(), planned)
+
+
+def _told(ensemble: FusedClassifier, planned: bool) -> FusedClassifier:
+    """The same ensemble; the log says what one member lacks where nobody planned it."""
+    if ensemble.members == 1 and not planned:
+        log.warning(
+            "one checkpoint without a plan is one member: its mutual information and disagreement will be zero; for an "
+            "ensemble make a plan of several members (hydrant plan), or give several checkpoints or adapters"
+        )
+    return ensemble
 
 
 def _fuse_adapters(model: Any, plan: HeadPlan | None, adapters: Sequence[Adapter], low_rank: str) -> FusedClassifier:

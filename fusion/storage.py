@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import shutil
 from collections.abc import Mapping
 from importlib.metadata import version
@@ -29,6 +30,8 @@ from ..errors import BundleError, InputError
 from ..version import __version__
 from .module import FusedClassifier
 
+log = logging.getLogger(__name__)
+
 
 def save_bundle(
     ensemble: FusedClassifier,
@@ -37,6 +40,7 @@ def save_bundle(
     *,
     force: bool = False,
     provenance: Mapping[str, Any] | None = None,
+    tensors_only: bool = False,
 ) -> Bundle:
     """Write a fused module as a bundle, atomically.
 
@@ -44,13 +48,21 @@ def save_bundle(
         ensemble: the fused module.
         path: folder to create.
         processor: transformers tokenizer or image processor of the checkpoint; ``None`` makes a
-            bundle that takes tensors only.
+            bundle that takes ready tensors only, which the log says unless ``tensors_only`` asks for it.
         force: replace an existing bundle.
         provenance: further JSON facts for the manifest's ``fusion`` entry.
+        tensors_only: no processor is wanted.
 
     Raises:
         InputError: the folder exists, the processor does not fit, or weights are not finite.
     """
+    if processor is None and not tensors_only:
+        log.warning(
+            "bundle %s gets no processor: it takes ready tensors only, and cannot read %ss; if it should, give the "
+            "checkpoint's tokenizer or image processor as processor=…", path, ensemble.architecture.modality,
+        )  # fmt: skip
+    elif processor is not None and tensors_only:
+        raise InputError("tensors_only is given with a processor; leave one of them out")
     weights = {name: tensor.detach().float().cpu().contiguous() for name, tensor in ensemble.state_dict().items()}
     for name, tensor in weights.items():
         if not bool(torch.isfinite(tensor).all()):

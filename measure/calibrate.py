@@ -123,12 +123,13 @@ def _changed(bundle: Bundle, graphs: Sequence[str], calibration: Calibration) ->
 
 def _member_logits(bundle: Bundle, examples: Examples, batch_size: int, progress: Progress) -> np.ndarray:
     """[N, M, C] before any temperature, of the PyTorch reference."""
-    processor = bundle.processor_for(f"read {examples.source}")
+    architecture = bundle.architecture()
+    processor = examples.processor(architecture, lambda: bundle.processor_for(f"read {examples.source}"))
     with open_backend(bundle, "torch")[0] as backend:
         found = collect(
             backend,
             processor,
-            bundle.architecture(),
+            architecture,
             examples.inputs,
             lambda outputs: {"logits": outputs["member_logits"]},
             batch_size=batch_size,

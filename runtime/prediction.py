@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from ..data.text import is_pair
 from ..metrics.gates import SCORES
 
 
@@ -123,7 +124,7 @@ def prediction_rows(
 
     Args:
         prediction: of the inputs.
-        inputs: as they were given.
+        inputs: as they were given; pairs of texts become lists of two.
         labels: class names.
         first: index of the first input.
         probabilities: also give those of every class by its name.
@@ -131,7 +132,7 @@ def prediction_rows(
     """
     rows = []
     for index, item in enumerate(inputs):
-        row: dict[str, Any] = {"index": first + index, "input": item if isinstance(item, str) else str(item)}
+        row: dict[str, Any] = {"index": first + index, "input": _named(item)}
         rows.append(row)
         if prediction.error is not None and prediction.error[index] is not None:
             row["error"] = prediction.error[index]
@@ -147,6 +148,12 @@ def prediction_rows(
         if probabilities:
             row["probabilities"] = dict(zip(labels, map(_float, prediction.probabilities[index]), strict=True))
     return rows
+
+
+def _named(item: Any) -> str | list[str]:
+    if is_pair(item):
+        return list(item)
+    return item if isinstance(item, str) else str(item)
 
 
 def _float(value: Any) -> float:

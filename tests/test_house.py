@@ -12,8 +12,8 @@ FLOORS: list[dict[str, str]] = [
     {"": "version errors progress"},
     {
         "data": """
-            __init__ spec images text processor batching kept corruptions columns tables given readers examples
-            fingerprints samples tensors
+            __init__ spec images text processor batching kept corruptions columns tables given arrays tensors readers
+            examples fingerprints samples
         """,
         "metrics": """
             __init__ bootstrap classification selective figures gates resampled timing uncertainty
@@ -38,7 +38,7 @@ FLOORS: list[dict[str, str]] = [
             heads.__init__ heads.options heads.selection heads.taylor heads.budget heads.encoder heads.masking
             heads.objectives heads.search_state heads.circuits heads.circuit_plan heads.planning
         """,
-        "fusion": "grouped uncertainty_head module drift lora ensemble storage __init__",
+        "fusion": "grouped uncertainty_head module drift lora preprocessing ensemble storage __init__",
     },
     {
         "runtime": """

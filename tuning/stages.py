@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -89,12 +90,12 @@ def _job(
             f"{data} is given both as data and as validation; leave validation (--validation) out to hold a share out"
         )
     ensemble = load_ensemble(bundle)
-    processor = bundle.processor_for("read data to tune on")
 
     def read(given: Any) -> Source:
         limit = reading.limit()
         found = read_examples(given, bundle.labels, columns=reading, limit=limit, seed=settings.seed)
-        return Source(found, processor, ensemble.architecture)
+        load = partial(bundle.processor_for, "read data to tune on")
+        return Source(found, found.processor(ensemble.architecture, load), ensemble.architecture)
 
     known = read(data)
     if validation is None:

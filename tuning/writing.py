@@ -128,9 +128,9 @@ def write_tuned(
         raise InputError(f"bundle {bundle.path} got other weights while it was tuned; tune it again")
     graphs = Graphs.of(now, target)
     folder = now.processor_folder()
-    assert folder is not None  # without one there were no inputs to tune on
+    processor = None if folder is None else StoredProcessor(folder)
     with staged_folder(target, MANIFEST, force) as stage:
-        save_bundle(ensemble, stage, StoredProcessor(folder), force=True, provenance=provenance)
+        save_bundle(ensemble, stage, processor, force=True, provenance=provenance, tensors_only=folder is None)
         for precision, form in graphs.again.items():
             export(stage, precision, form)
     return graphs

@@ -13,7 +13,7 @@ import numpy as np
 from ...bundle.architecture import Architecture
 from ...bundle.plan import HeadPlan, Keep
 from ...data.columns import Reading
-from ...data.examples import Examples, check_apart, read_examples
+from ...data.examples import Examples, check_alike, check_apart, read_examples
 from ...data.fingerprints import fingerprints
 from ...data.processor import Processor, from_transformers
 from ...errors import InputError, cut
@@ -90,8 +90,8 @@ def plan_heads(
     else:
         names = model_labels(loaded.config)
         drawn = read_examples(data, names, columns=reading, limit=reading.limit(EXAMPLES), seed=seed)
-        job = _Job(loaded, architecture, drawn, resolve_processor(processor, source, architecture), reading, seed,
-                   progress)  # fmt: skip
+        ready = drawn.processor(architecture, lambda: resolve_processor(processor, source, architecture))
+        job = _Job(loaded, architecture, drawn, ready, reading, seed, progress)
         if isinstance(how, Circuit):
             chosen, found = _by_circuits(job, how, counts)
         elif budget is not None:
@@ -159,6 +159,7 @@ def _by_circuits(job: _Job, how: Circuit, counts: list[list[int]]) -> tuple[tupl
 
     limit = job.reading.limit(EXAMPLES)
     unknown = None if how.ood is None else read_examples(how.ood, None, columns=job.reading, limit=limit, seed=job.seed)
+    check_alike(job.drawn, unknown)
     wanted = Settings(counts, how.objective, how.diversity, deviation(how), how.average, job.seed, how.masking)
     chosen, facts = plan_circuits(
         job.model, job.drawn, unknown, job.processor, wanted,

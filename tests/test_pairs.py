@@ -1,0 +1,297 @@
+"""Sentence-pair classifiers, from reading pairs to predicting them, against Hugging Face's tokenizers and models."""
+
+from __future__ import annotations
+
+import json
+import logging
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import datasets
+import hydrant
+import numpy as np
+import oracle
+import pytest
+import transformers
+from hydrant.data.corruptions import typos
+from hydrant.data.examples import read_examples
+from hydrant.data.processor import from_transformers
+from hydrant.errors import InputError
+from hydrant.evaluation import evaluate
+from hydrant.families.checkpoint import load_model, load_processor
+from hydrant.families.registry import architecture_of
+from hydrant.tuning import tune
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support import make_model, make_tokenizer, run_cli
+
+PAIRS = [
+    ("hello world", "transfer money"),
+    ("what is the weather", "the money today is what the world is"),
+    ("money " * 50, "hello"),
+    ("today", "weather " * 50),
+    ("hello world " * 20, "transfer money " * 20),
+    ("hello " * 20, "money " * 20),
+]
+COLUMNS: dict[str, Any] = {"text_column": "premise", "text_pair_column": "hypothesis"}
+OPTIONS = ("--text-column", "premise", "--text-pair-column", "hypothesis")
+
+
+def make_roberta_tokenizer() -> Any:
+    """RoBERTa's tokenizer with a vocabulary of letters."""
+    words = ["<s>", "<pad>", "</s>", "<unk>", "<mask>", "Ġ", *"abcdefghijklmnopqrstuvwxyz0123456789.,!?", "th", "he"]
+    vocabulary = {word: index for index, word in enumerate(words)}
+    return transformers.RobertaTokenizer(vocab=vocabulary, merges=[("t", "h"), ("h", "e")], model_max_length=512)
+
+
+def tokenizer_of(family: str, folder: Path) -> Any:
+    return make_roberta_tokenizer() if family == "roberta" else make_tokenizer(folder / "source")
+
+
+@pytest.fixture(scope="module", params=["bert", "roberta"])
+def checkpoint(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny classifier of pairs, with its tokenizer."""
+    folder = tmp_path_factory.mktemp("pairs") / request.param
+    names = dict(enumerate("abcde"))
+    model = make_model(request.param, id2label=names, label2id={name: index for index, name in names.items()})
+    model.save_pretrained(folder)
+    tokenizer_of(request.param, folder.parent).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Labelled pairs, in columns of other names than usual."""
+    path = tmp_path_factory.mktemp("data") / "pairs.jsonl"
+    rows = [
+        {"premise": first, "hypothesis": second, "label": "abcde"[index % 5]}
+        for index, (first, second) in enumerate(PAIRS[:4] * 6)
+    ]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+@pytest.fixture(scope="module")
+def bundle(checkpoint: Path, table: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Planned and fused of the checkpoint, and exported."""
+    folder = tmp_path_factory.mktemp("bundle") / "out"
+    plan = hydrant.plan_heads(checkpoint, table, keep=2, **COLUMNS)
+    hydrant.save_bundle(hydrant.fuse(checkpoint, plan), folder, load_processor(checkpoint, "text"))
+    hydrant.export_onnx(folder)
+    return folder
+
+
+# Tokenising
+
+WORDS = st.lists(
+    st.sampled_from(["hello", "World", "money", "the", "unheard", "a.", "the [SEP]", "world,"]), min_size=1
+)
+TEXTS = st.one_of(WORDS.map(" ".join), st.sampled_from(["money " * 60, "hello " * 21, "what is " * 30]))
+
+
+@pytest.mark.parametrize("side", ["right", "left"])
+@pytest.mark.parametrize("family", ["bert", "roberta", "distilbert"])
+def test_tokens_of_pairs_are_the_tokenizers(family: str, side: str, tmp_path: Path) -> None:
+    tokenizer_of(family, tmp_path).save_pretrained(tmp_path)
+    config = tmp_path / "tokenizer_config.json"
+    config.write_text(json.dumps({**json.loads(config.read_text()), "truncation_side": side}))
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    architectures = {
+        longest: architecture_of(make_model(family, max_position_embeddings=longest + 2 * (family == "roberta")))
+        for longest in (6, 7, 20, 40)
+    }
+    processors = {longest: from_transformers(tokenizer, spec) for longest, spec in architectures.items()}
+
+    @settings(max_examples=40, deadline=None)
+    @given(st.lists(st.tuples(TEXTS, TEXTS), min_size=1, max_size=4), st.sampled_from(sorted(processors)))
+    def agree(pairs: list[tuple[str, str]], longest: int) -> None:
+        first, second = (list(texts) for texts in zip(*pairs, strict=True))
+        expected = tokenizer(
+            first, second, truncation="longest_first", max_length=longest, padding=True, return_tensors="np",
+            return_token_type_ids=True,
+        )  # fmt: skip
+        uncut = tokenizer(first, second)["input_ids"]
+        items = processors[longest].encode(pairs)
+        found = processors[longest].collate(items)
+        assert set(found) == set(architectures[longest].input_names)
+        for name, array in found.items():
+            np.testing.assert_array_equal(array, expected[name], err_msg=name)
+        assert [item.truncated for item in items] == [len(ids) > longest for ids in uncut]
+
+    agree()
+
+
+def test_pairs_and_texts_in_one_batch(tmp_path: Path) -> None:
+    tokenizer = make_tokenizer(tmp_path / "source")
+    processor = from_transformers(tokenizer, architecture_of(make_model("bert")))
+    pair, text = processor.encode([("hello world", "money"), "hello world"])
+    assert pair.ids == tokenizer("hello world", "money")["input_ids"]
+    assert pair.types == [0, 0, 0, 0, 1, 1]
+    assert text.types == [0, 0, 0, 0]
+
+
+def test_a_model_too_short_for_a_pair(tmp_path: Path) -> None:
+    tokenizer = make_roberta_tokenizer()
+    processor = from_transformers(tokenizer, architecture_of(make_model("roberta", max_position_embeddings=7)))
+    assert processor.encode(["hello"])[0].tokens == 5
+    with pytest.raises(InputError, match="input 3 is a pair of texts, but this model reads 5 tokens; expected more"):
+        processor.encode([("hello", "world")], first=3)
+
+
+# Reading
+
+READ = [("NA", "007"), ("a, b", "héllo")]
+
+
+def write(path: Path) -> None:
+    rows = [{"a": first, "b": second, "label": "x"} for first, second in READ]
+    made = datasets.Dataset.from_list(rows)
+    if path.suffix == ".parquet":
+        made.to_parquet(str(path))
+    elif path.suffix == ".jsonl":
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    else:
+        separator = "\t" if path.suffix == ".tsv" else ","
+        lines = [["a", "b", "label"], *([f'"{first}"', second, "x"] for first, second in READ)]
+        path.write_text("".join(separator.join(line) + "\n" for line in lines))
+
+
+@pytest.mark.parametrize("name", ["data.csv", "data.tsv", "data.jsonl", "data.parquet"])
+def test_pairs_of_a_table(name: str, tmp_path: Path) -> None:
+    write(tmp_path / name)
+    read = partial(read_examples, tmp_path / name, ["x", "y"], text_column="a")
+    assert list(read(text_pair_column="b").inputs) == READ
+    with pytest.raises(InputError, match=r"columns a, b, label; expected 'c' \(choose with --text-pair-column\)"):
+        read(text_pair_column="c")
+
+
+def test_pairs_of_other_sources(tmp_path: Path) -> None:
+    first, second = (list(texts) for texts in zip(*READ, strict=True))
+    found = datasets.Dataset.from_dict({"a": first, "b": second, "label": ["x", "y"]})
+    assert list(read_examples(found, ["x", "y"], text_column="a", text_pair_column="b").inputs) == READ
+    with pytest.raises(InputError, match="dataset has the columns a, b, label; expected 'c'"):
+        read_examples(found, ["x", "y"], text_column="a", text_pair_column="c")
+    assert list(read_examples((READ, [0, 1]), ["x", "y"]).inputs) == READ
+    np.savez(tmp_path / "pairs.npz", x=np.array(READ), y=np.array([0, 1]))
+    assert list(read_examples(tmp_path / "pairs.npz", ["x", "y"]).inputs) == READ
+    np.savez(tmp_path / "triples.npz", x=np.array([["a", "b", "c"]]), y=np.array([0]))
+    with pytest.raises(InputError, match=r"has texts of shape \[1, 3\] in x; expected \[N\], or \[N, 2\] for pairs"):
+        read_examples(tmp_path / "triples.npz", ["x", "y"])
+    with pytest.raises(InputError, match=r"pairs\.npz has no columns, so none is called 'b'"):
+        read_examples(tmp_path / "pairs.npz", ["x", "y"], text_pair_column="b")
+
+
+def test_a_row_without_its_second_text_is_named(tmp_path: Path) -> None:
+    (tmp_path / "data.jsonl").write_text('{"text": "a", "b": "c"}\n{"text": "a", "b": null}\n')
+    with pytest.raises(InputError, match="row 2 has no b; expected a text"):
+        read_examples(tmp_path / "data.jsonl", None, text_pair_column="b")
+
+
+def test_typing_errors_in_both_texts_of_a_pair() -> None:
+    pairs = [("hello world today", "money weather transfer")] * 30
+    changed = typos(pairs, 5)
+    assert all(isinstance(pair, tuple) and len(pair) == 2 for pair in changed)
+    for place in (0, 1):
+        assert any(pair[place] != before[place] for pair, before in zip(changed, pairs, strict=True))
+    texts = [text for pair in pairs for text in pair]
+    assert [text for pair in changed for text in pair] == typos(texts, 5)
+
+
+# The whole way
+
+
+@pytest.mark.parametrize("backend", ["torch", "onnxruntime"])
+def test_predictions_of_pairs_are_those_of_the_original(backend: str, checkpoint: Path, bundle: Path) -> None:
+    model, tokenizer = load_model(checkpoint), transformers.AutoTokenizer.from_pretrained(checkpoint)
+    first, second = (list(texts) for texts in zip(*PAIRS, strict=True))
+    longest = architecture_of(model).max_sequence
+    tokens = tokenizer(first, second, truncation=True, max_length=longest, padding=True, return_tensors="pt")
+    expected = oracle.ensemble([model], hydrant.Bundle.open(bundle).plan(), dict(tokens))
+    with hydrant.load(bundle, backend) as predictor:
+        found = predictor.predict(PAIRS, batch_size=2)
+        for name in ("probabilities", "predictive_entropy", "mutual_information"):
+            np.testing.assert_allclose(getattr(found, name), expected[name], atol=2e-5, err_msg=name)
+        assert np.ptp(found.probabilities, axis=0).max() > 0.01
+        one = predictor.predict(PAIRS[1])
+        np.testing.assert_allclose(one.probabilities, found.probabilities[1:2], atol=1e-5)
+        assert len(predictor.predict(list(PAIRS[1]))) == 2  # a list of texts is as many texts
+
+
+def test_a_tuple_of_paths_is_no_pair_to_a_model_of_images(vit_checkpoint: Path, tmp_path: Path) -> None:
+    from PIL import Image
+
+    paths = tuple(str(tmp_path / f"{name}.png") for name in "ab")
+    for path in paths:
+        Image.new("RGB", (12, 12)).save(path)
+    out = tmp_path / "out"
+    hydrant.save_bundle(hydrant.fuse(vit_checkpoint), out, load_processor(vit_checkpoint, "image"))
+    with hydrant.load(out, "torch") as predictor:
+        assert len(predictor.predict(paths)) == 2
+        with pytest.raises(InputError, match="input 0 is a tuple; expected a path"):
+            predictor.predict([("a", "b")])
+
+
+def test_tuned_calibrated_and_evaluated_on_pairs(bundle: Path, table: Path, tmp_path: Path) -> None:
+    tuned = tmp_path / "tuned"
+    report = tune(bundle, table, output=tuned, epochs=1, batch_size=8, **COLUMNS)
+    assert report.examples + report.validation_examples == 24
+    fitted = hydrant.calibrate(tuned, table, **COLUMNS)
+    assert fitted.calibration.temperature > 0
+    page = tmp_path / "page.html"
+    found = evaluate(tuned, table, html=page, bootstrap=0, corruptions=True, corrupted=8, **COLUMNS).models[0]
+    assert found.figures["accuracy"].value is not None
+    assert len(found.noise) == 5
+    assert "hello world | transfer money" in page.read_text()
+    assert hydrant.verify(tuned, "onnxruntime", data=table, examples=10, **COLUMNS).passed
+
+
+def test_command_line_with_pairs(table: Path, tmp_path: Path) -> None:
+    checkpoint, out = tmp_path / "checkpoint", tmp_path / "out"
+    names = dict(enumerate("abcde"))
+    model = make_model("bert", id2label=names, label2id={name: index for index, name in names.items()})
+    model.save_pretrained(checkpoint)
+    make_tokenizer(tmp_path / "source").save_pretrained(checkpoint)
+    steps: list[tuple[Any, ...]] = [
+        ("plan", checkpoint, "--data", table, "--keep", 2, *OPTIONS, "-o", tmp_path / "plan.json"),
+        ("fuse", checkpoint, "--plan", tmp_path / "plan.json", "-o", out, *OPTIONS),
+        ("tune", out, "--data", table, "--epochs", 1, *OPTIONS),
+        ("export", out, "--precision", "fp16", "--data", table, "--examples", 8, *OPTIONS),
+        ("export", out),
+        ("calibrate", out, "--data", table, *OPTIONS),
+        ("verify", out, "--data", table, "--examples", 8, "--backend", "onnxruntime", *OPTIONS),
+        ("evaluate", out, "--data", table, "--bootstrap", 0, "--corruptions", "--corrupted", 5, *OPTIONS),
+    ]
+    for step in steps:
+        done = run_cli(*step)
+        assert done.returncode == 0, (step[0], done.stderr)
+    given = run_cli("predict", out, "--pair", *PAIRS[0], "--pair", *PAIRS[1], "--json")
+    rows = json.loads(given.stdout)["predictions"]
+    assert [row["input"] for row in rows] == [list(pair) for pair in PAIRS[:2]]
+    read = run_cli("predict", out, "--input", table, *OPTIONS)
+    assert read.returncode == 0, read.stderr
+    lines = [json.loads(line) for line in read.stdout.splitlines()]
+    assert [row["input"] for row in lines] == [list(pair) for pair in PAIRS[:4] * 6]
+    for one, other in zip(rows, lines, strict=False):
+        assert one["confidence"] == pytest.approx(other["confidence"], abs=1e-5)
+    assert "hello world | transfer money" in run_cli("predict", out, "--pair", *PAIRS[0]).stdout
+    both = run_cli("predict", out, "hello", "--pair", *PAIRS[0])
+    assert both.returncode == 2
+    assert "pairs of texts with --pair, or a file or folder with --input, and only one of these" in both.stderr
+
+
+def test_drift_of_merging_on_pairs(checkpoint: Path, table: Path, tmp_path: Path) -> None:
+    family = load_model(checkpoint).config.model_type
+    names = dict(enumerate("abcde"))
+    other = make_model(family, 7, id2label=names, label2id={name: index for index, name in names.items()})
+    other.save_pretrained(tmp_path / "other")
+    tokenizer_of(family, tmp_path).save_pretrained(tmp_path / "other")
+    done = run_cli("fuse", checkpoint, tmp_path / "other", "-o", tmp_path / "out", "--data", table, *OPTIONS)
+    assert done.returncode == 0, done.stderr
+    assert "on 24 inputs of pairs.jsonl" in done.stdout
+
+
+def test_cut_pairs_are_reported(bundle: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING), hydrant.load(bundle, "torch") as predictor:
+        predictor.predict([PAIRS[0], PAIRS[4]])
+    assert "1 of 2 texts were cut" in caplog.text

@@ -1,0 +1,214 @@
+"""Fusing compares what prepares the members' inputs, and says what a bundle will lack."""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import hydrant
+import pytest
+import transformers
+from hydrant.errors import InputError
+from hydrant.families.checkpoint import load_processor
+from hydrant.families.registry import architecture_of
+from hydrant.fusion import common_processor
+from hydrant.fusion.preprocessing import first_difference
+from support import WORDS, make_clip_tokenizer, make_dual_encoder, make_model, make_tokenizer, run_cli
+from test_lora import make_adapter
+
+
+@pytest.fixture(scope="module")
+def folders(bert_checkpoint: Path, vit_checkpoint: Path) -> dict[str, Path]:
+    return {"text": bert_checkpoint, "image": vit_checkpoint}
+
+
+def edited(source: Path, target: Path, name: str, change: Callable[[Any], Any]) -> Path:
+    """A checkpoint whose JSON file ``name`` went through ``change``."""
+    shutil.copytree(source, target)
+    content = json.loads((target / name).read_text())
+    (target / name).write_text(json.dumps(change(content) or content))
+    return target
+
+
+def swap_words(tokenizer: dict[str, Any]) -> None:
+    vocabulary = tokenizer["model"]["vocab"]
+    vocabulary["hello"], vocabulary["world"] = vocabulary["world"], vocabulary["hello"]
+
+
+def setting(**values: Any) -> Callable[[dict[str, Any]], None]:
+    return lambda content: content.update(values)
+
+
+CONFIG, STEPS, IMAGE = "tokenizer_config.json", "tokenizer.json", "preprocessor_config.json"
+DIFFERENCES: list[tuple[str, str, Callable[[dict[str, Any]], None], str]] = [
+    ("text", CONFIG, setting(do_lower_case=False), r"normalizer\.lowercase is 'True' in the first and 'False' in the"),
+    ("text", STEPS, swap_words, r"model\.vocab\.hello is '5' in the first and '6' in the second"),
+    ("text", STEPS, lambda tokenizer: tokenizer["model"]["vocab"].update(new=14), r"model\.vocab\.new is 'None'"),
+    ("text", CONFIG, setting(model_max_length=16), "longest text is '40' in the first and '16' in the second"),
+    ("text", CONFIG, setting(truncation_side="left"), "side of truncation is 'right' in the first and 'left' in the"),
+    ("text", CONFIG, setting(pad_token="[MASK]"), r"padding token is '\[PAD\]' in the first and '\[MASK\]' in the"),
+    ("text", CONFIG, setting(sep_token="[MASK]"), r"post_processor\..* is '\[SEP\]' in the first and '\[MASK\]' in"),
+    ("image", IMAGE, setting(image_mean=[0.4, 0.5, 0.5]), r"mean is '\[0\.5, 0\.5, 0\.5\]' in the first and '\[0\.4"),
+    ("image", IMAGE, setting(image_std=[0.4, 0.5, 0.5]), r"std is "),
+    ("image", IMAGE, setting(do_normalize=False), r"mean is '\[0\.5, 0\.5, 0\.5\]' in the first and 'None'"),
+    ("image", IMAGE, setting(resample=3), "resample is '2' in the first and '3' in the second"),
+    ("image", IMAGE, setting(rescale_factor=0.5), "scale is '0.00392"),
+    ("image", IMAGE, setting(do_rescale=False), "scale is '0.00392.*' in the first and 'None'"),
+    (
+        "image",
+        IMAGE,
+        setting(do_center_crop=True, size={"shortest_edge": 14}, crop_size={"height": 12, "width": 12}),
+        r"resize\.height is '12' in the first and 'None' in the second",
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("modality", "name", "change", "message"), DIFFERENCES, ids=[row[3][:20] for row in DIFFERENCES]
+)
+def test_different_preprocessing_is_refused(
+    modality: str, name: str, change: Any, message: str, folders: dict[str, Path], tmp_path: Path
+) -> None:
+    other = edited(folders[modality], tmp_path / "other", name, change)
+    refusal = f"tiny-.* and .*other prepare their inputs differently: {message}.*tune them alike"
+    with pytest.raises(InputError, match=refusal):
+        hydrant.fuse([folders[modality], other])
+
+
+@pytest.mark.parametrize("modality", ["text", "image"])
+def test_the_same_preprocessing_written_otherwise_passes(
+    modality: str, folders: dict[str, Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    if modality == "text":  # a decoder and stored padding change no token
+
+        def rewritten(tokenizer: dict[str, Any]) -> dict[str, Any]:
+            padding = {"strategy": {"Fixed": 6}, "direction": "Right", "pad_to_multiple_of": None, "pad_id": 0,
+                       "pad_type_id": 0, "pad_token": "[PAD]"}  # fmt: skip
+            vocabulary = dict(reversed(tokenizer["model"]["vocab"].items()))
+            model = {**tokenizer["model"], "vocab": vocabulary}
+            return {**tokenizer, "model": model, "decoder": None, "padding": padding}
+
+        other = edited(folders[modality], tmp_path / "other", STEPS, rewritten)
+    else:
+        change = setting(size=12, image_mean=0.5, image_processor_type="ViTImageProcessor")
+        other = edited(folders[modality], tmp_path / "other", IMAGE, change)
+    assert hydrant.fuse([folders[modality], other]).members == 2
+    assert "none was compared" not in caplog.text
+
+
+def test_a_missing_tokenizer_is_named_and_the_others_are_compared(
+    bert_checkpoint: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    bare = tmp_path / "bare"
+    make_model(
+        "bert", id2label=dict(enumerate("abcde")), label2id={n: i for i, n in enumerate("abcde")}
+    ).save_pretrained(bare)
+    architecture = architecture_of(make_model("bert"))
+    assert common_processor([bare, bare], architecture) is None
+    assert not caplog.text
+    found = common_processor([bare, bert_checkpoint, bert_checkpoint], architecture)
+    assert len(found) == len(WORDS)
+    assert "no tokenizer is stored in" in caplog.text
+    assert str(bare) in caplog.text
+    other = edited(bert_checkpoint, tmp_path / "other", STEPS, swap_words)
+    with pytest.raises(InputError, match=r"tiny-bert and .*other prepare their inputs differently"):
+        hydrant.fuse([bert_checkpoint, bare, other])
+    with pytest.raises(InputError, match=r"cannot load the tokenizer of .*bare: it has no vocabulary; save"):
+        load_processor(bare, "text")
+
+
+def test_adapters_with_a_tokenizer_of_their_own(bert_checkpoint: Path, tmp_path: Path) -> None:
+    adapters = [make_adapter("bert", tmp_path / name, seed) for seed, name in enumerate("ab")]
+    hydrant.fuse(bert_checkpoint, adapters=adapters)
+    tokenizer = make_tokenizer(tmp_path / "source")
+    tokenizer.save_pretrained(adapters[0])
+    hydrant.fuse(bert_checkpoint, adapters=adapters)
+    tokenizer.save_pretrained(adapters[1])
+    content = json.loads((adapters[1] / STEPS).read_text())
+    swap_words(content)
+    (adapters[1] / STEPS).write_text(json.dumps(content))
+    with pytest.raises(InputError, match=r"tiny-bert and .*b prepare their inputs differently: model\.vocab\.hello"):
+        hydrant.fuse(bert_checkpoint, adapters=adapters)
+    done = run_cli("fuse", bert_checkpoint, *[word for path in adapters for word in ("--adapter", path)], "-o",
+                   tmp_path / "out")  # fmt: skip
+    assert done.returncode == 2
+    assert "prepare their inputs differently: model.vocab.hello" in done.stderr
+
+
+def test_clip_checkpoints_are_compared_by_their_images(tmp_path: Path) -> None:
+    for name, mean in (("a", 0.5), ("b", 0.4)):
+        make_dual_encoder().save_pretrained(tmp_path / name)
+        images = transformers.CLIPImageProcessorPil(
+            size={"shortest_edge": 12}, crop_size={"height": 12, "width": 12}, image_mean=[mean] * 3
+        )
+        transformers.CLIPProcessor(images, make_clip_tokenizer()).save_pretrained(tmp_path / name)
+    options = ("--classes", "cat,dog", "-o", tmp_path / "out")
+    done = run_cli("fuse", tmp_path / "a", tmp_path / "b", *options)
+    assert done.returncode == 2
+    assert "prepare their inputs differently: mean is '[0.5, 0.5, 0.5]' in the first" in done.stderr
+    assert not (tmp_path / "out").exists()
+    assert run_cli("fuse", tmp_path / "a", tmp_path / "a", *options).returncode == 0
+
+
+def test_command_line_refuses_before_writing(bert_checkpoint: Path, tmp_path: Path) -> None:
+    other = edited(bert_checkpoint, tmp_path / "other", CONFIG, setting(do_lower_case=False))
+    for more in ((), ("--no-processor",)):
+        done = run_cli("fuse", bert_checkpoint, other, "-o", tmp_path / "out", *more)
+        assert done.returncode == 2
+        assert "normalizer.lowercase is 'True' in the first and 'False' in the second" in done.stderr
+        assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "found"),
+    [
+        ({"a": 1}, {"a": 1}, None),
+        ({"a": None}, {}, None),
+        ({"a": ""}, {"a": None}, None),
+        ({"a": 0}, {"a": False}, None),
+        ({"a": 0}, {}, ("a", 0, None)),
+        ([1, 2], [1, 3], ("", [1, 2], [1, 3])),
+        ({"a": [["x", "y"], ["z", "w"]]}, {"a": [["x", "y"]]}, ("a.1", ["z", "w"], None)),
+        ({"a": [{"b": 1}]}, {"a": [{"b": 2}]}, ("a.0.b", 1, 2)),
+        ({"a": {"b": 1}}, {"a": 3}, ("a", {"b": 1}, 3)),
+    ],
+)
+def test_first_difference(one: Any, other: Any, found: Any) -> None:
+    assert first_difference(one, other) == found
+
+
+# What a bundle will lack
+
+
+def test_saving_without_a_processor_says_so(
+    bert_checkpoint: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    ensemble = hydrant.fuse([bert_checkpoint, bert_checkpoint])
+    hydrant.save_bundle(ensemble, tmp_path / "asked", tensors_only=True)
+    hydrant.save_bundle(ensemble, tmp_path / "with", load_processor(bert_checkpoint, "text"))
+    assert not caplog.text
+    hydrant.save_bundle(ensemble, tmp_path / "without")
+    assert "without gets no processor: it takes ready tensors only, and cannot read texts" in caplog.text
+    assert "as processor=…" in caplog.text
+    with pytest.raises(InputError, match="tensors_only is given with a processor; leave one of them out"):
+        hydrant.save_bundle(ensemble, tmp_path / "x", load_processor(bert_checkpoint, "text"), tensors_only=True)
+
+
+def test_one_member_cannot_disagree(bert_checkpoint: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    said = "one checkpoint without a plan is one member: its mutual information and disagreement will be zero"
+    plan = hydrant.HeadPlan.all_heads("bert", 3, 4)
+    with caplog.at_level(logging.WARNING):
+        hydrant.fuse(bert_checkpoint, plan)
+        hydrant.fuse([bert_checkpoint, bert_checkpoint])
+        assert not caplog.text
+        hydrant.fuse(bert_checkpoint)
+    assert said in caplog.text
+    done = run_cli("fuse", bert_checkpoint, "-o", tmp_path / "out", "--no-processor", "--json")
+    assert done.returncode == 0
+    assert json.loads(done.stdout)["members"] == 1
+    assert said in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1  # that there is no processor was asked for

@@ -1,0 +1,212 @@
+"""Ready tensors in place of raw inputs, for models whose preprocessing is the user's own."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import hydrant
+import numpy as np
+import pytest
+from hydrant import load, plan_heads
+from hydrant.data.examples import read_examples
+from hydrant.data.tensors import TensorProcessor
+from hydrant.errors import InputError
+from hydrant.evaluation import evaluate
+from hydrant.export import export
+from hydrant.families.checkpoint import load_model, load_processor
+from hydrant.families.registry import architecture_of
+from hydrant.tuning import tune
+from support import make_model, make_tokenizer, run_cli
+
+LABELS = list("abcde")
+
+
+@pytest.fixture(scope="module")
+def tensors(text_csv: Path, bert_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The labelled texts as a user's own code makes tensors of them; every row is padded."""
+    path = tmp_path_factory.mktemp("tensors") / "train.npz"
+    found = read_examples(text_csv, LABELS)
+    made = load_processor(bert_checkpoint, "text")(list(found.inputs), padding="max_length", max_length=12)
+    np.savez(path, **{name: np.array(rows) for name, rows in made.items()}, y=np.asarray(found.labels))
+    return path
+
+
+@pytest.fixture(scope="module")
+def bare(bert_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The checkpoint without its tokenizer."""
+    folder = tmp_path_factory.mktemp("bare") / "bert"
+    load_model(bert_checkpoint).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def bundle(bare: Path, tensors: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Planned on ready tensors; it takes nothing else."""
+    folder = tmp_path_factory.mktemp("bundle") / "out"
+    plan = plan_heads(bare, tensors, keep=2)
+    hydrant.save_bundle(hydrant.fuse(bare, plan), folder, tensors_only=True)
+    hydrant.export_onnx(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def with_texts(bert_checkpoint: Path, bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same bundle with its tokenizer."""
+    folder = tmp_path_factory.mktemp("texts") / "out"
+    plan = hydrant.Bundle.open(bundle).plan()
+    hydrant.save_bundle(hydrant.fuse(bert_checkpoint, plan), folder, load_processor(bert_checkpoint, "text"))
+    return folder
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"keep": 2},
+        {"budget": 1.9},
+        {"method": "circuit", "objective": "nll", "keep": 2, "members": 2},
+        {"method": "circuit", "keep": 2, "members": 1},
+    ],
+    ids=["taylor", "budget", "circuit", "separation"],
+)
+def test_plans_of_tensors_are_those_of_the_texts(
+    options: dict[str, Any], bare: Path, bert_checkpoint: Path, tensors: Path, text_csv: Path
+) -> None:
+    texts = list(read_examples(text_csv, None).inputs)
+    ood: tuple[Any, Any] = (None, None)
+    if options.get("method") == "circuit" and "objective" not in options:
+        arrays = dict(np.load(tensors))
+        arrays.pop("y")
+        ood = ({name: array[::-1] for name, array in arrays.items()}, None), (texts[::-1], None)
+    mine = plan_heads(bare, tensors, ood=ood[0], **options)
+    assert mine.members == plan_heads(bert_checkpoint, text_csv, ood=ood[1], **options).members
+
+
+def test_calibrated_and_evaluated_as_on_the_texts(
+    bundle: Path, with_texts: Path, tensors: Path, text_csv: Path, tmp_path: Path
+) -> None:
+    page = tmp_path / "page.html"
+    for other in (bundle, with_texts):
+        data = tensors if other == bundle else text_csv
+        fitted = hydrant.calibrate(other, data).calibration
+        figures = evaluate(other, data, html=page, bootstrap=0, latency=True).models[0].figures
+        if other == bundle:
+            expected = fitted.temperature, figures["nll"].value
+            assert "input 0" in page.read_text()
+    assert (fitted.temperature, figures["nll"].value) == pytest.approx(expected, rel=1e-4)
+    assert hydrant.verify(bundle, "onnxruntime", data=tensors, examples=10).passed
+    made = export(bundle, "fp16", data=tensors, examples=8)
+    assert made.islands is not None
+
+
+def test_tuned_on_tensors_as_on_the_texts(
+    bundle: Path, with_texts: Path, tensors: Path, text_csv: Path, tmp_path: Path
+) -> None:
+    settings: dict[str, Any] = {"epochs": 1, "batch_size": 8, "learning_rate": 1e-3}
+    mine = tune(bundle, tensors, output=tmp_path / "tensors", **settings)
+    theirs = tune(with_texts, text_csv, output=tmp_path / "texts", **settings)
+    assert mine.nll_before == pytest.approx(theirs.nll_before, rel=1e-5)
+    assert mine.nll_after == pytest.approx(theirs.nll_after, rel=1e-4)
+    assert hydrant.Bundle.open(tmp_path / "tensors").processor() is None
+
+
+def test_command_line_with_tensors(bare: Path, tensors: Path, tmp_path: Path) -> None:
+    out, plan = tmp_path / "out", tmp_path / "plan.json"
+    for step in [
+        ("plan", bare, "--data", tensors, "--keep", 2, "-o", plan),
+        ("fuse", bare, bare, bare, "--plan", plan, "--no-processor", "--data", tensors, "-o", out),
+        ("export", out),
+        ("tune", out, "--data", tensors, "--epochs", 1),
+        ("calibrate", out, "--data", tensors),
+        ("evaluate", out, "--data", tensors, "--bootstrap", 0),
+        ("verify", out, "--data", tensors, "--examples", 5, "--backend", "onnxruntime"),
+    ]:
+        done = run_cli(*step)
+        assert done.returncode == 0, (step[0], done.stderr)
+        assert "Traceback" not in done.stderr
+    done = run_cli("predict", out, "--input", tensors)  # its labels are not read
+    assert len(done.stdout.splitlines()) == 24, done.stderr
+    assert json.loads(done.stdout.splitlines()[3])["input"].endswith("train.npz, row 3")
+    refused = run_cli("evaluate", out, "--data", tensors, "--corruptions")
+    assert refused.returncode == 2
+    assert "holds ready tensors, which cannot be corrupted; leave corruptions (--corruptions) out" in refused.stderr
+
+
+def test_pixels(vit_checkpoint: Path, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    pixels = rng.standard_normal((20, 3, 12, 12)).astype(np.float32)
+    np.savez(tmp_path / "pixels.npz", pixel_values=pixels, y=np.arange(20) % 5)
+    plan = plan_heads(make_model("vit"), tmp_path / "pixels.npz", keep=2)
+    assert plan.members == plan_heads(vit_checkpoint, ({"pixel_values": pixels}, np.arange(20) % 5), keep=2).members
+    out = tmp_path / "out"
+    hydrant.save_bundle(hydrant.fuse(vit_checkpoint, plan), out, tensors_only=True)
+    hydrant.calibrate(out, tmp_path / "pixels.npz")
+    report = evaluate(out, tmp_path / "pixels.npz", html=tmp_path / "page.html", bootstrap=0)
+    with load(out, "torch") as predictor:
+        found = predictor.predict({"pixel_values": pixels})
+    assert report.models[0].figures["accuracy"].value == np.mean(found.label == np.arange(20) % 5)
+
+
+def test_padding_at_the_end_is_dropped_and_any_other_kept() -> None:
+    processor = TensorProcessor(architecture_of(make_model("bert")))
+    ids, mask = (
+        np.array([[5, 6, 0, 0], [0, 5, 6, 0], [5, 6, 7, 8]]),
+        np.array([[1, 1, 0, 0], [0, 1, 1, 0], [1, 1, 1, 1]]),
+    )
+    rows = [{"input_ids": a, "attention_mask": b} for a, b in zip(ids, mask, strict=True)]
+    items = processor.encode(rows)
+    assert [item.tokens for item in items] == [2, 3, 4]
+    both = processor.collate(items)
+    np.testing.assert_array_equal(both["input_ids"], ids)
+    np.testing.assert_array_equal(both["attention_mask"], mask)
+    np.testing.assert_array_equal(both["token_type_ids"], 0 * ids)
+    assert processor.collate(items[:2])["input_ids"].shape == (2, 3)
+
+
+IDS, MASK = np.full((6, 4), 5), np.ones((6, 4), int)
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        (
+            {"input_ids": IDS + 100, "attention_mask": MASK},
+            "input 0: input_ids has values from 105 to 105; expected",
+        ),
+        ({"input_ids": IDS, "attention_mask": 0 * MASK}, "input 0: attention_mask masks all of row 0"),
+        ({"input_ids": IDS}, "input 0: tensors are named input_ids; expected attention_mask, input_ids"),
+        ({"input_ids": IDS, "attention_mask": MASK[:5]}, "6 inputs in input_ids and 5 inputs in attention_mask"),
+        (
+            {"input_ids": IDS, "attention_mask": MASK, "position_ids": IDS},
+            "has the arrays .*position_ids.*; expected x",
+        ),
+        ({"pixel_values": np.zeros((6, 3, 12, 12), np.float32)}, "input 0: tensors are named pixel_values; expected"),
+        ({"input_ids": np.int64(3), "attention_mask": MASK}, r"has arrays of shape .*expected .*\[N, …\] and y \[N\]"),
+    ],
+    ids=["range", "masked", "missing", "lengths", "unknown", "pixels", "scalar"],
+)
+def test_unusable_tensors_are_refused(arrays: dict[str, Any], message: str, bundle: Path, tmp_path: Path) -> None:
+    np.savez(tmp_path / "data.npz", **arrays, y=np.zeros(6, int))
+    with pytest.raises(InputError, match=message):
+        hydrant.calibrate(bundle, tmp_path / "data.npz")
+
+
+def test_tensors_beside_raw_inputs(bundle: Path, with_texts: Path, tensors: Path, text_csv: Path) -> None:
+    refusal = r"data .*train\.npz holds ready tensors and .*train\.csv raw inputs; expected both in one form"
+    with pytest.raises(InputError, match=refusal):
+        evaluate(with_texts, tensors, text_csv)
+    with pytest.raises(InputError, match="has no processor, so it cannot read"):
+        hydrant.calibrate(bundle, text_csv)
+    ragged = ({"input_ids": IDS, "attention_mask": MASK[:5]}, None)
+    with pytest.raises(InputError, match="expected as many inputs in each, along the first axis"):
+        hydrant.verify(bundle, "onnxruntime", data=ragged)
+
+
+def test_models_of_another_vocabulary_are_not_compared_on_tensors(bundle: Path, tensors: Path, tmp_path: Path) -> None:
+    names = dict(enumerate(LABELS))
+    other = make_model("bert", vocab_size=120, id2label=names, label2id={name: i for i, name in names.items()})
+    other.save_pretrained(tmp_path / "other")
+    make_tokenizer(tmp_path / "source").save_pretrained(tmp_path / "other")
+    with pytest.raises(InputError, match="out and other read different ones: vocabulary 99 and 120; compare models of"):
+        evaluate(bundle, tensors, compare=[tmp_path / "other"])
