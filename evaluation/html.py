@@ -153,9 +153,10 @@ def _models(report: EvaluationReport) -> str:
         times = [model.latency_ms for model in report.models]
         facts[f"ms for a batch of {report.batch}"] = ["–" if time is None else f"{time:.1f}" for time in times]
     rows = [row(name, *map(cell, values)) for name, values in facts.items()]
-    hint = "" if report.batch else "Latency: <code>hydrant evaluate --latency</code>."
-    words = f"Latency: {escape(report.latency_note)}." if report.latency_note else hint
-    return table("Models", ["", *(model.name for model in report.models)], {"": rows}) + (note(words) if words else "")
+    asked = "" if report.batch else "hydrant evaluate --latency"
+    words = report.latency_note or asked
+    hint = note(f"Latency: {words}.") if words else ""
+    return table("Models", ["", *(model.name for model in report.models)], {"": rows}) + hint
 
 
 def _quality(report: EvaluationReport) -> str:
