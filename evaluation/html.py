@@ -81,18 +81,6 @@ def page(report: EvaluationReport, evidence: Evidence, pictures: Mapping[str, by
 def _verdict(report: EvaluationReport) -> str:
     """What is better and worse, in a sentence for each competitor, and the figures that say so."""
     sentences = [verdict.sentence for verdict in report.verdict] or [ALONE]
-    ours = report.models[0]
-    if report.verdict:
-        headers = ["", ours.name, "the other", "difference"]
-        groups = {f"beside {each.against}": _compared(report, each) for each in report.verdict}
-        if len(groups) == 1:
-            headers[2], groups = report.verdict[0].against, {"": next(iter(groups.values()))}
-    else:
-        headers = ["", ours.name]
-        groups = {"": [
-            row(_titled(_plain(name)), figure_cell(ours.figures[name], _plain(name)))
-            for name in DIFFERENCES if name in ours.figures
-        ]}  # fmt: skip
     words = "↑ higher is better, ↓ lower is better."
     if report.verdict and report.resamples:
         words += (
@@ -100,7 +88,24 @@ def _verdict(report: EvaluationReport) -> str:
             "both, excludes zero. Points are percentage points."
         )
     text = "".join(f'<p class="verdict">{prose(sentence)}</p>' for sentence in sentences)
-    return section("Verdict", text, table("Headline figures", headers, groups), note(words))
+    return section("Verdict", text, _comparison(report) if report.verdict else _headline(report), note(words))
+
+
+def _headline(report: EvaluationReport) -> str:
+    """The figures of a bundle that is compared with nothing."""
+    ours = report.models[0]
+    told = {name: _plain(name) for name in DIFFERENCES if name in ours.figures}
+    rows = [row(_titled(each), figure_cell(ours.figures[name], each)) for name, each in told.items()]
+    return table("Headline figures", ["", ours.name], {"": rows})
+
+
+def _comparison(report: EvaluationReport) -> str:
+    """The bundle's figures beside each competitor's, a group of rows for each of several."""
+    ours, (first, *more) = report.models[0].name, report.verdict
+    if not more:
+        return table("Verdict", ["", ours, first.against, "difference"], {"": _compared(report, first)})
+    groups = {f"beside {verdict.against}": _compared(report, verdict) for verdict in report.verdict}
+    return table("Verdict", ["", ours, "the other", "difference"], groups)
 
 
 def _compared(report: EvaluationReport, verdict: Verdict) -> list[str]:
@@ -148,9 +153,10 @@ def _models(report: EvaluationReport) -> str:
         times = [model.latency_ms for model in report.models]
         facts[f"ms for a batch of {report.batch}"] = ["–" if time is None else f"{time:.1f}" for time in times]
     rows = [row(name, *map(cell, values)) for name, values in facts.items()]
-    hint = "" if report.batch else "Latency: <code>hydrant evaluate --latency</code>."
-    words = f"Latency: {escape(report.latency_note)}." if report.latency_note else hint
-    return table("Models", ["", *(model.name for model in report.models)], {"": rows}) + (note(words) if words else "")
+    asked = "" if report.batch else "hydrant evaluate --latency"
+    words = report.latency_note or asked
+    hint = note(f"Latency: {words}.") if words else ""
+    return table("Models", ["", *(model.name for model in report.models)], {"": rows}) + hint
 
 
 def _quality(report: EvaluationReport) -> str:

@@ -7,6 +7,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 from html import unescape
+from typing import Any
 
 import numpy as np
 import pytest
@@ -200,6 +201,20 @@ def test_examples_are_few_however_many_classes_there_are() -> None:
     html = page(report(model("ours")), evidence(labels, [0] * 20, classes=20), {})
     for title in ("Least certain", "Most certain", "Wrong with most confidence"):
         assert html.split(f"<h2>{title}</h2>")[1].split("</section>")[0].count('scope="row"') == 8
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({}, "Latency: hydrant evaluate --latency."),
+        ({"latency_note": "timed as <a>"}, "Latency: timed as &lt;a&gt;."),
+        ({"batch": 8}, None),
+    ],
+)
+def test_hint_about_latency_is_escaped_once(changes: dict[str, Any], words: str | None) -> None:
+    html = page(replace(report(model("ours")), **changes), evidence([0], [0]), {})
+    models = html.split("<h2>Models</h2>")[1].split("</section>")[0]
+    assert re.findall('<p class="note">(.*?)</p>', models) == ([words] if words else [])
 
 
 def test_page_can_be_read_out() -> None:
