@@ -684,14 +684,13 @@ def test_interrupted_command_tells_how_to_go_on(
 ) -> None:
     train = write_csv(tmp_path / "train.csv", sentences(60, 0))
     command = ["tune", str(bundle), "--data", str(train), "--learning-rate", "1e-3", "--epochs", "2"]
-    shown = cli.progress
-    monkeypatch.setattr(cli, "progress", interrupted_after(3))
+    monkeypatch.setattr("hydrant.cli.options.progress", interrupted_after(3))
     before = state(bundle)
     assert cli.main(command) == 130
     assert "run the same command again to go on" in capsys.readouterr().err
     assert state(bundle) == before
     assert (tmp_path / "bundle.tune.part").exists()
-    monkeypatch.setattr(cli, "progress", shown)
+    monkeypatch.undo()
     assert cli.main([*command, "--seed", "1"]) == 2
     assert "interrupted tuning with other settings" in capsys.readouterr().err
     assert cli.main(command) == 0
