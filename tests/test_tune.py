@@ -26,7 +26,6 @@ from hydrant import (
     Reading,
     TuneReport,
     calibrate,
-    cli,
     export_onnx,
     fuse,
     load_ensemble,
@@ -35,6 +34,7 @@ from hydrant import (
 )
 from hydrant.bundle.files import sha256_of
 from hydrant.bundle.store import to_json_bytes
+from hydrant.cli import main as cli
 from hydrant.cli.inspect import inspect_bundle
 from hydrant.cli.tune import tune_text
 from hydrant.engines.metadata import EngineFile
