@@ -30,7 +30,7 @@ SCHEMA = 1
 
 Score = Literal["confidence", "predictive_entropy", "expected_entropy", "mutual_information"]
 
-SIDES = {**dict.fromkeys(get_args(Score), "above"), "confidence": "below"}
+SIDES: dict[str, str] = {**dict.fromkeys(get_args(Score), "above"), "confidence": "below"}
 """Scores that a threshold may stand on, and the side of it that is uncertain."""
 
 

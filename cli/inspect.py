@@ -20,7 +20,6 @@ from ..cost.estimate import cost_of
 from ..engines.metadata import ENGINES, engine_names, engine_path, graph_digest, metadata_path, read_metadata
 from ..errors import BundleError, HydrantError, cut
 from ..families.prompts import read_prompts
-from . import shared
 from .adapters import adapters_text
 from .calibrate import inspected_calibration
 from .options import Command
@@ -34,7 +33,7 @@ VERIFIED = "reports/verify.json"
 def arguments(command: Command) -> None:
     """Its options."""
     command.heading("input")
-    shared.bundle(command, inspect_bundle)
+    command.add("bundle", type=Path, metavar="BUNDLE", help="Bundle made by `hydrant fuse`: a folder")
 
 
 def run(options: argparse.Namespace) -> int:

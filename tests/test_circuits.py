@@ -463,12 +463,11 @@ def test_interrupted_command_tells_how_to_go_on(
     plan = tmp_path / "plan.json"
     command = ["plan", str(bert_checkpoint), "--data", str(text_csv), "--ood", str(ood_csv)]
     command += ["--method", "circuit", "--keep", "2", "-o", str(plan)]
-    shown = cli.progress
-    monkeypatch.setattr(cli, "progress", interrupted_after(4))
+    monkeypatch.setattr("hydrant.cli.options.progress", interrupted_after(4))
     assert cli.main(command) == 130
     assert "run the same command again to go on" in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["plan.json.part"]
-    monkeypatch.setattr(cli, "progress", shown)
+    monkeypatch.undo()
     refused = [*command, "--seed", "1"]
     assert cli.main(refused) == 2
     assert "interrupted search with other settings" in capsys.readouterr().err

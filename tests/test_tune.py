@@ -26,7 +26,6 @@ from hydrant import (
     Reading,
     TuneReport,
     calibrate,
-    cli,
     export_onnx,
     fuse,
     load_ensemble,
@@ -35,6 +34,7 @@ from hydrant import (
 )
 from hydrant.bundle.files import sha256_of
 from hydrant.bundle.store import to_json_bytes
+from hydrant.cli import main as cli
 from hydrant.cli.inspect import inspect_bundle
 from hydrant.cli.tune import tune_text
 from hydrant.engines.metadata import EngineFile
@@ -684,14 +684,13 @@ def test_interrupted_command_tells_how_to_go_on(
 ) -> None:
     train = write_csv(tmp_path / "train.csv", sentences(60, 0))
     command = ["tune", str(bundle), "--data", str(train), "--learning-rate", "1e-3", "--epochs", "2"]
-    shown = cli.progress
-    monkeypatch.setattr(cli, "progress", interrupted_after(3))
+    monkeypatch.setattr("hydrant.cli.options.progress", interrupted_after(3))
     before = state(bundle)
     assert cli.main(command) == 130
     assert "run the same command again to go on" in capsys.readouterr().err
     assert state(bundle) == before
     assert (tmp_path / "bundle.tune.part").exists()
-    monkeypatch.setattr(cli, "progress", shown)
+    monkeypatch.undo()
     assert cli.main([*command, "--seed", "1"]) == 2
     assert "interrupted tuning with other settings" in capsys.readouterr().err
     assert cli.main(command) == 0
