@@ -36,10 +36,10 @@ def given_inputs(given: Any, modality: Modality, text_column: str | None = None)
         return [given]
     if isinstance(given, np.ndarray):
         return _texts(given) if given.dtype.kind in "USO" else _images(given, modality)
-    if isinstance(given, Mapping | bytes | bytearray | set | frozenset) or not isinstance(given, Iterable):
-        raise InputError(f"inputs is a {_kind(given)}; {EXPECTED}")
     if hasattr(given, "collect_schema"):
         raise InputError(f"inputs is a {_kind(given)}, which is not computed yet; give what its collect() returns")
+    if isinstance(given, Mapping | bytes | bytearray | set | frozenset) or not isinstance(given, Iterable):
+        raise InputError(f"inputs is a {_kind(given)}; {EXPECTED}")
     return given.to_pylist() if hasattr(given, "to_pylist") else given  # a column of pyarrow holds its own scalars
 
 
