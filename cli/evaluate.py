@@ -97,9 +97,9 @@ def evaluation_text(report: EvaluationReport) -> str:
         rows = [[model.name, f"{model.latency_ms:.1f}", f"{model.backend} {model.precision}"] for model in models]
         parts.append(table(["latency", f"ms for a batch of {report.batch}", "on"], rows))
     parts += [f"note: {note}" for note in report.notes]
-    written = [*report.files, *([] if report.html is None else [str(report.html)])]
+    written = [words for words in (", ".join(report.files), report.html and str(report.html)) if words]
     if written:
-        parts.append(f"wrote {', '.join(written)}")
+        parts.append(f"wrote {' and '.join(written)}")
     return "\n\n".join(parts)
 
 
