@@ -72,9 +72,9 @@ def evaluation_text(report: EvaluationReport) -> str:
     if report.latency_note:
         parts.append(report.latency_note)
     parts += [f"note: {note}" for note in report.notes]
-    written = [*report.files, *([] if report.html is None else [str(report.html)])]
+    written = [words for words in (", ".join(report.files), report.html and str(report.html)) if words]
     if written:
-        parts.append(f"wrote {', '.join(written)}")
+        parts.append(f"wrote {' and '.join(written)}")
     return "\n\n".join(parts)
 
 
