@@ -23,7 +23,7 @@ from hydrant.runtime.backends.openvino import OpenVinoBackend
 from hydrant.runtime.backends.ort import OnnxRuntimeBackend
 from hydrant.runtime.backends.protocol import Backend
 from hydrant.runtime.backends.reference import TorchBackend
-from hydrant.runtime.backends.registry import OPENERS
+from hydrant.runtime.backends.registry import OPENERS, open_graph
 from hydrant.runtime.backends.tensorrt.engine import EngineBackend
 from hydrant.runtime.closing import Closable
 from support import make_inputs, make_model, make_tokenizer, random_plan
@@ -220,7 +220,7 @@ def test_bisect_closes_the_graph_that_it_ran(
 def test_profile_closes_the_members_that_it_opened_before_a_failure(
     path: Path, opened: list[Backend], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    graphs = iter([subjects.open_graph, damaged])
+    graphs = iter([open_graph, damaged])
 
     def second_is_damaged(*arguments: Any) -> Backend:
         return next(graphs)(*arguments)

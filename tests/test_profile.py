@@ -26,6 +26,7 @@ from hydrant.measure.memory import measure_memory, peak_bytes
 from hydrant.measure.operators import parts_of
 from hydrant.measure.subjects import Subject, Succession, baseline_subjects
 from hydrant.metrics.timing import Latency, Ratio, Rules, busy, instabilities, interleave
+from hydrant.runtime.backends.protocol import Backend
 from support import CLASSES, make_model, random_plan, run_cli
 
 QUICK: dict[str, Any] = {"seconds": 0, "iterations": 4}
@@ -168,21 +169,20 @@ def test_inputs_are_seeded_full_and_without_padding(text_bundle: Path, image_bun
 
 
 def runner(name: str, precision: str = "fp32") -> Any:
-    class Runner:
-        def __init__(self) -> None:
-            self.name, self.precision, self.ran, self.closed = name, precision, 0, False
-
-        def run(self, inputs: Any) -> dict[str, np.ndarray]:
-            self.ran += 1
-            return {"self": np.array(id(self))}
+    class Runner(Backend):
+        ran, closed = 0, False
 
         def chunk(self, inputs: Any) -> int:
             return 3
 
-        def close(self) -> None:
+        def _run(self, inputs: Any) -> dict[str, np.ndarray]:
+            self.ran += 1
+            return {"self": np.array(id(self))}
+
+        def _release(self) -> None:
             self.closed = True
 
-    return Runner()
+    return Runner(name, precision, ["self"])
 
 
 def test_a_deep_ensemble_runs_every_member_once() -> None:
@@ -234,7 +234,7 @@ def test_a_deep_ensemble_holds_m_sessions(text_bundle: Path, tmp_path: Path, mon
         opened.append(arguments)
         return runner("onnxruntime")
 
-    monkeypatch.setattr(subjects, "_open_graph", open_one)
+    monkeypatch.setattr(subjects, "open_graph", open_one)
     subject = Subject("deep-ensemble", "onnxruntime", "fp32", tmp_path / "graph", 4)
     assert isinstance(subject.open(Bundle.open(text_bundle), 1), Succession)
     assert len(opened) == 4
