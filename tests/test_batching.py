@@ -14,7 +14,7 @@ from typing import Any
 import hydrant
 import numpy as np
 import pytest
-from hydrant import HeadPlan, fuse, plan_heads, save_bundle
+from hydrant import HeadPlan, Reading, fuse, plan_heads, save_bundle
 from hydrant.data import kept
 from hydrant.data.batching import batches
 from hydrant.data.examples import Examples
@@ -80,7 +80,7 @@ def processor_of(checkpoint: Path) -> tuple[Processor, Any]:
 
 
 def plan(checkpoint: Path, data: Any = (IMAGES, LABELS), **options: Any) -> HeadPlan:
-    return plan_heads(checkpoint, data, members=2, batch_size=BATCH, **{"keep": 2, **options})
+    return plan_heads(checkpoint, data, members=2, reading=Reading(batch_size=BATCH), **{"keep": 2, **options})
 
 
 def predicted(bundle: Path) -> None:
@@ -94,7 +94,7 @@ USES: dict[str, Callable[[Path, Path], Any]] = {
     "circuit": lambda checkpoint, _: plan(checkpoint, (IMAGES[:30], LABELS[:30]), ood=(IMAGES[30:], None),
                                           method="circuit"),
     "predict": lambda _, bundle: predicted(bundle),
-    "calibrate": lambda _, bundle: hydrant.calibrate(bundle, (IMAGES, LABELS), batch_size=BATCH),
+    "calibrate": lambda _, bundle: hydrant.calibrate(bundle, (IMAGES, LABELS), reading=Reading(batch_size=BATCH)),
 }  # fmt: skip
 
 

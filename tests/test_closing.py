@@ -14,7 +14,20 @@ import numpy as np
 import pytest
 from backends import OnCpu
 from fake_tensorrt import HOST, Device, add_engine, make_library, text_profile
-from hydrant import Bundle, HydrantError, evaluate, export_onnx, fuse, load, profile, save_bundle, verify
+from hydrant import (
+    Bundle,
+    Figures,
+    HydrantError,
+    Reading,
+    Timing,
+    evaluate,
+    export_onnx,
+    fuse,
+    load,
+    profile,
+    save_bundle,
+    verify,
+)
 from hydrant.errors import BackendError, BundleError
 from hydrant.families.checkpoint import load_processor
 from hydrant.measure import subjects
@@ -201,7 +214,7 @@ def test_verify_closes_what_it_opened_before_a_failure(
 ) -> None:
     monkeypatch.setitem(OPENERS, "openvino", damaged)
     with pytest.raises(BundleError, match="the graph was altered"):
-        verify(path, examples=4)
+        verify(path, reading=Reading(examples=4))
     assert_closed(opened, 2)
 
 
@@ -212,7 +225,7 @@ def test_bisect_closes_the_graph_that_it_ran(
     monkeypatch.setattr(OnnxRuntimeBackend, "run", lambda self, batch: {
         name: 1 - array for name, array in run(self, batch).items()
     })  # fmt: skip
-    report = verify(path, "onnxruntime", examples=4, bisect=True)
+    report = verify(path, "onnxruntime", reading=Reading(examples=4), bisect=True)
     assert report.backends[0].bisection is not None
     assert_closed(opened, 3)
 
@@ -227,7 +240,7 @@ def test_profile_closes_the_members_that_it_opened_before_a_failure(
 
     monkeypatch.setattr(subjects, "open_graph", second_is_damaged)
     with pytest.raises(BundleError, match="the graph was altered"):
-        profile(path, "onnxruntime", batch=[1], sequence=[8], baseline=["deep-ensemble"], memory=False)
+        profile(path, "onnxruntime", timing=Timing(batch=[1], sequence=[8]), baseline=["deep-ensemble"], memory=False)
     assert_closed(opened, 2)
     assert next(graphs, None) is None
 
@@ -249,7 +262,7 @@ def test_evaluate_closes_a_bundle_that_cannot_be_compared(
     other = make_model("bert", id2label=dict(enumerate(labels)), label2id={name: i for i, name in enumerate(labels)})
     save_bundle(fuse(other), tmp_path / "other", make_tokenizer(tmp_path / "source"))
     with pytest.raises(HydrantError, match="knows other classes"):
-        evaluate(path, text_csv, compare=[tmp_path / "other"], bootstrap=0)
+        evaluate(path, text_csv, compare=[tmp_path / "other"], figures=Figures(bootstrap=0))
     assert_closed(opened, 2)
 
 

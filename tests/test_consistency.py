@@ -261,7 +261,7 @@ def test_a_graph_that_contradicts_its_bundle(name: str, path: Path) -> None:
         lambda: load(path, "onnxruntime"),
         lambda: load(path),
         lambda: load(path, "openvino"),
-        lambda: verify(path, "openvino", examples=4),
+        lambda: verify(path, "openvino", reading=Reading(examples=4)),
     ):
         with pytest.raises(HydrantError, match=rf"model\.fp32\.onnx {words}"):
             use()
@@ -288,7 +288,7 @@ def test_verify_compares_graphs_that_no_backend_here_runs(path: Path) -> None:
     members.value = "7"
     Bundle.open(path).add({"model.bf16.onnx": model.SerializeToString()})
     with pytest.raises(HydrantError, match=r"model\.bf16\.onnx has members '7', but hydrant\.json says '3'"):
-        verify(path, examples=4)
+        verify(path, reading=Reading(examples=4))
 
 
 def test_metadata_are_those_that_onnx_reads(path: Path) -> None:

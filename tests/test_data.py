@@ -17,6 +17,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 import torch
+from hydrant.data.columns import Columns
 from hydrant.data.examples import Examples, label_index, read_examples
 from hydrant.data.given import given_inputs
 from hydrant.data.readers import stream_rows
@@ -121,7 +122,7 @@ def test_byte_order_mark_and_windows_line_ends(tmp_path: Path) -> None:
 def test_other_columns_by_name(tmp_path: Path) -> None:
     path = tmp_path / "data.csv"
     path.write_text("id,intent,utterance\n1,pear,hi\n2,plum,ho\n")
-    examples = read_examples(path, LABELS, text_column="utterance", label_column="intent")
+    examples = read_examples(path, LABELS, columns=Columns(text="utterance", label="intent"))
     assert list(examples.inputs) == ["hi", "ho"]
     assert classes_of(examples) == [1, 2]
 

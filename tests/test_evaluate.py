@@ -277,14 +277,19 @@ def test_all_models_are_timed_on_one_backend(
 ) -> None:
     page = tmp_path / "report.html"
     report = evaluate(
-        bundle, data["test"], compare=[bert_checkpoint], html=page, bootstrap=0, latency=True, backend="onnxruntime"
+        bundle,
+        data["test"],
+        compare=[bert_checkpoint],
+        html=page,
+        figures=Figures(bootstrap=0, latency=True),
+        backend="onnxruntime",
     )
     assert [model.backend for model in report.models] == ["onnxruntime", "torch"]
     assert [model.latency_on for model in report.models] == ["onnxruntime fp32"] * 2
     assert report.latency_note == "timed on onnxruntime; tiny-bert as plain exported graphs, evaluated in PyTorch"
     for text in (evaluation_text(report), page.read_text()):
         assert report.latency_note in text
-    beside = evaluate(bundle, data["test"], compare=[bert_checkpoint], bootstrap=0, latency=True)
+    beside = evaluate(bundle, data["test"], compare=[bert_checkpoint], figures=Figures(bootstrap=0, latency=True))
     assert [model.latency_on for model in beside.models] == ["torch fp32"] * 2
     assert beside.latency_note is None
 
@@ -295,7 +300,9 @@ def test_no_latencies_of_models_that_share_no_backend(
     other = tmp_path / "other"
     save_bundle(fuse(bert_checkpoint), other, load_processor(bert_checkpoint, "text"))
     page = tmp_path / "report.html"
-    report = evaluate(bundle, data["test"], compare=[other], html=page, bootstrap=0, latency=True, backend="auto")
+    report = evaluate(
+        bundle, data["test"], compare=[other], html=page, figures=Figures(bootstrap=0, latency=True), backend="auto"
+    )
     assert [model.backend for model in report.models] == ["onnxruntime", "torch"]
     assert [model.latency_ms for model in report.models] == [None, None]
     for text in (evaluation_text(report), page.read_text()):
@@ -306,7 +313,13 @@ def test_no_latencies_of_models_that_share_no_backend(
         raise HydrantError("no such graph")
 
     monkeypatch.setattr("hydrant.export.export_onnx", refusing)
-    report = evaluate(bundle, data["test"], compare=[bert_checkpoint], bootstrap=0, latency=True, backend="onnxruntime")
+    report = evaluate(
+        bundle,
+        data["test"],
+        compare=[bert_checkpoint],
+        figures=Figures(bootstrap=0, latency=True),
+        backend="onnxruntime",
+    )
     assert report.batch is None
     assert report.latency_note == "no latencies: a checkpoint cannot be timed on onnxruntime: no such graph"
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hydrant import Bundle, estimate_cost, export_onnx, fuse, save_bundle, verify
+from hydrant import Bundle, Reading, estimate_cost, export_onnx, fuse, save_bundle, verify
 from hydrant.cli.inspect import inspect_bundle, inspect_text
 from support import make_model, random_plan, run_cli
 
@@ -92,7 +92,7 @@ def test_a_bundle_whose_required_file_is_not_listed(path: Path) -> None:
 def test_one_count_of_parameters(path: Path) -> None:
     """That of the estimate, which is that of the graph (``test_cost``)."""
     export_onnx(path)
-    verify(path, examples=4)
+    verify(path, reading=Reading(examples=4))
     facts, cost = inspect_bundle(path), estimate_cost(path)
     assert facts["problems"] == []
     assert facts["parameters"] == cost.fused.parameters

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hydrant import Bundle, HeadPlan, calibrate, evaluate, fuse, plan_heads, save_bundle, tune
+from hydrant import Bundle, Figures, HeadPlan, Jointly, calibrate, evaluate, fuse, plan_heads, save_bundle, tune
 from hydrant.data.fingerprints import LOWEST, Fingerprint, fingerprint_of
 from hydrant.families.checkpoint import load_processor
 from PIL import Image
@@ -123,7 +123,7 @@ def test_calibrating_and_evaluating_name_both_uses(
     assert note in caplog.text
     assert report.to_json()["notes"] == [note]
     assert calibrate(tmp_path / "bundle", copy).notes == [note], "a calibration does not count when it is replaced"
-    found = evaluate(tmp_path / "bundle", copy, bootstrap=0, html=tmp_path / "page.html")
+    found = evaluate(tmp_path / "bundle", copy, figures=Figures(bootstrap=0), html=tmp_path / "page.html")
     assert ["planned on (planned.csv)" in found.notes[0], "calibrated on (copy.csv)" in found.notes[1]] == [True, True]
     assert found.notes[0] in (tmp_path / "page.html").read_text()
     assert Bundle.open(tmp_path / "bundle").read_json("reports/evaluation.json")["notes"] == found.notes
@@ -134,9 +134,9 @@ def test_tuning_is_remembered(bert_checkpoint: Path, tmp_path: Path) -> None:
     save_bundle(fuse(bert_checkpoint, random_plan("bert", 2)), bundle, load_processor(bert_checkpoint, "text"))
     first, second, judge = sentences(40, 0), sentences(40, 1), sentences(30, 2)
     for data in (first, second):
-        assert tune(bundle, data, validation=judge, epochs=1, learning_rate=1e-3, device="cpu").improved
+        assert tune(bundle, data, validation=judge, how=Jointly(epochs=1, learning_rate=1e-3, device="cpu")).improved
     for data in (first, second):
-        notes = evaluate(bundle, data, bootstrap=0).notes
+        notes = evaluate(bundle, data, figures=Figures(bootstrap=0)).notes
         assert any("100% of its 40 examples" in note and "tuned on (given in memory)" in note for note in notes)
     assert any("judged on while it was tuned" in note for note in calibrate(bundle, judge).notes)
 
@@ -147,10 +147,10 @@ def test_other_data_and_older_bundles_pass_without_a_word(bert_checkpoint: Path,
     texts = ([f"hello money {index}" for index in range(20)], list("abcde" * 4))
     others = ([f"what weather {index}" for index in range(20)], list("abcde" * 4))
     assert calibrate(tmp_path / "bundle", texts).notes == []
-    assert evaluate(tmp_path / "bundle", others, bootstrap=0).notes == []
-    assert evaluate(tmp_path / "bundle", texts, bootstrap=0).notes != []
+    assert evaluate(tmp_path / "bundle", others, figures=Figures(bootstrap=0)).notes == []
+    assert evaluate(tmp_path / "bundle", texts, figures=Figures(bootstrap=0)).notes != []
     old = Bundle.open(tmp_path / "bundle")
     calibration = old.calibration()
     del calibration["fitted"]["fingerprints"]
     old.add({"calibration.json": json.dumps(calibration).encode()})
-    assert evaluate(tmp_path / "bundle", texts, bootstrap=0).notes == []
+    assert evaluate(tmp_path / "bundle", texts, figures=Figures(bootstrap=0)).notes == []

@@ -14,6 +14,8 @@ import numpy as np
 import oracle
 import pytest
 import transformers
+from hydrant import Figures, Jointly, Reading
+from hydrant.data.columns import Columns
 from hydrant.data.corruptions import typos
 from hydrant.data.examples import read_examples
 from hydrant.data.processor import from_transformers
@@ -34,7 +36,7 @@ PAIRS = [
     ("hello world " * 20, "transfer money " * 20),
     ("hello " * 20, "money " * 20),
 ]
-COLUMNS: dict[str, Any] = {"text_column": "premise", "text_pair_column": "hypothesis"}
+COLUMNS: dict[str, Any] = {"text": "premise", "text_pair": "hypothesis"}
 OPTIONS = ("--text-column", "premise", "--text-pair-column", "hypothesis")
 
 
@@ -76,7 +78,7 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def bundle(checkpoint: Path, table: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Planned and fused of the checkpoint, and exported."""
     folder = tmp_path_factory.mktemp("bundle") / "out"
-    plan = hydrant.plan_heads(checkpoint, table, keep=2, **COLUMNS)
+    plan = hydrant.plan_heads(checkpoint, table, keep=2, reading=Reading(**COLUMNS))
     hydrant.save_bundle(hydrant.fuse(checkpoint, plan), folder, load_processor(checkpoint, "text"))
     hydrant.export_onnx(folder)
     return folder
@@ -160,18 +162,18 @@ def write(path: Path) -> None:
 @pytest.mark.parametrize("name", ["data.csv", "data.tsv", "data.jsonl", "data.parquet"])
 def test_pairs_of_a_table(name: str, tmp_path: Path) -> None:
     write(tmp_path / name)
-    read = partial(read_examples, tmp_path / name, ["x", "y"], text_column="a")
-    assert list(read(text_pair_column="b").inputs) == READ
+    read = partial(read_examples, tmp_path / name, ["x", "y"])
+    assert list(read(columns=Columns(text="a", text_pair="b")).inputs) == READ
     with pytest.raises(InputError, match=r"columns a, b, label; expected 'c' \(choose with --text-pair-column\)"):
-        read(text_pair_column="c")
+        read(columns=Columns(text="a", text_pair="c"))
 
 
 def test_pairs_of_other_sources(tmp_path: Path) -> None:
     first, second = (list(texts) for texts in zip(*READ, strict=True))
     found = datasets.Dataset.from_dict({"a": first, "b": second, "label": ["x", "y"]})
-    assert list(read_examples(found, ["x", "y"], text_column="a", text_pair_column="b").inputs) == READ
+    assert list(read_examples(found, ["x", "y"], columns=Columns(text="a", text_pair="b")).inputs) == READ
     with pytest.raises(InputError, match="dataset has the columns a, b, label; expected 'c'"):
-        read_examples(found, ["x", "y"], text_column="a", text_pair_column="c")
+        read_examples(found, ["x", "y"], columns=Columns(text="a", text_pair="c"))
     assert list(read_examples((READ, [0, 1]), ["x", "y"]).inputs) == READ
     np.savez(tmp_path / "pairs.npz", x=np.array(READ), y=np.array([0, 1]))
     assert list(read_examples(tmp_path / "pairs.npz", ["x", "y"]).inputs) == READ
@@ -179,13 +181,13 @@ def test_pairs_of_other_sources(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"has texts of shape \[1, 3\] in x; expected \[N\], or \[N, 2\] for pairs"):
         read_examples(tmp_path / "triples.npz", ["x", "y"])
     with pytest.raises(InputError, match=r"pairs\.npz has no columns, so none is called 'b'"):
-        read_examples(tmp_path / "pairs.npz", ["x", "y"], text_pair_column="b")
+        read_examples(tmp_path / "pairs.npz", ["x", "y"], columns=Columns(text_pair="b"))
 
 
 def test_a_row_without_its_second_text_is_named(tmp_path: Path) -> None:
     (tmp_path / "data.jsonl").write_text('{"text": "a", "b": "c"}\n{"text": "a", "b": null}\n')
     with pytest.raises(InputError, match="row 2 has no b; expected a text"):
-        read_examples(tmp_path / "data.jsonl", None, text_pair_column="b")
+        read_examples(tmp_path / "data.jsonl", None, columns=Columns(text_pair="b"))
 
 
 def test_typing_errors_in_both_texts_of_a_pair() -> None:
@@ -234,16 +236,18 @@ def test_a_tuple_of_paths_is_no_pair_to_a_model_of_images(vit_checkpoint: Path, 
 
 def test_tuned_calibrated_and_evaluated_on_pairs(bundle: Path, table: Path, tmp_path: Path) -> None:
     tuned = tmp_path / "tuned"
-    report = tune(bundle, table, output=tuned, epochs=1, batch_size=8, **COLUMNS)
+    report = tune(bundle, table, output=tuned, how=Jointly(epochs=1), reading=Reading(**COLUMNS, batch_size=8))
     assert report.examples + report.validation_examples == 24
-    fitted = hydrant.calibrate(tuned, table, **COLUMNS)
+    fitted = hydrant.calibrate(tuned, table, reading=Reading(**COLUMNS))
     assert fitted.calibration.temperature > 0
     page = tmp_path / "page.html"
-    found = evaluate(tuned, table, html=page, bootstrap=0, corruptions=True, corrupted=8, **COLUMNS).models[0]
+    found = evaluate(
+        tuned, table, html=page, figures=Figures(bootstrap=0, corruptions=True, corrupted=8), reading=Reading(**COLUMNS)
+    ).models[0]
     assert found.figures["accuracy"].value is not None
     assert len(found.noise) == 5
     assert "hello world | transfer money" in page.read_text()
-    assert hydrant.verify(tuned, "onnxruntime", data=table, examples=10, **COLUMNS).passed
+    assert hydrant.verify(tuned, "onnxruntime", data=table, reading=Reading(**COLUMNS, examples=10)).passed
 
 
 def test_command_line_with_pairs(table: Path, tmp_path: Path) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import hydrant
 import numpy as np
 import pytest
-from hydrant import load, plan_heads
+from hydrant import Budget, Circuit, Figures, Reading, load, plan_heads
 from hydrant.data.examples import read_examples
 from hydrant.data.tensors import TensorProcessor
 from hydrant.errors import InputError
@@ -61,26 +62,29 @@ def with_texts(bert_checkpoint: Path, bundle: Path, tmp_path_factory: pytest.Tem
 
 
 @pytest.mark.parametrize(
-    "options",
+    ("method", "options"),
     [
-        {"keep": 2},
-        {"budget": 1.9},
-        {"method": "circuit", "objective": "nll", "keep": 2, "members": 2},
-        {"method": "circuit", "keep": 2, "members": 1},
+        (lambda _: "taylor", {"keep": 2}),
+        (lambda _: "taylor", {"keep": Budget(1.9)}),
+        (lambda _: Circuit(objective="nll"), {"keep": 2, "members": 2}),
+        (lambda ood: Circuit(ood=ood), {"keep": 2, "members": 1}),
     ],
     ids=["taylor", "budget", "circuit", "separation"],
 )
 def test_plans_of_tensors_are_those_of_the_texts(
-    options: dict[str, Any], bare: Path, bert_checkpoint: Path, tensors: Path, text_csv: Path
+    method: Callable[[Any], Any],
+    options: dict[str, Any],
+    bare: Path,
+    bert_checkpoint: Path,
+    tensors: Path,
+    text_csv: Path,
 ) -> None:
     texts = list(read_examples(text_csv, None).inputs)
-    ood: tuple[Any, Any] = (None, None)
-    if options.get("method") == "circuit" and "objective" not in options:
-        arrays = dict(np.load(tensors))
-        arrays.pop("y")
-        ood = ({name: array[::-1] for name, array in arrays.items()}, None), (texts[::-1], None)
-    mine = plan_heads(bare, tensors, ood=ood[0], **options)
-    assert mine.members == plan_heads(bert_checkpoint, text_csv, ood=ood[1], **options).members
+    arrays = dict(np.load(tensors))
+    arrays.pop("y")
+    ood = ({name: array[::-1] for name, array in arrays.items()}, None), (texts[::-1], None)
+    mine = plan_heads(bare, tensors, method(ood[0]), **options)
+    assert mine.members == plan_heads(bert_checkpoint, text_csv, method(ood[1]), **options).members
 
 
 def test_calibrated_and_evaluated_as_on_the_texts(
@@ -90,13 +94,13 @@ def test_calibrated_and_evaluated_as_on_the_texts(
     for other in (bundle, with_texts):
         data = tensors if other == bundle else text_csv
         fitted = hydrant.calibrate(other, data).calibration
-        figures = evaluate(other, data, html=page, bootstrap=0, latency=True).models[0].figures
+        figures = evaluate(other, data, html=page, figures=Figures(bootstrap=0, latency=True)).models[0].figures
         if other == bundle:
             expected = fitted.temperature, figures["nll"].value
             assert "input 0" in page.read_text()
     assert (fitted.temperature, figures["nll"].value) == pytest.approx(expected, rel=1e-4)
-    assert hydrant.verify(bundle, "onnxruntime", data=tensors, examples=10).passed
-    made = export(bundle, "fp16", data=tensors, examples=8)
+    assert hydrant.verify(bundle, "onnxruntime", data=tensors, reading=Reading(examples=10)).passed
+    made = export(bundle, "fp16", data=tensors, reading=Reading(examples=8))
     assert made.islands is not None
 
 
@@ -142,7 +146,7 @@ def test_pixels(vit_checkpoint: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     hydrant.save_bundle(hydrant.fuse(vit_checkpoint, plan), out, tensors_only=True)
     hydrant.calibrate(out, tmp_path / "pixels.npz")
-    report = evaluate(out, tmp_path / "pixels.npz", html=tmp_path / "page.html", bootstrap=0)
+    report = evaluate(out, tmp_path / "pixels.npz", html=tmp_path / "page.html", figures=Figures(bootstrap=0))
     with load(out, "torch") as predictor:
         found = predictor.predict({"pixel_values": pixels})
     assert report.models[0].figures["accuracy"].value == np.mean(found.label == np.arange(20) % 5)

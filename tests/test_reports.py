@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hydrant import Bundle, evaluate, export_onnx, fuse, profile, save_bundle, verify
+from hydrant import Bundle, Figures, Reading, Timing, evaluate, export_onnx, fuse, profile, save_bundle, verify
 from hydrant.errors import InputError
 from hydrant.families.checkpoint import load_processor
 from support import random_plan, run_cli
@@ -24,10 +24,14 @@ def bundle(bert_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> P
 
 
 VERBS: dict[str, Callable[[Path, Any, Any], Any]] = {
-    "verify": lambda path, data, folder: verify(path, "onnxruntime", examples=4, report=folder),
-    "evaluate": lambda path, data, folder: evaluate(path, data, bootstrap=0, report=folder),
+    "verify": lambda path, data, folder: verify(path, "onnxruntime", reading=Reading(examples=4), report=folder),
+    "evaluate": lambda path, data, folder: evaluate(path, data, figures=Figures(bootstrap=0), report=folder),
     "profile": lambda path, data, folder: profile(
-        path, "onnxruntime", batch=[1], sequence=[8], memory=False, seconds=0.0, iterations=2, report=folder
+        path,
+        "onnxruntime",
+        timing=Timing(batch=[1], sequence=[8], seconds=0.0, iterations=2),
+        memory=False,
+        report=folder,
     ),
 }
 STORED = {"verify": "verify.json", "evaluate": "evaluation.json", "profile": "profile.json"}

@@ -16,7 +16,7 @@ import numpy as np
 import oracle
 import pytest
 import torch
-from hydrant import HydrantError, Prediction, Predictor, export_onnx, fuse, load, save_bundle
+from hydrant import Conformal, HydrantError, Prediction, Predictor, export_onnx, fuse, load, save_bundle
 from hydrant.families.checkpoint import load_processor
 from hydrant.runtime.backends.registry import ON_GPU
 from hydrant.runtime.prediction import prediction_rows
@@ -236,7 +236,9 @@ def test_windows_in_which_everything_failed(text_bundle: Path) -> None:
 
 def test_failed_inputs_of_a_calibrated_bundle_are_not_answered(text_bundle: Path, tmp_path: Path) -> None:
     copy = shutil.copytree(text_bundle, tmp_path / "bundle")
-    hydrant.calibrate(copy, (TEXTS * 20, [0, 1, 2, 3, 4] * 20), ood=(["what world", "today"] * 20, None), conformal=0.1)
+    hydrant.calibrate(
+        copy, (TEXTS * 20, [0, 1, 2, 3, 4] * 20), ood=(["what world", "today"] * 20, None), sets=Conformal(0.1)
+    )
     with load(copy) as predictor:
         found = predictor.predict(["", "hello"], on_error="row")
         assert found.abstain[0]
