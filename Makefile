@@ -7,7 +7,7 @@ PYTHON ?= python3
 VENV ?= .venv
 PIP = $(VENV)/bin/pip --disable-pip-version-check -q
 # setuptools would carry modules that were deleted since its last build into the new wheel
-INSTALL = rm -rf .build/setuptools hydrant.egg-info && $(PIP) install --no-deps --force-reinstall .
+INSTALL = rm -rf .build/setuptools hydrant_uq.egg-info && $(PIP) install --no-deps --force-reinstall .
 
 .PHONY: demo test check clean
 
@@ -32,4 +32,4 @@ $(VENV)/%.stamp: pyproject.toml constraints.txt
 	touch $@
 
 clean:
-	rm -rf $(VENV) .build hydrant-demo hydrant.egg-info
+	rm -rf $(VENV) .build hydrant-demo hydrant_uq.egg-info

@@ -13,60 +13,98 @@ from .version import __version__
 
 if TYPE_CHECKING:
     from .build import build_engine
+    from .build.options import TensorRT, TensorRTForRTX
     from .bundle.plan import HeadPlan
     from .bundle.store import Bundle
+    from .calib.decisions.targets import Conformal, Coverage, Risk
+    from .calib.heads.options import Budget, Circuit, Random, Taylor
     from .calib.heads.planning import plan_heads
     from .cost.estimate import Cost
+    from .data.columns import Reading
     from .errors import HydrantError
     from .evaluation import evaluate
+    from .evaluation.options import Figures
     from .export import export_onnx
+    from .export.options import GraphForm
     from .families.zero_shot import load_zero_shot
     from .fusion import FusedClassifier, FusedOutput, fuse, load_ensemble, measure_drift, save_bundle
     from .measure.calibrate import calibrate
     from .measure.cost import estimate_cost
     from .measure.profile import profile
+    from .measure.settings import Timing
     from .measure.verify import verify
     from .runtime import Prediction, Predictor, load
     from .tuning import TuneReport, tune
+    from .tuning.settings import Jointly, PerMember
 
 
 _HOMES = {
-    "Bundle": "bundle.store",
-    "Cost": "cost.estimate",
-    "FusedClassifier": "fusion",
-    "FusedOutput": "fusion",
-    "HeadPlan": "bundle.plan",
-    "HydrantError": "errors",
+    "Budget": "calib.heads.options",
     "build_engine": "build",
+    "Bundle": "bundle.store",
     "calibrate": "measure.calibrate",
-    "Prediction": "runtime",
-    "Predictor": "runtime",
-    "TuneReport": "tuning",
+    "Circuit": "calib.heads.options",
+    "Conformal": "calib.decisions.targets",
+    "Cost": "cost.estimate",
+    "Coverage": "calib.decisions.targets",
     "estimate_cost": "measure.cost",
     "evaluate": "evaluation",
     "export_onnx": "export",
+    "Figures": "evaluation.options",
     "fuse": "fusion",
+    "FusedClassifier": "fusion",
+    "FusedOutput": "fusion",
+    "GraphForm": "export.options",
+    "HeadPlan": "bundle.plan",
+    "HydrantError": "errors",
+    "Jointly": "tuning.settings",
     "load": "runtime",
     "load_ensemble": "fusion",
     "load_zero_shot": "families.zero_shot",
     "measure_drift": "fusion",
+    "PerMember": "tuning.settings",
     "plan_heads": "calib.heads.planning",
+    "Prediction": "runtime",
+    "Predictor": "runtime",
     "profile": "measure.profile",
+    "Random": "calib.heads.options",
+    "Reading": "data.columns",
+    "Risk": "calib.decisions.targets",
     "save_bundle": "fusion",
+    "Taylor": "calib.heads.options",
+    "TensorRT": "build.options",
+    "TensorRTForRTX": "build.options",
+    "Timing": "measure.settings",
     "tune": "tuning",
+    "TuneReport": "tuning",
     "verify": "measure.verify",
 }
 
 
 __all__ = [
+    "Budget",
     "Bundle",
+    "Circuit",
+    "Conformal",
     "Cost",
+    "Coverage",
+    "Figures",
     "FusedClassifier",
     "FusedOutput",
+    "GraphForm",
     "HeadPlan",
     "HydrantError",
+    "Jointly",
+    "PerMember",
     "Prediction",
     "Predictor",
+    "Random",
+    "Reading",
+    "Risk",
+    "Taylor",
+    "TensorRT",
+    "TensorRTForRTX",
+    "Timing",
     "TuneReport",
     "__version__",
     "build_engine",
@@ -90,7 +128,14 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'hydrant' has no attribute {name!r}")
-    return getattr(importlib.import_module(f".{_HOMES[name]}", __name__), name)
+    try:
+        return getattr(importlib.import_module(f".{_HOMES[name]}", __name__), name)
+    except ModuleNotFoundError as error:
+        from .errors import missing_extra
+
+        if (told := missing_extra(error)) is None:
+            raise
+        raise told from error
 
 
 def __dir__() -> list[str]:

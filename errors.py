@@ -51,18 +51,39 @@ class MissingExtraError(HydrantError):
     """An optional dependency is needed and not installed."""
 
 
+EXTRAS = {
+    **dict.fromkeys(("datasets", "ml_dtypes", "onnx", "pyarrow", "torch", "transformers"), "fuse"),
+    "onnxruntime": "onnxruntime",
+    **dict.fromkeys(("accelerate", "peft"), "tune"),
+    **dict.fromkeys(("matplotlib", "sklearn", "scipy"), "report"),
+    "polygraphy": "verify",
+    "openvino": "openvino",
+}
+"""Which extra brings a package that not every install has."""
+
+
+def missing_extra(error: ModuleNotFoundError) -> MissingExtraError | None:
+    """What to tell of a package that was imported and is not there; ``None`` if it is none of hydrant's extras."""
+    package = (error.name or "").partition(".")[0]
+    if package not in EXTRAS:
+        return None
+    return MissingExtraError(
+        f"{package} is not installed; it is needed here: pip install 'hydrant-uq[{EXTRAS[package]}]'"
+    )
+
+
 def require(module: str, extra: str, purpose: str) -> ModuleType:
     """Import ``module``, or say which extra provides it.
 
     Args:
         module: dotted name to import.
-        extra: name of the hydrant extra that installs it; empty for what every install brings.
+        extra: name of the hydrant extra that installs it.
         purpose: what it is needed for, completing "… is needed to".
 
     Raises:
         MissingExtraError: the module's top-level package is not installed, or cannot be imported.
     """
-    package, distribution = module.partition(".")[0], f"hydrant[{extra}]" if extra else "hydrant"
+    package, distribution = module.partition(".")[0], f"hydrant-uq[{extra}]"
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:

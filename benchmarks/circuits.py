@@ -75,9 +75,9 @@ def compare(model: Any, inputs: np.ndarray, keep: int) -> dict[str, Any]:
     layers, heads = model.config.num_hidden_layers, model.config.num_attention_heads
     known = len(inputs) // 2
     labels = np.random.default_rng(1).integers(0, CLASSES, known)
-    runs = {"ours": MaskedRuns(model, inputs, Tokens(), len(inputs))}
+    runs = {"ours": MaskedRuns(model, {"": inputs}, Tokens(), len(inputs))}
     with mock.patch.object(products, "_has_packed", lambda: False):
-        runs["ours, with torch's linear"] = MaskedRuns(model, inputs, Tokens(), len(inputs))
+        runs["ours, with torch's linear"] = MaskedRuns(model, {"": inputs}, Tokens(), len(inputs))
     seconds = dict.fromkeys(("naive", *runs), 0.0)
     ids = torch.from_numpy(inputs)
     with torch.no_grad():

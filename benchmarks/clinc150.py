@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from hydrant import export_onnx, fuse, load, plan_heads, save_bundle
+from hydrant import Taylor, export_onnx, fuse, load, plan_heads, save_bundle
 from hydrant.data.examples import read_examples
 from hydrant.families.checkpoint import load_model, load_processor, model_labels
 from hydrant.metrics import classification as metrics
@@ -28,8 +28,8 @@ CONFIGURATIONS: dict[str, dict[str, Any]] = {
     "single model": {},
     "pruned single, keep 8": {"members": 1, "keep": 8},
     "random × 3, keep 8": {"keep": 8, "method": "random"},
-    "Taylor × 3, bootstrap, keep 10": {"keep": 10, "diversity": "bootstrap"},
-    "Taylor × 3, bootstrap, keep 8": {"keep": 8, "diversity": "bootstrap"},
+    "Taylor × 3, bootstrap, keep 10": {"keep": 10, "method": Taylor("bootstrap")},
+    "Taylor × 3, bootstrap, keep 8": {"keep": 8, "method": Taylor("bootstrap")},
     "Taylor × 3, noise, keep 10": {"keep": 10},
     "Taylor × 3, noise, keep 8": {"keep": 8},
 }

@@ -40,8 +40,10 @@ MEASURE = """
 import json, sys
 import hydrant
 report = hydrant.profile(
-    sys.argv[1], "onnxruntime", batch=json.loads(sys.argv[2]), seconds=float(sys.argv[3]), iterations=10,
-    threads=json.loads(sys.argv[4]), memory=False,
+    sys.argv[1], "onnxruntime", memory=False,
+    timing=hydrant.Timing(
+        batch=json.loads(sys.argv[2]), seconds=float(sys.argv[3]), iterations=10, threads=json.loads(sys.argv[4])
+    ),
 )
 print(json.dumps(report.to_json()))
 """

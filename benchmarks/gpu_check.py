@@ -26,10 +26,21 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from hydrant import Bundle, HeadPlan, build_engine, export_onnx, fuse, save_bundle, verify
+from hydrant import (
+    Bundle,
+    GraphForm,
+    HeadPlan,
+    Reading,
+    TensorRTForRTX,
+    build_engine,
+    export_onnx,
+    fuse,
+    save_bundle,
+    verify,
+)
 from hydrant.data.samples import full_batch
 from hydrant.engines.gpu import this_gpu
-from hydrant.engines.metadata import LIBRARIES
+from hydrant.engines.metadata import LIBRARIES, PRECISIONS
 from hydrant.errors import BackendError, HydrantError, InputError, MissingExtraError
 from hydrant.metrics.timing import Latency, Rules, interleave
 from hydrant.runtime.backends.protocol import Backend
@@ -38,7 +49,6 @@ from latency import MEMBERS, architecture, random_plan
 from transformers import ViTConfig, ViTForImageClassification
 
 BACKENDS = ("tensorrt", "tensorrt-rtx", "onnxruntime-tensorrt", "onnxruntime-cuda")
-PRECISIONS = ("fp16", "bf16", "fp32")
 MODELS = ("fused", "single")
 SHAPE = architecture("ViT-B/16")
 
@@ -64,7 +74,7 @@ def make_bundles(folder: Path) -> dict[str, Path]:
         paths[name] = folder / name
         save_bundle(fuse(model, plan), paths[name], tensors_only=True)
         for precision in PRECISIONS:
-            export_onnx(paths[name], precision, lowering="grouped")
+            export_onnx(paths[name], precision, form=GraphForm(lowering="grouped"))
     return paths
 
 
@@ -73,10 +83,8 @@ def opened(path: Path, backend: str, precision: str, batches: list[int]) -> tupl
     facts: dict[str, Any] = {}
     if backend in LIBRARIES:
         ranges = ["1", f"1:{max(batches)}:{max(batches)}"]
-        targets = [str(this_gpu())] if backend == "tensorrt-rtx" else []
-        built = build_engine(
-            path, backend, precision, batch=ranges, compute_capability=targets, require_fused=precision != "fp32"
-        )
+        library = TensorRTForRTX(compute_capability=[str(this_gpu())]) if backend == "tensorrt-rtx" else backend
+        built = build_engine(path, library, precision, batch=ranges, require_fused=precision != "fp32")
         facts = {"layers": built.facts.layers, "fused": built.facts.fused, "engine_bytes": built.bytes}
     return open_backend(Bundle.open(path), backend, precision=precision)[0], facts
 
@@ -87,11 +95,11 @@ def check(paths: dict[str, Path], backend: str, precision: str, batches: list[in
     with ExitStack() as stack:
         try:
             for name in MODELS:
-                runners[name], facts[name] = opened(paths[name], backend, precision, batches)
-                stack.callback(runners[name].close)
+                found, facts[name] = opened(paths[name], backend, precision, batches)
+                runners[name] = stack.enter_context(found)
         except (MissingExtraError, BackendError, InputError) as error:
             return {"state": "skipped", "reason": str(error)}
-        report = verify(paths["fused"], backend, precision=precision, examples=64)
+        report = verify(paths["fused"], backend, reading=Reading(examples=64), precision=precision)
         gates = {gate.name: [gate.value, gate.limit] for gate in report.backends[0].gates}
         rows = [timed(runners, batch, rules) for batch in batches]
     return {"state": "ran", "verified": report.passed, "gates": gates, "built": facts, "times": rows}
@@ -118,8 +126,8 @@ def timed(runners: dict[str, Backend], batch: int, rules: Rules) -> dict[str, An
         "p99_ms": fused.p99,
         "inputs_per_second": batch / fused.mean * 1e3,
     }
-    timings = getattr(runners["fused"], "timings", None)  # transfers and computation apart, where a backend tells
-    return row | ({"parts_ms": timings(inputs)} if timings else {})
+    parts = runners["fused"].timings(inputs)  # transfers and computation apart, where a backend tells
+    return row | ({"parts_ms": parts} if parts else {})
 
 
 def installed(name: str) -> str | None:

@@ -13,7 +13,7 @@ import json
 import os
 import shlex
 import sys
-import time
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from hydrant.bundle.architecture import Architecture
 from hydrant.cost.estimate import fork_of
 from hydrant.export.random_model import PLAIN, random_model
 from hydrant.families.registry import LAYOUTS
+from hydrant.metrics.timing import Ratio, Rules, interleave
 from hydrant.runtime.backends.microbatch import Microbatch
 from hydrant.runtime.backends.ort import open_session
 
@@ -100,27 +101,20 @@ def inputs(shape: Architecture, batch: int, sequence: int) -> dict[str, np.ndarr
 
 
 def race(found: dict[str, tuple[Case, float]], batch: dict[str, np.ndarray], rounds: int) -> list[dict[str, Any]]:
-    """One run of every case in turn, ``rounds`` times after two of warm-up."""
-    times: dict[str, list[float]] = {name: [] for name in found}
-    names = list(found)
-    for turn in range(rounds + 2):
-        for step in range(len(names)):
-            name = names[(turn + step) % len(names)]
-            start = time.perf_counter()
-            found[name][0].run(batch)
-            times[name].append(time.perf_counter() - start)
-    seconds = {name: np.array(taken[2:]) for name, taken in times.items()}
-    ratios = {name: np.quantile(seconds[name] / seconds["single"], [0.05, 0.95]) for name in names}
+    """One run of every case in turn, ``rounds`` times after a warm-up."""
+    columns = interleave([partial(case.run, batch) for case, _ in found.values()], Rules(0.0, rounds)).T
+    seconds = dict(zip(found, columns, strict=True))
+    ratios = {name: Ratio.of(taken, seconds["single"]) for name, taken in seconds.items()}
     return [
         {
             "case": name,
             "flops": round(found[name][1], 3),
-            "time": round(float(np.median(seconds[name]) / np.median(seconds["single"])), 3),
-            "from": round(float(ratios[name][0]), 3),
-            "to": round(float(ratios[name][1]), 3),
+            "time": round(ratio.median, 3),
+            "from": round(ratio.p5, 3),
+            "to": round(ratio.p95, 3),
             "milliseconds": round(float(np.median(seconds[name])) * 1e3, 1),
         }
-        for name in names
+        for name, ratio in ratios.items()
     ]
 
 

@@ -14,9 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import shlex
-import statistics
 import sys
-import time
 from collections.abc import Callable
 from functools import partial
 from importlib.metadata import version
@@ -30,9 +28,8 @@ from hydrant.bundle.architecture import Architecture
 from hydrant.cost.estimate import fork_of
 from hydrant.export.random_model import random_model, random_weights
 from hydrant.fusion import FusedClassifier
+from hydrant.metrics.timing import Rules, Run, interleave
 from latency import CASES, MEMBERS, MODELS, architecture, inputs, random_plan
-
-Run = Callable[[], None]
 
 
 def plans(shape: Architecture) -> dict[str, HeadPlan]:
@@ -129,36 +126,24 @@ def repeated(run: Run) -> Run:
     return all_members
 
 
-def race(found: dict[str, Run], device: str, events: bool, rounds: int) -> list[dict[str, Any]]:
-    """One run of every case in turn, ``rounds`` times after ten of warm-up (CPU: one)."""
-    taken: dict[str, list[float]] = {name: [] for name in found}
-    warmup, names = (1 if device == "cpu" else 10), list(found)
-    for turn in range(rounds + warmup):
-        for step in range(len(names)):
-            name = names[(turn + step) % len(names)]
-            taken[name].append(by_events(found[name]) if events else by_clock(found[name]))
-    medians = {name: statistics.median(seconds[warmup:]) for name, seconds in taken.items()}
+def race(found: dict[str, Run], events: bool, rounds: int) -> list[dict[str, Any]]:
+    """One run of every case in turn, ``rounds`` times after a warm-up."""
+    seconds = interleave(list(found.values()), Rules(0.0, rounds), timed=by_events if events else None)
+    medians = dict(zip(found, np.median(seconds, axis=0).tolist(), strict=True))
     return [
-        {"case": name, "time": round(medians[name] / medians["single"], 3), "milliseconds": round(medians[name], 4)}
-        for name in names
+        {"case": name, "time": round(median / medians["single"], 3), "milliseconds": round(median * 1e3, 4)}
+        for name, median in medians.items()
     ]
 
 
 def by_events(run: Run) -> float:
-    """Milliseconds on the GPU."""
+    """Seconds on the GPU."""
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     start.record()
     run()
     end.record()
     end.synchronize()
-    return float(start.elapsed_time(end))
-
-
-def by_clock(run: Run) -> float:
-    """Milliseconds on the clock."""
-    start = time.perf_counter()
-    run()
-    return (time.perf_counter() - start) * 1e3
+    return float(start.elapsed_time(end)) / 1e3
 
 
 def main() -> None:
@@ -186,7 +171,7 @@ def main() -> None:
                 batch = inputs(shape, size, options.sequence)
                 ours = engine.startswith("PyTorch")
                 found = torch_cases(shape, batch, options.device) if ours else ort_cases(shape, batch)
-                rows = race(found, options.device, ours and options.device == "cuda", options.rounds)
+                rows = race(found, ours and options.device == "cuda", options.rounds)
                 tables.append({"engine": engine, "model": model, "batch": size, "rows": rows})
                 print(f"{engine}, {model}, batch {size}")
                 for row in rows:

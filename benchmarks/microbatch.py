@@ -12,15 +12,15 @@ import argparse
 import json
 import os
 import shlex
-import statistics
 import sys
-import time
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from hydrant.export.random_model import random_model
+from hydrant.metrics.timing import Rules, interleave
 from hydrant.runtime.backends.ort import open_session
 from latency import MEMBERS, architecture, inputs, random_plan
 
@@ -31,15 +31,13 @@ CASES = [("ViT-B/16", 197, 1), ("ViT-B/16", 197, 3), ("BERT-base", 16, 1), ("BER
 def times(session: Any, batch: dict[str, np.ndarray], parts: list[int], rounds: int) -> dict[int, float]:
     """Size of the parts → median seconds for the batch."""
     size = len(next(iter(batch.values())))
-    taken: dict[int, list[float]] = {part: [] for part in parts}
-    for turn in range(rounds + 1):
-        for step in range(len(parts)):
-            part = parts[(turn + step) % len(parts)]
-            start = time.perf_counter()
-            for first in range(0, size, part):
-                session.run(["probabilities"], {name: array[first : first + part] for name, array in batch.items()})
-            taken[part].append(time.perf_counter() - start)
-    return {part: statistics.median(seconds[1:]) for part, seconds in taken.items()}
+
+    def run(part: int) -> None:
+        for first in range(0, size, part):
+            session.run(["probabilities"], {name: array[first : first + part] for name, array in batch.items()})
+
+    seconds = interleave([partial(run, part) for part in parts], Rules(0.0, rounds))
+    return dict(zip(parts, np.median(seconds, axis=0).tolist(), strict=True))
 
 
 def main() -> None:

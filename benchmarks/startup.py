@@ -20,7 +20,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 import torch
-from hydrant import HeadPlan, export_onnx, fuse, profile, save_bundle
+from hydrant import HeadPlan, Timing, export_onnx, fuse, profile, save_bundle
 from latency import architecture, random_plan
 from transformers import ViTConfig, ViTForImageClassification
 
@@ -64,7 +64,7 @@ def main() -> None:
         path = make_bundle(Path(name) / "bundle", random_plan(shape, 4, 0))
         rounds = [(seconds(IMPORT), seconds(SESSION, path), seconds(LOAD, path)) for _ in range(options.rounds)]
         imported, session, loaded = (statistics.median(column) for column in zip(*rounds, strict=True))
-        report = profile(path, "onnxruntime", batch=[1], baseline=["single"], seconds=0, iterations=1)
+        report = profile(path, "onnxruntime", timing=Timing(batch=[1], seconds=0, iterations=1), baseline=["single"])
         peaks = {case.model: case.peak_bytes for case in report.memory}
     facts = {
         "command": f"python benchmarks/{shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])}",

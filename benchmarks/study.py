@@ -24,6 +24,7 @@ import numpy as np
 import study_figures as figures
 import study_table as tables
 from hydrant.calib.decisions.temperature import fit_temperature
+from hydrant.calib.heads.options import METHODS
 from hydrant.calib.heads.selection import choose_heads
 from hydrant.data.examples import Examples
 from hydrant.metrics.timing import Rules
@@ -83,9 +84,14 @@ class Bundles:
         """Post hoc: the members are prunings of one checkpoint, planned on the splits named."""
 
         def make(folder: Path) -> dict[str, Any]:
-            splits = {"data": getattr(self.data, data), **({"ood": getattr(self.data, ood)} if ood else {})}
+            shape = {name: settings[name] for name in ("members", "keep", "fork_from", "seed")}
+            how = {name: value for name, value in settings.items() if name not in (*shape, "method")}
+            how |= {"ood": getattr(self.data, ood)} if ood else {}
+            method = METHODS[settings["method"]](**how)
             with matmul(self.precision):
-                plan = hydrant.plan_heads(checkpoint, processor=self.processor, **splits, **settings)
+                plan = hydrant.plan_heads(
+                    checkpoint, getattr(self.data, data), method, processor=self.processor, **shape
+                )
             return self._save(hydrant.fuse(checkpoint, plan), folder) | {"overlap": plan.overlap()["mean"]}
 
         recipe = {"checkpoint": trained(checkpoint), "data": data, "ood": ood, "plan": settings}
@@ -100,16 +106,21 @@ class Bundles:
 
         return self._kept(name, {"average of": made_by(circuits)}, make)
 
-    def tuned(self, name: str, source: Path, **settings: Any) -> Path:
+    def tuned(self, name: str, source: Path, *, seed: int, batch_size: int = 32, **settings: Any) -> Path:
         """All members of a bundle fine-tuned jointly on the training split."""
 
         def make(folder: Path) -> dict[str, Any]:
             known, held_out = self.data.train, self.data.validation
             with matmul(self.precision):
-                report = hydrant.tune(source, known, validation=held_out, output=folder / name, **settings)
+                report = hydrant.tune(
+                    source, known, hydrant.Jointly(**settings), validation=held_out, output=folder / name,
+                    reading=hydrant.Reading(batch_size=batch_size), seed=seed,
+                )  # fmt: skip
             return {"report": json.loads(json.dumps(report.to_json(), default=str))}
 
-        return self._kept(name, {"source": made_by(source), "tune": settings}, make)
+        return self._kept(
+            name, {"source": made_by(source), "tune": {"seed": seed, "batch_size": batch_size, **settings}}, make
+        )
 
     def logits(self, source: Path, split: str) -> np.ndarray:
         """Member logits [N, M, C] of a bundle on a split."""
@@ -146,7 +157,7 @@ def made_by(bundle: Path) -> dict[str, Any]:
 
 
 def average(plan: hydrant.HeadPlan) -> hydrant.HeadPlan:
-    """What ``plan_heads(…, average=True)`` makes of the same circuits, from the scores that their plan records."""
+    """What ``Circuit(average=True)`` makes of the same circuits, from the scores that their plan records."""
     scores = plan.provenance["scores"]  # [circuits][layers], None where all heads are kept
     heads, layers = tuple(range(plan.heads)), [layer for layer in range(plan.layers) if scores[0][layer]]
     mean = np.stack([np.mean([rows[layer] for rows in scores], axis=0) for layer in layers])
@@ -183,8 +194,7 @@ def results(rows: Mapping[str, Path], bundles: Bundles, resamples: int) -> list[
             "members": bundles.logits(path, "test").shape[1],
             "temperature": temperatures[name],
             "head_overlap": hydrant.Bundle.open(path).plan().overlap()["mean"],
-            "parameters": figures.parameters(path),
-            "parameters_ratio": figures.parameters(path) / figures.parameters(rows["single"]),
+            **figures.parameters(path),
             "made": made_by(path),
             "before": plain[name],
             "after": fitted[name],
@@ -211,9 +221,9 @@ class Choice:
     Attributes:
         keep: heads kept in each pruned layer.
         fork_from: first layer in which heads are pruned.
-        taylor: further options of the Taylor plans, for ``hydrant.plan_heads``.
-        circuit: of the circuits.
-        tune: of ``hydrant.tune``; empty for no tuned rows.
+        taylor: further options of the Taylor plans, of ``hydrant.Taylor``.
+        circuit: of the circuits, of ``hydrant.Circuit``.
+        tune: of ``hydrant.Jointly``, and the batch size; empty for no tuned rows.
         members: M.
         seed: of plans and tuning.
     """
@@ -262,13 +272,15 @@ def make_rows(
 
 def add_options(parser: argparse.ArgumentParser, name: str) -> None:
     """The options that both studies have."""
-    work, document = Path("out/studies") / name, Path(__file__).parents[1] / "docs" / f"{name}.md"
+    work, document = Path("out/studies") / name, Path(__file__).parents[1] / "docs/studies" / f"{name}.md"
     parser.add_argument("--work", type=Path, default=work, help=f"folder of what takes long (default {work})")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="trainings at a time (default: one a core)")
     parser.add_argument("--seconds", type=float, default=1.0, help="that each row is timed at least (default 1)")
     parser.add_argument("--no-tuning", action="store_true", help="leave the tuned rows out")
     parser.add_argument("--resamples", type=int, default=200, help="of the bootstrap (default 200)")
-    parser.add_argument("--document", type=Path, default=document, help=f"gets the tables (default docs/{name}.md)")
+    parser.add_argument(
+        "--document", type=Path, default=document, help=f"gets the tables (default docs/studies/{name}.md)"
+    )
     parser.add_argument("-o", "--output", type=Path, help="JSON file to write")
 
 

@@ -4,7 +4,8 @@
 
 Takes the folder that holds ``data/cifar``; trains what is missing, on a GPU if there is one, otherwise in the reduced
 setting for two CPU cores (``--setting`` overrules), then makes, calibrates, measures and times every row, and writes
-the tables into ``docs/cifar.md``. Everything long is kept in ``--work`` and used again. Data: CIFAR-10 and CIFAR-100
+the tables into docs/studies/cifar.md.
+Everything long is kept in ``--work`` and used again. Data: CIFAR-10 and CIFAR-100
 (Krizhevsky 2009).
 """
 

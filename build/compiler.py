@@ -102,7 +102,7 @@ def _configuration(trt: ModuleType, builder: Any, network: Any, settings: Settin
     config.clear_flag(trt.BuilderFlag.TF32)  # FP32 means FP32
     flags = {
         "VERSION_COMPATIBLE": settings.version_compatible,
-        "EXCLUDE_LEAN_RUNTIME": settings.version_compatible,  # no code for the host inside an engine
+        "EXCLUDE_LEAN_RUNTIME": settings.version_compatible,  # no engine host code
         "STRIP_PLAN": settings.strip_weights,
         "REFIT": settings.refit,
     }

@@ -6,36 +6,37 @@ import hashlib
 import logging
 import re
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
-from ..bundle.files import write_atomically
+from ..bundle.files import check_file, write_atomically
+from ..bundle.graphs import check_graph
 from ..bundle.store import Bundle, onnx_name, resolve, to_json_bytes
 from ..engines.gpu import platform_name, this_gpu
-from ..engines.metadata import EngineFile, engine_path, graph_digest, metadata_path
+from ..engines.metadata import (
+    PRECISIONS,
+    EngineFile,
+    EnginePrecision,
+    Profile,
+    engine_path,
+    graph_digest,
+    metadata_path,
+)
 from ..errors import BundleError, GateError, InputError, cut
 from ..progress import Progress, no_progress
 from .compiler import Settings, compile_graph
 from .fusion_report import by_profile
-from .library import HARDWARE, compute_capabilities, open_library
+from .library import compute_capabilities, open_library
 from .messages import Messages
+from .options import TensorRT, TensorRTForRTX, library_of
 from .profiles import optimization_profiles
 
 log = logging.getLogger(__name__)
 
 
-PRECISIONS = ("fp16", "bf16", "fp32")
-
-
 LONGEST_NAME = 100
-
-
-LEVELS = range(6)
-
-
-LARGEST_WORKSPACE = 2**20
-"""MiB: a tebibyte."""
 
 
 @dataclass(frozen=True)
@@ -61,19 +62,11 @@ class Built:
 
 def build_engine(
     bundle: Bundle | str | Path,
-    backend: str = "tensorrt",
-    precision: str = "fp16",
+    backend: str | TensorRT | TensorRTForRTX = "tensorrt",
+    precision: EnginePrecision = "fp16",
     *,
     batch: str | int | Sequence[str | int] = (),
     sequence: str | int | Sequence[str | int] = (),
-    compute_capability: Sequence[str] = (),
-    hardware_compatibility: str = "none",
-    version_compatible: bool = False,
-    strip_weights: bool = False,
-    refit: bool = False,
-    optimization_level: int | None = None,
-    workspace: int | None = None,
-    timing_cache: str | Path | None = None,
     require_fused: bool = False,
     log_file: str | Path | None = None,
     name: str | None = None,
@@ -85,24 +78,16 @@ def build_engine(
     metadata are written to ``engines/`` together, or not at all.
 
     Args:
-        bundle: the bundle, or its path.
-        backend: ``"tensorrt"`` (for the GPU of this machine) or ``"tensorrt-rtx"`` (ahead of time; no GPU needed).
-        precision: of the graph: ``"fp16"``, ``"bf16"`` or ``"fp32"``.
-        batch: batch sizes as ``"min:opt:max"`` (default ``"1:8:32"``); several make several profiles.
-        sequence: text lengths in tokens, likewise (default ``"8:64:128"``): one for all profiles, or one for each.
-        compute_capability: GPUs to compile for, such as ``"8.9"`` (TensorRT-RTX; default: Ampere to Blackwell).
-        hardware_compatibility: ``"none"``, ``"ampere+"`` (any GPU from Ampere on) or ``"same"`` (any of the same
-            compute capability); TensorRT only.
-        version_compatible: make an engine that the lean runtime of the building version (``tensorrt-lean``) runs
-            beside later versions; hydrant's own backend runs it with the same version only; TensorRT only.
-        strip_weights: leave the weights out; they are read from the graph when the engine is loaded.
-        refit: make the weights replaceable.
-        optimization_level: 0 (fast build) to 5 (fast engine).
-        workspace: scratch memory that kernels may use, MiB.
-        timing_cache: file of kernel timings, read if it exists, and written; TensorRT only.
+        bundle: bundle made by `hydrant fuse`: a folder. In Python also an open ``Bundle``.
+        backend: library that compiles: tensorrt (for the GPU of this machine) or tensorrt-rtx (ahead of time, no GPU
+            needed). In Python also an option object: ``TensorRT(version_compatible=True)``,
+            ``TensorRTForRTX(compute_capability=["8.9"])``.
+        precision: precision of the graph.
+        batch: batch sizes of an optimization profile, such as 1:8:32; once for each profile.
+        sequence: tokens per text, such as 8:64:128; once for all profiles, or once for each.
         require_fused: fail unless every attention block became one kernel in every profile.
-        log_file: file that gets everything the builder says.
-        name: of the engine (default ``BACKEND-PRECISION``).
+        log_file: write everything that the builder says to this file.
+        name: name of the engine; default BACKEND-PRECISION.
         progress: shows the builder's phases.
 
     Raises:
@@ -113,26 +98,17 @@ def build_engine(
         GateError: ``require_fused``, and an attention block was not fused; nothing is written.
     """
     bundle = resolve(bundle)
-    trt = open_library(backend)
+    library, options = library_of(backend)
+    trt = open_library(library)
     if precision not in PRECISIONS:
         raise InputError(f"precision is {cut(precision)}; an engine is built in {', '.join(PRECISIONS)}")
-    name = _checked_name(name or f"{backend}-{precision}")
+    name = _checked_name(name or f"{library}-{precision}")
     architecture = bundle.architecture()
-    settings = Settings(
-        precision,
-        optimization_profiles(architecture, _several(batch), _several(sequence)),
-        compute_capabilities(backend, trt, compute_capability),
-        hardware_compatibility,
-        version_compatible,
-        strip_weights,
-        refit,
-        optimization_level,
-        workspace,
-        None if timing_cache is None else Path(timing_cache),
-    )
-    _check(backend, settings)
-    for file in (log_file, timing_cache):
-        _check_writable(file)
+    profiles = optimization_profiles(architecture, _several(batch), _several(sequence))
+    settings = _settings(options, precision, profiles, trt)
+    for file in (log_file, settings.timing_cache):
+        if file is not None:
+            check_file(Path(file))
     bundle.check_addable(engine_path(name))
     graph = _graph(bundle, precision)
     messages = Messages(gpu=this_gpu() is not None)
@@ -142,10 +118,10 @@ def build_engine(
         if log_file is not None:
             _write_beside(Path(log_file), messages.text().encode())
         for warning in messages.warnings:
-            log.warning("%s: %s", backend, warning)
+            log.warning("%s: %s", library, warning)
     counts = by_profile(compiled.layers, len(settings.profiles))
     facts = EngineFile(
-        library=backend,
+        library=library,
         version=str(trt.__version__),
         precision=precision,
         profiles=settings.profiles,
@@ -154,10 +130,10 @@ def build_engine(
         onnx=graph.name,
         onnx_sha256=str(graph_digest(bundle, graph.name)),
         engine_sha256=hashlib.sha256(compiled.engine).hexdigest(),
-        version_compatible=version_compatible,
-        hardware_compatibility=hardware_compatibility,
-        stripped=strip_weights,
-        refittable=refit or strip_weights,
+        version_compatible=settings.version_compatible,
+        hardware_compatibility=settings.hardware_compatibility,
+        stripped=settings.strip_weights,
+        refittable=settings.refit or settings.strip_weights,
         attention_blocks=architecture.layers,
         layers=tuple(layers for layers, _ in counts),
         fused=tuple(fused for _, fused in counts),
@@ -180,42 +156,32 @@ def _checked_name(name: str) -> str:
     return name
 
 
-def _check(library: str, settings: Settings) -> None:
-    """Refuse options out of range, and those that the library would fail on much later."""
-    if settings.hardware_compatibility not in HARDWARE:
-        raise InputError(
-            f"hardware compatibility is {cut(settings.hardware_compatibility)}; expected {', '.join(HARDWARE)}"
+def _settings(
+    how: TensorRT | TensorRTForRTX, precision: str, profiles: tuple[Profile, ...], trt: ModuleType
+) -> Settings:
+    """How to compile, after what only shows with the library and the machine was checked."""
+    settings = Settings(
+        precision,
+        profiles,
+        strip_weights=how.strip_weights,
+        refit=how.refit,
+        optimization_level=how.optimization_level,
+        workspace=how.workspace,
+    )
+    if isinstance(how, TensorRT):
+        cache = None if how.timing_cache is None else Path(how.timing_cache)
+        return replace(
+            settings,
+            hardware_compatibility=how.hardware_compatibility,
+            version_compatible=how.version_compatible,
+            timing_cache=cache,
         )
-    if settings.optimization_level is not None and settings.optimization_level not in LEVELS:
-        raise InputError(f"optimization level is {settings.optimization_level}; expected 0 to {LEVELS[-1]}")
-    if settings.workspace is not None and not 1 <= settings.workspace <= LARGEST_WORKSPACE:
-        raise InputError(f"workspace is {settings.workspace} MiB; expected 1 to {LARGEST_WORKSPACE}")
-    if library == "tensorrt":
-        return
-    unknown = {
-        "--hardware-compatibility": settings.hardware_compatibility != "none",
-        "--version-compatible": settings.version_compatible,
-        "--timing-cache": settings.timing_cache is not None,
-    }
-    for option, given in unknown.items():
-        if given:
-            raise InputError(
-                f"TensorRT-RTX has no {option}: it compiles for several GPUs with --compute-capability and finishes "
-                "on the one it runs on; leave the option out, or use --backend tensorrt"
-            )
-    if (settings.strip_weights or settings.refit) and this_gpu() is None:
+    if (how.strip_weights or how.refit) and this_gpu() is None:
         raise InputError(
             "TensorRT-RTX builds engines without weights or with replaceable ones only where there is a GPU; "
             "leave --strip-weights and --refit out"
         )
-
-
-def _check_writable(file: str | Path | None) -> None:
-    """Refuse a place for a further file before the long work."""
-    if file is None:
-        return
-    if Path(file).is_dir() or not Path(file).parent.is_dir():
-        raise InputError(f"cannot write {file}: it is a folder, or its folder does not exist; choose another place")
+    return replace(settings, compute_capabilities=compute_capabilities(trt, how.compute_capability))
 
 
 def _write_beside(path: Path, data: bytes) -> None:
@@ -227,7 +193,7 @@ def _write_beside(path: Path, data: bytes) -> None:
 
 
 def _graph(bundle: Bundle, precision: str) -> Path:
-    """The graph's file, after its digest was checked."""
+    """The graph's file, after its digest and its metadata were checked."""
     name = onnx_name(precision)
     if not bundle.has(name):
         raise BundleError(
@@ -235,7 +201,9 @@ def _graph(bundle: Bundle, precision: str) -> Path:
         )
     if bundle.has(f"{name}.data"):
         bundle.file(f"{name}.data")
-    return bundle.file(name)
+    path = bundle.file(name)
+    check_graph(bundle, name)
+    return path
 
 
 def _check_fused(facts: EngineFile) -> None:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from types import ModuleType
 
-from ..engines.metadata import LIBRARIES, MODULES
+from ..engines.metadata import MODULES
 from ..errors import BackendError, InputError, cut, require
 
 OLDEST = (10, 12)
@@ -17,18 +17,13 @@ RTX_TARGETS = ("8.0", "8.6", "8.9", "12.0")
 """GPUs that a TensorRT-RTX engine is compiled for unless others are named: Ampere to Blackwell."""
 
 
-HARDWARE = ("none", "ampere+", "same")
-
-
 def open_library(name: str) -> ModuleType:
     """Import a library.
 
     Raises:
-        BackendError: unknown, or too old.
+        BackendError: too old.
         MissingExtraError: not installed.
     """
-    if name not in LIBRARIES:
-        raise BackendError(f"backend {cut(name)} builds no engines; expected {' or '.join(LIBRARIES)}")
     other = "; --backend tensorrt-rtx builds without a GPU" if name == "tensorrt" else ""
     module = require(MODULES[name], name, f"build engines{other}")
     numbers = tuple(int(part) for part in re.findall(r"\d+", module.__version__)[:2])
@@ -40,19 +35,13 @@ def open_library(name: str) -> ModuleType:
     return module
 
 
-def compute_capabilities(library: str, trt: ModuleType, wanted: Sequence[str]) -> tuple[str, ...]:
-    """The GPUs to compile for: those named, or :data:`RTX_TARGETS`; TensorRT compiles for the GPU it runs on.
+def compute_capabilities(trt: ModuleType, wanted: Sequence[str]) -> tuple[str, ...]:
+    """The GPUs that TensorRT-RTX compiles for: those named, or :data:`RTX_TARGETS`.
 
     Raises:
-        InputError: named for TensorRT, malformed, or not a target of TensorRT-RTX.
+        InputError: malformed, or not a target.
     """
-    if library == "tensorrt":
-        if wanted:
-            raise InputError(
-                "TensorRT compiles for the GPU of this machine; leave --compute-capability out, choose "
-                "--hardware-compatibility ampere+ for other GPUs, or --backend tensorrt-rtx"
-            )
-        return ()
+    wanted = [wanted] if isinstance(wanted, str) else wanted
     known = {name[2:-1] + "." + name[-1] for name in trt.ComputeCapability.__members__ if name.startswith("SM")}
     unknown = [target for target in wanted if target not in known]
     if unknown:

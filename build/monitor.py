@@ -47,7 +47,10 @@ class Phases:
 
 @contextmanager
 def interrupts_kept(phases: Phases) -> Iterator[None]:
-    """Let Ctrl-C and SIGTERM stop the builder at its next step, and raise ``KeyboardInterrupt`` when it has stopped."""
+    """Let Ctrl-C and SIGTERM stop the builder at its next step, and raise ``KeyboardInterrupt`` when it has stopped.
+
+    A signal whose handler was not installed from Python is left to that handler, which Python could not put back.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -55,7 +58,8 @@ def interrupts_kept(phases: Phases) -> Iterator[None]:
     def keep(*_: object) -> None:
         phases.interrupted = True
 
-    before = {number: signal.signal(number, keep) for number in (signal.SIGINT, signal.SIGTERM)}
+    known = [number for number in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(number) is not None]
+    before = {number: signal.signal(number, keep) for number in known}
     try:
         yield
     finally:

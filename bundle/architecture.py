@@ -7,12 +7,12 @@ which family it has.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal, get_args
 
 from ..data.spec import Modality
-from ..errors import BundleError, cut
+from ..errors import BundleError, InputError, cut
 
 Activation = Literal["gelu", "gelu_tanh", "relu", "quick_gelu", "silu"]
 
@@ -136,7 +136,22 @@ class Architecture:
                 f"the bundle's config.json has modality {cut(data['modality'])} and activation "
                 f"{cut(data['activation'])}; make the bundle again with `hydrant fuse`"
             )
-        return cls(**data)
+        needed = ["layers", "heads", "head_width", "width", "mlp_width", "classes"]
+        needed += _TEXT_SIZES if data["modality"] == "text" else _IMAGE_SIZES
+        found = cls(**data)
+        for name in needed:
+            if data[name] < 1 or (name == needed[-1] and found.max_sequence < 1):
+                raise BundleError(
+                    f"the bundle's config.json has {name} = {data[name]}; no model has so few; make the bundle again "
+                    "with `hydrant fuse`"
+                )
+        return found
+
+
+_TEXT_SIZES = ["vocabulary", "positions"]
+
+
+_IMAGE_SIZES = ["channels", "patch_height", "patch_width", "image_height", "image_width"]
 
 
 def _is_a(value: Any, kind: str) -> bool:
@@ -171,3 +186,17 @@ PROJECTIONS = ("query", "key", "value", "output")
 
 PARTS = ("embeddings", "attention", "norms", "mlp", "pooler", "classifier")
 """Every part that :func:`part_of` names."""
+
+
+def check_parts(names: Iterable[str]) -> frozenset[str]:
+    """Validate the names of parts to keep separate; ``all`` stands for every part.
+
+    Raises:
+        InputError: an unknown part.
+    """
+    wanted = {names} if isinstance(names, str) else set(names)
+    if "all" in wanted:
+        wanted = set(PARTS)
+    for name in sorted(wanted - set(PARTS)):
+        raise InputError(f"cannot keep {cut(name)} separate; expected some of {', '.join(PARTS)}, or all")
+    return frozenset(wanted - {"attention"})

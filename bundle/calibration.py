@@ -19,27 +19,22 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, Literal, get_args
 
 from ..errors import BundleError, cut
+from ..metrics.uncertainty import METHODS
 from .store import CALIBRATION, Bundle
 
 SCHEMA = 1
 
 
-SIDES = {
-    "confidence": "below",
-    "predictive_entropy": "above",
-    "expected_entropy": "above",
-    "mutual_information": "above",
-}
+Score = Literal["confidence", "predictive_entropy", "expected_entropy", "mutual_information"]
+
+SIDES: dict[str, str] = {**dict.fromkeys(get_args(Score), "above"), "confidence": "below"}
 """Scores that a threshold may stand on, and the side of it that is uncertain."""
 
 
 ABSTAIN, OOD = "abstain", "ood"
-
-
-METHODS = ("lac", "aps")
 
 
 @dataclass(frozen=True)
@@ -75,7 +70,7 @@ class Conformal:
     """Prediction sets that hold the label with probability at least 1 − α (``calib.conformal``).
 
     Attributes:
-        method: of :data:`METHODS`.
+        method: of :data:`metrics.uncertainty.METHODS`.
         alpha: share of labels that sets may miss.
         quantile: of the method's score; classes up to it are in the set.
         measured: coverage and mean size on the data that it was chosen on.
@@ -158,7 +153,7 @@ def _object(data: Mapping[str, Any], key: str, default: Any) -> Any:
 def _threshold(name: str, entry: Any) -> Threshold:
     if name not in (ABSTAIN, OOD) or not isinstance(entry, dict):
         raise _MalformedError(f"the threshold {cut(name)} = {cut(entry)}, not an object under {ABSTAIN!r} or {OOD!r}")
-    score = entry.get("score")
+    score = str(entry.get("score"))
     if score not in SIDES:
         raise _MalformedError(f"a threshold on {cut(score)}, which is none of {', '.join(SIDES)}")
     if entry.get("side", SIDES[score]) != SIDES[score]:

@@ -9,6 +9,8 @@ import os
 import secrets
 import shutil
 import signal
+import stat
+import tempfile
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -23,22 +25,67 @@ from ..errors import InputError
 def atomic_file(path: Path) -> Iterator[IO[bytes]]:
     """A binary file that appears at ``path`` whole when the block ends, or not at all.
 
+    Links are followed and stay; what is no regular file (a device, a FIFO, an open file such as ``/dev/stdout``) is
+    written to as it is, and gets what the block wrote until it failed.
+
     Raises:
-        InputError: the folder is missing or cannot be written.
+        InputError: the place is a folder, its folder is missing, or it cannot be written.
     """
-    part = beside(path, "part")
+    try:
+        target = destination(path)
+        with _replacing(target) if target is not None else _through(path) as handle:
+            yield handle
+    except OSError as error:
+        raise InputError(f"cannot write {path}: {error.strerror or error}") from error
+
+
+@contextmanager
+def _replacing(target: Path) -> Iterator[IO[bytes]]:
+    part = beside(target, "part")
     try:
         with part.open("xb") as handle:
             yield handle
             handle.flush()
             os.fsync(handle.fileno())
-        part.replace(path)
-    except OSError as error:
-        part.unlink(missing_ok=True)
-        raise InputError(f"cannot write {path}: {error.strerror or error}") from error
+        part.replace(target)
     except BaseException:
         part.unlink(missing_ok=True)
         raise
+
+
+@contextmanager
+def _through(path: Path) -> Iterator[IO[bytes]]:
+    number = _descriptor(path)
+    with open(path if number is None else os.dup(number), "wb") as handle:  # noqa: PTH123 (a descriptor has no Path)
+        yield handle
+
+
+def destination(path: Path) -> Path | None:
+    """The regular file that writing to ``path`` makes or replaces, behind all links; ``None`` where there is none.
+
+    Raises:
+        OSError: ``path`` is a folder, or a circle of links.
+    """
+    try:
+        mode = path.stat().st_mode
+    except FileNotFoundError:  # nothing, or a link to nothing
+        return Path(os.path.realpath(path))
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    if not stat.S_ISREG(mode) or _descriptor(path) is not None:
+        return None
+    return Path(os.path.realpath(path))
+
+
+def _descriptor(path: Path) -> int | None:
+    """The number of the open file of this process that ``path`` names or links to, as ``/dev/stdout`` does."""
+    while True:
+        place = Path(os.path.realpath(path.parent)) / path.name
+        if place.parent.as_posix() in {f"/proc/{os.getpid()}/fd", "/dev/fd"} and place.name.isdigit():
+            return int(place.name)
+        if not place.is_symlink():
+            return None
+        path = place.parent / place.readlink()
 
 
 def check_file(path: Path) -> None:
@@ -47,16 +94,23 @@ def check_file(path: Path) -> None:
     Raises:
         InputError: the folder is missing or cannot be written, or ``path`` is a folder.
     """
-    if not path.parent.is_dir():
-        raise InputError(f"folder {path.parent} does not exist; create it, or choose another output")
     if path.is_dir():
         raise InputError(f"{path} is a folder; expected the name of a file to write")
-    part = beside(path, "part")
     try:
-        part.touch(exist_ok=False)
+        target = destination(path)
+        if target is None:
+            writable = os.access(path, os.W_OK)  # opening it could wait for a reader, or tell one that all is over
+            problem = None if writable else os.strerror(errno.EACCES)
+        elif not target.parent.is_dir():
+            raise InputError(f"folder {target.parent} does not exist; create it, or choose another output")
+        else:
+            part, problem = beside(target, "part"), None
+            part.touch(exist_ok=False)
+            part.unlink()
     except OSError as error:
-        raise InputError(f"cannot write {path}: {error.strerror or error}; choose another output") from error
-    part.unlink()
+        problem = str(error.strerror or error)
+    if problem:
+        raise InputError(f"cannot write {path}: {problem}; choose another output")
 
 
 def write_atomically(path: Path, data: bytes) -> None:
@@ -83,18 +137,57 @@ def staged_folder(target: Path, marker: str, force: bool = False) -> Iterator[Pa
     """
     check_replaceable(target, marker, force)
     stage = beside(target, "part")
+    with folders_above(target):
+        try:
+            stage.mkdir()
+        except OSError as error:
+            raise InputError(f"cannot create {target}: {error.strerror or error}") from error
+        try:
+            yield stage
+            with uninterrupted():
+                _swap(stage, target)
+        except BaseException:
+            shutil.rmtree(stage, ignore_errors=True)
+            raise
+
+
+@contextmanager
+def folders_above(path: Path) -> Iterator[None]:
+    """The folders above ``path``; those that had to be made and are empty are removed again when the block fails.
+
+    Raises:
+        InputError: they cannot be made.
+    """
+    made = [folder for folder in path.parents if not folder.exists()]  # innermost first
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        stage.mkdir()
-    except OSError as error:
-        raise InputError(f"cannot create {target}: {error.strerror or error}") from error
-    try:
-        yield stage
-        with uninterrupted():
-            _swap(stage, target)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InputError(f"cannot create {path}: {error.strerror or error}") from error
+        yield
     except BaseException:
-        shutil.rmtree(stage, ignore_errors=True)
+        for folder in made:
+            with contextlib.suppress(OSError):  # it is not empty, or was never made
+                folder.rmdir()
         raise
+
+
+@contextmanager
+def temporary_folder(parent: Path, purpose: str) -> Iterator[Path]:
+    """A hidden folder in ``parent`` that is gone when the block ends, however it ends.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+    made: Path | None = None
+    try:
+        with uninterrupted():
+            made = Path(tempfile.mkdtemp(dir=parent, prefix=f".{purpose}."))
+        yield made
+    finally:
+        with uninterrupted():
+            if made is not None:
+                shutil.rmtree(made, ignore_errors=True)
 
 
 def check_replaceable(target: Path, marker: str, force: bool) -> None:
@@ -116,12 +209,12 @@ def check_replaceable(target: Path, marker: str, force: bool) -> None:
 
 @contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Hold Ctrl-C and SIGTERM back until the block ends; for the moment in which files change places."""
+    """Hold Ctrl-C and signals to end back until the block ends; for the moment in which files change places."""
     if threading.current_thread() is not threading.main_thread():
         yield  # signals reach the main thread only
         return
     caught: list[tuple[int, FrameType | None]] = []
-    held = (signal.SIGINT, signal.SIGTERM)
+    held = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
     before = {number: signal.signal(number, lambda *arrived: caught.append(arrived)) for number in held}
     try:
         yield

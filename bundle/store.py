@@ -19,8 +19,8 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -247,7 +247,8 @@ class Bundle:
 
         They are staged beside their places and digested there; then all take their names together
         with the new manifest, which keeps what other processes have added meanwhile. If that fails, all
-        is as it was.
+        is as it was. A link that stands in a file's place is replaced, never followed: a bundle cannot direct a
+        write out of itself.
 
         Args:
             files: to add or replace.
@@ -262,6 +263,7 @@ class Bundle:
             InputError: the folder cannot be written, or a file that must be unchanged is not.
         """
         staged: dict[str, Path] = {}
+        made = self._new_folders(files)
         try:
             for name, content in files.items():
                 staged[name] = self._stage(name, content)
@@ -286,6 +288,7 @@ class Bundle:
         finally:
             for part in staged.values():
                 part.unlink(missing_ok=True)
+            _remove_empty(made)
         return Bundle(self.path, manifest)
 
     def check_addable(self, name: str) -> None:
@@ -294,10 +297,19 @@ class Bundle:
         Raises:
             BundleError, InputError: as :meth:`add`.
         """
+        made = self._new_folders([name])
         try:
             self._stage(name, b"").unlink()
         except OSError as error:
             raise InputError(f"cannot write into bundle {self.path}: {error.strerror or error}") from error
+        finally:
+            _remove_empty(made)
+
+    def _new_folders(self, names: Iterable[str]) -> list[Path]:
+        """Folders that files of these names need and the bundle lacks, innermost first."""
+        inside = {folder for name in names for folder in PurePosixPath(name).parents}
+        folders = [self.path / folder for folder in sorted(inside, key=lambda folder: -len(folder.parts))]
+        return [folder for folder in folders if not folder.exists()]
 
     def _stage(self, name: str, content: bytes | Path) -> Path:
         """A hidden file beside the place of ``name``, holding its new content."""
@@ -338,6 +350,12 @@ def new_bundle(target: str | Path, manifest: Mapping[str, Any], force: bool = Fa
                 "read; give fewer or shorter labels and prompts, or prompts as classes and templates"
             )
         write_atomically(stage / MANIFEST, content)
+
+
+def _remove_empty(folders: Iterable[Path]) -> None:
+    for folder in folders:
+        with suppress(OSError):  # it holds something, or was never made
+            folder.rmdir()
 
 
 def _entry(path: Path) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from .terminal import _short
+from .terminal import short
 
 
 def adapters_text(adapters: Sequence[Mapping[str, Any]], forms: Mapping[str, Mapping[str, Any]]) -> list[str]:
@@ -14,11 +14,11 @@ def adapters_text(adapters: Sequence[Mapping[str, Any]], forms: Mapping[str, Map
         return []
     kept = [name for name, form in forms.items() if form["low_rank"]]
     ranks = sorted({form["rank"] for form in forms.values()})
-    named = ", ".join(_short(str(adapter.get("name")), 24) for adapter in adapters if isinstance(adapter, Mapping))
+    named = ", ".join(short(str(adapter.get("name")), 24) for adapter in adapters if isinstance(adapter, Mapping))
     rank = f", rank {ranks[0]}" if len(ranks) == 1 else f", ranks {ranks[0]}–{ranks[-1]}" if ranks else ""
     told = f": {len(forms) - len(kept)} of {len(forms)} updated weights merged, "
-    told += f"low-rank: {_short(_layers_text(kept), 90)}"
-    return [f"adapters      {_short(named, 90)}{rank}{told if forms else ''}"]
+    told += f"low-rank: {short(_layers_text(kept), 90)}"
+    return [f"adapters      {short(named, 90)}{rank}{told if forms else ''}"]
 
 
 def _layers_text(modules: Sequence[str]) -> str:

@@ -1,4 +1,4 @@
-"""A calibration as text for a terminal."""
+"""``hydrant calibrate``: fit temperature and thresholds, and put them into the bundle and its graphs."""
 
 from __future__ import annotations
 
@@ -7,27 +7,44 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..bundle.calibration import ABSTAIN, OOD
-from ..measure.calibrate import CalibrationReport
-from .options import _bundle_argument, _labelled_data_arguments, _share
-from .terminal import _show, progress
+from ..calib.decisions.targets import Conformal, Coverage, Risk
+from ..data.columns import Reading
+from ..errors import InputError
+from ..measure.calibrate import CalibrationReport, calibrate
+from . import shared
+from .options import Command, call
+from .terminal import show
+from .words import share
+
+EXAMPLE = "hydrant calibrate out/ --data validation.csv --ood other.csv --risk 0.02"
 
 
-def _calibrate_arguments(sub: argparse.ArgumentParser) -> None:
-    scores = ("confidence", "predictive_entropy", "expected_entropy", "mutual_information")
-    _bundle_argument(sub)
-    _labelled_data_arguments(sub, "labelled data that the model was not tuned on")
-    sub.add_argument("--ood", metavar="FILE", help="out-of-distribution data, labels not read; brings an OOD threshold")
-    target = sub.add_mutually_exclusive_group()
-    target.add_argument("--coverage", type=_share, help="share of inputs to answer; others abstain (default 0.95)")
-    target.add_argument("--risk", type=_share, help="instead: share of answers that may be wrong, with 95%% confidence")
-    sub.add_argument("--score", choices=scores, default="confidence", help="that abstention stands on")
-    sub.add_argument(
-        "--ood-score", choices=scores, default="predictive_entropy", help="that tells what is out of distribution"
-    )
-    sub.add_argument("--conformal", type=_share, metavar="ALPHA", help="prediction sets that miss ALPHA of the labels")
-    sub.add_argument(
-        "--conformal-method", choices=("lac", "aps"), default="lac", help="smallest, or adaptive sets (default lac)"
-    )
+def arguments(command: Command) -> None:
+    """Its options."""
+    command.heading("input")
+    shared.bundle(command, calibrate)
+    command.take(calibrate, "data", metavar="FILE")
+    command.take(calibrate, "ood", metavar="FILE")
+    shared.reading(command)
+    command.heading("method")
+    with command.one_of():
+        command.take(Coverage, "share", "--coverage", type=share, metavar="SHARE")
+        command.take(Risk, "share", "--risk", type=share, metavar="SHARE")
+    command.take((Coverage, Risk), "score")
+    command.take(calibrate, "ood_score")
+    command.take(Conformal, "alpha", "--conformal", type=share, metavar="ALPHA")
+    command.take(Conformal, "method", "--conformal-method")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Fit, and tell what it gives."""
+    if hasattr(options, "conformal_method") and not hasattr(options, "conformal"):
+        raise InputError("--conformal-method is given without --conformal; give the share of labels that sets may miss")
+    abstain = call(Risk if hasattr(options, "risk") else Coverage, options)
+    sets = call(Conformal, options) if hasattr(options, "conformal") else None
+    report = call(calibrate, options, abstain=abstain, sets=sets, reading=call(Reading, options))
+    show(options, report.to_json(), calibration_text(report))
+    return 0
 
 
 _FORMS = {
@@ -51,6 +68,7 @@ def calibration_text(report: CalibrationReport) -> str:
     ]
     if report.outdated:
         lines.append(f"outdated      engines {', '.join(report.outdated)}: build them again with `hydrant build`")
+    lines += [f"note          {note}" for note in report.notes]
     return "\n".join(lines)
 
 
@@ -88,29 +106,3 @@ def _conformal(facts: Mapping[str, Any]) -> str:
         return line
     measured = facts["measured"]
     return f"{line} ({measured['coverage']:.1%} hold the label, {measured['mean_size']:.2f} classes on average)"
-
-
-def calibrate(options: argparse.Namespace) -> int:
-    """``hydrant calibrate``: fit temperature and thresholds, and put them into the bundle and its graphs."""
-    from ..measure.calibrate import calibrate as calibrate_bundle
-
-    report = calibrate_bundle(
-        options.bundle,
-        options.data,
-        options.ood,
-        coverage=options.coverage,
-        risk=options.risk,
-        score=options.score,
-        ood_score=options.ood_score,
-        conformal=options.conformal,
-        conformal_method=options.conformal_method,
-        examples=options.examples or None,
-        seed=options.seed,
-        text_column=options.text_column,
-        text_pair_column=options.text_pair_column,
-        label_column=options.label_column,
-        batch_size=options.batch_size,
-        progress=progress,
-    )
-    _show(options, report.to_json(), calibration_text(report))
-    return 0

@@ -1,8 +1,4 @@
-"""The command line: one thin subcommand per stage.
-
-Exit status: 0 on success, 1 when a check failed (a verification gate), 2 for unusable input or
-usage (one line ``hydrant: error: …``), 130 after Ctrl-C.
-"""
+"""``hydrant demo``: everything end to end on embedded data."""
 
 from __future__ import annotations
 
@@ -11,23 +7,28 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
+from ..demo import run_demo
+from .options import Command, call
 from .predict import prediction_text
-from .terminal import _show, progress, table
+from .terminal import show, table
+from .words import positive
+
+EXAMPLE = "hydrant demo -o hydrant-demo/"
 
 
-def demo(options: argparse.Namespace) -> int:
-    """``hydrant demo``: everything end to end on embedded data."""
-    from ..demo import run_demo
+def arguments(command: Command) -> None:
+    """Its options."""
+    command.heading("method")
+    command.take(run_demo, "epochs", type=positive, metavar="N")
+    command.heading("output")
+    command.take(run_demo, "output", "-o", "--output", metavar="FOLDER")
+    command.take(run_demo, "force")
 
-    report = run_demo(
-        options.output,
-        seed=options.seed,
-        epochs=options.epochs,
-        force=options.force,
-        say=lambda line: print(line, file=sys.stderr, flush=True),
-        progress=progress,
-    )
-    _show(options, report.to_json(), demo_text(report.to_json()))
+
+def run(options: argparse.Namespace) -> int:
+    """Run it, and show the closing table."""
+    report = call(run_demo, options, say=lambda line: print(line, file=sys.stderr, flush=True))
+    show(options, report.to_json(), demo_text(report.to_json()))
     return 0 if report.verified.passed else 1
 
 

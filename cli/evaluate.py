@@ -1,67 +1,47 @@
-"""An evaluation as text for a terminal."""
+"""``hydrant evaluate``: quality and uncertainty on labelled data, beside competitors, as text, JSON and HTML."""
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
+from ..data.columns import Reading
 from ..evaluation.figure_names import DECISIONS, DETECTION, DIFFERENCES, DIVERSITY, QUALITY, SCORES, Told, shown
+from ..evaluation.options import Figures
 from ..evaluation.report import EvaluationReport, ModelReport
-from .options import _bundle_argument, _count, _labelled_data_arguments, _positive, _precision_argument
-from .terminal import _show, progress, table
+from ..evaluation.run import evaluate
+from ..evaluation.verdict import ALONE
+from . import shared
+from .options import Command, call
+from .terminal import show, table
+from .words import positive
+
+EXAMPLE = "hydrant evaluate out/ --data test.csv --ood other.csv --compare checkpoint/ --html report.html"
 
 
-def _evaluate_arguments(sub: argparse.ArgumentParser) -> None:
-    _bundle_argument(sub)
-    _labelled_data_arguments(sub, "labelled data, neither tuned nor calibrated on")
-    sub.add_argument("--ood", metavar="FILE", help="out-of-distribution data, labels not read")
-    sub.add_argument("--compare", action="extend", nargs="+", default=[], metavar="MODEL",
-                     help="checkpoints (single models) or bundles to set beside it")  # fmt: skip
-    sub.add_argument("--html", type=Path, metavar="FILE", help="write a report with pictures, in one file")
-    sub.add_argument("--corruptions", action="store_true", help="also on typos or corrupted images, in five severities")
-    sub.add_argument(
-        "--corrupted", type=_positive, default=500, metavar="N", help="examples that are corrupted (default 500)"
-    )
-    sub.add_argument(
-        "--bootstrap",
-        type=_count,
-        default=1000,
-        metavar="N",
-        help="resamples for 95%% intervals (default 1000; 0: none)",
-    )
-    sub.add_argument("--latency", action="store_true", help="also time the models, interleaved")
-    sub.add_argument(
-        "--backend", default="torch", help="that runs the bundles (default torch: it alone gives energies)"
-    )
-    _precision_argument(sub)
+def arguments(command: Command) -> None:
+    """Its options."""
+    command.heading("input")
+    shared.bundle(command, evaluate)
+    command.take(evaluate, "data", metavar="FILE")
+    command.take(evaluate, "ood", metavar="FILE")
+    command.take(evaluate, "compare", action="extend", nargs="+", metavar="MODEL")
+    shared.reading(command)
+    command.heading("method")
+    command.take(Figures, "corruptions")
+    command.take(Figures, "corrupted", type=positive, metavar="N")
+    command.take(Figures, "bootstrap", metavar="N")
+    command.take(Figures, "latency")
+    shared.backend(command, evaluate)
+    command.heading("output")
+    command.take(evaluate, "html", metavar="FILE")
+    command.take(evaluate, "report", metavar="FOLDER")
 
 
-def evaluate(options: argparse.Namespace) -> int:
-    """``hydrant evaluate``: quality and uncertainty on labelled data, beside competitors, as text, JSON and HTML."""
-    from ..evaluation import evaluate as evaluate_bundle
-
-    report = evaluate_bundle(
-        options.bundle,
-        options.data,
-        options.ood,
-        compare=options.compare,
-        html=options.html,
-        corruptions=options.corruptions,
-        corrupted=options.corrupted,
-        bootstrap=options.bootstrap,
-        latency=options.latency,
-        backend=options.backend,
-        precision=options.precision,
-        examples=options.examples or None,
-        seed=options.seed,
-        text_column=options.text_column,
-        text_pair_column=options.text_pair_column,
-        label_column=options.label_column,
-        batch_size=options.batch_size,
-        progress=progress,
-    )
-    _show(options, report.to_json(), evaluation_text(report))
+def run(options: argparse.Namespace) -> int:
+    """Evaluate, and show the figures."""
+    report = call(evaluate, options, figures=call(Figures, options), reading=call(Reading, options))
+    show(options, report.to_json(), evaluation_text(report))
     return 0
 
 
@@ -71,6 +51,7 @@ def evaluation_text(report: EvaluationReport) -> str:
     ood = "" if report.ood is None else f", {report.ood_examples} of {report.ood}"
     intervals = f"; 95 % intervals from {report.resamples} resamples" if report.resamples else ""
     parts = [f"{report.examples} examples of {report.data}{ood}{intervals}"]
+    parts += [verdict.sentence for verdict in report.verdict] or [ALONE]
     parts.append(_figures("quality", QUALITY, {name: name for name in QUALITY}, models))
     groups = [("wrong answers", "errors")] + ([("out of distribution", "ood")] if report.ood else [])
     for title, prefix in groups:
@@ -86,9 +67,14 @@ def evaluation_text(report: EvaluationReport) -> str:
     if report.corrupted:
         parts.append(_noise(report))
     if report.batch:
-        rows = [[model.name, f"{model.latency_ms:.1f}", f"{model.backend} {model.precision}"] for model in models]
+        rows = [[model.name, f"{model.latency_ms:.1f}", model.latency_on or ""] for model in models]
         parts.append(table(["latency", f"ms for a batch of {report.batch}", "on"], rows))
-    parts.append("wrote " + ", ".join(report.files) + ("" if report.html is None else f" and {report.html}"))
+    if report.latency_note:
+        parts.append(report.latency_note)
+    parts += [f"note: {note}" for note in report.notes]
+    written = [words for words in (", ".join(report.files), report.html and str(report.html)) if words]
+    if written:
+        parts.append(f"wrote {' and '.join(written)}")
     return "\n\n".join(parts)
 
 
@@ -104,7 +90,7 @@ def _figures(title: str, told: Mapping[str, Told], keys: Mapping[str, str], mode
 def _differences(models: Sequence[ModelReport]) -> str:
     """A row for each figure, a column for each competitor."""
     rows = [
-        [told.title, *(shown(model.differences[key], told) for model in models[1:])]
+        [told.title, *(shown(model.differences.get(key), told) for model in models[1:])]
         for key, told in DIFFERENCES.items()
         if key in models[1].differences
     ]
@@ -112,11 +98,11 @@ def _differences(models: Sequence[ModelReport]) -> str:
 
 
 def _facts(
-    title: str, words: Mapping[str, str], facts: Sequence[Mapping[str, float | None]], models: Sequence[ModelReport]
+    title: str, told: Mapping[str, Told], facts: Sequence[Mapping[str, float | None]], models: Sequence[ModelReport]
 ) -> str:
     rows = [
-        [text, *("–" if each.get(name) is None else f"{each[name]:.4f}" for each in facts)]
-        for name, text in words.items()
+        [each_told.title, *(each_told.text(each.get(name)) for each in facts)]
+        for name, each_told in told.items()
         if any(each.get(name) is not None for each in facts)
     ]
     return table([title, *(model.name for model in models)], rows)

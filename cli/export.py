@@ -1,53 +1,41 @@
-"""The command line's words and options; ``cli.py`` holds what they do."""
+"""``hydrant export``: write the ONNX graph into the bundle."""
 
 from __future__ import annotations
 
 import argparse
 
-from ..export import Export
-from .options import _bundle_argument, _positive
-from .terminal import _show, log, progress
+from ..data.columns import Reading
+from ..export import Export, GraphForm, export
+from . import shared
+from .options import Command, call
+from .terminal import log, show
+from .words import positive
+
+EXAMPLE = "hydrant export out/ --precision fp16 --member-outputs"
 
 
-def _export_arguments(sub: argparse.ArgumentParser) -> None:
-    _bundle_argument(sub)
-    sub.add_argument(
-        "--precision", choices=("fp32", "fp16", "bf16", "int8"), default="fp32", help="of weights and activations"
-    )
-    sub.add_argument(
-        "--lowering", choices=("auto", "grouped", "unrolled"), default="auto",
-        help="of the members (auto: unrolled for fp32 and int8, grouped for fp16 and bf16)",
-    )  # fmt: skip
-    sub.add_argument(
-        "--attention", choices=("auto", "primitive", "onnx"), default="auto", help="operators of attention"
-    )
-    sub.add_argument("--member-outputs", action="store_true", help="also output each member's probabilities")
-    sub.add_argument("--without", action="append", default=[], metavar="REWRITE", help="leave an exact rewrite out")
-    sub.add_argument("--data", metavar="FILE", help="inputs to calibrate fp16 and int8 on (fp16 default: synthetic)")
-    sub.add_argument("--examples", type=_positive, default=256, help="number of these inputs (default 256)")
+def arguments(command: Command) -> None:
+    """Its options."""
+    command.heading("input")
+    shared.bundle(command, export)
+    command.take(export, "data", metavar="FILE")
+    shared.columns(command, labels=False)
+    command.take(Reading, "examples", type=positive, metavar="N")
+    command.heading("method")
+    command.take(export, "precision")
+    command.take(GraphForm, "lowering")
+    command.take(GraphForm, "attention")
+    command.take(GraphForm, "without", metavar="REWRITE")
+    command.heading("output")
+    command.take(GraphForm, "member_outputs")
 
 
-def export(options: argparse.Namespace) -> int:
-    """``hydrant export``: write the ONNX graph into the bundle."""
-    from ..export import export as export_bundle
-
-    made = export_bundle(
-        options.bundle,
-        options.precision,
-        lowering=options.lowering,
-        attention=options.attention,
-        member_outputs=options.member_outputs,
-        without=options.without,
-        data=options.data,
-        examples=options.examples,
-        seed=options.seed,
-        text_column=options.text_column,
-        text_pair_column=options.text_pair_column,
-        progress=progress,
-    )
+def run(options: argparse.Namespace) -> int:
+    """Export, and tell in which form."""
+    made = call(export, options, form=call(GraphForm, options), reading=call(Reading, options))
     for name, reason in made.reasons.items():
         log.info("%s: %s", name, reason)
-    _show(options, {"onnx": str(made.path), **made.to_json()}, export_text(made))
+    show(options, {"onnx": str(made.path), **made.to_json()}, export_text(made))
     return 0
 
 

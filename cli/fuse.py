@@ -1,54 +1,64 @@
-"""What ``hydrant fuse`` reports when it merges separately tuned checkpoints."""
+"""``hydrant fuse``: prune, group and merge members into a bundle."""
 
 from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
+from ..bundle.architecture import PARTS
+from ..bundle.files import check_replaceable
 from ..bundle.plan import HeadPlan
+from ..bundle.store import MANIFEST
+from ..cost.estimate import cost_of
+from ..data.columns import Reading
 from ..errors import InputError
+from ..families.lora import LowRank
 from ..progress import Progress
+from . import shared
 from .adapters import adapters_text
-from .options import _parts, _prompt_arguments, _source
-from .terminal import _show, progress
+from .drift import drift_text
+from .options import Command, call
+from .terminal import members_of, progress, show
+from .words import parts
+
+EXAMPLE = "hydrant fuse checkpoint/ --plan plan.json -o out/"
 
 
-def _fuse_arguments(sub: argparse.ArgumentParser) -> None:
-    sub.add_argument("model", metavar="MODEL", nargs="+", help="one checkpoint, or one for each member")
-    sub.add_argument("--plan", metavar="PLAN", help="head plan; without it every head is kept")
-    _prompt_arguments(sub)
-    sub.add_argument("--keep-separate", type=_parts, default=(), metavar="PARTS",
-                     help="parts not averaged: embeddings,norms,mlp,pooler,classifier or all")  # fmt: skip
-    sub.add_argument("--adapter", action="append", default=[], metavar="DIR",
-                     help="PEFT LoRA adapter of the one MODEL: a member; once for each")  # fmt: skip
-    sub.add_argument(
-        "--low-rank",
-        choices=("auto", "merge", "keep"),
-        default="auto",
-        help="adapters' updates of attention: merged, kept, or kept where that is cheaper (default auto)",
-    )
-    sub.add_argument(
-        "--data", metavar="FILE", help="data to measure the drift of averaging on (default: synthetic inputs)"
-    )
-    sub.add_argument("--label-column", default="label", metavar="NAME", help="column that holds the label")
-    sub.add_argument("--no-processor", action="store_true", help="leave the tokenizer or image processor out")
-    sub.add_argument("--force", action="store_true", help="replace an existing bundle")
-    sub.add_argument("-o", "--output", type=Path, required=True, metavar="BUNDLE", help="folder to create")
+def arguments(command: Command) -> None:
+    """Its options."""
+    command.heading("input")
+    command.add("model", metavar="MODEL", nargs="+",
+                help="Checkpoint of a transformers classifier, a folder or hub name: one, or one a member")  # fmt: skip
+    command.add("--plan", metavar="PLAN", help="Head plan made by `hydrant plan`; without it every head is kept")
+    command.add("--adapter", action="append", default=[], metavar="DIR",
+                help="PEFT LoRA adapter of the one MODEL, which makes a member; once for each")  # fmt: skip
+    shared.prompts(command)
+    command.add("--data", metavar="FILE",
+                help="Data to measure the drift of averaging on (default: synthetic inputs)")  # fmt: skip
+    shared.columns(command)
+    command.heading("method")
+    command.add("--keep-separate", type=parts, default=(), metavar="PARTS",
+                help="Parts of separately tuned members that are not averaged: embeddings, norms, mlp, pooler, "
+                "classifier, joined by commas, or all")  # fmt: skip
+    command.add("--low-rank", choices=get_args(LowRank), default="auto",
+                help="How adapters' updates of attention are stored: merged into the weights (merge), at low rank "
+                "(keep), or at low rank where that is cheaper (default: auto)")  # fmt: skip
+    command.heading("output")
+    command.add("-o", "--output", type=Path, required=True, metavar="BUNDLE", help="Folder to create")
+    command.add("--no-processor", action="store_true", help="Leave the tokenizer or image processor out of the bundle")
+    command.add("--force", action="store_true", help="Replace an existing bundle at the output folder")
 
 
-def fuse(options: argparse.Namespace) -> int:
-    """``hydrant fuse``: prune, group and merge members into a bundle."""
-    from ..bundle.files import check_replaceable
-    from ..bundle.store import MANIFEST
+def run(options: argparse.Namespace) -> int:
+    """Fuse, and tell what was made and what averaging cost."""
     from ..families.checkpoint import load_model, load_processor
     from ..fusion import common_processor, save_bundle
     from ..fusion import fuse as fuse_models
-    from .terminal import members_of
 
     check_replaceable(options.output, MANIFEST, options.force)
-    chosen = HeadPlan.load(options.plan) if options.plan else None
-    sources = [_source(source, options) for source in options.model]
+    chosen = None if options.plan is None else HeadPlan.load(options.plan)
+    sources = [shared.source(source, options) for source in options.model]
     models = [
         load_model(source) if isinstance(source, str) else source
         for source in progress(sources, len(sources), "loading checkpoints")
@@ -66,7 +76,7 @@ def fuse(options: argparse.Namespace) -> int:
         provenance["drift"] = drift
     bundle = save_bundle(ensemble, options.output, processor, force=options.force, provenance=provenance,
                          tensors_only=options.no_processor)  # fmt: skip
-    parameters = sum(tensor.numel() for tensor in ensemble.state_dict().values())
+    parameters = cost_of(bundle).fused.parameters
     lines = [f"wrote {bundle.path}: {members_of(ensemble.members)} of {bundle.family}, {parameters:,} parameters"]
     forms = ensemble.provenance.get("adapted", {})
     lines += adapters_text(ensemble.provenance.get("adapters", []), forms)
@@ -74,7 +84,7 @@ def fuse(options: argparse.Namespace) -> int:
         lines.append(drift_text(drift))
     facts = {"bundle": str(bundle.path), "members": ensemble.members, "parameters": parameters, "drift": drift}
     facts |= {"adapted": forms} if forms else {}
-    _show(options, facts, "\n".join(lines))
+    show(options, facts, "\n".join(lines))
     return 0
 
 
@@ -82,7 +92,6 @@ def drift_report(
     options: argparse.Namespace, models: list[Any], ensemble: Any, processor: Any, progress: Progress
 ) -> dict[str, Any] | None:
     """Drift of merging separately tuned members, on real or synthetic inputs; ``None`` when nothing was merged."""
-    from ..bundle.architecture import PARTS
     from ..data.batching import batches
     from ..data.examples import read_examples
     from ..data.processor import from_transformers
@@ -96,29 +105,17 @@ def drift_report(
     if options.data is None:
         pairs: Any = [(batch, None) for batch in synthetic_batches(ensemble.architecture, 64, options.seed)]
         return {"inputs": "64 synthetic inputs", **measure_drift(ensemble, unmerged, pairs).to_json()}
-    found = read_examples(options.data, ensemble.labels, limit=512, seed=options.seed, text_column=options.text_column,
-                          text_pair_column=options.text_pair_column, label_column=options.label_column,
+    found = read_examples(options.data, ensemble.labels, columns=call(Reading, options), limit=512, seed=options.seed,
                           need_labels=False)  # fmt: skip
     if processor is None and not found.ready:
         raise InputError("--data needs the processor; leave out --no-processor, or --data, or give ready tensors")
     ready = found.processor(ensemble.architecture, lambda: from_transformers(processor, ensemble.architecture))
     pairs = (
         (arrays, None if found.labels is None else found.labels[index])
-        for index, arrays in batches(found.inputs, ready, 32)
+        for index, arrays in batches(found.inputs, ready, ensemble.architecture, 32)
     )
     steps = progress(pairs, -(-len(found) // 32), "measuring drift")
     return {
         "inputs": f"{len(found)} inputs of {Path(options.data).name}",
         **measure_drift(ensemble, unmerged, steps).to_json(),
     }
-
-
-def drift_text(drift: dict[str, Any]) -> str:
-    """The drift in one sentence."""
-    text = (
-        f"drift of averaging the shared parts, on {drift['inputs']}: "
-        f"max |Δ logit| {drift['max_abs_logit_difference']:.3g}, labels changed {drift['label_changes']:.1%}"
-    )
-    if drift["accuracy"] is not None:
-        text += f", accuracy {drift['accuracy']:.4f} (unmerged {drift['unmerged_accuracy']:.4f})"
-    return text

@@ -1,93 +1,162 @@
-"""Gathering what is in a bundle, for ``hydrant inspect``."""
+"""``hydrant inspect``: what is in a bundle; status 1 when a file was altered."""
 
 from __future__ import annotations
 
 import argparse
 import json
-import math
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from ..bundle.architecture import Architecture
 from ..bundle.calibration import Calibration
-from ..bundle.store import CALIBRATION, WEIGHTS, Bundle
+from ..bundle.graphs import check_graph
+from ..bundle.plan import HeadPlan
+from ..bundle.store import ARCHITECTURE, CALIBRATION, MANIFEST, PLAN, PROCESSOR, WEIGHTS, Bundle, resolve
+from ..bundle.weights import check_fused
 from ..cost.estimate import cost_of
 from ..engines.metadata import ENGINES, engine_names, engine_path, graph_digest, metadata_path, read_metadata
 from ..errors import BundleError, HydrantError, cut
 from ..families.prompts import read_prompts
 from .adapters import adapters_text
 from .calibrate import inspected_calibration
-from .terminal import _short, _show, _size, table
+from .options import Command
+from .terminal import short, show, size, table
+
+EXAMPLE = "hydrant inspect out/"
+
+VERIFIED = "reports/verify.json"
 
 
-def inspect(options: argparse.Namespace) -> int:
-    """``hydrant inspect``: what is in a bundle; status 1 when a file was altered."""
+def arguments(command: Command) -> None:
+    """Its options."""
+    command.heading("input")
+    command.add("bundle", type=Path, metavar="BUNDLE", help="Bundle made by `hydrant fuse`: a folder")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Look, and show what was found; status 1 when something cannot be used."""
     facts = inspect_bundle(options.bundle)
-    _show(options, facts, inspect_text(facts))
-    return 0 if all(entry["state"] == "ok" for entry in facts["files"].values()) else 1
+    show(options, facts, inspect_text(facts))
+    return 1 if facts["problems"] else 0
 
 
-def inspect_bundle(path: str | Path) -> dict[str, Any]:
-    """Facts about a bundle as a JSON object; altered files are reported, not raised.
+def inspect_bundle(bundle: Bundle | str | Path) -> dict[str, Any]:
+    """Facts about a bundle as a JSON object; what is altered or malformed is reported under ``problems``, not raised.
+
+    Args:
+        bundle: bundle made by `hydrant fuse`: a folder. In Python also an open ``Bundle``.
 
     Raises:
-        BundleError: the manifest, plan or architecture cannot be used.
+        BundleError: the manifest cannot be used.
     """
-    bundle = Bundle.open(path)
-    states = {name: _state(bundle, name) for name in bundle.manifest["files"]}
-    architecture = bundle.architecture()
-    plan = bundle.plan()
-    columns = list(zip(*plan.head_counts(), strict=True))  # [layers][members]
-    graphs = [name for name in states if name.endswith(".onnx")]
+    bundle = resolve(bundle)
+    look = _Look(bundle)
+    architecture = look.at(ARCHITECTURE, bundle.architecture)
+    plan = look.at(PLAN, bundle.plan)
+    if architecture is not None and plan is not None:
+        look.at(WEIGHTS, lambda: _check_weights(bundle, architecture, plan))
+    calibration = look.at(CALIBRATION, lambda: Calibration.of(bundle).to_json())
+    cost = look.at(PLAN, lambda: cost_of(bundle).to_json()) if architecture is not None else None
+    columns = [] if plan is None else list(zip(*plan.head_counts(), strict=True))  # [layers][members]
+    fusion = bundle.manifest.get("fusion", {})
     return {
         "path": str(bundle.path),
         "hydrant": bundle.manifest["hydrant"],
         "versions": bundle.manifest.get("versions", {}),
         "family": bundle.family,
-        "layers": architecture.layers,
-        "heads": architecture.heads,
-        "width": architecture.width,
+        "layers": architecture and architecture.layers,
+        "heads": architecture and architecture.heads,
+        "width": architecture and architecture.width,
         "members": bundle.members,
-        "method": plan.method,
+        "method": plan and plan.method,
         "heads_kept": [[min(column), max(column)] for column in columns],
-        "overlap": plan.overlap()["mean"],
-        "separate": bundle.manifest.get("fusion", {}).get("separate", []),
-        "adapters": bundle.manifest.get("fusion", {}).get("adapters", []),
-        "adapted": bundle.manifest.get("fusion", {}).get("adapted", {}),
-        "drift": bundle.manifest.get("fusion", {}).get("drift"),
-        "tuned": bundle.manifest.get("fusion", {}).get("tuned"),
-        "prompts": _prompts(bundle.manifest.get("fusion", {}).get("zero_shot")),
-        "parameters": _parameters(bundle.path / WEIGHTS) if states.get(WEIGHTS) == "ok" else None,
-        "cost": cost_of(bundle).to_json(),
+        "overlap": plan and plan.overlap()["mean"],
+        "separate": fusion.get("separate", []),
+        "adapters": fusion.get("adapters", []),
+        "adapted": fusion.get("adapted", {}),
+        "drift": fusion.get("drift"),
+        "tuned": fusion.get("tuned"),
+        "prompts": _prompts(fusion.get("zero_shot")),
+        "parameters": cost and cost["fused"]["parameters"],
+        "cost": cost,
         "labels": bundle.labels,
-        "temperature": bundle.temperature() if states.get(CALIBRATION) == "ok" else None,
-        "calibration": Calibration.of(bundle).to_json() if states.get(CALIBRATION) == "ok" else None,
-        "processor": _processor(bundle, architecture),
-        "inputs": list(architecture.input_names),
-        "graphs": {name: _graph(bundle, name) if states[name] == "ok" else "altered or missing" for name in graphs},
-        "engines": {name: _engine(bundle, name, states) for name in engine_names(bundle)},
-        "verified": _verified(bundle, states),
-        "files": {name: {**entry, "state": states[name]} for name, entry in bundle.manifest["files"].items()},
+        "temperature": calibration and calibration["temperature"],
+        "calibration": calibration,
+        "processor": look.words(PROCESSOR, lambda: _processor(bundle, architecture)),
+        "inputs": [] if architecture is None else list(architecture.input_names),
+        "graphs": {name: look.words(name, partial(_graph, look, name)) for name in look.graphs},
+        "engines": {name: _engine(look, name) for name in engine_names(bundle)},
+        "verified": _verified(look),
+        "problems": look.problems,
+        "files": look.files(),
     }
 
 
-def _state(bundle: Bundle, name: str) -> str:
-    """``ok``, ``missing`` or ``altered``."""
-    try:
-        bundle.file(name)
-    except BundleError:
-        return "altered" if (bundle.path / name).is_file() else "missing"
-    return "ok"
+class _Look:
+    """One look at a bundle: the state of every file, and what is wrong in words."""
+
+    def __init__(self, bundle: Bundle) -> None:
+        self.bundle = bundle
+        self.problems: list[str] = []
+        self.states = {name: self._state(name) for name in bundle.manifest["files"]}
+        for name in (ARCHITECTURE, PLAN, WEIGHTS, CALIBRATION):
+            if name not in self.states:
+                self.problems.append(f"{name}: not listed in {MANIFEST}")
+        self.graphs = [name for name in self.states if name.endswith(".onnx")]
+        for name in [name for name in self.states if name.startswith("reports/") and name.endswith(".json")]:
+            self.at(name, partial(bundle.read_json, name))
+
+    def at(self, name: str, read: Callable[[], Any]) -> Any:
+        """What ``read`` makes of a file; ``None`` where it is altered, missing or malformed, which is noted."""
+        if self.states.get(name) != "ok":
+            return None
+        try:
+            return read()
+        except Exception as error:  # whatever reading a malformed file raises
+            self.note(name, error)
+            return None
+
+    def words(self, name: str, read: Callable[[], str | None]) -> str | None:
+        """As :meth:`at`, of a file or a folder, for what is shown as words: the reason stands in their place."""
+        if self.states.get(name, "ok") != "ok":
+            return "altered or missing"
+        try:
+            return read()
+        except Exception as error:  # as above
+            return f"unusable: {self.note(name, error)}"
+
+    def note(self, name: str, error: Exception) -> str:
+        """Note that a file cannot be used, and say why."""
+        reason = str(error) if isinstance(error, HydrantError) else f"malformed ({type(error).__name__}: {cut(error)})"
+        self.problems.append(f"{name}: unusable: {reason}")
+        if name in self.states:
+            self.states[name] = "unusable"
+        return reason
+
+    def files(self) -> dict[str, dict[str, Any]]:
+        """The manifest's entries with their states."""
+        return {name: {**entry, "state": self.states[name]} for name, entry in self.bundle.manifest["files"].items()}
+
+    def _state(self, name: str) -> str:
+        """``ok``, ``missing`` or ``altered``."""
+        try:
+            self.bundle.file(name)
+        except BundleError as error:
+            self.problems.append(f"{name}: {error}")
+            return "altered" if (self.bundle.path / name).is_file() else "missing"
+        return "ok"
 
 
-def _parameters(weights: Path) -> int:
-    """Number of parameters, from the header of a safetensors file."""
-    with weights.open("rb") as handle:
+def _check_weights(bundle: Bundle, architecture: Architecture, plan: HeadPlan) -> None:
+    """Compare the shapes in the header of the weights with plan, architecture and labels."""
+    with bundle.file(WEIGHTS).open("rb") as handle:
         (length,) = struct.unpack("<Q", handle.read(8))
         header = json.loads(handle.read(length))
-    return sum(math.prod(entry["shape"]) for name, entry in header.items() if name != "__metadata__")
+    shapes = {name: entry["shape"] for name, entry in header.items() if name != "__metadata__"}
+    check_fused(shapes, architecture, plan, bundle.labels, bundle.members)
 
 
 def _prompts(recorded: Any) -> str | None:
@@ -103,39 +172,41 @@ def _prompts(recorded: Any) -> str | None:
     return ", ".join(prompts.templates) or f"{sum(map(len, prompts.texts))} texts for {len(prompts.classes)} classes"
 
 
-def _processor(bundle: Bundle, architecture: Architecture) -> str | None:
+def _processor(bundle: Bundle, architecture: Architecture | None) -> str | None:
     """The processor in words."""
-    try:
-        processor = bundle.processor()
-        if processor is None:
-            return None
-        facts = processor.describe()
-    except HydrantError as error:
-        return f"unusable: {error}"
+    if architecture is None:
+        return "unreadable without config.json" if bundle.processor_folder() else None
+    processor = bundle.processor()
+    if processor is None:
+        return None
+    facts = processor.describe()
     if facts["modality"] == "text":
         return f"tokenizer, at most {facts['max_tokens']} tokens"
     return f"image processor, {architecture.image_height} by {architecture.image_width} pixels"
 
 
-def _graph(bundle: Bundle, name: str) -> str:
+def _graph(look: _Look, name: str) -> str:
     import onnx
 
     try:
-        model = onnx.load(str(bundle.path / name), load_external_data=False)
+        model = onnx.load(str(look.bundle.path / name), load_external_data=False)
     except Exception as error:  # protobuf's errors share no public base class
-        return f"unusable: {cut(error)}; export it again"
+        raise BundleError(f"{cut(error)}; export it again") from error
+    if look.states.get(CALIBRATION) == "ok":  # else that is what is wrong
+        check_graph(look.bundle, name)
     outputs = ", ".join(output.name for output in model.graph.output)
     return f"opset {model.opset_import[0].version}, IR {model.ir_version}, {len(model.graph.node)} nodes → {outputs}"
 
 
-def _engine(bundle: Bundle, name: str, states: dict[str, str]) -> str:
+def _engine(look: _Look, name: str) -> str:
     """An engine in words, and whether its graph is still the one that it was built from."""
-    if {states.get(engine_path(name)), states.get(metadata_path(name))} != {"ok"}:
+    bundle = look.bundle
+    if {look.states.get(engine_path(name)), look.states.get(metadata_path(name))} != {"ok"}:
         return "altered or missing"
     try:
         facts = read_metadata(bundle, name)
     except BundleError as error:
-        return f"unusable: {error}"
+        return f"unusable: {look.note(metadata_path(name), error)}"
     words = [f"{facts.library} {facts.version}, {facts.precision}, {facts.platform}"]
     if facts.compute_capabilities:
         words.append(f"compute capability {', '.join(facts.compute_capabilities)}")
@@ -146,13 +217,18 @@ def _engine(bundle: Bundle, name: str, states: dict[str, str]) -> str:
     return ", ".join(words)
 
 
-def _verified(bundle: Bundle, states: dict[str, str]) -> str:
+def _verified(look: _Look) -> str:
     """The last verification in words, and whether it still speaks of these files."""
-    report = "reports/verify.json"
-    if states.get(report) != "ok":
+    if VERIFIED not in look.states:
         return "not yet; compare the backends with `hydrant verify`"
-    found = bundle.read_json(report)
-    now, then = bundle.digests(), found.get("files", {})
+    if look.states[VERIFIED] != "ok":
+        return "the report cannot be used; run `hydrant verify` again"
+    return look.words(VERIFIED, lambda: _verification(look.bundle)) or ""
+
+
+def _verification(bundle: Bundle) -> str:
+    found = bundle.read_json(VERIFIED)
+    now, then = bundle.digests(), found["files"]
     if now != then and {name: digest for name, digest in now.items() if name in then or not _is_engine(name)} != then:
         return "not these files: the bundle has changed since; run `hydrant verify` again"
     verdicts = ((True, "passed"), (False, "FAILED"))
@@ -170,31 +246,41 @@ def _is_engine(name: str) -> bool:
 
 def inspect_text(facts: Mapping[str, Any]) -> str:
     """What is in a bundle, in one screen; ``facts`` as the command line gathers them."""
-    heads = ", ".join(f"{low}" if low == high else f"{low}–{high}" for low, high in facts["heads_kept"])
     lines = [
         f"bundle        {facts['path']}",
-        f"family        {facts['family']}: {facts['layers']} layers of {facts['heads']} heads, width {facts['width']}",
-        f"members       {facts['members']} ({facts['method']}), heads kept per layer {heads}"
-        + ("" if facts["overlap"] is None else f", overlap {facts['overlap']:.2f}"),
-        f"weights       {_or(facts['parameters'], 'unreadable', ',')} parameters; "
-        f"separate parts: {', '.join(facts['separate']) or 'none'}",
+        *_shape_text(facts),
+        f"weights       {_or(facts['parameters'], 'uncounted', ',')} parameters; "
+        f"separate parts: {', '.join(map(str, facts['separate'])) or 'none'}",
         *adapters_text(facts["adapters"], facts["adapted"]),
-        f"labels        {len(facts['labels'])}: {_short(', '.join(facts['labels']), 90)}",
-        *([] if facts["prompts"] is None else [f"prompts       {_short(facts['prompts'], 90)}"]),
+        f"labels        {len(facts['labels'])}: {short(', '.join(facts['labels']), 90)}",
+        *([] if facts["prompts"] is None else [f"prompts       {short(facts['prompts'], 90)}"]),
         *_tuned_text(facts["tuned"], [name for name in ("adapters", "prompts") if facts[name]]),
         *inspected_calibration(facts["calibration"]),
         f"processor     {facts['processor'] or 'none: takes tensors only'}",
-        f"cost          {_cost(facts['cost'], facts['layers'])}",
+        *([] if facts["cost"] is None else [f"cost          {_cost(facts['cost'], facts['layers'])}"]),
     ]
     lines += [f"graph         {name}: {graph}" for name, graph in facts["graphs"].items()] or [
         "graph         none; make one with `hydrant export`"
     ]
     lines += [f"engine        {name}: {engine}" for name, engine in facts["engines"].items()]
     lines.append(f"verified      {facts['verified']}")
+    lines += [f"PROBLEM       {problem}" for problem in facts["problems"]]
     rows = [
-        [name, _size(entry["bytes"]), entry["sha256"][:12], entry["state"]] for name, entry in facts["files"].items()
+        [name, size(entry["bytes"]), entry["sha256"][:12], entry["state"]] for name, entry in facts["files"].items()
     ]
     return "\n".join(lines) + "\n\n" + table(["file", "size", "sha-256", "state"], rows)
+
+
+def _shape_text(facts: Mapping[str, Any]) -> list[str]:
+    """Family and members, as far as config.json and plan.json can be read."""
+    shape = f": {facts['layers']} layers of {facts['heads']} heads, width {facts['width']}" if facts["layers"] else ""
+    members = f"members       {facts['members']}"
+    if facts["method"] is not None:
+        heads = ", ".join(f"{low}" if low == high else f"{low}–{high}" for low, high in facts["heads_kept"])
+        members += f" ({facts['method']}), heads kept per layer {heads}"
+    if facts["overlap"] is not None:
+        members += f", overlap {facts['overlap']:.2f}"
+    return [f"family        {facts['family']}{shape}", members]
 
 
 def _tuned_text(facts: Any, origins: Sequence[str]) -> list[str]:
@@ -202,8 +288,8 @@ def _tuned_text(facts: Any, origins: Sequence[str]) -> list[str]:
     if not isinstance(facts, Mapping):
         return []
     how = "each member alone" if facts.get("per_member") else "all members jointly"
-    line = f"tuned         {how}, on {_short(str(facts.get('examples')), 12)} examples of "
-    line += _short(str(facts.get("data")), 60)
+    line = f"tuned         {how}, on {short(str(facts.get('examples')), 12)} examples of "
+    line += short(str(facts.get("data")), 60)
     match facts.get("nll"):
         case [int() | float() as before, int() | float() as after]:
             line += f": validation NLL {before:.4f} → {after:.4f}"

@@ -1,4 +1,4 @@
-"""The command line's words and options; ``cli.py`` holds what they do."""
+"""``hydrant plan``: choose each member's heads."""
 
 from __future__ import annotations
 
@@ -9,117 +9,64 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ..bundle.files import check_file, destination
 from ..bundle.plan import HeadPlan
+from ..calib.heads.options import METHODS, Budget, Circuit, Taylor
+from ..calib.heads.planning import EXAMPLES, plan_heads
+from ..data.columns import Reading
 from ..errors import InputError, cut
-from .options import _count, _positive, _prompt_arguments, _source
-from .terminal import _show, members_of, progress, table
+from . import shared
+from .options import Command, call, choose, value
+from .terminal import members_of, show, table
+from .words import positive
+
+EXAMPLE = "hydrant plan checkpoint/ --data train.csv --members 3 --keep 8 -o plan.json"
 
 
-def _plan_arguments(sub: argparse.ArgumentParser) -> None:
-    from_choices = {
-        "method": ("taylor", "circuit", "random"),
-        "objective": ("separation", "nll", "both"),
-        "masking": ("pruned", "selected"),
-        "diversity": ("noise", "bootstrap"),
-    }
-    sub.add_argument("model", metavar="MODEL", help="Hugging Face checkpoint folder or hub name")
-    sub.add_argument(
-        "--data", metavar="FILE", help="labelled calibration data: .csv .tsv .jsonl .parquet .npz or image folder"
-    )
-    _prompt_arguments(sub)
-    sub.add_argument("--members", type=_positive, default=3, metavar="M", help="number of members (default 3)")
-    sub.add_argument(
-        "--keep",
-        help="heads kept per layer: 8, a share such as 0.66 (1.0: all), or a JSON list (default 8)",
-    )
-    sub.add_argument(
-        "--budget",
-        type=float,
-        metavar="RATIO",
-        help="instead of --keep: choose fork and heads for at most RATIO × the single model's operations, such as 1.25",
-    )
-    sub.add_argument(
-        "--fork-from",
-        type=_count,
-        metavar="LAYER",
-        help="every member keeps all heads below LAYER: one shared trunk (default 0; with --budget: chosen)",
-    )
-    sub.add_argument("--method", choices=from_choices["method"], default="taylor", help="how heads are scored")
-    sub.add_argument(
-        "--ood",
-        metavar="FILE",
-        help="for circuits: out-of-distribution inputs, in any form of --data; labels are not read",
-    )
-    sub.add_argument(
-        "--objective",
-        choices=from_choices["objective"],
-        help="what circuits are for: OOD separation, likelihood, or both (default separation)",
-    )
-    sub.add_argument(
-        "--masking",
-        choices=from_choices["masking"],
-        help="for circuits: heads of earlier layers masked while a layer is scored (default pruned)",
-    )
-    sub.add_argument(
-        "--average", action="store_true", help="for circuits: one member, the average of M circuits (CircAvg)"
-    )
-    sub.add_argument(
-        "--diversity",
-        choices=from_choices["diversity"],
-        help="how members are made to differ (default noise; for circuits bootstrap)",
-    )
-    sub.add_argument(
-        "--noise",
-        type=float,
-        default=0.5,
-        help="standard deviation for noise: of log scores; of circuits' scores ÷ their spread (default 0.5)",
-    )
-    sub.add_argument(
-        "--examples", type=_count, default=2048, help="calibration examples drawn at random; 0 for all (default 2048)"
-    )
-    sub.add_argument("--label-column", default="label", metavar="NAME", help="column that holds the label")
-    sub.add_argument("--batch-size", type=_positive, default=32, help="examples per pass (default 32)")
-    sub.add_argument("-o", "--output", type=Path, required=True, metavar="PLAN", help="JSON file to write")
+def arguments(command: Command) -> None:
+    """Its options."""
+    command.heading("input")
+    command.take(plan_heads, "model", "model", metavar="MODEL")
+    command.take(plan_heads, "data", metavar="FILE")
+    shared.prompts(command)
+    shared.columns(command)
+    command.take(Reading, "examples", metavar="N", also=f" (default: {EXAMPLES})")
+    command.take(Reading, "batch_size", type=positive, metavar="N")
+    command.heading("members")
+    command.take(plan_heads, "members", type=positive, metavar="M")
+    with command.one_of():
+        command.take(plan_heads, "keep", type=_keep)
+        command.take(Budget, "ratio", "--budget", metavar="RATIO")
+    command.take(plan_heads, "fork_from", metavar="LAYER")
+    command.heading("method")
+    command.take(plan_heads, "method", choices=tuple(METHODS))
+    command.take((Taylor, Circuit), "diversity")
+    command.take((Taylor, Circuit), "noise")
+    command.take(Circuit, "ood", metavar="FILE", also="; for circuits")
+    command.take(Circuit, "objective", also="; for circuits")
+    command.take(Circuit, "masking", also="; for circuits")
+    command.take(Circuit, "average", also="; for circuits")
+    command.heading("output")
+    command.add("-o", "--output", type=Path, required=True, metavar="PLAN", help="JSON file to write the plan to")
 
 
-def plan(options: argparse.Namespace) -> int:
-    """``hydrant plan``: choose each member's heads."""
-    from ..bundle.files import check_file
-    from ..calib.heads.planning import plan_heads
-
+def run(options: argparse.Namespace) -> int:
+    """Plan, and show what each member keeps."""
     check_file(options.output)
-    state = options.output.with_name(f"{options.output.name}.part") if options.method == "circuit" else None
-    model = _source(options.model, options)
+    name = value(plan_heads, "method", options)
+    searched = name == "circuit" and destination(options.output) is not None
+    state = options.output.with_name(f"{options.output.name}.part") if searched else None
+    method = choose("--method", METHODS, name, options, **({} if state is None else {"state": state}))
+    given = {"keep": call(Budget, options)} if hasattr(options, "budget") else {}
+    model = shared.source(options.model, options)
     try:
-        made = plan_heads(
-            model,
-            options.data,
-            members=options.members,
-            keep=None if options.keep is None else _keep(options.keep),
-            budget=options.budget,
-            fork_from=options.fork_from,
-            method=options.method,
-            ood=options.ood,
-            objective=options.objective,
-            masking=options.masking,
-            average=options.average,
-            diversity=options.diversity,
-            noise=options.noise,
-            examples=options.examples or None,
-            seed=options.seed,
-            text_column=options.text_column,
-            text_pair_column=options.text_pair_column,
-            label_column=options.label_column,
-            batch_size=options.batch_size,
-            state=state,
-            progress=progress,
-        )
+        made = call(plan_heads, options, model=model, method=method, reading=call(Reading, options), **given)
     except KeyboardInterrupt:
         if state is not None and state.exists():
             print(f"hydrant: {state} holds what was found; run the same command again to go on", file=sys.stderr)
         raise
     made.save(options.output)
-    _show(options, {"plan": str(options.output), **made.to_json()}, f"{plan_text(made)}\nwrote {options.output}")
+    show(options, {"plan": str(options.output), **made.to_json()}, f"{plan_text(made)}\nwrote {options.output}")
     return 0
 
 

@@ -1,54 +1,75 @@
-"""Predictions of arguments and of files, as a table, one JSON object, or JSON lines."""
+"""``hydrant predict``: predictions of arguments and of files, as a table, one JSON object, or JSON lines."""
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import logging
+import os
+import shlex
+import shutil
 import sys
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
-from ..bundle.files import atomic_file
+from ..bundle.files import atomic_file, check_file
 from ..data.arrays import EXAMPLES, LABELS, array_names, read_arrays
-from ..data.readers import Row, stream_rows
-from ..errors import InputError
+from ..data.columns import Reading
+from ..data.images import is_image
+from ..data.readers import Row, stream_lines, stream_rows
+from ..engines.gpu import NO_GPU
+from ..errors import InputError, cut
 from ..progress import Progress
-from ..runtime import Predictor
+from ..runtime import Predictor, load
 from ..runtime.prediction import prediction_rows
-from .options import BACKENDS, _bundle_argument, _positive, _precision_argument
-from .terminal import _short, log, print_json, progress, table
+from . import shared
+from .options import Command, call, value
+from .terminal import json_lines, log, print_json, print_text, progress, short, table
+from .words import positive
+
+EXAMPLE = 'hydrant predict out/ "transfer money" "what is the weather"'
+
+SPOOL_BYTES = 16 * 2**20
+"""Rows for standard output are kept in memory up to this size, then in a temporary file."""
 
 
-def _predict_arguments(sub: argparse.ArgumentParser) -> None:
-    _bundle_argument(sub)
-    sub.add_argument("inputs", metavar="TEXT|IMAGE", nargs="*", help="texts, or paths of images")
-    sub.add_argument(
-        "--pair",
-        nargs=2,
-        action="append",
-        default=[],
-        metavar="TEXT",
-        help="a pair of texts, for a model that reads pairs; once for each",
+def arguments(command: Command) -> None:
+    """Its options."""
+    command.heading("input")
+    shared.bundle(command, load)
+    command.add(
+        "inputs",
+        metavar="TEXT|IMAGE",
+        nargs="*",
+        help="Texts, or paths of images; - reads one from each line of standard input",
     )
-    sub.add_argument("--input", metavar="FILE", help="file or image folder with many inputs; the result is JSON lines")
-    sub.add_argument("--output", type=Path, metavar="FILE", help="write JSON lines there instead of standard output")
-    sub.add_argument("--probabilities", action="store_true", help="also give every class's probability, in JSON")
-    sub.add_argument("--backend", default="auto", help=f"auto, {BACKENDS} (default auto)")
-    _precision_argument(sub)
-    sub.add_argument("--batch-size", type=_positive, default=32, help="inputs per run (default 32)")
-    sub.add_argument("--threads", type=_positive, help="threads within one run")
+    command.add("--pair", nargs=2, action="append", default=[], metavar="TEXT",
+                help="Pair of texts, for a model that reads pairs; once for each")  # fmt: skip
+    command.add(
+        "--input",
+        metavar="FILE",
+        help="File or image folder with many inputs, or - for the lines of standard input; the result is JSON lines",
+    )
+    shared.columns(command, labels=False)
+    command.heading("method")
+    shared.backend(command, load)
+    command.take(load, "threads", type=positive, metavar="N")
+    command.take(Predictor.predict, "batch_size", type=positive, metavar="N")
+    command.add(
+        "--skip-invalid",
+        action="store_true",
+        help="Give an input that cannot be used an error in its row, and go on; without it nothing is predicted",
+    )
+    command.heading("output")
+    command.add("--output", type=Path, metavar="FILE", help="Write JSON lines to this file instead of standard output")
+    command.add("--probabilities", action="store_true", help="Also give every class's probability, in JSON")
 
 
-def predict(options: argparse.Namespace) -> int:
-    """``hydrant predict``: label, confidence and uncertainty of texts or images."""
-    from ..bundle.files import check_file
-    from ..engines.gpu import NO_GPU
-    from ..runtime import load
-
+def run(options: argparse.Namespace) -> int:
+    """Predict, and show label, confidence and uncertainty of each input."""
     if options.output:
         check_file(options.output)
     if [bool(options.inputs), bool(options.pair), bool(options.input)].count(True) != 1:
@@ -56,7 +77,8 @@ def predict(options: argparse.Namespace) -> int:
             "give texts or images as arguments, or a file or folder with --input, or pairs of texts with --pair, and "
             "only one of these"
         )
-    with load(options.bundle, options.backend, threads=options.threads, precision=options.precision) as predictor:
+    options.batch_size = value(Predictor.predict, "batch_size", options)
+    with call(load, options) as predictor:
         for name, reason in predictor.fallbacks:
             level = logging.INFO if reason == NO_GPU else logging.WARNING  # a machine without a GPU lacks nothing
             log.log(level, "backend %s was skipped: %s", name, reason)
@@ -67,8 +89,9 @@ def predict(options: argparse.Namespace) -> int:
 
 def predict_items(predictor: Predictor, options: argparse.Namespace) -> int:
     """Predict the inputs given as arguments and print a table, or one JSON object."""
-    inputs = options.inputs or [tuple(pair) for pair in options.pair]
-    prediction = predictor.predict(inputs, batch_size=options.batch_size)
+    pairs = [tuple(pair) for pair in options.pair]
+    inputs: list[Any] = pairs or _arguments(options.inputs, predictor.modality)
+    prediction = predictor.predict(inputs, batch_size=options.batch_size, on_error=_on_error(options))
     rows = prediction_rows(
         prediction,
         inputs,
@@ -78,53 +101,113 @@ def predict_items(predictor: Predictor, options: argparse.Namespace) -> int:
     )
     if options.output:
         with atomic_file(options.output) as handle:
-            handle.write(_lines(rows))
+            handle.write(json_lines(rows))
+    _warn_failed(int(prediction.failed.sum()), len(rows))
     if options.json:
         print_json({**_about(predictor), "predictions": rows})
     elif options.output:
-        print(f"wrote {len(rows)} prediction(s) to {options.output}")
+        print_text(f"wrote {len(rows)} prediction(s) to {options.output}")
     else:
-        print(prediction_text(rows))
+        print_text(prediction_text(rows))
     return 0
 
 
 def predict_file(predictor: Predictor, options: argparse.Namespace, progress: Progress) -> int:
     """Predict every row of a file or image folder, as JSON lines, with bounded memory.
 
-    With ``--output`` the file appears whole or not at all.
+    The output appears whole or not at all, but for rows on standard output where failed inputs are skipped.
     """
     results = _predictions(predictor, options)
-    count = 0
+    count = failed = 0
     collected: list[dict[str, Any]] = []
     with contextlib.ExitStack() as stack:
-        handle = stack.enter_context(atomic_file(options.output)) if options.output else None
+        handle = None if options.json and not options.output else stack.enter_context(_destination(options))
         for chunk in progress(results, 0, "predicting"):
             count += len(chunk)
-            if handle is not None:
-                handle.write(_lines(chunk))
-            elif options.json:
+            failed += sum("error" in row for row in chunk)
+            if handle is None:
                 collected += chunk
             else:
-                sys.stdout.buffer.write(_lines(chunk))
-                sys.stdout.buffer.flush()
+                handle.write(json_lines(chunk))
+                handle.flush()
         if count == 0:
-            raise InputError(f"{options.input} holds no rows; expected at least one input")
+            raise InputError(f"{_name(options)} holds no rows; expected at least one input")
+    _warn_failed(failed, count)
     if options.json:
         found = {"output": str(options.output)} if options.output else {"predictions": collected}
         print_json({**_about(predictor), "count": count, **found})
     elif options.output:
-        print(f"wrote {count} prediction(s) to {options.output}")
+        print_text(f"wrote {count} prediction(s) to {options.output}")
     return 0
+
+
+@contextlib.contextmanager
+def _destination(options: argparse.Namespace) -> Iterator[IO[bytes]]:
+    """Where JSON lines go: a file, or standard output, once all are there or as they come."""
+    if options.output:
+        with atomic_file(options.output) as handle:
+            yield handle
+    elif options.skip_invalid:
+        yield sys.stdout.buffer
+    else:
+        with tempfile.SpooledTemporaryFile(SPOOL_BYTES) as spool:
+            yield spool
+            spool.seek(0)
+            shutil.copyfileobj(spool, sys.stdout.buffer)
+            sys.stdout.buffer.flush()
+
+
+def _arguments(given: Sequence[str], modality: str) -> list[str]:
+    """The inputs among the arguments, with the lines of standard input in the place of ``-``.
+
+    Raises:
+        InputError: an argument is the name of a file that is no input itself.
+    """
+    if given.count("-") > 1:
+        raise InputError(f"- is given {given.count('-')} times; standard input can be read once")
+    for item in given:
+        if _is_file(item) and not (modality == "image" and is_image(item)):
+            what = "a file" if modality == "text" else "a file but no image"
+            raise InputError(
+                f"{cut(item)} is {what}; did you mean --input {shlex.quote(item)}? (give lines of a file as - with the "
+                "file on standard input)"
+            )
+    lines = [row.input for row in _standard_input()] if "-" in given else []
+    return [each for item in given for each in (lines if item == "-" else [item])]
+
+
+def _is_file(text: str) -> bool:
+    return os.path.isfile(text)  # noqa: PTH113 - of a long text, Path's raises
+
+
+def _standard_input() -> Iterator[Row]:
+    if sys.stdin is None:
+        raise InputError("standard input is closed; expected lines with one input each")
+    return stream_lines(sys.stdin.buffer)
+
+
+def _name(options: argparse.Namespace) -> str:
+    return "standard input" if options.input == "-" else str(options.input)
+
+
+def _on_error(options: argparse.Namespace) -> str:
+    return "row" if options.skip_invalid else "raise"
+
+
+def _warn_failed(failed: int, count: int) -> None:
+    if failed:
+        log.warning("%d of %d inputs could not be used; their rows say why", failed, count)
 
 
 def _predictions(predictor: Predictor, options: argparse.Namespace) -> Iterator[list[dict[str, Any]]]:
     """Predictions of a file: of ready tensors under the names of the graph's inputs, or of rows of texts or images."""
+    if options.input == "-":
+        return _predict_rows(predictor, _standard_input(), options)
     path = Path(options.input)
     if path.suffix.lower() == ".npz" and path.is_file() and EXAMPLES not in array_names(path):
         tensors = read_arrays(path, set(array_names(path)) - {LABELS})
         return _predict_tensors(predictor, tensors, options)
-    columns = {"text_column": options.text_column, "text_pair_column": options.text_pair_column}
-    return _predict_rows(predictor, stream_rows(path, **columns), options)
+    return _predict_rows(predictor, stream_rows(path, call(Reading, options), missing=options.skip_invalid), options)
 
 
 def _predict_tensors(
@@ -149,7 +232,9 @@ def _predict_rows(
     while window := list(islice(rows, options.batch_size * 16)):
         inputs = [row.input for row in window]
         try:
-            prediction = predictor.predict(inputs, batch_size=options.batch_size, first=first)
+            prediction = predictor.predict(
+                inputs, batch_size=options.batch_size, first=first, on_error=_on_error(options)
+            )
         except InputError:
             _name_the_row(predictor, window, first)
             raise
@@ -165,7 +250,7 @@ def _name_the_row(predictor: Predictor, rows: list[Row], first: int) -> None:
         try:
             predictor.predict([row.input], first=index)
         except InputError as error:
-            raise InputError(f"{row.where}: {error}") from error
+            raise InputError(f"{row.where}: {error}; --skip-invalid goes on without such inputs") from error
 
 
 def _about(predictor: Predictor) -> dict[str, Any]:
@@ -173,12 +258,8 @@ def _about(predictor: Predictor) -> dict[str, Any]:
     return {"backend": predictor.backend, "fallbacks": skipped}
 
 
-def _lines(rows: list[dict[str, Any]]) -> bytes:
-    return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode()
-
-
 def prediction_text(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Label, confidence and the uncertainties of each input."""
+    """Label, confidence and the uncertainties of each input; below them those that failed, with the reason."""
     headers = [
         "input",
         "label",
@@ -188,27 +269,29 @@ def prediction_text(rows: Sequence[Mapping[str, Any]]) -> str:
         "mutual information",
         "disagreement",
     ]
-    decides = any(row["abstain"] is not None or row.get("out_of_distribution") is not None for row in rows)
+    decides = any(row.get("abstain") is not None or row.get("out_of_distribution") is not None for row in rows)
     if decides:
         headers.append("decision")
-    body = [
-        [
-            _short(_text(row["input"]), 46),
-            _short(row["label"], 24),
-            f"{row['confidence']:.3f}",
-            f"{row['predictive_entropy']:.3f}",
-            f"{row['expected_entropy']:.3f}",
-            f"{row['mutual_information']:.4f}",
-            f"{row['disagreement']:.2f}",
-            *([_decision(row)] if decides else []),
-        ]
-        for row in rows
+    body = [_cells(row, decides) for row in rows if "error" not in row]
+    failed = [f"{short(_text(row['input']), 46)}: {row['error']}" for row in rows if "error" in row]
+    return "\n".join([*([table(headers, body)] if body else []), *failed])
+
+
+def _cells(row: Mapping[str, Any], decides: bool) -> list[str]:
+    return [
+        short(_text(row["input"]), 46),
+        short(row["label"], 24),
+        f"{row['confidence']:.3f}",
+        f"{row['predictive_entropy']:.3f}",
+        f"{row['expected_entropy']:.3f}",
+        f"{row['mutual_information']:.4f}",
+        f"{row['disagreement']:.2f}",
+        *([_decision(row)] if decides else []),
     ]
-    return table(headers, body)
 
 
 def _text(item: str | list[str]) -> str:
-    return item if isinstance(item, str) else " | ".join(_short(part, 22) for part in item)
+    return item if isinstance(item, str) else " | ".join(short(part, 22) for part in item)
 
 
 def _decision(row: Mapping[str, Any]) -> str:

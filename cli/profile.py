@@ -1,4 +1,4 @@
-"""A profile as text for a terminal. Nothing here prints or measures."""
+"""``hydrant profile``: latency, memory and operators of a bundle, beside its baselines."""
 
 from __future__ import annotations
 
@@ -7,53 +7,40 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..measure.operators import Breakdown, Part
-from ..measure.profile import REPORT
+from ..measure.profile import profile
 from ..measure.report import Case, MemoryCase, ProfileReport
-from .options import BACKENDS, _bundle_argument, _numbers, _positive, _seconds
-from .terminal import _show, progress, table
+from ..measure.settings import Timing
+from . import shared
+from .options import Command, call
+from .terminal import show, table
+from .words import numbers, positive, seconds
+
+EXAMPLE = "hydrant profile out/ --batch 1,8 --baseline single --baseline deep-ensemble"
 
 
-def _profile_arguments(sub: argparse.ArgumentParser) -> None:
-    _bundle_argument(sub)
-    sub.add_argument("--backend", action="append", metavar="NAME",
-                     help=f"auto, {BACKENDS}; may be repeated (default auto)")  # fmt: skip
-    sub.add_argument("--precision", choices=("fp32", "fp16", "bf16", "int8"), help="default: the backend's choice")
-    sub.add_argument("--batch", type=_numbers, default=[1, 8], metavar="N,N", help="inputs per run (default 1,8)")
-    sub.add_argument(
-        "--sequence", type=_numbers, metavar="N,N", help="tokens per text (default 128, or what the model reads)"
-    )
-    sub.add_argument("--baseline", action="append", default=[], metavar="NAME",
-                     help="single or deep-ensemble, measured as well; may be repeated")  # fmt: skip
-    sub.add_argument("--layers", action="store_true", help="show the time of every operator (onnxruntime)")
-    sub.add_argument("--commands", action="store_true", help="show trtexec or polygraphy commands that do the same")
-    sub.add_argument("--threads", type=_positive, help="threads within one run")
-    sub.add_argument("--seconds", type=_seconds, default=3.0, help="that every case runs at least (default 3)")
-    sub.add_argument(
-        "--iterations", type=_positive, default=30, metavar="N", help="that every case runs at least (default 30)"
-    )
-    sub.add_argument("--no-memory", action="store_false", dest="memory", help="leave peak memory out")
+def arguments(command: Command) -> None:
+    """Its options."""
+    command.heading("input")
+    shared.bundle(command, profile)
+    command.take(Timing, "batch", type=numbers, action="store", metavar="N,N")
+    command.take(Timing, "sequence", type=numbers, action="store", metavar="N,N")
+    command.heading("method")
+    shared.backend(command, profile)
+    command.take(profile, "baseline", metavar="NAME")
+    command.take(Timing, "threads", type=positive, metavar="N")
+    command.take(Timing, "seconds", type=seconds)
+    command.take(Timing, "iterations", type=positive, metavar="N")
+    command.heading("output")
+    command.take(profile, "layers")
+    command.take(profile, "memory", "--no-memory", help="Leave peak memory out")
+    command.take(profile, "report", metavar="FOLDER")
+    command.add("--commands", action="store_true", help="Show trtexec or polygraphy commands that do the same")
 
 
-def profile(options: argparse.Namespace) -> int:
-    """``hydrant profile``: latency, memory and operators of a bundle, beside its baselines."""
-    from ..measure.profile import profile as profile_bundle
-
-    report = profile_bundle(
-        options.bundle,
-        options.backend or "auto",
-        precision=options.precision,
-        batch=options.batch,
-        sequence=options.sequence,
-        baseline=options.baseline,
-        layers=options.layers,
-        memory=options.memory,
-        threads=options.threads,
-        seconds=options.seconds,
-        iterations=options.iterations,
-        seed=options.seed,
-        progress=progress,
-    )
-    _show(options, report.to_json(), profile_text(report, options.bundle, options.commands))
+def run(options: argparse.Namespace) -> int:
+    """Measure, and show the times."""
+    report = call(profile, options, timing=call(Timing, options))
+    show(options, report.to_json(), profile_text(report, options.bundle, options.commands))
     return 0
 
 
@@ -74,7 +61,8 @@ def profile_text(report: ProfileReport, path: Path, commands: bool = False) -> s
     lines += [f"skipped {name}: {reason}" for name, reason in report.skipped]
     if commands:
         parts.append("\n".join([f"the same with other tools, in {path}:", *report.commands]))
-    lines.append("wrote " + " and ".join(str(path / name) for name in (REPORT, report.plot) if name))
+    if report.written:
+        lines.append("wrote " + " and ".join(str(path / name) for name in sorted(report.written)))
     return "\n\n".join([*parts, "\n".join(lines)])
 
 

@@ -1,13 +1,17 @@
-"""Results as text for a terminal. Nothing here prints or measures."""
+"""What commands say on the terminal: tables, JSON, progress."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import logging
+import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
+
+from ..errors import InputError
 
 log = logging.getLogger("hydrant")
 
@@ -19,18 +23,53 @@ def progress(steps: Iterable[Any], total: int, title: str) -> Iterable[Any]:
     return tqdm(steps, total=total or None, desc=title, delay=2, disable=None, leave=False, file=sys.stderr)
 
 
-def _show(options: argparse.Namespace, facts: Any, text: str) -> None:
-
+def show(options: argparse.Namespace, facts: Any, text: str) -> None:
+    """The result of a command: with ``--json`` the facts, otherwise the text."""
     if options.json:
         print_json(facts)
     else:
-        print(text, flush=True)
+        print_text(text)
 
 
-def print_json(facts: Any) -> None:
-    """One JSON object on standard output, UTF-8 whatever the terminal speaks."""
-    sys.stdout.buffer.write((json.dumps(facts, ensure_ascii=False) + "\n").encode())
-    sys.stdout.buffer.flush()
+def print_text(text: str) -> None:
+    """A line or more on standard output."""
+    with standard_output():
+        print(text)
+
+
+def print_json(*facts: Any) -> None:
+    """JSON objects on standard output, one a line, UTF-8 whatever the terminal speaks."""
+    with standard_output():
+        sys.stdout.buffer.write(json_lines(facts))
+
+
+def json_lines(facts: Iterable[Any]) -> bytes:
+    """JSON objects, one a line."""
+    return "".join(json.dumps(each, ensure_ascii=False) + "\n" for each in facts).encode()
+
+
+@contextmanager
+def standard_output() -> Iterator[None]:
+    """Write to standard output, and have it all written at the end.
+
+    Raises:
+        InputError: it cannot be written. (A reader that left is a ``BrokenPipeError`` as ever.)
+    """
+    try:
+        try:
+            yield
+        finally:
+            sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        discard_output()
+        raise InputError(f"cannot write to standard output: {error.strerror or error}") from error
+
+
+def discard_output() -> None:
+    """Let what is still buffered for standard output go nowhere, so that nothing fails again at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def members_of(count: int) -> str:
@@ -53,12 +92,14 @@ def table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(line.rstrip() for line in ruled)
 
 
-def _short(text: str, limit: int) -> str:
+def short(text: str, limit: int) -> str:
+    """Text on one line of at most ``limit`` characters."""
     line = " ".join(text.split())
     return line if len(line) <= limit else line[: limit - 1] + "…"
 
 
-def _size(count: int) -> str:
+def size(count: int) -> str:
+    """A number of bytes, as in "1.5 MB"."""
     for unit, scale in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
         if count >= scale:
             return f"{count / scale:.1f} {unit}"

@@ -1,4 +1,4 @@
-"""A tuning as text for a terminal."""
+"""``hydrant tune``: fine-tune the members of a bundle."""
 
 from __future__ import annotations
 
@@ -6,78 +6,59 @@ import argparse
 import glob
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
+from ..data.columns import Reading
+from ..errors import InputError
 from ..tuning.report import Epoch, TuneReport
-from .fuse import drift_text
-from .options import _bundle_argument, _parts, _positive
-from .terminal import _show, progress, table
+from ..tuning.run import tune
+from ..tuning.settings import Jointly, PerMember
+from . import shared
+from .drift import drift_text
+from .options import Command, call
+from .terminal import show, table
+from .words import parts, positive
+
+EXAMPLE = "hydrant tune out/ --data train.csv --validation validation.csv -o tuned/"
 
 
-def _tune_arguments(sub: argparse.ArgumentParser) -> None:
-    _bundle_argument(sub)
-    sub.add_argument("--data", required=True, metavar="FILE",
-                     help="labelled data to tune on: a file as of `plan`, or an image folder")  # fmt: skip
-    sub.add_argument(
-        "--validation", metavar="FILE", help="labelled data to judge on (default: one in ten examples of --data)"
+def arguments(command: Command) -> None:
+    """Its options."""
+    both = (Jointly, PerMember)
+    command.heading("input")
+    shared.bundle(command, tune)
+    command.take(tune, "data", metavar="FILE")
+    command.take(tune, "validation", metavar="FILE")
+    shared.reading(command)
+    command.heading("method")
+    command.take(both, "epochs", type=positive, metavar="N")
+    command.take(both, "learning_rate", metavar="RATE")
+    command.take(both, "weight_decay", metavar="DECAY")
+    command.take(both, "warmup", metavar="SHARE")
+    command.take(both, "patience", type=positive, metavar="N")
+    command.take(both, "device")
+    command.add(
+        "--per-member", action="store_true", help="Tune each member alone, merge them, and report the drift of merging"
     )
-    sub.add_argument("--label-column", default="label", metavar="NAME", help="column that holds the label")
-    sub.add_argument("--epochs", type=_positive, default=5, help="passes over the data, at most (default 5)")
-    sub.add_argument("--batch-size", type=_positive, default=32, help="examples per update (default 32)")
-    sub.add_argument("--learning-rate", type=float, default=5e-5, help="the highest one (default 5e-5)")
-    sub.add_argument("--weight-decay", type=float, default=0.01, help="of AdamW (default 0.01)")
-    sub.add_argument(
-        "--warmup", type=float, default=0.1, help="share of updates over which the learning rate rises (default 0.1)"
-    )
-    sub.add_argument(
-        "--patience", type=_positive, default=2, help="epochs without a better validation NLL to stop after (default 2)"
-    )
-    sub.add_argument("--per-member", action="store_true", help="tune each member alone, merge, and report the drift")
-    sub.add_argument("--keep-separate", type=_parts, default=(), metavar="PARTS",
-                     help="with --per-member: parts not averaged, as in `fuse`")  # fmt: skip
-    sub.add_argument(
-        "--device", choices=("auto", "cpu"), default="auto", help="a GPU if there is one (auto), or the CPU"
-    )
-    sub.add_argument("--force", action="store_true", help="replace another bundle at --output")
-    sub.add_argument(
-        "-o", "--output", type=Path, metavar="BUNDLE", help="folder to create (default: replace the bundle)"
-    )
+    command.take(PerMember, "keep_separate", type=parts, action="store", metavar="PARTS")
+    command.heading("output")
+    command.take(tune, "output", "-o", "--output", metavar="BUNDLE")
+    command.take(tune, "force")
 
 
-def tune(options: argparse.Namespace) -> int:
-    """``hydrant tune``: fine-tune the members of a bundle."""
-    from ..tuning import tune as tune_bundle
-
-    place = (options.output or options.bundle).resolve()
+def run(options: argparse.Namespace) -> int:
+    """Tune, and tell what it brought."""
+    if not options.per_member and hasattr(options, "keep_separate"):
+        raise InputError("--keep-separate is given without --per-member; members tuned jointly share these parts")
+    place = (getattr(options, "output", None) or options.bundle).resolve()
     state = place.with_name(f"{place.name}.tune.part")
+    how = call(PerMember if options.per_member else Jointly, options, state=state)
     try:
-        report = tune_bundle(
-            options.bundle,
-            options.data,
-            validation=options.validation,
-            output=options.output,
-            epochs=options.epochs,
-            batch_size=options.batch_size,
-            learning_rate=options.learning_rate,
-            weight_decay=options.weight_decay,
-            warmup=options.warmup,
-            patience=options.patience,
-            per_member=options.per_member,
-            keep_separate=options.keep_separate,
-            device=options.device,
-            seed=options.seed,
-            text_column=options.text_column,
-            text_pair_column=options.text_pair_column,
-            label_column=options.label_column,
-            force=options.force,
-            state=state,
-            progress=progress,
-        )
+        report = call(tune, options, how=how, reading=call(Reading, options))
     except KeyboardInterrupt:
         if any(state.parent.glob(f"{glob.escape(state.name)}*")):
             print(f"hydrant: {state} holds what was tuned; run the same command again to go on", file=sys.stderr)
         raise
-    _show(options, report.to_json(), tune_text(report))
+    show(options, report.to_json(), tune_text(report))
     return 0
 
 

@@ -1,43 +1,39 @@
-"""The command line's words and options; ``cli.py`` holds what they do."""
+"""``hydrant verify``: compare backends with the reference; status 1 when a gate fails."""
 
 from __future__ import annotations
 
 import argparse
 
+from ..data.columns import Reading
 from ..measure.bisect import Bisection
-from ..measure.verify import VerifyReport
-from .options import BACKENDS, _bundle_argument, _positive, _precision_argument
-from .terminal import _show, progress, table
+from ..measure.verify import VerifyReport, verify
+from . import shared
+from .options import Command, call
+from .terminal import show, table
+from .words import positive
+
+EXAMPLE = "hydrant verify out/ --backend onnxruntime --data validation.csv"
 
 
-def _verify_arguments(sub: argparse.ArgumentParser) -> None:
-    _bundle_argument(sub)
-    sub.add_argument("--backend", default="auto", help=f"backend to test: auto (all that can run), {BACKENDS}")
-    _precision_argument(sub)
-    sub.add_argument("--against", default="torch", help="reference backend (default torch)")
-    sub.add_argument("--data", metavar="FILE", help="real inputs (default: seeded synthetic ones)")
-    sub.add_argument("--examples", type=_positive, default=256, help="number of inputs (default 256)")
-    sub.add_argument("--bisect", action="store_true", help="when a gate fails, find the first layers that diverge")
+def arguments(command: Command) -> None:
+    """Its options."""
+    command.heading("input")
+    shared.bundle(command, verify)
+    command.take(verify, "data", metavar="FILE")
+    shared.columns(command, labels=False)
+    command.take(Reading, "examples", type=positive, metavar="N")
+    command.heading("method")
+    shared.backend(command, verify)
+    command.take(verify, "against", metavar="NAME")
+    command.take(verify, "bisect")
+    command.heading("output")
+    command.take(verify, "report", metavar="FOLDER")
 
 
-def verify(options: argparse.Namespace) -> int:
-    """``hydrant verify``: compare backends with the reference; status 1 when a gate fails."""
-    from ..measure.verify import verify as verify_bundle
-
-    report = verify_bundle(
-        options.bundle,
-        options.backend,
-        precision=options.precision,
-        against=options.against,
-        data=options.data,
-        examples=options.examples,
-        seed=options.seed,
-        text_column=options.text_column,
-        text_pair_column=options.text_pair_column,
-        bisect=options.bisect,
-        progress=progress,
-    )
-    _show(options, report.to_json(), verify_text(report))
+def run(options: argparse.Namespace) -> int:
+    """Compare, and judge."""
+    report = call(verify, options, reading=call(Reading, options))
+    show(options, report.to_json(), verify_text(report))
     return 0 if report.passed else 1
 
 

@@ -30,7 +30,8 @@ class Figures:
 
     Attributes:
         flops: floating-point operations of all products.
-        parameters: numbers stored.
+        parameters: numbers that the float32 graph stores, each once: what members share, and in the fork layer the
+            heads that several of them keep. This is the one count of parameters that hydrant gives.
         bytes: read and written by the products: both operands and the result, each once.
     """
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import InputError, cut, listing
+from .given import image_stack
 
 EXAMPLES, LABELS = "x", "y"
 
@@ -67,7 +68,7 @@ def read_npz(path: Path) -> tuple[Sequence[Any], np.ndarray | None, str]:
     _check_shapes(found, path)
     labels = found.pop(LABELS, None)
     if EXAMPLES in found:
-        return _raw(found[EXAMPLES], path), labels, EXAMPLES
+        return _raw(found[EXAMPLES], path, labels is not None), labels, EXAMPLES
     return tensor_rows(found), labels, next(iter(found))
 
 
@@ -99,9 +100,11 @@ def _check_shapes(found: Mapping[str, np.ndarray], path: Path) -> None:
             )
 
 
-def _raw(inputs: np.ndarray, path: Path) -> Sequence[Any]:
+def _raw(inputs: np.ndarray, path: Path, labelled: bool) -> Sequence[Any]:
     """Images, texts [N], or pairs of texts [N, 2]."""
     if inputs.dtype.kind != "U":
+        if inputs.dtype == np.uint8 and inputs.ndim == 3 and inputs.size and (not labelled or len(inputs) != 3):
+            image_stack(inputs, f"x of {path}")
         return list(inputs)
     if inputs.ndim > 1 and inputs.shape[1:] != (2,):
         raise InputError(f"{path} has texts of shape {list(inputs.shape)} in x; expected [N], or [N, 2] for pairs")

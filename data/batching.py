@@ -1,13 +1,14 @@
-"""Raw inputs → batches of tensors of similar length, in a window of inputs at a time."""
+"""Raw inputs → batches of tensors: the one place that groups inputs of similar length."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
+from ..errors import InputError
 from .processor import Processor
 from .spec import InputSpec
 
@@ -15,63 +16,147 @@ log = logging.getLogger(__name__)
 
 
 WINDOW_BATCHES = 16
-"""Inputs are prepared this many batches at a time: enough to group similar lengths, bounded in memory."""
+"""A stream of inputs is prepared this many batches at a time: enough to group similar lengths, bounded in memory."""
 
 
-def prepared(
-    processor: Processor,
-    spec: InputSpec,
-    window: Sequence[Any],
-    batch_size: int,
-    first: int = 0,
-    reader: str = "this model reads",
-) -> Iterator[tuple[np.ndarray, dict[str, np.ndarray]]]:
-    """Prepare a window of inputs and batch those of similar length.
+POOL_BATCHES = 32
+"""Shuffled examples of similar length are sought among this many batches."""
+
+
+READER = "this model reads"
+
+
+class Prepared:
+    """Inputs whose tensors can be asked for in any order.
+
+    Texts are small once tokenised: all of them are, once. Images are large: they are prepared when they are asked for.
 
     Args:
+        inputs: raw inputs, N of them.
         processor: of the model.
         spec: what the model reads.
-        window: raw inputs.
-        batch_size: inputs per batch.
         first: index by which messages name the first input.
+        source: what messages call the inputs, as "data train.csv".
         reader: who sets the longest text, for messages.
+        failed: takes the reason for each input that cannot be used, by its place; without it such an input raises.
 
-    Yields:
-        Places in the window [B], and the tensors of a batch.
+    Attributes:
+        lengths: [N] tokens of each text; all alike for images.
 
     Raises:
-        InputError: an input cannot be used; it is named by its index.
+        InputError: a text that the model cannot read; it is named by its index.
     """
-    # Images are large once prepared: one batch of them at a time. Texts are small.
-    step = len(window) if spec.modality == "text" else batch_size
-    for start in range(0, len(window), step):
-        encoded = processor.encode(window[start : start + step], first + start)
-        _warn_truncated(encoded, first + start, reader)
-        by_length = np.argsort([item.tokens for item in encoded], kind="stable")
-        for begin in range(0, len(encoded), batch_size):
-            chosen = by_length[begin : begin + batch_size]
-            yield chosen + start, processor.collate([encoded[index] for index in chosen])
 
+    def __init__(
+        self,
+        inputs: Sequence[Any],
+        processor: Processor,
+        spec: InputSpec,
+        *,
+        first: int = 0,
+        source: str = "",
+        reader: str = READER,
+        failed: dict[int, str] | None = None,
+    ) -> None:
+        self._inputs, self._processor = inputs, processor
+        self._first, self._source, self._failed = first, source, failed
+        self._texts: dict[int, Any] | None = None
+        self.lengths = np.ones(len(inputs), np.int64)
+        if spec.modality == "text":
+            self._texts = self._all()
+            self.lengths[list(self._texts)] = [item.tokens for item in self._texts.values()]
+            self._warn_truncated(self._texts, reader)
 
-def _warn_truncated(encoded: Sequence[Any], first: int, reader: str) -> None:
-    cut = [first + index for index, item in enumerate(encoded) if item.truncated]
-    if cut:
-        log.warning(
-            "%d of %d texts were cut to the %d tokens %s (first: input %d); the rest was ignored",
-            len(cut), len(encoded), max(item.tokens for item in encoded), reader, cut[0],
-        )  # fmt: skip
+    def batch(self, places: np.ndarray) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+        """Tensors of the inputs at some places.
+
+        Returns:
+            those of the places that can be used, [B], and their tensors: none where B is 0.
+
+        Raises:
+            InputError: an image that the model cannot read; it is named by its index or path.
+        """
+        found = self.items(places)
+        return np.array(list(found), np.int64), self._processor.collate(list(found.values())) if found else {}
+
+    def items(self, places: np.ndarray) -> dict[int, Any]:
+        """Prepared inputs by their places, in this order, of those that can be used; raises as :meth:`batch` does."""
+        wanted: list[int] = places.tolist()
+        if self._texts is None:
+            return self._each(wanted)
+        return {place: self._texts[place] for place in wanted if place in self._texts}
+
+    def _all(self) -> dict[int, Any]:
+        try:
+            return dict(enumerate(self._processor.encode(self._inputs, self._first)))
+        except InputError as error:
+            if self._failed is None:
+                raise self._named(error) from error
+        return self._each(range(len(self._inputs)))
+
+    def _each(self, places: Iterable[int]) -> dict[int, Any]:
+        """Inputs prepared one by one, by place, without those that fail."""
+        found = {}
+        for place in places:
+            try:
+                [found[place]] = self._processor.encode([self._inputs[place]], self._first + place)
+            except InputError as error:
+                if self._failed is None:
+                    raise self._named(error) from error
+                self._failed[place] = str(error)
+        return found
+
+    def _named(self, error: InputError) -> InputError:
+        return InputError(f"{self._source}: {error}") if self._source else error
+
+    def _warn_truncated(self, encoded: dict[int, Any], reader: str) -> None:
+        cut = [self._first + place for place, item in encoded.items() if item.truncated]
+        if cut:
+            log.warning(
+                "%d of %d texts%s were cut to the %d tokens %s (first: input %d); the rest was ignored",
+                len(cut), len(encoded), f" of {self._source}" * bool(self._source), self.lengths.max(), reader, cut[0],
+            )  # fmt: skip
 
 
 def batches(
-    inputs: Sequence[Any], processor: Processor, batch_size: int
+    inputs: Sequence[Any],
+    processor: Processor,
+    spec: InputSpec,
+    batch_size: int,
+    *,
+    first: int = 0,
+    reader: str = READER,
+    failed: dict[int, str] | None = None,
 ) -> Iterator[tuple[np.ndarray, dict[str, np.ndarray]]]:
-    """Inputs of similar length together, little padding.
+    """Inputs of similar length together, little padding; of images, no more than one batch is alive.
+
+    Args:
+        inputs, processor, spec, first, reader, failed: as of :class:`Prepared`.
+        batch_size: inputs per batch.
 
     Yields:
-        (indices [B] into ``inputs``, tensors) pairs that cover every input once.
+        (places [B] in ``inputs``, tensors) pairs that cover every usable input once.
+
+    Raises:
+        InputError: an input cannot be used, and ``failed`` is not given; it is named by its index.
     """
-    encoded = processor.encode(inputs)
-    order = np.argsort([item.tokens for item in encoded], kind="stable")
-    for start in range(0, len(order), batch_size):
-        indices = order[start : start + batch_size]
-        yield indices, processor.collate([encoded[index] for index in indices])
+    ready = Prepared(inputs, processor, spec, first=first, reader=reader, failed=failed)
+    for chosen in by_length(ready.lengths, batch_size):
+        places, tensors = ready.batch(chosen)
+        if len(places):
+            yield places, tensors
+
+
+def by_length(lengths: np.ndarray, batch_size: int) -> list[np.ndarray]:
+    """Places [B] of batches that cover every one of N inputs once, from the shortest to the longest."""
+    order = np.argsort(lengths, kind="stable")
+    return [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
+
+
+def shuffled_by_length(lengths: np.ndarray, batch_size: int, rng: np.random.Generator) -> list[np.ndarray]:
+    """Places [B] of batches that cover every input once: shuffled, sorted within pools, batches shuffled again."""
+    order = rng.permutation(len(lengths))
+    pool = batch_size * POOL_BATCHES
+    pools = [order[start : start + pool] for start in range(0, len(order), pool)]
+    made = [chunk[places] for chunk in pools for places in by_length(lengths[chunk], batch_size)]
+    return [made[index] for index in rng.permutation(len(made))]

@@ -14,9 +14,11 @@ import numpy as np
 
 from ..errors import InputError, cut, listing
 from .arrays import tensor_rows
+from .columns import Columns
 from .processor import Processor
-from .readers import FORMS, Row, _dataset_rows, stream_rows
+from .readers import FORMS, Row, rows_of_table, stream_rows
 from .spec import InputSpec
+from .tables import column_names, is_table
 from .tensors import TensorProcessor
 
 
@@ -80,28 +82,27 @@ def read_examples(
     data: Any,
     labels: Sequence[str] | None,
     *,
+    columns: Columns = Columns(),
     limit: int | None = None,
     seed: int = 0,
-    text_column: str = "text",
-    text_pair_column: str | None = None,
-    label_column: str = "label",
     need_labels: bool = True,
 ) -> Examples:
     """Read, sample and label-encode examples.
 
     Args:
-        data: a path; a ``datasets.Dataset`` with the named columns (or ``image``); ``(inputs, labels)``, where inputs
-            are a sequence or a mapping of names to ready tensors [N, …]; or :class:`Examples`.
+        data: a path; a table in memory (pandas, polars, pyarrow or ``datasets``) with the named columns (or
+            ``image``); ``(inputs, labels)``, where inputs are a sequence or a mapping of names to ready tensors
+            [N, …]; or :class:`Examples`.
         labels: class names of the model, in class order; ``None`` leaves the labels out.
+        columns: of tabular data; with a second column of texts, inputs are pairs of them.
         limit: keep a uniform random sample of this many, in their original order.
         seed: of the sample.
-        text_column, text_pair_column, label_column: of tabular data; with the second one inputs are pairs of texts.
         need_labels: refuse data without labels.
 
     Raises:
         InputError: no rows, a missing column, or a label that the model does not have.
     """
-    rows, source = _rows_of(data, text_column, label_column, text_pair_column)
+    rows, source = _rows_of(data, columns)
     if limit is not None and limit < 1:
         raise InputError(f"the number of examples is {limit}; expected at least 1")
     kept = list(rows) if limit is None else _sample(rows, limit, np.random.default_rng(seed))
@@ -113,7 +114,7 @@ def read_examples(
     if unlabelled and need_labels:
         where = "" if len(unlabelled) == len(kept) else f" at {unlabelled[0]}"
         raise InputError(
-            f"data {source} has no label{where}; expected a column {label_column!r} "
+            f"data {source} has no label{where}; expected a column {columns.label!r} "
             "(choose another with --label-column)"
         )
     return Examples([row.input for row in kept], None if unlabelled else encode_labels(kept, labels), source)
@@ -123,26 +124,30 @@ def encode_labels(rows: Sequence[Row], labels: Sequence[str]) -> np.ndarray:
     """Class indices [N] int64 of labelled rows.
 
     How labels are meant is decided once for all rows: integers are class indices; texts are class
-    names or, when none of them is a name and all are whole numbers, class indices.
+    names or, when none of them is a name and all are whole numbers ("2", or "2.0" as some writers have it), class
+    indices.
 
     Raises:
         InputError: a label that the model does not have.
     """
     values = [row.label for row in rows]
     if all(isinstance(value, str) and value not in labels and _whole(value) for value in values):
-        values = [int(str(value)) for value in values]
+        values = [int(float(str(value))) for value in values]
     return np.array([label_index(value, labels, row.where) for value, row in zip(values, rows, strict=True)], np.int64)
 
 
 def label_index(label: Any, labels: Sequence[str], where: str) -> int:
-    """Class index of one label: an integer is the index itself, anything else the name of a class.
+    """Class index of one label: a whole number is the index itself, anything else the name of a class.
 
     Raises:
         InputError: the model has no such class.
     """
-    if isinstance(label, int | np.integer) and not isinstance(label, bool):
+    label = _plain(label)
+    if isinstance(label, float) and label.is_integer() and str(label) not in labels:
+        label = int(label)
+    if isinstance(label, int) and not isinstance(label, bool):
         if 0 <= label < len(labels):
-            return int(label)
+            return label
     elif str(label) in labels:
         return list(labels).index(str(label))
     raise InputError(
@@ -150,13 +155,19 @@ def label_index(label: Any, labels: Sequence[str], where: str) -> int:
     )
 
 
+def _plain(value: Any) -> Any:
+    """NumPy arrays and scalars, torch tensors and columns of tables as lists and numbers of Python."""
+    return value.tolist() if hasattr(value, "tolist") else value
+
+
 def _whole(text: str) -> bool:
-    return text.isascii() and text.isdigit() and len(text) < 10
+    digits = text.removesuffix(".0")
+    return digits.isascii() and digits.isdigit() and len(digits) < 10
 
 
-def _rows_of(data: Any, text_column: str, label_column: str, text_pair_column: str | None) -> tuple[Iterable[Row], str]:
+def _rows_of(data: Any, columns: Columns) -> tuple[Iterable[Row], str]:
     if isinstance(data, str | Path):
-        return stream_rows(data, text_column, label_column, text_pair_column), str(data)
+        return stream_rows(data, columns), str(data)
     if isinstance(data, Examples):
         data = (data.inputs, data.labels)
     if isinstance(data, tuple) and len(data) == 2:
@@ -166,16 +177,15 @@ def _rows_of(data: Any, text_column: str, label_column: str, text_pair_column: s
             raise InputError(
                 f"data has {len(inputs)} inputs and {len(labels)} labels; expected one label for each input"
             )
-        known = [None] * len(inputs) if labels is None else list(labels)
+        known = [None] * len(inputs) if labels is None else _plain(labels)
         return (
             Row(x, y, f"example {i}") for i, (x, y) in enumerate(zip(inputs, known, strict=True))
         ), "given in memory"
-    if hasattr(data, "column_names") and data.column_names:
-        return _dataset_rows(
-            data, text_column, label_column, text_pair_column
-        ), f"dataset of {listing(data.column_names)}"
+    if is_table(data):
+        return rows_of_table(data, columns), f"table of {listing(column_names(data))}"
     raise InputError(
-        f"data is a {type(data).__name__}; expected a path ({FORMS}), a datasets.Dataset or a pair (inputs, labels)"
+        f"data is a {type(data).__name__}; expected a path ({FORMS}), a table (pandas, polars, pyarrow or "
+        "datasets.Dataset) or a pair (inputs, labels)"
     )
 
 

@@ -17,6 +17,14 @@ import numpy as np
 from ..errors import InputError, cut
 from .spec import InputSpec
 
+MOST_PIXELS = 2**28
+"""Of a resized image: a long and narrow one whose shorter edge grows would fill the memory."""
+
+
+LARGEST_EDGE = 2**15
+"""In a configuration."""
+
+
 _STEPS = {"do_resize", "do_center_crop", "do_rescale", "do_normalize", "do_convert_rgb"}
 
 
@@ -123,7 +131,10 @@ class ImageProcessor:
 
         picture = self._open(image, index)
         if self._size is not None:
-            picture = picture.resize(_target(self._size, picture.size), resample=Image.Resampling(self._resample))
+            width, height = _target(self._size, picture.size)
+            if width * height > MOST_PIXELS:
+                raise InputError(f"input {index} would be resized to [{height}, {width}] pixels; crop it first")
+            picture = picture.resize((width, height), resample=Image.Resampling(self._resample))
         pixels = np.asarray(picture)
         pixels = pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1)  # [channels, height, width]
         if self._crop is not None:
@@ -167,14 +178,29 @@ class ImageProcessor:
         return picture.convert("L" if self._channels == 1 else "RGB")
 
 
+def is_image(path: str | Path) -> bool:
+    """Whether a file is an image by its name, or by its first bytes."""
+    from PIL import Image
+
+    Image.init()
+    if Path(path).suffix.lower() in Image.EXTENSION:
+        return True
+    try:
+        with Image.open(path):
+            return True
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError):
+        return False
+
+
 def _from_array(image: np.ndarray, index: int) -> Any:
     from PIL import Image
 
     shaped = image.ndim == 2 or (image.ndim == 3 and image.shape[2] == 3)
     if image.dtype != np.uint8 or not shaped or 0 in image.shape:
+        first = image.ndim == 3 and image.shape[0] in (1, 3)
         raise InputError(
             f"input {index} is an array of {image.dtype} {list(image.shape)}; expected uint8 [height, width] or "
-            "[height, width, 3]"
+            f"[height, width, 3]{', which array.transpose(1, 2, 0) gives of channels first' * first}"
         )
     return Image.fromarray(image)
 
@@ -189,8 +215,8 @@ def _size(value: Any, edges: bool = True) -> dict[str, int]:
     if set(given) not in ({"height", "width"}, {"shortest_edge"} if edges else {"height", "width"}):
         raise ValueError(f"size {given}: expected height and width{', or shortest_edge alone' if edges else ''}")
     size = {key: int(number) for key, number in given.items()}
-    if min(size.values()) < 1:
-        raise ValueError(f"size {size}")
+    if not all(1 <= number <= LARGEST_EDGE for number in size.values()):
+        raise ValueError(f"size {size}: expected 1 to {LARGEST_EDGE} pixels")
     return size
 
 

@@ -1,6 +1,6 @@
 """Reading labelled data: CSV, TSV, JSON lines, Parquet, image folders and ``.npz`` files.
 
-Hugging Face ``datasets`` does the reading, as a stream, so that a file larger than memory is fine.
+Everything is read as a stream, so that a file larger than memory is fine; Parquet by Hugging Face ``datasets``.
 """
 
 from __future__ import annotations
@@ -8,13 +8,18 @@ from __future__ import annotations
 import csv
 import glob
 import json
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from ..errors import InputError, cut, listing
+from ..errors import InputError, cut, listing, require
 from .arrays import read_npz
+from .columns import Columns
+from .tables import column_names, input_column, rows
+
+T = TypeVar("T")
 
 FORMS = ".csv, .tsv, .jsonl, .parquet, .npz or an image folder with one subfolder per class"
 
@@ -31,24 +36,21 @@ class Row:
     where: str
 
 
-def stream_rows(
-    path: str | Path, text_column: str = "text", label_column: str = "label", text_pair_column: str | None = None
-) -> Iterator[Row]:
+def stream_rows(path: str | Path, columns: Columns = Columns(), *, missing: bool = False) -> Iterator[Row]:
     """Rows of a data file or image folder, one at a time.
 
     Args:
         path: a file or folder in one of the supported forms.
-        text_column: column that holds the text.
-        label_column: column that holds the label; rows have label ``None`` where it is absent.
-        text_pair_column: column that holds the second text of a pair; ``None`` for single texts.
+        columns: of a table; rows have label ``None`` where there is no column of labels.
+        missing: let rows without a text through, as ``None``.
 
     Raises:
         InputError: unreadable, malformed, or a text column is missing.
     """
     path = Path(path)
-    if text_pair_column is not None and (path.is_dir() or path.suffix.lower() == ".npz") and path.exists():
+    if columns.text_pair is not None and (path.is_dir() or path.suffix.lower() == ".npz") and path.exists():
         raise InputError(
-            f"data {path} has no columns, so none is called {cut(text_pair_column)}; expected a table of pairs of "
+            f"data {path} has no columns, so none is called {cut(columns.text_pair)}; expected a table of pairs of "
             "texts; leave the name of the second column (--text-pair-column) out"
         )
     if path.is_dir():
@@ -59,42 +61,58 @@ def stream_rows(
         return _npz_rows(path)
     if path.suffix.lower() not in _READERS:
         raise InputError(f"data {path} has the unknown ending {path.suffix!r}; expected {FORMS}")
-    return _table_rows(path, text_column, label_column, text_pair_column)
+    return _table_rows(path, columns, missing)
 
 
-def _dataset_rows(
-    dataset: Any, text_column: str, label_column: str, text_pair_column: str | None = None
-) -> Iterator[Row]:
-    pair = text_pair_column is not None
-    column = text_column if pair or text_column in dataset.column_names else "image"
-    for wanted in (column, *([text_pair_column] if pair else [])):
-        if wanted not in dataset.column_names:
-            expected = repr(wanted) if pair else f"{text_column!r} or 'image'"
-            raise InputError(f"dataset has the columns {listing(dataset.column_names)}; expected {expected}")
-    named = getattr((dataset.features or {}).get(label_column), "int2str", None)  # of a datasets.ClassLabel
-    for index, record in enumerate(dataset):
-        label = record.get(label_column)
-        value = (record[column], record[text_pair_column]) if pair else record[column]
-        yield Row(value, named(label) if named and label is not None else label, f"row {index + 1}")
+def stream_lines(lines: Iterable[bytes], name: str = "standard input") -> Iterator[Row]:
+    """A row for each line, without its end.
+
+    Raises:
+        InputError: a line is not UTF-8.
+    """
+    for number, line in enumerate(lines, start=1):
+        where = f"line {number} of {name}"
+        try:
+            yield Row(line.decode().rstrip("\r\n"), None, where)
+        except UnicodeDecodeError as error:
+            raise InputError(f"{where} is not UTF-8 ({error.reason}); convert it first") from error
 
 
-def _table_rows(path: Path, text_column: str, label_column: str, text_pair_column: str | None) -> Iterator[Row]:
+def rows_of_table(table: Any, columns: Columns) -> Iterator[Row]:
+    """Rows of a table in memory (``data.tables``); rows have label ``None`` where there is no such column.
+
+    Raises:
+        InputError: it has neither the text column nor one of images.
+    """
+    usual = [columns.text, "image"] if columns.text_pair is None else [columns.text]
+    inputs = [input_column(table, None, usual, only=False)]
+    if columns.text_pair is not None:
+        inputs.append(input_column(table, columns.text_pair, [], only=False))
+    named = getattr((getattr(table, "features", None) or {}).get(columns.label), "int2str", None)  # of a ClassLabel
+    wanted = [*inputs, *([columns.label] if columns.label in column_names(table) else [])]
+    for index, found in enumerate(rows(table, wanted)):
+        item = found[0] if len(inputs) == 1 else tuple(found[:2])
+        label = found[len(inputs)] if len(found) > len(inputs) else None
+        yield Row(item, named(label) if named and label is not None else label, f"row {index + 1}")
+
+
+def _table_rows(path: Path, columns: Columns, missing: bool) -> Iterator[Row]:
     """Rows of a CSV, TSV, JSON-lines or Parquet file."""
     records, names = _READERS[path.suffix.lower()](path)
-    known = names.get(label_column)
+    known = names.get(columns.label)
 
-    def text_of(record: dict[str, Any], number: int, column: str, option: str) -> str:
+    def text_of(record: dict[str, Any], number: int, column: str, option: str) -> str | None:
         if column not in record:
             raise InputError(f"{path} has the columns {listing(record)}; expected {column!r} (choose with {option})")
-        if record[column] is None:
+        if record[column] is None and not missing:
             raise InputError(f"{path}, row {number} has no {column}; expected a text")
-        return str(record[column])
+        return None if record[column] is None else str(record[column])
 
     for number, record in enumerate(records, start=1):
-        text: Any = text_of(record, number, text_column, "--text-column")
-        if text_pair_column is not None:
-            text = text, text_of(record, number, text_pair_column, "--text-pair-column")
-        label = record.get(label_column)
+        text: Any = text_of(record, number, columns.text, "--text-column")
+        if columns.text_pair is not None:
+            text = text, text_of(record, number, columns.text_pair, "--text-pair-column")
+        label = record.get(columns.label)
         label = None if label == "" else label
         yield Row(text, known(label) if known and label is not None else label, f"{path}, row {number}")
 
@@ -106,40 +124,55 @@ Records = tuple[Iterator[dict[str, Any]], dict[str, Callable[[Any], str]]]
 def _delimited(path: Path) -> Records:
     """CSV and TSV: every value is the text it is, also "NA" and "007"; an empty label is none."""
     separator = "\t" if path.suffix.lower() == ".tsv" else ","
-    lines = (record["text"] for record in _stream("text", path, keep_linebreaks=True, encoding="utf-8-sig"))
-    csv.field_size_limit(2**31 - 1)  # the default refuses texts over 131,072 characters
-    reader = csv.reader(lines, delimiter=separator, strict=True)
-    try:
-        header = next(reader, [])
-    except csv.Error as error:
-        raise InputError(f"cannot read data {path}: {error}; expected {FORMS}") from error
+    reader = _unlimited(csv.reader(_lines(path), delimiter=separator, strict=True), path)
+    header = next(reader, [])
     if len(set(header)) < len(header):
         raise InputError(f"{path} has the columns {listing(header)}; expected every name once")
 
     def records() -> Iterator[dict[str, Any]]:
-        try:
-            for number, fields in enumerate((fields for fields in reader if fields), start=1):
-                if len(fields) != len(header):
-                    raise InputError(
-                        f"{path}, row {number} has {len(fields)} fields; expected {len(header)}, as in the header "
-                        "(quote a text that holds the separator)"
-                    )
-                yield dict(zip(header, fields, strict=True))
-        except csv.Error as error:
-            raise InputError(f"cannot read data {path}: {error}; expected {FORMS}") from error
+        for number, fields in enumerate((fields for fields in reader if fields), start=1):
+            if len(fields) != len(header):
+                raise InputError(
+                    f"{path}, row {number} has {len(fields)} fields; expected {len(header)}, as in the header "
+                    "(quote a text that holds the separator)"
+                )
+            yield dict(zip(header, fields, strict=True))
 
     return records(), {}
+
+
+_LIMIT = threading.Lock()
+
+
+def _unlimited(reader: Iterator[list[str]], path: Path) -> Iterator[list[str]]:
+    """The rows of a CSV reader, with texts of any length and errors turned into ours.
+
+    The longest field, by default 131,072 characters, is a setting of the whole process: it is lifted for one row at a
+    time, by one thread at a time, and is for everybody else what it was.
+    """
+    while True:
+        with _LIMIT:
+            before = csv.field_size_limit(2**31 - 1)
+            try:
+                fields = next(reader, None)
+            except csv.Error as error:
+                raise InputError(f"cannot read data {path}: {error}; expected {FORMS}") from error
+            finally:
+                csv.field_size_limit(before)
+        if fields is None:
+            return
+        yield fields
 
 
 def _json_lines(path: Path) -> Records:
     """One JSON object a line; strings stay as they are."""
 
     def records() -> Iterator[dict[str, Any]]:
-        for number, line in enumerate(_stream("text", path), start=1):
-            if not line["text"].strip():
+        for number, line in enumerate(_lines(path), start=1):
+            if not line.strip():
                 continue
             try:
-                record = json.loads(line["text"])
+                record = json.loads(line)
             except (ValueError, RecursionError) as error:
                 raise InputError(f"cannot read data {path}: line {number} is not JSON ({error})") from error
             if not isinstance(record, dict):
@@ -189,13 +222,16 @@ def _npz_rows(path: Path) -> Iterator[Row]:
         yield Row(value, None if labels is None else labels[index].item(), f"{path}, {name}[{index}]")
 
 
-def _stream(reader: str, path: Path, **options: Any) -> Iterator[dict[str, Any]]:
-    return _guarded(_open(reader, path, **options), path)
+def _lines(path: Path) -> Iterator[str]:
+    """The lines of a text file, with their ends."""
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        if path.is_file() and path.stat().st_size == 0:
+            raise InputError(f"data {path} is empty; expected at least one example")
+        yield from _guarded(file, path)
 
 
 def _open(reader: str, path: Path, **options: Any) -> Any:
-    import datasets
-
+    datasets = require("datasets", "fuse", "read Parquet")
     if path.is_file() and path.stat().st_size == 0:
         raise InputError(f"data {path} is empty; expected at least one example")
     try:
@@ -206,7 +242,7 @@ def _open(reader: str, path: Path, **options: Any) -> Any:
         raise InputError(f"cannot read data {path}: {cut(error, 160)}; expected {FORMS}") from error
 
 
-def _guarded(stream: Iterable[dict[str, Any]], path: Path) -> Iterator[dict[str, Any]]:
+def _guarded(stream: Iterable[T], path: Path) -> Iterator[T]:
     """The stream, with the reader's errors turned into ours."""
     iterator = iter(stream)
     while True:

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ..errors import InputError
+from .batching import Prepared
+from .columns import Columns
 from .examples import read_examples
+from .kept import Batch, KeptBatches
 from .processor import Processor
 from .spec import InputSpec
 from .tensors import TensorProcessor
 
 BATCH_SIZES = (1, 2, 5, 16)
 """Real inputs stand in batches of these sizes in turn, so that every dynamic axis is exercised."""
-
-
-Batch = dict[str, np.ndarray]
 
 
 def model_inputs(
@@ -28,8 +29,7 @@ def model_inputs(
     *,
     examples: int = 256,
     seed: int = 0,
-    text_column: str = "text",
-    text_pair_column: str | None = None,
+    columns: Columns = Columns(),
     sizes: Sequence[int] = BATCH_SIZES,
 ) -> tuple[Sequence[Batch], str]:
     """Batches of ready tensors, and what they are in words.
@@ -40,7 +40,7 @@ def model_inputs(
         data: real inputs (a path or what ``read_examples`` takes); ``None`` for seeded synthetic ones.
         examples: number of inputs, drawn at random from ``data``.
         seed: of the draw, or of the synthetic inputs.
-        text_column, text_pair_column: columns of tabular data.
+        columns: of tabular data.
         sizes: of the batches of real inputs, in turn.
 
     Raises:
@@ -52,9 +52,7 @@ def model_inputs(
         raise InputError(f"seed is {seed}; expected 0 or more")
     if data is None:
         return synthetic_batches(spec, examples, seed), f"{examples} synthetic inputs, seed {seed}"
-    found = read_examples(
-        data, None, limit=examples, seed=seed, text_column=text_column, text_pair_column=text_pair_column
-    )
+    found = read_examples(data, None, limit=examples, seed=seed, columns=columns)
     if found.ready:
         processor = TensorProcessor(spec)
     if processor is None:
@@ -62,16 +60,11 @@ def model_inputs(
             f"the bundle has no processor, so it cannot read {found.source}; give ready tensors, or use synthetic "
             "inputs"
         )
-    encoded = processor.encode(found.inputs)
-    order = np.random.default_rng(seed).permutation(len(encoded))  # files are often sorted by class
-    encoded = [encoded[index] for index in order]
-    batches: list[Batch] = []
-    start = 0
-    while start < len(encoded):
-        size = sizes[len(batches) % len(sizes)]
-        batches.append(processor.collate(encoded[start : start + size]))
-        start += size
-    return batches, f"{len(encoded)} inputs of {Path(found.source).name}, seed {seed}"
+    ready = Prepared(found.inputs, processor, spec)
+    order = np.random.default_rng(seed).permutation(len(found))  # files are often sorted by class
+    ends = np.cumsum([size for size, _ in zip(cycle(sizes), order, strict=False)])
+    batches = KeptBatches(ready.batch(places)[1] for places in np.split(order, ends) if len(places))
+    return batches, f"{len(found)} inputs of {Path(found.source).name}, seed {seed}"
 
 
 def full_batch(spec: InputSpec, batch: int, sequence: int, seed: int) -> Batch:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import statistics
-import time
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
 from ..metrics import classification as metrics
+from ..metrics.timing import Ratio, Rules, interleave
 from ..runtime import Prediction, Predictor
 
 
@@ -49,11 +49,6 @@ def latency_ratio(fused: Predictor, single: Predictor, pixels: np.ndarray, repet
         pixels: [B, 3, 8, 8] float32, prepared.
     """
     batch = {"pixel_values": pixels}
-    times: dict[int, list[float]] = {0: [], 1: []}
-    for repetition in range(repetitions + 10):
-        for which, predictor in enumerate((fused, single)):
-            start = time.perf_counter()
-            predictor.predict(batch)
-            if repetition >= 10:  # the first ten warm up
-                times[which].append(time.perf_counter() - start)
-    return statistics.median(times[0]) / statistics.median(times[1])
+    runs = [partial(predictor.predict, batch) for predictor in (fused, single)]
+    seconds = interleave(runs, Rules(seconds=0.0, iterations=repetitions))
+    return Ratio.of(seconds[:, 0], seconds[:, 1]).median

@@ -60,7 +60,7 @@ class DemoReport:
 
 
 def run_demo(
-    output: str | Path,
+    output: str | Path = "hydrant-demo",
     *,
     seed: int = 0,
     epochs: int = 80,
@@ -73,8 +73,8 @@ def run_demo(
     Args:
         output: folder to create.
         seed: of data, training and plan.
-        epochs: of training.
-        force: replace an earlier demo.
+        epochs: epochs of training the small ViT.
+        force: replace an earlier demo in the output folder.
         say: called with one line for each stage.
         progress: display for long stages.
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any
+from typing import Any, Literal, get_args
 
 from ..bundle.store import Bundle
 from ..errors import BundleError, cut
@@ -19,6 +19,12 @@ ENGINES = "engines"
 
 LIBRARIES = ("tensorrt", "tensorrt-rtx")
 """The libraries that build and run engines, named as the backends are."""
+
+
+EnginePrecision = Literal["fp16", "bf16", "fp32"]
+
+PRECISIONS: tuple[str, ...] = get_args(EnginePrecision)
+"""Precisions that engines are built in and run in, the first choice first."""
 
 
 MODULES = {"tensorrt": "tensorrt", "tensorrt-rtx": "tensorrt_rtx"}

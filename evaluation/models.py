@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,8 @@ from ..bundle.store import MANIFEST, Bundle
 from ..data.examples import Examples
 from ..data.processor import Processor, from_transformers
 from ..errors import InputError, listing
+from ..runtime.backends.protocol import Backend
 from ..runtime.backends.registry import open_backend
-from ..runtime.collect import Runs
 
 
 @dataclass(frozen=True)
@@ -28,23 +29,25 @@ class Model:
     Attributes:
         name: by which reports call it.
         kind: ``"bundle"`` or ``"checkpoint"``.
-        runs: its backend, or its module in memory.
+        runs: its backend.
         precision: of weights and activations.
         processor, architecture: that prepare and shape its inputs.
         columns: [C], the place of each of the first model's classes among its own.
         plan: heads of each member.
         calibration: temperature, thresholds and sets.
+        as_bundle: writes a checkpoint as a bundle to a path; ``None`` for what is one.
     """
 
     name: str
     kind: str
-    runs: Runs
+    runs: Backend
     precision: str
     processor: Processor
     architecture: Architecture
     columns: np.ndarray
     plan: HeadPlan
     calibration: Calibration
+    as_bundle: Callable[[Path], Bundle] | None = None
 
 
 def open_models(
@@ -73,12 +76,11 @@ def open_models(
     models: list[Model] = []
     for source in (bundle, *compare):
         if isinstance(source, Bundle):
-            model = _open_bundle(source, backend, precision, bundle.labels, examples)
+            model = _open_bundle(source, backend, precision, bundle.labels, opened, examples)
         elif (Path(source) / MANIFEST).is_file():
-            model = _open_bundle(Bundle.open(source), backend, precision, bundle.labels, examples)
+            model = _open_bundle(Bundle.open(source), backend, precision, bundle.labels, opened, examples)
         else:
-            model = _open_checkpoint(source, bundle, examples)
-        opened.callback(model.runs.close)
+            model = _open_checkpoint(source, bundle, opened, examples)
         models.append(model)
         if examples.ready:
             _check_same_tensors(models[0], model)
@@ -86,16 +88,21 @@ def open_models(
 
 
 def _open_bundle(
-    bundle: Bundle, backend: str, precision: str | None, labels: Sequence[str], examples: Examples
+    bundle: Bundle,
+    backend: str,
+    precision: str | None,
+    labels: Sequence[str],
+    opened: ExitStack,
+    examples: Examples,
 ) -> Model:
     architecture = bundle.architecture()
     processor = examples.processor(architecture, lambda: bundle.processor_for("read texts or images"))
-    opened, _ = open_backend(bundle, backend, precision=precision)
+    runs = opened.enter_context(open_backend(bundle, backend, precision=precision)[0])
     return Model(
         bundle.path.resolve().name,
         "bundle",
-        opened,
-        opened.precision,
+        runs,
+        runs.precision,
         processor,
         architecture,
         _columns(bundle.labels, labels, str(bundle.path)),
@@ -115,21 +122,21 @@ def _check_same_tensors(first: Model, other: Model) -> None:
             )
 
 
-def _open_checkpoint(source: str | Path, bundle: Bundle, examples: Examples) -> Model:
+def _open_checkpoint(source: str | Path, bundle: Bundle, opened: ExitStack, examples: Examples) -> Model:
     from ..families import checkpoint
     from ..families.registry import architecture_of
-    from ..fusion import fuse
+    from ..fusion import fuse, save_bundle
     from ..runtime.backends.reference import TorchModule
 
     model = _zero_shot(source, bundle) if checkpoint.is_dual_encoder(source) else checkpoint.load_model(source)
     architecture = architecture_of(model)
     single = HeadPlan.all_heads(architecture.family, architecture.layers, architecture.heads)
-    ensemble = fuse(model, single)
+    ensemble = fuse(model, single).eval()
 
     def load() -> Processor:
         return from_transformers(checkpoint.load_processor(source, architecture.modality), architecture)
 
-    module = TorchModule(ensemble)
+    module = opened.enter_context(TorchModule(ensemble))
     return Model(
         (Path(source).resolve() if Path(source).is_dir() else Path(source)).name,
         "checkpoint",
@@ -140,6 +147,7 @@ def _open_checkpoint(source: str | Path, bundle: Bundle, examples: Examples) -> 
         _columns(ensemble.labels, bundle.labels, str(source)),
         ensemble.plan,
         Calibration(),
+        partial(save_bundle, ensemble, tensors_only=True),
     )
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from ..metrics import classification as metrics
 from ..metrics.classification import BINS
 from ..metrics.selective import risk_coverage
-from .examples import most_disputed
+from .classes import most_disputed
 from .observation import Evidence, Observation
 from .report import EvaluationReport
 
@@ -57,28 +57,28 @@ def pictures(report: EvaluationReport, evidence: Evidence) -> dict[str, bytes]:
 def _reliability(names: Sequence[str], seen: Sequence[Observation], labels: np.ndarray) -> bytes:
     """Accuracy against confidence in equal-width bins, with the number of examples in each below."""
     figure, (axes, counts) = _figure(5.4, 5.6, rows=2, height_ratios=[3, 1], sharex=True)
-    axes.plot([0, 1], [0, 1], color="#999999", linewidth=1, linestyle="--", label="calibrated")
+    axes.plot([0, 100], [0, 100], color="#999999", linewidth=1, linestyle="--", label="calibrated")
     for index, (name, observed) in enumerate(zip(names, seen, strict=True)):
         confidence, correct = observed.prediction.confidence, observed.prediction.label == labels
         which = metrics.confidence_bins(confidence.astype(np.float64), BINS)
         size = np.bincount(which, minlength=BINS)
         used = size > 0
-        said = np.bincount(which, confidence, BINS)[used] / size[used]
-        right = np.bincount(which, correct, BINS)[used] / size[used]
+        said = 100 * np.bincount(which, confidence, BINS)[used] / size[used]
+        right = 100 * np.bincount(which, correct, BINS)[used] / size[used]
         colour = COLOURS[index % len(COLOURS)]
-        error = metrics.calibration_error(confidence, correct)
-        axes.plot(said, right, **_style(index), linewidth=1.2, alpha=0.8)
+        error = 100 * metrics.calibration_error(confidence, correct)
+        axes.plot(said, right, **_style(index), linewidth=1.2, alpha=0.4)
         axes.scatter(said, right, s=8 + 100 * np.sqrt(size[used] / size.max()), color=colour, alpha=0.75,
-                     linewidths=0, label=f"{name}, ECE {error:.3f}")  # fmt: skip
-        edges = (np.arange(BINS + 1)) / BINS
+                     linewidths=0, label=f"{name}, ECE {error:.2f} %")  # fmt: skip
+        edges = 100 * np.arange(BINS + 1) / BINS
         counts.stairs(np.maximum(size, 0.5), edges, color=colour, linewidth=1.3)
-    axes.set_ylabel("accuracy")
-    axes.set_ylim(0, 1.02)
-    counts.set_xlim(0, 1)
+    axes.set_ylabel("accuracy (%)")
+    axes.set_ylim(0, 102)
+    counts.set_xlim(0, 100)
     counts.set_yscale("log")
     counts.set_ylabel("examples")
-    counts.set_xlabel("confidence (largest averaged probability)")
-    axes.legend(frameon=False, fontsize=8, loc="upper left", markerscale=0.7)
+    counts.set_xlabel("confidence: largest averaged probability (%)")
+    axes.legend(edgecolor="none", framealpha=0.85, fontsize=8, loc="upper left", markerscale=0.7)
     return _png(figure)
 
 
@@ -98,31 +98,25 @@ def _risk_coverage(names: Sequence[str], seen: Sequence[Observation], labels: np
 
 
 def _scores(known: Observation, strange: Observation | None, labels: np.ndarray) -> bytes:
-    """How each score is spread over right answers, wrong answers and out-of-distribution inputs."""
+    """How each score is spread over right answers, wrong answers and out-of-distribution inputs, each apart."""
     scores, outside = known.scores(), {} if strange is None else strange.scores()
     wrong = known.prediction.label != labels
-    figure, grid = _figure(10.8, 5.4, rows=2, columns=2)
-    for axes, (name, score) in zip(grid.flat, scores.items(), strict=False):
+    groups = [("right", RIGHT), ("wrong", WRONG)] + ([("out of distribution", STRANGE)] if outside else [])
+    figure, grid = _figure(10.8, 0.7 + 1.3 * len(groups), len(groups), len(scores), sharex="col", sharey=True)
+    for column, (name, score) in zip(grid.T, scores.items(), strict=True):
         sign = -1 if name == "max_probability" else 1
-        groups = [(score[~wrong], "right", RIGHT), (score[wrong], "wrong", WRONG)]
-        if name in outside:
-            groups.append((outside[name], "out of distribution", STRANGE))
-        every = np.concatenate([values for values, _, _ in groups]) * sign
+        spread = [sign * values for values in (score[~wrong], score[wrong], *([outside[name]] if outside else []))]
+        every = np.concatenate(spread)
         edges = np.linspace(every.min(), max(every.max(), every.min() + 1e-6), 41)
-        for values, label, colour in groups:
-            if len(values):
-                weights = np.full(len(values), 100 / len(values))
-                axes.hist(sign * values, edges, weights=weights, alpha=0.5, color=colour, label=label)
-                axes.hist(sign * values, edges, weights=weights, histtype="step", color=colour, linewidth=1.1)
-        axes.set_yscale("symlog", linthresh=2)
-        axes.set_yticks([0, 1, 2, 10, 50, 100], ["0", "1", "2", "10", "50", "100"])
-        axes.set_ylim(0, 130)
-        axes.set_xlabel(TITLES[name])
-        axes.set_ylabel("% of its group (stretched)")
-    for axes in list(grid.flat)[len(scores) :]:
-        axes.set_visible(False)
-    handles, texts = grid.flat[0].get_legend_handles_labels()
-    figure.legend(handles, texts, frameon=False, fontsize=9, loc="upper center", ncols=3, bbox_to_anchor=(0.5, 1.05))
+        for axes, values, (_, colour) in zip(column, spread, groups, strict=True):
+            shares = 100 * np.histogram(values, edges)[0] / max(1, len(values))
+            axes.stairs(shares, edges, fill=True, color=colour)
+        column[-1].set_xlabel(TITLES[name], fontsize=9)
+    for axes, (group, _) in zip(grid[:, 0], groups, strict=True):
+        axes.set_yscale("function", functions=(np.sqrt, np.square))
+        axes.set_ylim(0, 100)
+        axes.set_yticks([1, 5, 20, 50, 100], ["1", "5", "20", "50", "100 %"])
+        axes.set_ylabel(group, fontsize=9)
     return _png(figure)
 
 

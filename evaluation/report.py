@@ -42,13 +42,15 @@ class ModelReport:
 
     Attributes:
         name, kind, backend, precision, members, temperature: what ran.
-        figures: name → figure (``calib.figures``).
+        figures: name → figure (``metrics.figures``).
         differences: name → the evaluated bundle's figure minus this one's, on the same resamples; empty for itself.
         diversity: disagreement, divergence and overlap of the members; ``None`` for what the backend does not tell.
         decisions: what the calibrated thresholds and sets do on these data.
         clean: accuracy, NLL and ECE of the examples that were corrupted, before they were.
         noise: of every corruption and severity.
-        latency_ms: median time of one batch, interleaved with the other models; ``None`` when not measured.
+        latency_ms: median time of one batch, interleaved with the other models on the same backend; ``None`` when not
+            measured.
+        latency_on: backend and precision that were timed.
     """
 
     name: str
@@ -64,6 +66,7 @@ class ModelReport:
     clean: Mapping[str, float] = field(default_factory=dict)
     noise: tuple[Noise, ...] = ()
     latency_ms: float | None = None
+    latency_on: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         """The fields as a JSON object."""
@@ -76,6 +79,41 @@ class ModelReport:
 
 
 @dataclass(frozen=True)
+class Difference:
+    """The evaluated bundle's figure minus a competitor's, judged.
+
+    Attributes:
+        figure: its name among the competitor's ``differences``.
+        outcome: ``"better"`` or ``"worse"`` where the interval excludes zero, else ``"no difference shown"``; ``"not
+            judged"`` without an interval.
+        value, low, high: the difference and its interval.
+    """
+
+    figure: str
+    outcome: str
+    value: float
+    low: float
+    high: float
+
+    def to_json(self) -> dict[str, Any]:
+        """The difference as a JSON object."""
+        return {name: _known(field) if isinstance(field, float) else field for name, field in vars(self).items()}
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What the evaluated bundle is better and worse at than one competitor: in one sentence, and figure by figure."""
+
+    against: str
+    sentence: str
+    differences: tuple[Difference, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """The verdict as a JSON object."""
+        return {**vars(self), "differences": [difference.to_json() for difference in self.differences]}
+
+
+@dataclass(frozen=True)
 class EvaluationReport:
     """What ``evaluate`` found.
 
@@ -84,9 +122,13 @@ class EvaluationReport:
         ood, ood_examples: out-of-distribution data and how many, or ``None``.
         resamples, seed: of the bootstrap.
         corrupted: number of examples that were corrupted.
-        batch: inputs in a timed batch.
+        batch: inputs in a timed batch; ``None`` without times.
+        verdict: on the evaluated bundle beside each competitor.
         models: the evaluated bundle, then its competitors.
-        files: written, relative to the bundle; and the HTML report where it was asked for.
+        files: written, relative to the bundle, or paths in a folder of their own; and the HTML report where it was
+            asked for.
+        notes: what to know when reading the figures, such as that the bundle was tuned on these data.
+        latency_note: what was timed where that is not what was evaluated, or why nothing was.
     """
 
     data: str
@@ -97,17 +139,21 @@ class EvaluationReport:
     seed: int
     corrupted: int
     batch: int | None
+    verdict: list[Verdict]
     models: list[ModelReport]
     files: list[str]
     html: Path | None = None
+    latency_note: str | None = None
+    notes: list[str] = field(default_factory=list)
 
     def to_json(self) -> dict[str, Any]:
         """The report as a JSON object."""
-        facts = {name: value for name, value in vars(self).items() if name not in ("models", "html")}
+        facts = {name: value for name, value in vars(self).items() if name not in ("verdict", "models", "html")}
         return {
             "hydrant": __version__,
             **facts,
             "html": None if self.html is None else str(self.html),
+            "verdict": [verdict.to_json() for verdict in self.verdict],
             "models": [model.to_json() for model in self.models],
         }
 

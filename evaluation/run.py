@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
-import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -13,17 +11,24 @@ from typing import Any
 import numpy as np
 
 from ..bundle.files import check_file, write_atomically
+from ..bundle.precision import Precision
+from ..bundle.reports import report_folder, store_reports
 from ..bundle.store import MANIFEST, Bundle, resolve, to_json_bytes
+from ..bundle.uses import overlaps
+from ..data.columns import Reading
 from ..data.examples import Examples, check_alike, check_apart, read_examples
 from ..errors import InputError, require
 from ..progress import Progress, no_progress
-from . import figures as measure
+from .figures import decisions, differences, diversity, measured, outcomes, resample
 from .html import page
+from .latency import Timing, time_models
 from .models import Model, open_models
 from .noise import sweep
 from .observation import Evidence, observe
+from .options import Figures
 from .plots import pictures
 from .report import EvaluationReport, ModelReport
+from .verdict import verdicts
 
 REPORT = "reports/evaluation.json"
 
@@ -34,42 +39,35 @@ def evaluate(
     ood: Any = None,
     *,
     compare: Sequence[str | Path] = (),
-    html: str | Path | None = None,
-    corruptions: bool = False,
-    corrupted: int = 500,
-    bootstrap: int = 1000,
-    latency: bool = False,
+    figures: Figures = Figures(),
     backend: str = "torch",
-    precision: str | None = None,
-    examples: int | None = None,
+    precision: Precision | None = None,
+    html: str | Path | None = None,
+    report: str | Path | None = None,
+    reading: Reading = Reading(),
     seed: int = 0,
-    text_column: str = "text",
-    text_pair_column: str | None = None,
-    label_column: str = "label",
-    batch_size: int = 32,
     progress: Progress = no_progress,
 ) -> EvaluationReport:
     """Measure quality and uncertainty of a bundle, and of competitors on the same data.
 
-    The report is also written to ``reports/evaluation.json`` in the bundle, with its pictures.
+    The report is also written to ``reports/evaluation.json`` in the bundle, with its pictures. Data on which one of
+    the bundles was planned, tuned or calibrated are named in its notes, and in the log.
 
     Args:
-        bundle: the bundle, or its path.
-        data: labelled data (what ``calib.data.read_examples`` takes).
+        bundle: bundle made by `hydrant fuse`: a folder. In Python also an open ``Bundle``.
+        data: labelled data, neither tuned nor calibrated on: .csv, .tsv, .jsonl, .parquet, .npz, or an image folder. In
+            Python also what ``data.examples.read_examples`` takes.
         ood: out-of-distribution data, whose labels are not read.
-        compare: bundles, and checkpoints as the single models they are, that know the same classes.
-        html: file for a report that stands alone.
-        corruptions: also measure on typing errors or corrupted images.
-        corrupted: number of examples for that, drawn at random.
-        bootstrap: resamples for 95 % intervals; 0 for none.
-        latency: also time one batch of each model, in turn.
-        backend: that runs the bundles. PyTorch alone gives energies; divergences need it or a graph with member
+        compare: checkpoints (single models) or bundles to set beside it. They know the same classes.
+        figures: what is measured beside quality and detection: ``Figures(corruptions=True, latency=True)``.
+        backend: backend that runs the bundles; torch alone gives energies. Divergences need it or a graph with member
             outputs.
-        precision: of the bundles' graphs; ``None`` leaves the choice to the backend.
-        examples: use this many of the labelled examples, drawn at random; ``None`` for all.
+        precision: precision of the bundles' graphs; without it that of the backend's choice.
+        html: write a report with pictures, in one HTML file.
+        report: folder that gets the report and the pictures instead of the bundle. Without one, a bundle that cannot
+            be written is evaluated all the same, and a warning logged.
+        reading: columns, number (all) and batch size of the labelled examples.
         seed: of every draw.
-        text_column, text_pair_column, label_column: of tabular data; the second for pairs of texts.
-        batch_size: inputs per run.
         progress: display.
 
     Raises:
@@ -80,47 +78,50 @@ def evaluate(
     """
     for module in ("sklearn", "matplotlib"):
         require(module, "report", "evaluate a bundle")
-    for name, value, least in (("batch_size", batch_size, 1), ("bootstrap", bootstrap, 0), ("corrupted", corrupted, 1)):
-        if value < least:
-            raise InputError(f"{name} is {value}; expected {least} or more")
     bundle = resolve(bundle)
     if html is not None:
         check_file(Path(html))
         _check_outside(Path(html), bundle)
+    folder = report_folder(bundle, report)
     check_apart(data, ood)
-    bundle.check_addable(REPORT)
-    texts: dict[str, Any] = {"text_column": text_column, "text_pair_column": text_pair_column}
-    known = read_examples(data, bundle.labels, limit=examples, seed=seed, label_column=label_column, **texts)
-    strange = None if ood is None else read_examples(ood, None, **texts)
-    _check_raw(known, strange, corruptions)
+    known = read_examples(data, bundle.labels, columns=reading, limit=reading.limit(), seed=seed)
+    strange = None if ood is None else read_examples(ood, None, columns=reading)
+    _check_raw(known, strange, figures.corruptions)
+    batch_size = reading.batch_size
+    notes = [
+        note
+        for source in (bundle, *(Bundle.open(path) for path in compare if (Path(path) / MANIFEST).is_file()))
+        for note in overlaps(source, "evaluating", {"data": known, "ood": strange}, calibrated=True)
+    ]
     with ExitStack() as opened:
         models = open_models(bundle, compare, backend, precision, opened, known)
         evidence = _observed(models, known, strange, bundle.labels, batch_size, progress)
-        reports = _reports(models, evidence, bootstrap, seed, progress)
-        used = np.random.default_rng(seed).permutation(len(known))[:corrupted]
-        if corruptions:
+        reports = _reports(models, evidence, figures.bootstrap, seed, progress)
+        used = np.random.default_rng(seed).permutation(len(known))[: figures.corrupted]
+        if figures.corruptions:
             rows = sweep(models, *_chosen(known, used), batch_size, seed, progress)
             reports = [
                 replace(report, clean=clean, noise=noise) for report, (clean, noise) in zip(reports, rows, strict=True)
             ]
-        batch = min(len(known), batch_size) if latency else None
-        if batch is not None:
-            times = latencies_ms(models, known.inputs[:batch], progress)
-            reports = [replace(report, latency_ms=time) for report, time in zip(reports, times, strict=True)]
-    report = EvaluationReport(
+        timing = time_models(models, known.inputs[:batch_size], progress) if figures.latency else Timing([], [])
+        reports = timing.told(reports)
+    found = EvaluationReport(
         data=known.name,
         examples=len(known),
         ood=None if strange is None else strange.name,
         ood_examples=None if strange is None else len(strange),
-        resamples=bootstrap,
+        resamples=figures.bootstrap,
         seed=seed,
-        corrupted=len(used) if corruptions else 0,
-        batch=batch,
+        corrupted=len(used) if figures.corruptions else 0,
+        verdict=verdicts(reports),
+        batch=min(len(known), batch_size) if timing.milliseconds else None,
         models=reports,
         files=[],
         html=None if html is None else Path(html),
+        latency_note=timing.note,
+        notes=notes,
     )
-    return _written(bundle, report, evidence)
+    return _written(bundle, found, evidence, folder)
 
 
 def _check_raw(known: Examples, strange: Examples | None, corruptions: bool) -> None:
@@ -168,9 +169,9 @@ def _reports(
     found: list[ModelReport] = []
     first: dict[str, np.ndarray] = {}
     for model, seen, strange in zip(models, evidence.seen, evidence.seen_strange, strict=True):
-        answers = measure.outcomes(seen, labels)
-        draws = measure.resample(answers, strange, bootstrap, seed, progress, f"resampling for {model.name}")
-        figures = measure.measured(answers, strange, draws)
+        answers = outcomes(seen, labels)
+        draws = resample(answers, strange, bootstrap, seed, progress, f"resampling for {model.name}")
+        figures = measured(answers, strange, draws)
         first = first or draws
         found.append(
             ModelReport(
@@ -181,16 +182,16 @@ def _reports(
                 members=len(model.plan.members),
                 temperature=model.calibration.temperature,
                 figures=figures,
-                differences=measure.differences(found[0].figures, figures, first, draws) if found else {},
-                diversity=measure.diversity(seen, model.plan),
-                decisions=measure.decisions(seen, labels, strange, model.calibration),
+                differences=differences(found[0].figures, figures, first, draws) if found else {},
+                diversity=diversity(seen, model.plan),
+                decisions=decisions(seen, labels, strange, model.calibration),
             )
         )
     return found
 
 
-def _written(bundle: Bundle, report: EvaluationReport, evidence: Evidence) -> EvaluationReport:
-    """Draw the pictures; put them and the figures into the bundle, and the HTML where it was asked for."""
+def _written(bundle: Bundle, report: EvaluationReport, evidence: Evidence, folder: Path | None) -> EvaluationReport:
+    """Draw the pictures; put them and the figures into bundle or folder, and the HTML where it was asked for."""
     drawn = pictures(report, evidence)
     files: dict[str, bytes | Path] = {f"reports/evaluation-{name}.png": png for name, png in drawn.items()}
     report = replace(report, files=sorted([REPORT, *files]))
@@ -201,26 +202,10 @@ def _written(bundle: Bundle, report: EvaluationReport, evidence: Evidence) -> Ev
     }
     if report.html is not None:
         write_atomically(report.html, page(report, evidence, drawn).encode(errors="replace"))
-    bundle.add({**files, REPORT: to_json_bytes(report.to_json())}, remove=stale)
-    return report
+    content = {**files, REPORT: to_json_bytes(report.to_json())}
+    return replace(report, files=sorted(store_reports(bundle, content, folder, remove=stale)))
 
 
 def _chosen(examples: Examples, places: np.ndarray) -> tuple[list[Any], np.ndarray]:
     assert examples.labels is not None  # as above
     return [examples.inputs[place] for place in places], examples.labels[places]
-
-
-WARM_UP, ROUNDS = 3, 20
-
-
-def latencies_ms(models: Sequence[Model], inputs: Sequence[Any], progress: Progress) -> list[float]:
-    """Median time of each model on the same inputs as one batch, ready as tensors; each runs once in a round."""
-    batches = [model.processor.collate(model.processor.encode(inputs)) for model in models]
-    times: list[list[float]] = [[] for _ in models]
-    for step in progress(range(WARM_UP + ROUNDS), WARM_UP + ROUNDS, "timing"):
-        for model, batch, row in zip(models, batches, times, strict=True):
-            start = time.perf_counter()
-            model.runs.run(batch)
-            if step >= WARM_UP:
-                row.append(1e3 * (time.perf_counter() - start))
-    return [statistics.median(row) for row in times]

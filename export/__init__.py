@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
-from .exporter import PRECISIONS, Export, export, export_onnx
+from .exporter import Export, export, export_onnx
+from .options import GraphForm
 
-__all__ = ["PRECISIONS", "Export", "export", "export_onnx"]
+__all__ = ["Export", "GraphForm", "export", "export_onnx"]

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from .context import Context
 
-ATTENTION = ("auto", "primitive", "onnx")
-
 
 def choose_attention(asked: str, precision: str, head_width: int, masked: bool) -> tuple[str, str]:
     """How attention is written, and why.

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-import tempfile
-from collections.abc import Collection
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -12,25 +10,30 @@ from typing import Any
 import onnx
 
 from ..bundle.architecture import Architecture
+from ..bundle.files import temporary_folder
+from ..bundle.precision import PRECISIONS, Precision
 from ..bundle.store import CALIBRATION, Bundle, onnx_name, resolve
+from ..data.columns import Reading
 from ..data.samples import model_inputs
 from ..errors import InputError, cut
 from ..progress import Progress, no_progress
-from .attention import ATTENTION, choose_attention
+from .attention import choose_attention
 from .blocks import Blocks
 from .islands import Islands, choose_islands
-from .lowering import LOWERINGS, Form, lower
+from .lowering import Form, lower
 from .onnx_file import bundle_blocks, metadata, write_model
+from .options import GraphForm
 from .quantize_search import BATCH, Quantised, search
-from .rewrites import FOR_PROCESSORS, Change, check_names, rewrite
+from .rewrites import FOR_PROCESSORS, Change, rewrite
 
 log = logging.getLogger(__name__)
 
 
-PRECISIONS = ("fp32", "fp16", "bf16", "int8")
-
-
 USES_DATA = ("fp16", "int8")
+
+
+EXAMPLES = 256
+"""Inputs drawn where no number is given."""
 
 
 @dataclass(frozen=True)
@@ -70,28 +73,35 @@ class Export:
         }
 
 
-def export_onnx(bundle: Bundle | str | Path, precision: str = "fp32", **options: Any) -> Path:
-    """Write the bundle's ONNX graph into the bundle; see :func:`export` for the options.
+def export_onnx(
+    bundle: Bundle | str | Path,
+    precision: Precision = "fp32",
+    form: GraphForm = GraphForm(),
+    *,
+    data: Any = None,
+    reading: Reading = Reading(),
+    seed: int = 0,
+    progress: Progress = no_progress,
+) -> Path:
+    """Write the bundle's ONNX graph into the bundle; see :func:`export`, which also tells how it was made.
+
+    Args:
+        bundle, precision, form, data, reading, seed, progress: as of :func:`export`.
 
     Returns:
         Path of the ONNX file.
     """
-    return export(bundle, precision, **options).path
+    return export(bundle, precision, form, data=data, reading=reading, seed=seed, progress=progress).path
 
 
 def export(
     bundle: Bundle | str | Path,
-    precision: str = "fp32",
+    precision: Precision = "fp32",
+    form: GraphForm = GraphForm(),
     *,
-    lowering: str = "auto",
-    attention: str = "auto",
-    member_outputs: bool = False,
-    without: Collection[str] = (),
     data: Any = None,
-    examples: int = 256,
+    reading: Reading = Reading(),
     seed: int = 0,
-    text_column: str = "text",
-    text_pair_column: str | None = None,
     progress: Progress = no_progress,
 ) -> Export:
     """Write the bundle's ONNX graph into the bundle and tell how it was made.
@@ -101,15 +111,14 @@ def export(
     when exported again.
 
     Args:
-        bundle: the bundle, or its path.
-        precision: ``"fp32"``, ``"fp16"``, ``"bf16"`` or ``"int8"``.
-        lowering: ``"unrolled"`` (CPUs), ``"grouped"`` (GPUs), or ``"auto"``.
-        attention: ``"primitive"`` (MatMul-Softmax-MatMul), ``"onnx"`` (``Attention``, opset 23), or ``"auto"``.
-        member_outputs: also emit ``member_probabilities`` [batch, members, classes].
-        without: names of exact rewrites to leave out (``export.rewrites.REWRITES``).
-        data: inputs on which activations are measured for FP16 (``None``: seeded synthetic ones) and INT8 is
-            calibrated and checked (needed).
-        examples, seed, text_column, text_pair_column: of these inputs (``calib.inputs.model_inputs``).
+        bundle: bundle made by `hydrant fuse`: a folder. In Python also an open ``Bundle``.
+        precision: precision of weights and activations.
+        form: lowering, operators and outputs: ``GraphForm(member_outputs=True)``.
+        data: inputs on which activations are measured for fp16 (without them: synthetic ones) and int8 is calibrated
+            and checked (needed): .csv, .tsv, .jsonl, .parquet, .npz, or an image folder. In Python also what
+            ``data.examples.read_examples`` takes.
+        reading: columns and number (256) of these inputs.
+        seed: of the draw, or of the synthetic inputs.
         progress: display.
 
     Raises:
@@ -120,9 +129,7 @@ def export(
     """
     if precision not in PRECISIONS:
         raise InputError(f"precision {cut(precision)} is unknown; expected {', '.join(PRECISIONS)}")
-    chosen, why = choose_lowering(lowering, precision)
-    if attention not in ATTENTION:
-        raise InputError(f"attention {cut(attention)} is unknown; expected {', '.join(ATTENTION)}")
+    chosen, why = choose_lowering(form.lowering, precision)
     if data is not None and precision not in USES_DATA:
         raise InputError(
             f"data was given, but {precision.upper()} needs none: activations are measured for FP16, and INT8 is "
@@ -130,22 +137,21 @@ def export(
         )
     if precision == "int8" and data is None:
         raise InputError("INT8 is calibrated and checked on real inputs; give them with data=… (--data)")
-    check_names(without)
     bundle = resolve(bundle)
     architecture = bundle.architecture()
     masked = architecture.modality == "text"
-    operator, because = choose_attention(attention, precision, architecture.head_width, masked)
+    operator, because = choose_attention(form.attention, precision, architecture.head_width, masked)
     for_cpus = chosen == "unrolled" and precision in ("fp32", "int8")
-    left_out = {*without, *(() if for_cpus else FOR_PROCESSORS)}
+    left_out = {*form.without, *(() if for_cpus else FOR_PROCESSORS)}
     blocks, changes = rewrite(bundle_blocks(bundle, architecture), left_out)
+    examples = EXAMPLES if reading.examples is None else reading.examples
     facts = {"hydrant.precision": precision, "hydrant.lowering": chosen, "hydrant.attention": operator}
     facts |= metadata(bundle, architecture)
-    inputs = {"data": data, "examples": examples, "seed": seed, "text_column": text_column}
-    inputs["text_pair_column"] = text_pair_column
+    inputs = {"data": data, "examples": examples, "seed": seed, "columns": reading}
     islands = _islands(bundle, blocks, precision, inputs, progress)
     trunk = "fp32" if precision == "int8" else precision
-    form = Form(chosen, operator, trunk, islands.values if islands else frozenset(), member_outputs)
-    model = lower(blocks, bundle.temperature(), facts, form)
+    lowered = Form(chosen, operator, trunk, islands.values if islands else frozenset(), form.member_outputs)
+    model = lower(blocks, bundle.temperature(), facts, lowered)
     quantised = None
     if precision == "int8":
         quantised = _quantised(bundle, architecture, model, inputs, progress)
@@ -160,10 +166,8 @@ def choose_lowering(asked: str, precision: str) -> tuple[str, str]:
     """The lowering for a precision, and why.
 
     Raises:
-        InputError: ``asked`` is unknown, or cannot be had in that precision.
+        InputError: it cannot be had in that precision.
     """
-    if asked not in ("auto", *LOWERINGS):
-        raise InputError(f"lowering {cut(asked)} is unknown; expected auto, {', '.join(LOWERINGS)}")
     if precision == "int8" and asked == "grouped":
         raise InputError("INT8 quantises 2-D products, which the grouped lowering does not have; use unrolled")
     if asked != "auto":
@@ -176,8 +180,8 @@ def choose_lowering(asked: str, precision: str) -> tuple[str, str]:
 def _write(bundle: Bundle, model: onnx.ModelProto, name: str) -> None:
     """Put the graph into the bundle, in place of an earlier one and its external data."""
     try:
-        with tempfile.TemporaryDirectory(dir=bundle.path, prefix=".export.") as folder:
-            files = write_model(model, Path(folder) / name)
+        with temporary_folder(bundle.path, "export") as folder:
+            files = write_model(model, folder / name)
             bundle.add(files, remove={f"{name}.data"} - set(files), unchanged=[CALIBRATION])
     except OSError as error:
         raise InputError(f"cannot write into bundle {bundle.path}: {error.strerror or error}") from error

@@ -13,9 +13,9 @@ import onnx
 from onnx import helper, numpy_helper
 
 from ..bundle.calibration import Calibration
+from ..bundle.precision import PRECISIONS
 from ..bundle.store import Bundle, onnx_name
 from ..errors import BundleError
-from .exporter import PRECISIONS
 from .onnx_file import calibration_metadata
 from .uncertainty_head import TEMPERATURE
 

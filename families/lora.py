@@ -14,7 +14,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from ..bundle.architecture import part_of
 from ..bundle.files import sha256_of
@@ -23,6 +23,10 @@ from .registry import architecture_of, layout_of
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+
+LowRank = Literal["auto", "merge", "keep"]
+"""What may be asked of low-rank updates of attention."""
 
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"

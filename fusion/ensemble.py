@@ -11,11 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..bundle.architecture import PARTS, PROJECTIONS, Architecture, part_of
+from ..bundle.architecture import PROJECTIONS, Architecture, check_parts, part_of
 from ..bundle.plan import HeadPlan
 from ..errors import InputError, cut
 from ..families.checkpoint import load_model, model_labels
-from ..families.lora import Adapter, read_adapter
+from ..families.lora import Adapter, LowRank, read_adapter
 from ..families.registry import architecture_of, prompts_of, read_weights
 from .grouped import stack_heads
 from .lora import FORMS, choose_forms, kept_updates, merged
@@ -31,7 +31,7 @@ def fuse(
     *,
     keep_separate: Iterable[str] = (),
     adapters: Sequence[str | Path] = (),
-    low_rank: str = "auto",
+    low_rank: LowRank = "auto",
 ) -> FusedClassifier:
     """Prune and fuse members into one module.
 
@@ -193,20 +193,6 @@ def fuse_weights(
     for layer in range(architecture.layers):
         fused.update(_fuse_attention(architecture, plan, checkpoints, layer))
     return fused
-
-
-def check_parts(names: Iterable[str]) -> frozenset[str]:
-    """Validate the names of parts to keep separate; ``all`` stands for every part.
-
-    Raises:
-        InputError: an unknown part.
-    """
-    wanted = {names} if isinstance(names, str) else set(names)
-    if "all" in wanted:
-        wanted = set(PARTS)
-    for name in sorted(wanted - set(PARTS)):
-        raise InputError(f"cannot keep {cut(name)} separate; expected some of {', '.join(PARTS)}, or all")
-    return frozenset(wanted - {"attention"})
 
 
 def _distinct(checkpoints: Sequence[dict[str, Tensor]], *modules: str) -> Sequence[dict[str, Tensor]]:

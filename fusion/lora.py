@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from torch import Tensor
@@ -13,11 +13,10 @@ from ..bundle.plan import HeadPlan
 from ..cost.estimate import cheaper_forms
 from ..cost.sharing import Forms
 from ..errors import InputError
-from ..families.lora import Adapter
+from ..families.lora import Adapter, LowRank
 from .grouped import stack_heads
 
-FORMS = ("auto", "merge", "keep")
-"""What may be asked of low-rank updates of attention."""
+FORMS: tuple[str, ...] = get_args(LowRank)
 
 
 def merged(base: Mapping[str, Tensor], adapter: Adapter, kept: Collection[str] = ()) -> dict[str, Tensor]:

@@ -16,14 +16,12 @@ import numpy as np
 from ..bundle.architecture import Architecture
 from ..bundle.store import Bundle, onnx_name
 from ..errors import require
+from ..runtime.backends.microbatch import Microbatch
 from ..runtime.backends.ort import PRECISIONS
+from ..runtime.backends.registry import RUNS_GRAPHS, open_graph
 
 LIMITS = {"fp32": 1e-4, "fp16": 1e-2, "bf16": 5e-2, "int8": 2e-1}
 """Relative error above which a value counts as diverged, by precision: well above what rounding does."""
-
-
-GRAPH_BACKENDS = ("onnxruntime", "openvino")
-"""Backends that run any graph, and so one with further outputs; for others ONNX Runtime stands in on the CPU."""
 
 
 Batch = Mapping[str, np.ndarray]
@@ -79,7 +77,7 @@ def find_divergence(
         BundleError: the graph or the weights were altered.
     """
     note = ""
-    if backend not in GRAPH_BACKENDS:
+    if backend not in RUNS_GRAPHS:
         if precision not in PRECISIONS:
             return Bisection(
                 [], LIMITS[precision], None, f"ONNX Runtime's CPU kernels, which would stand in, run no {precision}"
@@ -89,15 +87,15 @@ def find_divergence(
     stored = "fp32" if backend == "openvino" and precision == "bf16" else precision
     names = _values(architecture)
     graph = _probed(bundle.file(onnx_name(stored)), names, folder)
-    run = _runner(backend, precision, graph)
     squares = np.zeros((2, len(names)))
     reference = _Reference(bundle, architecture)
-    for batch in batches:
-        expected, found = reference.run(batch), run(batch)
-        for index, name in enumerate(names):
-            seen = found[name].astype(np.float64)
-            wanted = _matching(expected[name].astype(np.float64), seen.shape)
-            squares[:, index] += np.square(seen - wanted).sum(), np.square(wanted).sum()
+    with open_graph(graph, backend, precision, Microbatch(None, 0.0)) as probed:
+        for batch in batches:
+            expected, found = reference.run(batch), probed.run(batch)
+            for index, name in enumerate(names):
+                seen = found[name].astype(np.float64)
+                wanted = _matching(expected[name].astype(np.float64), seen.shape)
+                squares[:, index] += np.square(seen - wanted).sum(), np.square(wanted).sum()
     errors = np.sqrt(squares[0] / np.maximum(squares[1], np.finfo(np.float64).tiny))
     probes = [Probe(name, float(error)) for name, error in zip(names, errors, strict=True)]
     diverged = [probe.value for probe in probes if not probe.error <= LIMITS[precision]]
@@ -114,26 +112,12 @@ def _values(architecture: Architecture) -> list[str]:
 
 def _probed(path: Path, names: Sequence[str], folder: Path) -> Path:
     """The graph with ``names`` as further outputs, its external data found where it lies."""
-    onnx = require("onnx", "", "bisect a graph")
+    onnx = require("onnx", "fuse", "bisect a graph")
     model = onnx.load(str(path))
     model.graph.output.extend(onnx.helper.make_empty_tensor_value_info(name) for name in names)
     target = folder / path.name
     onnx.save_model(model, str(target), save_as_external_data=True, location=f"{path.name}.data")
     return target
-
-
-def _runner(backend: str, precision: str, graph: Path) -> Any:
-    """A function from a batch to the values of the graph."""
-    from ..runtime.backends.microbatch import Microbatch
-
-    whole = Microbatch(None, 0.0)
-    if backend == "openvino":
-        from ..runtime.backends.openvino import OpenVinoGraph
-
-        return OpenVinoGraph(graph, precision, whole).run
-    from ..runtime.backends.ort import OnnxRuntimeGraph
-
-    return OnnxRuntimeGraph(graph, precision, whole).run
 
 
 def _matching(reference: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
@@ -145,7 +129,7 @@ class _Reference:
     """The fused module, which tells the outputs of its parts."""
 
     def __init__(self, bundle: Bundle, architecture: Architecture) -> None:
-        self._torch = require("torch", "", "run the PyTorch reference")
+        self._torch = require("torch", "fuse", "run the PyTorch reference")
         from ..fusion import load_ensemble
 
         self._module: Any = load_ensemble(bundle)
@@ -160,7 +144,7 @@ class _Reference:
             self._watch(layer, end)
 
     def run(self, batch: Batch) -> dict[str, np.ndarray]:
-        """Value → [S, B, T, d]."""
+        """Every value by its name, [S, B, T, d]."""
         tensors = {name: self._torch.from_numpy(np.ascontiguousarray(array)) for name, array in batch.items()}
         with self._torch.inference_mode():
             self._module(**tensors)

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Sequence
-from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ..bundle.calibration import Calibration
+from ..bundle.calibration import Calibration, Score
+from ..bundle.files import temporary_folder
 from ..bundle.store import CALIBRATION, Bundle, resolve, to_json_bytes
-from ..calib.decisions.fit import Targets, fit
+from ..bundle.uses import overlaps
+from ..calib.decisions.fit import fit
+from ..calib.decisions.targets import Conformal, Coverage, Risk, Targets
+from ..data.columns import Reading
 from ..data.examples import Examples, check_apart, read_examples
+from ..data.fingerprints import fingerprints
 from ..errors import InputError
 from ..progress import Progress, no_progress
 from ..runtime.backends.registry import open_backend
@@ -29,15 +32,18 @@ class CalibrationReport:
         calibration: written to ``calibration.json``.
         graphs: names of the graphs that now carry it.
         outdated: names of the engines that were built from an earlier form of them.
+        notes: what to know of the data, such as that the bundle was tuned on them.
     """
 
     calibration: Calibration
     graphs: list[str]
     outdated: list[str]
+    notes: list[str] = field(default_factory=list)
 
     def to_json(self) -> dict[str, Any]:
         """The report as a JSON object: ``calibration.json`` and what it touched."""
-        return {**self.calibration.to_json(), "graphs": self.graphs, "outdated_engines": self.outdated}
+        touched = {"graphs": self.graphs, "outdated_engines": self.outdated}
+        return {**self.calibration.to_json(), **touched, "notes": self.notes}
 
 
 def calibrate(
@@ -45,18 +51,11 @@ def calibrate(
     data: Any,
     ood: Any = None,
     *,
-    coverage: float | None = None,
-    risk: float | None = None,
-    score: str = "confidence",
-    ood_score: str = "predictive_entropy",
-    conformal: float | None = None,
-    conformal_method: str = "lac",
-    examples: int | None = None,
+    abstain: Coverage | Risk = Coverage(),
+    ood_score: Score = "predictive_entropy",
+    sets: Conformal | None = None,
+    reading: Reading = Reading(),
     seed: int = 0,
-    text_column: str = "text",
-    text_pair_column: str | None = None,
-    label_column: str = "label",
-    batch_size: int = 32,
     progress: Progress = no_progress,
 ) -> CalibrationReport:
     """Fit temperature and thresholds, and write them into ``calibration.json`` and every graph of the bundle.
@@ -65,19 +64,15 @@ def calibrate(
     change together or not at all. Engines keep the graph that they were built from: build them again.
 
     Args:
-        bundle: the bundle, or its path.
-        data: labelled in-distribution data that the model was not tuned on (what ``calib.data.read_examples`` takes).
-        ood: out-of-distribution data, whose labels are not read; brings the OOD threshold, which catches 95 %.
-        coverage: share of inputs to answer (default 0.95); the others are abstained from.
-        risk: instead: share of answers that may be wrong, kept with 95 % confidence.
-        score: that abstention stands on: ``"confidence"`` or an entropy or mutual information by name.
-        ood_score: likewise, for the OOD threshold.
-        conformal: α; brings prediction sets that hold the label with probability at least 1 − α.
-        conformal_method: ``"lac"`` (smallest sets) or ``"aps"`` (adaptive; covers more).
-        examples: use this many of the labelled examples, drawn at random; ``None`` for all.
+        bundle: bundle made by `hydrant fuse`: a folder. In Python also an open ``Bundle``.
+        data: labelled data that the model was not tuned on: .csv, .tsv, .jsonl, .parquet, .npz, or an image folder. In
+            Python also what ``data.examples.read_examples`` takes.
+        ood: out-of-distribution data, whose labels are not read; brings a threshold that catches 95 % of it.
+        abstain: when to abstain: ``Coverage(0.95)`` or ``Risk(0.02)``.
+        ood_score: score that tells what is out of distribution.
+        sets: prediction sets: ``Conformal(0.1)``, or none.
+        reading: columns, number (all) and batch size of the examples.
         seed: of the draw.
-        text_column, text_pair_column, label_column: of tabular data; the second for pairs of texts.
-        batch_size: inputs per run.
         progress: display.
 
     Raises:
@@ -88,27 +83,27 @@ def calibrate(
     """
     from ..export.recalibrate import check_graphs
 
-    targets = Targets(coverage, risk, score, ood_score, conformal, conformal_method)
-    targets.check()
+    targets = Targets(abstain, ood_score, sets)
     check_apart(data, ood)
     bundle = resolve(bundle)
     bundle.check_addable(CALIBRATION)
     graphs = check_graphs(bundle)  # before the long work
-    texts: dict[str, Any] = {"text_column": text_column, "text_pair_column": text_pair_column}
-    known = read_examples(data, bundle.labels, limit=examples, seed=seed, label_column=label_column, **texts)
+    known = read_examples(data, bundle.labels, columns=reading, limit=reading.limit(), seed=seed)
     assert known.labels is not None  # read_examples asks for them
-    ood = None if ood is None else read_examples(ood, None, **texts)
-    logits = _member_logits(bundle, known, batch_size, progress)
-    ood_logits = None if ood is None else _member_logits(bundle, ood, batch_size, progress)
+    ood = None if ood is None else read_examples(ood, None, columns=reading)
+    notes = overlaps(bundle, "calibrating", {"data": known, "ood": ood}, calibrated=False)
+    logits = _member_logits(bundle, known, reading.batch_size, progress)
+    ood_logits = None if ood is None else _member_logits(bundle, ood, reading.batch_size, progress)
     about = {
         "data": known.name,
         "examples": len(known),
         "ood": None if ood is None else ood.name,
         "ood_examples": None if ood is None else len(ood),
         "seed": seed,
+        **fingerprints(bundle.architecture().modality, data=known, ood=ood),
     }
     fitted = fit(logits, known.labels, ood_logits, targets, about, progress)
-    return CalibrationReport(fitted, graphs, _outdated(_changed(bundle, graphs, fitted)))
+    return CalibrationReport(fitted, graphs, _outdated(_changed(bundle, graphs, fitted)), notes)
 
 
 def _changed(bundle: Bundle, graphs: Sequence[str], calibration: Calibration) -> Bundle:
@@ -116,11 +111,11 @@ def _changed(bundle: Bundle, graphs: Sequence[str], calibration: Calibration) ->
     from ..export.recalibrate import GRAPHS, write_recalibrated
 
     try:
-        with tempfile.TemporaryDirectory(dir=bundle.path, prefix=".calibrate.") as folder:
+        with temporary_folder(bundle.path, "calibrate") as folder:
             files: dict[str, bytes | Path] = {CALIBRATION: to_json_bytes(calibration.to_json())}
             for name in graphs:
-                files[name] = Path(folder) / name
-                write_recalibrated(bundle.file(name), calibration, Path(folder) / name)
+                files[name] = folder / name
+                write_recalibrated(bundle.file(name), calibration, folder / name)
             return bundle.add(files, unchanged=[CALIBRATION, *GRAPHS])
     except OSError as error:
         raise InputError(f"cannot write into bundle {bundle.path}: {error.strerror or error}") from error
@@ -128,12 +123,9 @@ def _changed(bundle: Bundle, graphs: Sequence[str], calibration: Calibration) ->
 
 def _member_logits(bundle: Bundle, examples: Examples, batch_size: int, progress: Progress) -> np.ndarray:
     """[N, M, C] before any temperature, of the PyTorch reference."""
-    if batch_size < 1:
-        raise InputError(f"batch_size is {batch_size}; expected 1 or more")
     architecture = bundle.architecture()
     processor = examples.processor(architecture, lambda: bundle.processor_for(f"read {examples.source}"))
-    backend, _ = open_backend(bundle, "torch")
-    with closing(backend):
+    with open_backend(bundle, "torch")[0] as backend:
         found = collect(
             backend,
             processor,

@@ -1,6 +1,6 @@
 """Peak memory of a model: a fresh process opens it, runs one batch, and tells how much it held.
 
-The process is this file: ``python -m hydrant.runtime.memory BUNDLE --backend NAME --precision P
+The process is this file: ``python -m hydrant.measure.memory BUNDLE --backend NAME --precision P
 --batch B --sequence T [--graph FILE] [--copies M] [--threads N] [--seed N]`` writes
 ``{"peak": bytes, "imports": bytes}``.
 """
@@ -107,7 +107,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     bundle = Bundle.open(options.bundle)
     architecture = bundle.architecture()
     subject = Subject(FUSED, options.backend, options.precision, options.graph, options.copies)
-    backend = subject.open(bundle, options.threads)
-    backend.run(full_batch(architecture, options.batch, options.sequence, options.seed))
+    with subject.open(bundle, options.threads) as backend:
+        backend.run(full_batch(architecture, options.batch, options.sequence, options.seed))
     sys.stdout.write(json.dumps({"peak": peak_bytes(), "imports": imports}) + "\n")
     return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

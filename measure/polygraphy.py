@@ -74,7 +74,7 @@ def compare(
     with G_LOGGER.verbosity(G_LOGGER.CRITICAL):
         runners = [BackendRunner(reference, architecture), BackendRunner(tested, architecture)]
         results = Comparator.run(runners, data_loader=list(batches))
-        # No verdict is asked of Polygraphy here: the gates judge decisions, over all batches.
+        # Polygraphy gives no verdict here: the gates judge, over all batches.
         function = SimpleCompareFunc(check_error_stat="max", atol=np.inf, rtol=np.inf)
         pairs = Comparator.compare_accuracy(results, compare_func=function)
     (iterations,) = pairs[0].values()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
@@ -13,6 +13,8 @@ from pathlib import Path
 import numpy as np
 
 from ..bundle.architecture import Architecture
+from ..bundle.precision import Precision
+from ..bundle.reports import report_folder, store_reports
 from ..bundle.store import Bundle, resolve, to_json_bytes
 from ..cost.estimate import Cost, cost_of
 from ..data.samples import full_batch
@@ -28,7 +30,7 @@ from .machine import load_average, machine_facts
 from .operators import Breakdown, break_down
 from .plot import draw_latency
 from .report import Case, MemoryCase, ProfileReport
-from .settings import Settings, checked_settings
+from .settings import Settings, Timing, checked_settings
 from .subjects import DEEP_ENSEMBLE, FUSED, REWRITTEN, SINGLE, Subject, baseline_subjects
 
 PARTS_RUNS = 10
@@ -36,7 +38,7 @@ PARTS_RUNS = 10
 
 
 ENQUEUE = 0.8
-"""Share of the computation above which the host may be what is slow, as in trtexec."""
+"""Share of the computation above which the CPU may be what is slow, as in trtexec."""
 
 
 REPORT, PLOT = "reports/profile.json", "reports/profile.png"
@@ -55,16 +57,13 @@ def profile(
     bundle: Bundle | str | Path,
     backend: str | Sequence[str] = "auto",
     *,
-    precision: str | None = None,
-    batch: Sequence[int] = (1, 8),
-    sequence: Sequence[int] | None = None,
-    baseline: Sequence[str] = (),
+    precision: Precision | None = None,
+    timing: Timing = Timing(),
+    baseline: str | Sequence[str] = (),
     layers: bool = False,
     memory: bool = True,
-    threads: int | None = None,
-    seconds: float = 3.0,
-    iterations: int = 30,
     seed: int = 0,
+    report: str | Path | None = None,
     progress: Progress = no_progress,
 ) -> ProfileReport:
     """Measure how long a bundle takes, and how much memory, beside its baselines.
@@ -74,46 +73,46 @@ def profile(
     batch to ``reports/profile.png`` (where matplotlib is installed).
 
     Args:
-        bundle: the bundle, or its path.
-        backend: one or several; ``"auto"`` for the first that can run.
-        precision: of the bundle; ``None`` for each backend's choice.
-        batch: inputs per run, each size in turn.
-        sequence: tokens per text, each in turn (default 128, or the longest the model reads); not for images.
-        baseline: ``"single"`` (plain, and with the exact rewrites) and ``"deep-ensemble"`` (M plain
-            single models one after another), with random weights, exported and run in the same way.
-        layers: also the time of every operator, at the first shape, from ONNX Runtime.
-        memory: also peak memory, each model in a process of its own, at the largest shape.
-        threads: within one run; ``None`` leaves the backend's default.
-        seconds, iterations: that every model runs at least, at every shape.
+        bundle: bundle made by `hydrant fuse`: a folder. In Python also an open ``Bundle``.
+        backend: backend to measure, where auto is the first that can run; may be repeated. In Python one or several.
+        precision: precision of the bundle's graph; without it that of each backend's choice.
+        timing: at which shapes, how long, and with how many threads.
+        baseline: models to measure beside the bundle: single, deep-ensemble, or both. They are the single model (plain,
+            and with the exact rewrites) and M plain single models one after another, with random weights, exported and
+            run in the same way.
+        layers: also measure the time of every operator, at the first shape (onnxruntime).
+        memory: also measure peak memory, each model in a process of its own, at the largest shape.
         seed: of the inputs.
+        report: folder that gets the report and the plot instead of the bundle. Without one, a bundle that cannot be
+            written is profiled all the same, and a warning logged.
         progress: wraps the steps.
 
     Raises:
         InputError: an option out of range, or one that the backends cannot do.
-        BackendError, MissingExtraError, BundleError: as :func:`runtime.load`.
+        BackendError, MissingExtraError, BundleError: as :func:`hydrant.load`.
     """
     bundle = resolve(bundle)
     architecture = bundle.architecture()
-    settings = checked_settings(
-        architecture, batches=batch, sequences=sequence, baselines=baseline, threads=threads,
-        seconds=seconds, iterations=iterations, seed=seed,
-    )  # fmt: skip
+    settings = checked_settings(architecture, timing, baseline, seed)
     names = [backend] if isinstance(backend, str) else list(dict.fromkeys(backend)) or ["auto"]
-    return _Profile(bundle, architecture, settings, progress).run(names, precision, layers, memory)
+    folder = report_folder(bundle, report)
+    return _Profile(bundle, architecture, settings, progress, folder).run(names, precision, layers, memory)
 
 
 class _Profile:
     """One run of ``profile``."""
 
-    def __init__(self, bundle: Bundle, architecture: Architecture, settings: Settings, progress: Progress) -> None:
+    def __init__(
+        self, bundle: Bundle, architecture: Architecture, settings: Settings, progress: Progress, folder: Path | None
+    ) -> None:
         self.bundle = bundle
         self.architecture = architecture
         self.settings = settings
         self.progress = progress
+        self.folder = folder  # of the report
 
     def run(self, names: Sequence[str], precision: str | None, layers: bool, memory: bool) -> ProfileReport:
         """Open, measure, write."""
-        self.bundle.check_addable(REPORT)
         warnings = busy(load_average(), machine_facts()["cores"])
         with ExitStack() as stack:
             fused, skipped = self._open_bundle(names, precision, stack)
@@ -130,7 +129,8 @@ class _Profile:
             subjects = [subject for subject, _ in fused] + baselines
             memories = self._memories(subjects, warnings) if memory else []
             opened = fused + [
-                (subject, _closed_by(stack, subject.open(self.bundle, self.settings.threads))) for subject in baselines
+                (subject, stack.enter_context(subject.open(self.bundle, self.settings.threads)))
+                for subject in baselines
             ]
             cases = [case for shape in self.settings.shapes for case in self._cases(opened, *shape)]
             breakdown = self._layers(fused) if layers else None
@@ -141,7 +141,7 @@ class _Profile:
             memories, breakdown, warnings, _notes(subjects), skipped,
             equivalent_commands(self.bundle, self.architecture, cases, self.settings), PLOT,
         )  # fmt: skip
-        return _written(self.bundle, report)
+        return _written(self.bundle, report, self.folder)
 
     def _open_bundle(
         self, names: Sequence[str], precision: str | None, stack: ExitStack
@@ -151,7 +151,7 @@ class _Profile:
         skipped = []
         for name in names:
             backend, passed = open_backend(self.bundle, name, self.settings.threads, precision)
-            _closed_by(stack, backend)
+            stack.enter_context(backend)
             opened.setdefault(backend.name, (Subject(FUSED, backend.name, backend.precision), backend))
             skipped += [(other, self._without_place(why)) for other, why in passed]
         return list(opened.values()), skipped
@@ -190,14 +190,14 @@ class _Profile:
         from .memory import measure_memory
 
         batch, sequence = max(self.settings.batches), max(self.settings.sequences)
-        measure = partial(
+        peak_of = partial(
             measure_memory, bundle=self.bundle, batch=batch, sequence=sequence,
             threads=self.settings.threads, seed=self.settings.seed,
         )  # fmt: skip
         found = []
         for subject in self.progress(subjects, len(subjects), "peak memory"):
             try:
-                found.append((subject, measure(subject)))
+                found.append((subject, peak_of(subject)))
             except BackendError as error:
                 warnings.append(str(error))
         single = {subject.backend: memory.peak for subject, memory in found if subject.model == SINGLE}
@@ -221,29 +221,21 @@ class _Profile:
         return break_down(graph, pieces, inputs, sequence, self.settings.threads)
 
 
-def _written(bundle: Bundle, report: ProfileReport) -> ProfileReport:
+def _written(bundle: Bundle, report: ProfileReport, folder: Path | None) -> ProfileReport:
     """Write the report and, where it can be drawn, its plot."""
     files: dict[str, bytes | Path] = {}
     try:
         files[PLOT] = draw_latency(report.cases)
     except MissingExtraError as error:
         report = replace(report, plot=None, notes=[*report.notes, f"no plot: {error}"])
-    bundle.add({**files, REPORT: to_json_bytes(report.to_json())}, remove={PLOT} - set(files))
-    return report
-
-
-def _closed_by(stack: ExitStack, backend: Backend) -> Backend:
-    stack.callback(backend.close)
-    return backend
+    content = {**files, REPORT: to_json_bytes(report.to_json())}
+    return replace(report, written=store_reports(bundle, content, folder, remove={PLOT} - set(files)))
 
 
 def _transfers(backend: Backend, inputs: Mapping[str, np.ndarray]) -> dict[str, float] | None:
-    """Medians of the parts of a run on a GPU, in milliseconds, as trtexec tells them; ``None`` where there is one."""
-    timings: Callable[[Mapping[str, np.ndarray]], dict[str, float]] | None = getattr(backend, "timings", None)
-    if timings is None:
-        return None
-    runs = [timings(inputs) for _ in range(PARTS_RUNS)]
-    return {name: float(np.median([run[name] for run in runs])) for name in runs[0]}
+    """Medians of the parts of a run on a GPU, in milliseconds, as trtexec tells them; ``None`` where none are told."""
+    runs = [backend.timings(inputs) for _ in range(PARTS_RUNS)]
+    return {name: float(np.median([run[name] for run in runs])) for name in runs[0]} or None
 
 
 def _per_run(batch: int, chunk: int) -> int:
@@ -257,7 +249,7 @@ def _host_bound(case: Case) -> str | None:
         return None
     return (
         f"{_named(case)}: enqueueing takes {parts['enqueue']:.2f} ms of {parts['compute']:.2f} ms of computation, so "
-        "the host may be what is slow; a fixed shape runs as one CUDA graph"
+        "the CPU may be what is slow; a fixed shape runs as one CUDA graph"
     )
 
 

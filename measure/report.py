@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from ..metrics.timing import Latency, Ratio
@@ -24,8 +24,8 @@ class Case:
         throughput: inputs per second: batch ÷ mean.
         ratios: baseline → time ÷ that of the baseline on the same backend.
         flops_ratio: operations ÷ those of the plain single model, by the cost model.
-        parts_ms: of a run on a GPU, in milliseconds: ``h2d`` (host to device), ``compute``, ``d2h`` and, on the
-            host, ``enqueue``; ``None`` for backends that do not tell.
+        parts_ms: of a run on a GPU, in milliseconds: ``h2d`` (host memory to the GPU's), ``compute``, ``d2h`` and,
+            on the CPU, ``enqueue``; ``None`` for backends that do not tell.
     """
 
     model: str
@@ -70,7 +70,7 @@ class ProfileReport:
     Attributes:
         family, members: of the bundle.
         files: SHA-256 of every file of the bundle but the reports, as it was profiled.
-        machine: ``machine.machine_facts``.
+        machine: ``measure.machine.machine_facts``.
         settings: what was asked for.
         cases: every model and shape; models on one backend were interleaved.
         memory: peak memory; empty when left out.
@@ -78,8 +78,9 @@ class ProfileReport:
         warnings: signs that the figures are not steady.
         notes: what to know when reading them.
         skipped: (backend, reason) of each one that ``"auto"`` passed over.
-        commands: of the field's own tools that measure the same (``runtime.commands``), to be run in the bundle.
+        commands: of the field's own tools that measure the same (``measure.commands``), to be run in the bundle.
         plot: file in the bundle with the plot; ``None`` without matplotlib.
+        written: files in the bundle, or paths in a folder of their own; not in the JSON form.
     """
 
     family: str
@@ -95,14 +96,16 @@ class ProfileReport:
     skipped: list[tuple[str, str]]
     commands: list[str]
     plot: str | None
+    written: list[str] = field(default_factory=list)
 
     def to_json(self) -> dict[str, Any]:
         """The report as a JSON object, as in ``reports/profile.json``.
 
         Its keys are ``hydrant`` (version), those of this class, and inside them those of
-        :class:`Settings` (``rules`` of ``timing.Rules``, seconds), :class:`Case` (``latency_ms`` of
-        ``timing.Latency``; ``ratios``: baseline → ``median``, ``p5``, ``p95``), :class:`MemoryCase`
-        and ``operators.Breakdown``; ``skipped`` is a list of ``backend`` and ``reason``.
+        :class:`Settings` (``rules`` of ``metrics.timing.Rules``, seconds), :class:`Case` (``latency_ms`` of
+        ``metrics.timing.Latency``; ``ratios``: baseline → ``median``, ``p5``, ``p95``), :class:`MemoryCase`
+        and ``measure.operators.Breakdown``; ``skipped`` is a list of ``backend`` and ``reason``.
         """
         skipped = [{"backend": name, "reason": reason} for name, reason in self.skipped]
-        return {"hydrant": __version__, **asdict(self), "skipped": skipped}
+        facts = {name: value for name, value in asdict(self).items() if name != "written"}
+        return {"hydrant": __version__, **facts, "skipped": skipped}

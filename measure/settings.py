@@ -18,6 +18,31 @@ from .subjects import BASELINES
 LARGEST_BATCH = 4096
 
 
+@dataclass(frozen=True, kw_only=True)
+class Timing:
+    """At which shapes and for how long models are timed.
+
+    Attributes:
+        batch: inputs per run, each number in turn.
+        sequence: tokens per text, each number in turn; default 128, or the longest that the model reads. Not for
+            images.
+        seconds: seconds that every model runs at least, at every shape.
+        iterations: runs of every model at least, at every shape.
+        threads: threads within one run; without it the backend's default.
+    """
+
+    batch: Sequence[int] = (1, 8)
+    sequence: Sequence[int] | None = None
+    seconds: float = 3.0
+    iterations: int = 30
+    threads: int | None = None
+
+    def __post_init__(self) -> None:
+        _numbers("batch", self.batch, LARGEST_BATCH)
+        _rules(self.seconds, self.iterations)
+        _threads(self.threads)
+
+
 @dataclass(frozen=True)
 class Settings:
     """What to measure, checked.
@@ -44,17 +69,7 @@ class Settings:
         return [(batch, sequence) for sequence in self.sequences for batch in self.batches]
 
 
-def checked_settings(
-    architecture: Architecture,
-    *,
-    batches: Sequence[int],
-    sequences: Sequence[int] | None,
-    baselines: Sequence[str],
-    threads: int | None,
-    seconds: float,
-    iterations: int,
-    seed: int,
-) -> Settings:
+def checked_settings(architecture: Architecture, timing: Timing, baselines: str | Sequence[str], seed: int) -> Settings:
     """Settings for a model, from what the user gave to ``profile``.
 
     Raises:
@@ -63,11 +78,11 @@ def checked_settings(
     if not _is_whole(seed) or seed < 0:
         raise InputError(f"seed is {seed!r:.60}; expected 0 or more")
     return Settings(
-        _numbers("batch", batches, LARGEST_BATCH),
-        _sequences(architecture, sequences),
+        _numbers("batch", timing.batch, LARGEST_BATCH),
+        _sequences(architecture, timing.sequence),
         _baselines(baselines),
-        _threads(threads),
-        _rules(seconds, iterations),
+        _threads(timing.threads),
+        _rules(timing.seconds, timing.iterations),
         int(seed),
     )
 
@@ -91,7 +106,7 @@ def _sequences(architecture: Architecture, asked: Sequence[int] | None) -> tuple
     return _numbers("sequence", asked, longest) if asked is not None else (min(128, longest),)
 
 
-def _baselines(asked: Sequence[str]) -> tuple[str, ...]:
+def _baselines(asked: str | Sequence[str]) -> tuple[str, ...]:
     names = [asked] if isinstance(asked, str) else list(asked)
     for name in names:
         if name not in BASELINES:

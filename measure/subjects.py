@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,17 +14,13 @@ from ..bundle.store import Bundle
 from ..errors import InputError
 from ..runtime.backends.microbatch import Microbatch
 from ..runtime.backends.protocol import Backend
-from ..runtime.backends.registry import open_backend
+from ..runtime.backends.registry import RUNS_GRAPHS, open_backend, open_graph
 
 FUSED, SINGLE, REWRITTEN, DEEP_ENSEMBLE = "fused", "single", "single, rewritten", "deep-ensemble"
 
 
 BASELINES = (SINGLE, DEEP_ENSEMBLE)
 """What can be asked for; ``"single"`` also brings the single model with the exact rewrites."""
-
-
-RUNS_GRAPHS = ("onnxruntime", "openvino")
-"""Backends that run a baseline, which is a graph without a bundle."""
 
 
 Batch = dict[str, np.ndarray]
@@ -51,39 +48,45 @@ class Subject:
         """Open it as the bundle would be opened.
 
         Raises:
-            BackendError, MissingExtraError, BundleError: as :func:`runtime.backend.open_backend`.
+            BackendError, MissingExtraError, BundleError: as :func:`runtime.backends.registry.open_backend`.
         """
         if self.graph is None:
             return open_backend(bundle, self.backend, threads, self.precision)[0]
         architecture = bundle.architecture()
         microbatch = Microbatch(architecture.max_sequence if architecture.modality == "image" else None, 1.0)
-        opened = [_open_graph(self, self.graph, microbatch, threads) for _ in range(self.copies)]
-        return opened[0] if len(opened) == 1 else Succession(opened)
+        with ExitStack() as opened:
+            backends = [
+                opened.enter_context(open_graph(self.graph, self.backend, self.precision, microbatch, threads))
+                for _ in range(self.copies)
+            ]
+            opened.pop_all()
+        return backends[0] if len(backends) == 1 else Succession(backends)
 
 
-class Succession:
+class Succession(Backend):
     """Backends that run the same batch one after another, as the members of a Deep Ensemble do.
+
+    Its outputs are those of the last.
 
     Args:
         backends: one for each member.
     """
 
     def __init__(self, backends: Sequence[Backend]) -> None:
-        self.name, self.precision = backends[0].name, backends[0].precision
+        super().__init__(backends[0].name, backends[0].precision, backends[0].outputs)
         self._backends = list(backends)
-
-    def run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Run all of them; the outputs are those of the last."""
-        return [backend.run(inputs) for backend in self._backends][-1]
 
     def chunk(self, inputs: Mapping[str, np.ndarray]) -> int:
         """Inputs that go into one run of one of them."""
         return self._backends[0].chunk(inputs)
 
-    def close(self) -> None:
-        """Close all of them."""
-        for backend in self._backends:
-            backend.close()
+    def _run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        return [backend.run(inputs) for backend in self._backends][-1]
+
+    def _release(self) -> None:
+        with ExitStack() as closing:
+            for backend in self._backends:
+                closing.enter_context(backend)
 
 
 def baseline_subjects(
@@ -133,13 +136,3 @@ def _write(architecture: Architecture, folder: Path, exact: bool) -> Path:
     path = folder / "model.onnx"
     write_model(random_model(architecture, without=() if exact else PLAIN), path)
     return path
-
-
-def _open_graph(subject: Subject, graph: Path, microbatch: Microbatch, threads: int | None) -> Backend:
-    if subject.backend == "openvino":
-        from ..runtime.backends.openvino import OpenVinoGraph
-
-        return OpenVinoGraph(graph, subject.precision, microbatch, threads)
-    from ..runtime.backends.ort import OnnxRuntimeGraph
-
-    return OnnxRuntimeGraph(graph, subject.precision, microbatch, threads)

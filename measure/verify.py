@@ -12,7 +12,11 @@ from typing import Any
 import numpy as np
 
 from ..bundle.architecture import Architecture
+from ..bundle.graphs import check_graph
+from ..bundle.precision import Precision
+from ..bundle.reports import report_folder, store_reports
 from ..bundle.store import Bundle, onnx_name, resolve, to_json_bytes
+from ..data.columns import Reading
 from ..errors import BackendError, InputError, MissingExtraError, cut, require
 from ..metrics.gates import SCORES, TOLERANCES, Agreement, Gate, Tolerances, agreement, gates
 from ..progress import Progress, no_progress
@@ -27,6 +31,10 @@ REPORT = "reports/verify.json"
 OUTPUTS = ("probabilities", *SCORES)
 
 
+EXAMPLES = 256
+"""Inputs where no number is given."""
+
+
 REAL = "inputs like those that it was calibrated on: give them with data=… (--data)"
 
 
@@ -37,7 +45,7 @@ class BackendReport:
     Attributes:
         backend, precision: what was tested.
         outputs: output name → ``max_abs``, ``mean_abs``, ``max_rel`` difference (Polygraphy).
-        agreement: figures that decisions rest on.
+        agreement: how far labels, probabilities and scores are the same.
         tolerances: the limits for this precision.
         gates: each figure against its limit.
         bisection: where a graph that failed leaves the reference; ``None`` when not asked for.
@@ -97,14 +105,13 @@ def verify(
     bundle: Bundle | str | Path,
     backend: str = "auto",
     *,
-    precision: str | None = None,
+    precision: Precision | None = None,
     against: str = "torch",
     data: Any = None,
-    examples: int = 256,
-    seed: int = 0,
-    text_column: str = "text",
-    text_pair_column: str | None = None,
+    reading: Reading = Reading(),
     bisect: bool = False,
+    report: str | Path | None = None,
+    seed: int = 0,
     progress: Progress = no_progress,
 ) -> VerifyReport:
     """Compare backends with a reference on the same inputs, and judge the differences.
@@ -113,24 +120,25 @@ def verify(
     in the bundle.
 
     Args:
-        bundle: the bundle, or its path.
-        backend: one to test, or ``"auto"`` for every one that can run here.
-        precision: of the graph to test; ``None`` for every one that the bundle has, with ``"auto"``, or the
-            backend's choice.
-        against: the reference backend.
-        data: real inputs (a path or what ``calib.data.read_examples`` takes); ``None`` for seeded
-            synthetic ones, on which INT8 is not judged.
-        examples: number of inputs, drawn at random from ``data``.
-        seed: of the draw, or of the synthetic inputs.
-        text_column, text_pair_column: columns of tabular data; the second for pairs of texts.
+        bundle: bundle made by `hydrant fuse`: a folder. In Python also an open ``Bundle``.
+        backend: backend to test, where auto is every one that can run here.
+        precision: precision of the graph to test; without it every one that the bundle has, or that of the backend's
+            choice where a backend is named.
+        against: reference backend.
+        data: real inputs: .csv, .tsv, .jsonl, .parquet, .npz, or an image folder; without them synthetic ones, on which
+            INT8 is not judged. In Python also what ``data.examples.read_examples`` takes.
+        reading: columns and number (256) of the inputs.
         bisect: when a gate fails, also find the first layers whose outputs diverge.
+        report: folder that gets the report instead of the bundle. Without one, a bundle that cannot be written is
+            verified all the same, and a warning logged.
+        seed: of the draw, or of the synthetic inputs.
         progress: wraps the list of backends under test.
 
     Raises:
         BackendError: unknown backend, or nothing to compare with the reference.
         MissingExtraError: polygraphy or scipy is not installed.
         InputError: unusable data, or INT8 without data.
-        BundleError: the bundle is missing, altered or malformed.
+        BundleError: the bundle is missing, altered or malformed, or one of its graphs contradicts it.
     """
     require("polygraphy", "verify", "compare backends")
     require("scipy", "verify", "compute rank correlations")
@@ -140,23 +148,18 @@ def verify(
     if against not in OPENERS:
         raise BackendError(f"reference backend {cut(against)} is unknown; expected one of {', '.join(OPENERS)}")
     bundle = resolve(bundle)
+    folder = report_folder(bundle, report)
     architecture = bundle.architecture()
+    for name in [name for name in bundle.manifest["files"] if name.endswith(".onnx")]:
+        check_graph(bundle, name)
+    examples = EXAMPLES if reading.examples is None else reading.examples
     batches, described = model_inputs(
-        bundle.processor(),
-        architecture,
-        data,
-        examples=examples,
-        seed=seed,
-        text_column=text_column,
-        text_pair_column=text_pair_column,
+        bundle.processor(), architecture, data, examples=examples, seed=seed, columns=reading
     )
     with ExitStack() as stack:
-        reference, _ = open_backend(bundle, against)
-        stack.callback(reference.close)
-        tested, skipped = _candidates(bundle, backend, against, precision, real=data is not None)
-        for candidate in tested:
-            stack.callback(candidate.close)
-        longest = min((limit for candidate in tested if (limit := getattr(candidate, "longest", None))), default=None)
+        reference = stack.enter_context(open_backend(bundle, against)[0])
+        tested, skipped = _candidates(bundle, backend, against, precision, stack, real=data is not None)
+        longest = min((each.longest for each in tested if each.longest is not None), default=None)
         if longest is not None:
             batches = [{name: array[:, :longest] for name, array in batch.items()} for batch in batches]
             described += f", at most {longest} tokens, which is what the engine takes"
@@ -168,13 +171,13 @@ def verify(
             differences = {name: asdict(difference) for name, difference in comparison.differences.items()}
             judged = gates(figures, tolerances)
             failed = not all(gate.passed for gate in judged)
-            found = _bisected(bundle, architecture, candidate, batches) if bisect and failed else None
+            parted = _bisected(bundle, architecture, candidate, batches) if bisect and failed else None
             reports.append(
-                BackendReport(candidate.name, candidate.precision, differences, figures, tolerances, judged, found)
+                BackendReport(candidate.name, candidate.precision, differences, figures, tolerances, judged, parted)
             )
-    report = VerifyReport(reference.name, described, bundle.digests(), reports, skipped)
-    bundle.add({REPORT: to_json_bytes(report.to_json())})
-    return report
+    found = VerifyReport(reference.name, described, bundle.digests(), reports, skipped)
+    store_reports(bundle, {REPORT: to_json_bytes(found.to_json())}, folder)
+    return found
 
 
 def _bisected(
@@ -185,15 +188,14 @@ def _bisected(
 
 
 def _candidates(
-    bundle: Bundle, backend: str, against: str, precision: str | None, real: bool
+    bundle: Bundle, backend: str, against: str, precision: str | None, stack: ExitStack, *, real: bool
 ) -> tuple[list[Backend], list[tuple[str, str]]]:
-    """Backends to test, opened, and those that cannot run here with the reason."""
+    """Backends to test, which the stack closes, and those that cannot run here with the reason."""
     if backend == against:
         raise BackendError(f"backend {backend} is the reference itself; choose another with --backend or --against")
     if backend != "auto":
-        only, _ = open_backend(bundle, backend, precision=precision)
+        only = stack.enter_context(open_backend(bundle, backend, precision=precision)[0])
         if only.precision == "int8" and not real:
-            only.close()
             raise InputError(f"INT8 is judged on {REAL}")
         return [only], []
     opened: list[Backend] = []
@@ -204,7 +206,8 @@ def _candidates(
         if absent := needs_gpu(name):
             skipped.append((name, absent))
             continue
-        found, reason = _every_precision(bundle, name, [precision] if precision else _graphs(bundle), real)
+        wanted = [precision] if precision else _graphs(bundle)
+        found, reason = _every_precision(bundle, name, wanted, stack, real=real)
         opened += found
         skipped += [(name, reason)] if reason else []
     if not opened:
@@ -213,7 +216,7 @@ def _candidates(
 
 
 def _every_precision(
-    bundle: Bundle, name: str, precisions: Sequence[str], real: bool
+    bundle: Bundle, name: str, precisions: Sequence[str], stack: ExitStack, *, real: bool
 ) -> tuple[list[Backend], str | None]:
     """A backend in every precision that it runs, each once, and why it was skipped if in none, or not in INT8."""
     found: dict[str, Backend] = {}
@@ -222,7 +225,7 @@ def _every_precision(
         if precision == "int8" and not real:
             continue
         try:
-            candidate, _ = open_backend(bundle, name, precision=precision)
+            candidate = stack.enter_context(open_backend(bundle, name, precision=precision)[0])
         except (BackendError, MissingExtraError) as error:
             failures.append(str(error))
             continue

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from itertools import combinations
+from typing import Literal, get_args
 
 import numpy as np
 
@@ -31,11 +32,14 @@ def uncertainty(scores: Mapping[str, np.ndarray], name: str) -> np.ndarray:
 
 def energy(member_logits: np.ndarray) -> np.ndarray:
     """−mean_m log Σ exp z_m (Liu et al. 2020), without a temperature: [N, M, C] → [N] float64."""
-    precise = member_logits.astype(np.float64)
-    top = precise.max(axis=2, keepdims=True)
-    sums = np.log(np.exp(precise - top).sum(axis=2)) + top[..., 0]  # [N, M]
-    energies: np.ndarray = -sums.mean(axis=1)
+    energies: np.ndarray = -logsumexp(member_logits.astype(np.float64)).mean(axis=1)
     return energies
+
+
+def logsumexp(values: np.ndarray) -> np.ndarray:
+    """Logarithm of Σ exp over the last axis."""
+    top = values.max(axis=-1, keepdims=True)
+    return np.log(np.exp(values - top).sum(axis=-1)) + top[..., 0]
 
 
 def entropy(probabilities: np.ndarray) -> np.ndarray:
@@ -68,12 +72,18 @@ def blocks(member_logits: np.ndarray) -> list[slice]:
     return [slice(start, start + size) for start in range(0, len(member_logits), size)]
 
 
+Method = Literal["lac", "aps"]
+"""How prediction sets are made: the smallest ones, or adaptive ones."""
+
+METHODS: tuple[str, ...] = get_args(Method)
+
+
 def class_scores(probabilities: np.ndarray, method: str) -> np.ndarray:
     """Nonconformity of every class, [N, C] float32; higher means less conforming.
 
     Args:
         probabilities: [N, C].
-        method: of :data:`METHODS`.
+        method: ``"lac"`` or ``"aps"``.
     """
     if method == "lac":
         return (1 - probabilities.astype(np.float64)).astype(np.float32)
@@ -90,8 +100,8 @@ def prediction_sets(probabilities: np.ndarray, quantile: float, method: str) -> 
 
     Args:
         probabilities: [N, C].
-        quantile: of :func:`fit_quantile`.
-        method: of :data:`METHODS`.
+        quantile: highest nonconformity of a class in the set.
+        method: ``"lac"`` or ``"aps"``.
     """
     inside = class_scores(probabilities, method) <= np.float32(quantile)
     if method == "aps":

@@ -3,35 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from ..bundle.architecture import Architecture
-from ..data.batching import WINDOW_BATCHES, prepared
+from ..data.batching import WINDOW_BATCHES, batches
 from ..data.processor import Processor
 from ..errors import BackendError
 from ..progress import Progress, no_progress
+from .backends.protocol import Backend
 
 Arrays = Mapping[str, np.ndarray]
 
 
-class Runs(Protocol):
-    """What runs a batch: a backend, or a module in memory."""
-
-    @property
-    def name(self) -> str:
-        """For messages."""
-
-    def run(self, inputs: Arrays) -> dict[str, np.ndarray]:
-        """Outputs of one batch."""
-
-    def close(self) -> None:
-        """Release what it holds."""
-
-
 def collect(
-    model: Runs,
+    model: Backend,
     processor: Processor,
     architecture: Architecture,
     inputs: Sequence[Any],
@@ -62,7 +49,7 @@ def collect(
     size = batch_size * WINDOW_BATCHES if architecture.modality == "text" else batch_size
     starts = range(0, len(inputs), size)
     for start in progress(starts, len(starts), title):
-        for places, tensors in prepared(processor, architecture, inputs[start : start + size], batch_size, start):
+        for places, tensors in batches(inputs[start : start + size], processor, architecture, batch_size, first=start):
             outputs = model.run(tensors)
             _check_finite(model, outputs)
             parts.append(reduce(outputs))
@@ -71,7 +58,7 @@ def collect(
     return {name: np.concatenate([part[name] for part in parts])[back] for name in parts[0]}
 
 
-def _check_finite(model: Runs, outputs: Arrays) -> None:
+def _check_finite(model: Backend, outputs: Arrays) -> None:
     for name, array in outputs.items():
         if not np.isfinite(array).all():
             raise BackendError(

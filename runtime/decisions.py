@@ -1,4 +1,4 @@
-"""What a calibration makes of a prediction: abstain or answer, in or out of distribution, a set of classes."""
+"""What calibrated thresholds decide about a prediction: abstain or answer, in or out of distribution, which classes."""
 
 from __future__ import annotations
 

@@ -28,6 +28,8 @@ class Prediction:
         member_probabilities: [B, M, C] float32, or ``None`` when the backend does not give them.
         prediction_set: [B, C] bool, the classes of each input's conformal set, or ``None`` when the bundle was not
             calibrated for sets.
+        error: [B] of ``str`` or ``None``, why an input could not be used; ``None`` when such an input raises. All else
+            of a failed input is blank: NaN, ``label`` −1, an empty set; ``abstain`` is true.
     """
 
     probabilities: np.ndarray
@@ -40,9 +42,15 @@ class Prediction:
     abstain: np.ndarray | None = None
     member_probabilities: np.ndarray | None = None
     prediction_set: np.ndarray | None = None
+    error: np.ndarray | None = None
 
     def __len__(self) -> int:
         return len(self.label)
+
+    @property
+    def failed(self) -> np.ndarray:
+        """[B] bool, which inputs could not be used."""
+        return np.asarray(self.label < 0)
 
     @classmethod
     def from_outputs(cls, outputs: Mapping[str, np.ndarray]) -> Prediction:
@@ -62,7 +70,14 @@ class Prediction:
         joined: dict[str, Any] = {}
         for field in fields(cls):
             arrays = [getattr(part, field.name) for part in parts]
-            joined[field.name] = None if any(array is None for array in arrays) else np.concatenate(arrays)
+            like = next((array for array in arrays if array is not None), None)
+            lacking = [part for part, array in zip(parts, arrays, strict=True) if array is None]
+            if like is None or not (field.name == "error" or all(part.failed.all() for part in lacking)):
+                joined[field.name] = None
+                continue
+            blanks = (_blank(field.name, like, len(part)) for part in parts)
+            filled = zip(arrays, blanks, strict=True)
+            joined[field.name] = np.concatenate([blank if array is None else array for array, blank in filled])
         return cls(**joined)
 
     def take(self, order: np.ndarray) -> Prediction:
@@ -73,6 +88,29 @@ class Prediction:
             taken[field.name] = None if array is None else array[order]
         return Prediction(**taken)
 
+    def among_failed(self, places: np.ndarray, errors: Mapping[int, str]) -> Prediction:
+        """These rows at their places [B] among inputs that failed.
+
+        Args:
+            places: of the rows in the result.
+            errors: why the input at each other place failed.
+        """
+        count = len(places) + len(errors)
+        spread: dict[str, Any] = {}
+        for field in fields(self):
+            array = getattr(self, field.name)
+            if array is not None:
+                spread[field.name] = _blank(field.name, array, count)
+                spread[field.name][places] = array
+        spread["error"] = np.array([errors.get(place) for place in range(count)], object)
+        return Prediction(**spread)
+
+
+def _blank(name: str, like: np.ndarray, count: int) -> np.ndarray:
+    """What a field holds for inputs that failed, [count, …]."""
+    value = {"f": np.nan, "i": -1, "b": name == "abstain", "O": None}[like.dtype.kind]
+    return np.full((count, *like.shape[1:]), value, like.dtype)
+
 
 def prediction_rows(
     prediction: Prediction,
@@ -82,7 +120,7 @@ def prediction_rows(
     probabilities: bool = False,
     flagged: np.ndarray | None = None,
 ) -> list[dict[str, Any]]:
-    """One JSON object for each input.
+    """One JSON object for each input; that of an input that failed holds the ``error`` instead of a prediction.
 
     Args:
         prediction: of the inputs.
@@ -95,6 +133,10 @@ def prediction_rows(
     rows = []
     for index, item in enumerate(inputs):
         row: dict[str, Any] = {"index": first + index, "input": _named(item)}
+        rows.append(row)
+        if prediction.error is not None and prediction.error[index] is not None:
+            row["error"] = prediction.error[index]
+            continue
         row["label"] = labels[prediction.label[index]]
         for name in ("confidence", "predictive_entropy", "expected_entropy", "mutual_information", "disagreement"):
             row[name] = _float(getattr(prediction, name)[index])
@@ -105,7 +147,6 @@ def prediction_rows(
             row["prediction_set"] = [labels[choice] for choice in prediction.prediction_set[index].nonzero()[0]]
         if probabilities:
             row["probabilities"] = dict(zip(labels, map(_float, prediction.probabilities[index]), strict=True))
-        rows.append(row)
     return rows
 
 

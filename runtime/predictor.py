@@ -7,21 +7,23 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import numpy as np
 
 from ..bundle.architecture import Architecture
 from ..bundle.calibration import Calibration
+from ..bundle.precision import Precision
 from ..bundle.store import Bundle, resolve
-from ..data.batching import WINDOW_BATCHES, prepared
+from ..data.batching import READER, WINDOW_BATCHES, batches
+from ..data.given import given_inputs
 from ..data.processor import load_processor
 from ..data.tensors import checked_tensors
-from ..data.text import is_pair
-from ..errors import BackendError, BundleError, InputError
+from ..errors import BackendError, BundleError, InputError, cut
+from .backends.dlpack import DeviceArray
 from .backends.protocol import Backend
 from .backends.registry import open_backend
+from .closing import Closable
 from .decisions import decided, out_of_distribution
 from .prediction import Prediction
 
@@ -46,16 +48,21 @@ SHORTEST = 4
 
 
 def load(
-    bundle: Bundle | str | Path, backend: str = "auto", *, threads: int | None = None, precision: str | None = None
+    bundle: Bundle | str | Path,
+    backend: str = "auto",
+    *,
+    threads: int | None = None,
+    precision: Precision | None = None,
 ) -> Predictor:
     """Open a bundle for prediction.
 
     Args:
-        bundle: the bundle, or its path.
-        backend: ``"tensorrt"``, ``"tensorrt-rtx"``, ``"onnxruntime-tensorrt"``, ``"onnxruntime-cuda"``,
-            ``"onnxruntime"``, ``"openvino"`` or ``"torch"``; or ``"auto"`` for the first of them that can run.
-        threads: threads within one run; ``None`` leaves the backend's default.
-        precision: ``"fp32"``, ``"fp16"``, ``"bf16"`` or ``"int8"``; ``None`` for the backend's choice.
+        bundle: bundle made by `hydrant fuse`: a folder. In Python also an open ``Bundle``.
+        backend: backend that runs the bundle, where auto is the first that can run. It is one of ``"tensorrt"``,
+            ``"tensorrt-rtx"``, ``"onnxruntime-tensorrt"``, ``"onnxruntime-cuda"``, ``"onnxruntime"``, ``"openvino"``
+            and ``"torch"``.
+        threads: threads within one run; without it the backend's default.
+        precision: precision of the graph; without it that of the backend's choice.
 
     Raises:
         BackendError: unknown backend, or none can run.
@@ -78,60 +85,90 @@ def load(
         raise
 
 
-class Predictor:
-    """Predicts with one bundle on one backend. Safe to use from many threads.
+class Predictor(Closable):
+    """Predicts with one bundle on one backend. Safe to use from many threads, and to close while they predict.
 
     Attributes:
         labels: class names in class order.
         backend: name of the backend that runs.
         precision: of its weights and activations.
         fallbacks: (backend, reason) of each one that was skipped.
+        modality: ``"text"`` or ``"image"``, what the model reads.
         calibration: temperature, thresholds and prediction sets of the bundle.
     """
 
     def __init__(
         self, bundle: Bundle, architecture: Architecture, backend: Backend, fallbacks: list[tuple[str, str]]
     ) -> None:
+        super().__init__("the predictor")
         self.labels = bundle.labels
         self.backend = backend.name
         self.precision = backend.precision
         self.fallbacks = fallbacks
+        self.modality = architecture.modality
         self.calibration = Calibration.of(bundle)
         self._path = bundle.path
         self._architecture = architecture
-        self._running: Backend | None = backend
+        self._running = backend
         folder = bundle.processor_folder()
-        longest: int | None = getattr(backend, "longest", None)
-        self._reader = "this model reads"
-        if longest is not None and SHORTEST <= longest < architecture.max_sequence:
+        self._reader = READER
+        if backend.longest is not None and SHORTEST <= backend.longest < architecture.max_sequence:
             self._reader = f"this bundle's {backend.name} engine takes"
-            architecture = replace(architecture, positions=architecture.positions - architecture.max_sequence + longest)
+            beyond = architecture.max_sequence - backend.longest
+            architecture = replace(architecture, positions=architecture.positions - beyond)
         self._processor = load_processor(folder, architecture) if folder else None
 
-    def predict(self, inputs: Any, *, batch_size: int = BATCH_SIZE, first: int = 0) -> Prediction:
-        """Predict a text, a pair of texts or an image, a sequence of them, or ready tensors.
+    def predict(
+        self,
+        inputs: Any,
+        *,
+        batch_size: int = BATCH_SIZE,
+        first: int = 0,
+        on_error: str = "raise",
+        text_column: str | None = None,
+    ) -> Prediction:
+        """Predict a text or image, any number of them, a table with a column of them, or ready tensors.
 
         Args:
             inputs: texts; pairs of texts, each a tuple of two; images as paths, PIL images or uint8 arrays [H, W] or
-                [H, W, 3]; or a dict of NumPy tensors under the graph's input names (``token_type_ids`` may be left
+                [H, W, 3]; a table (pandas, polars, pyarrow or ``datasets``) with a column ``text`` or ``image``, or with
+                one column; or a dict of NumPy tensors under the graph's input names (``token_type_ids`` may be left
                 out). For a model that reads text a tuple of two strings is one pair, and a list of strings are as many
                 texts: ``predict(("a", "b"))`` has one row, ``predict(["a", "b"])`` two. Texts longer than the model
-                reads, or than the engine was built for, are cut, with a warning in the log.
+                reads, or than the engine was built for, are cut,
+                with a warning in the log.
             batch_size: inputs per run; memory grows with it, not with the number of inputs.
             first: index by which messages name the first input.
+            on_error: ``"raise"`` refuses everything if one input cannot be used; ``"row"`` gives that one its
+                ``error`` and goes on. Ready tensors are always refused as a whole.
+            text_column: column of a table to read instead.
 
         Raises:
             InputError: an input cannot be used; it is named by its index.
             BackendError: the backend gave values that are not finite, or the predictor was closed.
         """
-        if isinstance(inputs, Mapping):
-            parts = list(self._predict_tensors(inputs, batch_size))
-        else:
-            parts = list(self.stream(self._items(inputs), batch_size=batch_size, first=first))
+        with self._use():
+            if isinstance(inputs, Mapping) and text_column is None:
+                _check_on_error(on_error)
+                parts = list(self._predict_tensors(inputs, batch_size))
+            else:
+                options: dict[str, Any] = {"on_error": on_error, "text_column": text_column}
+                parts = list(self.stream(inputs, batch_size=batch_size, first=first, **options))
         return Prediction.concatenate(parts) if parts else self._nothing()
 
-    def stream(self, inputs: Iterable[Any], *, batch_size: int = BATCH_SIZE, first: int = 0) -> Iterator[Prediction]:
+    def stream(
+        self,
+        inputs: Iterable[Any],
+        *,
+        batch_size: int = BATCH_SIZE,
+        first: int = 0,
+        on_error: str = "raise",
+        text_column: str | None = None,
+    ) -> Iterator[Prediction]:
         """Predict an iterable of any length, with memory bounded by ``batch_size``.
+
+        Args:
+            inputs, batch_size, first, on_error, text_column: as of :meth:`predict`, but no ready tensors.
 
         Yields:
             Predictions in the order of the inputs, several batches at a time.
@@ -141,48 +178,68 @@ class Predictor:
         """
         if batch_size < 1:
             raise InputError(f"batch_size is {batch_size}; expected 1 or more")
+        _check_on_error(on_error)
         if self._processor is None:
             raise InputError(
                 f"bundle {self._path} has no processor; give ready tensors as a dict, or fuse with a processor"
             )
-        iterator = iter(inputs)
+        iterator = iter(given_inputs(inputs, self.modality, text_column))
         while window := list(islice(iterator, batch_size * WINDOW_BATCHES)):
-            yield self._predict_window(window, first, batch_size)
+            with self._use():
+                predicted = self._predict_window(window, first, batch_size, {} if on_error == "row" else None)
+            yield predicted
             first += len(window)
+
+    def run_device(self, tensors: Mapping[str, Any]) -> dict[str, DeviceArray]:
+        """Run one batch that lies on the GPU already, and leave the outputs there; nothing is copied.
+
+        For services that prepare inputs on the GPU, or go on there. Backends ``"tensorrt"``, ``"tensorrt-rtx"``,
+        ``"onnxruntime-tensorrt"`` and ``"onnxruntime-cuda"`` can do it. The batch runs as it is: it is not padded,
+        split or cut, and neither its values nor those of the outputs are checked.
+
+        Args:
+            tensors: under the graph's input names, all of them, on the first GPU; of any library that exports DLPack
+                (PyTorch, CuPy, JAX), contiguous: text int64 [batch, sequence], images float32
+                [batch, 3, height, width]. They must not change before this returns. What its library still computes of
+                a tensor is waited for on the GPU.
+
+        Returns:
+            The graph's outputs by name (``probabilities`` [batch, classes], the scores [batch]), float32. They are
+            complete, so no stream has to wait for them. Each is memory of its own, read without a copy by
+            ``torch.from_dlpack``, ``cupy.asarray`` and the like, and released with its last reader; it lives on
+            after :meth:`close`. Thresholds are not applied.
+
+        Raises:
+            InputError: a tensor is missing, elsewhere, of another type or shape, or of another batch than the rest.
+            BackendError: this backend runs on the CPU, or failed; or the predictor was closed.
+        """
+        with self._use():
+            return self._running.run_device(tensors)
 
     def out_of_distribution(self, prediction: Prediction) -> np.ndarray | None:
         """Which inputs of a prediction lie beyond the bundle's OOD threshold, [B] bool; ``None`` if it has none."""
         return out_of_distribution(prediction, self.calibration)
 
-    def close(self) -> None:
-        """Release the backend."""
-        if self._running is not None:
-            self._running.close()
-            self._running = None
+    def _release(self) -> None:
+        self._running.close()
 
-    def __enter__(self) -> Predictor:
-        return self
+    def _predict_window(
+        self, window: Sequence[Any], first: int, batch_size: int, failed: dict[int, str] | None
+    ) -> Prediction:
+        """Predict inputs in batches of similar length; the result is in their own order.
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def _items(self, inputs: Any) -> Sequence[Any]:
-        """Inputs as :meth:`predict` takes them, one by one."""
-        if self._architecture.modality == "text" and is_pair(inputs):
-            return [inputs]
-        return _as_sequence(inputs)
-
-    def _predict_window(self, window: Sequence[Any], first: int, batch_size: int) -> Prediction:
-        """Predict prepared inputs in batches of similar length; the result is in their own order."""
+        Without ``failed``, an input that cannot be used raises.
+        """
         processor = self._processor
         assert processor is not None  # checked by stream
-        parts, order = [], []
-        for places, tensors in prepared(processor, self._architecture, window, batch_size, first, self._reader):
+        parts, order = [self._nothing()], [np.zeros(0, np.int64)]
+        for places, tensors in batches(
+            window, processor, self._architecture, batch_size, first=first, reader=self._reader, failed=failed
+        ):
             parts.append(self._run(tensors))
             order.append(places)
-        return Prediction.concatenate(parts).take(np.argsort(np.concatenate(order)))
+        found, found_at = Prediction.concatenate(parts), np.concatenate(order)
+        return found.take(np.argsort(found_at)) if failed is None else found.among_failed(found_at, failed)
 
     def _predict_tensors(self, inputs: Mapping[str, Any], batch_size: int) -> Iterator[Prediction]:
         if batch_size < 1:
@@ -193,8 +250,6 @@ class Predictor:
             yield self._run({name: array[start : start + batch_size] for name, array in arrays.items()})
 
     def _run(self, arrays: Mapping[str, np.ndarray]) -> Prediction:
-        if self._running is None:
-            raise BackendError("the predictor was closed; load the bundle again")
         prediction = Prediction.from_outputs(self._running.run(arrays))
         if not np.isfinite(prediction.probabilities).all() or not np.isfinite(prediction.predictive_entropy).all():
             raise BackendError(
@@ -212,12 +267,6 @@ class Predictor:
         return decided(empty, self.calibration)
 
 
-def _as_sequence(inputs: Any) -> Sequence[Any]:
-    """A single text, path or image as a list of one; an array [N, …] as its images."""
-    if isinstance(inputs, str | Path) or hasattr(inputs, "convert"):  # PIL images convert
-        return [inputs]
-    if isinstance(inputs, np.ndarray):
-        return [inputs] if inputs.ndim == 2 or (inputs.ndim == 3 and inputs.shape[2] == 3) else list(inputs)
-    if not isinstance(inputs, Iterable):
-        raise InputError(f"inputs is a {type(inputs).__name__}; expected texts, images or a dict of tensors")
-    return inputs if isinstance(inputs, Sequence) else list(inputs)
+def _check_on_error(on_error: str) -> None:
+    if on_error not in ("raise", "row"):
+        raise InputError(f"on_error is {cut(on_error)}; expected 'raise' or 'row'")

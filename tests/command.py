@@ -22,7 +22,11 @@ CONTEXT.set_forkserver_preload(
         "transformers.models.auto.modeling_auto",
         "transformers.models.bert.modeling_bert",
         "transformers.models.vit.modeling_vit",
-        "hydrant.cli.main",
+        *(
+            f"hydrant.cli.{name}"
+            for name in ("main", "plan", "fuse", "tune", "export", "evaluate", "predict", "inspect")
+        ),
+        "hydrant.fusion",
     ]
 )
 

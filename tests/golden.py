@@ -18,7 +18,7 @@ import hydrant
 import numpy as np
 import transformers
 from golden_engines import make_engines
-from hydrant import Bundle, HeadPlan, Predictor
+from hydrant import Bundle, GraphForm, HeadPlan, Predictor
 from hydrant.bundle.calibration import Calibration, Conformal, Threshold
 from hydrant.bundle.store import CALIBRATION, to_json_bytes
 from hydrant.families.checkpoint import load_processor
@@ -59,7 +59,7 @@ def text_case(folder: Path, family: str, sets: str | None) -> Path:
         bundle = saved(Path(name), "text", random_plan(family, 3), folder)
     inputs = {key: tensor.numpy() for key, tensor in make_inputs(family, ROWS).items()}
     calibrated(bundle, inputs, "mutual_information", sets)
-    hydrant.export_onnx(bundle, member_outputs=sets is not None)
+    hydrant.export_onnx(bundle, form=GraphForm(member_outputs=sets is not None))
     np.savez_compressed(folder / "inputs.npz", **inputs)
     return expected(folder, inputs)
 

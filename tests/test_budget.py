@@ -11,7 +11,7 @@ import numpy as np
 import oracle
 import pytest
 import torch
-from hydrant import HeadPlan, estimate_cost, plan_heads
+from hydrant import Budget, HeadPlan, Reading, Taylor, estimate_cost, plan_heads
 from hydrant.calib.heads import budget as budgets
 from hydrant.calib.heads.budget import Candidate, Trial, choose, find_candidates, mean_tokens, measure, split_examples
 from hydrant.calib.heads.planning import resolve_processor
@@ -291,19 +291,15 @@ def test_layers_below_the_fork_are_whole(method: str, bert_checkpoint: Path, tex
         ({"keep": 2, "fork_from": -1}, "fork_from is '-1'; expected a layer of the model, 0 to 2"),
         ({"keep": 2, "fork_from": True}, "fork_from is 'True'; expected a layer"),
         ({"keep": 2, "fork_from": 1.5}, "fork_from is '1.5'; expected a layer"),
-        ({"budget": 1.25, "keep": 2}, r"keep '2' and budget 1\.25 are both given; expected one of them"),
-        ({"budget": 0}, "budget is '0'; expected a positive number"),
-        ({"budget": -1.0}, r"budget is '-1\.0'; expected a positive number"),
-        ({"budget": float("nan")}, "budget is 'nan'; expected a positive number"),
-        ({"budget": float("inf")}, "budget is 'inf'; expected a positive number"),
-        ({"budget": "1.25"}, "budget is '1.25'; expected a positive number"),
-        ({"budget": True}, "budget is 'True'; expected a positive number"),
-        ({"budget": 1.25, "members": 1}, "budget 1.25 is given for 1 member; expected 2 or more"),
-        ({"budget": 0.1}, r"budget 0\.1 cannot be reached: the cheapest plan of 3 members costs 0\.\d+ ×"),
-        ({"budget": 1.25, "noise": 0.0}, "the 3 members keep the same heads in every plan"),
-        ({"budget": 1.25, "data": None}, "a budget needs labelled calibration data"),
-        ({"budget": 1.25, "data": None, "method": "random"}, "a budget needs labelled calibration data; give it with"),
-        ({"budget": 1.25, "examples": 1}, "a budget was given with 1 calibration example"),
+        ({"keep": Budget(1.25), "members": 1}, "budget 1.25 is given for 1 member; expected 2 or more"),
+        ({"keep": Budget(0.1)}, r"budget 0\.1 cannot be reached: the cheapest plan of 3 members costs 0\.\d+ ×"),
+        ({"keep": Budget(1.25), "method": Taylor(noise=0.0)}, "the 3 members keep the same heads in every plan"),
+        ({"keep": Budget(1.25), "data": None}, "a budget needs labelled calibration data"),
+        (
+            {"keep": Budget(1.25), "data": None, "method": "random"},
+            "a budget needs labelled calibration data; give it with",
+        ),
+        ({"keep": Budget(1.25), "reading": Reading(examples=1)}, "a budget was given with 1 calibration example"),
     ],
 )
 def test_unusable_options_are_refused(
@@ -316,14 +312,14 @@ def test_unusable_options_are_refused(
 # End to end
 
 
-@pytest.mark.parametrize("options", [{}, {"method": "random"}, {"diversity": "bootstrap"}, {"fork_from": 1}])
+@pytest.mark.parametrize("options", [{}, {"method": "random"}, {"method": Taylor("bootstrap")}, {"fork_from": 1}])
 @pytest.mark.parametrize("budget", [1.0, 1.6, 3.0])
 def test_plan_is_the_choice_among_its_candidates(
     budget: float, options: dict[str, Any], bert_checkpoint: Path, text_csv: Path
 ) -> None:
     if budget == 1.0 and "fork_from" in options:
         budget = 1.5
-    plan = plan_heads(bert_checkpoint, text_csv, budget=budget, seed=2, **options)
+    plan = plan_heads(bert_checkpoint, text_csv, keep=Budget(budget), seed=2, **options)
     facts = plan.provenance["budget"]
     assert (facts["limit"], facts["sequence"], facts["examples_drawn"], facts["examples_held_out"]) == (
         budget, 5, 24, 12,
@@ -345,7 +341,7 @@ def test_plan_is_the_choice_among_its_candidates(
 
 
 def test_recorded_figures_are_those_of_the_held_out_examples(bert_checkpoint: Path, text_csv: Path) -> None:
-    plan = plan_heads(bert_checkpoint, text_csv, budget=2.0)
+    plan = plan_heads(bert_checkpoint, text_csv, keep=Budget(2.0))
     facts = plan.provenance["budget"]
     _, held_out = split_examples(read_examples(text_csv, list("abcde"), limit=2048, seed=0), 0)
     model = AutoModelForSequenceClassification.from_pretrained(bert_checkpoint).eval()
@@ -361,7 +357,14 @@ def test_recorded_figures_are_those_of_the_held_out_examples(bert_checkpoint: Pa
 @pytest.mark.parametrize("method", ["taylor", "random"])
 def test_same_seed_gives_the_same_plan(method: str, bert_checkpoint: Path, text_csv: Path) -> None:
     def make(seed: int, batch_size: int = 32) -> HeadPlan:
-        return plan_heads(bert_checkpoint, text_csv, budget=2.0, seed=seed, method=method, batch_size=batch_size)
+        return plan_heads(
+            bert_checkpoint,
+            text_csv,
+            reading=Reading(batch_size=batch_size),
+            keep=Budget(2.0),
+            seed=seed,
+            method=method,
+        )
 
     assert make(1) == make(1)
     assert make(1).provenance == make(1).provenance
@@ -371,7 +374,7 @@ def test_same_seed_gives_the_same_plan(method: str, bert_checkpoint: Path, text_
 
 def test_images_have_their_own_length(vit_checkpoint: Path) -> None:
     images = list(np.random.default_rng(0).integers(0, 256, (8, 20, 16, 3), dtype=np.uint8))
-    plan = plan_heads(vit_checkpoint, (images, [0, 1, 2, 3] * 2), budget=1.5)
+    plan = plan_heads(vit_checkpoint, (images, [0, 1, 2, 3] * 2), keep=Budget(1.5))
     assert plan.provenance["budget"]["sequence"] is None
     assert estimate_cost(ARCHITECTURES["vit"], plan).ratio <= 1.5
 
@@ -396,7 +399,7 @@ def test_command_line(bert_checkpoint: Path, text_csv: Path, tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--budget", 1.25, "--keep", 2), "keep '2' and budget 1.25 are both given"),
+        (("--budget", 1.25, "--keep", 2), "argument --keep: not allowed with argument --budget"),
         (("--budget", "much"), "argument --budget: invalid float value: 'much'"),
         (("--budget", 0.1), "budget 0.1 cannot be reached"),
         (("--fork-from", 3, "--keep", 2), "fork_from is '3'; expected a layer of the model, 0 to 2"),
@@ -416,7 +419,7 @@ def test_usage_errors(
 
 def test_real_checkpoint(shared: Path) -> None:
     model, data = shared / "models/minilm-clinc150", shared / "data/clinc150/val.csv"
-    plan = plan_heads(model, data, budget=1.25, examples=256)
+    plan = plan_heads(model, data, reading=Reading(examples=256), keep=Budget(1.25))
     facts = plan.provenance["budget"]
     assert estimate_cost(model, plan, sequence=facts["sequence"]).ratio <= 1.25
     assert facts["fork"] >= 3  # forks before cost more, whatever is kept

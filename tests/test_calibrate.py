@@ -14,7 +14,21 @@ import onnx
 import oracle
 import pytest
 import torch
-from hydrant import Bundle, HydrantError, calibrate, export_onnx, fuse, load, save_bundle, verify
+from hydrant import (
+    Bundle,
+    Conformal,
+    Coverage,
+    GraphForm,
+    HydrantError,
+    Reading,
+    Risk,
+    calibrate,
+    export_onnx,
+    fuse,
+    load,
+    save_bundle,
+    verify,
+)
 from hydrant.bundle.calibration import Calibration
 from hydrant.bundle.files import sha256_of
 from hydrant.data.examples import read_examples
@@ -48,9 +62,9 @@ def exported(bert_checkpoint: Path, data: dict[str, Path], tmp_path_factory: pyt
     """A bundle with graphs in every precision; copied by those who change it."""
     path = tmp_path_factory.mktemp("exported") / "bundle"
     save_bundle(fuse(bert_checkpoint, random_plan("bert", 3)), path, load_processor(bert_checkpoint, "text"))
-    export_onnx(path, member_outputs=True)
+    export_onnx(path, form=GraphForm(member_outputs=True))
     export_onnx(path, "fp16")
-    export_onnx(path, "bf16", without=["fold-value-bias"])
+    export_onnx(path, "bf16", form=GraphForm(without=["fold-value-bias"]))
     return path
 
 
@@ -74,7 +88,7 @@ def facts(path: Path) -> dict[str, str]:
 
 
 def test_every_graph_says_what_calibration_json_says(bundle: Path, data: dict[str, Path]) -> None:
-    report = calibrate(bundle, data["val"], data["ood"], coverage=0.8, conformal=0.2)
+    report = calibrate(bundle, data["val"], data["ood"], abstain=Coverage(0.8), sets=Conformal(0.2))
     found = json.loads((bundle / "calibration.json").read_text())
     assert found == report.calibration.to_json()
     assert report.graphs == ["model.fp32.onnx", "model.fp16.onnx", "model.bf16.onnx"]
@@ -89,22 +103,22 @@ def test_every_graph_says_what_calibration_json_says(bundle: Path, data: dict[st
     assert Calibration.of(Bundle.open(bundle)) == report.calibration
     assert found["fitted"]["data"] == "val.csv"
     assert found["fitted"]["ood_examples"] == 40
-    assert verify(bundle, examples=30).passed
+    assert verify(bundle, reading=Reading(examples=30)).passed
 
 
 def test_the_graph_is_what_a_new_export_would_be(bundle: Path, data: dict[str, Path]) -> None:
     calibrate(bundle, data["val"])
     edited = (bundle / "model.fp32.onnx").read_bytes(), (bundle / "model.bf16.onnx").read_bytes()
-    assert export_onnx(bundle, member_outputs=True).read_bytes() == edited[0]
-    assert export_onnx(bundle, "bf16", without=["fold-value-bias"]).read_bytes() == edited[1]
+    assert export_onnx(bundle, form=GraphForm(member_outputs=True)).read_bytes() == edited[0]
+    assert export_onnx(bundle, "bf16", form=GraphForm(without=["fold-value-bias"])).read_bytes() == edited[1]
 
 
 def test_calibrating_again_gives_the_same_files(bundle: Path, data: dict[str, Path]) -> None:
-    calibrate(bundle, data["val"], conformal=0.2)
+    calibrate(bundle, data["val"], sets=Conformal(0.2))
     first = state(bundle)
-    calibrate(bundle, data["val"], risk=0.9)
+    calibrate(bundle, data["val"], abstain=Risk(0.9))
     assert json.loads((bundle / "calibration.json").read_text())["conformal"] is None
-    calibrate(bundle, data["val"], conformal=0.2)
+    calibrate(bundle, data["val"], sets=Conformal(0.2))
     assert state(bundle) == first
 
 
@@ -112,7 +126,7 @@ def test_int8_keeps_its_ranges(exported: Path, data: dict[str, Path], tmp_path: 
     bundle = Path(shutil.copytree(exported, tmp_path / "bundle"))
     torch.manual_seed(0)
     try:
-        export_onnx(bundle, "int8", data=data["val"], examples=50)
+        export_onnx(bundle, "int8", reading=Reading(examples=50), data=data["val"])
     except HydrantError as error:  # random weights: the gates may refuse them
         pytest.skip(f"INT8 does not pass its gates on this model: {error}")
     before = onnx.load(bundle / "model.int8.onnx")
@@ -149,9 +163,8 @@ def test_temperature_against_the_oracle_and_a_grid(bundle: Path, data: dict[str,
 @pytest.mark.parametrize("score", ["confidence", "predictive_entropy", "expected_entropy", "mutual_information"])
 def test_backends_decide_alike(score: str, bundle: Path, data: dict[str, Path]) -> None:
     report = calibrate(
-        bundle, data["val"], data["ood"], coverage=0.7, score=score, ood_score=score, conformal=0.3,
-        conformal_method="aps",
-    )  # fmt: skip
+        bundle, data["val"], data["ood"], abstain=Coverage(0.7, score), sets=Conformal(0.3, "aps"), ood_score=score
+    )
     texts = list(read_examples(data["val"], None).inputs)  # the scores that the thresholds stand between
     with load(bundle, "torch") as reference, load(bundle, "onnxruntime", precision="fp32") as graph:
         expected, got = reference.predict(texts), graph.predict(texts)
@@ -168,7 +181,7 @@ def test_backends_decide_alike(score: str, bundle: Path, data: dict[str, Path]) 
 
 
 def test_empty_and_single_predictions_are_decided_too(bundle: Path, data: dict[str, Path]) -> None:
-    calibrate(bundle, data["val"], conformal=0.2)
+    calibrate(bundle, data["val"], sets=Conformal(0.2))
     with load(bundle) as predictor:
         nothing = predictor.predict([])
         assert nothing.abstain is not None
@@ -190,7 +203,9 @@ def test_a_bundle_without_graphs_and_a_later_export(
         assert predictor.predict("hello").abstain is None
     assert calibrate(path, data["val"]).graphs == []
     calibrate(bundle, data["val"])
-    assert export_onnx(path, member_outputs=True).read_bytes() == (bundle / "model.fp32.onnx").read_bytes()
+    assert (
+        export_onnx(path, form=GraphForm(member_outputs=True)).read_bytes() == (bundle / "model.fp32.onnx").read_bytes()
+    )
 
 
 def test_images(vit_checkpoint: Path, tmp_path: Path) -> None:
@@ -203,9 +218,9 @@ def test_images(vit_checkpoint: Path, tmp_path: Path) -> None:
         fuse(vit_checkpoint, random_plan("vit", 3)), tmp_path / "bundle", load_processor(vit_checkpoint, "image")
     )
     export_onnx(tmp_path / "bundle")
-    report = calibrate(tmp_path / "bundle", tmp_path / "val", coverage=0.8, conformal=0.2)
+    report = calibrate(tmp_path / "bundle", tmp_path / "val", abstain=Coverage(0.8), sets=Conformal(0.2))
     assert temperature_in(tmp_path / "bundle" / "model.fp32.onnx") == np.float32(report.calibration.temperature)
-    assert verify(tmp_path / "bundle", examples=8).passed
+    assert verify(tmp_path / "bundle", reading=Reading(examples=8)).passed
 
 
 @pytest.mark.parametrize(
@@ -217,11 +232,7 @@ def test_images(vit_checkpoint: Path, tmp_path: Path) -> None:
         ({"val.csv": "text,label\nhello,z\n"}, {}, "label 'z' at .* is not a class of the model"),
         ({"val.csv": "text,label\nhello,a\n"}, {}, r"coverage of 0\.95 needs at least 19 examples; found 1"),
         ({}, {"ood": "few.csv"}, r"true-positive rate .* needs at least 19 examples; found 2"),
-        ({}, {"coverage": 0.9, "risk": 0.1}, "both coverage and risk were given"),
-        ({}, {"conformal": 2.0}, "alpha is 2; expected a number above 0 and below 1"),
-        ({}, {"risk": 0.001}, "no threshold keeps the selective risk at 0.001"),
-        ({}, {"examples": 0}, "the number of examples is 0"),
-        ({}, {"batch_size": 0}, "batch_size is 0; expected 1 or more"),
+        ({}, {"abstain": Risk(0.001)}, "no threshold keeps the selective risk at 0.001"),
     ],
 )
 def test_refusals_change_nothing(
@@ -317,7 +328,7 @@ def test_a_graph_with_another_temperature_fails_verify(bundle: Path, data: dict[
         if tensor.name == "const.temperature":
             tensor.CopyFrom(numpy_helper.from_array(np.array([3.0], np.float32), tensor.name))
     Bundle.open(bundle).add({"model.fp32.onnx": stale.SerializeToString()})
-    assert not verify(bundle, "onnxruntime", precision="fp32", examples=30).passed
+    assert not verify(bundle, "onnxruntime", reading=Reading(examples=30), precision="fp32").passed
 
 
 def test_command_line(bundle: Path, data: dict[str, Path]) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 import oracle
 import pytest
 import torch
-from hydrant import HeadPlan, plan_heads
+from hydrant import Budget, Circuit, HeadPlan, Reading, plan_heads
 from hydrant.calib.heads import encoder as products
 from hydrant.calib.heads import masking
 from hydrant.calib.heads.circuits import Settings, find_circuits
@@ -356,8 +356,8 @@ def ood_csv(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_plan_and_its_provenance(bert_checkpoint: Path, text_csv: Path, ood_csv: Path) -> None:
-    def make(**options: Any) -> HeadPlan:
-        return plan_heads(bert_checkpoint, text_csv, ood=ood_csv, method="circuit", keep=2, **options)
+    def make(average: bool = False, **options: Any) -> HeadPlan:
+        return plan_heads(bert_checkpoint, text_csv, Circuit(ood=ood_csv, average=average), keep=2, **options)
 
     plan = make(fork_from=1, seed=4)
     assert (plan.method, plan.head_counts()) == ("circuit", [[HEADS, 2, 2]] * 3)
@@ -375,21 +375,23 @@ def test_plan_and_its_provenance(bert_checkpoint: Path, text_csv: Path, ood_csv:
     single = make(members=1)
     assert single.head_counts() == [[2] * LAYERS]
     assert "diversity" not in single.provenance
-    without = plan_heads(bert_checkpoint, text_csv, method="circuit", objective="nll", keep=0.5)
+    without = plan_heads(bert_checkpoint, text_csv, method=Circuit(objective="nll"), keep=0.5)
     assert "auroc_predictive_entropy" not in without.provenance["validation"]["before"]
-    ragged = plan_heads(bert_checkpoint, text_csv, method="circuit", objective="nll", members=2, keep=[[1, 2, 4], [3]])
+    ragged = plan_heads(bert_checkpoint, text_csv, method=Circuit(objective="nll"), members=2, keep=[[1, 2, 4], [3]])
     assert ragged.head_counts() == [[1, 2, 4], [3, 3, 3]]
 
 
 def test_examples_limit_both_sets(bert_checkpoint: Path, text_csv: Path, ood_csv: Path) -> None:
-    plan = plan_heads(bert_checkpoint, text_csv, ood=ood_csv, method="circuit", keep=2, members=1, examples=5)
+    plan = plan_heads(
+        bert_checkpoint, text_csv, reading=Reading(examples=5), method=Circuit(ood=ood_csv), keep=2, members=1
+    )
     assert (plan.provenance["examples"], plan.provenance["ood_examples"]) == (5, 5)
 
 
 def test_images(vit_checkpoint: Path) -> None:
     images = np.random.default_rng(0).integers(0, 256, (8, 20, 16, 3), dtype=np.uint8)
     plan = plan_heads(
-        vit_checkpoint, (list(images[:4]), [0, 1, 2, 3]), ood=(list(images[4:]), None), method="circuit", keep=3
+        vit_checkpoint, (list(images[:4]), [0, 1, 2, 3]), method=Circuit(ood=(list(images[4:]), None)), keep=3
     )
     assert plan.head_counts() == [[3] * LAYERS] * 3
 
@@ -397,17 +399,8 @@ def test_images(vit_checkpoint: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"ood": None}, "objective 'separation' needs out-of-distribution data.*--ood"),
-        ({"ood": None, "objective": "both"}, "objective 'both' needs out-of-distribution data"),
         ({"data": None}, "method 'circuit' needs labelled validation data"),
-        ({"objective": "luck"}, "objective 'luck' is unknown; expected one of separation, nll, both"),
-        ({"budget": 1.5, "keep": None}, r"budget 1\.5 is given for method 'circuit'.*expected keep, and fork_from"),
-        ({"method": "taylor"}, "ood data is given for method 'taylor', which has no use for it"),
-        ({"method": "random"}, "ood data is given for method 'random'"),
-        ({"method": "taylor", "ood": None, "objective": "nll"}, "an objective is given for method 'taylor'"),
-        ({"method": "taylor", "ood": None, "masking": "pruned"}, "masking is given for method 'taylor'"),
-        ({"masking": "all"}, "masking 'all' is unknown; expected one of pruned, selected"),
-        ({"method": "taylor", "ood": None, "average": True}, "average is given for method 'taylor'"),
+        ({"keep": Budget(1.5)}, r"budget 1\.5 is given for method 'circuit'.*expected a number of heads"),
         ({"average": True, "members": 2, "keep": [[1], [2]]}, "average is given with a keep for each circuit"),
         ({"ood": "DATA"}, "is given both as data and as ood"),
         ({"ood": (["hello", ""], None)}, "ood data given in memory: input 1 is an empty text"),
@@ -420,10 +413,13 @@ def test_images(vit_checkpoint: Path) -> None:
 def test_unusable_options_are_refused(
     options: dict[str, Any], message: str, bert_checkpoint: Path, text_csv: Path, ood_csv: Path
 ) -> None:
-    chosen = {"data": text_csv, "ood": ood_csv, "method": "circuit", "keep": 2, **options}
-    chosen = {name: text_csv if isinstance(value, str) and value == "DATA" else value for name, value in chosen.items()}
+    chosen = {"data": text_csv, "ood": ood_csv, "keep": 2, **options}
+    ood = chosen.pop("ood")
+    method = Circuit(
+        ood=text_csv if isinstance(ood, str) and ood == "DATA" else ood, average=chosen.pop("average", False)
+    )
     with pytest.raises(InputError, match=message):
-        plan_heads(bert_checkpoint, **chosen)
+        plan_heads(bert_checkpoint, method=method, **chosen)
 
 
 def test_weights_too_large_to_give_numbers_are_refused() -> None:
@@ -437,7 +433,7 @@ def test_weights_too_large_to_give_numbers_are_refused() -> None:
 def test_texts_are_no_ood_data_for_images(vit_checkpoint: Path, ood_csv: Path) -> None:
     images = np.random.default_rng(0).integers(0, 256, (4, 20, 16, 3), dtype=np.uint8)
     with pytest.raises(InputError, match=r"ood data .*ood\.csv: .*weather weather"):
-        plan_heads(vit_checkpoint, (list(images), [0, 1, 2, 3]), ood=ood_csv, method="circuit", keep=3)
+        plan_heads(vit_checkpoint, (list(images), [0, 1, 2, 3]), method=Circuit(ood=ood_csv), keep=3)
 
 
 def test_command_line(bert_checkpoint: Path, text_csv: Path, ood_csv: Path, tmp_path: Path) -> None:
@@ -467,15 +463,14 @@ def test_interrupted_command_tells_how_to_go_on(
     plan = tmp_path / "plan.json"
     command = ["plan", str(bert_checkpoint), "--data", str(text_csv), "--ood", str(ood_csv)]
     command += ["--method", "circuit", "--keep", "2", "-o", str(plan)]
-    shown = cli.progress
-    monkeypatch.setattr(cli, "progress", interrupted_after(4))
+    monkeypatch.setattr("hydrant.cli.options.progress", interrupted_after(4))
     assert cli.main(command) == 130
     assert "run the same command again to go on" in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["plan.json.part"]
-    monkeypatch.setattr(cli, "progress", shown)
+    monkeypatch.undo()
     refused = [*command, "--seed", "1"]
     assert cli.main(refused) == 2
     assert "interrupted search with other settings" in capsys.readouterr().err
     assert cli.main(command) == 0
     assert [path.name for path in tmp_path.iterdir()] == ["plan.json"]
-    assert HeadPlan.load(plan) == plan_heads(bert_checkpoint, text_csv, ood=ood_csv, method="circuit", keep=2)
+    assert HeadPlan.load(plan) == plan_heads(bert_checkpoint, text_csv, method=Circuit(ood=ood_csv), keep=2)

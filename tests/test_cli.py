@@ -117,6 +117,11 @@ def test_images_and_npz(vit_checkpoint: Path, tmp_path: Path) -> None:
     assert {row["input"]: row["label"] for row in by_path} == {row["input"]: row["label"] for row in by_folder}
     from_npz = run_cli("predict", tmp_path / "out", "--input", tmp_path / "data.npz")
     assert len(from_npz.stdout.splitlines()) == 10
+    assert "data.npz' is a file but no image; did you mean --input" in error_line(
+        run_cli("predict", tmp_path / "out", tmp_path / "data.npz")
+    )
+    from_lines = run_cli("predict", tmp_path / "out", "-", "--json", given="\n".join(map(str, paths)))
+    assert json.loads(from_lines.stdout)["predictions"] == by_path
     pixels = load_processor(vit_checkpoint, "image")(list(images), return_tensors="np")["pixel_values"]
     np.savez(tmp_path / "tensors.npz", pixel_values=pixels)
     from_tensors = run_cli("predict", tmp_path / "out", "--input", tmp_path / "tensors.npz", "--batch-size", "4")
@@ -233,6 +238,68 @@ def test_unusable_data_files(made: Path, bert_checkpoint: Path, tmp_path: Path) 
     )
     assert "hole.csv, row 2: input 1 is an empty text" in line
     assert not (tmp_path / "out.jsonl").exists()
+
+
+def test_invalid_rows_are_skipped_on_request(made: Path, tmp_path: Path) -> None:
+    data = tmp_path / "data.jsonl"
+    texts = ["hello", "", None, "money"] + ["hello"] * 600 + [" "]
+    data.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    refused = run_cli("predict", made / "out", "--input", data)
+    assert "data.jsonl, row 3 has no text" in error_line(refused)
+    strict = tmp_path / "strict.jsonl"
+    strict.write_text("".join(json.dumps({"text": text}) + "\n" for text in [*texts[3:], ""]))
+    line = error_line(run_cli("predict", made / "out", "--input", strict))  # nothing of the first 512 rows either
+    assert "strict.jsonl, row 602: input 601 is an empty text; expected" in line
+    assert line.endswith("--skip-invalid goes on without such inputs")
+    done = run_cli("predict", made / "out", "--input", data, "--skip-invalid")
+    assert done.returncode == 0
+    assert done.stderr == "hydrant: WARNING: 3 of 605 inputs could not be used; their rows say why\n"
+    rows = [json.loads(row) for row in done.stdout.splitlines()]
+    assert [row["index"] for row in rows] == list(range(605))
+    assert {row["index"]: row["error"] for row in rows if "error" in row} == {
+        1: "input 1 is an empty text; expected at least one word",
+        2: "input 2 is a NoneType; this model reads text (str)",
+        604: "input 604 is an empty text; expected at least one word",
+    }
+    assert rows[1] == {"index": 1, "input": "", "error": rows[1]["error"]}
+    assert rows[2]["input"] == f"{data}, row 3"
+    assert rows[0]["label"] == rows[4]["label"]
+    written = run_cli("predict", made / "out", "--input", data, "--skip-invalid", "--output", tmp_path / "out.jsonl")
+    assert written.returncode == 0
+    assert (tmp_path / "out.jsonl").read_text() == done.stdout
+    found = json.loads(run_cli("predict", made / "out", "--input", data, "--skip-invalid", "--json").stdout)
+    assert found["predictions"] == rows
+
+
+def test_invalid_arguments_are_skipped_on_request(made: Path) -> None:
+    done = run_cli("predict", made / "out", "hello", "", "--skip-invalid")
+    assert done.returncode == 0
+    assert done.stderr == "hydrant: WARNING: 1 of 2 inputs could not be used; their rows say why\n"
+    assert done.stdout.splitlines()[2].startswith("hello")
+    assert done.stdout.splitlines()[3] == ": input 1 is an empty text; expected at least one word"
+    alone = run_cli("predict", made / "out", "", "--skip-invalid")
+    assert alone.returncode == 0
+    assert alone.stdout == ": input 0 is an empty text; expected at least one word\n"
+
+
+def test_standard_input_and_files_given_as_texts(made: Path, tmp_path: Path) -> None:
+    out, texts = made / "out", ["hello", "what is the weather", "money"]
+    expected = run_cli("predict", out, *texts)
+    assert run_cli("predict", out, "-", given="\n".join(texts) + "\n").stdout == expected.stdout
+    assert run_cli("predict", out, texts[0], "-", given="\r\n".join(texts[1:])).stdout == expected.stdout
+    lines = run_cli("predict", out, "--input", "-", given="\n".join(texts))
+    assert [json.loads(row)["input"] for row in lines.stdout.splitlines()] == texts
+    assert "line 2 of standard input: input 1 is an empty text" in error_line(
+        run_cli("predict", out, "--input", "-", given="hello\n\nmoney\n")
+    )
+    assert "standard input holds no rows" in error_line(run_cli("predict", out, "--input", "-"))
+    assert "- is given 2 times" in error_line(run_cli("predict", out, "-", "-"))
+    (tmp_path / "a b.csv").write_text("text\nhello\n")
+    line = error_line(run_cli("predict", out, "a b.csv", cwd=tmp_path))
+    assert "'a b.csv' is a file; did you mean --input 'a b.csv'?" in line
+    absent = run_cli("predict", out, "b.csv", "x" * 5000, "a/b", cwd=tmp_path)  # texts that look like paths
+    assert absent.returncode == 0
+    assert absent.stdout.splitlines()[2].startswith("b.csv")
 
 
 def test_unusable_plans(bert_checkpoint: Path, made: Path, tmp_path: Path) -> None:

@@ -14,7 +14,20 @@ import peft
 import pytest
 import torch
 import torch_onnx
-from hydrant import Bundle, HeadPlan, estimate_cost, export_onnx, fuse, load, load_zero_shot, plan_heads, save_bundle
+from hydrant import (
+    Bundle,
+    Circuit,
+    Figures,
+    GraphForm,
+    HeadPlan,
+    estimate_cost,
+    export_onnx,
+    fuse,
+    load,
+    load_zero_shot,
+    plan_heads,
+    save_bundle,
+)
 from hydrant.errors import InputError, UnsupportedModelError
 from hydrant.export import export
 from hydrant.families.checkpoint import load_model, load_processor
@@ -114,7 +127,7 @@ def test_other_settings_of_the_image_tower(settings: dict[str, Any], tmp_path: P
     expected = oracle.ensemble([model], plan, inputs)
     save_bundle(fuse(model, plan), tmp_path / "bundle")
     for lowering in ("unrolled", "grouped"):
-        got = run(export_onnx(tmp_path / "bundle", lowering=lowering), inputs)
+        got = run(export_onnx(tmp_path / "bundle", form=GraphForm(lowering=lowering)), inputs)
         for name in FIELDS:
             np.testing.assert_allclose(got[name], expected[name], atol=1e-4, err_msg=name)
 
@@ -147,7 +160,7 @@ def test_several_checkpoints(separate: str, tmp_path: Path) -> None:
     save_bundle(ensemble, tmp_path / "bundle")
     with torch.no_grad():
         module = ensemble(**inputs)
-    graphs = [export_onnx(tmp_path / "bundle", lowering=lowering) for lowering in ("grouped",)]
+    graphs = [export_onnx(tmp_path / "bundle", form=GraphForm(lowering=lowering)) for lowering in ("grouped",)]
     graphs.append(export_onnx(tmp_path / "bundle"))
     for graph in graphs:
         got = run(graph, inputs)
@@ -196,8 +209,8 @@ def test_planning_reads_labels_by_class_names(checkpoint: Path, pictures: Path) 
     plan = plan_heads(model, pictures, members=2, keep=2)
     assert (plan.family, plan.layers, plan.heads) == ("clip", LAYERS, HEADS)
     assert plan.provenance["zero_shot"] == {"classes": list(NAMES), "templates": list(TEMPLATES)}
-    circuit = plan_heads(model, pictures, ood=(sorted(pictures.rglob("*.png"))[:5], None), members=1, keep=2,
-                         method="circuit")  # fmt: skip
+    method = Circuit(ood=(sorted(pictures.rglob("*.png"))[:5], None))
+    circuit = plan_heads(model, pictures, method, members=1, keep=2)
     assert circuit.head_counts() == [[2] * LAYERS]
     with pytest.raises(InputError, match="cat"):
         plan_heads(load_zero_shot(checkpoint, ["bird", "fish"]), pictures, members=2, keep=2)
@@ -420,4 +433,4 @@ def test_a_bundle_without_prompts_has_none_to_lend(
     bundle = save_bundle(fuse(vit_checkpoint), tmp_path / "vit", load_processor(vit_checkpoint, "image"))
     labelled = (sorted(pictures.rglob("*.png")), [0] * 18)
     with pytest.raises(InputError, match=r"records no prompts to give it; make a bundle with `hydrant fuse"):
-        evaluate(bundle, labelled, compare=[checkpoint], bootstrap=0)
+        evaluate(bundle, labelled, figures=Figures(bootstrap=0), compare=[checkpoint])

@@ -9,7 +9,17 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from hydrant import HeadPlan, build_engine, export_onnx, fuse, plan_heads, save_bundle
+from hydrant import (
+    GraphForm,
+    HeadPlan,
+    Reading,
+    TensorRTForRTX,
+    build_engine,
+    export_onnx,
+    fuse,
+    plan_heads,
+    save_bundle,
+)
 from hydrant.build.compiler import Settings, compile_graph
 from hydrant.build.fusion_report import by_profile
 from hydrant.build.messages import Messages
@@ -93,15 +103,15 @@ def test_the_attention_operator_builds_too(width: int, precision: str, tmp_path:
     """Outside of what fuses it would fail, were it not allowed to decompose."""
     model = make_model("bert", hidden_size=4 * width, num_hidden_layers=2)
     bundle = save_bundle(fuse(model, random_heads(architecture_of(model), 2)), tmp_path / "bundle")
-    export_onnx(bundle, precision, attention="onnx")
-    built = build_engine(bundle.path, "tensorrt-rtx", precision, compute_capability=["8.9"], batch="1:2:4")
+    export_onnx(bundle, precision, form=GraphForm(attention="onnx"))
+    built = build_engine(bundle.path, TensorRTForRTX(compute_capability=["8.9"]), precision, batch="1:2:4")
     assert built.facts.layers[0] > 0
 
 
 @pytest.mark.parametrize("precision", ["fp16", "bf16"])
 def test_clinc150(precision: str, tmp_path: Path, shared: Path) -> None:
     checkpoint = shared / "models/minilm-clinc150"
-    plan = plan_heads(checkpoint, shared / "data/clinc150/val.csv", members=3, keep=8, examples=64)
+    plan = plan_heads(checkpoint, shared / "data/clinc150/val.csv", reading=Reading(examples=64), members=3, keep=8)
     bundle = save_bundle(fuse(checkpoint, plan), tmp_path / "bundle", load_processor(checkpoint, "text"))
     export_onnx(bundle, precision)
     built = build_engine(bundle.path, "tensorrt-rtx", precision, batch=["1", "1:8:32"], require_fused=True)

@@ -13,8 +13,20 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from hydrant import Bundle, HydrantError, export_onnx, fuse, load, load_ensemble, save_bundle, verify
+from hydrant import (
+    Bundle,
+    GraphForm,
+    HydrantError,
+    Reading,
+    export_onnx,
+    fuse,
+    load,
+    load_ensemble,
+    save_bundle,
+    verify,
+)
 from hydrant.bundle.files import sha256_of, write_atomically
+from hydrant.bundle.graphs import graph_metadata
 from hydrant.export import onnx_file
 from support import make_inputs, make_model, random_plan, run_cli
 
@@ -42,7 +54,7 @@ def test_an_earlier_look_at_a_bundle_sees_what_was_added(path: Path) -> None:
     export_onnx(before)
     with load(before) as predictor:
         assert predictor.backend == "onnxruntime"
-    assert verify(before, examples=4).passed
+    assert verify(before, reading=Reading(examples=4)).passed
     before.add({"reports/x.json": b"{}"})
     with load(path) as predictor:
         assert predictor.backend == "onnxruntime", "adding a report must not forget the graph"
@@ -54,14 +66,15 @@ def test_an_interrupted_export_leaves_the_bundle_usable(path: Path) -> None:
     export_onnx(path)
     code = (
         "import os, signal, sys, time\n"
-        "from hydrant import bundle, cli\n"
-        "replace = bundle.replace_all\n"
+        "from hydrant.bundle import store\n"
+        "from hydrant.cli.main import main\n"
+        "replace = store.replace_all\n"
         "def interrupted(*arguments):\n"
         "    os.kill(os.getpid(), signal.SIGINT)\n"
         "    time.sleep(0.2)\n"
         "    replace(*arguments)\n"
-        "bundle.replace_all = interrupted\n"
-        f"sys.exit(cli.main(['export', {str(path)!r}, '--member-outputs']))\n"
+        "store.replace_all = interrupted\n"
+        f"sys.exit(main(['export', {str(path)!r}, '--member-outputs']))\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd="/")
     assert done.returncode == 130, done.stderr
@@ -80,7 +93,7 @@ def test_a_failed_export_changes_nothing(path: Path, monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(onnx.checker, "check_model", broken)
     with pytest.raises(KeyboardInterrupt):
-        export_onnx(path, member_outputs=True)
+        export_onnx(path, form=GraphForm(member_outputs=True))
     assert {file.name: file.read_bytes() for file in path.iterdir() if file.is_file()} == before
     assert {file.name for file in path.iterdir()} == set(before)
 
@@ -142,9 +155,9 @@ def test_the_reference_must_be_named(path: Path) -> None:
 
 def test_inspect_says_when_the_verification_is_of_other_files(path: Path) -> None:
     export_onnx(path)
-    assert verify(path, examples=4).passed
+    assert verify(path, reading=Reading(examples=4)).passed
     assert "passed: onnxruntime fp32" in run_cli("inspect", path).stdout
-    export_onnx(path, member_outputs=True)
+    export_onnx(path, form=GraphForm(member_outputs=True))
     assert "not these files: the bundle has changed since" in run_cli("inspect", path).stdout
 
 
@@ -203,3 +216,91 @@ def test_a_report_written_through_a_link_out_of_the_bundle_is_refused(path: Path
         Bundle.open(path).add({"reports/x.json": b"{}"})
     write_atomically(tmp_path / "elsewhere" / "y.json", b"{}")
     assert [file.name for file in (tmp_path / "elsewhere").iterdir()] == ["y.json"]
+
+
+def relabelled(**change: str | None) -> Any:
+    """Change the metadata of the graph, and its digest in the manifest; ``None`` takes an entry out."""
+
+    def forge(path: Path) -> None:
+        model = onnx.load(path / "model.fp32.onnx")
+        found = {entry.key: entry.value for entry in model.metadata_props}
+        found |= {f"hydrant.{key}": value for key, value in change.items()}
+        onnx.helper.set_model_props(model, {key: value for key, value in found.items() if value is not None})
+        Bundle.open(path).add({"model.fp32.onnx": model.SerializeToString()})
+
+    return forge
+
+
+def recalibrated(**change: Any) -> Any:
+    return lambda path: forge(path, "calibration.json", change)
+
+
+THRESHOLD = {"abstain": {"score": "confidence", "side": "below", "value": 0.5}}
+OTHER_BUNDLES = {
+    "labels": (
+        lambda path: forge(path, "hydrant.json", {"labels": ["LABEL_1", "LABEL_0", "LABEL_2", "LABEL_3", "LABEL_4"]}),
+        "has labels 'LABEL_0', but hydrant.json says 'LABEL_1'",
+    ),
+    "number of labels": (relabelled(labels='["a"]'), r"has labels .*'a'.*, but hydrant.json says .*LABEL_0"),
+    "members": (relabelled(members="2"), "has members '2', but hydrant.json says '3'"),
+    "members in words": (relabelled(members="three"), "has members 'three', but hydrant.json says '3'"),
+    "family": (relabelled(family="roberta"), "has family 'roberta', but hydrant.json says 'bert'"),
+    "temperature": (recalibrated(temperature=2.5), "has temperature '1.0', but calibration.json says '2.5'"),
+    "thresholds": (recalibrated(thresholds=THRESHOLD), "has thresholds '{}', but calibration.json says .*confidence"),
+    "conformal": (relabelled(conformal='{"method": "lac", "quantile": 0.5}'), "has conformal .*lac.*says 'None'"),
+    "weights": (relabelled(weights_sha256="0" * 64), "has weights sha256 '0000"),
+}
+
+
+@pytest.mark.parametrize("name", OTHER_BUNDLES)
+def test_a_graph_that_contradicts_its_bundle(name: str, path: Path) -> None:
+    change, words = OTHER_BUNDLES[name]
+    export_onnx(path)
+    change(path)
+    for use in (
+        lambda: load(path, "onnxruntime"),
+        lambda: load(path),
+        lambda: load(path, "openvino"),
+        lambda: verify(path, "openvino", examples=4),
+    ):
+        with pytest.raises(HydrantError, match=rf"model\.fp32\.onnx {words}"):
+            use()
+    inspected = run_cli("inspect", path)
+    assert inspected.returncode == 1
+    assert "PROBLEM       model.fp32.onnx: unusable" in inspected.stdout
+    load(path, "torch").close()
+
+
+def test_a_graph_that_tells_nothing_is_not_compared(path: Path) -> None:
+    export_onnx(path)
+    keys = ("family", "members", "labels", "temperature", "thresholds", "conformal", "weights_sha256")
+    relabelled(**dict.fromkeys(keys))(path)
+    load(path, "onnxruntime").close()
+    assert "hydrant.members" not in graph_metadata(path / "model.fp32.onnx")
+
+
+def test_verify_compares_graphs_that_no_backend_here_runs(path: Path) -> None:
+    """A BF16 graph is for TensorRT."""
+    export_onnx(path)
+    export_onnx(path, "bf16")
+    model = onnx.load(path / "model.bf16.onnx")
+    (members,) = [entry for entry in model.metadata_props if entry.key == "hydrant.members"]
+    members.value = "7"
+    Bundle.open(path).add({"model.bf16.onnx": model.SerializeToString()})
+    with pytest.raises(HydrantError, match=r"model\.bf16\.onnx has members '7', but hydrant\.json says '3'"):
+        verify(path, examples=4)
+
+
+def test_metadata_are_those_that_onnx_reads(path: Path) -> None:
+    file = export_onnx(path)
+    expected = {entry.key: entry.value for entry in onnx.load(file).metadata_props}
+    assert expected["hydrant.members"] == "3"
+    assert graph_metadata(file) == expected
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"no graph", b"\xff" * 20, b"\x72\xff\xff\xff\xff\x0f", b"\x72\x03\x0a\x09x", b"\x72\x02\x0a\x01"]
+)
+def test_metadata_of_no_graph_are_none(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "x.onnx").write_bytes(content)
+    assert graph_metadata(tmp_path / "x.onnx") == {}

@@ -222,7 +222,7 @@ def test_onnxruntime_is_found_where_it_can_be_had(place: str, runner: Path, tmp_
 def test_build_is_refused_as_a_place_for_generated_files(runner: Path, tmp_path: Path) -> None:
     checkout = tmp_path / "c++ (checkout)"
     checkout.mkdir()
-    for name in ("CMakeLists.txt", "__init__.py"):
+    for name in ("CMakeLists.txt", "version.py"):
         shutil.copy(ROOT / name, checkout)
     done = run("cmake", "-B", checkout / "build", "-S", checkout)
     assert done.returncode != 0
@@ -232,15 +232,15 @@ def test_build_is_refused_as_a_place_for_generated_files(runner: Path, tmp_path:
     assert "holds source" not in done.stderr
 
 
-def test_the_readme_names_presets_and_options_that_exist(runner: Path) -> None:
-    readme = (ROOT / "README.md").read_text()
+def test_the_page_names_presets_and_options_that_exist(runner: Path) -> None:
+    page = (ROOT / "docs/how-to/cpp.md").read_text()
     presets = {each["name"] for each in json.loads((ROOT / "CMakePresets.json").read_text())["configurePresets"]}
-    assert set(re.findall(r"--preset (\w+)", readme)) <= presets
+    assert set(re.findall(r"--preset (\w+)", page)) <= presets
     told = run(runner, "--help").stdout
-    commands = re.findall(r"^hydrant-run (.*?)(?: +#.*)?$", readme, flags=re.M)
+    commands = re.findall(r"^hydrant-run (.*?)(?: +#.*)?$", page, flags=re.M)
     assert len(commands) >= 4
     assert {option for command in commands for option in re.findall(r"--[a-z-]+", command)} <= set(told.split())
-    packages = re.search(r"^apt-get install (.+)", readme, flags=re.M)
+    packages = re.search(r"^apt-get install (.+)", page, flags=re.M)
     assert packages
     for package in packages[1].split():
         assert package in (ROOT / ".ci/run").read_text(), f".ci/run does not install {package}"

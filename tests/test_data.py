@@ -1,18 +1,24 @@
 from __future__ import annotations
 
+import csv
 import json
+import math
 import pickle
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import datasets
 import numpy as np
+import pandas
 import pyarrow
 import pyarrow.parquet
 import pytest
+import torch
 from hydrant.data.examples import Examples, label_index, read_examples
+from hydrant.data.given import given_inputs
 from hydrant.data.readers import stream_rows
 from hydrant.errors import InputError
 from PIL import Image
@@ -197,7 +203,20 @@ def test_class_names_of_a_dataset_are_matched_by_name() -> None:
 
 
 @pytest.mark.parametrize(
-    "labels", [["plum", "apple"], [2, 0], np.array([2, 0]), ("2", "0"), np.array(["plum", "apple"])]
+    "labels",
+    [
+        ["plum", "apple"],
+        [2, 0],
+        np.array([2, 0]),
+        ("2", "0"),
+        np.array(["plum", "apple"]),
+        [2.0, 0.0],
+        np.array([2.0, 0.0]),
+        ["2.0", "0.0"],
+        torch.tensor([2, 0]),
+        [torch.tensor(2), torch.tensor(0)],
+        pandas.Series([2.0, 0.0]),
+    ],
 )
 def test_pair_in_memory(labels: Any) -> None:
     examples = read_examples((["a", "b"], labels), LABELS)
@@ -213,6 +232,153 @@ def test_labels_may_be_absent_when_not_needed(tmp_path: Path) -> None:
     assert read_examples((["a"], None), LABELS, need_labels=False).labels is None
 
 
+def polars_like(columns: dict[str, list[Any]]) -> Any:
+    """What a polars table offers, for an environment without polars."""
+    methods = {"columns": list(columns), "get_column": lambda _, name: pandas.Series(columns[name], dtype=object)}
+    return type("DataFrame", (), {**methods, "__module__": "polars.dataframe.frame"})()
+
+
+TABLES: dict[str, Callable[[dict[str, list[Any]]], Any]] = {
+    "pandas": pandas.DataFrame,
+    "polars": polars_like,
+    "pyarrow": pyarrow.table,
+    "pyarrow batch": pyarrow.record_batch,
+    "datasets": datasets.Dataset.from_dict,
+    "stream of datasets": lambda columns: datasets.Dataset.from_dict(columns).to_iterable_dataset(),
+}
+
+
+@pytest.mark.parametrize("kind", TABLES)
+def test_tables_in_memory(kind: str) -> None:
+    make = TABLES[kind]
+    table = make({"id": [7, 8], "text": ["a", None], "label": [2, 0]})
+    assert list(given_inputs(table, "text")) == ["a", None]
+    assert classes_of(read_examples(table, LABELS)) == [2, 0]
+    assert list(given_inputs(make({"sentence": ["a", "b"]}), "text")) == ["a", "b"]
+    assert list(given_inputs(make({"sentence": ["a", "b"], "text": ["c", "d"]}), "text", "sentence")) == ["a", "b"]
+    assert list(given_inputs(make({"text": ["a"], "image": ["a.png"]}), "image")) == ["a.png"]
+    two = make({"sentence": ["a"], "note": ["b"]})
+    for column, expected in ((None, "text"), ("title", "title")):
+        message = f"the table has the columns sentence, note; expected one column '{expected}'"
+        with pytest.raises(InputError, match=message):
+            given_inputs(two, "text", column)
+    with pytest.raises(InputError, match="the table has the columns sentence; expected one column 'text'"):
+        given_inputs(make({"sentence": ["a"]}), "text", "text")
+
+
+def test_labels_that_are_missing_in_a_data_frame() -> None:
+    table = pandas.DataFrame({"text": ["a", "b"], "label": [1.0, None]})
+    with pytest.raises(InputError, match="has no label at row 2"):
+        read_examples(table, LABELS)
+
+
+def test_a_column_given_twice_is_refused() -> None:
+    table = pandas.DataFrame([["a", "b"]], columns=["text", "text"])
+    with pytest.raises(InputError, match="the table has the columns text, text; expected one column 'text'"):
+        given_inputs(table, "text")
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        ["a", "b"],
+        ("a", "b"),
+        (text for text in "ab"),
+        np.array(["a", "b"]),
+        np.array(["a", "b"], dtype=object),
+        pandas.Series(["a", "b"], index=[5, 3]),
+        pandas.Index(["a", "b"]),
+        pyarrow.array(["a", "b"]),
+        pyarrow.chunked_array([["a"], ["b"]]),
+        datasets.Dataset.from_dict({"text": ["a", "b"]})["text"],
+        {"a": 0, "b": 1}.keys(),
+    ],
+    ids=lambda given: type(given).__name__,
+)  # fmt: skip
+def test_texts_in_any_ordered_form(given: Any) -> None:
+    found = list(given_inputs(given, "text"))
+    assert found == ["a", "b"]
+    assert all(isinstance(text, str) for text in found)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"b", "a"}, "inputs is a set; expected texts, images, a table"),
+        (b"hello", "inputs is a bytes; expected texts"),
+        ({"text": ["a"]}, "inputs is a dict; expected texts"),
+        (3, "inputs is a int; expected texts"),
+        (np.array([b"a"]), r"inputs is an array of \|S1 \[1\]; expected one of str \[N\]"),
+        (np.array([["a", "b"]]), r"inputs is an array of <U1 \[1, 2\]; expected one of str \[N\]"),
+        (np.zeros((2, 4), int), r"inputs is an array of int64 \[2, 4\], but this model reads text; .*token ids in a"),
+        (type("LazyFrame", (), {"collect_schema": 1, "__module__": "polars"})(), "what its collect"),
+    ],
+    ids=lambda given: type(given).__name__,
+)
+def test_what_could_be_meant_in_several_ways_is_refused(given: Any, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        given_inputs(given, "text")
+    with pytest.raises(InputError, match=r"text_column is 'a', but inputs is a .*; expected a table"):
+        given_inputs(given, "text", "a")
+
+
+@pytest.mark.parametrize(
+    ("shape", "images"),
+    [((5, 4), 1), ((5, 4, 3), 1), ((7, 5, 4, 3), 7), ((5, 9, 8), 5), ((1, 9, 8), 1), ((3, 9, 3), 1), ((4, 3, 9, 8), 4)],
+)
+def test_arrays_of_images(shape: tuple[int, ...], images: int) -> None:
+    assert len(list(given_inputs(np.zeros(shape, np.uint8), "image"))) == images
+
+
+@pytest.mark.parametrize(
+    ("shape", "message"),
+    [
+        ((3, 9, 8), r"\[3, 9, 8\]: one image with its channels first, or 3 grey .*array\.transpose\(1, 2, 0\) gives"),
+        (
+            (9, 8, 1),
+            r"\[9, 8, 1\]: one image with its channels last, or 9 grey ones; expected \[height, width, 3\] for",
+        ),
+        ((9, 8, 4), r"\[9, 8, 4\]: one image with its channels last, or 9 grey ones"),
+        ((9,), r"\[9\]; expected images \[N, height, width, 3\]"),
+    ],
+)
+def test_arrays_that_may_be_one_image_or_many(shape: tuple[int, ...], message: str) -> None:
+    with pytest.raises(InputError, match=f"inputs is an array of uint8 {message}"):
+        given_inputs(np.zeros(shape, np.uint8), "image")
+
+
+def test_one_image_is_no_npz_of_many(tmp_path: Path) -> None:
+    for shape in ((9, 8, 3), (3, 9, 8)):
+        np.savez(tmp_path / "data.npz", x=np.zeros(shape, np.uint8))
+        with pytest.raises(InputError, match=r"x of .*data\.npz is an array of uint8 .*: one image with its channels"):
+            list(stream_rows(tmp_path / "data.npz"))
+    np.savez(tmp_path / "data.npz", x=np.zeros((3, 9, 8), np.uint8), y=np.zeros(3, int))  # three labels: three images
+    assert len(read_examples(tmp_path / "data.npz", LABELS)) == 3
+
+
+def test_long_texts_change_no_setting_of_the_process(tmp_path: Path) -> None:
+    before = csv.field_size_limit()
+    (tmp_path / "data.csv").write_text(f"text,label\n{'a' * (before + 1)},pear\n{'b' * (before + 1)},pear\n")
+
+    def lengths(_: int) -> list[int]:
+        found = []
+        for row in stream_rows(tmp_path / "data.csv"):
+            assert csv.field_size_limit() in (before, 2**31 - 1)  # another thread may be reading a row
+            found.append(len(row.input))
+        return found
+
+    rows = stream_rows(tmp_path / "data.csv")
+    next(rows)
+    assert csv.field_size_limit() == before  # also while a file is being read
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(lengths, range(8))) == [[before + 1] * 2] * 8
+    assert csv.field_size_limit() == before
+    (tmp_path / "data.csv").write_text('text,label\n"a" b,pear\n')
+    with pytest.raises(InputError, match="cannot read data"):
+        list(stream_rows(tmp_path / "data.csv"))
+    assert csv.field_size_limit() == before
+
+
 # Labels
 
 
@@ -225,13 +391,21 @@ def test_labels_may_be_absent_when_not_needed(tmp_path: Path) -> None:
         ("10", ["10", "20"], 0),
         ("1", ["1", "0"], 0),
         (1, ["1", "0"], 1),
+        (2.0, LABELS, 2),
+        (np.float32(2), LABELS, 2),
+        (torch.tensor(2), LABELS, 2),
+        (torch.tensor(2.0), LABELS, 2),
+        (1.0, ["2.0", "1.0"], 1),
     ],
 )
 def test_an_integer_is_an_index_and_a_text_a_name(label: Any, labels: list[str], index: int) -> None:
     assert label_index(label, labels, "row 1") == index
 
 
-@pytest.mark.parametrize("label", ["Pear", "peach", "3", "-1", -1, 3, 1.0, "1.0", "²", "", None])
+@pytest.mark.parametrize(
+    "label",
+    ["Pear", "peach", "3", "-1", -1, 3, 3.0, 1.5, math.nan, math.inf, True, torch.tensor(1.5), "1.0", "²", "", None],
+)
 def test_unknown_label_is_refused(label: Any) -> None:
     with pytest.raises(InputError, match=r"at row 7 is not a class of the model; its 3 classes are apple, pear, plum"):
         label_index(label, LABELS, "row 7")
@@ -254,6 +428,13 @@ def test_texts_are_indices_only_when_none_is_a_name() -> None:
     assert classes_of(read_examples((["a", "b"], ["2", "0"]), LABELS)) == [2, 0]
     with pytest.raises(InputError, match="label '0' at example 1 is not a class"):
         read_examples((["a", "b"], ["plum", "0"]), LABELS)
+    with pytest.raises(InputError, match=r"label '1\.5' at example 0 is not a class"):
+        read_examples((["a", "b"], ["1.5", "1.0"]), LABELS)
+
+
+def test_a_column_of_whole_floats_is_class_indices(tmp_path: Path) -> None:
+    (tmp_path / "data.csv").write_text("text,label\na,2.0\nb,0.0\n")
+    assert classes_of(read_examples(tmp_path / "data.csv", LABELS)) == [2, 0]
 
 
 def test_unknown_label_names_its_row(tmp_path: Path) -> None:
@@ -306,7 +487,7 @@ def test_missing_text_column_of_other_forms(tmp_path: Path) -> None:
         InputError, match=r"has the columns sentence, label; expected 'text' \(choose with --text-column\)"
     ):
         read_examples(tmp_path / "data.jsonl", LABELS)
-    with pytest.raises(InputError, match="dataset has the columns sentence; expected 'text' or 'image'"):
+    with pytest.raises(InputError, match="the table has the columns sentence; expected one column 'text' or 'image'"):
         read_examples(datasets.Dataset.from_dict({"sentence": ["hi"]}), LABELS)
 
 
@@ -448,13 +629,13 @@ def test_images_without_class_folders_have_no_label(tmp_path: Path) -> None:
 
 
 def test_unusable_objects() -> None:
-    with pytest.raises(InputError, match=r"data is a int; expected a path .*a datasets\.Dataset or a pair"):
+    with pytest.raises(InputError, match=r"data is a int; expected a path .*a table \(pandas, .*\) or a pair"):
         read_examples(3, LABELS)
     with pytest.raises(InputError, match="data has 2 inputs and 1 labels; expected one label for each input"):
         read_examples((["a", "b"], [0]), LABELS)
     with pytest.raises(InputError, match="holds no rows"):
         read_examples(([], []), LABELS)
-    with pytest.raises(InputError, match="dataset has the columns train"):
+    with pytest.raises(InputError, match="data is a DatasetDict; expected a path"):
         read_examples(datasets.DatasetDict(train=datasets.Dataset.from_dict({"text": ["a"]})), LABELS)
 
 

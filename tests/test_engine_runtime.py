@@ -10,13 +10,14 @@ import sys
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import TimeoutError as StillRunning
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from fake_tensorrt import HOST, Device, add_engine, make_library, text_profile
-from hydrant import Bundle, export_onnx, fuse, save_bundle
+from hydrant import Bundle, GraphForm, export_onnx, fuse, save_bundle
 from hydrant.bundle.files import sha256_of
 from hydrant.engines.metadata import Profile, engine_path, metadata_path, read_metadata
 from hydrant.errors import BackendError, BundleError, InputError
@@ -191,7 +192,7 @@ def test_padding_of_another_family_is_its_own_padding_token(tmp_path: Path) -> N
 @pytest.mark.parametrize("rows", [1, 3, 9])
 def test_images(rows: int, tmp_path: Path) -> None:
     bundle = save_bundle(fuse(make_model("vit"), random_plan("vit", 2)), tmp_path / "bundle")
-    export_onnx(bundle.path, member_outputs=True)
+    export_onnx(bundle.path, form=GraphForm(member_outputs=True))
     add_engine(bundle.path, (IMAGES,))
     backend, plain = open_engine(bundle.path), OnnxRuntimeBackend(Bundle.open(bundle.path))
     inputs = {name: tensor.numpy() for name, tensor in make_inputs("vit", batch=rows).items()}
@@ -387,12 +388,16 @@ def test_closing_while_another_thread_runs(path: Path) -> None:
         assert go.wait(30)
 
     device.synchronize = slow  # type: ignore[method-assign]
-    with ThreadPoolExecutor(1) as pool:
+    with ThreadPoolExecutor(2) as pool:
         running = pool.submit(backend.run, text(1, 8))
         assert inside.wait(30)
-        backend.close()
+        closing = pool.submit(backend.close)
+        with pytest.raises(StillRunning):
+            closing.result(0.1)
+        assert device.live, "nothing is taken away from what runs"
         go.set()
-        assert running.result()["probabilities"].shape == (1, 5)
+        assert running.result(30)["probabilities"].shape == (1, 5)
+        closing.result(30)
     assert device.live == {}
 
 
@@ -470,7 +475,10 @@ def test_tensors_that_cannot_stay_on_the_device(path: Path) -> None:
         ({"input_ids": [[1]]}, "input_ids is a list; expected a tensor on the GPU that exports DLPack"),
         ({"input_ids": inputs["input_ids"][:, ::2]}, "input_ids is not contiguous"),
         ({"input_ids": inputs["input_ids"] > 3}, r"input_ids has DLPack type \(6, 8, 1\); expected int64 or float32"),
-        ({"input_ids": inputs["input_ids"].astype(np.int32)}, "int32 .* this engine takes .*int64"),
+        ({"input_ids": inputs["input_ids"].astype(np.int32)}, "int32 .*; expected .*int64"),
+        ({"attention_mask": inputs["attention_mask"][:2]}, r"\[2, 9\].*; expected the same batch and sequence in all"),
+        ({"attention_mask": np.ones((6, 9), np.int64)}, r"\[6, 9\].*; expected the same batch and sequence in all"),
+        ({"token_type_ids": np.ones((3, 12), np.int64)}, r"\[3, 12\].*; expected the same batch and sequence in all"),
         (text(3, 25), r"no profile of the engine takes .*\[3, 25\].* as they are"),
         (text(7, 9), "no profile of the engine takes"),
     ):
@@ -606,7 +614,7 @@ def test_rtx_names_the_target_and_sends_hopper_to_tensorrt(path: Path) -> None:
 
 def test_the_graph_that_changed_is_told_from_the_one_that_is_gone(path: Path) -> None:
     add_engine(path, (LATENCY,))
-    export_onnx(path, member_outputs=True)
+    export_onnx(path, form=GraphForm(member_outputs=True))
     with pytest.raises(BackendError, match=r"has changed since engine tensorrt-fp32 was built .*`hydrant build"):
         open_engine(path)
     Bundle.open(path).add({}, remove=["model.fp32.onnx"])

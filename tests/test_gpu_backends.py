@@ -8,17 +8,18 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
-from typing import Any, ClassVar
+from typing import Any
 
 import hydrant
 import numpy as np
 import onnxruntime
 import pytest
+from backends import OnCpu, OnCpuInParts
 from fake_tensorrt import Device, add_engine, make_library, text_profile
 from hydrant import Bundle, HydrantError, export_onnx, fuse, load, save_bundle
 from hydrant.engines.gpu import NO_GPU, this_gpu
 from hydrant.engines.metadata import graph_digest
-from hydrant.errors import BackendError, BundleError, MissingExtraError
+from hydrant.errors import BackendError, BundleError, InputError, MissingExtraError
 from hydrant.families.registry import architecture_of
 from hydrant.runtime.backends.kernel_cache import private_folder
 from hydrant.runtime.backends.ort import OnnxRuntimeBackend
@@ -88,7 +89,9 @@ def test_with_a_gpu_every_reason_is_recorded(
     with load(path) as predictor:
         why = dict(predictor.fallbacks)
     assert list(why) == list(ON_GPU)
-    assert why["tensorrt"] == "tensorrt is not installed; it is needed to run engines: pip install 'hydrant[tensorrt]'"
+    assert (
+        why["tensorrt"] == "tensorrt is not installed; it is needed to run engines: pip install 'hydrant-uq[tensorrt]'"
+    )
     assert (
         f"has no tensorrt-rtx engine; build one with `hydrant build {path} --backend tensorrt-rtx"
         in why["tensorrt-rtx"]
@@ -157,7 +160,7 @@ def test_cuda_bindings_come_with_the_extra(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setitem(sys.modules, "cuda", None)
     monkeypatch.setitem(sys.modules, "cuda.bindings", None)
     monkeypatch.setitem(sys.modules, "cuda.bindings.runtime", None)
-    with pytest.raises(MissingExtraError, match=r"cuda is not installed; .*: pip install 'hydrant\[tensorrt-rtx\]'"):
+    with pytest.raises(MissingExtraError, match=r"cuda is not installed; .*: pip install 'hydrant-uq\[tensorrt-rtx\]'"):
         cuda.Cuda("tensorrt-rtx")
 
 
@@ -310,20 +313,6 @@ def test_the_installed_library_has_what_is_used() -> None:
 # ---------------------------------------------------------------- ONNX Runtime
 
 
-class OnCpu(OnnxRuntimeCudaBackend):
-    """The code of the GPU's backend on the provider that every machine has."""
-
-    provider: ClassVar[str] = "CPUExecutionProvider"
-
-    def _options(self, bundle: Bundle, graph: Path) -> dict[str, Any]:
-        return {}
-
-
-class OnCpuInParts(OnCpu):
-    def chunk(self, inputs: Any) -> int:
-        return 3
-
-
 @pytest.mark.filterwarnings("ignore:Duplicate provider")
 @pytest.mark.parametrize("kind", [OnCpu, OnCpuInParts])
 def test_bound_inputs_and_outputs_change_no_result(
@@ -335,16 +324,45 @@ def test_bound_inputs_and_outputs_change_no_result(
         np.testing.assert_allclose(got[name], array, atol=1e-6)
     with pytest.raises(BackendError, match="ONNX Runtime failed on inputs of shape"):
         backend.run({**inputs, "input_ids": inputs["input_ids"][:, :3]})
-    backend.close()
-    with pytest.raises(BackendError, match="was closed; load the bundle again"):
-        backend.run(inputs)
+
+
+@pytest.mark.filterwarnings("ignore:Duplicate provider")
+def test_a_predictor_runs_tensors_where_they_are(
+    path: Path, inputs: dict[str, np.ndarray], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(OPENERS, "onnxruntime-cuda", lambda bundle, *_: OnCpu(bundle))
+    with load(path, "onnxruntime") as plain:
+        expected = plain.predict(inputs)
+        with pytest.raises(BackendError, match="onnxruntime runs on the CPU and takes no tensors of a GPU; give"):
+            plain.run_device(inputs)
+    with load(path, "onnxruntime-cuda") as predictor:
+        outputs = predictor.run_device(inputs)
+        ones = {name: array[:1] for name, array in inputs.items()}
+        for wrong, message in (
+            ({**inputs, "attention_mask": ones["attention_mask"]}, "expected the same batch and sequence in all"),
+            (
+                {**inputs, "attention_mask": inputs["attention_mask"][:, :3].copy()},
+                "the same batch and sequence in all",
+            ),
+            ({name: array[:0] for name, array in inputs.items()}, "expected at least one row and one token"),
+            ({"input_ids": inputs["input_ids"]}, r"the inputs are {'input_ids': 'int64 .*expected {.*'token_type_ids'"),
+        ):
+            with pytest.raises(InputError, match=message):
+                predictor.run_device(wrong)
+    kept = {name: np.from_dlpack(output) for name, output in outputs.items()}
+    np.testing.assert_allclose(kept["probabilities"], expected.probabilities, atol=1e-6)
+    np.testing.assert_allclose(kept["mutual_information"], expected.mutual_information, atol=1e-6)
+    with pytest.raises(BackendError, match="the predictor was closed"):
+        predictor.run_device(inputs)
 
 
 def test_an_onnxruntime_for_the_cpu_is_told_at_once(path: Path) -> None:
     if "CUDAExecutionProvider" in onnxruntime.get_available_providers():
         pytest.skip("this onnxruntime is built for the GPU")
     for name, provider in (("onnxruntime-cuda", "CUDA"), ("onnxruntime-tensorrt", "Tensorrt")):
-        with pytest.raises(BackendError, match=rf"has no {provider}ExecutionProvider: .*pip install 'hydrant\[gpu\]'"):
+        with pytest.raises(
+            BackendError, match=rf"has no {provider}ExecutionProvider: .*pip install 'hydrant-uq\[gpu\]'"
+        ):
             load(path, name)
 
 
@@ -435,25 +453,6 @@ def test_without_a_place_for_a_cache_there_is_none(tmp_path: Path, monkeypatch: 
     assert private_folder("a", "b") is None
 
 
-def test_a_predictor_that_cannot_be_made_closes_its_backend(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    closed = []
-
-    class Opened:
-        name, precision = "onnxruntime", "fp32"
-
-        def close(self) -> None:
-            closed.append(self)
-
-    def unreadable(*_: Any) -> Path:
-        raise BundleError("no processor")
-
-    monkeypatch.setitem(OPENERS, "onnxruntime", lambda *_: Opened())
-    monkeypatch.setattr(Bundle, "processor_folder", unreadable)
-    with pytest.raises(BundleError, match="no processor"):
-        load(path, "onnxruntime")
-    assert len(closed) == 1
-
-
 def test_texts_are_cut_to_what_the_engine_takes(
     bert_checkpoint: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -488,7 +487,7 @@ def test_bf16_is_not_claimed(path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_a_missing_onnxruntime_names_the_gpu_extra(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
-    with pytest.raises(MissingExtraError, match=r"pip install 'hydrant\[gpu\]'"):
+    with pytest.raises(MissingExtraError, match=r"pip install 'hydrant-uq\[gpu\]'"):
         load(path, "onnxruntime-cuda")
 
 

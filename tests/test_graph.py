@@ -11,7 +11,7 @@ import onnxruntime
 import oracle
 import pytest
 import torch
-from hydrant import Bundle, HydrantError, export_onnx, fuse, save_bundle
+from hydrant import Bundle, GraphForm, HydrantError, export_onnx, fuse, save_bundle
 from hydrant.export import onnx_file
 from support import CLASSES, FAMILIES, IMAGE_FAMILIES, make_inputs, make_model, make_tokenizer, random_plan
 
@@ -20,7 +20,7 @@ SCORES = ["predictive_entropy", "expected_entropy", "mutual_information", "disag
 
 def exported(family: str, folder: Path, members: int = 3, **options: bool) -> onnx.ModelProto:
     save_bundle(fuse(make_model(family), random_plan(family, members)), folder)
-    return onnx.load(export_onnx(folder, **options))
+    return onnx.load(export_onnx(folder, form=GraphForm(**options)))
 
 
 def shapes(values: list[onnx.ValueInfoProto]) -> dict[str, list[int | str]]:

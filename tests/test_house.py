@@ -11,12 +11,15 @@ import pytest
 FLOORS: list[dict[str, str]] = [
     {"": "version errors progress"},
     {
-        "data": "__init__ spec tensors images text processor batching corruptions arrays readers examples samples",
+        "data": """
+            __init__ spec images text processor batching kept corruptions columns tables given arrays tensors readers
+            examples fingerprints samples
+        """,
         "metrics": """
             __init__ bootstrap classification selective figures gates resampled timing uncertainty
         """,
     },
-    {"bundle": "__init__ architecture files plan store calibration weights"},
+    {"bundle": "__init__ precision architecture files plan store calibration weights graphs reports uses"},
     {
         "cost": "__init__ sharing matmuls parameters estimate",
         "engines": "__init__ gpu log metadata",
@@ -25,40 +28,44 @@ FLOORS: list[dict[str, str]] = [
         """,
         "export": """
             graph context attention blocks layers embeddings grouped uncertainty_head unrolled lowering onnx_file
-            islands quantize quantize_search folds rewrites exporter __init__ random_model recalibrate
+            islands quantize quantize_search folds rewrites options exporter __init__ random_model recalibrate
         """,
     },
     {
-        "build": "fusion_report messages monitor compiler library profiles engine __init__",
+        "build": "fusion_report messages monitor compiler library profiles options engine __init__",
         "calib": """
-            __init__ decisions.__init__ decisions.temperature decisions.thresholds decisions.fit heads.__init__
-            heads.selection heads.taylor heads.budget heads.encoder heads.masking heads.objectives heads.search_state
-            heads.circuits heads.circuit_plan heads.planning
+            __init__ decisions.__init__ decisions.targets decisions.temperature decisions.thresholds decisions.fit
+            heads.__init__ heads.options heads.selection heads.taylor heads.budget heads.encoder heads.masking
+            heads.objectives heads.search_state heads.circuits heads.circuit_plan heads.planning
         """,
         "fusion": "grouped uncertainty_head module drift lora preprocessing ensemble storage __init__",
     },
     {
         "runtime": """
-            prediction backends.__init__ backends.protocol backends.graph_file backends.microbatch backends.openvino
-            backends.ort backends.dlpack backends.kernel_cache backends.tensorrt.__init__ backends.tensorrt.profiles
+            closing prediction backends.__init__ backends.dlpack backends.protocol backends.graph_file
+            backends.microbatch backends.openvino backends.ort backends.kernel_cache backends.tensorrt.__init__
+            backends.tensorrt.profiles
             backends.ort_gpu backends.reference backends.tensorrt.choose backends.tensorrt.cuda
             backends.tensorrt.device backends.tensorrt.load backends.tensorrt.lane backends.tensorrt.engine
             backends.registry decisions predictor __init__ collect
         """,
-        "tuning": "report examples settings optimizer state loop weights job writing run __init__",
+        "tuning": "report examples settings optimizer state loop weights job writing stages run __init__",
     },
     {
         "measure": """
             __init__ bisect calibrate operators subjects settings report commands cost machine memory plot polygraphy
             profile verify
         """,
-        "evaluation": "report models observation figures examples figure_names html noise plots run __init__",
+        "evaluation": """
+            options report models latency observation figures classes examples figure_names verdict style markup
+            class_tables html noise plots run __init__
+        """,
     },
     {"": "__init__", "demo": "comparison digits picture run __init__"},
     {
         "cli": """
-            __init__ terminal adapters options build calibrate predict demo evaluate export fuse inspect plan profile
-            tune verify main
+            __init__ terminal words adapters drift options shared build calibrate predict demo evaluate export fuse
+            inspect plan profile tune verify main
         """
     },
     {"": "__main__"},
@@ -122,11 +129,13 @@ def test_imports_run_downward(module: tuple[str, str]) -> None:
         assert below < floor or (same and earlier < index), f"{SOURCES[module]}:{line} imports {'.'.join(target)}"
 
 
-def test_runtime_knows_torch_in_its_reference_backend_only() -> None:
+def test_runtime_knows_how_models_are_made_in_its_reference_backend_only() -> None:
+    made = {"build", "calib", "export", "families", "fusion", "measure", "tuning"}
     for (room, file), path in SOURCES.items():
         if room == "runtime" and file != "backends.reference":
             names = [name.split(".")[0] for name in absolute(path)]
-            assert not {"torch", "transformers"} & set(names), path
+            assert not {"datasets", "ml_dtypes", "onnx", "torch", "tqdm", "transformers"} & set(names), path
+            assert not made & {target[0] for _, target in imported(path)}, path
 
 
 def absolute(path: Path) -> list[str]:

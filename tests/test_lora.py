@@ -17,7 +17,7 @@ import pytest
 import torch
 import torch_onnx
 import transformers
-from hydrant import HeadPlan, HydrantError, estimate_cost, export_onnx, fuse, load_ensemble, save_bundle
+from hydrant import GraphForm, HeadPlan, HydrantError, estimate_cost, export_onnx, fuse, load_ensemble, save_bundle
 from hydrant.bundle.architecture import PROJECTIONS
 from hydrant.cost.estimate import cheaper_forms
 from hydrant.export import quantize as int8
@@ -81,7 +81,7 @@ def assert_parity(family: str, folders: Sequence[Path], folder: Path, plan: Any 
     assert torch.equal(again.member_logits, fused.member_logits)
     for lowering in ("unrolled", "grouped"):
         for without in ((), REWRITES):
-            path = export_onnx(folder, lowering=lowering, member_outputs=True, without=without)
+            path = export_onnx(folder, form=GraphForm(lowering=lowering, member_outputs=True, without=without))
             found = run_onnx(path, inputs)
             np.testing.assert_allclose(found["member_probabilities"], members.transpose(1, 0, 2), atol=1e-4)
             for name in ATTENTION:
@@ -240,7 +240,7 @@ def test_half_precision(family: str, precision: str, lowering: str, tmp_path: Pa
     for low_rank in ("merge", "keep"):
         save_bundle(fuse(make_model(family), adapters=folders, low_rank=low_rank), tmp_path / low_rank)
         for attention in ("primitive", "onnx"):
-            path = export_onnx(tmp_path / low_rank, precision, lowering=lowering, attention=attention)
+            path = export_onnx(tmp_path / low_rank, precision, form=GraphForm(lowering=lowering, attention=attention))
             onnx.checker.check_model(onnx.load(path), full_check=True)
             if attention == "primitive":
                 feed = {name: tensor.numpy() for name, tensor in inputs.items()}

@@ -14,9 +14,11 @@ import pytest
 from test_house import APART, SOURCES
 
 PUBLIC = {
-    "Bundle", "Cost", "FusedClassifier", "FusedOutput", "HeadPlan", "HydrantError", "Prediction", "Predictor",
-    "TuneReport", "__version__", "build_engine", "calibrate", "estimate_cost", "evaluate", "export_onnx", "fuse",
-    "load", "load_ensemble", "load_zero_shot", "measure_drift", "plan_heads", "profile", "save_bundle", "tune",
+    "Budget", "Bundle", "Circuit", "Conformal", "Cost", "Coverage", "Figures", "FusedClassifier",
+    "FusedOutput", "GraphForm", "HeadPlan", "HydrantError", "Jointly", "PerMember", "Prediction", "Predictor",
+    "Random", "Reading", "Risk", "Taylor", "TensorRT", "TensorRTForRTX", "Timing", "TuneReport",
+    "__version__", "build_engine", "calibrate", "estimate_cost", "evaluate", "export_onnx", "fuse", "load",
+    "load_ensemble", "load_zero_shot", "measure_drift", "plan_heads", "profile", "save_bundle", "tune",
     "verify",
 }  # fmt: skip
 
@@ -38,7 +40,7 @@ def test_public_names() -> None:
         assert getattr(hydrant, name) is not None
     with pytest.raises(AttributeError, match="module 'hydrant' has no attribute 'nothing'"):
         _ = hydrant.nothing
-    assert version("hydrant") == hydrant.__version__
+    assert version("hydrant-uq") == hydrant.__version__
 
 
 def test_every_module_imports_without_optional_libraries() -> None:

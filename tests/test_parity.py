@@ -10,7 +10,7 @@ import onnxruntime
 import oracle
 import pytest
 import torch
-from hydrant import HeadPlan, export_onnx, fuse, save_bundle
+from hydrant import GraphForm, HeadPlan, export_onnx, fuse, save_bundle
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support import FAMILIES, HEADS, LAYERS, TEXT_FAMILIES, make_inputs, make_model, random_plan
@@ -115,7 +115,7 @@ def test_member_outputs_and_temperature(tmp_path: Path) -> None:
     ensemble.temperature = 1.7
     expected = oracle.softmax(oracle.ensemble([model], ensemble.plan, inputs)["member_logits"] / 1.7)
     assert_parity([model], ensemble, inputs, tmp_path / "bundle")
-    exported = run_onnx(export_onnx(tmp_path / "bundle", member_outputs=True), inputs)
+    exported = run_onnx(export_onnx(tmp_path / "bundle", form=GraphForm(member_outputs=True)), inputs)
     np.testing.assert_allclose(exported["member_probabilities"], expected.transpose(1, 0, 2), atol=1e-5)
 
 

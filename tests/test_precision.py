@@ -12,7 +12,7 @@ import oracle
 import pytest
 import torch
 import torch_onnx
-from hydrant import HydrantError, export_onnx, fuse, load, save_bundle, verify
+from hydrant import GraphForm, HydrantError, Reading, export_onnx, fuse, load, save_bundle, verify
 from hydrant.export import export
 from onnx import TensorProto
 from support import FAMILIES, LAYERS, make_inputs, make_model, random_plan, run_cli
@@ -43,7 +43,7 @@ def run(path: Path, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 def test_half_precision_graphs_match_the_oracle(family: str, precision: str, lowering: str, tmp_path: Path) -> None:
     model, plan = make_model(family), random_plan(family, 3)
     save_bundle(fuse(model, plan), tmp_path / "bundle")
-    path = export_onnx(tmp_path / "bundle", precision, lowering=lowering)
+    path = export_onnx(tmp_path / "bundle", precision, form=GraphForm(lowering=lowering))
     graph = onnx.load(path)
     got = torch_onnx.run(graph, feeds(family))  # strictly typed
     expected = oracle.ensemble([model], plan, make_inputs(family))
@@ -114,13 +114,13 @@ def test_what_fp16_cannot_hold_is_refused(tmp_path: Path) -> None:
 
 
 def test_onnx_attention_operator(text: Path) -> None:
-    model = onnx.load(export_onnx(text, attention="onnx"))
+    model = onnx.load(export_onnx(text, form=GraphForm(attention="onnx")))
     operators = [node.op_type for node in model.graph.node]
     assert model.opset_import[0].version == 23
     assert "Attention" in operators
     assert "Softmax" in operators, "the last layer's one query is written out: no engine takes it as Attention"
     expected = run(export_onnx(text), feeds("bert"))
-    for name, array in run(export_onnx(text, attention="onnx"), feeds("bert")).items():
+    for name, array in run(export_onnx(text, form=GraphForm(attention="onnx")), feeds("bert")).items():
         np.testing.assert_allclose(array, expected[name], atol=2e-5)
 
 
@@ -141,7 +141,7 @@ def calibrated(text: Path, tmp_path: Path) -> tuple[Path, Path]:
 def test_int8_graph(calibrated: tuple[Path, Path]) -> None:
     bundle, data = calibrated
     export_onnx(bundle)
-    made = export(bundle, "int8", data=data, examples=32)
+    made = export(bundle, "int8", reading=Reading(examples=32), data=data)
     model = onnx.load(made.path)
     onnx.checker.check_model(model, full_check=True)
     kinds = {tensor.name: tensor.data_type for tensor in model.graph.initializer}
@@ -152,7 +152,7 @@ def test_int8_graph(calibrated: tuple[Path, Path]) -> None:
     assert made.quantised is not None
     assert all(gate.passed for gate in made.quantised.gates)
     first = made.path.read_bytes()
-    assert export_onnx(bundle, "int8", data=data, examples=32).read_bytes() == first
+    assert export_onnx(bundle, "int8", reading=Reading(examples=32), data=data).read_bytes() == first
     fp32, int8 = (run(bundle / f"model.{p}.onnx", feeds("bert", batch=8)) for p in ("fp32", "int8"))
     error = np.abs(fp32["probabilities"] - int8["probabilities"]).max()
     assert 0 < error < 0.1
@@ -173,18 +173,18 @@ def test_int8_is_offered_only_where_its_gates_hold(
     with pytest.raises(
         HydrantError, match=r"INT8 does not hold for this model.*max \|Δ probability\| is .*limit 1e-12"
     ):
-        export_onnx(bundle, "int8", data=data, examples=32)
+        export_onnx(bundle, "int8", reading=Reading(examples=32), data=data)
     assert not (bundle / "model.int8.onnx").exists()
     with pytest.raises(HydrantError, match="INT8 is calibrated and checked on real inputs"):
         export_onnx(bundle, "int8")
     with pytest.raises(HydrantError, match="INT8 quantises 2-D products"):
-        export_onnx(bundle, "int8", data=data, lowering="grouped")
+        export_onnx(bundle, "int8", form=GraphForm(lowering="grouped"), data=data)
 
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16", "bf16", "int8"])
 def test_no_precision_depends_on_batch_mates(precision: str, calibrated: tuple[Path, Path]) -> None:
     bundle, data = calibrated
-    path = export_onnx(bundle, precision, data=data if precision == "int8" else None, examples=32)
+    path = export_onnx(bundle, precision, reading=Reading(examples=32), data=data if precision == "int8" else None)
     inputs = feeds("bert", batch=6)
     execute = run if precision != "bf16" else lambda path, feed: torch_onnx.run(onnx.load(path), feed)
     together = execute(path, inputs)
@@ -228,7 +228,7 @@ def test_openvino(precision: str, text: Path) -> None:
 
 def test_verify_reaches_every_backend(text: Path) -> None:
     export_onnx(text)
-    report = verify(text, examples=20)
+    report = verify(text, reading=Reading(examples=20))
     assert report.passed
     assert "onnxruntime" in {entry.backend for entry in report.backends}
     with pytest.raises(
@@ -268,7 +268,7 @@ def test_attention_scores_beyond_fp16_are_islands_in_every_form(
             if name.endswith(("query.weight", "key.weight", "q_proj.weight", "k_proj.weight")):
                 parameter.mul_(60.0)
     save_bundle(fuse(model, plan), tmp_path / "bundle")
-    made = export(tmp_path / "bundle", "fp16", lowering=lowering, attention=attention)
+    made = export(tmp_path / "bundle", "fp16", form=GraphForm(lowering=lowering, attention=attention))
     assert made.islands is not None
     assert {f"layers.{layer}.attention.scores" for layer in range(LAYERS)} <= made.islands.values
     assert "attention scores reach" in made.islands.reasons["layers.0.attention.scores"]
@@ -327,7 +327,7 @@ def test_a_full_disk_is_told_in_one_line(text: Path, monkeypatch: pytest.MonkeyP
 def test_int8_needs_enough_inputs_to_judge(calibrated: tuple[Path, Path]) -> None:
     bundle, data = calibrated
     with pytest.raises(HydrantError, match="INT8 needs 64 inputs, one half to calibrate on and one to check"):
-        export_onnx(bundle, "int8", data=data, examples=8)
+        export_onnx(bundle, "int8", reading=Reading(examples=8), data=data)
 
 
 def test_int8_is_judged_on_every_class_of_a_sorted_file(calibrated: tuple[Path, Path]) -> None:

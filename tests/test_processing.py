@@ -375,7 +375,14 @@ def test_order_of_a_batch_is_kept() -> None:
     [
         (np.zeros((4, 4, 3), np.float32), r"input 7 is an array of float32 \[4, 4, 3\]; expected uint8"),
         (np.zeros((4, 4), bool), r"input 7 is an array of bool \[4, 4\]; expected uint8"),
-        (np.zeros((3, 4, 4), np.uint8), r"input 7 is an array of uint8 \[3, 4, 4\]"),
+        (
+            np.zeros((3, 4, 4), np.uint8),
+            r"uint8 \[3, 4, 4\]; expected .*, which array\.transpose\(1, 2, 0\) gives of chan",
+        ),
+        (
+            np.zeros((1, 4, 4), np.uint8),
+            r"uint8 \[1, 4, 4\]; expected .*, which array\.transpose\(1, 2, 0\) gives of chan",
+        ),
         (np.zeros((4, 4, 4), np.uint8), r"input 7 is an array of uint8 \[4, 4, 4\]"),
         (np.zeros((0, 4, 3), np.uint8), r"input 7 is an array of uint8 \[0, 4, 3\]"),
         (np.zeros(4, np.uint8), r"input 7 is an array of uint8 \[4\]"),
@@ -388,6 +395,16 @@ def test_unusable_image_is_named(image: Any, message: str) -> None:
     processor = from_transformers(CONFIGURATIONS["vit"](), image_architecture())
     with pytest.raises(InputError, match=message):
         processor.encode([image], first=7)
+
+
+@pytest.mark.parametrize("shape", [(1, 60_000), (60_000, 1)])
+def test_an_image_that_would_grow_beyond_all_memory_is_refused(shape: tuple[int, int], tmp_path: Path) -> None:
+    crop = {"size": {"shortest_edge": 224}, "do_center_crop": True, "crop_size": {"height": SIDE, "width": SIDE}}
+    processor = configured(tmp_path, **crop)
+    resized = r"\[13440000, 224\]" if shape[0] > shape[1] else r"\[224, 13440000\]"
+    with pytest.raises(InputError, match=rf"input 7 would be resized to {resized} pixels; crop it first"):
+        processor.encode([np.zeros(shape, np.uint8)], first=7)
+    assert processor.encode([np.zeros((1, 2000), np.uint8)])[0].pixels.shape == (3, SIDE, SIDE)
 
 
 @pytest.mark.parametrize("kind", ["missing", "text", "truncated", "empty", "folder", "null byte"])

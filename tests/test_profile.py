@@ -17,7 +17,7 @@ import hydrant
 import numpy as np
 import onnx
 import pytest
-from hydrant import Bundle, HydrantError, estimate_cost, export_onnx, fuse, profile, save_bundle
+from hydrant import Bundle, HydrantError, Timing, estimate_cost, export_onnx, fuse, profile, save_bundle
 from hydrant.bundle.architecture import Architecture
 from hydrant.cli.profile import profile_text
 from hydrant.data.samples import full_batch
@@ -26,9 +26,18 @@ from hydrant.measure.memory import measure_memory, peak_bytes
 from hydrant.measure.operators import parts_of
 from hydrant.measure.subjects import Subject, Succession, baseline_subjects
 from hydrant.metrics.timing import Latency, Ratio, Rules, busy, instabilities, interleave
+from hydrant.runtime.backends.protocol import Backend
 from support import CLASSES, make_model, random_plan, run_cli
 
-QUICK: dict[str, Any] = {"seconds": 0, "iterations": 4, "memory": False}
+QUICK: dict[str, Any] = {"seconds": 0, "iterations": 4}
+
+
+def quick(bundle: Path, backend: Any = "auto", *, memory: bool = False, **options: Any) -> Any:
+    """Of few runs; options of the timing stand among the others."""
+    shape = {name: options.pop(name) for name in ("batch", "sequence", "threads", *QUICK) if name in options}
+    return profile(bundle, backend, timing=Timing(**{**QUICK, **shape}), memory=memory, **options)
+
+
 FAST = ("--seconds", "0", "--iterations", "4")
 MODELS = ["fused", "single", "single, rewritten", "deep-ensemble"]
 
@@ -139,7 +148,7 @@ def test_a_busy_machine_is_warned_of(text_bundle: Path, monkeypatch: pytest.Monk
     assert busy(2.0, 2) == []
     assert busy(2.5, 2) == ["the load average was 2.5 on 2 cores before the measurement; close other programs"]
     monkeypatch.setattr("hydrant.measure.profile.load_average", lambda: 10_000.0)
-    found = profile(text_bundle, batch=[1], sequence=[5], **QUICK)
+    found = quick(text_bundle, batch=[1], sequence=[5])
     assert any("the load average was 10000.0 on" in text for text in found.warnings)
 
 
@@ -160,21 +169,20 @@ def test_inputs_are_seeded_full_and_without_padding(text_bundle: Path, image_bun
 
 
 def runner(name: str, precision: str = "fp32") -> Any:
-    class Runner:
-        def __init__(self) -> None:
-            self.name, self.precision, self.ran, self.closed = name, precision, 0, False
-
-        def run(self, inputs: Any) -> dict[str, np.ndarray]:
-            self.ran += 1
-            return {"self": np.array(id(self))}
+    class Runner(Backend):
+        ran, closed = 0, False
 
         def chunk(self, inputs: Any) -> int:
             return 3
 
-        def close(self) -> None:
+        def _run(self, inputs: Any) -> dict[str, np.ndarray]:
+            self.ran += 1
+            return {"self": np.array(id(self))}
+
+        def _release(self) -> None:
             self.closed = True
 
-    return Runner()
+    return Runner(name, precision, ["self"])
 
 
 def test_a_deep_ensemble_runs_every_member_once() -> None:
@@ -226,16 +234,16 @@ def test_a_deep_ensemble_holds_m_sessions(text_bundle: Path, tmp_path: Path, mon
         opened.append(arguments)
         return runner("onnxruntime")
 
-    monkeypatch.setattr(subjects, "_open_graph", open_one)
+    monkeypatch.setattr(subjects, "open_graph", open_one)
     subject = Subject("deep-ensemble", "onnxruntime", "fp32", tmp_path / "graph", 4)
     assert isinstance(subject.open(Bundle.open(text_bundle), 1), Succession)
     assert len(opened) == 4
 
 
 def test_the_report_of_a_text_bundle(text_bundle: Path) -> None:
-    report = profile(
-        text_bundle, "onnxruntime", batch=[1, 70, 1], sequence=[9, 23], baseline=["deep-ensemble", "single"],
-        threads=1, seconds=0, iterations=6, seed=5, memory=False,
+    report = quick(
+        text_bundle, "onnxruntime", batch=[1, 70, 1], sequence=[9, 23], threads=1, iterations=6,
+        baseline=["deep-ensemble", "single"], seed=5,
     )  # fmt: skip
     assert [(case.model, case.batch, case.sequence) for case in report.cases] == [
         (model, batch, sequence) for sequence in (9, 23) for batch in (1, 70) for model in MODELS
@@ -265,7 +273,7 @@ def test_the_report_of_a_text_bundle(text_bundle: Path) -> None:
 
 def test_the_report_is_a_file_of_the_bundle_that_tells_no_place(text_bundle: Path, tmp_path: Path) -> None:
     folder = shutil.copytree(text_bundle, tmp_path / "bundle")
-    report = profile(folder, batch=[2], sequence=[5], baseline=["single"], layers=True, **QUICK)
+    report = quick(folder, batch=[2], sequence=[5], baseline=["single"], layers=True)
     bundle = Bundle.open(folder)
     found = bundle.read_json("reports/profile.json")
     assert found == json.loads(json.dumps(report.to_json()))
@@ -286,14 +294,14 @@ def test_the_report_is_a_file_of_the_bundle_that_tells_no_place(text_bundle: Pat
 
 def test_a_skipped_backend_is_named_without_the_place_of_the_bundle(tmp_path: Path) -> None:
     save_bundle(fuse(make_model("bert"), random_plan("bert", 2)), tmp_path / "bare")
-    report = profile(tmp_path / "bare", batch=[1], sequence=[4], **QUICK)
+    report = quick(tmp_path / "bare", batch=[1], sequence=[4])
     assert report.cases[0].backend == "torch"
     assert "bundle bare has no model.fp32.onnx" in dict(report.skipped)["onnxruntime"]
     assert str(tmp_path) not in json.dumps(report.to_json())
 
 
 def test_several_backends_each_beside_its_own_baseline(image_bundle: Path) -> None:
-    report = profile(image_bundle, ["torch", "auto", "onnxruntime"], batch=[1], baseline=["single"], **QUICK)
+    report = quick(image_bundle, ["torch", "auto", "onnxruntime"], batch=[1], baseline=["single"])
     assert [(case.model, case.backend) for case in report.cases] == [
         ("fused", "torch"), ("fused", "onnxruntime"), ("single", "onnxruntime"), ("single, rewritten", "onnxruntime")
     ]  # fmt: skip
@@ -307,10 +315,8 @@ def test_several_backends_each_beside_its_own_baseline(image_bundle: Path) -> No
 
 def test_openvino_runs_the_baselines_too(text_bundle: Path) -> None:
     pytest.importorskip("openvino")
-    report = profile(
-        text_bundle, "openvino", precision="fp32", batch=[2], sequence=[7], baseline=["single", "deep-ensemble"],
-        threads=1, **QUICK,
-    )  # fmt: skip
+    baselines = ["single", "deep-ensemble"]
+    report = quick(text_bundle, "openvino", batch=[2], sequence=[7], threads=1, precision="fp32", baseline=baselines)
     assert [(case.model, case.backend, case.precision) for case in report.cases] == [
         (model, "openvino", "fp32") for model in MODELS
     ]
@@ -342,7 +348,7 @@ def test_a_trace_is_read_without_its_warm_up() -> None:
 
 
 def test_layers_sum_to_the_whole(text_bundle: Path) -> None:
-    report = profile(text_bundle, batch=[3, 1], sequence=[11], layers=True, threads=1, **QUICK)
+    report = quick(text_bundle, batch=[3, 1], sequence=[11], threads=1, layers=True)
     found = report.layers
     assert found is not None
     assert (found.batch, found.sequence) == (3, 11)
@@ -398,13 +404,13 @@ def test_without_matplotlib_there_is_no_plot_and_the_extra_is_named(
 ) -> None:
     folder = shutil.copytree(text_bundle, tmp_path / "bundle", ignore=shutil.ignore_patterns("reports"))
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    report = profile(folder, batch=[1], sequence=[5], **QUICK)
+    report = quick(folder, batch=[1], sequence=[5])
     assert report.plot is None
-    assert any("no plot: matplotlib is not installed" in note and "hydrant[report]" in note for note in report.notes)
+    assert any("no plot: matplotlib is not installed" in note and "hydrant-uq[report]" in note for note in report.notes)
     assert not (folder / "reports" / "profile.png").exists()
     assert (folder / "reports" / "profile.json").is_file()
     shown = profile_text(report, folder)
-    assert "pip install 'hydrant[report]'" in shown
+    assert "pip install 'hydrant-uq[report]'" in shown
     assert "profile.png" not in shown
 
 
@@ -413,11 +419,11 @@ def test_parts_of_a_run_on_a_gpu_are_shown_where_there_are_some(
 ) -> None:
     from hydrant.runtime.backends.ort import OnnxRuntimeGraph
 
-    report = profile(text_bundle, batch=[1], sequence=[8], **QUICK)
+    report = quick(text_bundle, batch=[1], sequence=[8])
     assert "parts ms" not in profile_text(report, text_bundle)
     told = {"h2d": 0.25, "compute": 1.0, "d2h": 0.5, "enqueue": 0.9}
     monkeypatch.setattr(OnnxRuntimeGraph, "timings", lambda *_: told, raising=False)
-    report = profile(text_bundle, "onnxruntime", batch=[1], sequence=[8], **QUICK)
+    report = quick(text_bundle, "onnxruntime", batch=[1], sequence=[8])
     assert report.cases[0].parts_ms == told
     assert "h2d 0.25, compute 1.00, d2h 0.50, enqueue 0.90" in profile_text(report, text_bundle)
     assert any("enqueueing takes 0.90 ms of 1.00 ms of computation" in text for text in report.warnings)
@@ -444,13 +450,13 @@ def test_parts_of_a_run_on_a_gpu_are_shown_where_there_are_some(
 ])  # fmt: skip
 def test_options_that_cannot_be(options: dict[str, Any], message: str, text_bundle: Path) -> None:
     with pytest.raises(HydrantError) as caught:
-        profile(text_bundle, **{"backend": "onnxruntime", **QUICK, **options})
+        quick(text_bundle, **{"backend": "onnxruntime", **options})
     assert message in str(caught.value)
 
 
 def test_an_image_has_its_own_tokens(image_bundle: Path) -> None:
     with pytest.raises(HydrantError, match="an image always has 10 tokens here, so leave it out"):
-        profile(image_bundle, sequence=[10])
+        profile(image_bundle, timing=Timing(sequence=[10]))
 
 
 def test_the_command_line_from_end_to_end(text_bundle: Path, tmp_path: Path) -> None:
@@ -510,7 +516,7 @@ def test_the_load_is_zero_where_the_system_does_not_tell(monkeypatch: pytest.Mon
 def test_commands_of_other_tools(text_bundle: Path) -> None:
     from hydrant.measure.commands import trtexec
 
-    report = profile(text_bundle, "onnxruntime", batch=[2], sequence=[8], **QUICK)
+    report = quick(text_bundle, "onnxruntime", batch=[2], sequence=[8])
     (command,) = report.commands
     words = [str(Path(sys.executable).with_name("polygraphy")), *shlex.split(command)[1:]]
     done = subprocess.run(words, capture_output=True, text=True, check=False, cwd=text_bundle)
@@ -543,7 +549,7 @@ def test_the_command_of_an_engine_is_of_what_ran(
     monkeypatch.setitem(OPENERS, "tensorrt", lambda bundle, *_: EngineBackend(
         bundle, "tensorrt", open_device=lambda _: Device()
     ))  # fmt: skip
-    report = profile(path, "tensorrt", batch=[1, 8], sequence=[2], **QUICK)
+    report = quick(path, "tensorrt", batch=[1, 8], sequence=[2])
     for command, (index, shape) in zip(report.commands, [(0, "1x4"), (1, "4x4")], strict=True):
         shapes = ",".join(f"{name}:{shape}" for name in names)
         assert f" --loadEngine=engines/of-this-gpu.engine --useProfile={index} --shapes={shapes} " in command

@@ -11,7 +11,7 @@ import onnx
 import onnxruntime
 import oracle
 import pytest
-from hydrant import HeadPlan, HydrantError, export_onnx, fuse, save_bundle
+from hydrant import GraphForm, HeadPlan, HydrantError, export_onnx, fuse, save_bundle
 from hydrant.export import export
 from hydrant.export.rewrites import REWRITES
 from hypothesis import HealthCheck, given, settings
@@ -66,9 +66,9 @@ def test_any_plan_lowering_and_choice_of_rewrites(
     without = data.draw(st.sets(st.sampled_from(sorted(REWRITES))))
     for lowering in LOWERINGS:
         for attention in ("primitive", "onnx"):
-            options = {"lowering": lowering, "attention": attention}
-            assert_same(run(export_onnx(folder, without=without, **options), inputs), expected)
-            assert_same(run(export_onnx(folder, **options), inputs), expected)
+            for left_out in (without, ()):
+                form = GraphForm(lowering=lowering, attention=attention, without=left_out)
+                assert_same(run(export_onnx(folder, form=form), inputs), expected)
 
 
 @pytest.mark.parametrize("separate", ["all", "mlp", "norms", "embeddings", "classifier"])
@@ -77,16 +77,16 @@ def test_separate_parts_in_both_lowerings(family: str, separate: str, tmp_path: 
     models = [make_model(family, seed=seed) for seed in (1, 2, 3)]
     ensemble, inputs = fuse(models, random_plan(family, 3), keep_separate=separate), make_inputs(family)
     save_bundle(ensemble, tmp_path / "bundle")
-    plain = run(export_onnx(tmp_path / "bundle", without=tuple(REWRITES), lowering="grouped"), inputs)
+    plain = run(export_onnx(tmp_path / "bundle", form=GraphForm(without=tuple(REWRITES), lowering="grouped")), inputs)
     for lowering in LOWERINGS:
-        assert_same(run(export_onnx(tmp_path / "bundle", lowering=lowering), inputs), plain)
+        assert_same(run(export_onnx(tmp_path / "bundle", form=GraphForm(lowering=lowering)), inputs), plain)
     if separate == "all":
         assert_same(plain, oracle.ensemble(models, ensemble.plan, inputs))
 
 
 def changed(folder: Path, **options: Any) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
-    for change in export(folder, **options).changes:
+    for change in export(folder, form=GraphForm(**options)).changes:
         found.setdefault(change.rewrite, []).append(change.what)
     return found
 
@@ -119,7 +119,7 @@ def test_trunk_and_fork_are_found_in_weights_and_plan(tmp_path: Path) -> None:
 def test_identical_members_run_once(tmp_path: Path) -> None:
     model, inputs = make_model("vit"), make_inputs("vit")
     save_bundle(fuse(model, HeadPlan.all_heads("vit", LAYERS, HEADS, 3)), tmp_path / "bundle")
-    path = export_onnx(tmp_path / "bundle", member_outputs=True)
+    path = export_onnx(tmp_path / "bundle", form=GraphForm(member_outputs=True))
     names = {tensor.name for tensor in onnx.load(path).graph.initializer}
     assert not any(name.endswith((".0.weight", ".1.weight", ".2.weight")) for name in names), "no member has its own"
     got = run(path, inputs)
@@ -131,7 +131,7 @@ def test_identical_members_run_once(tmp_path: Path) -> None:
 def test_pooled_last_layer_computes_one_query(tmp_path: Path) -> None:
     save_bundle(fuse(make_model("vit"), random_plan("vit", 2)), tmp_path / "bundle")
     for lowering in LOWERINGS:
-        path = export_onnx(tmp_path / "bundle", lowering=lowering, without=["absorb-keys"])
+        path = export_onnx(tmp_path / "bundle", form=GraphForm(lowering=lowering, without=["absorb-keys"]))
         model = onnx.shape_inference.infer_shapes(onnx.load(path), data_prop=True)
         last = f"layers.{LAYERS - 1}.mlp.activation"
         (shape,) = [v.type.tensor_type.shape.dim for v in model.graph.value_info if v.name == last]
@@ -141,8 +141,8 @@ def test_pooled_last_layer_computes_one_query(tmp_path: Path) -> None:
 def test_unknown_rewrite_lowering_and_attention(tmp_path: Path) -> None:
     save_bundle(fuse(make_model("vit"), random_plan("vit", 2)), tmp_path / "bundle")
     with pytest.raises(HydrantError, match=r"rewrite 'fast' is unknown; expected some of shared-trunk, fork-heads"):
-        export_onnx(tmp_path / "bundle", without=["fast"])
+        export_onnx(tmp_path / "bundle", form=GraphForm(without=["fast"]))
     with pytest.raises(HydrantError, match=r"lowering 'flat' is unknown; expected auto, grouped, unrolled"):
-        export_onnx(tmp_path / "bundle", lowering="flat")
+        export_onnx(tmp_path / "bundle", form=GraphForm(lowering="flat"))
     with pytest.raises(HydrantError, match=r"attention 'flash' is unknown; expected auto, primitive, onnx"):
-        export_onnx(tmp_path / "bundle", attention="flash")
+        export_onnx(tmp_path / "bundle", form=GraphForm(attention="flash"))

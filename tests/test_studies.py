@@ -25,6 +25,7 @@ import study_cifar
 import study_figures
 import study_table
 import training
+from support import make_model, random_plan
 
 RECIPE = training.Recipe(seed=0, epochs=1, learning_rate=1e-3, batch_size=8)
 
@@ -222,7 +223,7 @@ def test_figures_are_those_of_calibrate_and_evaluate(ran: argparse.Namespace, tm
         if state == "after":
             report = hydrant.calibrate(copy, data.validation, data.ood_validation)
             assert report.calibration.temperature == rows["Hydra Circ"]["temperature"]
-        (model,) = hydrant.evaluate(copy, data.test, data.ood_test, bootstrap=0).models
+        (model,) = hydrant.evaluate(copy, data.test, data.ood_test, figures=hydrant.Figures(bootstrap=0)).models
         for name, figure in rows["Hydra Circ"][state].items():
             if "mutual_information" in name:
                 continue  # about 1e-8 here: the ranks of rounding errors
@@ -233,8 +234,9 @@ def test_figures_are_those_of_calibrate_and_evaluate(ran: argparse.Namespace, tm
 def test_the_average_of_circuits_is_that_of_plan_heads(ran: argparse.Namespace) -> None:
     arrays, _ = study_cifar.decoded(ran.shared / "data/cifar", ran.work)
     data = study_cifar.split(arrays, TINY)
-    options = {"method": "circuit", "members": 3, "keep": 1, "seed": 0, "average": True}
-    expected = hydrant.plan_heads(ran.work / "tiny/member-0", data.validation, ood=data.ood_validation, **options)
+    expected = hydrant.plan_heads(
+        ran.work / "tiny/member-0", data.validation, hydrant.Circuit(ood=data.ood_validation, average=True), keep=1
+    )
     assert hydrant.Bundle.open(ran.work / "tiny/bundles/circavg/circavg").plan().members == expected.members
 
 
@@ -265,3 +267,11 @@ def test_the_timed_batch_is_of_median_length(bert_checkpoint: Path, tmp_path: Pa
     examples = hydrant.data.examples.Examples(texts, None, "texts")
     batch = study_figures.middle_batch(bundle.path, examples, 1)
     assert batch["input_ids"].shape == (1, 5)
+
+
+def test_the_study_counts_parameters_as_the_estimate_does(tmp_path: Path) -> None:
+    hydrant.save_bundle(hydrant.fuse(make_model("bert"), random_plan("bert", 3)), tmp_path / "bundle")
+    cost = hydrant.estimate_cost(tmp_path / "bundle")
+    found = study_figures.parameters(tmp_path / "bundle")
+    assert found["parameters"] == cost.fused.parameters
+    assert found["parameters_ratio"] == cost.fused.parameters / cost.single.parameters

@@ -9,7 +9,8 @@ import numpy as np
 import oracle
 import pytest
 from hydrant import HydrantError
-from hydrant.calib.decisions.fit import Targets, fit
+from hydrant.calib.decisions.fit import fit
+from hydrant.calib.decisions.targets import Conformal, Coverage, Targets
 from hydrant.calib.decisions.temperature import HIGHEST, LOWEST, averaged_nll, fit_temperature
 from hydrant.calib.decisions.thresholds import (
     binomial_bound,
@@ -209,12 +210,8 @@ def test_conformal_scores_by_a_loop(method: str) -> None:
 @pytest.mark.parametrize(
     ("targets", "words"),
     [
-        (Targets(coverage=0.99), "coverage of 0.99 needs at least 99 examples; found 60"),
-        (Targets(alpha=0.01), "conformal coverage (1 − alpha) of 0.99 needs at least 99 examples; found 60"),
-        (Targets(coverage=1.5), "coverage is 1.5; expected a number above 0 and below 1"),
-        (Targets(coverage=0.9, risk=0.1), "both coverage and risk were given"),
-        (Targets(score="energy"), "score 'energy' is unknown; expected confidence"),
-        (Targets(alpha=0.1, method="raps"), "conformal method 'raps' is unknown; expected lac, aps"),
+        (Targets(Coverage(0.99)), "coverage of 0.99 needs at least 99 examples; found 60"),
+        (Targets(sets=Conformal(0.01)), "conformal coverage (1 − alpha) of 0.99 needs at least 99 examples; found 60"),
     ],
 )
 def test_targets_that_cannot_be_met(targets: Targets, words: str) -> None:
@@ -233,7 +230,11 @@ def test_too_few_out_of_distribution_examples() -> None:
 def test_what_is_measured_is_what_the_thresholds_do() -> None:
     logits, labels = drawn(2, count=400)
     made = fit(
-        logits, labels, logits[:50] / 5, Targets(coverage=0.9, alpha=0.2, score="mutual_information"), {"data": "x"}
+        logits,
+        labels,
+        logits[:50] / 5,
+        Targets(Coverage(0.9, "mutual_information"), sets=Conformal(0.2)),
+        {"data": "x"},
     )
     known = summarise(logits, made.temperature)
     abstain = made.thresholds["abstain"]

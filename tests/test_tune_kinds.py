@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from hydrant import Bundle, fuse, load_ensemble, save_bundle, tune
+from hydrant import Bundle, Jointly, PerMember, Reading, fuse, load_ensemble, save_bundle, tune
 from hydrant.cli.inspect import inspect_bundle, inspect_text
 from hydrant.errors import InputError
 from support import make_inputs, make_model, make_tokenizer
 from test_lora import NAMES, assert_cost, make_adapter
 
-HOW: dict[str, Any] = {"epochs": 1, "batch_size": 8, "learning_rate": 1e-3}
+NUMBERS: dict[str, Any] = {"epochs": 1, "learning_rate": 1e-3}
+READING = Reading(batch_size=8)
 
 
 def lora_bundle(folder: Path, low_rank: str) -> Path:
@@ -33,21 +34,21 @@ def sentences(labels: list[str]) -> tuple[list[str], list[str]]:
 
 
 @pytest.mark.parametrize(
-    ("low_rank", "options"),
+    ("low_rank", "how"),
     [
-        ("merge", {}),
-        ("merge", {"per_member": True, "keep_separate": "mlp"}),
-        ("keep", {}),
-        ("keep", {"per_member": True}),
+        ("merge", Jointly(**NUMBERS)),
+        ("merge", PerMember(**NUMBERS, keep_separate="mlp")),
+        ("keep", Jointly(**NUMBERS)),
+        ("keep", PerMember(**NUMBERS)),
     ],
 )
-def test_a_tuned_lora_ensemble(low_rank: str, options: dict[str, Any], tmp_path: Path) -> None:
+def test_a_tuned_lora_ensemble(low_rank: str, how: Jointly | PerMember, tmp_path: Path) -> None:
     """Its form stays, its cost is that of its graph, and it is told apart from what its adapters give."""
     bundle = lora_bundle(tmp_path, low_rank)
     before = load_ensemble(bundle).state_dict()
-    assert tune(bundle, sentences(Bundle.open(bundle).labels), **HOW, **options).improved
+    assert tune(bundle, sentences(Bundle.open(bundle).labels), how, reading=READING).improved
     after = load_ensemble(bundle).state_dict()
-    separate = "keep_separate" in options
+    separate = isinstance(how, PerMember) and bool(how.keep_separate)
     if not separate:
         assert {name: tensor.shape for name, tensor in after.items()} == {n: t.shape for n, t in before.items()}
         assert after["layers.0.attention.qkv.weight"].shape[0] == 1, "below the first adapter"
@@ -56,10 +57,10 @@ def test_a_tuned_lora_ensemble(low_rank: str, options: dict[str, Any], tmp_path:
         assert all(not torch.equal(was, now) for was, now in zip(*down, strict=True))
     assert_cost("bert", bundle)
     facts = inspect_bundle(bundle)
-    assert facts["tuned"]["per_member"] is options.get("per_member", False)
+    assert facts["tuned"]["per_member"] is isinstance(how, PerMember)
     assert facts["separate"] == (["classifier", "mlp", "pooler"] if separate else ["classifier", "pooler"])
-    how = "each member alone" if options else "all members jointly"
-    assert f"tuned         {how}, on 36 examples of " in inspect_text(facts)
+    words = "each member alone" if isinstance(how, PerMember) else "all members jointly"
+    assert f"tuned         {words}, on 36 examples of " in inspect_text(facts)
     assert "; adapters tell where that began" in inspect_text(facts)
     assert "updated weights merged" in inspect_text(facts) or separate
 
@@ -70,7 +71,7 @@ def test_updates_of_one_weight_cannot_part(tmp_path: Path) -> None:
     with pytest.raises(
         InputError, match=r"keeps updates of low rank \(layers\.1\.attention\.query, .* --low-rank merge"
     ):
-        tune(bundle, sentences(Bundle.open(bundle).labels), **HOW, per_member=True, keep_separate="classifier")
+        tune(bundle, sentences(Bundle.open(bundle).labels), PerMember(keep_separate="classifier"))
     assert {path: path.read_bytes() for path in bundle.rglob("*") if path.is_file()} == state
 
 
@@ -83,7 +84,9 @@ def test_a_tuned_zero_shot_classifier(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     images = list(rng.integers(0, 256, (40, 12, 12, 3), np.uint8))
     before = load_ensemble(path)
-    assert tune(path, (images, ["abcde"[index % 5] for index in range(40)]), **HOW).improved
+    assert tune(
+        path, (images, ["abcde"[index % 5] for index in range(40)]), Jointly(**NUMBERS), reading=READING
+    ).improved
     after = load_ensemble(path)
     assert not torch.equal(after.classifier.weight, before.classifier.weight)
     assert Bundle.open(path).manifest["fusion"]["zero_shot"] == model.prompts.to_json()

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from hydrant import Bundle, HydrantError, export_onnx, fuse, save_bundle, verify
+from hydrant import Bundle, GraphForm, HydrantError, Reading, export_onnx, fuse, save_bundle, verify
 from hydrant.data.samples import synthetic_batches
 from hydrant.families.checkpoint import load_processor
 from hydrant.metrics.gates import TOLERANCES, agreement, gates
@@ -20,7 +20,7 @@ from support import FAMILIES, make_model, random_plan, run_cli
 def test_every_family_on_synthetic_inputs(family: str, tmp_path: Path) -> None:
     save_bundle(fuse(make_model(family), random_plan(family, 3)), tmp_path / "bundle")
     export_onnx(tmp_path / "bundle")
-    report = verify(tmp_path / "bundle", examples=24)
+    report = verify(tmp_path / "bundle", reading=Reading(examples=24))
     assert report.passed
     assert report.reference == "torch"
     onnxruntime = report.backends[0]
@@ -37,7 +37,7 @@ def test_real_inputs_from_a_file(bert_checkpoint: Path, text_csv: Path, tmp_path
     path = tmp_path / "bundle"
     save_bundle(fuse(bert_checkpoint, random_plan("bert", 2)), path, load_processor(bert_checkpoint, "text"))
     export_onnx(path)
-    report = verify(path, "onnxruntime", data=text_csv, examples=10, seed=3)
+    report = verify(path, "onnxruntime", reading=Reading(examples=10), data=text_csv, seed=3)
     assert report.passed
     assert report.inputs == "10 inputs of train.csv, seed 3"
 
@@ -52,7 +52,7 @@ def test_a_graph_with_wrong_weights_fails(change: str, tmp_path: Path) -> None:
     values.ravel()[0] += 2.0
     tensor.CopyFrom(onnx.numpy_helper.from_array(values, tensor.name))
     Bundle.open(bundle.path).add({"model.fp32.onnx": model.SerializeToString()})
-    report = verify(bundle.path, examples=40)
+    report = verify(bundle.path, reading=Reading(examples=40))
     assert not report.passed
     failed = [gate.name for gate in report.backends[0].gates if not gate.passed]
     assert "max |Δ probability|" in failed
@@ -71,7 +71,7 @@ def test_nothing_to_compare(tmp_path: Path) -> None:
     with pytest.raises(HydrantError, match="backend 'abacus' is unknown"):
         verify(tmp_path / "bundle", "abacus")
     with pytest.raises(HydrantError, match="number of examples is 0"):
-        verify(tmp_path / "bundle", examples=0)
+        verify(tmp_path / "bundle", reading=Reading(examples=0))
     with pytest.raises(HydrantError, match="has no processor, so it cannot read"):
         verify(tmp_path / "bundle", data=tmp_path / "x.csv")
 
@@ -133,12 +133,12 @@ def test_synthetic_batches_are_seeded_padded_and_complete(examples: int) -> None
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
 def test_bisect_names_the_layer_that_was_changed(family: str, precision: str, tmp_path: Path) -> None:
     bundle = save_bundle(fuse(make_model(family), random_plan(family, 3)), tmp_path / "bundle")
-    model = onnx.load(export_onnx(bundle, precision, lowering="unrolled"))
+    model = onnx.load(export_onnx(bundle, precision, form=GraphForm(lowering="unrolled")))
     (tensor,) = [tensor for tensor in model.graph.initializer if tensor.name == "layers.1.mlp.down.weight"]
     values = onnx.numpy_helper.to_array(tensor) * 1.5
     tensor.CopyFrom(onnx.numpy_helper.from_array(values.astype(values.dtype), tensor.name))
     Bundle.open(bundle.path).add({f"model.{precision}.onnx": model.SerializeToString()})
-    report = verify(bundle.path, "onnxruntime", precision=precision, examples=20, bisect=True)
+    report = verify(bundle.path, "onnxruntime", reading=Reading(examples=20), precision=precision, bisect=True)
     found = report.backends[0].bisection
     assert found is not None
     assert found.first == "layers.1.mlp.down"
@@ -158,7 +158,7 @@ def test_every_value_of_a_faithful_graph_follows_the_reference(family: str, tmp_
 
     bundle = save_bundle(fuse(make_model(family), random_plan(family, 3)), tmp_path / "bundle")
     for precision, lowering in (("fp32", "unrolled"), ("fp32", "grouped"), ("fp16", "grouped")):
-        export_onnx(bundle, precision, lowering=lowering)
+        export_onnx(bundle, precision, form=GraphForm(lowering=lowering))
         opened = Bundle.open(bundle.path)
         architecture = Architecture.from_json(opened.read_json("config.json"))
         batches = synthetic_batches(architecture, 8, 0)
@@ -173,7 +173,7 @@ def test_every_value_of_a_faithful_graph_follows_the_reference(family: str, tmp_
 def test_a_new_engine_leaves_what_was_verified(tmp_path: Path) -> None:
     bundle = save_bundle(fuse(make_model("bert"), random_plan("bert", 3)), tmp_path / "bundle")
     export_onnx(bundle)
-    verify(bundle.path, "onnxruntime", examples=8)
+    verify(bundle.path, "onnxruntime", reading=Reading(examples=8))
     Bundle.open(bundle.path).add({"engines/x.engine": b"x"})
     assert "verified      passed: onnxruntime fp32 (against torch" in run_cli("inspect", bundle.path).stdout
     export_onnx(bundle.path, "fp16")

@@ -3,28 +3,20 @@
 from __future__ import annotations
 
 import hashlib
-import logging
-from collections.abc import Iterator
 from copy import copy
-from typing import Any
 
 import numpy as np
 
 from ..bundle.architecture import Architecture
+from ..data.batching import Prepared, shuffled_by_length
 from ..data.examples import Examples
+from ..data.fingerprints import Fingerprint, fingerprint_of
 from ..data.processor import Processor
 from ..errors import InputError
 from ..progress import Progress
 
-log = logging.getLogger(__name__)
-
-
 HELD_OUT = 10
 """One in this many examples of each class is held out where no validation data are given."""
-
-
-POOL_BATCHES = 32
-"""Examples of similar length are sought among this many batches of a shuffled order."""
 
 
 CHUNK = 64
@@ -47,11 +39,9 @@ class Source:
         self.name, self.title = examples.source, examples.name  # for messages, and for what is written
         self.labels = examples.labels
         self.places = np.arange(len(examples))  # [N] of each example in the data
-        self._inputs, self._processor = examples.inputs, processor
-        self._encoded = self._encode(list(examples.inputs), 0) if architecture.modality == "text" else None
-        self.lengths = np.array([item.tokens for item in self._encoded or ()] or np.ones(len(examples)), np.int64)
-        if self._encoded is not None:
-            _warn_truncated(self._encoded, self.name)
+        self._inputs, self._modality = examples.inputs, architecture.modality
+        self._ready = Prepared(examples.inputs, processor, architecture, source=f"data {self.name}")
+        self.lengths = self._ready.lengths
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -68,24 +58,12 @@ class Source:
         Raises:
             InputError: an image that cannot be read.
         """
-        places = self.places[indices].tolist()
-        if self._encoded is None:
-            items = [item for place in places for item in self._encode([self._inputs[place]], place)]
-        else:
-            items = [self._encoded[place] for place in places]
-        return self._processor.collate(items), self.labels[indices]
+        _, tensors = self._ready.batch(self.places[indices])
+        return tensors, self.labels[indices]
 
-    def _encode(self, items: list[Any], first: int) -> list[Any]:
-        try:
-            return self._processor.encode(items, first)
-        except InputError as error:
-            raise InputError(f"data {self.name}: {error}") from error
-
-    def by_length(self, batch_size: int) -> Iterator[np.ndarray]:
-        """Indices of batches that cover every example once, with little padding."""
-        order = np.argsort(self.lengths, kind="stable")
-        for start in range(0, len(order), batch_size):
-            yield order[start : start + batch_size]
+    def fingerprint(self) -> Fingerprint | None:
+        """Which inputs these are (``data.fingerprints``)."""
+        return fingerprint_of([self._inputs[place] for place in self.places.tolist()], self._modality)
 
     def digest(self, progress: Progress) -> str:
         """SHA-256 of all tensors and labels, in the order of the data; every input is prepared once on the way.
@@ -115,19 +93,7 @@ def epoch_batches(lengths: np.ndarray, batch_size: int, seed: int, epoch: int) -
     Returns:
         Indices [B] into the examples, batch by batch.
     """
-    return batches_by_length(lengths, batch_size, np.random.default_rng([seed, epoch]))
-
-
-def batches_by_length(lengths: np.ndarray, batch_size: int, rng: np.random.Generator) -> list[np.ndarray]:
-    """Indices [B] of batches that cover every example once: shuffled, sorted within pools, batches shuffled again."""
-    order = rng.permutation(len(lengths))
-    pool = batch_size * POOL_BATCHES
-    sorted_pools = [
-        chunk[np.argsort(lengths[chunk], kind="stable")]
-        for chunk in (order[start : start + pool] for start in range(0, len(order), pool))
-    ]
-    made = [chunk[start : start + batch_size] for chunk in sorted_pools for start in range(0, len(chunk), batch_size)]
-    return [made[index] for index in rng.permutation(len(made))]
+    return shuffled_by_length(lengths, batch_size, np.random.default_rng([seed, epoch]))
 
 
 def held_out_share(labels: np.ndarray, seed: int, name: str) -> np.ndarray:
@@ -156,12 +122,3 @@ def held_out_share(labels: np.ndarray, seed: int, name: str) -> np.ndarray:
     chosen = np.zeros(len(labels), bool)
     chosen[several[first::HELD_OUT]] = True
     return chosen
-
-
-def _warn_truncated(encoded: list[Any], name: str) -> None:
-    cut = [index for index, item in enumerate(encoded) if item.truncated]
-    if cut:
-        log.warning(
-            "%d of %d texts of %s were cut to the %d tokens that this model reads (first: input %d)",
-            len(cut), len(encoded), name, max(item.tokens for item in encoded), cut[0],
-        )  # fmt: skip

@@ -15,6 +15,7 @@ from torch import Tensor
 from ..bundle.architecture import PARTS
 from ..bundle.plan import HeadPlan
 from ..bundle.store import ARCHITECTURE, PLAN, PROCESSOR, WEIGHTS, Bundle
+from ..data.batching import by_length
 from ..fusion import FusedClassifier, measure_drift
 from ..progress import Progress
 from .examples import Source
@@ -147,4 +148,4 @@ def _copy(weights: Weights) -> dict[str, Tensor]:
 
 def _pairs(job: Job) -> Iterator[tuple[dict[str, np.ndarray], np.ndarray]]:
     """Batches of the validation data, with their labels."""
-    return (job.held_out.batch(indices) for indices in job.held_out.by_length(job.settings.batch_size))
+    return (job.held_out.batch(indices) for indices in by_length(job.held_out.lengths, job.settings.batch_size))

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..data.batching import by_length
 from ..errors import InputError, require
 from ..fusion import FusedClassifier
 from ..metrics.classification import accuracy, expected_calibration_error, negative_log_likelihood
@@ -131,7 +132,9 @@ class _Run:
         epochs = len(self.point.history) - 1
         if epochs < 0:
             return False
-        return epochs >= self.settings.epochs or epochs - best_epoch(self.point.history) >= self.settings.patience
+        return (
+            epochs >= self.settings.how.epochs or epochs - best_epoch(self.point.history) >= self.settings.how.patience
+        )
 
     def advance(self) -> None:
         """Finish the epoch that was begun, or judge the weights before the first one."""
@@ -170,9 +173,9 @@ class _Run:
     def _update(self, indices: np.ndarray) -> None:
         """One step of the optimizer."""
         point, settings = self.point, self.settings
-        factor = rate_at(point.updates, self.steps * settings.epochs, settings.warmup)
+        factor = rate_at(point.updates, self.steps * settings.how.epochs, settings.how.warmup)
         for group in self.optimizer.param_groups:
-            group["lr"] = settings.learning_rate * factor
+            group["lr"] = settings.how.learning_rate * factor
         torch.manual_seed(_dropout_seed(settings.seed, point.updates))
         tensors, labels = self.known.batch(indices)
         device = self.accelerator.device
@@ -190,7 +193,7 @@ class _Run:
 
     def _diverged(self, what: str, found: float) -> InputError:
         self.state.abandon()  # going on from there would end here again
-        rate = self.settings.learning_rate
+        rate = self.settings.how.learning_rate
         return InputError(
             f"the {what} became {found} after {self.point.updates} updates; expected a finite number: tune with a "
             f"lower learning rate than {rate:g}, such as {rate / 10:g}; nothing was written"
@@ -199,10 +202,10 @@ class _Run:
     def _words(self, epoch: int) -> str:
         """Title of an epoch's display: what the last one reached, and how long the others will take at most."""
         last = self.point.history[-1]
-        words = [f"{self.title}epoch {epoch} of {self.settings.epochs}"]
+        words = [f"{self.title}epoch {epoch} of {self.settings.how.epochs}"]
         if last.loss is not None:
             words.append(f"loss {last.loss:.3f}")
-            left = self.point.seconds / (epoch - 1) * (self.settings.epochs - epoch + 1)
+            left = self.point.seconds / (epoch - 1) * (self.settings.how.epochs - epoch + 1)
             words.append(f"at most {left / 60:.0f} min left" if left >= 90 else f"at most {left:.0f} s left")
         words.insert(1, f"NLL {last.nll:.4f}")
         return ", ".join(words)
@@ -214,7 +217,7 @@ def measure(module: FusedClassifier, source: Source, batch_size: int) -> dict[st
     module.eval()
     device = next(module.parameters()).device
     with torch.inference_mode():
-        for indices in source.by_length(batch_size):
+        for indices in by_length(source.lengths, batch_size):
             tensors, _ = source.batch(indices)
             logits = module(**on_device(tensors, device)).member_logits.float()  # [S, B, C]
             probabilities[indices] = torch.softmax(logits, dim=-1).mean(dim=0).cpu().numpy()

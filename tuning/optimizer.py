@@ -16,10 +16,10 @@ def make_optimizer(module: nn.Module, settings: Settings, device: torch.device) 
     """AdamW over all weights; biases and LayerNorms do not decay."""
     named = list(module.named_parameters())
     groups = [
-        {"params": [tensor for name, tensor in named if decays(name)], "weight_decay": settings.weight_decay},
+        {"params": [tensor for name, tensor in named if decays(name)], "weight_decay": settings.how.weight_decay},
         {"params": [tensor for name, tensor in named if not decays(name)], "weight_decay": 0.0},
     ]
-    return torch.optim.AdamW(groups, lr=settings.learning_rate, fused=device.type in ("cpu", "cuda"))
+    return torch.optim.AdamW(groups, lr=settings.how.learning_rate, fused=device.type in ("cpu", "cuda"))
 
 
 def decays(name: str) -> bool:

@@ -3,52 +3,44 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, get_args
 
+from ..bundle.architecture import check_parts
 from ..errors import InputError, cut
 
-DEVICES = ("auto", "cpu")
+Device = Literal["auto", "cpu"]
 
 
-@dataclass(frozen=True)
-class Settings:
-    """Numbers of one tuning.
+@dataclass(frozen=True, kw_only=True)
+class Jointly:
+    """Tune all members at once: the loss is the mean of their cross-entropies.
 
     Attributes:
         epochs: passes over the data, at most.
-        batch_size: examples per update.
-        learning_rate: the highest one, reached after the warm-up.
-        weight_decay: decoupled, of everything but biases and LayerNorms.
+        learning_rate: highest learning rate, reached after the warm-up.
+        weight_decay: weight decay of AdamW, of everything but biases and LayerNorms.
         warmup: share of all updates over which the learning rate rises.
         patience: epochs without a better validation NLL after which tuning stops.
-        seed: of the order of the examples and of dropout.
-        device: ``"auto"`` (what accelerate finds) or ``"cpu"``.
+        device: device to tune on: a GPU if accelerate finds one (auto), or the CPU.
+        state: file that keeps how far tuning has come. If it exists, tuning goes on where it was interrupted, to the
+            same weights; when the result is written it is deleted.
     """
 
-    epochs: int
-    batch_size: int
-    learning_rate: float
-    weight_decay: float
-    warmup: float
-    patience: int
-    seed: int
-    device: str
+    epochs: int = 5
+    learning_rate: float = 5e-5
+    weight_decay: float = 0.01
+    warmup: float = 0.1
+    patience: int = 2
+    device: Device = "auto"
+    state: str | Path | None = None
 
-    def check(self) -> None:
-        """Refuse numbers that no tuning can have.
-
-        Raises:
-            InputError: the first of them, with what was expected.
-        """
-        for name, value, least in (
-            ("epochs", self.epochs, 1),
-            ("batch_size", self.batch_size, 1),
-            ("patience", self.patience, 1),
-            ("seed", self.seed, 0),
-        ):
-            if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                raise InputError(f"{name} is {cut(value)}; expected a whole number of {least} or more")
+    def __post_init__(self) -> None:
+        for name, value in (("epochs", self.epochs), ("patience", self.patience)):
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise InputError(f"{name} is {cut(value)}; expected a whole number of 1 or more")
         for name, number, low, high, words in (
             ("learning_rate", self.learning_rate, 0.0, math.inf, "a finite number above 0, such as 5e-5"),
             ("weight_decay", self.weight_decay, -math.inf, math.inf, "a finite number, 0 or more"),
@@ -57,9 +49,50 @@ class Settings:
             fits = isinstance(number, int | float) and not isinstance(number, bool) and low < number < high
             if not fits or number < 0:
                 raise InputError(f"{name} is {cut(number)}; expected {words}")
-        if self.device not in DEVICES:
-            raise InputError(f"device {cut(self.device)} is unknown; expected {' or '.join(DEVICES)}")
+        if self.device not in get_args(Device):
+            raise InputError(f"device {cut(self.device)} is unknown; expected {' or '.join(get_args(Device))}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PerMember(Jointly):
+    """Tune each member alone, then merge them: own attention heads stay, what they shared is averaged.
+
+    Attributes:
+        keep_separate: parts that are not averaged: embeddings, norms, mlp, pooler, classifier, or all.
+    """
+
+    keep_separate: str | Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_parts(self.keep_separate)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Numbers of one tuning.
+
+    Attributes:
+        how: jointly or each member alone, and at which rates.
+        batch_size: examples per update.
+        seed: of the order of the examples and of dropout.
+    """
+
+    how: Jointly
+    batch_size: int
+    seed: int
+
+    def __post_init__(self) -> None:
+        if isinstance(self.seed, bool) or not isinstance(self.seed, int) or self.seed < 0:
+            raise InputError(f"seed is {cut(self.seed)}; expected a whole number of 0 or more")
 
     def to_json(self) -> dict[str, Any]:
-        """The fields as a JSON object."""
-        return asdict(self)
+        """What decides the result, as a JSON object."""
+        numbers = ("learning_rate", "weight_decay", "warmup", "patience")
+        return {
+            "epochs": self.how.epochs,
+            "batch_size": self.batch_size,
+            **{name: getattr(self.how, name) for name in numbers},
+            "seed": self.seed,
+            "device": self.how.device,
+        }

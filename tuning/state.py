@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -67,7 +68,8 @@ class State:
     """
 
     def __init__(self, path: Path | None, digest: str, others: Sequence[Path] = ()) -> None:
-        self.path, self._digest, self._others = path, digest, others
+        self.path = None if path is None else Path(os.path.realpath(path))  # a link stays one
+        self._digest, self._others = digest, others
 
     def save(self, point: Point, module: nn.Module, optimizer: torch.optim.Optimizer) -> None:
         """Write all that is needed to go on from ``point``.

@@ -6,15 +6,19 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..bundle.files import beside, check_replaceable, staged_folder
+from ..bundle.precision import Precision
 from ..bundle.store import MANIFEST, WEIGHTS, Bundle, new_bundle, onnx_name, resolve
 from ..engines.metadata import engine_names, engine_path, read_metadata
 from ..errors import BundleError, InputError
 from ..fusion import FusedClassifier, save_bundle
 
-EXPORTED_AGAIN = ("fp32", "bf16")
+if TYPE_CHECKING:
+    from ..export.options import GraphForm
+
+EXPORTED_AGAIN: tuple[Precision, ...] = ("fp32", "bf16")
 """Precisions of graphs that follow from the weights alone; FP16 and INT8 were measured on data."""
 
 
@@ -38,7 +42,7 @@ class StoredProcessor:
 
 
 def check_output(bundle: Bundle, output: str | Path | None, force: bool) -> tuple[Path, bool]:
-    """Where the result goes, and whether it replaces something; meant to be asked before long work.
+    """Where the result goes, and whether it replaces something.
 
     Args:
         bundle: to tune.
@@ -46,23 +50,30 @@ def check_output(bundle: Bundle, output: str | Path | None, force: bool) -> tupl
         force: another bundle that stands there may be replaced.
 
     Raises:
-        InputError: the place is taken, or cannot be written.
+        InputError: the place is taken.
     """
     home = bundle.path.resolve()
     target = home if output is None else Path(output)
     in_place = target.resolve() == home
     target, replace = (home, True) if in_place else (target, force)
     check_replaceable(target, MANIFEST, replace)
+    return target, replace
+
+
+def check_beside(target: Path) -> None:
+    """Refuse a place in whose folder nothing can be written; meant to be asked before long work.
+
+    Raises:
+        InputError: it cannot.
+    """
     probe = beside(target, "part")
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
         probe.mkdir()
         probe.rmdir()
     except OSError as error:
         raise InputError(
             f"cannot write beside {target}: {error.strerror or error}; choose another output folder"
         ) from error
-    return target, replace
 
 
 @dataclass(frozen=True)
@@ -70,11 +81,11 @@ class Graphs:
     """What becomes of the graphs and engines of a bundle that gets other weights.
 
     Attributes:
-        again: precision → options of the export that gives the same form; these are exported again.
+        again: precision → form; these are exported again.
         dropped: file that no longer holds → command that makes it again.
     """
 
-    again: Mapping[str, Mapping[str, Any]]
+    again: Mapping[Precision, GraphForm]
     dropped: Mapping[str, str]
 
     @classmethod
@@ -121,7 +132,7 @@ def write_tuned(
     with staged_folder(target, MANIFEST, force) as stage:
         save_bundle(ensemble, stage, processor, force=True, provenance=provenance, tensors_only=folder is None)
         for precision, form in graphs.again.items():
-            export(stage, precision, **form)
+            export(stage, precision, form)
     return graphs
 
 
@@ -142,14 +153,18 @@ def copy_bundle(bundle: Bundle, target: Path, force: bool) -> None:
         raise InputError(f"cannot write {target}: {error.strerror or error}") from error
 
 
-def _form(path: Path) -> dict[str, Any]:
-    """Options of the export that wrote a graph, as far as they change more than rounding."""
+def _form(path: Path) -> GraphForm:
+    """The form of a graph, as far as it changes more than rounding."""
     import onnx
+
+    from ..export.options import GraphForm
 
     try:
         graph = onnx.load(str(path), load_external_data=False)
         facts = {entry.key: entry.value for entry in graph.metadata_props}
-        form = {"lowering": facts["hydrant.lowering"], "attention": facts["hydrant.attention"]}
+        lowering: Any = facts["hydrant.lowering"]
+        attention: Any = facts["hydrant.attention"]
+        members = any(output.name == "member_probabilities" for output in graph.graph.output)
+        return GraphForm(lowering=lowering, attention=attention, member_outputs=members)
     except Exception as error:  # protobuf raises several kinds
         raise BundleError(f"{path} is not a graph of hydrant's ({error}); export it again, then tune") from error
-    return {**form, "member_outputs": any(output.name == "member_probabilities" for output in graph.graph.output)}

@@ -4,61 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from ...bundle.calibration import ABSTAIN, OOD, SIDES, Calibration, Conformal, Threshold
-from ...errors import InputError, cut
+from ...bundle.calibration import ABSTAIN, OOD, Calibration, Conformal, Threshold
 from ...metrics import classification as metrics
-from ...metrics.uncertainty import summarise, uncertainty
+from ...metrics.uncertainty import prediction_sets, summarise, uncertainty
 from ...progress import Progress, no_progress
-from . import thresholds as conformal
+from .targets import Conformal as Sets
+from .targets import Coverage, Risk, Targets
 from .temperature import averaged_nll, check_logits, fit_temperature
-from .thresholds import DELTA, TRUE_POSITIVE_RATE, coverage_threshold, detection_threshold, risk_threshold
-
-COVERAGE = 0.95
-"""Target of the abstention threshold where none is given."""
-
-
-@dataclass(frozen=True)
-class Targets:
-    """What to calibrate for.
-
-    Attributes:
-        coverage: share of inputs to answer; :data:`COVERAGE` when both this and ``risk`` are ``None``.
-        risk: share of answers that may be wrong.
-        score: that abstention stands on.
-        ood_score: that tells out-of-distribution inputs.
-        alpha: share of labels that prediction sets may miss; ``None`` for no sets.
-        method: of the sets, ``"lac"`` or ``"aps"``.
-    """
-
-    coverage: float | None = None
-    risk: float | None = None
-    score: str = "confidence"
-    ood_score: str = "predictive_entropy"
-    alpha: float | None = None
-    method: str = "lac"
-
-    def check(self) -> None:
-        """Refuse targets that contradict each other or name what does not exist.
-
-        Raises:
-            InputError: they do.
-        """
-        if self.coverage is not None and self.risk is not None:
-            raise InputError("both coverage and risk were given; abstention has one threshold: choose one of them")
-        for score in (self.score, self.ood_score):
-            if score not in SIDES:
-                raise InputError(f"score {cut(score)} is unknown; expected {', '.join(SIDES)}")
-        if self.method not in conformal.METHODS:
-            raise InputError(f"conformal method {cut(self.method)} is unknown; expected {', '.join(conformal.METHODS)}")
-        for name in ("coverage", "risk", "alpha"):
-            value = getattr(self, name)
-            if value is not None and not 0 < value < 1:
-                raise InputError(f"{name} is {value:g}; expected a number above 0 and below 1")
+from .thresholds import DELTA, TRUE_POSITIVE_RATE, coverage_threshold, detection_threshold, fit_quantile, risk_threshold
 
 
 def fit(
@@ -82,13 +39,12 @@ def fit(
     Raises:
         InputError: examples that are too few, not finite, or that cannot meet a target.
     """
-    targets.check()
     check_logits(member_logits, labels)
     if ood_logits is not None:
         check_logits(ood_logits)
     temperature = fit_temperature(member_logits, labels, progress)
     known = summarise(member_logits, temperature)
-    thresholds = {ABSTAIN: _abstention(known, labels, targets)}
+    thresholds = {ABSTAIN: _abstention(known, labels, targets.abstain)}
     if ood_logits is not None:
         thresholds[OOD] = _detection(known, summarise(ood_logits, temperature), targets.ood_score)
     fitted = {
@@ -96,23 +52,22 @@ def fit(
         "before": _quality(summarise(member_logits, 1.0), member_logits, labels, 1.0),
         "after": _quality(known, member_logits, labels, temperature),
     }
-    return Calibration(temperature, thresholds, _sets(known, labels, targets), fitted)
+    return Calibration(temperature, thresholds, _sets(known, labels, targets.sets), fitted)
 
 
-def _abstention(known: Mapping[str, np.ndarray], labels: np.ndarray, targets: Targets) -> Threshold:
-    scores = uncertainty(known, targets.score)
+def _abstention(known: Mapping[str, np.ndarray], labels: np.ndarray, abstain: Coverage | Risk) -> Threshold:
+    scores = uncertainty(known, abstain.score)
     wrong = known["probabilities"].argmax(axis=1) != labels
     target: dict[str, float]
-    if targets.risk is not None:
-        limit = risk_threshold(scores, wrong, targets.risk, _highest(targets.score, known))
-        target = {"risk": targets.risk, "confidence": 1 - DELTA}
+    if isinstance(abstain, Risk):
+        limit = risk_threshold(scores, wrong, abstain.share, _highest(abstain.score, known))
+        target = {"risk": abstain.share, "confidence": 1 - DELTA}
     else:
-        coverage = COVERAGE if targets.coverage is None else targets.coverage
-        limit = coverage_threshold(scores, coverage, _highest(targets.score, known))
-        target = {"coverage": coverage}
+        limit = coverage_threshold(scores, abstain.share, _highest(abstain.score, known))
+        target = {"coverage": abstain.share}
     answered = scores <= np.float32(limit)
     measured = {"coverage": float(answered.mean()), "risk": float(wrong[answered].mean())}
-    return Threshold(targets.score, _turned(targets.score, limit), target, measured, len(labels))
+    return Threshold(abstain.score, _turned(abstain.score, limit), target, measured, len(labels))
 
 
 def _detection(known: Mapping[str, np.ndarray], ood: Mapping[str, np.ndarray], score: str) -> Threshold:
@@ -126,14 +81,14 @@ def _detection(known: Mapping[str, np.ndarray], ood: Mapping[str, np.ndarray], s
     return Threshold(score, _turned(score, limit), target, measured, len(outside))
 
 
-def _sets(known: Mapping[str, np.ndarray], labels: np.ndarray, targets: Targets) -> Conformal | None:
-    if targets.alpha is None:
+def _sets(known: Mapping[str, np.ndarray], labels: np.ndarray, wanted: Sets | None) -> Conformal | None:
+    if wanted is None:
         return None
-    quantile = conformal.fit_quantile(known["probabilities"], labels, targets.alpha, targets.method)
-    sets = conformal.prediction_sets(known["probabilities"], quantile, targets.method)
+    quantile = fit_quantile(known["probabilities"], labels, wanted.alpha, wanted.method)
+    sets = prediction_sets(known["probabilities"], quantile, wanted.method)
     held = sets[np.arange(len(labels)), labels]
     measured = {"coverage": float(held.mean()), "mean_size": float(sets.sum(axis=1).mean())}
-    return Conformal(targets.method, targets.alpha, quantile, measured, len(labels))
+    return Conformal(wanted.method, wanted.alpha, quantile, measured, len(labels))
 
 
 def _quality(

@@ -13,7 +13,7 @@ from collections.abc import Callable
 import numpy as np
 
 from ...errors import InputError
-from ...metrics.uncertainty import blocks
+from ...metrics.uncertainty import blocks, logsumexp
 from ...progress import Progress, no_progress
 
 log = logging.getLogger(__name__)
@@ -77,8 +77,8 @@ def averaged_nll(member_logits: np.ndarray, labels: np.ndarray, temperature: flo
     for part in blocks(member_logits):
         scaled = member_logits[part].astype(np.float64) / temperature  # [n, M, C]
         chosen = np.take_along_axis(scaled, labels[part, None, None], axis=2)[..., 0]  # [n, M]
-        log_members = chosen - _logsumexp(scaled)
-        total -= float((_logsumexp(log_members) - math.log(scaled.shape[1])).sum())
+        log_members = chosen - logsumexp(scaled)
+        total -= float((logsumexp(log_members) - math.log(scaled.shape[1])).sum())
     return total / len(labels)
 
 
@@ -94,12 +94,6 @@ def check_logits(member_logits: np.ndarray, labels: np.ndarray | None = None) ->
         raise InputError(f"{len(member_logits)} examples have {len(labels)} labels; expected one for each")
     if not np.isfinite(member_logits).all():
         raise InputError("the model gives logits that are not finite (NaN or infinity); check its weights")
-
-
-def _logsumexp(values: np.ndarray) -> np.ndarray:
-    """Logarithm of Σ exp over the last axis."""
-    top = values.max(axis=-1, keepdims=True)
-    return np.log(np.exp(values - top).sum(axis=-1)) + top[..., 0]
 
 
 def _golden(function: Callable[[float], float], low: float, high: float) -> float:

@@ -100,9 +100,6 @@ def binomial_bound(errors: int, count: int, delta: float) -> float:
     return 1.0 if errors >= count else float(stats.beta.ppf(1 - delta, errors + 1, count - errors))
 
 
-METHODS = ("lac", "aps")
-
-
 def fit_quantile(probabilities: np.ndarray, labels: np.ndarray, alpha: float, method: str) -> float:
     """The quantile of the labels' scores.
 
@@ -110,7 +107,7 @@ def fit_quantile(probabilities: np.ndarray, labels: np.ndarray, alpha: float, me
         probabilities: [N, C].
         labels: [N] class indices.
         alpha: share of labels that sets may miss, above 0 and below 1.
-        method: of :data:`METHODS`.
+        method: of :data:`metrics.uncertainty.METHODS`.
 
     Raises:
         InputError: α out of range, or too few examples for it.

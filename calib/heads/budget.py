@@ -321,7 +321,7 @@ def _logits_of(
     architecture = architecture_of(model)
     found = {keep: torch.empty(len(inputs), architecture.classes) for keep in keeps}
     title = f"running {len(keeps)} pruned members"
-    steps = progress(batches(inputs, processor, batch_size), -(-len(inputs) // batch_size), title)
+    steps = progress(batches(inputs, processor, architecture, batch_size), -(-len(inputs) // batch_size), title)
     training = model.training
     model.eval()
     try:

@@ -8,7 +8,7 @@ circuit and stay, where k is what ``keep`` says of the layer. A layer that keeps
 Which heads of earlier layers are masked: by default those that were *pruned*, so that at the end the masked model is
 the member that the plan describes. HeadMap masks those that were *selected*; with the few heads that it selects that
 asks what they leave to later layers, but with two thirds of them masked little of the model is left to be asked, and
-the circuits are worse (docs/clinc150.md).
+the circuits are worse (docs/studies/clinc150.md).
 
 M circuits differ by noise on the scores (ε standard normal, zero in sum over the circuits, times ``noise``, times the
 spread of the layer's scores: 1.4826 × their median absolute deviation), or by resamples of the validation set.
@@ -38,8 +38,6 @@ from .objectives import Statistics, area_under_roc, entropies, evaluate, label_l
 from .search_state import SearchState, digest_of
 from .selection import choose_heads, deviates, resampled_counts
 
-MASKING = ("pruned", "selected")
-
 
 @dataclass(frozen=True)
 class Settings:
@@ -52,7 +50,7 @@ class Settings:
         noise: standard deviation in units of the scores' spread, for ``"noise"``.
         average: make one plan member of all circuits.
         seed: of everything random.
-        masking: heads of earlier layers that are masked while a layer is scored, one of ``MASKING``.
+        masking: heads of earlier layers that are masked while a layer is scored, one of ``options.Masking``.
     """
 
     counts: Sequence[Sequence[int]]
@@ -105,7 +103,8 @@ def find_circuits(
         progress: display.
 
     Raises:
-        InputError: ``state`` belongs to another search, or is damaged; or the model gives logits that are not finite.
+        InputError: an input that the model cannot read; ``state`` belongs to another search, or is damaged; or the
+            model gives logits that are not finite.
     """
     search = _Search(model, known, unknown, processor, settings, batch_size, state)
     for _ in progress(search.steps(), search.total(), "searching circuits"):
@@ -130,14 +129,16 @@ class _Search:
         batch_size: int,
         state: Path | None,
     ) -> None:
-        inputs = [*known.inputs, *(unknown.inputs if unknown else ())]
+        parts = {f"data {known.source}": known.inputs}
+        if unknown is not None:
+            parts[f"ood data {unknown.source}"] = unknown.inputs
         self.settings = settings
         self.labels = np.asarray(known.labels)
-        self.runs = MaskedRuns(model, inputs, processor, batch_size)
+        self.runs = MaskedRuns(model, parts, processor, batch_size)
         self.architecture: Architecture = self.runs.encoder.architecture
         circuits, heads, layers = len(settings.counts), self.architecture.heads, self.architecture.layers
         bootstrap = settings.diversity == "bootstrap" and circuits > 1
-        sizes = len(known), len(inputs) - len(known)
+        sizes = len(known), 0 if unknown is None else len(unknown)
         self._weights = [
             resampled_counts(sizes, settings.seed, circuit) if bootstrap else [np.ones(size) for size in sizes]
             for circuit in range(circuits)

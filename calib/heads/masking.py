@@ -6,7 +6,7 @@ What enters the layer is computed once and kept, the layer's attention runs once
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from ...bundle.plan import Keep
+from ...data.batching import Prepared, by_length
+from ...data.kept import KeptBatches
 from ...data.processor import Processor
 from .encoder import Encoder, attention_mask
 
@@ -30,23 +32,29 @@ class MaskedRuns:
 
     Args:
         model: a transformers classifier of a supported family.
-        inputs: raw inputs, N of them.
+        parts: raw inputs, N in all, by what messages call them; each is prepared once.
         processor: makes the model's tensors.
         batch_size: inputs per batch.
+
+    Raises:
+        InputError: an input that the model cannot read; it is named by its part and its index there.
     """
 
-    def __init__(self, model: nn.Module, inputs: Sequence[Any], processor: Processor, batch_size: int) -> None:
+    def __init__(
+        self, model: nn.Module, parts: Mapping[str, Sequence[Any]], processor: Processor, batch_size: int
+    ) -> None:
         self.encoder = Encoder(model)
-        self._inputs, self._processor = inputs, processor
-        order = np.argsort(_lengths(self.encoder.architecture.modality, inputs, processor), kind="stable")
-        self.batches = [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
+        ready = [Prepared(part, processor, self.encoder.architecture, source=name) for name, part in parts.items()]
+        lengths = np.concatenate([part.lengths for part in ready])
+        self._count = len(lengths)
+        self.batches = by_length(lengths, batch_size)
+        self._tensors = KeptBatches(processor.collate(_items(ready, places)) for places in self.batches)
         self._states: dict[int, tuple[Keep, Tensor]] = {}
         self._bytes = 0
 
     def tensors(self, batch: int) -> dict[str, Tensor]:
         """The model's tensors of one batch."""
-        items = self._processor.encode([self._inputs[index] for index in self.batches[batch]])
-        return {name: torch.from_numpy(array) for name, array in self._processor.collate(items).items()}
+        return {name: torch.from_numpy(array) for name, array in self._tensors[batch].items()}
 
     def each_head_masked(self, keep: Keep) -> Iterator[tuple[np.ndarray, Tensor]]:
         """Mask each head of the layer that follows those of ``keep`` in turn; later layers keep all heads.
@@ -70,7 +78,7 @@ class MaskedRuns:
 
     def pruned(self, keep: Keep) -> Tensor:
         """Logits [N, C] of the model with only these heads."""
-        logits = torch.empty(len(self._inputs), self.encoder.architecture.classes)
+        logits = torch.empty(self._count, self.encoder.architecture.classes)
         for batch, indices in enumerate(self.batches):
             with torch.no_grad():
                 x, _ = self._entering(batch, keep)
@@ -107,6 +115,12 @@ class MaskedRuns:
         return x, mask
 
 
-def _lengths(modality: str, inputs: Sequence[Any], processor: Processor) -> list[int]:
-    """Tokens of each text; images are all alike, and not read here."""
-    return [item.tokens for item in processor.encode(inputs)] if modality == "text" else [0] * len(inputs)
+def _items(parts: Sequence[Prepared], places: np.ndarray) -> list[Any]:
+    """Prepared inputs at places that run on from part to part."""
+    ends = np.cumsum([len(part.lengths) for part in parts])
+    found: list[Any] = []
+    for place in places:
+        index = int(np.searchsorted(ends, place, side="right"))
+        start = ends[index] - len(parts[index].lengths)
+        found += parts[index].items(np.array([place - start])).values()
+    return found

@@ -15,12 +15,15 @@ weigh 1.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import get_args
 
 import numpy as np
 import torch
 from torch import Tensor
 
-OBJECTIVES = ("separation", "nll", "both")
+from .options import Objective
+
+OBJECTIVES: tuple[str, ...] = get_args(Objective)
 
 
 PAIRS = 2**22

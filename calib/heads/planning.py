@@ -4,102 +4,66 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ...bundle.architecture import Architecture
-from ...bundle.plan import HeadPlan
-from ...data.examples import Examples, check_alike, read_examples
+from ...bundle.plan import HeadPlan, Keep
+from ...data.columns import Reading
+from ...data.examples import Examples, check_alike, check_apart, read_examples
+from ...data.fingerprints import fingerprints
 from ...data.processor import Processor, from_transformers
 from ...errors import InputError, cut
 from ...families.checkpoint import load_model, load_processor, model_labels
 from ...families.registry import architecture_of, prompts_of
 from ...progress import Progress, no_progress
-from .budget import Trial, check_reachable, choose, find_candidates, mean_tokens, measure, split_examples
-from .circuit_plan import DEFAULT_OBJECTIVE, check_options, plan_circuits
-from .circuits import MASKING, Settings
+from .options import Budget, Circuit, Random, Taylor, deviation, method_of, name_of
 from .selection import choose_heads, diversify, head_counts
-from .taylor import taylor_scores
 
-METHODS = ("taylor", "circuit", "random")
+if TYPE_CHECKING:
+    from .budget import Trial
 
-
-DIVERSITY = ("noise", "bootstrap")
-
-
-DEFAULT_EXAMPLES = 2048
-
-
-DEFAULT_KEEP = 8
-
-
-DEFAULT_DIVERSITY = {"taylor": "noise", "circuit": "bootstrap", "random": "noise"}
-"""By method; for circuits, what gave the higher OOD AUROC on the validation split of CLINC150."""
+EXAMPLES = 2048
+"""Calibration examples drawn where no number is given."""
 
 
 def plan_heads(
     model: Any,
     data: Any = None,
+    method: str | Taylor | Circuit | Random = "taylor",
     *,
     members: int = 3,
-    keep: int | float | list[Any] | None = None,
-    budget: float | None = None,
+    keep: int | float | Sequence[Any] | Budget = 8,
     fork_from: int | None = None,
-    method: str = "taylor",
-    ood: Any = None,
-    objective: str | None = None,
-    masking: str | None = None,
-    average: bool = False,
-    diversity: str | None = None,
-    noise: float = 0.5,
-    examples: int | None = DEFAULT_EXAMPLES,
+    reading: Reading = Reading(),
     seed: int = 0,
     processor: Any = None,
-    text_column: str = "text",
-    text_pair_column: str | None = None,
-    label_column: str = "label",
-    batch_size: int = 32,
-    state: str | Path | None = None,
     progress: Progress = no_progress,
 ) -> HeadPlan:
     """Choose the attention heads that each member keeps.
 
     Args:
-        model: a transformers classifier, a path or hub name of one, or what ``load_zero_shot`` returns.
-        data: labelled calibration data (``calib.data.read_examples``); not needed for ``"random"`` without a
-            budget. For a budget, best data that the model was not tuned on.
-        members: number of members M.
-        keep: heads kept per layer (default 8): a count; a share of the heads (a float, at most 1); a list with
-            one count or share for each layer from ``fork_from`` on; or a list of M such lists (a list of one
-            entry holds for every layer).
-        budget: instead of ``keep``, the most operations, in those of the plain single model (1.25): where to
-            fork and how many heads to keep is chosen on held-out examples (``calib.budget``).
-        fork_from: layers below it keep every head in every member: one trunk, computed once (default 0). With
-            a budget, members part exactly there (default: where it is best).
-        method: ``"taylor"`` keeps the heads of highest Taylor importance; ``"circuit"`` those whose absence hurts
-            the objective most, layer by layer (``calib.circuits``); ``"random"`` any.
-        ood: for circuits: out-of-distribution inputs, as ``data`` but without need of labels.
-        objective: of circuits (``calib.objectives``): ``"separation"`` of ``ood`` from ``data`` by predictive
-            entropy (default), ``"nll"`` on ``data``, or ``"both"``.
-        masking: of circuits: heads of earlier layers that are masked while a layer is scored, the ``"pruned"``
-            (default) or the ``"selected"`` ones, as HeadMap does.
-        average: for circuits: a plan of one member, the average of M circuits (CircAvg).
-        diversity: how members are made to differ: ``"noise"`` on their scores (default of Taylor);
-            ``"bootstrap"`` scores each member on its own resample, with replacement, of the examples (default of
-            circuits). A single member has neither.
-        noise: for ``"noise"``, with ε standard normal and summing to zero over the members: Taylor scores are
-            multiplied by exp(noise · ε); noise · ε · (spread of the layer's scores) is added to those of circuits.
-        examples: number of calibration examples, drawn at random, and at most as many of ``ood``; ``None`` for all.
+        model: checkpoint of a transformers classifier: a folder or hub name. In Python also the classifier itself, or
+            what ``load_zero_shot`` returns.
+        data: labelled calibration data: .csv, .tsv, .jsonl, .parquet, .npz, or an image folder. In Python also what
+            ``data.examples.read_examples`` takes. Not needed for random heads without a budget; for a budget, best
+            data that the model was not tuned on.
+        method: how heads are scored: by Taylor importance, by circuits, or at random. In Python also an option object:
+            ``Taylor(noise=1.0)``, ``Circuit(ood=…)``, ``Random()``.
+        members: number of members.
+        keep: heads kept in each layer: a count, a share such as 0.66 (1.0: all), or a list. A list has one count or
+            share for each layer from ``fork_from`` on, or one such list for each member (a list of one entry holds
+            for every layer). ``Budget(1.25)`` chooses the fork and the heads on held-out examples
+            (``calib.heads.budget``).
+        fork_from: layers below this one keep every head in every member: one shared trunk, computed once. Default 0;
+            with a budget, where it is best.
+        reading: columns, number (2,048) and batch size of the examples; of ``ood`` at most as many are read.
         seed: of everything random; the same seed gives the same plan.
         processor: tokenizer or image processor, when ``model`` is a module that was not loaded
             from a folder holding one.
-        text_column, text_pair_column, label_column: columns of tabular data; the second for pairs of texts.
-        batch_size: examples per forward and backward pass.
-        state: for circuits: a file that keeps what the search has found. If it exists the search goes on where it
-            was interrupted; when the search is complete it is deleted.
         progress: display (``hydrant.progress.Progress``).
 
     Returns:
@@ -110,65 +74,99 @@ def plan_heads(
         InputError: unusable data or options, or a budget below what any plan costs.
         UnsupportedModelError: the architecture is not supported.
     """
-    diversity = diversity or DEFAULT_DIVERSITY.get(method, "noise")
-    _check_options(method, diversity, members, noise, seed, batch_size)
-    _check_budget(budget, keep, members)
-    check_options(method, data, ood, objective, masking, average=average, budget=budget)
+    how = method_of(method)
+    _check(how, data, members, keep, seed)
     source = model if isinstance(model, str | Path) else getattr(model, "name_or_path", "") or None
     loaded = load_model(model) if isinstance(model, str | Path) else model
     architecture = architecture_of(loaded)
     shape = members, architecture.layers, architecture.heads
     fork = _check_fork(fork_from, architecture.layers)
-    counts = [] if budget else head_counts(DEFAULT_KEEP if keep is None else keep, *shape, fork)
-    provenance: dict[str, Any] = {"seed": seed, **({"fork_from": fork} if fork else {}), **prompts_of([loaded])}
-    if method == "random":
-        scores = np.random.default_rng(seed).random(shape)
-    if method != "random" or budget:
-        if data is None:
-            needs = "a budget" if budget else f"method {method!r}"
-            raise InputError(f"{needs} needs labelled calibration data; give it with data=… (--data)")
-        names = model_labels(loaded.config)
-        drawn = read_examples(
-            data,
-            names,
-            limit=examples,
-            seed=seed,
-            text_column=text_column,
-            text_pair_column=text_pair_column,
-            label_column=label_column,
-        )
-        ready = drawn.processor(architecture, lambda: resolve_processor(processor, source, architecture))
-        scoring = drawn
-    if budget:
-        forks = range(architecture.layers) if fork_from is None else [fork]
-        tokens = mean_tokens(drawn.inputs, ready, architecture)
-        check_reachable(architecture, members, budget, forks=forks, sequence=tokens)
-        scoring, held_out = split_examples(drawn, seed)
-    if method == "taylor":
-        per_example = taylor_scores(loaded, scoring, ready, batch_size=batch_size, progress=progress)
-        scores = diversify(per_example, members, diversity, noise, seed)
-        provenance |= _taylor_provenance(scoring, per_example, diversity, noise)
-    if budget:
-        candidates = find_candidates(architecture, scores, budget, forks=forks, sequence=tokens)
-        trials = measure(loaded, candidates, held_out, ready, batch_size=batch_size, progress=progress)
-        best = choose(trials)
-        chosen = best.candidate.members
-        provenance["budget"] = _budget_provenance(budget, tokens, len(drawn), trials, best)
-    elif method == "circuit":
-        texts: dict[str, Any] = {"text_column": text_column, "text_pair_column": text_pair_column}
-        unknown = None if ood is None else read_examples(ood, None, limit=examples, seed=seed, **texts)
-        check_alike(drawn, unknown)
-        wanted = Settings(
-            counts, objective or DEFAULT_OBJECTIVE, diversity, noise, average, seed, masking or MASKING[0]
-        )
-        chosen, facts = plan_circuits(
-            loaded, drawn, unknown, ready, wanted, batch_size=batch_size, state=state, progress=progress
-        )
-        provenance |= data_provenance(drawn) | facts
+    budget = keep if isinstance(keep, Budget) else None
+    counts = [] if isinstance(keep, Budget) else head_counts(keep, *shape, fork)
+    facts: dict[str, Any] = {"seed": seed, **({"fork_from": fork} if fork else {}), **prompts_of([loaded])}
+    chosen: tuple[Keep, ...]
+    if isinstance(how, Random) and budget is None:
+        chosen = tuple(map(choose_heads, np.random.default_rng(seed).random(shape), counts))
     else:
-        chosen = tuple(map(choose_heads, scores, counts))
-    plan = HeadPlan(architecture.family, architecture.layers, architecture.heads, chosen, method)
-    return replace(plan, provenance={**provenance, "keep": plan.head_counts(), "overlap": plan.overlap()})
+        names = model_labels(loaded.config)
+        drawn = read_examples(data, names, columns=reading, limit=reading.limit(EXAMPLES), seed=seed)
+        ready = drawn.processor(architecture, lambda: resolve_processor(processor, source, architecture))
+        job = _Job(loaded, architecture, drawn, ready, reading, seed, progress)
+        if isinstance(how, Circuit):
+            chosen, found = _by_circuits(job, how, counts)
+        elif budget is not None:
+            chosen, found = _within(job, how, budget, members, None if fork_from is None else fork)
+        else:
+            scores, found = _scores(job, how, drawn, members)
+            chosen = tuple(map(choose_heads, scores, counts))
+        facts |= fingerprints(architecture.modality, data=drawn) | found
+    plan = HeadPlan(architecture.family, architecture.layers, architecture.heads, chosen, name_of(how))
+    return replace(plan, provenance={**facts, "keep": plan.head_counts(), "overlap": plan.overlap()})
+
+
+@dataclass(frozen=True)
+class _Job:
+    """A model, the examples drawn for it, and how they run."""
+
+    model: Any
+    architecture: Architecture
+    drawn: Examples
+    processor: Processor
+    reading: Reading
+    seed: int
+    progress: Progress
+
+
+def _scores(job: _Job, how: Taylor | Random, scoring: Examples, members: int) -> tuple[np.ndarray, dict[str, Any]]:
+    """One table of scores for each member, [M, L, H], and what the plan records of them."""
+    if isinstance(how, Random):
+        shape = members, job.architecture.layers, job.architecture.heads
+        return np.random.default_rng(job.seed).random(shape), {}
+    from .taylor import taylor_scores
+
+    per_example = taylor_scores(
+        job.model, scoring, job.processor, batch_size=job.reading.batch_size, progress=job.progress
+    )
+    scores = diversify(per_example, members, how.diversity, deviation(how), job.seed)
+    return scores, _taylor_provenance(scoring, per_example, how)
+
+
+def _within(
+    job: _Job, how: Taylor | Random, budget: Budget, members: int, fork: int | None
+) -> tuple[tuple[Keep, ...], dict[str, Any]]:
+    """The best plan within a budget, forking at any layer or at the one given."""
+    from .budget import check_reachable, choose, find_candidates, mean_tokens, measure, split_examples
+
+    limit, architecture = budget.ratio, job.architecture
+    forks = range(architecture.layers) if fork is None else [fork]
+    tokens = mean_tokens(job.drawn.inputs, job.processor, architecture)
+    check_reachable(architecture, members, limit, forks=forks, sequence=tokens)
+    scoring, held_out = split_examples(job.drawn, job.seed)
+    scores, facts = _scores(job, how, scoring, members)
+    candidates = find_candidates(architecture, scores, limit, forks=forks, sequence=tokens)
+    trials = measure(
+        job.model, candidates, held_out, job.processor, batch_size=job.reading.batch_size, progress=job.progress
+    )
+    best = choose(trials)
+    compared = _budget_provenance(limit, tokens, len(job.drawn), trials, best)
+    return best.candidate.members, {**facts, "budget": compared}
+
+
+def _by_circuits(job: _Job, how: Circuit, counts: list[list[int]]) -> tuple[tuple[Keep, ...], dict[str, Any]]:
+    """The heads of circuits, searched on the examples and the out-of-distribution data."""
+    from .circuit_plan import plan_circuits
+    from .circuits import Settings
+
+    limit = job.reading.limit(EXAMPLES)
+    unknown = None if how.ood is None else read_examples(how.ood, None, columns=job.reading, limit=limit, seed=job.seed)
+    check_alike(job.drawn, unknown)
+    wanted = Settings(counts, how.objective, how.diversity, deviation(how), how.average, job.seed, how.masking)
+    chosen, facts = plan_circuits(
+        job.model, job.drawn, unknown, job.processor, wanted,
+        batch_size=job.reading.batch_size, state=how.state, progress=job.progress,
+    )  # fmt: skip
+    seen = fingerprints(job.architecture.modality, data=job.drawn, ood=unknown)
+    return chosen, data_provenance(job.drawn) | facts | seen
 
 
 def resolve_processor(processor: Any, source: str | Path | None, architecture: Architecture) -> Processor:
@@ -188,37 +186,34 @@ def resolve_processor(processor: Any, source: str | Path | None, architecture: A
     return from_transformers(processor, architecture)
 
 
-def _check_options(method: str, diversity: str, members: int, noise: float, seed: int, batch_size: int) -> None:
-    if method not in METHODS:
-        raise InputError(f"method {cut(method)} is unknown; expected one of {', '.join(METHODS)}")
-    if diversity not in DIVERSITY:
-        raise InputError(f"diversity {cut(diversity)} is unknown; expected one of {', '.join(DIVERSITY)}")
+def _check(how: Taylor | Circuit | Random, data: Any, members: int, keep: Any, seed: int) -> None:
+    """Refuse what does not go together, before any long work."""
     if members < 1:
         raise InputError(f"members is {members}; expected at least 1")
-    if not 0 <= noise < float("inf"):
-        raise InputError(f"noise is {noise}; expected a finite number, 0 or more")
     if seed < 0:
         raise InputError(f"seed is {seed}; expected 0 or more")
-    if batch_size < 1:
-        raise InputError(f"batch_size is {batch_size}; expected 1 or more")
+    if isinstance(keep, Budget):
+        _check_budget(keep, how, members)
+    if isinstance(how, Circuit):
+        if data is None:
+            raise InputError("method 'circuit' needs labelled validation data; give it with data=… (--data)")
+        check_apart(data, how.ood)
+    elif data is None and (isinstance(how, Taylor) or isinstance(keep, Budget)):
+        needs = "a budget" if isinstance(keep, Budget) else f"method {name_of(how)!r}"
+        raise InputError(f"{needs} needs labelled calibration data; give it with data=… (--data)")
 
 
-def _check_budget(budget: float | None, keep: Any, members: int) -> None:
-    if budget is None:
-        return
-    if not (isinstance(budget, int | float) and 0 < budget < float("inf")) or isinstance(budget, bool):
+def _check_budget(budget: Budget, how: Taylor | Circuit | Random, members: int) -> None:
+    if isinstance(how, Circuit):
         raise InputError(
-            f"budget is {cut(budget)}; expected a positive number: the cost in operations of the single model, as 1.25"
-        )
-    if keep is not None:
-        raise InputError(
-            f"keep {cut(keep)} and budget {budget:g} are both given; expected one of them, since a budget chooses "
-            "how many heads to keep; leave one out"
+            f"budget {budget.ratio:g} is given for method 'circuit', whose scores depend on how many heads each "
+            "earlier layer keeps; expected a number of heads to keep, and fork_from for a shared trunk; leave the "
+            "budget out, or use method 'taylor'"
         )
     if members < 2:
         raise InputError(
-            f"budget {budget:g} is given for {members} member; expected 2 or more, since plans are compared by what "
-            "their members disagree on; give more members, or keep instead of a budget"
+            f"budget {budget.ratio:g} is given for {members} member; expected 2 or more, since plans are compared by "
+            "what their members disagree on; give more members, or keep instead of a budget"
         )
 
 
@@ -254,11 +249,11 @@ def data_provenance(calibration: Examples) -> dict[str, Any]:
     }
 
 
-def _taylor_provenance(calibration: Examples, per_example: np.ndarray, diversity: str, noise: float) -> dict[str, Any]:
+def _taylor_provenance(calibration: Examples, per_example: np.ndarray, how: Taylor) -> dict[str, Any]:
     mean = per_example.mean(axis=0, dtype=np.float64)
     facts: dict[str, Any] = {
         **data_provenance(calibration),
-        "diversity": diversity,
+        "diversity": how.diversity,
         "scores": [[float(f"{score:.6g}") for score in row] for row in mean],
     }
-    return facts | ({"noise": noise} if diversity == "noise" else {})
+    return facts | ({"noise": deviation(how)} if how.diversity == "noise" else {})

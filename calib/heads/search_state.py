@@ -13,6 +13,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -42,7 +43,8 @@ class SearchState:
     """
 
     def __init__(self, path: Path | None, digest: str, shape: tuple[int, int]) -> None:
-        self._path, self._digest = path, digest
+        self._path = None if path is None else Path(os.path.realpath(path))  # a link stays one
+        self._digest = digest
         self._found: dict[Keep, np.ndarray] = {}
         if path is not None and path.exists():
             self._found = _read(path, digest, shape)

@@ -47,7 +47,9 @@ def taylor_scores(
     scores = np.empty((len(examples), architecture.layers, architecture.heads), np.float32)
     labels = np.asarray(examples.labels)
     steps = progress(
-        batches(examples.inputs, processor, batch_size), -(-len(examples) // batch_size), "scoring attention heads"
+        batches(examples.inputs, processor, architecture, batch_size),
+        -(-len(examples) // batch_size),
+        "scoring attention heads",
     )
     training = model.training
     model.eval()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -125,6 +125,26 @@ def borrow(name: str, tensor: Any, stream: int, device: int = CUDA) -> Borrowed:
         raise InputError(f"{name} is not contiguous; expected it in row-major order: copy it first")
     dtype = np.dtype(f"{kinds[found.code]}{found.bits // 8}")
     return Borrowed((found.data or 0) + found.offset, shape, dtype, capsule)
+
+
+def check_borrowed(tensors: Mapping[str, Borrowed], dtypes: Mapping[str, np.dtype[Any]]) -> None:
+    """Refuse tensors that a model does not take, or that are not one batch.
+
+    Args:
+        tensors: name → tensor.
+        dtypes: of the model's inputs.
+
+    Raises:
+        InputError: a name or type is wrong, batch or sequence differ between the tensors, or there is no row.
+    """
+    found = {name: f"{each.dtype} {list(each.shape)}" for name, each in tensors.items()}
+    if {name: each.dtype for name, each in tensors.items()} != dtypes:
+        raise InputError(f"the inputs are {found}; expected { ({name: str(kind) for name, kind in dtypes.items()}) }")
+    leading = {each.shape[: 2 if len(each.shape) == 2 else 1] for each in tensors.values()}
+    if len(leading) != 1:
+        raise InputError(f"the inputs are {found}; expected the same batch and sequence in all")
+    if 0 in leading.pop():
+        raise InputError(f"the inputs are {found}; expected at least one row and one token")
 
 
 class DeviceArray:

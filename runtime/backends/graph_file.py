@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from ...bundle.graphs import check_graph
 from ...bundle.store import Bundle, onnx_name
 from ...errors import BackendError, cut
 
 
 def graph_file(bundle: Bundle, backend: str, runs: Sequence[str], precision: str | None) -> tuple[Path, str]:
-    """Path and precision of the graph to run, after its digest was checked.
+    """Path and precision of the graph to run, after its digest and its metadata were checked.
 
     Args:
         bundle: holds the graphs.
@@ -20,7 +21,7 @@ def graph_file(bundle: Bundle, backend: str, runs: Sequence[str], precision: str
 
     Raises:
         BackendError: the backend does not run that precision, or the bundle has no such graph.
-        BundleError: the file was altered.
+        BundleError: the file was altered, or its metadata contradict the bundle.
     """
     if precision is not None and precision not in runs:
         raise BackendError(f"backend {backend} does not run precision {cut(precision)}; expected {', '.join(runs)}")
@@ -32,6 +33,7 @@ def graph_file(bundle: Bundle, backend: str, runs: Sequence[str], precision: str
             f"make it with `hydrant export {bundle.path}{'' if wanted == 'fp32' else f' --precision {wanted}'}`"
         )
     path = bundle.file(onnx_name(found))
+    check_graph(bundle, onnx_name(found))
     if bundle.has(f"{onnx_name(found)}.data"):
         bundle.file(f"{onnx_name(found)}.data")
     return path, found

@@ -14,12 +14,19 @@ from ...bundle.store import Bundle
 from ...errors import BackendError, BundleError, cut, require
 from .graph_file import graph_file
 from .microbatch import Microbatch
+from .protocol import Backend
 
 PRECISIONS = ("fp32", "bf16", "int8")
 """What this backend runs, in the order of preference; BF16 computes the float32 graph in bfloat16."""
 
 
-class OpenVinoGraph:
+class _Own(threading.local):
+    """What each thread has of its own."""
+
+    request: Any = None
+
+
+class OpenVinoGraph(Backend):
     """An ONNX graph compiled by OpenVINO for the CPU.
 
     Args:
@@ -37,7 +44,6 @@ class OpenVinoGraph:
 
     def __init__(self, graph: Path, precision: str, microbatch: Microbatch, threads: int | None = None) -> None:
         openvino = _library()
-        self.precision = precision
         settings: dict[str, Any] = {
             # INT8 is not combined with BF16: padding beside a text would then move its result
             "INFERENCE_PRECISION_HINT": "bf16" if precision == "bf16" else "f32",
@@ -53,30 +59,22 @@ class OpenVinoGraph:
                 f"OpenVINO {openvino.__version__} cannot load {graph}: {cut(error, 200)}; export it again"
             ) from error
         self._indices = {output.any_name: index for index, output in enumerate(self._compiled.outputs)}
-        self._requests = threading.local()  # a request serves one thread at a time
+        self._own = _Own()  # a request serves one thread at a time
         self._microbatch = microbatch
-
-    def run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Run one batch, in micro-batches where those are faster.
-
-        Raises:
-            BackendError: OpenVINO failed; its message is given.
-        """
-        return self._microbatch.run(self._run, inputs)
+        super().__init__(self.name, precision, self._indices)
 
     def chunk(self, inputs: Mapping[str, np.ndarray]) -> int:
         """Inputs that go into one run."""
         return self._microbatch.chunk(inputs)
 
-    def close(self) -> None:
-        """Drop the compiled model."""
-        del self._compiled
-        self._requests = threading.local()
-
     def _run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        if not hasattr(self._requests, "own"):
-            self._requests.own = self._compiled.create_infer_request()
-        request = self._requests.own
+        return self._microbatch.run(self._run_part, inputs)
+
+    def _release(self) -> None:
+        del self._compiled, self._own
+
+    def _run_part(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        request = self._own.request = self._own.request or self._compiled.create_infer_request()
         try:
             request.infer({name: np.ascontiguousarray(array) for name, array in inputs.items()})
         except Exception as error:  # as in __init__

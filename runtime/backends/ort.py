@@ -12,12 +12,13 @@ from ...bundle.store import Bundle
 from ...errors import BackendError, BundleError, cut, require
 from .graph_file import graph_file
 from .microbatch import Microbatch
+from .protocol import Backend
 
 PRECISIONS = ("fp32", "int8", "fp16")
 """What ONNX Runtime's CPU kernels run, in the order of preference; BF16 has none."""
 
 
-class OnnxRuntimeGraph:
+class OnnxRuntimeGraph(Backend):
     """An ONNX graph in an ONNX Runtime session with the CPU execution provider.
 
     Args:
@@ -34,30 +35,23 @@ class OnnxRuntimeGraph:
     name = "onnxruntime"
 
     def __init__(self, graph: Path, precision: str, microbatch: Microbatch, threads: int | None = None) -> None:
-        self.precision = precision
         self._session = open_session(graph, threads)
-        self._outputs = [output.name for output in self._session.get_outputs()]
         self._microbatch = microbatch
-
-    def run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Run one batch, in micro-batches where those are faster.
-
-        Raises:
-            BackendError: ONNX Runtime failed; its message is given.
-        """
-        return self._microbatch.run(self._run, inputs)
+        super().__init__(self.name, precision, (output.name for output in self._session.get_outputs()))
 
     def chunk(self, inputs: Mapping[str, np.ndarray]) -> int:
         """Inputs that go into one run of the session."""
         return self._microbatch.chunk(inputs)
 
-    def close(self) -> None:
-        """Drop the session."""
+    def _run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        return self._microbatch.run(self._run_part, inputs)
+
+    def _release(self) -> None:
         del self._session
 
-    def _run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    def _run_part(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         try:
-            return dict(zip(self._outputs, self._session.run(self._outputs, dict(inputs)), strict=True))
+            return dict(zip(self.outputs, self._session.run(self.outputs, dict(inputs)), strict=True))
         except Exception as error:  # onnxruntime's exceptions share no public base class
             shapes = {name: list(array.shape) for name, array in inputs.items()}
             raise BackendError(f"ONNX Runtime failed on inputs of shape {shapes}: {cut(error, 200)}") from error

@@ -15,13 +15,18 @@ from ...bundle.architecture import Architecture
 from ...bundle.store import Bundle
 from ...engines.metadata import graph_digest
 from ...errors import BackendError, cut, require
-from .dlpack import DeviceArray, borrow
+from .dlpack import CUDA, DeviceArray, borrow, check_borrowed
 from .graph_file import graph_file
 from .kernel_cache import private_folder
+from .protocol import Backend
 from .tensorrt.profiles import Part, run_parts
 
 PRECISIONS = ("fp16", "fp32")
 """What both providers run, in the order of preference; CUDA has no BF16 kernels for all of a graph's operators."""
+
+
+TYPES: dict[str, np.dtype[Any]] = {"tensor(int64)": np.dtype(np.int64), "tensor(float)": np.dtype(np.float32)}
+"""ONNX Runtime's name → type of an input of hydrant's graphs."""
 
 
 ROWS = 32
@@ -32,8 +37,12 @@ TOKENS = 64
 """Length of texts that the TensorRT provider's kernels are chosen for."""
 
 
-class OnnxRuntimeCudaBackend:
+class OnnxRuntimeCudaBackend(Backend):
     """One of the bundle's graphs in ONNX Runtime, with its CUDA execution provider.
+
+    Attributes:
+        provider, library: of ONNX Runtime, and the file that holds it.
+        place, memory_kind: ONNX Runtime's name and DLPack's number for the memory of tensors that stay on the GPU.
 
     Args:
         bundle: holds ``model.<precision>.onnx``.
@@ -50,66 +59,53 @@ class OnnxRuntimeCudaBackend:
     name = "onnxruntime-cuda"
     provider: ClassVar[str] = "CUDAExecutionProvider"
     library: ClassVar[str] = "libonnxruntime_providers_cuda.so"
+    place: ClassVar[str] = "cuda"
+    memory_kind: ClassVar[int] = CUDA
 
     def __init__(self, bundle: Bundle, threads: int | None = None, precision: str | None = None) -> None:
         ort = require("onnxruntime", "gpu", "run the ONNX graph on a GPU")
         if self.provider not in ort.get_available_providers():
             raise BackendError(
                 f"onnxruntime {ort.__version__} has no {self.provider}: it is built for the CPU; "
-                "pip uninstall onnxruntime, then pip install 'hydrant[gpu]'"
+                "pip uninstall onnxruntime, then pip install 'hydrant-uq[gpu]'"
             )
         self._ort = ort
-        graph, self.precision = graph_file(bundle, self.name, PRECISIONS, precision)
+        graph, found = graph_file(bundle, self.name, PRECISIONS, precision)
         self._session: Any = self._open(graph, threads, self._options(bundle, graph))
-        self._outputs = [output.name for output in self._session.get_outputs()]
-
-    def run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Run one batch.
-
-        Raises:
-            BackendError: ONNX Runtime failed; its message is given.
-        """
-        size, chunk = len(next(iter(inputs.values()))), self.chunk(inputs)
-        parts = [Part(0, start, min(start + chunk, size), 0, None) for start in range(0, size, chunk)]
-        return run_parts(
-            parts, lambda part: self._run({name: each[part.start : part.stop] for name, each in inputs.items()})
-        )
+        super().__init__(self.name, found, (output.name for output in self._session.get_outputs()))
 
     def run_device(self, inputs: Mapping[str, Any]) -> dict[str, DeviceArray]:
-        """Run one batch that lies on the GPU; nothing is copied.
-
-        Args:
-            inputs: contiguous tensors on the first GPU that export DLPack, int64 or float32.
-
-        Returns:
-            The outputs on the GPU, complete; they export DLPack and ``__cuda_array_interface__``.
-
-        Raises:
-            InputError: a tensor that cannot be read there.
-            BackendError: as :meth:`run`.
-        """
+        """Run one batch that lies on the GPU; nothing is copied. See ``Predictor.run_device``."""
         legacy = 1  # the number that DLPack gives the default stream, which ONNX Runtime waits for
-        tensors = {name: borrow(name, each, legacy) for name, each in inputs.items()}
-        binding = self._binding()
-        for name, each in tensors.items():
-            binding.bind_input(name, "cuda", 0, each.dtype.type, each.shape, each.address)
-        for name in self._outputs:
-            binding.bind_output(name, "cuda", 0)
-        binding.synchronize_inputs()
-        self._start(binding, {name: list(each.shape) for name, each in tensors.items()})
-        binding.synchronize_outputs()
-        return {
-            name: DeviceArray(value.data_ptr(), tuple(value.shape()), _Kept(value))
-            for name, value in zip(self._outputs, binding.get_outputs(), strict=True)
-        }
+        with self._use():
+            tensors = {name: borrow(name, each, legacy, self.memory_kind) for name, each in inputs.items()}
+            check_borrowed(tensors, {each.name: TYPES[each.type] for each in self._session.get_inputs()})
+            binding = self._session.io_binding()
+            for name, each in tensors.items():
+                binding.bind_input(name, self.place, 0, each.dtype.type, each.shape, each.address)
+            for name in self.outputs:
+                binding.bind_output(name, self.place, 0)
+            binding.synchronize_inputs()
+            self._start(binding, {name: list(each.shape) for name, each in tensors.items()})
+            binding.synchronize_outputs()
+            return {
+                name: DeviceArray(value.data_ptr(), tuple(value.shape()), _Kept(value), self.memory_kind)
+                for name, value in zip(self.outputs, binding.get_outputs(), strict=True)
+            }
 
     def chunk(self, inputs: Mapping[str, np.ndarray]) -> int:
         """The whole batch."""
         return max(1, len(next(iter(inputs.values()))))
 
-    def close(self) -> None:
-        """Drop the session."""
-        self._session = None
+    def _run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        size, chunk = len(next(iter(inputs.values()))), self.chunk(inputs)
+        parts = [Part(0, start, min(start + chunk, size), 0, None) for start in range(0, size, chunk)]
+        return run_parts(
+            parts, lambda part: self._run_part({name: each[part.start : part.stop] for name, each in inputs.items()})
+        )
+
+    def _release(self) -> None:
+        del self._session
 
     def _options(self, bundle: Bundle, graph: Path) -> dict[str, Any]:  # noqa: ARG002
         """The provider's options."""
@@ -147,19 +143,14 @@ class OnnxRuntimeCudaBackend:
         """Providers for what the first one does not take, before the CPU's."""
         return []
 
-    def _run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        binding = self._binding()
+    def _run_part(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        binding = self._session.io_binding()
         for name, array in inputs.items():
             binding.bind_cpu_input(name, np.ascontiguousarray(array))
-        for name in self._outputs:
+        for name in self.outputs:
             binding.bind_output(name, "cpu")
         self._start(binding, {name: list(array.shape) for name, array in inputs.items()})
-        return dict(zip(self._outputs, binding.copy_outputs_to_cpu(), strict=True))
-
-    def _binding(self) -> Any:
-        if self._session is None:
-            raise BackendError(f"the {self.name} backend was closed; load the bundle again")
-        return self._session.io_binding()
+        return dict(zip(self.outputs, binding.copy_outputs_to_cpu(), strict=True))
 
     def _start(self, binding: Any, shapes: Mapping[str, list[int]]) -> None:
         try:

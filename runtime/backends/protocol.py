@@ -1,29 +1,71 @@
-"""The protocol that every backend follows, and the choice of one."""
+"""The protocol that every backend follows."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Protocol
+from abc import abstractmethod
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 import numpy as np
 
+from ...errors import BackendError
+from ..closing import Closable
+from .dlpack import DeviceArray
 
-class Backend(Protocol):
-    """Runs one bundle on batches of tensors. ``run`` is safe to call from many threads."""
+Batch = Mapping[str, np.ndarray]
 
-    @property
-    def name(self) -> str:
-        """The backend's name, as given to ``hydrant.load``."""
 
-    @property
-    def precision(self) -> str:
-        """Precision of the weights and activations: ``"fp32"``, ``"fp16"``, ``"bf16"`` or ``"int8"``."""
+class Backend(Closable):
+    """Runs one model on batches of tensors, from many threads at a time, until it is closed.
 
-    def run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Outputs of one batch: ``probabilities`` [B, C], the scores [B], maybe ``member_probabilities``."""
+    Attributes:
+        name: of the backend, as given to ``hydrant.load``.
+        precision: of weights and activations: ``"fp32"``, ``"fp16"``, ``"bf16"`` or ``"int8"``.
+        outputs: names of what ``run`` gives: ``probabilities`` [B, C] and the scores [B]; where a graph or backend has
+            them also ``member_probabilities`` [B, M, C], and ``member_logits`` [B, M, C] before the temperature.
+        longest: tokens of the longest text that it takes; ``None`` if that is what the model reads, and for images.
+    """
 
-    def chunk(self, inputs: Mapping[str, np.ndarray]) -> int:
+    def __init__(self, name: str, precision: str, outputs: Iterable[str], longest: int | None = None) -> None:
+        super().__init__(f"the {name} backend")
+        self.name, self.precision = name, precision
+        self.outputs, self.longest = tuple(outputs), longest
+
+    def run(self, inputs: Batch) -> dict[str, np.ndarray]:
+        """Run one batch.
+
+        Raises:
+            BackendError: the library failed, its message is given; or the backend was closed.
+        """
+        with self._use():
+            return self._run(inputs)
+
+    def run_device(self, inputs: Mapping[str, Any]) -> dict[str, DeviceArray]:  # noqa: ARG002
+        """Run one batch that lies on the GPU, where the outputs stay; see ``Predictor.run_device``.
+
+        Raises:
+            InputError: a tensor that cannot be read there, or that is not taken as it is.
+            BackendError: as :meth:`run`, or this backend runs on the CPU.
+        """
+        raise BackendError(
+            f"backend {self.name} runs on the CPU and takes no tensors of a GPU; give NumPy arrays to `predict`, or "
+            "load the bundle with backend tensorrt, tensorrt-rtx, onnxruntime-tensorrt or onnxruntime-cuda"
+        )
+
+    def timings(self, inputs: Batch) -> dict[str, float]:  # noqa: ARG002
+        """Milliseconds of the parts of one run on a GPU, by name; empty, and nothing runs, where they are not told.
+
+        ``h2d`` (from host memory to the GPU), ``compute``, ``d2h`` (back), and ``enqueue`` on the CPU.
+
+        Raises:
+            BackendError: as :meth:`run`.
+        """
+        return {}
+
+    def chunk(self, inputs: Batch) -> int:
         """How many inputs go into one run of what is below: the batch, or less where that is faster."""
+        return len(next(iter(inputs.values())))
 
-    def close(self) -> None:
-        """Release what the backend holds; it must not be used afterwards."""
+    @abstractmethod
+    def _run(self, inputs: Batch) -> dict[str, np.ndarray]:
+        """Run one batch, while the backend is open."""

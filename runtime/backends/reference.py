@@ -10,9 +10,12 @@ import numpy as np
 from ...bundle.store import Bundle
 from ...errors import BackendError, cut, require
 from ...metrics.gates import SCORES
+from .protocol import Backend
+
+OUTPUTS = ("probabilities", *SCORES, "member_probabilities")
 
 
-class TorchModule:
+class TorchModule(Backend):
     """A fused module on the CPU, float32.
 
     Args:
@@ -23,24 +26,18 @@ class TorchModule:
     precision = "fp32"
 
     def __init__(self, ensemble: Any) -> None:
-        self._torch = require("torch", "", "run the PyTorch reference")
+        self._torch = require("torch", "fuse", "run the PyTorch reference")
         self._ensemble = ensemble
+        super().__init__(self.name, self.precision, (*OUTPUTS, "member_logits"))
 
-    def run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Run one batch; beside the outputs of every backend, ``member_logits`` [B, M, C] before the temperature."""
+    def _run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         tensors = {name: self._torch.from_numpy(np.ascontiguousarray(array)) for name, array in inputs.items()}
         with self._torch.inference_mode():
             output = self._ensemble(**tensors)
-        names = ("probabilities", *SCORES, "member_probabilities")
-        arrays = {name: getattr(output, name).contiguous().numpy() for name in names}
+        arrays = {name: getattr(output, name).contiguous().numpy() for name in OUTPUTS}
         return {**arrays, "member_logits": output.member_logits.transpose(0, 1).contiguous().numpy()}
 
-    def chunk(self, inputs: Mapping[str, np.ndarray]) -> int:
-        """The whole batch."""
-        return len(next(iter(inputs.values())))
-
-    def close(self) -> None:
-        """Drop the module."""
+    def _release(self) -> None:
         del self._ensemble
 
 
@@ -63,7 +60,7 @@ class TorchBackend(TorchModule):
             raise BackendError(
                 f"backend {self.name} does not run precision {cut(precision)}; expected {self.precision}"
             )
-        torch = require("torch", "", "run the PyTorch reference")
+        torch = require("torch", "fuse", "run the PyTorch reference")
         from ...fusion import load_ensemble
 
         if threads is not None:

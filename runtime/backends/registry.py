@@ -1,13 +1,15 @@
-"""The protocol that every backend follows, and the choice of one."""
+"""Every backend by its name, and the choice of one."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from ...bundle.store import Bundle
 from ...engines.gpu import NO_GPU, this_gpu
 from ...engines.metadata import MODULES as ENGINE_MODULES
 from ...errors import BackendError, MissingExtraError, cut
+from .microbatch import Microbatch
 from .protocol import Backend
 
 Opener = Callable[[Bundle, int | None, str | None], Backend]
@@ -82,6 +84,10 @@ ON_GPU = ("tensorrt", "tensorrt-rtx", "onnxruntime-tensorrt", "onnxruntime-cuda"
 """Backends that need an NVIDIA GPU."""
 
 
+RUNS_GRAPHS = ("onnxruntime", "openvino")
+"""Backends that run any graph, one without a bundle, too."""
+
+
 def needs_gpu(name: str) -> str | None:
     """Why a backend is not even tried here: it needs a GPU and there is none; ``None`` if it may be tried."""
     return NO_GPU if name in ON_GPU and this_gpu() is None else None
@@ -131,3 +137,26 @@ def open_backend(
         except (BackendError, MissingExtraError) as error:
             skipped.append((candidate, str(error)))
     raise BackendError(f"no backend can run {bundle.path}: {reasons(skipped)}")
+
+
+def open_graph(graph: Path, name: str, precision: str, microbatch: Microbatch, threads: int | None = None) -> Backend:
+    """Open a graph that belongs to no bundle.
+
+    Args:
+        graph: the ONNX file.
+        name: of :data:`RUNS_GRAPHS`.
+        precision: of the run.
+        microbatch: how a batch is cut up.
+        threads: within one run; ``None`` leaves the backend's default.
+
+    Raises:
+        MissingExtraError: the backend's library is not installed.
+        BundleError: it cannot read the graph.
+    """
+    if name == "openvino":
+        from .openvino import OpenVinoGraph
+
+        return OpenVinoGraph(graph, precision, microbatch, threads)
+    from .ort import OnnxRuntimeGraph
+
+    return OnnxRuntimeGraph(graph, precision, microbatch, threads)

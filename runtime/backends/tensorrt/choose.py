@@ -1,4 +1,4 @@
-"""Choosing one of a bundle's engines for this library and GPU; an engine that does not fit is told how to rebuild."""
+"""Choosing one of a bundle's engines for this library and GPU; where none fits, with the command that rebuilds one."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ import re
 import shlex
 from dataclasses import dataclass
 
+from ....bundle.graphs import check_graph
 from ....bundle.store import Bundle, onnx_name
 from ....engines.gpu import platform_name, this_gpu
 from ....engines.metadata import (
     MODULES,
+    PRECISIONS,
     EngineFile,
     Profile,
     engine_names,
@@ -20,10 +22,6 @@ from ....engines.metadata import (
     read_metadata,
 )
 from ....errors import BackendError, BundleError, cut, listing, require
-
-PRECISIONS = ("fp16", "bf16", "fp32")
-"""Precisions of engines, in the order of preference."""
-
 
 NO_RTX = {
     "9.0": "Hopper",
@@ -216,6 +214,7 @@ def _check_graph(bundle: Bundle, name: str, facts: EngineFile, rebuild: str) -> 
             f"{now[:12]}…, expected {cut(facts.onnx_sha256[:12])}); rebuild it "
             f"with `{rebuild}`"
         )
+    check_graph(bundle, graph)
 
 
 def _check_machine(name: str, facts: EngineFile, machine: Machine, rebuild: str) -> None:

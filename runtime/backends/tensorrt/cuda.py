@@ -12,7 +12,7 @@ REMEDY = "install the driver, or use a CPU backend such as onnxruntime"
 
 
 class Cuda:
-    """The first GPU, as :class:`runtime.device.Device` describes it.
+    """The first GPU, as :class:`.device.Device` describes it.
 
     Args:
         library: name of the backend that needs it, whose extra installs cuda-bindings.
@@ -45,7 +45,7 @@ class Cuda:
         self._do("cudaStreamDestroy", stream)
 
     def allocate_host(self, size: int) -> int:
-        """Address of ``size`` bytes of page-locked memory of the host."""
+        """Address of ``size`` bytes of page-locked host memory."""
         return self._do("cudaHostAlloc", size, self._cuda.cudaHostAllocDefault)
 
     def free_host(self, address: int) -> None:
@@ -61,11 +61,11 @@ class Cuda:
         self._do("cudaFree", address)
 
     def upload(self, target: int, source: int, size: int, stream: int) -> None:
-        """Start copying bytes from the host to the GPU."""
+        """Start copying bytes from host memory to the GPU."""
         self._do("cudaMemcpyAsync", target, source, size, self._cuda.cudaMemcpyKind.cudaMemcpyHostToDevice, stream)
 
     def download(self, target: int, source: int, size: int, stream: int) -> None:
-        """Start copying bytes from the GPU to the host."""
+        """Start copying bytes from the GPU to host memory."""
         self._do("cudaMemcpyAsync", target, source, size, self._cuda.cudaMemcpyKind.cudaMemcpyDeviceToHost, stream)
 
     def synchronize(self, stream: int) -> None:

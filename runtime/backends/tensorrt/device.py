@@ -30,7 +30,7 @@ class Device(Protocol):
         """Give a stream back."""
 
     def allocate_host(self, size: int) -> int:
-        """Address of ``size`` bytes of page-locked memory of the host."""
+        """Address of ``size`` bytes of page-locked host memory."""
 
     def free_host(self, address: int) -> None:
         """Give page-locked memory back."""
@@ -42,10 +42,10 @@ class Device(Protocol):
         """Give the GPU's memory back."""
 
     def upload(self, target: int, source: int, size: int, stream: int) -> None:
-        """Start copying bytes from the host to the GPU."""
+        """Start copying bytes from host memory to the GPU."""
 
     def download(self, target: int, source: int, size: int, stream: int) -> None:
-        """Start copying bytes from the GPU to the host."""
+        """Start copying bytes from the GPU to host memory."""
 
     def synchronize(self, stream: int) -> None:
         """Wait until everything on the stream is done."""
@@ -96,7 +96,7 @@ class Holdings:
         return self._taken(self._device.allocate(size), self._device.free)
 
     def host(self, size: int) -> np.ndarray:
-        """``size`` bytes of page-locked memory of the host, as an array of uint8 that must not outlive them."""
+        """``size`` bytes of page-locked host memory, as an array of uint8 that must not outlive them."""
         address = self._taken(self._device.allocate_host(size), self._device.free_host)
         return np.ctypeslib.as_array((ctypes.c_uint8 * size).from_address(address))
 

@@ -15,8 +15,9 @@ import numpy as np
 from ....bundle.store import Bundle, onnx_name
 from ....engines.metadata import MODULES
 from ....errors import BackendError, HydrantError, InputError, MissingExtraError, cut, require
-from ..dlpack import CUDA, Borrowed, DeviceArray, borrow
+from ..dlpack import CUDA, Borrowed, DeviceArray, borrow, check_borrowed
 from ..kernel_cache import KernelCache
+from ..protocol import Backend
 from .choose import Chosen, Machine, choose_engine, read_engine
 from .cuda import Cuda
 from .device import Device
@@ -25,7 +26,7 @@ from .load import Loaded, load_engine
 from .profiles import Part, Profiles, checked_inputs, output_bytes, padded, run_parts
 
 
-class EngineBackend:
+class EngineBackend(Backend):
     """One of the bundle's engines.
 
     Every thread that runs at the same time as others gets a lane of its own: execution contexts, a stream and buffers.
@@ -36,10 +37,6 @@ class EngineBackend:
         precision: of the engine; ``None`` for the first of FP16, BF16 and FP32 that fits this machine.
         open_device: gives the GPU.
         memory_kind: DLPack's number for its memory.
-
-    Attributes:
-        name, precision: as :class:`runtime.backend.Backend` tells.
-        longest: tokens of the longest text that it takes; ``None`` for images.
 
     Raises:
         MissingExtraError: the library or cuda-bindings is not installed.
@@ -56,7 +53,6 @@ class EngineBackend:
         open_device: Callable[[str], Device] = Cuda,
         memory_kind: int = CUDA,
     ) -> None:
-        self.name = library
         trt = require(MODULES[library], library, "run engines")
         device, absent = _opened(open_device, library)
         capability = device.compute_capability() if device else None
@@ -64,52 +60,28 @@ class EngineBackend:
         data = read_engine(bundle, chosen)
         if device is None:
             raise absent
-        self.precision = chosen.facts.precision
         self._device, self._memory_kind = device, memory_kind
         self._padding = bundle.architecture().padding_token
         self._profiles = Profiles(chosen.facts.profiles, chosen.rebuild)
         loaded = load_engine(trt, data, chosen, _weights(bundle, chosen))
-        self._engine: _Contexts | None = _Contexts(loaded, chosen)
-        self.longest = self._profiles.longest
+        self._contexts = _Contexts(loaded, chosen)
         self._first = chosen.facts.profiles[0]
         self._lock = threading.Lock()
         self._idle: list[Lane] = []
-
-    def run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Run one batch, padded or split to what a profile takes.
-
-        Raises:
-            BackendError: the engine does not take the inputs, failed, or was closed.
-        """
-        return self._run(inputs)[0]
+        super().__init__(library, chosen.facts.precision, loaded.outputs, self._profiles.longest)
 
     def timings(self, inputs: Mapping[str, np.ndarray]) -> dict[str, float]:
-        """Milliseconds of one run of a batch: ``h2d``, ``compute`` and ``d2h`` on the GPU, ``enqueue`` on the host.
-
-        Raises:
-            BackendError: as :meth:`run`.
-        """
-        return self._run(inputs)[1]
+        """Milliseconds of ``h2d``, ``compute``, ``d2h`` and ``enqueue`` in one run of a batch."""
+        with self._use():
+            return self._timed(inputs)[1]
 
     def run_device(self, inputs: Mapping[str, Any]) -> dict[str, DeviceArray]:
-        """Run one batch that lies on the GPU; nothing is copied.
-
-        Args:
-            inputs: contiguous tensors on the first GPU that export DLPack, int64 or float32, within one of the
-                engine's profiles.
-
-        Returns:
-            The outputs on the GPU, complete; they export DLPack and ``__cuda_array_interface__``, and live on after
-            ``close``.
-
-        Raises:
-            InputError: a tensor that cannot be read there, or that no profile takes as it is.
-            BackendError: as :meth:`run`.
-        """
-        with self._lane() as (lane, loaded):
+        """Run one batch that lies on the GPU, within one of the engine's profiles. See ``Predictor.run_device``."""
+        with self._use(), self._lane() as (lane, loaded):
             tensors = {name: borrow(name, each, lane.stream, self._memory_kind) for name, each in inputs.items()}
+            check_borrowed(tensors, loaded.inputs)
             shapes = {name: each.shape for name, each in tensors.items()}
-            profile = self._exact(loaded, tensors)
+            profile = self._exact(tensors)
             rows = next(iter(shapes.values()))[0]
             outputs = {name: self._array(shape) for name, shape in lane.output_shapes(rows).items()}
             addresses = {name: each.address for name, each in tensors.items()}
@@ -122,18 +94,18 @@ class EngineBackend:
         first = next(iter(inputs.values()))
         return self._profiles.largest(len(first), first.shape[1] if first.ndim == 2 else None)
 
-    def close(self) -> None:
-        """Release the GPU's memory; what another thread still runs is released when it is done."""
-        with self._lock:
-            engine, self._engine = self._engine, None
-            idle, self._idle = self._idle, []
-        if engine is not None:
-            engine.save()
-        for lane in idle:
-            lane.close()
+    def _run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        return self._timed(inputs)[0]
 
-    def _run(self, inputs: Mapping[str, np.ndarray]) -> tuple[dict[str, np.ndarray], dict[str, float]]:
-        arrays, rows, tokens = checked_inputs(inputs, self._open().loaded.inputs, self._first)
+    def _release(self) -> None:
+        self._contexts.save()
+        for lane in self._idle:
+            lane.close()
+        del self._contexts, self._idle
+
+    def _timed(self, inputs: Mapping[str, np.ndarray]) -> tuple[dict[str, np.ndarray], dict[str, float]]:
+        """The outputs of a batch, padded or split to what a profile takes, and the milliseconds of its parts."""
+        arrays, rows, tokens = checked_inputs(inputs, self._contexts.loaded.inputs, self._first)
         parts = self._profiles.parts(rows, tokens)
         spent = dict.fromkeys(("h2d", "compute", "d2h", "enqueue"), 0.0)
         with self._lane() as (lane, _):
@@ -146,19 +118,13 @@ class EngineBackend:
 
             return run_parts(parts, run), spent
 
-    def _open(self) -> _Contexts:
-        if self._engine is None:
-            raise BackendError(f"the {self.name} backend was closed; load the bundle again")
-        return self._engine
-
     @contextmanager
     def _lane(self) -> Iterator[tuple[Lane, Loaded]]:
         """A lane for one run; after a failure of the engine it is not used again."""
         with self._lock:
-            engine = self._open()
-            lane = self._idle.pop() if self._idle else self._new_lane(engine)
+            lane = self._idle.pop() if self._idle else self._new_lane()
         try:
-            yield lane, engine.loaded
+            yield lane, self._contexts.loaded
         except InputError:
             self._give_back(lane)
             raise
@@ -171,29 +137,24 @@ class EngineBackend:
 
     def _give_back(self, lane: Lane) -> None:
         with self._lock:
-            if self._engine is not None:
-                self._idle.append(lane)
-                return
-        lane.close()
+            self._idle.append(lane)
 
-    def _new_lane(self, engine: _Contexts) -> Lane:
+    def _new_lane(self) -> Lane:
+        loaded = self._contexts.loaded
         return Lane(
-            engine.loaded,
+            loaded,
             self._device,
-            self._profiles.input_bytes(engine.loaded.inputs),
-            {name: output_bytes(shape, self._profiles.rows) for name, shape in engine.loaded.outputs.items()},
-            engine.new,
-            captures=engine.captures,
+            self._profiles.input_bytes(loaded.inputs),
+            {name: output_bytes(shape, self._profiles.rows) for name, shape in loaded.outputs.items()},
+            self._contexts.new,
+            captures=self._contexts.captures,
         )
 
-    def _exact(self, loaded: Loaded, tensors: Mapping[str, Borrowed]) -> int:
+    def _exact(self, tensors: Mapping[str, Borrowed]) -> int:
         """The profile that takes tensors as they are."""
-        found = {name: f"{each.dtype} {list(each.shape)}" for name, each in tensors.items()}
-        if {name: each.dtype for name, each in tensors.items()} != loaded.inputs:
-            taken = {name: str(dtype) for name, dtype in loaded.inputs.items()}
-            raise InputError(f"the inputs are {found}; this engine takes {taken}")
         profile = self._profiles.exact({name: each.shape for name, each in tensors.items()})
         if profile is None:
+            found = {name: f"{each.dtype} {list(each.shape)}" for name, each in tensors.items()}
             raise InputError(
                 f"no profile of the engine takes {found} as they are; "
                 "`run` pads and splits NumPy arrays, or rebuild the engine for these shapes with `hydrant build`"

@@ -35,14 +35,14 @@ Key = tuple[int, tuple[tuple[str, Shape], ...]]
 
 @dataclass(frozen=True)
 class Buffer:
-    """A tensor's page-locked bytes on the host, and its address on the GPU."""
+    """A tensor's bytes in page-locked host memory, and its address on the GPU."""
 
     host: np.ndarray
     device: int
 
     @property
     def address(self) -> int:
-        """Of the host's bytes."""
+        """Of the bytes in host memory."""
         return int(self.host.ctypes.data)
 
 
@@ -113,7 +113,7 @@ class Lane:
 
         Returns:
             The outputs, float32 [batch, …], and the milliseconds of ``h2d``, ``compute`` and ``d2h`` on the GPU, and of
-            ``enqueue`` on the host.
+            ``enqueue`` on the CPU.
 
         Raises:
             BackendError: the library or CUDA failed.

@@ -62,7 +62,7 @@ class Loaded:
 
 
 def load_engine(trt: ModuleType, data: bytes, chosen: Chosen, graph: Path | None) -> Loaded:
-    """Deserialise an engine, with code for the host disallowed.
+    """Deserialise an engine; engine host code stays disallowed.
 
     Args:
         trt: ``tensorrt`` or ``tensorrt_rtx``.

@@ -1,0 +1,134 @@
+"""What a graph says of itself, and whether the bundle says the same.
+
+An ONNX file is a protocol-buffer message with its metadata in one field at the top, so that they are read without any
+library, and without reading the weights.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import IO, Any
+
+from ..errors import BundleError, cut
+from .calibration import Calibration
+from .store import CALIBRATION, MANIFEST, WEIGHTS, Bundle
+
+METADATA, KEY, VALUE = 14, 1, 2
+"""Fields of ONNX's ModelProto and StringStringEntryProto."""
+
+
+def graph_metadata(path: Path) -> dict[str, str]:
+    """``metadata_props`` of an ONNX file; what cannot be decoded is left to whoever loads the graph."""
+    found: dict[str, str] = {}
+    if not path.is_file():
+        return found
+    with path.open("rb") as file:
+        try:
+            for entry in _fields(file, METADATA):
+                key, value = (next(_fields(io.BytesIO(entry), field), b"").decode() for field in (KEY, VALUE))
+                found[key] = value
+        except ValueError:  # no ONNX file
+            return {}
+    return found
+
+
+def check_graph(bundle: Bundle, name: str) -> None:
+    """Refuse a graph whose metadata contradict the bundle that it lies in.
+
+    What a graph does not tell, as one that went through another tool may not, is not compared.
+
+    Args:
+        bundle: with the graph.
+        name: of the graph's file.
+
+    Raises:
+        BundleError: the first contradiction, with both values.
+    """
+    path = bundle.path / name
+    said = graph_metadata(path)
+    for key, (source, expected, decoded) in _expected(bundle).items():
+        if key not in said:
+            continue
+        try:
+            value = decoded(said[key])
+        except (ValueError, TypeError, AttributeError, KeyError, RecursionError):
+            value = said[key]
+        if value != expected:
+            ours, theirs = _different(value, expected)
+            raise BundleError(
+                f"{path} has {key.removeprefix('hydrant.').replace('_', ' ')} {cut(ours)}, but {source} says "
+                f"{cut(theirs)}: they are of different bundles, or one was edited; export the graph again with "
+                "`hydrant export`"
+            )
+
+
+def _expected(bundle: Bundle) -> dict[str, tuple[str, Any, Callable[[str], Any]]]:
+    """Key of the metadata → the file that answers for it, what that says, and how the graph's text is decoded."""
+    calibration = Calibration.of(bundle)
+    facts = calibration.to_json()
+    weights = bundle.manifest["files"].get(WEIGHTS, {}).get("sha256")
+    return {
+        "hydrant.family": (MANIFEST, bundle.family, str),
+        "hydrant.members": (MANIFEST, bundle.members, int),
+        "hydrant.labels": (MANIFEST, bundle.labels, json.loads),
+        **({"hydrant.weights_sha256": (MANIFEST, weights, str)} if weights else {}),
+        "hydrant.temperature": (CALIBRATION, calibration.temperature, float),
+        "hydrant.thresholds": (CALIBRATION, _limits(facts["thresholds"]), lambda text: _limits(json.loads(text))),
+        "hydrant.conformal": (CALIBRATION, _sets(facts["conformal"]), lambda text: _sets(json.loads(text))),
+    }
+
+
+def _limits(thresholds: Mapping[str, Mapping[str, Any]]) -> dict[str, tuple[Any, Any]]:
+    """What decides: score and value; the notes beside them may differ between versions."""
+    return {name: (entry["score"], entry["value"]) for name, entry in sorted(thresholds.items())}
+
+
+def _sets(conformal: Mapping[str, Any] | None) -> tuple[Any, Any] | None:
+    return None if conformal is None else (conformal["method"], conformal["quantile"])
+
+
+def _different(value: Any, expected: Any) -> tuple[Any, Any]:
+    """The first entries that differ of two lists of one length; other values as they are."""
+    if not isinstance(value, list) or not isinstance(expected, list) or len(value) != len(expected):
+        return value, expected
+    return next((ours, theirs) for ours, theirs in zip(value, expected, strict=True) if ours != theirs)
+
+
+def _fields(file: IO[bytes], wanted: int) -> Iterator[bytes]:
+    """Contents of a message's fields of one number, which must hold bytes; all others are passed over.
+
+    Raises:
+        ValueError: this is no such message.
+    """
+    file.seek(0, os.SEEK_END)
+    size = file.tell()
+    file.seek(0)
+    while file.tell() < size:
+        key = _number(file)
+        if key & 7 == 0:
+            _number(file)
+            continue
+        length = {1: 8, 5: 4}.get(key & 7) or (_number(file) if key & 7 == 2 else size)
+        if length > size - file.tell():
+            raise ValueError("a field that goes beyond the end")
+        if key == wanted << 3 | 2:
+            yield file.read(length)
+        else:
+            file.seek(length, os.SEEK_CUR)
+
+
+def _number(file: IO[bytes]) -> int:
+    """A number in seven bits a byte, the lowest first."""
+    number = 0
+    for shift in range(0, 70, 7):
+        byte = file.read(1)
+        if not byte:
+            break
+        number |= (byte[0] & 0x7F) << shift
+        if byte[0] < 0x80:
+            return number
+    raise ValueError("a number without an end")

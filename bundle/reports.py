@@ -1,0 +1,67 @@
+"""Reports on a bundle: put into it, or into a folder of their own."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Mapping
+from pathlib import Path, PurePosixPath
+
+from ..errors import InputError
+from .files import beside, folders_above, write_atomically
+from .store import Bundle
+
+log = logging.getLogger(__name__)
+
+
+def report_folder(bundle: Bundle, folder: str | Path | None) -> Path | None:
+    """The folder that reports go to instead of the bundle; ``None`` stays. Meant to be asked before long work.
+
+    Raises:
+        InputError: it cannot be made or written, or lies in the bundle.
+    """
+    if folder is None:
+        return None
+    chosen = Path(folder).absolute()
+    if chosen.resolve().is_relative_to(bundle.path.resolve()):
+        raise InputError(f"report folder {folder} lies in the bundle, which keeps its own reports; leave it out")
+    there = next(place for place in (chosen, *chosen.parents) if place.exists())
+    probe = beside(there / "report", "part")
+    try:
+        probe.touch(exist_ok=False)
+        probe.unlink()
+    except OSError as error:
+        raise InputError(f"cannot write into {folder}: {error.strerror or error}; choose another folder") from error
+    return chosen
+
+
+def store_reports(
+    bundle: Bundle, files: Mapping[str, bytes | Path], folder: Path | None, remove: Collection[str] = ()
+) -> list[str]:
+    """Put reports into the bundle, or into ``folder`` under the last part of their names.
+
+    A bundle that cannot be written is no error: what was measured is in the caller's hands, and a warning is logged.
+
+    Args:
+        bundle: that they speak of.
+        files: name in the bundle, as ``reports/verify.json`` → bytes.
+        folder: of :func:`report_folder`.
+        remove: names of earlier reports that leave the bundle.
+
+    Returns:
+        The names in the bundle, or the paths in the folder; none where nothing was stored.
+
+    Raises:
+        InputError: the folder cannot be written.
+    """
+    if folder is None:
+        try:
+            bundle.add(files, remove=remove)
+        except InputError as error:
+            log.warning("the report was not stored: %s; give it a folder with report=… (--report)", error)
+            return []
+        return list(files)
+    places = {folder / PurePosixPath(name).name: content for name, content in files.items()}
+    with folders_above(folder / "report"):
+        for place, content in places.items():
+            write_atomically(place, content if isinstance(content, bytes) else content.read_bytes())
+    return list(map(str, places))

@@ -1,0 +1,142 @@
+"""How heads are chosen: one option type for each method, and a budget instead of a number of heads."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from ...errors import InputError, cut
+
+Diversity = Literal["noise", "bootstrap"]
+Objective = Literal["separation", "nll", "both"]
+Masking = Literal["pruned", "selected"]
+
+NOISE = 0.5
+"""Standard deviation of the noise where none is given."""
+
+
+@dataclass(frozen=True)
+class Taylor:
+    """Keep the heads of highest Taylor importance.
+
+    Attributes:
+        diversity: how members are made to differ: by noise on the scores, or each scored on its own resample, with
+            replacement, of the examples. A single member has neither.
+        noise: standard deviation of the noise (default: 0.5): of the logarithm of Taylor scores, and of circuits'
+            scores in units of their spread. With ε standard normal and summing to zero over the members,
+            Taylor scores are multiplied by exp(noise · ε), and noise · ε · (spread of the layer's scores) is added to
+            those of circuits.
+    """
+
+    diversity: Diversity = "noise"
+    noise: float | None = None
+
+    def __post_init__(self) -> None:
+        _check_diversity(self.diversity, self.noise)
+
+
+@dataclass(frozen=True)
+class Circuit:
+    """Keep the heads whose absence hurts an objective most, found layer by layer (``calib.heads.circuits``).
+
+    Attributes:
+        ood: out-of-distribution inputs, in any form that the labelled data may have. Labels are not read. Not needed
+            for the objective ``"nll"``.
+        objective: what circuits are for: to separate out-of-distribution inputs from the others by predictive entropy,
+            likelihood (nll), or both.
+        masking: heads of earlier layers that are masked while a layer is scored: those pruned, or those selected, as
+            HeadMap does.
+        average: make a plan of one member, the average of all circuits (CircAvg).
+        diversity: as in :class:`Taylor`.
+        noise: as in :class:`Taylor`.
+        state: file that keeps what the search has found. If it exists the search goes on where it was interrupted;
+            when the search is complete it is deleted.
+    """
+
+    ood: Any = None
+    objective: Objective = "separation"
+    masking: Masking = "pruned"
+    average: bool = False
+    diversity: Diversity = "bootstrap"
+    noise: float | None = None
+    state: str | Path | None = None
+
+    def __post_init__(self) -> None:
+        _check_name("objective", self.objective, get_args(Objective))
+        _check_name("masking", self.masking, get_args(Masking))
+        _check_diversity(self.diversity, self.noise)
+        if self.ood is None and self.objective != "nll":
+            raise InputError(
+                f"objective {self.objective!r} needs out-of-distribution data; give it with Circuit(ood=…) (--ood), "
+                "or choose the objective 'nll'"
+            )
+
+
+@dataclass(frozen=True)
+class Random:
+    """Keep any heads, each with the same probability."""
+
+
+METHODS: dict[str, type[Taylor | Circuit | Random]] = {"taylor": Taylor, "circuit": Circuit, "random": Random}
+"""By the names that plans record and that stand for a method with its defaults."""
+
+
+@dataclass(frozen=True)
+class Budget:
+    """Most operations that a plan may cost: where to fork and how many heads to keep follows from it.
+
+    Attributes:
+        ratio: most operations, in those of the plain single model, such as 1.25; fork and number of heads follow.
+    """
+
+    ratio: float
+
+    def __post_init__(self) -> None:
+        known = isinstance(self.ratio, int | float) and not isinstance(self.ratio, bool)
+        if not known or not 0 < self.ratio < math.inf:
+            raise InputError(
+                f"budget is {cut(self.ratio)}; expected a positive number: the cost in operations of the single model, "
+                "as 1.25"
+            )
+
+
+def method_of(asked: str | Taylor | Circuit | Random) -> Taylor | Circuit | Random:
+    """A method, or the one that a name stands for.
+
+    Raises:
+        InputError: an unknown name, or one that does not go without options.
+    """
+    if isinstance(asked, Taylor | Circuit | Random):
+        return asked
+    _check_name("method", asked, tuple(METHODS))
+    return METHODS[asked]()
+
+
+def name_of(method: Taylor | Circuit | Random) -> str:
+    """By which plans call a method."""
+    return next(name for name, kind in METHODS.items() if isinstance(method, kind))
+
+
+def deviation(method: Taylor | Circuit) -> float:
+    """The noise of a method, or what it is where none is given."""
+    return NOISE if method.noise is None else method.noise
+
+
+def _check_name(what: str, value: Any, known: tuple[str, ...]) -> None:
+    if value not in known:
+        raise InputError(f"{what} {cut(value)} is unknown; expected one of {', '.join(known)}")
+
+
+def _check_diversity(diversity: str, noise: float | None) -> None:
+    _check_name("diversity", diversity, get_args(Diversity))
+    if noise is None:
+        return
+    if isinstance(noise, bool) or not isinstance(noise, int | float) or not 0 <= noise < math.inf:
+        raise InputError(f"noise is {cut(noise)}; expected a finite number, 0 or more")
+    if diversity != "noise":
+        raise InputError(
+            f"noise is given for diversity {diversity!r}, which has no use for it; expected diversity 'noise'; "
+            "leave one of them out"
+        )

@@ -1,0 +1,120 @@
+"""Which examples data hold, in a record small enough to travel with what was made from them.
+
+Every input has a 48-bit hash; labels, order and repetition do not count. A record keeps the lowest hashes: a sample
+that is the same for the same examples wherever they stand (a bottom-k sketch, Cohen and Kaplan 2007), so that data can
+later be compared with it although they overlap in part only.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import unicodedata
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .examples import Examples
+from .spec import Modality
+
+LOWEST = 4096
+"""Hashes that a record keeps; data of no more examples are compared exactly."""
+
+BYTES = 6
+
+
+@dataclass(frozen=True)
+class Fingerprint:
+    """Hashes of examples, each once, ascending: all of them, or the :data:`LOWEST`.
+
+    Attributes:
+        hashes: integers below 2^48.
+        complete: whether these are all.
+    """
+
+    hashes: tuple[int, ...]
+    complete: bool = True
+
+    def share_in(self, earlier: Fingerprint) -> float:
+        """Share of these examples that are among earlier ones; an estimate where not all of these were recorded."""
+        alike = [number for number in self.hashes if earlier.complete or number <= earlier.hashes[-1]]
+        known = set(earlier.hashes)
+        return sum(number in known for number in alike) / len(alike) if alike else 0.0
+
+    def __or__(self, other: Fingerprint) -> Fingerprint:
+        """Of the examples of both."""
+        ends = [each.hashes[-1] for each in (self, other) if not each.complete]
+        both = sorted(number for number in {*self.hashes, *other.hashes} if number <= min(ends, default=number))
+        return Fingerprint(tuple(both), not ends)
+
+    def to_json(self) -> dict[str, Any]:
+        """The lowest hashes as a JSON object, with a digest of all."""
+        stored = b"".join(number.to_bytes(BYTES, "big") for number in self.hashes)
+        return {
+            "complete": self.complete and len(self.hashes) <= LOWEST,
+            "sha256": hashlib.sha256(stored).hexdigest(),
+            "lowest": base64.b64encode(stored[: BYTES * LOWEST]).decode(),
+        }
+
+    @classmethod
+    def from_json(cls, data: Any) -> Fingerprint | None:
+        """Rebuild from :meth:`to_json`; ``None`` for what is none, as in a bundle of an earlier version."""
+        try:
+            stored = base64.b64decode(data["lowest"], validate=True)
+            complete = data["complete"]
+        except (TypeError, KeyError, ValueError, binascii.Error):
+            return None
+        if not stored or len(stored) % BYTES or not isinstance(complete, bool):
+            return None
+        numbers = {int.from_bytes(stored[at : at + BYTES], "big") for at in range(0, len(stored), BYTES)}
+        return cls(tuple(sorted(numbers)), complete)
+
+
+def fingerprint_of(inputs: Sequence[Any], modality: Modality) -> Fingerprint | None:
+    """The fingerprint of raw inputs; ``None`` where there are none, or one is of a kind that has no lasting form."""
+    numbers = set()
+    for item in inputs:
+        try:
+            content = _content(Path(item) if modality == "image" and isinstance(item, str) else item)
+        except OSError:  # whoever prepares it says what is wrong
+            content = None
+        if content is None:
+            return None
+        numbers.add(int.from_bytes(hashlib.blake2b(content, digest_size=BYTES).digest(), "big"))
+    return Fingerprint(tuple(sorted(numbers))) if numbers else None
+
+
+def fingerprints(modality: Modality, **examples: Examples | None) -> dict[str, Any]:
+    """What a use of examples records beside their names: ``{"fingerprints": {"data": …}}``, empty without any."""
+    made = {name: fingerprint_of(given.inputs, modality) for name, given in examples.items() if given is not None}
+    found = {name: each.to_json() for name, each in made.items() if each is not None}
+    return {"fingerprints": found} if found else {}
+
+
+def _content(item: Any) -> bytes | None:
+    """Bytes that are the same for the same input: spacing and Unicode forms of a text do not count."""
+    if isinstance(item, str):
+        return b"text " + " ".join(unicodedata.normalize("NFC", item).split()).encode(errors="surrogatepass")
+    if isinstance(item, Path):
+        return b"file " + hashlib.sha256(item.read_bytes()).digest() if item.is_file() else None
+    if isinstance(item, Mapping):  # ready tensors
+        return _joined([part for name in sorted(item) for part in (str(name), item[name])])
+    if isinstance(item, tuple | list):  # a pair of texts
+        return _joined(item)
+    if isinstance(item, np.ndarray) or hasattr(item, "convert"):  # PIL images convert
+        return _of_array(np.asarray(item))
+    return None
+
+
+def _joined(items: Sequence[Any]) -> bytes | None:
+    parts = [_content(item) for item in items]
+    return None if None in parts else b"".join(hashlib.sha256(part or b"").digest() for part in parts)
+
+
+def _of_array(array: np.ndarray) -> bytes | None:
+    kind = f"{array.dtype} {list(array.shape)} ".encode()
+    return None if array.dtype.hasobject else kind + np.ascontiguousarray(array).tobytes()

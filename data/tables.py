@@ -1,0 +1,86 @@
+"""Tables in memory, by their columns; recognised without importing the libraries that make them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+from ..errors import InputError, listing
+
+Rows = Callable[[Any, list[Any]], Iterable[tuple[Any, ...]]]
+"""The rows of a table: the values of some of its columns."""
+
+
+def _pandas_rows(table: Any, names: list[Any]) -> Iterable[tuple[Any, ...]]:
+    """Missing values are ``None``, as in the other tables."""
+    columns = (table[name].astype(object) for name in names)
+    return zip(*(values.where(values.notna(), None) for values in columns), strict=True)
+
+
+def _polars_rows(table: Any, names: list[Any]) -> Iterable[tuple[Any, ...]]:
+    return zip(*(table.get_column(name).to_list() for name in names), strict=True)
+
+
+def _arrow_rows(table: Any, names: list[Any]) -> Iterable[tuple[Any, ...]]:
+    return zip(*(table.column(name).to_pylist() for name in names), strict=True)
+
+
+def _dataset_rows(table: Any, names: list[Any]) -> Iterable[tuple[Any, ...]]:
+    return (tuple(record[name] for name in names) for record in table.select_columns(names))
+
+
+TABLES: dict[tuple[str, str], Rows] = {
+    ("pandas", "DataFrame"): _pandas_rows,
+    ("polars", "DataFrame"): _polars_rows,
+    ("pyarrow", "Table"): _arrow_rows,
+    ("pyarrow", "RecordBatch"): _arrow_rows,
+    ("datasets", "Dataset"): _dataset_rows,
+    ("datasets", "IterableDataset"): _dataset_rows,
+}
+"""Kinds of tables by library and class."""
+
+
+def _reader(table: Any) -> Rows | None:
+    kinds = ((kind.__module__.partition(".")[0], kind.__name__) for kind in type(table).__mro__)
+    return next((TABLES[kind] for kind in kinds if kind in TABLES), None)
+
+
+def is_table(value: Any) -> bool:
+    """Whether a value is one of :data:`TABLES`."""
+    return _reader(value) is not None
+
+
+def column_names(table: Any) -> list[Any]:
+    """Names of its columns, in order."""
+    if not hasattr(table, "column_names"):
+        return list(table.columns)
+    return list(table.column_names or next(iter(table), {}))  # none where a stream of records does not declare them
+
+
+def input_column(table: Any, wanted: str | None, usual: Sequence[str], *, only: bool = True) -> Any:
+    """The name of the column that holds the inputs.
+
+    Args:
+        table: one of :data:`TABLES`.
+        wanted: the column asked for; ``None`` for the first usual one there is.
+        usual: names by which it is known without asking.
+        only: otherwise, the only column is the one.
+
+    Raises:
+        InputError: there is no such column, there are several of that name, or none stands out.
+    """
+    names = column_names(table)
+    if wanted is None:
+        wanted = next((name for name in usual if name in names), names[0] if only and len(names) == 1 else None)
+    if names.count(wanted) != 1:
+        asked = " or ".join(map(repr, usual if wanted is None else [wanted]))
+        found = f"the columns {listing(names)}" if names else "no columns"
+        raise InputError(f"the table has {found}; expected one column {asked} (choose another with text_column=…)")
+    return wanted
+
+
+def rows(table: Any, names: list[Any]) -> Iterator[tuple[Any, ...]]:
+    """The values of some columns, row by row; a missing value is ``None``."""
+    reader = _reader(table)
+    assert reader is not None  # of a table only
+    return iter(reader(table, names))

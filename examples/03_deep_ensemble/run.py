@@ -1,0 +1,13 @@
+"""Several checkpoints, trained apart, as one graph that is exactly their Deep Ensemble."""
+
+import sys
+
+import hydrant
+from transformers import AutoTokenizer
+
+folder, *models = sys.argv[1:]
+
+ensemble = hydrant.fuse(models, keep_separate="all")
+hydrant.save_bundle(ensemble, folder, processor=AutoTokenizer.from_pretrained(models[0]))
+hydrant.export_onnx(folder)
+print(f"{len(models)} members at {hydrant.estimate_cost(folder).ratio:.2f} × the operations of one")

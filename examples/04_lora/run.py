@@ -1,0 +1,14 @@
+"""LoRA adapters of one base model as the members of one graph."""
+
+import sys
+
+import hydrant
+from transformers import AutoTokenizer
+
+base, folder, *adapters = sys.argv[1:]
+
+ensemble = hydrant.fuse(base, adapters=adapters, low_rank="auto")
+hydrant.save_bundle(ensemble, folder, processor=AutoTokenizer.from_pretrained(base))
+hydrant.export_onnx(folder)
+kept = [name for name, form in ensemble.provenance["adapted"].items() if form["low_rank"]]
+print(f"{len(adapters)} members; {len(kept)} updates of low rank kept, the others merged")

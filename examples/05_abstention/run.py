@@ -1,0 +1,18 @@
+"""Calibrated abstention: a loop that answers, or says that it does not know."""
+
+import json
+import sys
+
+import hydrant
+
+folder, validation, outside = sys.argv[1:]
+
+hydrant.calibrate(folder, validation, outside, abstain=hydrant.Coverage(0.95))
+
+with hydrant.load(folder) as predictor:
+    for line in sys.stdin:
+        found = predictor.predict([line.rstrip("\n")])
+        flagged = predictor.out_of_distribution(found)
+        reason = "out of distribution" if flagged[0] else "uncertain" if found.abstain[0] else None
+        label = None if reason else predictor.labels[found.label[0]]
+        print(json.dumps({"label": label, "reason": reason, "confidence": round(float(found.confidence[0]), 4)}))

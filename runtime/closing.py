@@ -1,0 +1,75 @@
+"""What many threads use until one of them closes it."""
+
+from __future__ import annotations
+
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Self
+
+from ..errors import BackendError
+
+
+class Closable(ABC):
+    """Something that is released once, when it was closed and nothing uses it any more.
+
+    Args:
+        described: what it is, for messages.
+    """
+
+    def __init__(self, described: str) -> None:
+        self._described = described
+        self._changed = threading.Condition()
+        self._users: list[int] = []  # the thread of every use
+        self._closed = self._released = False
+
+    def close(self) -> None:
+        """Release what it holds, after everything that uses it has finished; what comes later is refused.
+
+        To close it again does nothing. A thread that closes it amid a use of its own does not wait: the last use to
+        end releases it.
+        """
+        with self._changed:
+            self._closed = True
+            self._release_if_idle()
+            if threading.get_ident() not in self._users:
+                self._changed.wait_for(lambda: not self._users)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @contextmanager
+    def _use(self) -> Iterator[None]:
+        """Keep it open meanwhile; a use within another one of the same thread still begins after ``close``.
+
+        Raises:
+            BackendError: it was closed.
+        """
+        thread = threading.get_ident()
+        with self._changed:
+            if self._closed and thread not in self._users:
+                raise BackendError(f"{self._described} was closed; load the bundle again")
+            self._users.append(thread)
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._users.remove(thread)
+                self._release_if_idle()
+                self._changed.notify_all()
+
+    def _release_if_idle(self) -> None:
+        if self._closed and not self._users and not self._released:
+            self._released = True
+            self._release()
+
+    @abstractmethod
+    def _release(self) -> None:
+        """Give back what it holds; called once, while nothing uses it."""

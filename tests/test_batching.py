@@ -1,0 +1,244 @@
+"""The one batcher by length: every input prepared as often as it must be, and few prepared images alive."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import tempfile
+import weakref
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import hydrant
+import numpy as np
+import pytest
+from hydrant import HeadPlan, fuse, plan_heads, save_bundle
+from hydrant.data import kept
+from hydrant.data.batching import batches
+from hydrant.data.examples import Examples
+from hydrant.data.images import ImageProcessor
+from hydrant.data.kept import KeptBatches
+from hydrant.data.processor import Processor, load_processor
+from hydrant.data.samples import model_inputs
+from hydrant.data.text import TextProcessor
+from hydrant.errors import InputError
+from hydrant.families.checkpoint import load_model
+from hydrant.families.checkpoint import load_processor as checkpoint_processor
+from hydrant.families.registry import architecture_of
+from hydrant.tuning.examples import Source
+from support import CLASSES
+
+BATCH = 4
+IMAGES = list(np.random.default_rng(0).integers(0, 256, (40, 20, 16, 3), dtype=np.uint8))
+LABELS = [index % CLASSES for index in range(len(IMAGES))]
+LONG = "money " * 60
+
+
+class Watch:
+    """How often each input is prepared, and how many prepared images are alive at a time."""
+
+    def __init__(self) -> None:
+        self.times: Counter[int] = Counter()
+        self.most = 0
+        self._alive: list[weakref.ref[Any]] = []
+
+    def saw(self, items: Sequence[Any], encoded: Sequence[Any]) -> None:
+        self.times.update(map(id, items))
+        self._alive = [each for each in [*self._alive, *map(weakref.ref, encoded)] if each() is not None]
+        self.most = max(self.most, len(self._alive))
+
+
+@pytest.fixture
+def watch(monkeypatch: pytest.MonkeyPatch) -> Watch:
+    watching = Watch()
+
+    def watched(encode: Callable[..., list[Any]]) -> Callable[..., list[Any]]:
+        def call(self: Any, items: Sequence[Any], first: int = 0) -> list[Any]:
+            encoded = encode(self, items, first)
+            watching.saw(items, encoded)
+            return encoded
+
+        return call
+
+    for kind in (ImageProcessor, TextProcessor):
+        monkeypatch.setattr(kind, "encode", watched(kind.encode))
+    return watching
+
+
+@pytest.fixture(scope="module")
+def image_bundle(vit_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("image") / "bundle"
+    save_bundle(fuse(vit_checkpoint), path, checkpoint_processor(vit_checkpoint, "image"))
+    return path
+
+
+def processor_of(checkpoint: Path) -> tuple[Processor, Any]:
+    spec = architecture_of(load_model(checkpoint))
+    return load_processor(checkpoint, spec), spec
+
+
+def plan(checkpoint: Path, data: Any = (IMAGES, LABELS), **options: Any) -> HeadPlan:
+    return plan_heads(checkpoint, data, members=2, batch_size=BATCH, **{"keep": 2, **options})
+
+
+def predicted(bundle: Path) -> None:
+    with hydrant.load(bundle, "torch") as predictor:
+        assert len(predictor.predict(IMAGES, batch_size=BATCH)) == len(IMAGES)
+
+
+USES: dict[str, Callable[[Path, Path], Any]] = {
+    "taylor": lambda checkpoint, _: plan(checkpoint),
+    "budget": lambda checkpoint, _: plan(checkpoint, keep=None, budget=1.9),
+    "circuit": lambda checkpoint, _: plan(checkpoint, (IMAGES[:30], LABELS[:30]), ood=(IMAGES[30:], None),
+                                          method="circuit"),
+    "predict": lambda _, bundle: predicted(bundle),
+    "calibrate": lambda _, bundle: hydrant.calibrate(bundle, (IMAGES, LABELS), batch_size=BATCH),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("use", USES)
+def test_every_image_is_prepared_once_and_one_batch_is_alive(
+    use: str, vit_checkpoint: Path, image_bundle: Path, watch: Watch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kept, "MEMORY_BYTES", 0)
+    USES[use](vit_checkpoint, image_bundle)
+    assert [watch.times[id(image)] for image in IMAGES] == [1] * len(IMAGES)
+    assert watch.most <= BATCH
+
+
+def test_circuits_are_the_same_from_memory_and_from_a_file(
+    vit_checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = []
+    for limit in (0, 5 * BATCH * 12 * 12 * 3 * 4, 2**30):  # all in the file, five batches in memory, all in memory
+        monkeypatch.setattr(kept, "MEMORY_BYTES", limit)
+        made = plan(vit_checkpoint, (IMAGES[:30], LABELS[:30]), ood=(IMAGES[30:], None), method="circuit")
+        found.append(made.to_json())
+    assert found[0] == found[1] == found[2]
+
+
+def test_inputs_of_checks_are_bounded_too(vit_checkpoint: Path, watch: Watch, monkeypatch: pytest.MonkeyPatch) -> None:
+    processor, spec = processor_of(vit_checkpoint)
+    monkeypatch.setattr(kept, "MEMORY_BYTES", 0)
+    made, described = model_inputs(processor, spec, (IMAGES, None), seed=3)
+    sizes = [len(batch["pixel_values"]) for batch in made]
+    assert sizes == [1, 2, 5, 16, 1, 2, 5, 8]
+    assert described == "40 inputs of given in memory, seed 3"
+    assert watch.most <= 16
+    assert max(watch.times.values()) == 1
+    order = np.random.default_rng(3).permutation(40)
+    whole = processor.collate(processor.encode([IMAGES[place] for place in order]))["pixel_values"]
+    np.testing.assert_array_equal(np.concatenate([batch["pixel_values"] for batch in made]), whole)
+
+
+def test_texts_to_tune_on_are_tokenised_once(bert_checkpoint: Path, watch: Watch) -> None:
+    processor, spec = processor_of(bert_checkpoint)
+    texts = ["hello", "transfer money today", "what is the weather", "the world"]
+    source = Source(Examples(texts, np.arange(4), "texts"), processor, spec)
+    for _ in range(3):
+        tensors, labels = source.batch(np.array([2, 0]))
+        assert tensors["attention_mask"].sum(axis=1).tolist() == [6, 3]
+        assert labels.tolist() == [2, 0]
+    assert [watch.times[id(text)] for text in texts] == [1] * 4
+
+
+def test_similar_lengths_stand_together(bert_checkpoint: Path) -> None:
+    processor, spec = processor_of(bert_checkpoint)
+    texts = ["hello " * count for count in (9, 1, 8, 2, 7, 1)]
+    found = list(batches(texts, processor, spec, 2))
+    assert [places.tolist() for places, _ in found] == [[1, 5], [3, 4], [2, 0]]
+    assert [tensors["input_ids"].shape for _, tensors in found] == [(2, 3), (2, 9), (2, 11)]
+
+
+@pytest.mark.parametrize("modality", ["text", "image"])
+def test_inputs_that_fail_are_left_out_with_the_reason(
+    modality: str, bert_checkpoint: Path, vit_checkpoint: Path
+) -> None:
+    processor, spec = processor_of(bert_checkpoint if modality == "text" else vit_checkpoint)
+    good: list[Any] = ["hello", "money today", "the"] if modality == "text" else IMAGES[:3]
+    mixed = [None, good[0], "", good[1], good[2], None, None]
+    failed: dict[int, str] = {}
+    found = list(batches(mixed, processor, spec, 2, first=10, failed=failed))
+    alone = dict(enumerate(batches(good, processor, spec, 1)))
+    assert sorted(place for places, _ in found for place in places.tolist()) == [1, 3, 4]
+    assert sum(len(tensors[spec.input_names[0]]) for _, tensors in found) == len(alone)
+    assert list(failed) == [0, 2, 5, 6]
+    assert failed[0].startswith("input 10 is a NoneType")
+    assert failed[6].startswith("input 16 is a NoneType")
+    with pytest.raises(InputError, match="input 10 is a NoneType"):
+        list(batches(mixed, processor, spec, 2, first=10))
+
+
+# Kept batches
+
+
+def test_kept_batches_are_what_was_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(0)
+    made: list[dict[str, np.ndarray]] = [
+        {"a": rng.random((size, 3), np.float32), "b": rng.integers(0, 9, (size, 2)), "none": np.zeros((size, 0))}
+        for size in (2, 5, 1)
+    ]
+    monkeypatch.setattr(kept, "MEMORY_BYTES", 100)
+    stored = KeptBatches(iter(made))
+    assert len(stored) == 3
+    for _ in range(2):
+        for found, expected in zip(stored, made, strict=True):
+            assert list(found) == list(expected)
+            for name, array in expected.items():
+                np.testing.assert_array_equal(found[name], array)
+                assert found[name].dtype == array.dtype
+        stored[1]["a"][:] = 7  # of its own copy
+    assert [len(batch["a"]) for batch in stored[::2]] == [2, 1]
+
+
+def test_batches_in_the_file_are_not_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kept, "MEMORY_BYTES", 0)
+    alive: list[weakref.ref[np.ndarray]] = []
+
+    def made() -> Any:
+        for _ in range(5):
+            array = np.ones((2, 2))
+            alive.append(weakref.ref(array))
+            yield {"a": array}
+
+    stored = KeptBatches(made())
+    gc.collect()
+    assert [each() for each in alive] == [None] * 5
+    assert sum(batch["a"].sum() for batch in stored) == 20
+
+
+def test_no_room_for_the_file_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Full:
+        def tell(self) -> int:
+            return 0
+
+        def write(self, _: Any) -> None:
+            raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(kept, "MEMORY_BYTES", 0)
+    monkeypatch.setattr(tempfile, "TemporaryFile", Full)
+    with pytest.raises(InputError, match=r"cannot keep prepared inputs in .*: No space left on device; .*TMPDIR"):
+        KeptBatches([{"a": np.ones(3)}])
+
+
+# Texts that are cut
+
+
+CUT: dict[str, tuple[Callable[[Path, Any], Any], str]] = {
+    "taylor": (plan, "1 of 2 texts were cut to the 40 tokens this model reads"),
+    "circuit": (lambda folder, data: plan(folder, (["hello"], [0]), ood=data, method="circuit"),
+                "1 of 2 texts of ood data given in memory were cut to the 40 tokens this model reads (first: input 1)"),
+    "checks": (lambda folder, data: model_inputs(*processor_of(folder), data), "1 of 2 texts were cut to the 40"),
+    "tuning": (lambda folder, data: Source(Examples(data[0], np.array(data[1]), "train.csv"), *processor_of(folder)),
+               "1 of 2 texts of data train.csv were cut to the 40 tokens"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("use", CUT)
+def test_texts_that_are_cut_are_told(use: str, bert_checkpoint: Path, caplog: pytest.LogCaptureFixture) -> None:
+    run, message = CUT[use]
+    with caplog.at_level(logging.WARNING):
+        run(bert_checkpoint, (["hello", LONG], [0, 1]))
+    assert message in caplog.text

@@ -1,0 +1,262 @@
+"""Backends and predictors are closed once, while nothing runs, whoever closes them and whatever fails meanwhile."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import TimeoutError as StillWaiting
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from backends import OnCpu
+from fake_tensorrt import HOST, Device, add_engine, make_library, text_profile
+from hydrant import Bundle, HydrantError, evaluate, export_onnx, fuse, load, profile, save_bundle, verify
+from hydrant.errors import BackendError, BundleError
+from hydrant.families.checkpoint import load_processor
+from hydrant.measure import subjects
+from hydrant.measure.subjects import Subject, Succession
+from hydrant.runtime.backends.openvino import OpenVinoBackend
+from hydrant.runtime.backends.ort import OnnxRuntimeBackend
+from hydrant.runtime.backends.protocol import Backend
+from hydrant.runtime.backends.reference import TorchBackend
+from hydrant.runtime.backends.registry import OPENERS, open_graph
+from hydrant.runtime.backends.tensorrt.engine import EngineBackend
+from hydrant.runtime.closing import Closable
+from support import make_inputs, make_model, make_tokenizer, random_plan
+
+TEXT = ("input_ids", "attention_mask", "token_type_ids")
+
+
+@pytest.fixture(scope="module")
+def path(bert_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny text bundle with a graph and a stand-in for an engine."""
+    path = tmp_path_factory.mktemp("closing") / "bundle"
+    save_bundle(fuse(bert_checkpoint, random_plan("bert", 3)), path, load_processor(bert_checkpoint, "text"))
+    export_onnx(path)
+    add_engine(path, (text_profile((1, 4, 8), (4, 8, 40), TEXT),))
+    return path
+
+
+@pytest.fixture
+def inputs() -> dict[str, np.ndarray]:
+    return {name: tensor.numpy() for name, tensor in make_inputs("bert").items()}
+
+
+def engine(bundle: Bundle) -> EngineBackend:
+    return EngineBackend(bundle, "tensorrt", open_device=lambda _: Device(), memory_kind=HOST)
+
+
+def succession(bundle: Bundle) -> Succession:
+    return Succession([OnnxRuntimeBackend(bundle), OnnxRuntimeBackend(bundle)])
+
+
+KINDS: list[Callable[[Bundle], Backend]] = [
+    TorchBackend, OnnxRuntimeBackend, OpenVinoBackend, OnCpu, engine, succession
+]  # fmt: skip
+
+
+@pytest.fixture(params=KINDS, ids=lambda kind: kind.__name__)
+def backend(request: pytest.FixtureRequest, path: Path, monkeypatch: pytest.MonkeyPatch) -> Backend:
+    """Every backend, where its library or a stand-in for it is here."""
+    if request.param is OpenVinoBackend:
+        pytest.importorskip("openvino")
+    monkeypatch.setitem(sys.modules, "tensorrt", make_library("tensorrt"))
+    opened: Backend = request.param(Bundle.open(path))
+    return opened
+
+
+class Held(Closable):
+    """Something to close that tells when it was released."""
+
+    released = 0
+
+    def __init__(self) -> None:
+        super().__init__("the thing")
+
+    def use(self, inside: threading.Event, go: threading.Event) -> None:
+        with self._use():
+            inside.set()
+            assert go.wait(30)
+            assert not self.released
+
+    def _release(self) -> None:
+        self.released += 1
+
+
+def test_closing_waits_for_what_runs_and_refuses_the_rest() -> None:
+    held, inside, go = Held(), threading.Event(), threading.Event()
+    with ThreadPoolExecutor(3) as pool:
+        using = pool.submit(held.use, inside, go)
+        assert inside.wait(30)
+        closing = [pool.submit(held.close) for _ in range(2)]
+        with pytest.raises(StillWaiting):
+            closing[0].result(0.1)
+        with pytest.raises(BackendError, match="the thing was closed; load the bundle again"):
+            held.use(inside, go)
+        assert not held.released
+        go.set()
+        using.result(30)
+        for each in closing:
+            each.result(30)
+    held.close()
+    assert held.released == 1
+
+
+def test_a_thread_that_closes_what_it_uses_waits_for_nobody() -> None:
+    held = Held()
+    with held._use():
+        held.close()
+        with held._use():
+            assert not held.released, "a use within another one goes on"
+    assert held.released == 1
+
+
+def test_a_closed_backend_says_so_however_often_it_is_closed(backend: Backend, inputs: dict[str, np.ndarray]) -> None:
+    assert set(backend.run(inputs)) == set(backend.outputs)
+    backend.close()
+    backend.close()
+    for use in (backend.run, backend.run):
+        with pytest.raises(BackendError, match=f"the {backend.name} backend was closed; load the bundle again"):
+            use(inputs)
+
+
+def test_threads_that_run_while_another_one_closes(backend: Backend, inputs: dict[str, np.ndarray]) -> None:
+    expected, started = backend.run(inputs)["probabilities"], threading.Barrier(5)
+
+    def run_until_closed() -> str:
+        started.wait(30)
+        while True:
+            try:
+                np.testing.assert_allclose(backend.run(inputs)["probabilities"], expected, atol=1e-6)
+            except BackendError as error:
+                return str(error)
+
+    with ThreadPoolExecutor(4) as pool:
+        running = [pool.submit(run_until_closed) for _ in range(4)]
+        started.wait(30)
+        backend.close()
+        for each in running:
+            assert "was closed" in each.result(60)
+
+
+def test_a_prediction_of_many_batches_outlives_the_close(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    predictor = load(path, "onnxruntime")
+    texts = ["hello world"] * 20
+    expected = predictor.predict(texts)
+    run, inside, go = predictor._running._run, threading.Event(), threading.Event()
+
+    def slow(batch: Any) -> dict[str, np.ndarray]:
+        inside.set()
+        assert go.wait(30)
+        return run(batch)
+
+    monkeypatch.setattr(predictor._running, "_run", slow)
+    with ThreadPoolExecutor(2) as pool:
+        predicting = pool.submit(predictor.predict, texts, batch_size=2)
+        assert inside.wait(30)
+        closing = pool.submit(predictor.close)
+        while not predictor._closed:
+            threading.Event().wait(0.01)
+        go.set()
+        np.testing.assert_allclose(predicting.result(30).probabilities, expected.probabilities, atol=1e-6)
+        closing.result(30)
+    with pytest.raises(BackendError, match="the predictor was closed; load the bundle again"):
+        predictor.predict(texts)
+    with pytest.raises(BackendError, match="the predictor was closed"):
+        next(predictor.stream(texts))
+
+
+# ---------------------------------------------------------------- what fails after something was opened
+
+
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> list[Backend]:
+    """Every backend that is opened."""
+    made: list[Backend] = []
+    init = Backend.__init__
+
+    def noting(self: Backend, *arguments: Any, **options: Any) -> None:
+        init(self, *arguments, **options)
+        made.append(self)
+
+    monkeypatch.setattr(Backend, "__init__", noting)
+    return made
+
+
+def assert_closed(opened: list[Backend], least: int = 1) -> None:
+    assert len(opened) >= least
+    assert [backend.name for backend in opened if not backend._released] == []
+
+
+def damaged(*_: Any) -> Backend:
+    raise BundleError("the graph was altered")
+
+
+def test_verify_closes_what_it_opened_before_a_failure(
+    path: Path, opened: list[Backend], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(OPENERS, "openvino", damaged)
+    with pytest.raises(BundleError, match="the graph was altered"):
+        verify(path, examples=4)
+    assert_closed(opened, 2)
+
+
+def test_bisect_closes_the_graph_that_it_ran(
+    path: Path, opened: list[Backend], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = OnnxRuntimeBackend.run
+    monkeypatch.setattr(OnnxRuntimeBackend, "run", lambda self, batch: {
+        name: 1 - array for name, array in run(self, batch).items()
+    })  # fmt: skip
+    report = verify(path, "onnxruntime", examples=4, bisect=True)
+    assert report.backends[0].bisection is not None
+    assert_closed(opened, 3)
+
+
+def test_profile_closes_the_members_that_it_opened_before_a_failure(
+    path: Path, opened: list[Backend], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    graphs = iter([open_graph, damaged])
+
+    def second_is_damaged(*arguments: Any) -> Backend:
+        return next(graphs)(*arguments)
+
+    monkeypatch.setattr(subjects, "open_graph", second_is_damaged)
+    with pytest.raises(BundleError, match="the graph was altered"):
+        profile(path, "onnxruntime", batch=[1], sequence=[8], baseline=["deep-ensemble"], memory=False)
+    assert_closed(opened, 2)
+    assert next(graphs, None) is None
+
+
+def test_a_member_that_cannot_be_closed_does_not_keep_the_others(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    subject = Subject("deep-ensemble", "onnxruntime", "fp32", path / "model.fp32.onnx", 3)
+    members = subject.open(Bundle.open(path), None)
+    assert isinstance(members, Succession)
+    monkeypatch.setattr(members._backends[1], "_release", damaged)
+    with pytest.raises(BundleError):
+        members.close()
+    assert all(backend._released for backend in members._backends)
+
+
+def test_evaluate_closes_a_bundle_that_cannot_be_compared(
+    path: Path, text_csv: Path, opened: list[Backend], tmp_path: Path
+) -> None:
+    labels = list("abcdz")
+    other = make_model("bert", id2label=dict(enumerate(labels)), label2id={name: i for i, name in enumerate(labels)})
+    save_bundle(fuse(other), tmp_path / "other", make_tokenizer(tmp_path / "source"))
+    with pytest.raises(HydrantError, match="knows other classes"):
+        evaluate(path, text_csv, compare=[tmp_path / "other"], bootstrap=0)
+    assert_closed(opened, 2)
+
+
+def test_load_closes_a_backend_without_a_predictor(
+    path: Path, opened: list[Backend], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Bundle, "processor_folder", damaged)
+    with pytest.raises(BundleError, match="the graph was altered"):
+        load(path, "onnxruntime")
+    assert_closed(opened)

@@ -1,0 +1,251 @@
+"""What an evaluation says in words and tables: verdicts, bold figures, shares, classes, and the page around them."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from html import unescape
+from typing import Any
+
+import numpy as np
+import pytest
+from hydrant.cli.evaluate import evaluation_text
+from hydrant.data.examples import Examples
+from hydrant.evaluation.classes import FEW, Confusion, class_facts, confusion_matrix, largest_confusions
+from hydrant.evaluation.figure_names import DECISIONS, DETECTION, DIFFERENCES, QUALITY, ranged, shown
+from hydrant.evaluation.html import page
+from hydrant.evaluation.observation import Evidence, Observation
+from hydrant.evaluation.report import EvaluationReport, Figure, ModelReport
+from hydrant.evaluation.style import DARK, LIGHT
+from hydrant.evaluation.verdict import best_apart, verdicts
+from hydrant.runtime import Prediction
+
+FPR95 = "ood.predictive_entropy.fpr95"
+FIGURES = {
+    "accuracy": Figure(0.957, 0.951, 0.963),
+    "nll": Figure(0.2, 0.18, 0.22),
+    "ece": Figure(0.0112, 0.009, 0.014),
+    "ood.predictive_entropy.auroc": Figure(0.954, 0.95, 0.958),
+    FPR95: Figure(0.29, 0.27, 0.31),
+}
+
+
+def model(name: str, **differences: tuple[float, ...]) -> ModelReport:
+    return ModelReport(
+        name=name, kind="bundle", backend="torch", precision="fp32", members=1, temperature=1.0, figures=FIGURES,
+        differences={key.replace("fpr95", FPR95): Figure(*values) for key, values in differences.items()},
+        diversity={}, decisions={},
+    )  # fmt: skip
+
+
+def report(*models: ModelReport, resamples: int = 100) -> EvaluationReport:
+    return EvaluationReport(
+        data="test.csv", examples=6, ood=None, ood_examples=None, resamples=resamples, seed=0, corrupted=0, batch=None,
+        verdict=verdicts(models), models=list(models), files=[],
+    )  # fmt: skip
+
+
+def evidence(labels: Sequence[int], *answers: Sequence[int], classes: int = 3) -> Evidence:
+    """Models that answer each example with certainty."""
+    zeros = np.zeros(len(labels))
+    scores = ("predictive_entropy", "expected_entropy", "mutual_information", "disagreement")
+    seen = [
+        Observation(1, Prediction.from_outputs({"probabilities": np.eye(classes)[list(said)],
+                                                **dict.fromkeys(scores, zeros)}), None, None, None)
+        for said in answers
+    ]  # fmt: skip
+    texts = [f"text <{index}>" for index in range(len(labels))]
+    names = [f"class {index}" for index in range(classes)]
+    return Evidence(Examples(texts, np.array(labels), "test.csv"), None, seen, [None] * len(seen), names, False)
+
+
+@pytest.mark.parametrize(
+    ("differences", "sentence", "outcomes"),
+    [
+        ({"accuracy": (0.012, 0.003, 0.021), "nll": (-0.02, -0.03, -0.01)},
+         "Compared with single, ours is better in accuracy by 1.2 points (95 % interval 0.3 to 2.1) and NLL by 0.020 "
+         "(95 % interval 0.010 to 0.030).", ["better", "better"]),
+        ({"accuracy": (-0.012, -0.021, -0.003), "fpr95": (-0.05, -0.08, -0.01), "ece": (0.001, -0.002, 0.004)},
+         "Compared with single, ours is better in OOD FPR95 by entropy by 5.0 points (95 % interval 1.0 to 8.0), and "
+         "worse in accuracy by 1.2 points (95 % interval 0.3 to 2.1). No difference is shown in ECE: the 95 % interval "
+         "includes zero.", ["worse", "no difference shown", "better"]),
+        ({"nll": (0.02, 0.01, 0.03)},
+         "Compared with single, ours is worse in NLL by 0.020 (95 % interval 0.010 to 0.030).", ["worse"]),
+        ({"accuracy": (0.0, 0.0, 0.0), "nll": (0.01, -0.01, 0.02), "ece": (0.0, -0.001, 0.0)},
+         "No difference between ours and single is shown in accuracy, NLL and ECE: the 95 % intervals include zero.",
+         ["no difference shown"] * 3),
+        ({"ece": (0.001, -0.004, -0.002)}, "No difference between ours and single is shown in ECE.",
+         ["no difference shown"]),
+        ({"accuracy": (-0.0123,), "nll": (0.02,)},
+         "ours minus single: accuracy −1.2 points and NLL +0.020; without an interval this may be chance.",
+         ["not judged", "not judged"]),
+        ({"nll": (math.nan,)}, "No figure tells ours and single apart.", []),
+    ],
+)  # fmt: skip
+def test_verdict(differences: dict[str, tuple[float, ...]], sentence: str, outcomes: list[str]) -> None:
+    """The last row but two: resampling can move a calibration error to the other side of zero."""
+    (verdict,) = verdicts([model("ours"), model("single", **differences)])
+    assert verdict.sentence == sentence
+    assert [difference.outcome for difference in verdict.differences] == outcomes
+
+
+def test_verdict_in_every_form_of_the_report() -> None:
+    found = report(model("ours"), model("single", accuracy=(0.012, 0.003, 0.021)), model("<other>", nll=(0.02,)))
+    text, html = evaluation_text(found), page(found, evidence([0, 1], [0, 1], [0, 1], [0, 0]), {})
+    first, second = found.to_json()["verdict"]
+    assert first["against"] == "single"
+    assert first["differences"] == [
+        {"figure": "accuracy", "outcome": "better", "value": 0.012, "low": 0.003, "high": 0.021}
+    ]
+    assert second["differences"] == [
+        {"figure": "nll", "outcome": "not judged", "value": 0.02, "low": None, "high": None}
+    ]
+    for verdict in (first, second):
+        assert verdict["sentence"] in text
+        assert verdict["sentence"] in unescape(html).replace("\xa0%", " %")
+    opening = html.split("<section>")[1]
+    assert opening.startswith("<h2>Verdict</h2>"), "before every other section"
+    rows = re.findall(r'<tr><th scope="row">accuracy.*?</tr>', opening)
+    assert re.findall(r"<td[^>]*>([^<]*)", rows[0]) == ["95.7 %", "95.7 %", "+1.2 points"], "both models' figures"
+    assert '<td class="words better">' in rows[0]
+    assert "beside &lt;other&gt;" in opening
+
+
+def test_a_bundle_alone_is_not_judged() -> None:
+    found = report(model("ours"))
+    assert found.to_json()["verdict"] == []
+    for form in (evaluation_text(found), page(found, evidence([0, 1], [0, 1]), {})):
+        assert "Compared with no other model; --compare MODEL" in form
+    assert "95.7 %" in page(found, evidence([0], [0]), {}).split("<section>")[1]
+
+
+@pytest.mark.parametrize(
+    ("name", "figures", "place"),
+    [
+        ("accuracy", [Figure(0.9, 0.88, 0.92), Figure(0.95, 0.93, 0.97)], 1),
+        ("accuracy", [Figure(0.9, 0.88, 0.931), Figure(0.95, 0.93, 0.97)], None),
+        ("nll", [Figure(0.2, 0.1, 0.3), Figure(0.5, 0.4, 0.6), None, Figure(math.nan)], 0),
+        ("nll", [Figure(0.2, 0.1, 0.3), Figure(0.5, 0.4, 0.6), Figure(0.21, 0.1, 0.3)], None),
+        ("nll", [Figure(0.2), Figure(0.5)], None),
+        ("nll", [Figure(0.2, 0.1, 0.3), None], None),
+    ],
+)
+def test_bold_is_what_no_interval_overlaps(name: str, figures: list[Figure | None], place: int | None) -> None:
+    assert best_apart(figures, QUALITY[name]) == place
+
+
+def test_bold_on_the_page() -> None:
+    better = replace(model("ours"), figures={**FIGURES, "nll": Figure(0.1, 0.09, 0.11)})
+    html = page(report(better, model("single")), evidence([0], [0], [0]), {})
+    assert re.findall(r'<td class="best">([^<]+)', html) == ["0.100"], "of accuracy neither: their intervals overlap"
+
+
+def test_shares_in_percent() -> None:
+    accuracy = Figure(0.9568, 0.951, 0.9625)
+    assert shown(accuracy, QUALITY["accuracy"]) == "95.7 % (95.1–96.2)"
+    assert shown(accuracy, QUALITY["accuracy"], interval=False) == "95.7 %"
+    assert shown(Figure(0.297), DETECTION["fpr95"]) == "29.7 %"
+    assert shown(Figure(-0.0004, -0.01, 0.002), DIFFERENCES["accuracy"]) == "+0.0 points (−1.0 to +0.2)"
+    assert ranged(Figure(0.0, -0.0021, 0.0004), DIFFERENCES["nll"]) == "−0.002 to +0.000"
+    assert DECISIONS["coverage"].text(0.95) == "95.0 %"
+    assert DECISIONS["set_size"].text(1.5) == "1.50"
+    assert DECISIONS["risk"].text(None) == "–"
+
+
+def test_classes_and_their_confusions() -> None:
+    """Of three examples of class 0, two are taken for class 1; the second model errs elsewhere, class 2 is absent."""
+    found = evidence([0, 0, 0, 1, 1, 1], [0, 1, 1, 1, 1, 0], [0, 0, 1, 1, 2, 2])
+    np.testing.assert_array_equal(confusion_matrix(found), [[1, 2, 0], [1, 2, 0], [0, 0, 0]])
+    assert largest_confusions(found) == [
+        Confusion("class 0", "class 1", 3, (2, 1)),
+        Confusion("class 1", "class 0", 3, (1, 0)),
+    ]
+    assert largest_confusions(found, 1) == largest_confusions(found)[:1]
+    assert [(facts.name, facts.examples, *facts.accuracy) for facts in class_facts(found)] == [
+        ("class 0", 3, pytest.approx(1 / 3), pytest.approx(2 / 3)),
+        ("class 1", 3, pytest.approx(2 / 3), pytest.approx(1 / 3)),
+    ]
+
+
+@pytest.mark.parametrize("classes", [FEW, FEW + 1, 40])
+def test_tables_of_classes(classes: int) -> None:
+    """All pairs of few classes, the largest confusions of many; accuracies beyond the first are folded away."""
+    labels = list(range(classes))
+    found = evidence(labels, [1, *labels[1:]], labels, classes=classes)
+    html = page(report(model("ours"), model("single")), found, {})
+    table = html.split("<h2>Confusions</h2>")[1].split("</section>")[0]
+    cells = re.findall(r"<td[^>]*>([^<]*)</td>", table)
+    if classes == FEW:
+        counts = np.eye(classes, dtype=int)
+        counts[0] = counts[1]
+        assert cells == [str(count) if count else "·" for count in counts.flat]
+    else:
+        assert cells == ["class 1", "1", "1 (100 %)", "0 (0 %)"]
+    accuracy = html.split("<h2>Accuracy by class</h2>")[1].split("</section>")[0]
+    assert re.findall(r'<th scope="row">(.*?)</th><td>(.*?)</td><td>(.*?)</td><td>(.*?)</td>', accuracy)[0] == (
+        "class 0", "1", "0.0 %", "100.0 %")  # fmt: skip
+    assert accuracy.count('scope="row"') == classes
+    assert ("<summary>The other 20 classes</summary>" in accuracy) == (classes == 40)
+
+
+def test_no_confusion_among_many_classes() -> None:
+    labels = list(range(20))
+    html = page(report(model("ours")), evidence(labels, labels, classes=20), {})
+    assert "ours takes no class for another." in html
+
+
+def test_examples_are_few_however_many_classes_there_are() -> None:
+    labels = list(range(20))
+    html = page(report(model("ours")), evidence(labels, [0] * 20, classes=20), {})
+    for title in ("Least certain", "Most certain", "Wrong with most confidence"):
+        assert html.split(f"<h2>{title}</h2>")[1].split("</section>")[0].count('scope="row"') == 8
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({}, "Latency: hydrant evaluate --latency."),
+        ({"latency_note": "timed as <a>"}, "Latency: timed as &lt;a&gt;."),
+        ({"batch": 8}, None),
+    ],
+)
+def test_hint_about_latency_is_escaped_once(changes: dict[str, Any], words: str | None) -> None:
+    html = page(replace(report(model("ours")), **changes), evidence([0], [0]), {})
+    models = html.split("<h2>Models</h2>")[1].split("</section>")[0]
+    assert re.findall('<p class="note">(.*?)</p>', models) == ([words] if words else [])
+
+
+def test_page_can_be_read_out() -> None:
+    pictures = dict.fromkeys(("reliability", "scores"), b"png")
+    html = page(report(model("ours"), model("single")), evidence([0, 1], [0, 1], [0, 0]), pictures)
+    assert '<html lang="en">' in html
+    levels = [int(level) for level in re.findall(r"<h(\d)", html)]
+    assert levels[0] == 1
+    assert set(levels[1:]) == {2}
+    for found in re.findall(r"<th(?= |>)[^>]*>", html):
+        assert 'scope="' in found
+    for image in re.findall(r"<img[^>]*>", html):
+        assert len(re.findall('alt="([^"]*)"', image)[0]) > 30
+    regions = re.findall(r'<div class="wide"([^>]*)>', html)
+    assert len(regions) == html.count("<table>") + len(pictures)
+    assert all('tabindex="0"' in region and 'aria-label=""' not in region for region in regions)
+
+
+@pytest.mark.parametrize("scheme", [LIGHT, DARK])
+def test_contrast_of_text(scheme: dict[str, str]) -> None:
+    """By WCAG 2: 4.5 and more wherever text of a colour stands on a ground."""
+
+    def luminance(colour: str) -> float:
+        parts = [int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5)]
+        linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+        return sum(weight * part for weight, part in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+
+    assert LIGHT.keys() == DARK.keys()
+    grounds = {"text": ("page", "card", "band", "shade"), "muted": ("page", "card", "band"), "good": ("card",),
+               "bad": ("card",)}  # fmt: skip
+    for colour, places in grounds.items():
+        for place in places:
+            light, dark = sorted((luminance(scheme[colour]), luminance(scheme[place])), reverse=True)
+            assert (light + 0.05) / (dark + 0.05) >= 4.5, (colour, place)

@@ -1,0 +1,108 @@
+"""``hydrant inspect`` on bundles whose files have the right digests and the wrong content."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hydrant import Bundle, estimate_cost, export_onnx, fuse, save_bundle, verify
+from hydrant.cli.inspect import inspect_bundle, inspect_text
+from support import make_model, random_plan, run_cli
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    save_bundle(fuse(make_model("bert"), random_plan("bert", 3)), tmp_path / "bundle")
+    return tmp_path / "bundle"
+
+
+def changed(name: str, **change: Any) -> Callable[[Path], None]:
+    """Put other values into a JSON file, and its digest into the manifest."""
+
+    def forge(path: Path) -> None:
+        bundle = Bundle.open(path)
+        bundle.add({name: json.dumps({**bundle.read_json(name), **change}).encode()})
+
+    return forge
+
+
+def replaced(name: str, content: bytes) -> Callable[[Path], None]:
+    return lambda path: Bundle.open(path).add({name: content}) and None
+
+
+def relabelled(path: Path) -> None:
+    manifest = json.loads((path / "hydrant.json").read_text())
+    (path / "hydrant.json").write_text(json.dumps({**manifest, "labels": ["a", "b"]}))
+
+
+MALFORMED = {
+    "calibration is a list": (replaced("calibration.json", b"[]"), "calibration.json: unusable: .* is a JSON list"),
+    "calibration is no JSON": (replaced("calibration.json", b"{"), "calibration.json: unusable: .* is not JSON"),
+    "temperature": (changed("calibration.json", temperature=-1), "calibration.json: unusable: .* has temperature '-1'"),
+    "thresholds": (changed("calibration.json", thresholds=[1]), r"calibration.json: unusable: .* thresholds = '\[1\]'"),
+    "plan is a list": (replaced("plan.json", b"[]"), "plan.json: unusable: .*plan is a JSON list"),
+    "plan of other heads": (changed("plan.json", heads=5), "fused.safetensors: unusable: .*plan and config.json"),
+    "config is a text": (replaced("config.json", b'"x"'), "config.json: unusable: .*does not describe an architecture"),
+    "config without heads": (changed("config.json", heads=0), "config.json: unusable: .*has heads = 0; no model"),
+    "config without positions": (
+        changed("config.json", positions=3, position_padding=5), "config.json: unusable: .*has positions = 3; no model"
+    ),
+    "labels": (relabelled, "fused.safetensors: unusable: bundle claims 3 members and 2 labels"),
+    "weights": (replaced("fused.safetensors", b"no weights"), "fused.safetensors: unusable: malformed"),
+    "report is no JSON": (replaced("reports/profile.json", b"{"), "reports/profile.json: unusable: .*is not JSON"),
+    "report of nothing": (replaced("reports/verify.json", b"{}"), "reports/verify.json: unusable: malformed .KeyError"),
+    "report is a list": (replaced("reports/verify.json", b"[1]"), "verify.json: unusable: malformed .TypeError"),
+    "processor": (replaced("processor/tokenizer.json", b"{"), "processor: unusable: "),
+    "graph": (replaced("model.fp32.onnx", b"no graph"), r"model.fp32.onnx: unusable: .*export it again"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MALFORMED)
+def test_malformed_files_are_reported_with_the_reason(name: str, path: Path) -> None:
+    forge, words = MALFORMED[name]
+    assert inspect_bundle(path)["problems"] == []
+    forge(path)
+    facts = inspect_bundle(path)
+    text = inspect_text(facts)
+    assert any(re.search(words, problem) for problem in facts["problems"]), facts["problems"]
+    assert all(f"PROBLEM       {problem}" in text for problem in facts["problems"])
+    assert "bundle        " in text, "all else is still shown"
+
+
+def test_the_command_ends_with_status_1(path: Path) -> None:
+    changed("calibration.json", thresholds={"ood": {"score": "colour"}})(path)
+    done = run_cli("inspect", path)
+    assert (done.returncode, done.stderr) == (1, "")
+    assert "temperature   unreadable" in done.stdout
+    assert "a threshold on 'colour', which is none of" in done.stdout
+    facts = json.loads(run_cli("inspect", path, "--json").stdout)
+    assert facts["files"]["calibration.json"]["state"] == "unusable"
+    assert facts["layers"] == 3
+
+
+def test_a_bundle_whose_required_file_is_not_listed(path: Path) -> None:
+    Bundle.open(path).add({}, remove=["calibration.json"])
+    assert inspect_bundle(path)["problems"] == ["calibration.json: not listed in hydrant.json"]
+
+
+def test_one_count_of_parameters(path: Path) -> None:
+    """That of the estimate, which is that of the graph (``test_cost``)."""
+    export_onnx(path)
+    verify(path, examples=4)
+    facts, cost = inspect_bundle(path), estimate_cost(path)
+    assert facts["problems"] == []
+    assert facts["parameters"] == cost.fused.parameters
+    assert f"{cost.fused.parameters:,} parameters" in inspect_text(facts)
+    assert f"{cost.fused.parameters / cost.single.parameters:.2f}× its parameters" in inspect_text(facts)
+
+
+def test_fuse_counts_parameters_alike(bert_checkpoint: Path, tmp_path: Path) -> None:
+    """Unequal members: the weights file pads them, and holds heads that two of them keep twice."""
+    random_plan("bert", 3).save(tmp_path / "plan.json")
+    done = run_cli("fuse", bert_checkpoint, "--plan", tmp_path / "plan.json", "-o", tmp_path / "bundle", "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["parameters"] == estimate_cost(tmp_path / "bundle").fused.parameters

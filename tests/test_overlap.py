@@ -1,0 +1,156 @@
+"""Data that an earlier step has seen: what is recorded of them, and what calibrate and evaluate say."""
+
+from __future__ import annotations
+
+import json
+import logging
+import unicodedata
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hydrant import Bundle, HeadPlan, calibrate, evaluate, fuse, plan_heads, save_bundle, tune
+from hydrant.data.fingerprints import LOWEST, Fingerprint, fingerprint_of
+from hydrant.families.checkpoint import load_processor
+from PIL import Image
+from support import Item, random_plan
+from test_calibrate import write_texts
+from test_tune import sentences
+
+
+def recorded(inputs: list[str]) -> Fingerprint:
+    """What a file keeps of texts."""
+    found = fingerprint_of(inputs, "text")
+    assert found is not None
+    again = Fingerprint.from_json(json.loads(json.dumps(found.to_json())))
+    assert again is not None
+    return again
+
+
+def share(inputs: list[str], earlier: Fingerprint) -> float:
+    found = fingerprint_of(inputs, "text")
+    assert found is not None
+    return found.share_in(earlier)
+
+
+def test_order_repetition_and_spacing_do_not_count() -> None:
+    texts = ["Über den Wolken", "a  b", "c"]
+    other = ["c", "a b", unicodedata.normalize("NFD", "Über den Wolken"), " c "]
+    assert fingerprint_of(texts, "text") == fingerprint_of(other, "text")
+    assert fingerprint_of(texts, "text") != fingerprint_of(["über den wolken", "a b", "c"], "text")
+
+
+def test_shares_of_few_examples_are_exact() -> None:
+    earlier = recorded([f"text {index}" for index in range(100)])
+    assert share([f"text {index}" for index in range(75, 175)], earlier) == 0.25
+    assert share(["text 5"], earlier) == 1.0
+    assert share(["another"], earlier) == 0.0
+
+
+def test_shares_of_many_examples_are_estimated_from_a_bounded_record() -> None:
+    many = recorded([f"text {index}" for index in range(40_000)])
+    assert (len(many.hashes), many.complete) == (LOWEST, False)
+    assert len(json.dumps(many.to_json())) < 40_000, "bytes in the manifest"
+    assert share([f"text {index}" for index in range(3000)], many) == 1.0
+    half = share([f"text {index}" for index in range(38_000, 42_000)], many)
+    assert 0.38 < half < 0.62
+    assert share([f"other {index}" for index in range(3000)], many) == 0.0
+
+
+def test_records_of_two_uses_join() -> None:
+    first, second = ([f"{name} {index}" for index in range(9000)] for name in ("a", "b"))
+    both = recorded(first) | recorded(second)
+    assert not both.complete
+    assert share(first, both) == share(second, both) == 1.0
+    assert share(["c 1", "c 2", "c 3"], both) == 0.0
+    assert share(["c 1", "x"], recorded(["x"]) | recorded(["y"])) == 0.5
+
+
+def test_images_are_known_by_their_content(tmp_path: Path) -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (3, 8, 8, 3), np.uint8)
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        for index, image in enumerate(pixels):
+            Image.fromarray(image).save(tmp_path / folder / f"{folder}{index}.png")
+    paths = [sorted((tmp_path / folder).iterdir()) for folder in "ab"]
+    assert fingerprint_of(paths[0], "image") == fingerprint_of(list(map(str, paths[1])), "image")
+    assert fingerprint_of(list(pixels), "image") == fingerprint_of([Image.fromarray(each) for each in pixels], "image")
+    assert fingerprint_of(list(pixels), "image") != fingerprint_of(list(255 - pixels), "image")
+
+
+def test_what_has_no_lasting_form_has_no_fingerprint(tmp_path: Path) -> None:
+    assert fingerprint_of([Item({})], "text") is None
+    assert fingerprint_of([], "text") is None
+    assert fingerprint_of([tmp_path / "absent.png"], "image") is None
+    assert fingerprint_of([np.array([object()])], "text") is None
+    pair, turned = fingerprint_of([("a", "b")], "text"), fingerprint_of([("b", "a")], "text")
+    assert pair is not None
+    assert pair != turned
+    assert fingerprint_of([{"x": np.ones(2)}], "text") == fingerprint_of([{"x": np.ones(2)}], "text")
+    for damaged in (
+        None,
+        3,
+        {},
+        {"lowest": "AAAA"},
+        {"lowest": "!", "complete": True},
+        {"lowest": "", "complete": True},
+    ):
+        assert Fingerprint.from_json(damaged) is None
+
+
+@pytest.fixture(scope="module")
+def planned(bert_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, HeadPlan]:
+    """Data, and a plan made on them."""
+    file = write_texts(tmp_path_factory.mktemp("overlap") / "planned.csv", 60, 0)
+    return file, plan_heads(bert_checkpoint, file, members=2, keep=2)
+
+
+def test_calibrating_and_evaluating_name_both_uses(
+    planned: tuple[Path, HeadPlan], bert_checkpoint: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file, plan = planned
+    copy = tmp_path / "copy.csv"
+    header, *rows = file.read_text().splitlines()
+    copy.write_text("\n".join([header, *reversed(rows)]) + "\n")
+    save_bundle(fuse(bert_checkpoint, plan), tmp_path / "bundle", load_processor(bert_checkpoint, "text"))
+    with caplog.at_level(logging.WARNING):
+        report = calibrate(tmp_path / "bundle", copy)
+    (note,) = report.notes
+    assert note.startswith(
+        "calibrating bundle on copy.csv: 100% of its 60 examples are among those that the bundle was planned on "
+        "(planned.csv), so that figures look better than they are"
+    )
+    assert note in caplog.text
+    assert report.to_json()["notes"] == [note]
+    assert calibrate(tmp_path / "bundle", copy).notes == [note], "a calibration does not count when it is replaced"
+    found = evaluate(tmp_path / "bundle", copy, bootstrap=0, html=tmp_path / "page.html")
+    assert ["planned on (planned.csv)" in found.notes[0], "calibrated on (copy.csv)" in found.notes[1]] == [True, True]
+    assert found.notes[0] in (tmp_path / "page.html").read_text()
+    assert Bundle.open(tmp_path / "bundle").read_json("reports/evaluation.json")["notes"] == found.notes
+
+
+def test_tuning_is_remembered(bert_checkpoint: Path, tmp_path: Path) -> None:
+    bundle = tmp_path / "bundle"
+    save_bundle(fuse(bert_checkpoint, random_plan("bert", 2)), bundle, load_processor(bert_checkpoint, "text"))
+    first, second, judge = sentences(40, 0), sentences(40, 1), sentences(30, 2)
+    for data in (first, second):
+        assert tune(bundle, data, validation=judge, epochs=1, learning_rate=1e-3, device="cpu").improved
+    for data in (first, second):
+        notes = evaluate(bundle, data, bootstrap=0).notes
+        assert any("100% of its 40 examples" in note and "tuned on (given in memory)" in note for note in notes)
+    assert any("judged on while it was tuned" in note for note in calibrate(bundle, judge).notes)
+
+
+def test_other_data_and_older_bundles_pass_without_a_word(bert_checkpoint: Path, tmp_path: Path) -> None:
+    plan = random_plan("bert", 2)
+    save_bundle(fuse(bert_checkpoint, plan), tmp_path / "bundle", load_processor(bert_checkpoint, "text"))
+    texts = ([f"hello money {index}" for index in range(20)], list("abcde" * 4))
+    others = ([f"what weather {index}" for index in range(20)], list("abcde" * 4))
+    assert calibrate(tmp_path / "bundle", texts).notes == []
+    assert evaluate(tmp_path / "bundle", others, bootstrap=0).notes == []
+    assert evaluate(tmp_path / "bundle", texts, bootstrap=0).notes != []
+    old = Bundle.open(tmp_path / "bundle")
+    calibration = old.calibration()
+    del calibration["fitted"]["fingerprints"]
+    old.add({"calibration.json": json.dumps(calibration).encode()})
+    assert evaluate(tmp_path / "bundle", texts, bootstrap=0).notes == []

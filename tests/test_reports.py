@@ -1,0 +1,85 @@
+"""Reports where the bundle cannot be written, and in a folder of their own."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hydrant import Bundle, evaluate, export_onnx, fuse, profile, save_bundle, verify
+from hydrant.errors import InputError
+from hydrant.families.checkpoint import load_processor
+from support import random_plan, run_cli
+from test_files_and_bundle import tree
+
+
+@pytest.fixture(scope="module")
+def bundle(bert_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("reports") / "bundle"
+    save_bundle(fuse(bert_checkpoint, random_plan("bert", 2)), path, load_processor(bert_checkpoint, "text"))
+    export_onnx(path)
+    return path
+
+
+VERBS: dict[str, Callable[[Path, Any, Any], Any]] = {
+    "verify": lambda path, data, folder: verify(path, "onnxruntime", examples=4, report=folder),
+    "evaluate": lambda path, data, folder: evaluate(path, data, bootstrap=0, report=folder),
+    "profile": lambda path, data, folder: profile(
+        path, "onnxruntime", batch=[1], sequence=[8], memory=False, seconds=0.0, iterations=2, report=folder
+    ),
+}
+STORED = {"verify": "verify.json", "evaluate": "evaluation.json", "profile": "profile.json"}
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_bundle_that_cannot_be_written_gives_its_result(
+    verb: str, bundle: Path, text_csv: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def read_only(*_: object, **__: object) -> None:
+        raise OSError(30, "Read-only file system")
+
+    before = tree(bundle)
+    monkeypatch.setattr(Bundle, "_stage", read_only)
+    report = VERBS[verb](bundle, text_csv, None)
+    assert report.to_json()["hydrant"]
+    assert "the report was not stored: cannot write into bundle" in caplog.text
+    assert "Read-only file system; give it a folder with report=… (--report)" in caplog.text
+    assert tree(bundle) == before
+    assert getattr(report, "written", []) == []
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_folder_gets_the_report_instead_of_the_bundle(
+    verb: str, bundle: Path, text_csv: Path, tmp_path: Path
+) -> None:
+    before = tree(bundle)
+    report = VERBS[verb](bundle, text_csv, tmp_path / "deep" / "er")
+    assert tree(bundle) == before
+    stored = json.loads((tmp_path / "deep" / "er" / STORED[verb]).read_text())
+    assert stored["hydrant"] == report.to_json()["hydrant"]
+    if verb == "evaluate":
+        assert {Path(name) for name in report.files} == set((tmp_path / "deep" / "er").iterdir())
+
+
+def test_unusable_folders_are_refused_before_the_work(bundle: Path, text_csv: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(InputError, match=r"cannot write into .*file.deep: Not a directory; choose another folder"):
+        VERBS["verify"](bundle, None, tmp_path / "file" / "deep")
+    with pytest.raises(InputError, match=r"report folder .*reports lies in the bundle"):
+        VERBS["evaluate"](bundle, text_csv, bundle / "reports")
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_the_command_line_says_where(bundle: Path, text_csv: Path, tmp_path: Path) -> None:
+    done = run_cli("evaluate", bundle, "--data", text_csv, "--bootstrap", 0, "--report", tmp_path / "own")
+    assert done.returncode == 0, done.stderr
+    assert f"wrote {tmp_path / 'own' / 'evaluation'}" in done.stdout
+    done = run_cli("verify", bundle, "--backend", "onnxruntime", "--examples", 4, "--report", tmp_path / "own")
+    assert done.returncode == 0, done.stderr
+    assert json.loads((tmp_path / "own" / "verify.json").read_text())["passed"]
+    words = ["--batch", 1, "--sequence", 8, "--seconds", 0, "--iterations", 1, "--no-memory"]
+    done = run_cli("profile", bundle, "--backend", "onnxruntime", *words, "--report", tmp_path / "own")
+    assert done.returncode == 0, done.stderr
+    assert f"wrote {tmp_path / 'own' / 'profile.json'}" in done.stdout

@@ -1,0 +1,284 @@
+"""What a command writes: regular files are replaced whole, all else is written through, and failures leave nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import stat
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hydrant import Bundle, HeadPlan, calibrate, export_onnx, fuse, save_bundle
+from hydrant.bundle import files
+from hydrant.bundle.files import atomic_file, check_file, destination, staged_folder, temporary_folder, write_atomically
+from hydrant.calib.heads.search_state import SearchState
+from hydrant.errors import InputError
+from support import make_tokenizer, random_plan, run_cli
+from test_files_and_bundle import make_bundle, tree
+from transformers import AutoModelForSequenceClassification
+
+
+@pytest.fixture
+def device(tmp_path: Path) -> Iterator[Path]:
+    """A character device that swallows everything, of this test's own; the machine's stays as it is."""
+    before = Path(os.devnull).stat()
+    path = tmp_path / "device"
+    try:
+        os.mknod(path, stat.S_IFCHR | 0o666, os.makedev(1, 3))
+        path.open("wb").close()
+    except OSError:
+        pytest.skip("no device can be made or opened here")
+    yield path
+    assert stat.S_ISCHR(path.stat().st_mode), "the device was replaced"
+    after = Path(os.devnull).stat()
+    assert (after.st_mode, after.st_rdev, after.st_ino) == (before.st_mode, before.st_rdev, before.st_ino)
+
+
+def read_through(fifo: Path, write: Callable[[], object]) -> bytes:
+    """What ``write`` puts into a FIFO."""
+    found: list[bytes] = []
+    reader = threading.Thread(target=lambda: found.append(fifo.read_bytes()))
+    reader.start()
+    write()
+    reader.join(60)
+    assert stat.S_ISFIFO(fifo.stat().st_mode), "the FIFO was replaced"
+    return found[0]
+
+
+def test_a_device_is_written_through(device: Path) -> None:
+    check_file(device)
+    write_atomically(device, b"gone")
+    HeadPlan.all_heads("bert", 2, 4).save(device)
+    assert [path.name for path in device.parent.iterdir()] == ["device"]
+
+
+def test_a_fifo_is_written_through(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    check_file(tmp_path / "fifo")
+    assert (
+        read_through(tmp_path / "fifo", lambda: write_atomically(tmp_path / "fifo", b"x" * 100_000)) == b"x" * 100_000
+    )
+    assert [path.name for path in tmp_path.iterdir()] == ["fifo"]
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
+def test_a_full_device_is_an_error_in_words() -> None:
+    with pytest.raises(InputError, match="cannot write /dev/full: No space left on device"):
+        write_atomically(Path("/dev/full"), b"x")
+    assert stat.S_ISCHR(Path("/dev/full").stat().st_mode)
+
+
+@pytest.mark.parametrize("existing", [True, False])
+def test_a_link_stays_and_its_target_is_replaced(existing: bool, tmp_path: Path) -> None:
+    (tmp_path / "far").mkdir()
+    target, link = tmp_path / "far" / "target", tmp_path / "link"
+    if existing:
+        target.write_bytes(b"old")
+        inode = target.stat().st_ino
+    (tmp_path / "middle").symlink_to("far/target")
+    link.symlink_to(tmp_path / "middle")
+    check_file(link)
+    write_atomically(link, b"new")
+    assert link.is_symlink()
+    assert target.read_bytes() == b"new"
+    assert not target.is_symlink()
+    assert not existing or target.stat().st_ino != inode, "replaced whole, not written into"
+    with pytest.raises(ValueError), atomic_file(link) as handle:
+        handle.write(b"half")
+        raise ValueError
+    assert target.read_bytes() == b"new"
+    assert [path.name for path in target.parent.iterdir()] == ["target"]
+
+
+def test_links_that_lead_nowhere(tmp_path: Path) -> None:
+    (tmp_path / "a").symlink_to("b")
+    (tmp_path / "b").symlink_to("a")
+    for use in (check_file, lambda path: write_atomically(path, b"")):
+        with pytest.raises(InputError, match=r"cannot write .*a: Too many levels of symbolic links"):
+            use(tmp_path / "a")
+    (tmp_path / "c").symlink_to("absent/file")
+    with pytest.raises(InputError, match=r"folder .*absent does not exist"):
+        check_file(tmp_path / "c")
+    (tmp_path / "d").symlink_to(tmp_path)
+    for use in (check_file, lambda path: write_atomically(path, b"")):
+        with pytest.raises(InputError, match=r"is a folder|Is a directory"):
+            use(tmp_path / "d")
+    assert all((tmp_path / name).is_symlink() for name in "abcd")
+
+
+@pytest.mark.skipif(not Path("/dev/stdout").exists(), reason="no /dev/stdout")
+def test_an_open_file_is_written_where_it_stands(tmp_path: Path) -> None:
+    """Standard output in a file: what was there stays, and what follows comes behind it."""
+    code = (
+        "import sys; from pathlib import Path; from hydrant.bundle.files import check_file, write_atomically as write\n"
+        "print('first', flush=True); check_file(Path('/dev/stdout')); write(Path('/dev/stdout'), b'second\\n')\n"
+        "print('third')"
+    )
+    with (tmp_path / "out").open("ab") as out:
+        out.write(b"zeroth\n")
+        out.flush()
+        subprocess.run([sys.executable, "-c", code], stdout=out, check=True, cwd="/", env=dict(os.environ))
+    assert (tmp_path / "out").read_text().split() == ["zeroth", "first", "second", "third"]
+    assert destination(tmp_path / "out") == tmp_path / "out"
+
+
+def test_the_state_of_a_search_follows_a_link(tmp_path: Path) -> None:
+    (tmp_path / "state").symlink_to("target")
+    state = SearchState(tmp_path / "state", "digest", (1, 4))
+    state.add((), np.zeros((1, 4)))
+    assert json.loads((tmp_path / "target").read_text())["digest"] == "digest"
+    state.remove()
+    assert (tmp_path / "state").is_symlink()
+    assert not (tmp_path / "target").exists()
+
+
+@pytest.fixture(scope="module")
+def bundle(bert_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("writing")
+    model = AutoModelForSequenceClassification.from_pretrained(bert_checkpoint)
+    save_bundle(fuse(model, random_plan("bert", 2)), folder / "bundle", make_tokenizer(folder / "tokenizer"))
+    return folder / "bundle"
+
+
+def test_commands_write_through_and_follow_links(
+    bundle: Path, bert_checkpoint: Path, text_csv: Path, device: Path, tmp_path: Path
+) -> None:
+    made = run_cli(
+        "plan",
+        bert_checkpoint,
+        "--method",
+        "circuit",
+        "--objective",
+        "nll",
+        "--keep",
+        2,
+        "--data",
+        text_csv,
+        "-o",
+        device,
+    )
+    assert made.returncode == 0, made.stderr
+    (tmp_path / "plan.json").symlink_to("real.json")
+    made = run_cli("plan", bert_checkpoint, "--method", "random", "--keep", "2", "-o", tmp_path / "plan.json")
+    assert made.returncode == 0, made.stderr
+    assert (tmp_path / "plan.json").is_symlink()
+    assert HeadPlan.load(tmp_path / "real.json").method == "random"
+    (tmp_path / "page.html").symlink_to("real.html")
+    made = run_cli("evaluate", bundle, "--data", text_csv, "--bootstrap", 0, "--html", tmp_path / "page.html")
+    assert made.returncode == 0, made.stderr
+    assert (tmp_path / "page.html").is_symlink()
+    assert "<html" in (tmp_path / "real.html").read_text()
+    predict = ["predict", bundle, "--backend", "torch"]
+    assert run_cli(*predict, "hello", "--output", device).returncode == 0
+    os.mkfifo(tmp_path / "fifo")
+    lines = read_through(
+        tmp_path / "fifo", lambda: run_cli(*predict, "--input", text_csv, "--output", tmp_path / "fifo")
+    )
+    assert len(lines.splitlines()) == 24
+    assert not list(tmp_path.glob("*.part"))
+
+
+# Failures
+
+
+def test_a_failure_takes_the_folders_away_that_it_made(tmp_path: Path) -> None:
+    (tmp_path / "there").mkdir()
+    with pytest.raises(KeyboardInterrupt), staged_folder(tmp_path / "there" / "deep" / "er" / "out", "marker"):
+        raise KeyboardInterrupt
+    assert tree(tmp_path) == {"there": None}
+    with pytest.raises(KeyError), staged_folder(tmp_path / "deep" / "er" / "out", "marker"):
+        (tmp_path / "deep" / "mine").write_bytes(b"")
+        raise KeyError
+    assert tree(tmp_path) == {"deep": None, "deep/mine": b"", "there": None}, "what others put there stays"
+
+
+def test_a_bundle_keeps_no_folder_of_what_was_not_added(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bundle = make_bundle(tmp_path / "out")
+    before = tree(tmp_path)
+    bundle.check_addable("reports/evaluation.json")
+    assert tree(tmp_path) == before
+
+    def broken(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("hydrant.bundle.store.replace_all", broken)
+    with pytest.raises(InputError, match=r"cannot write into bundle .*: No space left on device"):
+        bundle.add({"reports/deep/x.json": b"{}"})
+    assert tree(tmp_path) == before
+    monkeypatch.undo()
+    bundle.add({"reports/x.json": b"{}"}).check_addable("reports/y.json")
+    assert (tmp_path / "out" / "reports" / "x.json").read_bytes() == b"{}"
+
+
+def test_a_link_in_a_bundle_directs_no_write_out_of_it(tmp_path: Path) -> None:
+    bundle = make_bundle(tmp_path / "out")
+    (tmp_path / "own").write_bytes(b"mine")
+    (bundle.path / "note.json").symlink_to(tmp_path / "own")
+    bundle.add({"note.json": b"{}"})
+    assert (tmp_path / "own").read_bytes() == b"mine"
+    assert not (bundle.path / "note.json").is_symlink()
+
+
+def test_failed_commands_leave_no_folders(bundle: Path, bert_checkpoint: Path, text_csv: Path, tmp_path: Path) -> None:
+    (tmp_path / "wrong.csv").write_text("text,label\nhello,nobody\n")
+    before = tree(bundle)
+    for words in (
+        ["evaluate", bundle, "--data", tmp_path / "wrong.csv"],
+        ["calibrate", bundle, "--data", tmp_path / "wrong.csv"],
+        ["tune", bundle, "--data", tmp_path / "wrong.csv", "-o", tmp_path / "deep" / "er"],
+        ["fuse", bert_checkpoint, "--adapter", tmp_path, "-o", tmp_path / "deep" / "er"],
+    ):
+        assert run_cli(*words).returncode == 2
+    assert tree(bundle) == before
+    assert [path.name for path in tmp_path.iterdir()] == ["wrong.csv"]
+
+
+def test_an_interrupted_calibration_leaves_no_folder(
+    bundle: Path, text_csv: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A signal may arrive while the folder is being removed: it waits."""
+    export_onnx(bundle)
+    before = tree(bundle)
+    remove = files.shutil.rmtree
+
+    def interrupted(*arguments: object, **options: object) -> None:
+        signal.raise_signal(signal.SIGINT)
+        remove(*arguments, **options)  # type: ignore[arg-type]
+
+    def broken(*_: object, **__: object) -> None:
+        raise InputError("broken")
+
+    monkeypatch.setattr(files.shutil, "rmtree", interrupted)
+    monkeypatch.setattr(Bundle, "add", broken)
+    with pytest.raises(KeyboardInterrupt):
+        calibrate(bundle, text_csv)
+    assert tree(bundle) == before
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="no SIGHUP")
+def test_a_closed_terminal_ends_a_command_in_order(tmp_path: Path) -> None:
+    code = (
+        "import signal, sys; from pathlib import Path; from hydrant.cli import main as cli\n"
+        "from hydrant.bundle.files import temporary_folder\n"
+        "def work(options):\n"
+        f"    with temporary_folder(Path({str(tmp_path)!r}), 'calibrate'):\n"
+        "        signal.raise_signal(signal.SIGHUP)\n"
+        "cli.COMMANDS['inspect'] = work\n"
+        "sys.exit(cli.main(['inspect', 'x']))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd="/")
+    assert done.returncode == 130, done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_temporary_folder_is_hidden_and_goes(tmp_path: Path) -> None:
+    with temporary_folder(tmp_path, "export") as folder:
+        (folder / "deep").mkdir()
+        assert folder.name.startswith(".export.")
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,195 @@
+"""The stages of a tuning: read the data, tune, assemble and write the bundle, report."""
+
+from __future__ import annotations
+
+import logging
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from ..bundle.architecture import check_parts
+from ..bundle.files import folders_above
+from ..bundle.store import Bundle, onnx_name
+from ..data.columns import Reading
+from ..data.examples import read_examples
+from ..data.fingerprints import Fingerprint
+from ..errors import InputError, listing
+from ..fusion import FusedClassifier, load_ensemble
+from ..progress import Progress
+from .examples import Source, held_out_share
+from .job import Job, Outcome, tune_alone, tune_jointly
+from .loop import open_accelerator
+from .report import TuneReport
+from .settings import Jointly, PerMember, Settings
+from .weights import Weights, stored_form
+from .writing import Graphs, check_beside, check_output, copy_bundle, write_tuned
+
+log = logging.getLogger(__name__)
+
+
+def tuned(
+    bundle: Bundle,
+    data: Any,
+    validation: Any,
+    how: Jointly,
+    output: str | Path | None,
+    force: bool,
+    reading: Reading,
+    seed: int,
+    progress: Progress,
+) -> TuneReport:
+    """Carry a tuning out; see :func:`hydrant.tune`."""
+    settings = Settings(how, reading.batch_size, seed)
+    accelerator = open_accelerator(how.device)
+    separate = check_parts(how.keep_separate) if isinstance(how, PerMember) else frozenset[str]()
+    target, replaces = check_output(bundle, output, force)
+    _check_separate(bundle, separate)
+    with folders_above(target):
+        check_beside(target)
+        Graphs.of(bundle, target)  # what could not be carried over is refused now
+        job = _job(bundle, data, validation, reading, settings, accelerator, progress)
+        place = None if how.state is None else Path(how.state)
+        if separate:  # what is separate already stays so
+            separate |= set(job.ensemble.provenance.get("separate", []))
+        done = tune_alone(job, separate, place) if isinstance(how, PerMember) else tune_jointly(job, place)
+        graphs = None
+        if done.weights is not None:
+            made = _assembled(job, done.weights, separate)
+            graphs = write_tuned(bundle, made, target, replaces, _provenance(job, done))
+        elif target != bundle.path.resolve():
+            copy_bundle(bundle, target, replaces)
+    for finished in done.states:
+        finished.remove()
+    return _report(job, done, target if output is not None else bundle.path, graphs, held_out=validation is None)
+
+
+def _check_separate(bundle: Bundle, separate: frozenset[str]) -> None:
+    """Refuse to part members that share a weight which their updates are added to."""
+    forms = bundle.manifest.get("fusion", {}).get("adapted", {})
+    kept = [name for name, form in forms.items() if form["low_rank"]]
+    if separate and kept:
+        raise InputError(
+            f"bundle {bundle.path} keeps updates of low rank ({listing(kept, 3)}), whose weight all members share, so "
+            "they cannot part; leave keep_separate (--keep-separate) out, or fuse again with --low-rank merge"
+        )
+
+
+def _job(
+    bundle: Bundle,
+    data: Any,
+    validation: Any,
+    reading: Reading,
+    settings: Settings,
+    accelerator: Any,
+    progress: Progress,
+) -> Job:
+    """Everything ready, and every input found readable, before the first update."""
+    given = [Path(name).resolve() for name in (data, validation) if isinstance(name, str | Path)]
+    if len(given) == 2 and given[0] == given[1]:
+        raise InputError(
+            f"{data} is given both as data and as validation; leave validation (--validation) out to hold a share out"
+        )
+    ensemble = load_ensemble(bundle)
+
+    def read(given: Any) -> Source:
+        limit = reading.limit()
+        found = read_examples(given, bundle.labels, columns=reading, limit=limit, seed=settings.seed)
+        load = partial(bundle.processor_for, "read data to tune on")
+        return Source(found, found.processor(ensemble.architecture, load), ensemble.architecture)
+
+    known = read(data)
+    if validation is None:
+        chosen = held_out_share(known.labels, settings.seed, known.name)
+        known, judges = known.subset(~chosen), known.subset(chosen)
+    else:
+        judges = read(validation)
+    digests = known.digest(progress), judges.digest(progress)
+    unseen = _unseen(bundle, known)
+    if unseen:
+        pronoun = "it" if len(unseen) == 1 else "them"
+        log.warning("%s has no example of %s; the members may unlearn %s", known.name, listing(unseen), pronoun)
+    return Job(bundle, ensemble, known, judges, digests, settings, accelerator, progress)
+
+
+def _assembled(job: Job, weights: Weights, separate: frozenset[str]) -> FusedClassifier:
+    """The tuned module as a bundle stores it."""
+    module = job.module(stored_form(weights, job.ensemble.state_dict()))
+    facts = {key: value for key, value in job.ensemble.provenance.items() if key not in ("drift", "tuned")}
+    if separate:  # as M checkpoints, of which these parts were not averaged
+        facts["checkpoints"] = job.ensemble.members
+        facts["separate"] = sorted(separate)
+        facts.pop("adapted", None)  # no weight of theirs is a shared one with an update any more
+    module.provenance = facts
+    return module
+
+
+def _provenance(job: Job, done: Outcome) -> dict[str, Any]:
+    """What the manifest tells about the tuning."""
+    facts = {
+        "data": job.known.title,
+        "examples": len(job.known),
+        "data_sha256": job.digests[0],
+        "validation": job.held_out.title,
+        "validation_examples": len(job.held_out),
+        "validation_sha256": job.digests[1],
+        "fingerprints": _fingerprints(job),
+        "per_member": bool(done.members),
+        "epochs": _epochs(done),
+        "best_epoch": done.after.epoch,
+        "nll": [done.before.nll, done.after.nll],
+        "accuracy": [done.before.accuracy, done.after.accuracy],
+        "settings": job.settings.to_json(),
+    }
+    return {"tuned": facts, **({} if done.drift is None else {"drift": done.drift})}
+
+
+def _fingerprints(job: Job) -> dict[str, Any]:
+    """Which examples the bundle was tuned and judged on, those of an earlier tuning among them."""
+    earlier = job.ensemble.provenance.get("tuned")
+    stored = earlier.get("fingerprints") if isinstance(earlier, dict) else None
+    found = {}
+    for name, source in (("data", job.known), ("validation", job.held_out)):
+        now = source.fingerprint()
+        before = Fingerprint.from_json(stored.get(name)) if isinstance(stored, dict) else None
+        if now is not None:
+            found[name] = (now if before is None else now | before).to_json()
+    return found
+
+
+def _report(job: Job, done: Outcome, path: Path, graphs: Graphs | None, held_out: bool) -> TuneReport:
+    before, after = done.before, done.after
+    return TuneReport(
+        bundle=path,
+        data=job.known.title,
+        examples=len(job.known),
+        validation=job.held_out.title,
+        validation_examples=len(job.held_out),
+        held_out=held_out,
+        device=str(job.accelerator.device),
+        epochs=_epochs(done),
+        best_epoch=after.epoch,
+        nll_before=before.nll,
+        nll_after=after.nll,
+        accuracy_before=before.accuracy,
+        accuracy_after=after.accuracy,
+        ece_before=before.ece,
+        ece_after=after.ece,
+        history=done.history,
+        members=done.members,
+        drift=done.drift,
+        unseen=tuple(_unseen(job.bundle, job.known)),
+        graphs=tuple(map(onnx_name, graphs.again)) if graphs else (),
+        dropped=graphs.dropped if graphs else {},
+        seconds=done.seconds,
+    )
+
+
+def _epochs(done: Outcome) -> int:
+    """Epochs that ran; of several histories the most."""
+    return max(len(history) for history in (done.history, *done.members)) - 1
+
+
+def _unseen(bundle: Bundle, source: Source) -> list[str]:
+    """Classes without an example."""
+    seen = set(source.labels.tolist())
+    return [name for index, name in enumerate(bundle.labels) if index not in seen]
