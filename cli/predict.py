@@ -74,8 +74,8 @@ def run(options: argparse.Namespace) -> int:
         check_file(options.output)
     if [bool(options.inputs), bool(options.pair), bool(options.input)].count(True) != 1:
         raise InputError(
-            "give texts or images as arguments, pairs of texts with --pair, or a file or folder with --input, and only "
-            "one of these"
+            "give texts or images as arguments, or a file or folder with --input, or pairs of texts with --pair, and "
+            "only one of these"
         )
     options.batch_size = value(Predictor.predict, "batch_size", options)
     with call(load, options) as predictor:

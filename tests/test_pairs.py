@@ -281,7 +281,7 @@ def test_command_line_with_pairs(table: Path, tmp_path: Path) -> None:
     assert "hello world | transfer money" in run_cli("predict", out, "--pair", *PAIRS[0]).stdout
     both = run_cli("predict", out, "hello", "--pair", *PAIRS[0])
     assert both.returncode == 2
-    assert "pairs of texts with --pair, or a file or folder with --input, and only one of these" in both.stderr
+    assert "or pairs of texts with --pair, and only one of these" in both.stderr
 
 
 def test_drift_of_merging_on_pairs(checkpoint: Path, table: Path, tmp_path: Path) -> None:
