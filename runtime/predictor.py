@@ -133,9 +133,9 @@ class Predictor(Closable):
             inputs: texts; pairs of texts, each a tuple of two; images as paths, PIL images or uint8 arrays [H, W] or
                 [H, W, 3]; a table (pandas, polars, pyarrow or ``datasets``) with a column ``text`` or ``image``, or
                 with one column; or a dict of NumPy tensors under the graph's input names (``token_type_ids`` may be
-                left out). For a model that reads text a tuple of two strings is one pair, and a list of strings are as many
-                texts: ``predict(("a", "b"))`` has one row, ``predict(["a", "b"])`` two. Texts longer than the model
-                reads, or than the engine was built for, are cut, with a warning in the log.
+                left out). For a model that reads text a tuple of two strings is one pair, and a list of strings are
+                as many texts: ``predict(("a", "b"))`` has one row, ``predict(["a", "b"])`` two. Texts longer than the
+                model reads, or than the engine was built for, are cut, with a warning in the log.
             batch_size: inputs per run; memory grows with it, not with the number of inputs.
             first: index by which messages name the first input.
             on_error: ``"raise"`` refuses everything if one input cannot be used; ``"row"`` gives that one its

@@ -172,7 +172,7 @@ def test_pairs_of_other_sources(tmp_path: Path) -> None:
     first, second = (list(texts) for texts in zip(*READ, strict=True))
     found = datasets.Dataset.from_dict({"a": first, "b": second, "label": ["x", "y"]})
     assert list(read_examples(found, ["x", "y"], columns=Columns(text="a", text_pair="b")).inputs) == READ
-    with pytest.raises(InputError, match="dataset has the columns a, b, label; expected 'c'"):
+    with pytest.raises(InputError, match="the table has the columns a, b, label; expected one column 'c'"):
         read_examples(found, ["x", "y"], columns=Columns(text="a", text_pair="c"))
     assert list(read_examples((READ, [0, 1]), ["x", "y"]).inputs) == READ
     np.savez(tmp_path / "pairs.npz", x=np.array(READ), y=np.array([0, 1]))

@@ -10,7 +10,7 @@ from typing import Any
 import hydrant
 import numpy as np
 import pytest
-from hydrant import Budget, Circuit, Figures, Reading, load, plan_heads
+from hydrant import Budget, Circuit, Figures, Jointly, Reading, load, plan_heads
 from hydrant.data.examples import read_examples
 from hydrant.data.tensors import TensorProcessor
 from hydrant.errors import InputError
@@ -107,7 +107,7 @@ def test_calibrated_and_evaluated_as_on_the_texts(
 def test_tuned_on_tensors_as_on_the_texts(
     bundle: Path, with_texts: Path, tensors: Path, text_csv: Path, tmp_path: Path
 ) -> None:
-    settings: dict[str, Any] = {"epochs": 1, "batch_size": 8, "learning_rate": 1e-3}
+    settings: dict[str, Any] = {"how": Jointly(epochs=1, learning_rate=1e-3), "reading": Reading(batch_size=8)}
     mine = tune(bundle, tensors, output=tmp_path / "tensors", **settings)
     theirs = tune(with_texts, text_csv, output=tmp_path / "texts", **settings)
     assert mine.nll_before == pytest.approx(theirs.nll_before, rel=1e-5)

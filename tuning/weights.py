@@ -51,7 +51,7 @@ def merge(members: Sequence[Mapping[str, Tensor]], shared: Mapping[str, Tensor],
         stacked = torch.cat([member[name] for member in members])  # [M, …]
         part = part_of(name)
         apart = before.shape[0] > 1 or part in separate or (bool(separate) and part == "attention")
-        merged[name] = stacked if apart else stacked.mean(dim=0, keepdim=True)
+        merged[name] = stacked if apart else _mean(stacked)
     return merged
 
 
@@ -70,3 +70,9 @@ def _of(tensor: Tensor, member: int) -> Tensor:
 def _bias(name: str) -> str:
     """Name of the bias that belongs to a weight; of a bias, its own."""
     return f"{name.removesuffix('.weight')}.bias" if name.endswith(".weight") else name
+
+
+def _mean(stacked: Tensor) -> Tensor:
+    """The members' mean [1, …]; exactly what they have where they agree, which a mean is only up to rounding."""
+    mean = stacked.mean(dim=0, keepdim=True)
+    return torch.where((stacked == stacked[:1]).all(dim=0, keepdim=True), stacked[:1], mean)
