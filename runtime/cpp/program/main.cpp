@@ -37,7 +37,7 @@ bool has_arrays(const std::string& file) {
 
 Prediction predict_array(const Predictor& predictor, const Tensor& tensor, std::size_t first) {
   const bool pictures = std::holds_alternative<std::vector<std::uint8_t>>(tensor.data) && predictor.reads_images();
-  return pictures ? predictor.predict_images(as_images(tensor), first) : predictor.predict(tensor);
+  return pictures ? predictor.predict_images(tensor, first) : predictor.predict(tensor);
 }
 
 Predicted predict_arrays(const Predictor& predictor, const std::string& file, std::size_t first) {

@@ -9,7 +9,7 @@
 #include "architecture.h"
 #include "bundle.h"
 #include "hydrant/hydrant.h"
-#include "tensors.h"
+#include "view.h"
 
 namespace hydrant {
 
@@ -31,7 +31,7 @@ class Backend {
   virtual std::size_t chunk(std::size_t batch, std::size_t tokens) const = 0;
 
   // Outputs of one batch. Throws BackendError: what is below failed, or does not take these inputs.
-  virtual Outputs run(const Tensors& inputs) const = 0;
+  virtual Outputs run(const Views& inputs) const = 0;
 
  private:
   std::string name_;

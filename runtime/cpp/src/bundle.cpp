@@ -155,7 +155,7 @@ std::vector<std::string> Bundle::names() const {
 
 std::string Bundle::graph_digest(const std::string& name) const {
   const auto data = files_.find(name + ".data");
-  const std::string& graph = entry(name).sha256;
+  const std::string& graph = digest(name);
   return data == files_.end() ? graph : sha256(graph + data->second.sha256);
 }
 

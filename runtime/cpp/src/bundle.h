@@ -35,6 +35,9 @@ class Bundle {
   // Names of all files that the manifest lists, sorted.
   std::vector<std::string> names() const;
 
+  // Digest of a file that the manifest lists, as that says. Throws BundleError: not listed.
+  const std::string& digest(const std::string& name) const { return entry(name).sha256; }
+
   // Digest of a graph, with that of its external data, if it has any: it names what was made from it.
   std::string graph_digest(const std::string& name) const;
 

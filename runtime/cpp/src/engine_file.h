@@ -8,10 +8,9 @@
 #include <vector>
 
 #include "bundle.h"
+#include "view.h"
 
 namespace hydrant {
-
-using Shape = std::vector<std::int64_t>;
 
 // The shapes of one input that an optimization profile takes, all of one rank.
 struct Shapes {

@@ -8,7 +8,7 @@
 #include "cuda.h"
 #include "engine_profiles.h"
 #include "tensorrt.h"
-#include "tensors.h"
+#include "view.h"
 
 namespace hydrant {
 
@@ -22,7 +22,7 @@ class Lane {
   Lane& operator=(const Lane&) = delete;
 
   // Outputs of the rows of a part, without those that were added. Throws BackendError: the library or CUDA failed.
-  Outputs run(const Tensors& inputs, const Part& part, std::int64_t padding_token);
+  Outputs run(const Views& inputs, const Part& part, std::int64_t padding_token);
 
  private:
   // A tensor's page-locked bytes on the host, and its place on the GPU.
@@ -32,7 +32,7 @@ class Lane {
 
   Buffer buffer(std::size_t numbers, std::size_t size) const;
   nvinfer1::IExecutionContext& context(std::size_t profile);
-  void upload(nvinfer1::IExecutionContext& context, const std::string& name, const Tensor& tensor, const Part& part,
+  void upload(nvinfer1::IExecutionContext& context, const std::string& name, const View& view, const Part& part,
               std::int64_t padding);
 
   const Cuda& cuda_;

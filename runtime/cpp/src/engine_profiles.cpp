@@ -7,7 +7,6 @@
 
 #include "engine_choice.h"
 #include "messages.h"
-#include "tensors.h"
 
 namespace hydrant {
 namespace {
@@ -121,21 +120,21 @@ std::size_t Profiles::numbers(const std::string& input) const {
   return most;
 }
 
-void Profiles::check(const Tensors& inputs, const std::map<std::string, bool>& floats) const {
+void Profiles::check(const Views& inputs, const std::map<std::string, bool>& floats) const {
   std::vector<std::string> given, wanted;
-  for (const auto& [name, tensor] : inputs) given.push_back(name);
+  for (const auto& [name, view] : inputs) given.push_back(name);
   for (const auto& [name, is_float] : floats) wanted.push_back(name);
   if (given != wanted)
     throw BackendError("the inputs are " + listing(given) + "; this engine takes " + listing(wanted));
   std::set<Shape> leading;
-  for (const auto& [name, tensor] : inputs) {
-    const Shape &most = profiles_.front().at(name).most, &shape = tensor.shape;
+  for (const auto& [name, view] : inputs) {
+    const Shape &most = profiles_.front().at(name).most, &shape = view.shape;
     const auto free = static_cast<std::ptrdiff_t>(free_axes(most.size()));
-    const bool right = floats.at(name) == std::holds_alternative<std::vector<float>>(tensor.data) &&
-                       !std::holds_alternative<std::vector<std::uint8_t>>(tensor.data) && shape.size() == most.size() &&
+    const bool right = floats.at(name) == std::holds_alternative<const float*>(view.data) &&
+                       !std::holds_alternative<const std::uint8_t*>(view.data) && shape.size() == most.size() &&
                        std::equal(shape.begin() + free, shape.end(), most.begin() + free);
     if (!right)
-      throw BackendError(name + " is " + described(tensor) + "; this engine takes " + taken(floats.at(name), most));
+      throw BackendError(name + " is " + described(view) + "; this engine takes " + taken(floats.at(name), most));
     leading.emplace(shape.begin(), shape.begin() + free);
   }
   if (leading.size() != 1)
@@ -156,27 +155,20 @@ BackendError Profiles::too_long(std::size_t tokens) const {
                       command_text(with_sequence(rebuild_, sequence)) + "`");
 }
 
-std::optional<std::size_t> tokens_of(const Tensors& inputs) {
-  const Shape& shape = inputs.begin()->second.shape;
-  if (shape.size() != 2) return std::nullopt;
-  return size_at(shape, 1);
-}
-
-Shape fill(const Tensor& tensor, const Part& part, std::int64_t padding, void* target) {
-  const std::size_t width = count_of({tensor.shape.begin() + 1, tensor.shape.end()});
+Shape fill(const View& view, const Part& part, std::int64_t padding, void* target) {
+  const std::size_t width = count_of({view.shape.begin() + 1, view.shape.end()});
   const std::size_t wide = part.tokens.value_or(width);
   std::visit(
       [&](const auto& values) {
-        using Value = typename std::decay_t<decltype(values)>::value_type;
+        using Value = std::remove_const_t<std::remove_pointer_t<std::decay_t<decltype(values)>>>;
         auto* to = static_cast<Value*>(target);
         for (std::size_t row = part.start; row < part.start + part.rows; ++row) {
-          const auto from = values.begin() + static_cast<std::ptrdiff_t>(std::min(row, part.stop - 1) * width);
-          to = std::copy(from, from + static_cast<std::ptrdiff_t>(width), to);
+          to = std::copy_n(values + std::min(row, part.stop - 1) * width, width, to);
           to = std::fill_n(to, wide - width, static_cast<Value>(padding));
         }
       },
-      tensor.data);
-  Shape shape = tensor.shape;
+      view.data);
+  Shape shape = view.shape;
   shape[0] = static_cast<std::int64_t>(part.rows);
   if (part.tokens) shape[1] = static_cast<std::int64_t>(wide);
   return shape;

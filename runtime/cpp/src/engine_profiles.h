@@ -10,6 +10,7 @@
 
 #include "engine_file.h"
 #include "hydrant/hydrant.h"
+#include "view.h"
 
 namespace hydrant {
 
@@ -65,7 +66,7 @@ class Profiles {
 
   // Throws BackendError: the inputs have other names, types or fixed sizes than the engine's; `floats` says of each of
   // those whether it is float32, else it is int64.
-  void check(const Tensors& inputs, const std::map<std::string, bool>& floats) const;
+  void check(const Views& inputs, const std::map<std::string, bool>& floats) const;
 
  private:
   std::vector<Range> able(std::optional<std::size_t> tokens) const;
@@ -76,11 +77,8 @@ class Profiles {
   std::vector<std::string> rebuild_;
 };
 
-// Tokens of a batch of texts; nothing for images.
-std::optional<std::size_t> tokens_of(const Tensors& inputs);
-
 // Writes the rows of a part to `target`, filled up to what its profile takes: texts get `padding` at their end, missing
 // rows repeat the last one. Returns the shape that they then have.
-Shape fill(const Tensor& tensor, const Part& part, std::int64_t padding, void* target);
+Shape fill(const View& view, const Part& part, std::int64_t padding, void* target);
 
 }  // namespace hydrant

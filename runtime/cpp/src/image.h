@@ -27,6 +27,22 @@ Decoded decode_png(std::string_view bytes);
 std::optional<int> exif_orientation(std::string_view tiff);
 std::optional<int> xmp_orientation(std::string_view packet);
 
+// An array of pictures, as `as_images` takes it; each is read where it lies.
+class Pictures {
+ public:
+  // The array outlives this. Throws InputError: another type or shape.
+  explicit Pictures(const Tensor& array);
+
+  std::size_t size() const { return count_; }
+  Image operator[](std::size_t index) const;
+
+ private:
+  Image empty_;  // of their size
+  std::size_t count_ = 1;
+  std::size_t bytes_ = 0;  // of one
+  const std::uint8_t* values_ = nullptr;
+};
+
 // The picture turned as an EXIF orientation says.
 Image upright(const Image& image, int orientation);
 

@@ -13,7 +13,7 @@
 #include "files.h"
 #include "hydrant/hydrant.h"
 #include "messages.h"
-#include "tensors.h"
+#include "view.h"
 
 namespace fs = std::filesystem;
 

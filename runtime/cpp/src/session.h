@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "hydrant/hydrant.h"
-#include "tensors.h"
+#include "view.h"
 
 namespace hydrant {
 
@@ -30,7 +30,10 @@ class Session {
 
   // Outputs of one batch, each float32 in row-major order. Safe to call from many threads.
   // Throws BackendError: ONNX Runtime failed, or an output has another type.
-  Outputs run(const Tensors& inputs) const;
+  Outputs run(const Views& inputs) const;
+
+  // What the graph's file says of itself, by key.
+  std::map<std::string, std::string> metadata() const;
 
  private:
   struct State;

@@ -16,6 +16,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <initializer_list>
 #include <map>
 #include <memory>
 #include <optional>
@@ -95,7 +96,9 @@ struct Fallback {
   std::string reason;
 };
 
-// Predicts with one bundle on one backend. Every method is const and may be called from many threads at once.
+// Predicts with one bundle on one backend. Every method is const and may be called from many threads at once, as long
+// as the predictor exists: it gives back what it holds when it is destroyed. One that was moved from throws
+// BackendError.
 class Predictor {
  public:
   // Opens a bundle. Throws BundleError: missing, altered or malformed; BackendError: unknown, or none can run;
@@ -113,8 +116,11 @@ class Predictor {
   // Predicts pictures, prepared by the bundle's own preprocessing. Throws as above; messages name an input by its
   // index.
   Prediction predict_images(const std::vector<Image>& images, std::size_t first = 0) const;
+  // The same for an array of pictures, as `as_images` reads it; one at a time is copied.
+  Prediction predict_images(const Tensor& array, std::size_t first = 0) const;
   // The same for JPEG and PNG files, of which one at a time is decoded.
   Prediction predict_images(const std::vector<std::filesystem::path>& files, std::size_t first = 0) const;
+  Prediction predict_images(std::initializer_list<std::filesystem::path> files, std::size_t first = 0) const;
 
   // The tensors that pictures become: `pixel_values` [B, channels, height, width].
   Tensors prepare(const std::vector<Image>& images, std::size_t first = 0) const;
@@ -134,11 +140,12 @@ class Predictor {
   Tensors synthetic(std::size_t batch, std::size_t sequence, std::uint64_t seed) const;
   std::size_t longest() const;  // most tokens the model reads, or its engine takes; of images their fixed number
   std::size_t chunk(std::size_t batch, std::size_t sequence) const;  // most inputs of a batch in one run below
-  // The backend alone, on one whole batch. For measuring only: what `synthetic` gives is run as it is, unchecked.
+  // The backend alone, on one whole batch. For measuring only: names, types and values are not checked.
   void run(const Tensors& inputs) const;
 
  private:
   struct State;
+  const State& state() const;
   std::unique_ptr<const State> state_;
 };
 
@@ -155,7 +162,8 @@ std::string onnxruntime_version();
 // Throws InputError: unreadable, malformed, or of a type or order that is not supported.
 Tensors read_tensors(const std::filesystem::path& file);
 
-// The pictures in an array [height, width], [height, width, 3], or a stack of either. Throws InputError otherwise.
+// The pictures in an array of uint8 [height, width] or [height, width, 3], or a stack of either. Throws InputError
+// otherwise, and for what may be one picture or several, such as [3, height, width].
 std::vector<Image> as_images(const Tensor& tensor);
 
 // Reads a JPEG or PNG file as Pillow does: orientation applied, alpha dropped.
