@@ -23,7 +23,7 @@ nvinfer1::Dims dims_of(const Shape& shape) {
 Lane::Lane(const Cuda& cuda, const Engine& engine, const Profiles& profiles)
     : cuda_(cuda), engine_(engine), stream_(cuda.new_stream()) {
   for (const auto& [name, floats] : engine.inputs())
-    inputs_.emplace(name, buffer(profiles.numbers(name), floats ? sizeof(float) : sizeof(std::int64_t)));
+    inputs_.emplace(name, buffer(profiles.max_values(name), floats ? sizeof(float) : sizeof(std::int64_t)));
   for (const auto& [name, shape] : engine.outputs()) {
     Shape most = shape;
     most[0] = static_cast<std::int64_t>(profiles.rows());
@@ -43,9 +43,9 @@ Lane::~Lane() {
   stream_.reset();
 }
 
-Lane::Buffer Lane::buffer(std::size_t numbers, std::size_t size) const {
-  if (numbers > SIZE_MAX / size) throw BackendError("the engine's largest batch fits into no memory; rebuild it");
-  return {cuda_.host(numbers * size), cuda_.device(numbers * size)};
+Lane::Buffer Lane::buffer(std::size_t values, std::size_t size) const {
+  if (values > SIZE_MAX / size) throw BackendError("the engine's largest batch fits into no memory; rebuild it");
+  return {cuda_.host(values * size), cuda_.device(values * size)};
 }
 
 Outputs Lane::run(const Views& inputs, const Part& part, std::int64_t padding_token) {

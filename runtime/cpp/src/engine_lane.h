@@ -1,4 +1,4 @@
-// What one thread at a time runs an engine with: a stream, buffers and execution contexts.
+// A stream, buffers and execution contexts, with which one thread at a time runs an engine.
 #pragma once
 
 #include <map>
@@ -12,10 +12,9 @@
 
 namespace hydrant {
 
-// Both outlive the lane.
 class Lane {
  public:
-  // Throws BackendError: the GPU has not enough memory.
+  // The arguments outlive the lane. Throws BackendError: the GPU has not enough memory.
   Lane(const Cuda& cuda, const Engine& engine, const Profiles& profiles);
   ~Lane();
   Lane(const Lane&) = delete;
@@ -25,12 +24,12 @@ class Lane {
   Outputs run(const Views& inputs, const Part& part, std::int64_t padding_token);
 
  private:
-  // A tensor's page-locked bytes on the host, and its place on the GPU.
+  // A tensor's page-locked memory on the host, and its memory on the GPU.
   struct Buffer {
     Memory host, device;
   };
 
-  Buffer buffer(std::size_t numbers, std::size_t size) const;
+  Buffer buffer(std::size_t values, std::size_t size) const;
   nvinfer1::IExecutionContext& context(std::size_t profile);
   void upload(nvinfer1::IExecutionContext& context, const std::string& name, const View& view, const Part& part,
               std::int64_t padding);

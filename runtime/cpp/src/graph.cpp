@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "cache.h"
-#include "graph_check.h"
+#include "graph_metadata.h"
 #include "messages.h"
 
 namespace hydrant {
@@ -92,8 +92,9 @@ Graph::Graph(const Bundle& bundle, const Architecture& architecture, const Graph
     throw BackendError("backend " + kind.name + " cannot run here: " + *why);
   microbatch_ = Microbatch::of(bundle, architecture);
   const Provider provider = provider_of(bundle, architecture, kind, onnx_name(precision()), options);
-  session_ = std::make_unique<Session>(graph_file(bundle, precision()), provider, options.threads);
-  check_metadata(bundle, onnx_name(precision()), session_->metadata());
+  const std::filesystem::path file = graph_file(bundle, precision());
+  check_graph(bundle, onnx_name(precision()));
+  session_ = std::make_unique<Session>(file, provider, options.threads);
 }
 
 std::size_t Graph::chunk(std::size_t batch, std::size_t tokens) const {

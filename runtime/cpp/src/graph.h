@@ -11,7 +11,7 @@
 
 namespace hydrant {
 
-// A backend of this kind.
+// What one of these backends runs with.
 struct GraphKind {
   std::string name;
   std::string provider;                 // of ONNX Runtime

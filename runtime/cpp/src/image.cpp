@@ -79,7 +79,7 @@ std::optional<int> exif_orientation(std::string_view tiff) {
     const std::size_t at = directory + 2 + 12 * entry;
     if (number_at(tiff, at, 2, big) != kOrientation) continue;
     const std::uint32_t type = number_at(tiff, at + 2, 2, big);
-    if (type != 1 && type != 3 && type != 4) return 1;  // no byte, short or long
+    if (type != 1 && type != 3 && type != 4) return 1;  // not a byte, short or long
     return known(number_at(tiff, at + 8, type == 3 ? 2 : type, big));
   }
   return std::nullopt;

@@ -13,10 +13,11 @@ namespace {
 
 constexpr const char* kFile = "processor/preprocessor_config.json";
 constexpr std::int64_t kLargest = 1 << 15;
-constexpr std::int64_t kMostResized = 1 << 28;  // pixels: more is a strip that only its shortest edge bounds
+// Most pixels of a resized picture: a strip that only its shortest edge bounds would fill the memory.
+constexpr std::int64_t kMostResized = 1 << 28;
 const char* const kSteps[] = {"do_center_crop", "do_convert_rgb", "do_normalize", "do_rescale", "do_resize"};
 
-// Python's truth of a JSON value, as transformers reads its switches.
+// Whether Python takes a JSON value for true, as transformers does with its switches.
 bool is_on(const Json& value) {
   if (value.is_boolean()) return value.get<bool>();
   if (value.is_number()) return value.get<double>() != 0;

@@ -149,7 +149,7 @@ struct Predictor::State {
   // Predicts pictures a batch at a time; the first has this index in messages.
   template <typename Picture>
   Prediction predict_pictures(std::size_t count, std::size_t index, const Picture& picture) const {
-    processor();  // refuses even no pictures where there is none
+    processor();  // refuses before a picture is read
     Prediction prediction = nothing();
     for (std::size_t first = 0; first < count; first += options.batch_size) {
       const Tensors pixels = prepared(first, std::min(first + options.batch_size, count), index, picture);

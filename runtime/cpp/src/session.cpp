@@ -182,15 +182,6 @@ Outputs Session::run(const Views& inputs) const {
   }
 }
 
-std::map<std::string, std::string> Session::metadata() const {
-  const Ort::AllocatorWithDefaultOptions allocator;
-  const Ort::ModelMetadata all = state_->session.GetModelMetadata();
-  std::map<std::string, std::string> found;
-  for (const auto& key : all.GetCustomMetadataMapKeysAllocated(allocator))
-    found[key.get()] = all.LookupCustomMetadataMapAllocated(key.get(), allocator).get();
-  return found;
-}
-
 bool has_provider(const std::string& name) {
   connect();
   const std::vector<std::string> there = Ort::GetAvailableProviders();

@@ -21,7 +21,7 @@ struct Provider {
 
 class Session {
  public:
-  // Reads a graph. Throws BackendError: the provider is not there or cannot run it; BundleError: the CPU cannot read
+  // Reads a graph. Throws BackendError: the provider is not there or cannot run it; BundleError: not even the CPU reads
   // it.
   Session(const std::filesystem::path& graph, const Provider& provider, std::optional<int> threads);
   ~Session();
@@ -31,9 +31,6 @@ class Session {
   // Outputs of one batch, each float32 in row-major order. Safe to call from many threads.
   // Throws BackendError: ONNX Runtime failed, or an output has another type.
   Outputs run(const Views& inputs) const;
-
-  // What the graph's file says of itself, by key.
-  std::map<std::string, std::string> metadata() const;
 
  private:
   struct State;

@@ -9,7 +9,7 @@ namespace fs = std::filesystem;
 namespace hydrant::tests {
 namespace {
 
-// Shapes whose numbers of values do not fit into 64 bits, where they would come to none at all, and the like.
+// Shapes with more values than 64 bits count, where the number would wrap to none at all, and the like.
 void impossible_shapes(const fs::path& folder) {
   const Predictor texts(folder / "bert" / "bundle", one_thread()), pixels(folder / "vit" / "bundle", one_thread());
   constexpr std::int64_t kHuge = std::int64_t{1} << 60;
@@ -28,7 +28,7 @@ void impossible_shapes(const fs::path& folder) {
   refuse<InputError>("channels is 2", [&] { read_image(folder / "vit-images" / "images" / "first.png", 2); });
 }
 
-// What the backend alone is given unchecked must still be a batch.
+// What goes to the backend alone is not checked, but it must be a batch.
 void uneven_batches(const fs::path& folder) {
   const Predictor predictor(folder / "bert" / "bundle", one_thread());
   const Tensor one{{1, 2}, std::vector<std::int64_t>{1, 2}}, two{{2, 2}, std::vector<std::int64_t>{1, 2, 3, 4}};
