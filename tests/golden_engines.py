@@ -15,6 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import onnx
 from fake_tensorrt import MAGIC, text_profile
 from hydrant import Bundle, HydrantError
 from hydrant.bundle.store import to_json_bytes
@@ -22,6 +23,7 @@ from hydrant.engines.gpu import platform_name
 from hydrant.engines.metadata import EngineFile, Profile, engine_path, graph_digest, metadata_path
 from hydrant.runtime.backends.tensorrt.choose import Machine, choose_engine, read_engine
 from hydrant.runtime.backends.tensorrt.profiles import Profiles
+from onnx import helper
 
 VERSION = "11.1.0.106"
 """Of the C++ tests' stand-in."""
@@ -105,6 +107,14 @@ def plan(
     return add
 
 
+def other_members(bundle: Bundle) -> None:
+    """Let the graph say that it has two members."""
+    model = onnx.load(bundle.path / GRAPH)
+    facts = {entry.key: entry.value for entry in model.metadata_props}
+    helper.set_model_props(model, facts | {"hydrant.members": "2"})
+    bundle.add({GRAPH: model.SerializeToString()})
+
+
 FP16 = plan("tensorrt-fp16", precision="fp16", onnx="model.fp16.onnx")
 BUNDLES: dict[str, tuple[Change, ...]] = {
     "none": (),
@@ -126,6 +136,7 @@ BUNDLES: dict[str, tuple[Change, ...]] = {
     "stripped and whole": (plan("a", stripped=True), plan("b")),
     "digest": (plan(engine_sha256="0" * 64),),
     "graph": (plan(onnx="model.onnx"),),
+    "contradiction": (other_members, plan()),
     "precision": (plan(precision="fp8", onnx="model.fp8.onnx"),),
     "schema": (plan(metadata=lambda data: data.update(schema=2)),),
     "keys": (plan(metadata=lambda data: (data.pop("version"), data.update(extra=1, stripped="no"))),),

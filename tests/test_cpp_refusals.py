@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 from cpp import refused, run
 from hydrant import Bundle
 from hydrant.runtime.backends.registry import ON_GPU
+from onnx import helper
 from PIL import Image
 
 Bad = Callable[[Path], list[str]]
@@ -80,6 +82,19 @@ def calibration(**changes: Any) -> Bad:
     return edited("calibration.json", lambda data: data.update(changes))
 
 
+def graph(**metadata: str) -> Bad:
+    """A graph that says something else of itself."""
+
+    def change(bundle: Path) -> list[str]:
+        model = onnx.load(bundle / "model.fp32.onnx")
+        facts = {entry.key: entry.value for entry in model.metadata_props}
+        helper.set_model_props(model, facts | {f"hydrant.{name}": value for name, value in metadata.items()})
+        put(bundle, "model.fp32.onnx", model.SerializeToString())
+        return []
+
+    return change
+
+
 def config(**changes: Any) -> Bad:
     return edited("config.json", lambda data: data.update(changes))
 
@@ -126,6 +141,14 @@ BAD_BUNDLES: dict[str, tuple[Bad, str]] = {
         edited("hydrant.json", lambda data: data["files"].pop("model.fp32.onnx")), "has no model.fp32.onnx; make it"
     ),
     "no ONNX": (listed("model.fp32.onnx", b"graph"), "cannot load"),
+    "graph members": (graph(members="2"), "has members '2', but hydrant.json says '3': they are of different bundles"),
+    "graph labels": (graph(labels='["a", "LABEL_1", "LABEL_2", "LABEL_3", "LABEL_4"]'), "has labels 'a', but hydrant"),
+    "graph label count": (graph(labels='["a"]'), "has labels '[\"a\"]', but hydrant.json says '[\"LABEL_0\""),
+    "graph family": (graph(family="vit"), "has family 'vit', but hydrant.json says 'bert'"),
+    "graph weights": (graph(weights_sha256="0"), "has weights sha256 '0', but hydrant.json says"),
+    "graph temperature": (graph(temperature="1.0"), "has temperature '1.0', but calibration.json says '0.9'"),
+    "graph thresholds": (graph(thresholds="{}"), "has thresholds '{}', but calibration.json says"),
+    "graph sets": (graph(conformal="nothing"), "has conformal '"),
     "plan": (listed("plan.json", b"{}"), "plan.json is no head plan"),
     "plan layers": (edited("plan.json", lambda data: data["members"][1].update(keep=[[0]])), "expected 3 lists"),
     "config keys": (edited("config.json", lambda data: data.pop("layers")), "does not describe an architecture"),
@@ -202,6 +225,7 @@ def test_bad_images_are_refused_in_one_line(runner: Path, golden: Path, tmp_path
         (np.full((1, 3, 12, 12), np.nan, np.float32), "pixel_values holds NaN"),
         (np.zeros((1, 3, 8, 8), np.float32), "expected float32 [batch, 3, 12, 12]"),
         (np.zeros((4, 4, 4, 4, 4), np.uint8), "expected uint8 [height, width] or [height, width, 3]"),
+        (np.zeros((3, 12, 12), np.uint8), "[3, 12, 12]: one image with its channels first, or 3 grey ones"),
         (np.zeros((3, 4), np.int16), "pixel_values is int64 [3, 4]"),
         (np.zeros((2, 3), np.float32, order="F"), "it is in Fortran order"),
         (np.zeros(2, ">f4"), "its type is '>f4'"),

@@ -49,54 +49,54 @@ using Set = void (*)(Arguments& arguments, const std::string& name, const std::s
 
 struct Option {
   const char* name;
-  const char* value;  // what stands for the value in the help; null for a switch
+  const char* value;  // the name of its value in the help; null for a switch
   const char* help;
   Set set;
-  bool profiles;  // goes with --profile only
+  bool profiles;  // only for --profile
 };
 
 const Option kOptions[] = {
-    {"--input", "FILE", "a .npz or .npy file of tensors or uint8 images, or a JPEG or PNG; may be given again",
+    {"--input", "FILE", "File of tensors or uint8 images (.npz, .npy), or a JPEG or PNG image; may be repeated",
      [](Arguments& a, const std::string&, const std::string& v) { a.inputs.push_back(v); }, false},
-    {"--backend", "NAME", "auto (the first that can run), or one that --list-backends shows",
+    {"--backend", "NAME", "Backend that runs the bundle: auto (the first that can run), or one of --list-backends",
      [](Arguments& a, const std::string&, const std::string& v) { a.options.backend = v; }, false},
-    {"--precision", "KIND", "fp32, fp16, bf16 or int8; otherwise the backend's choice",
+    {"--precision", "KIND", "Precision to run: fp32, fp16, bf16 or int8; without it the backend chooses",
      [](Arguments& a, const std::string&, const std::string& v) { a.options.precision = v; }, false},
-    {"--threads", "N", "threads within one run; otherwise the backend's default",
+    {"--threads", "N", "Threads within one run; without it the backend's default",
      [](Arguments& a, const std::string& n, const std::string& v) {
        a.options.threads = static_cast<int>(whole(n, v, 1, 65536));
      },
      false},
-    {"--batch-size", "N", "most inputs per run (32)",
+    {"--batch-size", "N", "Most inputs in one run; memory grows with it (32)",
      [](Arguments& a, const std::string& n, const std::string& v) {
        a.options.batch_size = whole(n, v, 1, kLargestBatch);
      },
      false},
-    {"--provider-library", "FILE", "plug-in of ONNX Runtime that runs tensorrt-rtx in an engine's place",
+    {"--provider-library", "FILE", "Plug-in of ONNX Runtime with which tensorrt-rtx runs the graph, without an engine",
      [](Arguments& a, const std::string&, const std::string& v) { a.options.provider_library = v; }, false},
-    {"--probabilities", nullptr, "also tell the probability of every class",
+    {"--probabilities", nullptr, "Also print the probability of every class",
      [](Arguments& a, const std::string&, const std::string&) { a.probabilities = true; }, false},
-    {"--json", nullptr, "print one JSON object",
+    {"--json", nullptr, "Print one JSON object",
      [](Arguments& a, const std::string&, const std::string&) { a.json = true; }, false},
-    {"--list-backends", nullptr, "tell which backends can run on this machine, and why others cannot",
+    {"--list-backends", nullptr, "List the backends, and why some cannot run on this machine",
      [](Arguments& a, const std::string&, const std::string&) { a.list_backends = true; }, false},
-    {"--profile", nullptr, "measure latency and throughput on synthetic inputs",
+    {"--profile", nullptr, "Measure latency and throughput on synthetic inputs",
      [](Arguments& a, const std::string&, const std::string&) { a.profile = true; }, false},
-    {"--batch", "N,N", "profile: inputs per run (1,8)",
+    {"--batch", "N,N", "Batch sizes to profile (1,8)",
      [](Arguments& a, const std::string& n, const std::string& v) { a.batches = numbers(n, v, kLargestBatch); }, true},
-    {"--sequence", "N,N", "profile: tokens per text (128, or the longest the model reads)",
+    {"--sequence", "N,N", "Lengths of texts to profile, in tokens (128, or the most that the model reads)",
      [](Arguments& a, const std::string& n, const std::string& v) { a.sequences = numbers(n, v, kLongest); }, true},
-    {"--seconds", "S", "profile: that every shape runs at least (3)",
+    {"--seconds", "S", "Seconds for which each case is profiled, at least (3)",
      [](Arguments& a, const std::string& n, const std::string& v) { a.seconds = seconds(n, v); }, true},
-    {"--iterations", "N", "profile: of every shape at least (30)",
+    {"--iterations", "N", "Repetitions of each profiled case, at least (30)",
      [](Arguments& a, const std::string& n, const std::string& v) { a.iterations = whole(n, v, 1, 1U << 20U); }, true},
-    {"--seed", "N", "profile: of the inputs (0)",
+    {"--seed", "N", "Seed for the inputs that are profiled (0)",
      [](Arguments& a, const std::string& n, const std::string& v) { a.seed = whole(n, v, 0, SIZE_MAX); }, true},
-    {"--verbose", nullptr, "tell on standard error which backend runs, and why others were passed over",
+    {"--verbose", nullptr, "Print to standard error which backend runs, and why others were skipped",
      [](Arguments& a, const std::string&, const std::string&) { a.verbose = true; }, false},
-    {"--version", nullptr, "print the version",
+    {"--version", nullptr, "Print the version",
      [](Arguments& a, const std::string&, const std::string&) { a.version = true; }, false},
-    {"--help", nullptr, "print this help", [](Arguments& a, const std::string&, const std::string&) { a.help = true; },
+    {"--help", nullptr, "Print this help", [](Arguments& a, const std::string&, const std::string&) { a.help = true; },
      false},
 };
 
@@ -152,7 +152,7 @@ Arguments parse_arguments(const std::vector<std::string>& words) {
 
 std::string help_text() {
   std::string text =
-      "usage: hydrant-run BUNDLE [--input] FILE ...     predictions of tensors or images, as JSON lines\n"
+      "usage: hydrant-run BUNDLE [--input] FILE ...     predictions for tensors or images, as JSON lines\n"
       "       hydrant-run BUNDLE --profile --batch 1,8  latency and throughput\n"
       "       hydrant-run --list-backends\n\n";
   for (const Option& option : kOptions) {

@@ -13,7 +13,7 @@ struct Arguments {
   std::string bundle;
   std::vector<std::string> inputs;
   Options options;
-  bool json = false;           // one object instead of lines
+  bool json = false;           // one object instead of a line for each input
   bool probabilities = false;  // of every class, too
   bool verbose = false;
   bool list_backends = false;

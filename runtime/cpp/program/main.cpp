@@ -37,7 +37,7 @@ bool has_arrays(const std::string& file) {
 
 Prediction predict_array(const Predictor& predictor, const Tensor& tensor, std::size_t first) {
   const bool pictures = std::holds_alternative<std::vector<std::uint8_t>>(tensor.data) && predictor.reads_images();
-  return pictures ? predictor.predict_images(as_images(tensor), first) : predictor.predict(tensor);
+  return pictures ? predictor.predict_images(tensor, first) : predictor.predict(tensor);
 }
 
 Predicted predict_arrays(const Predictor& predictor, const std::string& file, std::size_t first) {
@@ -54,7 +54,7 @@ Predicted predict_arrays(const Predictor& predictor, const std::string& file, st
   return found;
 }
 
-// Predicts a run of inputs of one kind: one file of arrays, or as many picture files as a batch holds.
+// Predicts what comes next: one file of arrays, or as many picture files as a batch holds.
 Predicted predict_next(const Predictor& predictor, const Arguments& arguments, std::size_t& next, std::size_t first) {
   const std::vector<std::string>& inputs = arguments.inputs;
   if (has_arrays(inputs[next])) return predict_arrays(predictor, inputs[next++], first);
@@ -98,8 +98,8 @@ void list_backends(const Arguments& arguments) {
   if (arguments.json) std::cout << to_line({{"onnxruntime", onnxruntime_version()}, {"backends", all}});
 }
 
-// Large blocks go back to the system when freed. The GNU C library would raise its own limit as ONNX Runtime reads a
-// graph, and then keep what reading left: half as much again as the weights.
+// Gives large blocks back to the system when they are freed. Otherwise the GNU C library raises its limit while ONNX
+// Runtime reads a graph, and keeps what that took: half as much again as the weights.
 void return_large_blocks() {
 #ifdef __GLIBC__
   constexpr int kBytes = 1 << 19;

@@ -9,7 +9,7 @@
 namespace hydrant {
 
 // What was measured, with the keys of `hydrant profile --json`: `settings`, `cases`, `warnings`, `skipped`, …
-// Throws InputError: sequences that the model does not read.
+// Throws InputError: texts of a length that the model does not read.
 OrderedJson profile(const Predictor& predictor, const Arguments& arguments);
 
 // The same as a table for a terminal.

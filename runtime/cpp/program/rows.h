@@ -17,10 +17,10 @@ using OrderedJson = nlohmann::ordered_json;
 std::vector<OrderedJson> prediction_rows(const Predictor& predictor, const Prediction& prediction,
                                          const std::vector<std::string>& inputs, std::size_t first, bool probabilities);
 
-// A float32 as the shortest decimal that names it.
+// The double with the shortest decimal that stands for a float32.
 double shortest(float value);
 
-// JSON on one line; bytes that are no UTF-8 are replaced.
+// JSON on one line; bytes that are not UTF-8 are replaced.
 std::string to_line(const OrderedJson& value);
 
 }  // namespace hydrant

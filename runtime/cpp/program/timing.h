@@ -1,5 +1,4 @@
-// Timing one case: warm-up, repetitions until it ran long and often enough, percentiles, and signs that it was
-// unstable.
+// Timing one case: warm-up, as many repetitions as the rules ask for, percentiles, and signs that it was unstable.
 #pragma once
 
 #include <functional>
@@ -10,9 +9,9 @@ namespace hydrant {
 
 // How long to measure.
 struct Rules {
-  double seconds = 3;           // at least, all repetitions together
-  std::size_t iterations = 30;  // at least
-  double warm_up = 0.2;         // seconds before, at least
+  double seconds = 3;           // least time of all repetitions together
+  std::size_t iterations = 30;  // least number of repetitions
+  double warm_up = 0.2;         // least seconds before them
 };
 
 // Times in milliseconds.
@@ -33,7 +32,7 @@ Latency latency_of(const std::vector<double>& seconds);
 // Value below which a share of the values lies, linear between neighbours.
 double percentile(std::vector<double> values, double share);
 
-// What was unstable, in words; `name` is the case's.
+// What was unstable about the case of this name, in words.
 std::vector<std::string> instabilities(const std::string& name, const Latency& latency);
 
 // A warning when more programs want to run than there are cores.

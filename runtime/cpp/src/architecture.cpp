@@ -35,7 +35,7 @@ constexpr Number kNumbers[] = {
     {"prefix_tokens", &Architecture::prefix_tokens, 0, 0},
 };
 
-// What the file holds beside them; a runtime does not read it, the fused graph is made from it.
+// Keys of what the graph was made from; a runtime does not read it.
 constexpr const char* kOthers[] = {
     "family",
     "modality",

@@ -1,4 +1,4 @@
-// What a runtime must know of `config.json`: what the model reads, and how much of it.
+// What a runtime must know from `config.json`: what the model reads, and how much of it.
 #pragma once
 
 #include <cstdint>

@@ -54,7 +54,7 @@ std::unique_ptr<const Backend> open_kind(const Bundle& bundle, const Architectur
   return open_engine(bundle, architecture, kind.name, options);
 }
 
-// Backends that were passed over and why, in one line; those with the same reason share it.
+// Backends that were skipped and why, in one line; those with the same reason share it.
 std::string reasons(const std::vector<Fallback>& skipped) {
   std::vector<std::pair<std::string, std::string>> grouped;
   for (const auto& [backend, reason] : skipped) {

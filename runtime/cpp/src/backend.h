@@ -1,4 +1,4 @@
-// What runs a bundle, and the choice of it.
+// The backend that runs a bundle, and how it is chosen.
 #pragma once
 
 #include <memory>
@@ -9,7 +9,7 @@
 #include "architecture.h"
 #include "bundle.h"
 #include "hydrant/hydrant.h"
-#include "tensors.h"
+#include "view.h"
 
 namespace hydrant {
 
@@ -27,18 +27,18 @@ class Backend {
   // Tokens of the longest text that it takes; nothing where it takes what the model reads.
   virtual std::optional<std::size_t> longest() const { return std::nullopt; }
 
-  // Most inputs of a batch that go into one run of what is below.
+  // Most inputs of a batch that it runs at once.
   virtual std::size_t chunk(std::size_t batch, std::size_t tokens) const = 0;
 
-  // Outputs of one batch. Throws BackendError: what is below failed, or does not take these inputs.
-  virtual Outputs run(const Tensors& inputs) const = 0;
+  // Outputs of one batch. Throws BackendError: the library behind it failed, or does not take these inputs.
+  virtual Outputs run(const Views& inputs) const = 0;
 
  private:
   std::string name_;
   std::string precision_;
 };
 
-// The backend asked for, or with "auto" the first that can run; what was passed over goes to `fallbacks`.
+// The backend asked for, or with "auto" the first that can run; those that were skipped go to `fallbacks`.
 // Only absence makes "auto" go on; a file that was altered is an error.
 // Throws BackendError: unknown, or none can run; BundleError: a file is altered or malformed.
 std::unique_ptr<const Backend> open_backend(const Bundle& bundle, const Architecture& architecture,

@@ -155,7 +155,7 @@ std::vector<std::string> Bundle::names() const {
 
 std::string Bundle::graph_digest(const std::string& name) const {
   const auto data = files_.find(name + ".data");
-  const std::string& graph = entry(name).sha256;
+  const std::string& graph = digest(name);
   return data == files_.end() ? graph : sha256(graph + data->second.sha256);
 }
 
@@ -219,7 +219,7 @@ std::vector<std::string> Bundle::processor() const {
   for (fs::recursive_directory_iterator walk(folder_ / "processor", failed), end; !failed && walk != end;
        walk.increment(failed)) {
     const std::string name = walk->path().lexically_relative(folder_).generic_string();
-    std::error_code dangling;  // a link to nothing is no folder either
+    std::error_code dangling;  // a link to nothing is not a folder either
     if (!walk->is_directory(dangling) && !has(name)) unlisted.push_back(name);
   }
   if (!unlisted.empty()) {

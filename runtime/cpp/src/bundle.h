@@ -19,7 +19,7 @@ std::string onnx_name(const std::string& precision);
 class Bundle {
  public:
   // Reads and validates the manifest; other files are checked when they are used.
-  // Throws BundleError: no bundle, or its manifest is malformed, too new or unsafe.
+  // Throws BundleError: it is not a bundle, or its manifest is malformed, too new or unsafe.
   static Bundle open(const std::filesystem::path& folder);
 
   const std::filesystem::path& path() const { return folder_; }
@@ -35,7 +35,10 @@ class Bundle {
   // Names of all files that the manifest lists, sorted.
   std::vector<std::string> names() const;
 
-  // Digest of a graph, with that of its external data, if it has any: it names what was made from it.
+  // Digest of a file, as the manifest says. Throws BundleError: not listed.
+  const std::string& digest(const std::string& name) const { return entry(name).sha256; }
+
+  // Digest of a graph together with its external data, if it has any; what was made from it is known by this.
   std::string graph_digest(const std::string& name) const;
 
   // Path of a file whose bytes were compared with the manifest. Throws BundleError: not listed, missing or altered.
@@ -44,7 +47,7 @@ class Bundle {
   // The bytes of a small file, the same that were compared. Throws as `file`.
   std::string read(const std::string& name) const;
 
-  // A JSON file, decoded. Throws BundleError: as `file`, or no JSON.
+  // A JSON file, decoded. Throws BundleError: as `file`, or it is not JSON.
   Json read_json(const std::string& name) const;
 
   // Names of the processor's files, after all were compared and nothing else was found there; empty without one.

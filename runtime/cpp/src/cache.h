@@ -1,4 +1,4 @@
-// A folder of the user's own for what can be made again, such as engines that a provider compiles.
+// A folder that belongs to the user, for files that can be made again, such as the engines that a provider compiles.
 #pragma once
 
 #include <filesystem>

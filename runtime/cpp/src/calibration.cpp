@@ -22,7 +22,7 @@ constexpr Score kScores[] = {
     {"mutual_information", &Prediction::mutual_information, false},
 };
 
-// Reads `calibration.json` and tells what is wrong with it, and where.
+// Reads `calibration.json` and says what is wrong with it, and where.
 class Reader {
  public:
   explicit Reader(std::string file) : file_(std::move(file)) {}
@@ -88,7 +88,7 @@ class Reader {
     return {method == "aps", value(entry, "quantile", 0)};
   }
 
-  // What is told for people: objects of figures, and a number of examples.
+  // Notes for people: objects of figures, and a number of examples.
   void notes(const Json& entry, std::initializer_list<const char*> keys) const {
     for (const char* key : keys) {
       if (entry.contains(key) && !entry[key].is_object())

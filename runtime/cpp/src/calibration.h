@@ -1,5 +1,5 @@
-// `calibration.json`, and what it makes of a prediction: abstain or answer, in or out of distribution, a set of
-// classes.
+// `calibration.json`, and what follows from it for a prediction: whether to abstain, whether the input is out of
+// distribution, and a set of classes.
 #pragma once
 
 #include <optional>
@@ -39,7 +39,7 @@ struct Calibration {
   // Throws BundleError: missing, altered, malformed or too new.
   static Calibration of(const Bundle& bundle);
 
-  // Fills `abstain` and `prediction_set`, where the calibration tells them.
+  // Fills `abstain` and `prediction_set`, where the calibration has what they need.
   void decide(Prediction& prediction) const;
 };
 

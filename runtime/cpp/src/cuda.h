@@ -10,7 +10,7 @@
 
 namespace hydrant {
 
-// A stream, or memory; given back when it goes.
+// A stream, or memory; both are freed with their owner.
 using Stream = std::unique_ptr<CUstream_st, cudaError_t (*)(cudaStream_t)>;
 using Memory = std::unique_ptr<void, cudaError_t (*)(void*)>;
 
@@ -52,8 +52,8 @@ class Cuda {
   decltype(&cudaGetErrorString) text_;
 };
 
-// Makes the first GPU this thread's; afterwards the thread has the one that its program chose again. Where that fails,
-// whatever is done meanwhile fails, too, and says so.
+// Makes the first GPU this thread's; when it is destroyed, the thread has its program's choice again. Where that fails,
+// the calls in between fail, too, and say so.
 class OnFirstGpu {
  public:
   explicit OnFirstGpu(const Cuda& cuda) noexcept;

@@ -28,7 +28,7 @@ class EngineBackend : public Backend {
 
   std::size_t chunk(std::size_t batch, std::size_t tokens) const override { return profiles_.largest(batch, tokens); }
 
-  Outputs run(const Tensors& inputs) const override {
+  Outputs run(const Views& inputs) const override {
     profiles_.check(inputs, engine_->inputs());
     const std::vector<Part> parts = profiles_.parts(batch_of(inputs), tokens_of(inputs));
     const OnFirstGpu here(cuda_);

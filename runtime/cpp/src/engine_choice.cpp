@@ -6,6 +6,7 @@
 #include <iterator>
 
 #include "gpu.h"
+#include "graph_metadata.h"
 #include "hydrant/hydrant.h"
 #include "messages.h"
 #include "sha256.h"
@@ -21,7 +22,7 @@ const Words& precisions() {
   return all;
 }
 
-// The name of a GPU that TensorRT-RTX never compiles for; null for others.
+// The name of a GPU architecture that TensorRT-RTX never compiles for; null for others.
 const char* no_rtx(const std::string& capability) {
   if (capability == "9.0") return "Hopper";
   return capability == "10.0" || capability == "10.3" ? "Blackwell for data centres" : nullptr;
@@ -35,17 +36,17 @@ Words build_command(const Bundle& bundle, const std::string& library, const std:
 std::string axis_text(const Profile& profile, std::size_t axis) {
   Words sizes;
   const Shapes& shapes = profile.begin()->second;
-  for (const Shape* shape : {&shapes.least, &shapes.best, &shapes.most}) {
+  for (const Shape* shape : {&shapes.min, &shapes.opt, &shapes.max}) {
     if (shape->size() > axis) sizes.push_back(std::to_string((*shape)[axis]));
   }
   return join(sizes, ":");
 }
 
 bool is_text(const Profile& profile) {
-  return std::all_of(profile.begin(), profile.end(), [](const auto& each) { return each.second.least.size() == 2; });
+  return std::all_of(profile.begin(), profile.end(), [](const auto& each) { return each.second.min.size() == 2; });
 }
 
-// The command that builds an engine as it was built, from its twin.
+// The command that builds an engine as it was built, from its metadata.
 Words rebuild_command(const Bundle& bundle, const std::string& name, const EngineFile& facts) {
   Words words = build_command(bundle, facts.library, facts.precision), sequences;
   const auto add = [&](const std::string& option, const std::string& value) {
@@ -75,12 +76,12 @@ Words rebuild_command(const Bundle& bundle, const std::string& name, const Engin
 std::ptrdiff_t rank_of(const Bundle& bundle, const Chosen& engine) {
   const auto found = std::find(precisions().begin(), precisions().end(), engine.facts.precision);
   if (found != precisions().end()) return found - precisions().begin();
-  throw BundleError((bundle.path() / twin_path(engine.name)).string() + " has precision " +
+  throw BundleError((bundle.path() / metadata_path(engine.name)).string() + " has precision " +
                     cut(engine.facts.precision) + "; expected " + join(precisions()) + "; rebuild it with `" +
                     command_text(build_command(bundle, engine.facts.library, precisions().front())) + "`");
 }
 
-// A GPU that the library never supports needs no engine of it.
+// Refuses a GPU that the library does not support, whatever engines there are.
 void check_target(const Bundle& bundle, const Machine& machine, const std::string& precision) {
   const char* name = no_rtx(machine.capability.value_or(""));
   if (machine.library != "tensorrt-rtx" || name == nullptr) return;
@@ -89,12 +90,12 @@ void check_target(const Bundle& bundle, const Machine& machine, const std::strin
                      command_text(build_command(bundle, "tensorrt", precision)) + "`");
 }
 
-// The engine must come from the graph that the bundle holds now.
-void check_graph(const Bundle& bundle, const Chosen& engine) {
+// The engine must come from the graph that the bundle holds now, and this from the bundle.
+void check_source(const Bundle& bundle, const Chosen& engine) {
   const EngineFile& facts = engine.facts;
   const std::string graph = onnx_name(facts.precision), rebuild = "`" + command_text(engine.rebuild) + "`";
   if (facts.onnx != graph) {
-    throw BundleError((bundle.path() / twin_path(engine.name)).string() + " names the graph " + cut(facts.onnx) +
+    throw BundleError((bundle.path() / metadata_path(engine.name)).string() + " names the graph " + cut(facts.onnx) +
                       "; expected " + graph + "; rebuild it with " + rebuild);
   }
   if (!bundle.has(graph)) {
@@ -108,9 +109,10 @@ void check_graph(const Bundle& bundle, const Chosen& engine) {
                        now.substr(0, 12) + "…, expected " + cut(facts.onnx_sha256.substr(0, 12)) +
                        "); rebuild it with " + rebuild);
   }
+  check_graph(bundle, graph);
 }
 
-// An engine whose builder could not tell its GPU is left to the library to judge.
+// An engine whose builder did not know its GPU is left to the library to judge.
 bool gpu_fits(const EngineFile& facts, const std::string& capability) {
   if (facts.hardware_compatibility == "ampere+") {
     int major = 0;
@@ -192,7 +194,7 @@ Chosen choose_engine(const Bundle& bundle, const Machine& machine, const std::op
   std::optional<BackendError> reason;
   for (auto& [rank, engine] : fitting) {
     try {
-      check_graph(bundle, engine);
+      check_source(bundle, engine);
       check_machine(engine, machine);
       check_weights(engine, machine);
       return std::move(engine);
@@ -208,7 +210,7 @@ std::string read_engine(const Bundle& bundle, const Chosen& chosen) {
   std::string data = bundle.read(file);
   const std::string digest = sha256(data), &expected = chosen.facts.engine_sha256;
   if (digest == expected) return data;
-  throw BundleError((bundle.path() / file).string() + " is not what " + twin_path(chosen.name) +
+  throw BundleError((bundle.path() / file).string() + " is not what " + metadata_path(chosen.name) +
                     " describes: its SHA-256 is " + digest.substr(0, 12) + "…, expected " +
                     cut(expected.substr(0, 12)) + "; rebuild it with `" + command_text(chosen.rebuild) + "`");
 }

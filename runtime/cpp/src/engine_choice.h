@@ -1,4 +1,4 @@
-// Choosing one of a bundle's engines for this library and GPU; an engine that does not fit is told how to rebuild.
+// Choosing one of a bundle's engines for this library and GPU; where none fits, the message has the command to rebuild.
 #pragma once
 
 #include <optional>
@@ -14,8 +14,8 @@ namespace hydrant {
 struct Machine {
   std::string library;                    // "tensorrt" or "tensorrt-rtx"
   std::string version;                    // of the library
-  std::optional<std::string> capability;  // of the GPU; nothing where there is none, and all else is judged
-  bool refits = true;                     // puts weights into an engine that holds none, as Python does
+  std::optional<std::string> capability;  // of the GPU; nothing where there is none: it is then not compared
+  bool refits = true;                     // can put weights into an engine that holds none, as Python can
 };
 
 // An engine that fits.
@@ -25,12 +25,12 @@ struct Chosen {
   std::vector<std::string> rebuild;  // words of the command that builds it again
 };
 
-// The first engine that fits: FP16 before BF16 before FP32, then by name. Only the twins are read here.
+// The first engine that fits: FP16 before BF16 before FP32, then by name. Only metadata is read here.
 // Throws BackendError: there is no such engine, or none fits; the reason and the command that builds one are given.
-// BundleError: a twin was altered or is malformed.
+// BundleError: metadata was altered or is malformed.
 Chosen choose_engine(const Bundle& bundle, const Machine& machine, const std::optional<std::string>& precision);
 
-// The bytes of an engine, after they were compared with the manifest and the twin. Throws BundleError: missing or
+// The bytes of an engine, after they were compared with the manifest and the metadata. Throws BundleError: missing or
 // altered.
 std::string read_engine(const Bundle& bundle, const Chosen& chosen);
 

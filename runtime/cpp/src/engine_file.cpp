@@ -77,10 +77,10 @@ std::optional<Profile> profile_of(const Json& data) {
   for (const auto& [name, shapes] : data.items()) {
     if (!shapes.is_array() || shapes.size() != 3) return std::nullopt;
     const Shapes made{shape_of(shapes[0]), shape_of(shapes[1]), shape_of(shapes[2])};
-    if (made.least.empty() || made.least.size() != made.best.size() || made.best.size() != made.most.size())
+    if (made.min.empty() || made.min.size() != made.opt.size() || made.opt.size() != made.max.size())
       return std::nullopt;
-    for (std::size_t axis = 0; axis < made.least.size(); ++axis) {
-      if (made.least[axis] > made.best[axis] || made.best[axis] > made.most[axis]) return std::nullopt;
+    for (std::size_t axis = 0; axis < made.min.size(); ++axis) {
+      if (made.min[axis] > made.opt[axis] || made.opt[axis] > made.max[axis]) return std::nullopt;
     }
     profile[name] = made;
   }
@@ -90,7 +90,7 @@ std::optional<Profile> profile_of(const Json& data) {
 }  // namespace
 
 EngineFile EngineFile::read(const Bundle& bundle, const std::string& name) {
-  return of(bundle.read_json(twin_path(name)), (bundle.path() / twin_path(name)).string());
+  return of(bundle.read_json(metadata_path(name)), (bundle.path() / metadata_path(name)).string());
 }
 
 EngineFile EngineFile::of(const Json& data, const std::string& file) {
@@ -129,7 +129,7 @@ EngineFile EngineFile::of(const Json& data, const std::string& file) {
 
 std::string engine_path(const std::string& name) { return kFolder + name + kEnding; }
 
-std::string twin_path(const std::string& name) { return kFolder + name + ".json"; }
+std::string metadata_path(const std::string& name) { return kFolder + name + ".json"; }
 
 std::vector<std::string> engine_names(const Bundle& bundle) {
   const std::string start = kFolder, end = kEnding;

@@ -1,4 +1,4 @@
-// What is known about a TensorRT engine: the JSON twin that lies beside it in `engines/`.
+// The metadata of a TensorRT engine: the JSON file beside it in `engines/`.
 #pragma once
 
 #include <cstdint>
@@ -8,18 +8,15 @@
 #include <vector>
 
 #include "bundle.h"
+#include "view.h"
 
 namespace hydrant {
 
-using Shape = std::vector<std::int64_t>;
-
 // The shapes of one input that an optimization profile takes, all of one rank.
 struct Shapes {
-  Shape least, best, most;
+  Shape min, opt, max;
 
-  bool operator==(const Shapes& other) const {
-    return least == other.least && best == other.best && most == other.most;
-  }
+  bool operator==(const Shapes& other) const { return min == other.min && opt == other.opt && max == other.max; }
 };
 
 // An optimization profile: input name → shapes.
@@ -40,7 +37,7 @@ struct EngineFile {
   bool stripped = false;               // holds no weights
   bool refittable = false;
 
-  // The facts about an engine, after the digest of the file that holds them was checked.
+  // The metadata of an engine, after its digest was checked.
   // Throws BundleError: the file is missing, altered or malformed.
   static EngineFile read(const Bundle& bundle, const std::string& name);
 
@@ -52,8 +49,8 @@ struct EngineFile {
 // Names of a bundle's engines, sorted.
 std::vector<std::string> engine_names(const Bundle& bundle);
 
-// Files of an engine inside a bundle.
+// Files of an engine and of its metadata inside a bundle.
 std::string engine_path(const std::string& name);
-std::string twin_path(const std::string& name);
+std::string metadata_path(const std::string& name);
 
 }  // namespace hydrant

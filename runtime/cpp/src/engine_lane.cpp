@@ -23,7 +23,7 @@ nvinfer1::Dims dims_of(const Shape& shape) {
 Lane::Lane(const Cuda& cuda, const Engine& engine, const Profiles& profiles)
     : cuda_(cuda), engine_(engine), stream_(cuda.new_stream()) {
   for (const auto& [name, floats] : engine.inputs())
-    inputs_.emplace(name, buffer(profiles.numbers(name), floats ? sizeof(float) : sizeof(std::int64_t)));
+    inputs_.emplace(name, buffer(profiles.max_values(name), floats ? sizeof(float) : sizeof(std::int64_t)));
   for (const auto& [name, shape] : engine.outputs()) {
     Shape most = shape;
     most[0] = static_cast<std::int64_t>(profiles.rows());
@@ -43,14 +43,14 @@ Lane::~Lane() {
   stream_.reset();
 }
 
-Lane::Buffer Lane::buffer(std::size_t numbers, std::size_t size) const {
-  if (numbers > SIZE_MAX / size) throw BackendError("the engine's largest batch fits into no memory; rebuild it");
-  return {cuda_.host(numbers * size), cuda_.device(numbers * size)};
+Lane::Buffer Lane::buffer(std::size_t values, std::size_t size) const {
+  if (values > SIZE_MAX / size) throw BackendError("the engine's largest batch fits into no memory; rebuild it");
+  return {cuda_.host(values * size), cuda_.device(values * size)};
 }
 
-Outputs Lane::run(const Tensors& inputs, const Part& part, std::int64_t padding_token) {
+Outputs Lane::run(const Views& inputs, const Part& part, std::int64_t padding_token) {
   nvinfer1::IExecutionContext& runs = context(part.profile);
-  for (const auto& [name, tensor] : inputs) upload(runs, name, tensor, part, name == "input_ids" ? padding_token : 0);
+  for (const auto& [name, view] : inputs) upload(runs, name, view, part, name == "input_ids" ? padding_token : 0);
   if (!runs.enqueueV3(stream_.get())) throw engine_.failure("the engine failed to run");
   Outputs found;
   for (const auto& [name, shape] : engine_.outputs()) {
@@ -66,11 +66,11 @@ Outputs Lane::run(const Tensors& inputs, const Part& part, std::int64_t padding_
   return found;
 }
 
-void Lane::upload(nvinfer1::IExecutionContext& context, const std::string& name, const Tensor& tensor, const Part& part,
+void Lane::upload(nvinfer1::IExecutionContext& context, const std::string& name, const View& view, const Part& part,
                   std::int64_t padding) {
   const Buffer& buffer = inputs_.at(name);
-  const Shape shape = fill(tensor, part, padding, buffer.host.get());
-  const std::size_t value = std::holds_alternative<std::vector<float>>(tensor.data) ? sizeof(float) : sizeof(int64_t);
+  const Shape shape = fill(view, part, padding, buffer.host.get());
+  const std::size_t value = std::holds_alternative<const float*>(view.data) ? sizeof(float) : sizeof(std::int64_t);
   cuda_.upload(buffer.device.get(), buffer.host.get(), count_of(shape) * value, stream_.get());
   if (!context.setInputShape(name.c_str(), dims_of(shape)))
     throw engine_.failure("the engine refuses " + name + " of shape " + shape_text(shape));

@@ -1,4 +1,4 @@
-// What one thread at a time runs an engine with: a stream, buffers and execution contexts.
+// A stream, buffers and execution contexts, with which one thread at a time runs an engine.
 #pragma once
 
 #include <map>
@@ -8,31 +8,30 @@
 #include "cuda.h"
 #include "engine_profiles.h"
 #include "tensorrt.h"
-#include "tensors.h"
+#include "view.h"
 
 namespace hydrant {
 
-// Both outlive the lane.
 class Lane {
  public:
-  // Throws BackendError: the GPU has not enough memory.
+  // The arguments outlive the lane. Throws BackendError: the GPU has not enough memory.
   Lane(const Cuda& cuda, const Engine& engine, const Profiles& profiles);
   ~Lane();
   Lane(const Lane&) = delete;
   Lane& operator=(const Lane&) = delete;
 
   // Outputs of the rows of a part, without those that were added. Throws BackendError: the library or CUDA failed.
-  Outputs run(const Tensors& inputs, const Part& part, std::int64_t padding_token);
+  Outputs run(const Views& inputs, const Part& part, std::int64_t padding_token);
 
  private:
-  // A tensor's page-locked bytes on the host, and its place on the GPU.
+  // A tensor's page-locked memory on the host, and its memory on the GPU.
   struct Buffer {
     Memory host, device;
   };
 
-  Buffer buffer(std::size_t numbers, std::size_t size) const;
+  Buffer buffer(std::size_t values, std::size_t size) const;
   nvinfer1::IExecutionContext& context(std::size_t profile);
-  void upload(nvinfer1::IExecutionContext& context, const std::string& name, const Tensor& tensor, const Part& part,
+  void upload(nvinfer1::IExecutionContext& context, const std::string& name, const View& view, const Part& part,
               std::int64_t padding);
 
   const Cuda& cuda_;

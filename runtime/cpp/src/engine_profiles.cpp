@@ -7,7 +7,6 @@
 
 #include "engine_choice.h"
 #include "messages.h"
-#include "tensors.h"
 
 namespace hydrant {
 namespace {
@@ -17,7 +16,7 @@ std::size_t size_at(const Shape& shape, std::size_t axis) { return static_cast<s
 // Axes that may differ from batch to batch: rows, and tokens of texts.
 std::size_t free_axes(std::size_t rank) { return rank == 2 ? 2 : 1; }
 
-// A command with one range of lengths in the place of those it has.
+// A command with this range of lengths in place of those that it has.
 std::vector<std::string> with_sequence(const std::vector<std::string>& command, const std::string& sequence) {
   std::vector<std::string> words;
   for (std::size_t i = 0; i < command.size(); ++i) {
@@ -44,22 +43,22 @@ std::string taken(bool floats, const Shape& most) {
 Range::Range(std::size_t index_, const Profile& profile) : index(index_) {
   std::set<std::pair<std::size_t, std::size_t>> rows, tokens;
   for (const auto& [name, shapes] : profile) {
-    rows.emplace(size_at(shapes.least, 0), size_at(shapes.most, 0));
-    if (shapes.least.size() == 2) tokens.emplace(size_at(shapes.least, 1), size_at(shapes.most, 1));
-    most += count_of(shapes.most);
+    rows.emplace(size_at(shapes.min, 0), size_at(shapes.max, 0));
+    if (shapes.min.size() == 2) tokens.emplace(size_at(shapes.min, 1), size_at(shapes.max, 1));
+    max_values += count_of(shapes.max);
   }
   if (rows.size() != 1 || tokens.size() > 1) {
     throw BackendError("optimization profile " + std::to_string(index) +
                        " of the engine has ranges that differ between its inputs; rebuild it with `hydrant build`");
   }
-  std::tie(least_rows, most_rows) = *rows.begin();
+  std::tie(min_rows, max_rows) = *rows.begin();
   text = !tokens.empty();
-  if (text) std::tie(least_tokens, most_tokens) = *tokens.begin();
+  if (text) std::tie(min_tokens, max_tokens) = *tokens.begin();
 }
 
 Part Range::part(std::size_t start, std::size_t stop, std::optional<std::size_t> tokens) const {
-  Part made{index, start, stop, std::max(stop - start, least_rows), {}};
-  if (text && tokens) made.tokens = std::max(*tokens, least_tokens);
+  Part made{index, start, stop, std::max(stop - start, min_rows), {}};
+  if (text && tokens) made.tokens = std::max(*tokens, min_tokens);
   return made;
 }
 
@@ -73,12 +72,12 @@ std::size_t Profiles::rows() const { return largest(SIZE_MAX, std::nullopt); }
 std::optional<std::size_t> Profiles::longest() const {
   std::optional<std::size_t> most;
   for (const Range& range : ranges_) {
-    if (range.text) most = std::max(most.value_or(0), range.most_tokens);
+    if (range.text) most = std::max(most.value_or(0), range.max_tokens);
   }
   return most;
 }
 
-std::vector<Range> Profiles::able(std::optional<std::size_t> tokens) const {
+std::vector<Range> Profiles::ranges_for(std::optional<std::size_t> tokens) const {
   std::vector<Range> found;
   for (const Range& range : ranges_) {
     if (range.takes(tokens)) found.push_back(range);
@@ -87,16 +86,16 @@ std::vector<Range> Profiles::able(std::optional<std::size_t> tokens) const {
 }
 
 std::size_t Profiles::largest(std::size_t rows, std::optional<std::size_t> tokens) const {
-  std::vector<Range> ranges = able(tokens);
+  std::vector<Range> ranges = ranges_for(tokens);
   if (ranges.empty()) ranges = ranges_;
   std::size_t most = 0;
-  for (const Range& range : ranges) most = std::max(most, range.most_rows);
+  for (const Range& range : ranges) most = std::max(most, range.max_rows);
   return std::min(rows, most);
 }
 
 std::vector<Part> Profiles::parts(std::size_t rows, std::optional<std::size_t> tokens) const {
   if (rows < 1) throw BackendError("the batch is empty; expected at least one input");
-  const std::vector<Range> ranges = able(tokens);
+  const std::vector<Range> ranges = ranges_for(tokens);
   if (ranges.empty()) throw too_long(tokens.value_or(0));
   const std::size_t most = largest(SIZE_MAX, tokens), pieces = (rows + most - 1) / most;
   const std::size_t step = (rows + pieces - 1) / pieces;
@@ -105,8 +104,8 @@ std::vector<Part> Profiles::parts(std::size_t rows, std::optional<std::size_t> t
     const std::size_t stop = std::min(start + step, rows);
     const auto cost = [&](const Range& range) {
       const Part part = range.part(start, stop, tokens);
-      const bool fits = stop - start <= range.most_rows;
-      return std::tuple(!fits, part.rows * part.tokens.value_or(1), range.most, range.index);
+      const bool fits = stop - start <= range.max_rows;
+      return std::tuple(!fits, part.rows * part.tokens.value_or(1), range.max_values, range.index);
     };
     const auto best = std::min_element(ranges.begin(), ranges.end(),
                                        [&](const Range& a, const Range& b) { return cost(a) < cost(b); });
@@ -115,27 +114,27 @@ std::vector<Part> Profiles::parts(std::size_t rows, std::optional<std::size_t> t
   return parts;
 }
 
-std::size_t Profiles::numbers(const std::string& input) const {
+std::size_t Profiles::max_values(const std::string& input) const {
   std::size_t most = 0;
-  for (const Profile& profile : profiles_) most = std::max(most, count_of(profile.at(input).most));
+  for (const Profile& profile : profiles_) most = std::max(most, count_of(profile.at(input).max));
   return most;
 }
 
-void Profiles::check(const Tensors& inputs, const std::map<std::string, bool>& floats) const {
+void Profiles::check(const Views& inputs, const std::map<std::string, bool>& floats) const {
   std::vector<std::string> given, wanted;
-  for (const auto& [name, tensor] : inputs) given.push_back(name);
+  for (const auto& [name, view] : inputs) given.push_back(name);
   for (const auto& [name, is_float] : floats) wanted.push_back(name);
   if (given != wanted)
     throw BackendError("the inputs are " + listing(given) + "; this engine takes " + listing(wanted));
   std::set<Shape> leading;
-  for (const auto& [name, tensor] : inputs) {
-    const Shape &most = profiles_.front().at(name).most, &shape = tensor.shape;
+  for (const auto& [name, view] : inputs) {
+    const Shape &most = profiles_.front().at(name).max, &shape = view.shape;
     const auto free = static_cast<std::ptrdiff_t>(free_axes(most.size()));
-    const bool right = floats.at(name) == std::holds_alternative<std::vector<float>>(tensor.data) &&
-                       !std::holds_alternative<std::vector<std::uint8_t>>(tensor.data) && shape.size() == most.size() &&
+    const bool right = floats.at(name) == std::holds_alternative<const float*>(view.data) &&
+                       !std::holds_alternative<const std::uint8_t*>(view.data) && shape.size() == most.size() &&
                        std::equal(shape.begin() + free, shape.end(), most.begin() + free);
     if (!right)
-      throw BackendError(name + " is " + described(tensor) + "; this engine takes " + taken(floats.at(name), most));
+      throw BackendError(name + " is " + described(view) + "; this engine takes " + taken(floats.at(name), most));
     leading.emplace(shape.begin(), shape.begin() + free);
   }
   if (leading.size() != 1)
@@ -146,8 +145,8 @@ BackendError Profiles::too_long(std::size_t tokens) const {
   std::size_t least = SIZE_MAX, most = 0;
   for (const Range& range : ranges_) {
     if (!range.text) continue;
-    least = std::min(least, range.least_tokens);
-    most = std::max(most, range.most_tokens);
+    least = std::min(least, range.min_tokens);
+    most = std::max(most, range.max_tokens);
   }
   const std::string length = std::to_string(tokens), shortest = std::to_string(least);
   const std::string sequence = shortest + ":" + std::to_string(std::min(most, tokens)) + ":" + length;
@@ -156,27 +155,20 @@ BackendError Profiles::too_long(std::size_t tokens) const {
                       command_text(with_sequence(rebuild_, sequence)) + "`");
 }
 
-std::optional<std::size_t> tokens_of(const Tensors& inputs) {
-  const Shape& shape = inputs.begin()->second.shape;
-  if (shape.size() != 2) return std::nullopt;
-  return size_at(shape, 1);
-}
-
-Shape fill(const Tensor& tensor, const Part& part, std::int64_t padding, void* target) {
-  const std::size_t width = count_of({tensor.shape.begin() + 1, tensor.shape.end()});
+Shape fill(const View& view, const Part& part, std::int64_t padding, void* target) {
+  const std::size_t width = count_of({view.shape.begin() + 1, view.shape.end()});
   const std::size_t wide = part.tokens.value_or(width);
   std::visit(
       [&](const auto& values) {
-        using Value = typename std::decay_t<decltype(values)>::value_type;
+        using Value = std::remove_const_t<std::remove_pointer_t<std::decay_t<decltype(values)>>>;
         auto* to = static_cast<Value*>(target);
         for (std::size_t row = part.start; row < part.start + part.rows; ++row) {
-          const auto from = values.begin() + static_cast<std::ptrdiff_t>(std::min(row, part.stop - 1) * width);
-          to = std::copy(from, from + static_cast<std::ptrdiff_t>(width), to);
+          to = std::copy_n(values + std::min(row, part.stop - 1) * width, width, to);
           to = std::fill_n(to, wide - width, static_cast<Value>(padding));
         }
       },
-      tensor.data);
-  Shape shape = tensor.shape;
+      view.data);
+  Shape shape = view.shape;
   shape[0] = static_cast<std::int64_t>(part.rows);
   if (part.tokens) shape[1] = static_cast<std::int64_t>(wide);
   return shape;

@@ -10,13 +10,14 @@
 
 #include "engine_file.h"
 #include "hydrant/hydrant.h"
+#include "view.h"
 
 namespace hydrant {
 
-// Rows of a batch that go into one run.
+// Rows [start, stop) of a batch, which go into one run.
 struct Part {
-  std::size_t profile = 0;            // that runs them
-  std::size_t start = 0, stop = 0;    // of the rows
+  std::size_t profile = 0;  // that runs them
+  std::size_t start = 0, stop = 0;
   std::size_t rows = 0;               // after padding
   std::optional<std::size_t> tokens;  // after padding; nothing for images
 };
@@ -24,16 +25,16 @@ struct Part {
 // What one optimization profile takes, which all its inputs share.
 struct Range {
   std::size_t index = 0;  // of the profile in the engine
-  std::size_t least_rows = 0, most_rows = 0;
-  bool text = false;  // the tokens below count
-  std::size_t least_tokens = 0, most_tokens = 0;
-  std::size_t most = 0;  // numbers in the inputs at their largest
+  std::size_t min_rows = 0, max_rows = 0;
+  bool text = false;  // else the tokens below mean nothing
+  std::size_t min_tokens = 0, max_tokens = 0;
+  std::size_t max_values = 0;  // in all inputs at their largest
 
   // Throws BackendError: the inputs of the profile do not share a range.
   Range(std::size_t index, const Profile& profile);
 
-  // Whether texts of this length fit; shorter ones than the shortest are padded.
-  bool takes(std::optional<std::size_t> tokens) const { return !text || !tokens || *tokens <= most_tokens; }
+  // Whether texts of this length fit; texts that are too short are padded.
+  bool takes(std::optional<std::size_t> tokens) const { return !text || !tokens || *tokens <= max_tokens; }
 
   // Rows of a batch as it runs, after padding to the smallest that the profile takes.
   Part part(std::size_t start, std::size_t stop, std::optional<std::size_t> tokens) const;
@@ -46,29 +47,29 @@ class Profiles {
   // do not share a range.
   Profiles(std::vector<Profile> profiles, std::vector<std::string> rebuild);
 
-  // The largest batch of any profile.
+  // Rows of the largest batch that any profile takes.
   std::size_t rows() const;
 
   // Tokens of the longest text that any profile takes; nothing for images.
   std::optional<std::size_t> longest() const;
 
   // How a batch runs: whole where a profile takes it, else in parts of nearly equal size. Of the profiles that take a
-  // part, the one that pads it least is chosen, and of these the one with the fewest numbers at its largest.
+  // part, the one that pads it least is chosen, and of these the one with the fewest values at its largest.
   // Throws BackendError: the batch is empty, or the texts are longer than any profile takes.
   std::vector<Part> parts(std::size_t rows, std::optional<std::size_t> tokens) const;
 
-  // Inputs of a batch that go into one run.
+  // Most inputs of a batch that go into one run.
   std::size_t largest(std::size_t rows, std::optional<std::size_t> tokens) const;
 
-  // Numbers in an input at its largest in any profile.
-  std::size_t numbers(const std::string& input) const;
+  // Values in an input at its largest in any profile.
+  std::size_t max_values(const std::string& input) const;
 
   // Throws BackendError: the inputs have other names, types or fixed sizes than the engine's; `floats` says of each of
-  // those whether it is float32, else it is int64.
-  void check(const Tensors& inputs, const std::map<std::string, bool>& floats) const;
+  // those whether it is float32; otherwise it is int64.
+  void check(const Views& inputs, const std::map<std::string, bool>& floats) const;
 
  private:
-  std::vector<Range> able(std::optional<std::size_t> tokens) const;
+  std::vector<Range> ranges_for(std::optional<std::size_t> tokens) const;
   BackendError too_long(std::size_t tokens) const;
 
   std::vector<Profile> profiles_;
@@ -76,11 +77,8 @@ class Profiles {
   std::vector<std::string> rebuild_;
 };
 
-// Tokens of a batch of texts; nothing for images.
-std::optional<std::size_t> tokens_of(const Tensors& inputs);
-
 // Writes the rows of a part to `target`, filled up to what its profile takes: texts get `padding` at their end, missing
 // rows repeat the last one. Returns the shape that they then have.
-Shape fill(const Tensor& tensor, const Part& part, std::int64_t padding, void* target);
+Shape fill(const View& view, const Part& part, std::int64_t padding, void* target);
 
 }  // namespace hydrant

@@ -1,4 +1,4 @@
-// What an engine is bound to: the platform it was built on, and the GPU.
+// What an engine is bound to: the platform that it was built on, and the GPU.
 #pragma once
 
 #include <optional>

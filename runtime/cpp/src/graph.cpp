@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "cache.h"
+#include "graph_metadata.h"
 #include "messages.h"
-#include "tensors.h"
 
 namespace hydrant {
 namespace {
@@ -92,7 +92,9 @@ Graph::Graph(const Bundle& bundle, const Architecture& architecture, const Graph
     throw BackendError("backend " + kind.name + " cannot run here: " + *why);
   microbatch_ = Microbatch::of(bundle, architecture);
   const Provider provider = provider_of(bundle, architecture, kind, onnx_name(precision()), options);
-  session_ = std::make_unique<Session>(graph_file(bundle, precision()), provider, options.threads);
+  const std::filesystem::path file = graph_file(bundle, precision());
+  check_graph(bundle, onnx_name(precision()));
+  session_ = std::make_unique<Session>(file, provider, options.threads);
 }
 
 std::size_t Graph::chunk(std::size_t batch, std::size_t tokens) const {
@@ -101,9 +103,9 @@ std::size_t Graph::chunk(std::size_t batch, std::size_t tokens) const {
   return batch;
 }
 
-Outputs Graph::run(const Tensors& inputs) const {
-  const std::size_t size = batch_of(inputs), tokens = static_cast<std::size_t>(inputs.begin()->second.shape[1]);
-  const std::size_t most = std::max<std::size_t>(chunk(size, tokens), 1);
+Outputs Graph::run(const Views& inputs) const {
+  const std::size_t size = batch_of(inputs);
+  const std::size_t most = std::max<std::size_t>(chunk(size, tokens_of(inputs).value_or(1)), 1);
   if (size <= most) return session_->run(inputs);
   const std::size_t pieces = (size + most - 1) / most, step = (size + pieces - 1) / pieces;
   Outputs joined;

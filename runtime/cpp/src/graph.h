@@ -11,7 +11,7 @@
 
 namespace hydrant {
 
-// A backend of this kind.
+// What one of these backends runs with.
 struct GraphKind {
   std::string name;
   std::string provider;                 // of ONNX Runtime
@@ -24,13 +24,13 @@ std::optional<std::string> why_no_provider(const GraphKind& kind, const Options&
 class Graph : public Backend {
  public:
   // Throws BackendError: the bundle has no such graph, or the provider is not there or cannot run it; BundleError: a
-  // file is altered or malformed.
+  // file is altered or malformed, or the graph contradicts the bundle.
   Graph(const Bundle& bundle, const Architecture& architecture, const GraphKind& kind, const Options& options);
 
   std::size_t chunk(std::size_t batch, std::size_t tokens) const override;
 
   // In parts of nearly equal size where the batch is larger than one run takes.
-  Outputs run(const Tensors& inputs) const override;
+  Outputs run(const Views& inputs) const override;
 
  private:
   Microbatch microbatch_;

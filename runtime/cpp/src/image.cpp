@@ -7,7 +7,7 @@
 
 #include "files.h"
 #include "messages.h"
-#include "tensors.h"
+#include "view.h"
 
 namespace fs = std::filesystem;
 
@@ -79,7 +79,7 @@ std::optional<int> exif_orientation(std::string_view tiff) {
     const std::size_t at = directory + 2 + 12 * entry;
     if (number_at(tiff, at, 2, big) != kOrientation) continue;
     const std::uint32_t type = number_at(tiff, at + 2, 2, big);
-    if (type != 1 && type != 3 && type != 4) return 1;  // no byte, short or long
+    if (type != 1 && type != 3 && type != 4) return 1;  // not a byte, short or long
     return known(number_at(tiff, at + 8, type == 3 ? 2 : type, big));
   }
   return std::nullopt;
@@ -130,28 +130,40 @@ Image read_image(const fs::path& file, int channels) {
   }
 }
 
-std::vector<Image> as_images(const Tensor& tensor) {
-  const auto* values = std::get_if<std::vector<std::uint8_t>>(&tensor.data);
-  const auto& shape = tensor.shape;
-  const std::size_t rank = shape.size();
-  const bool coloured = rank >= 3 && shape.back() == 3;
-  const bool single = rank == 2 || (rank == 3 && coloured);
-  const bool stack = (rank == 3 && !coloured) || (rank == 4 && coloured);
+Pictures::Pictures(const Tensor& array) {
+  const std::string found = "the input is " + described(view_of(array));
+  const auto* values = std::get_if<std::vector<std::uint8_t>>(&array.data);
+  Shape shape = array.shape;
+  const bool coloured = shape.size() >= 3 && shape.back() == 3;
+  const bool stack = shape.size() == (coloured ? 4 : 3);
+  if (stack) shape.erase(shape.begin());
   const auto sized = [](std::int64_t size) { return size >= 1 && size <= INT32_MAX; };
-  if (values == nullptr || !(single || stack) || values->size() != count_of(shape) ||
-      !std::all_of(shape.begin() + (stack ? 1 : 0), shape.end(), sized)) {
-    throw InputError("the input is " + described(tensor) +
-                     "; expected uint8 [height, width] or [height, width, 3], or a stack of them");
+  if (values == nullptr || shape.size() != (coloured ? 3 : 2) || !std::all_of(shape.begin(), shape.end(), sized) ||
+      values->size() != count_of(array.shape))
+    throw InputError(found + "; expected uint8 [height, width] or [height, width, 3], or a stack of them");
+  count_ = stack ? static_cast<std::size_t>(array.shape.front()) : 1;
+  const bool last = shape.back() == 1 || shape.back() == 4;
+  if (stack && !coloured && (last || count_ == 3)) {
+    throw InputError(found + ": one image with its channels " + (last ? "last" : "first") + ", or " +
+                     std::to_string(count_) +
+                     " grey ones; expected [height, width, 3] for one image, or grey images "
+                     "[height, width] one by one");
   }
-  const std::size_t first = stack ? 1 : 0;
-  const Image empty{static_cast<int>(shape[first]), static_cast<int>(shape[first + 1]), coloured ? 3 : 1, {}};
-  const auto bytes =
-      static_cast<std::ptrdiff_t>(count_of({shape.begin() + static_cast<std::ptrdiff_t>(first), shape.end()}));
+  empty_ = {static_cast<int>(shape[0]), static_cast<int>(shape[1]), coloured ? 3 : 1, {}};
+  bytes_ = count_of(shape);
+  values_ = values->data();
+}
+
+Image Pictures::operator[](std::size_t index) const {
+  Image image = empty_;
+  image.pixels.assign(values_ + index * bytes_, values_ + (index + 1) * bytes_);
+  return image;
+}
+
+std::vector<Image> as_images(const Tensor& tensor) {
+  const Pictures pictures(tensor);
   std::vector<Image> images;
-  for (auto at = values->begin(); at != values->end(); at += bytes) {
-    images.push_back(empty);
-    images.back().pixels.assign(at, at + bytes);
-  }
+  for (std::size_t i = 0; i < pictures.size(); ++i) images.push_back(pictures[i]);
   return images;
 }
 

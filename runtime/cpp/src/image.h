@@ -15,17 +15,33 @@ struct Decoded {
   int orientation = 1;  // 1 (upright) to 8, as EXIF counts them
 };
 
-// Most pixels of a picture, Pillow's limit: more is taken for an attack.
+// Most pixels of a picture, Pillow's limit: more are taken for an attack.
 constexpr std::int64_t kMostPixels = 178'956'970;
 
-// Throw std::invalid_argument with the reason when the bytes cannot be decoded.
+// Both throw std::invalid_argument with the reason when the bytes cannot be decoded.
 Decoded decode_jpeg(std::string_view bytes);
 Decoded decode_png(std::string_view bytes);
 
-// Orientation from an EXIF block (after "Exif\0\0"), and from an XMP packet, which counts where EXIF tells none.
-// Nothing where they tell none either; 1 for one that there is not.
+// The orientation in an EXIF block (after "Exif\0\0"), and in an XMP packet, which counts where EXIF has none. Nothing
+// where there is none; 1 for a number that is not an orientation.
 std::optional<int> exif_orientation(std::string_view tiff);
 std::optional<int> xmp_orientation(std::string_view packet);
+
+// An array of pictures, as `as_images` takes it; each is read where it lies.
+class Pictures {
+ public:
+  // The array outlives this. Throws InputError: another type or shape.
+  explicit Pictures(const Tensor& array);
+
+  std::size_t size() const { return count_; }
+  Image operator[](std::size_t index) const;
+
+ private:
+  Image empty_;  // one of their size, without pixels
+  std::size_t count_ = 1;
+  std::size_t bytes_ = 0;  // of one
+  const std::uint8_t* values_ = nullptr;
+};
 
 // The picture turned as an EXIF orientation says.
 Image upright(const Image& image, int orientation);

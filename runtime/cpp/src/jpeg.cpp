@@ -69,7 +69,7 @@ int orientation_of(const Decoder& decoder) {
   std::optional<int> exif, xmp;
   for (auto marker = decoder.info.marker_list; marker != nullptr; marker = marker->next) {
     const std::string_view data(reinterpret_cast<const char*>(marker->data), marker->data_length);
-    if (marker->marker != kExifMarker) continue;  // the marker of both
+    if (marker->marker != kExifMarker) continue;  // EXIF and XMP share it
     if (!exif && data.substr(0, kExifName.size()) == kExifName) exif = exif_orientation(data.substr(kExifName.size()));
     if (data.substr(0, kXmpName.size()) == kXmpName) xmp = xmp_orientation(data.substr(kXmpName.size()));
   }

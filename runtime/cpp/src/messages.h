@@ -1,4 +1,4 @@
-// Words for messages: everything on one line, nothing from outside at full length.
+// Words for messages: all on one line, and text from outside is cut.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@ std::string listing(const std::vector<std::string>& names, std::size_t limit = 8
 // A shape such as "[2, 4]".
 std::string shape_text(const std::vector<std::int64_t>& shape);
 
-// `text` with every run of white space and control characters as one space, and "?" for bytes that are no UTF-8.
+// `text` with every run of white space and control characters as one space, and "?" for bytes that are not UTF-8.
 std::string one_line(std::string_view text);
 
 }  // namespace hydrant

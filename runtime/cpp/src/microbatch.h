@@ -1,4 +1,4 @@
-// Running a large batch on a CPU as several smaller ones: beyond some rows the activations only fall out of its caches.
+// Running a large batch on a CPU as several smaller ones: the activations of more rows no longer fit into its caches.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@ class Microbatch {
   std::size_t chunk(std::size_t tokens) const;
 
  private:
-  std::size_t image_tokens_ = 0;  // 0 for text, whose tensors tell
+  std::size_t image_tokens_ = 0;  // 0 for text, which may have any length
   double streams_ = 1.0;          // mean over the layers: 1 before the fork, M from it on
 };
 

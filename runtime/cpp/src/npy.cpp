@@ -13,7 +13,7 @@
 #include "files.h"
 #include "hydrant/hydrant.h"
 #include "messages.h"
-#include "tensors.h"
+#include "view.h"
 
 namespace fs = std::filesystem;
 
@@ -40,7 +40,7 @@ class Dictionary {
  public:
   Dictionary(std::string_view text, const std::string& where) : rest_(text), text_(text), where_(where) {}
 
-  // Whether a word comes next, after white space; it is then behind us.
+  // Whether a word comes next, after white space; if so, it is skipped.
   bool take(std::string_view word) {
     while (!rest_.empty() && (rest_.front() == ' ' || rest_.front() == '\n')) rest_.remove_prefix(1);
     if (rest_.substr(0, word.size()) != word) return false;
@@ -52,7 +52,7 @@ class Dictionary {
     if (!take(word)) throw unreadable(where_, "its header is " + cut(text_));
   }
 
-  // What stands before a mark, which is then behind us.
+  // The text before a mark; both are skipped.
   std::string before(char mark) {
     const std::string found(rest_.substr(0, rest_.find(mark)));
     rest_.remove_prefix(found.size());
@@ -157,7 +157,7 @@ Tensor read_array(std::string_view bytes, const std::string& where) {
   return {header.shape, kind->read(bytes.substr(header.values), count)};
 }
 
-constexpr const char* kExamples = "x";  // the inputs of labelled examples; what is beside them is not read
+constexpr const char* kExamples = "x";  // the inputs of labelled examples; no other array is then read
 
 struct CloseArchive {
   void operator()(zip_t* archive) const { zip_discard(archive); }

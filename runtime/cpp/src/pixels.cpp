@@ -6,16 +6,18 @@
 
 #include "image.h"
 #include "messages.h"
-#include "tensors.h"
+#include "view.h"
 
 namespace hydrant {
 namespace {
 
 constexpr const char* kFile = "processor/preprocessor_config.json";
 constexpr std::int64_t kLargest = 1 << 15;
+// Most pixels of a resized picture: a strip that only its shortest edge bounds would fill the memory.
+constexpr std::int64_t kMostResized = 1 << 28;
 const char* const kSteps[] = {"do_center_crop", "do_convert_rgb", "do_normalize", "do_rescale", "do_resize"};
 
-// Python's truth of a JSON value, as transformers reads its switches.
+// Whether Python takes a JSON value for true, as transformers does with its switches.
 bool is_on(const Json& value) {
   if (value.is_boolean()) return value.get<bool>();
   if (value.is_number()) return value.get<double>() != 0;
@@ -132,7 +134,7 @@ std::optional<std::vector<float>> ImageProcessor::per_channel(const Json& value,
   return values;
 }
 
-Image ImageProcessor::resized(const Image& image) const {
+Image ImageProcessor::resized(const Image& image, std::size_t index) const {
   if (!size_) return image;
   std::int64_t height = size_->height, width = size_->width;
   if (const std::int64_t edge = size_->shortest_edge; edge > 0) {
@@ -143,13 +145,15 @@ Image ImageProcessor::resized(const Image& image) const {
     height = upright ? scaled(image.height, image.width) : edge;
     width = upright ? edge : scaled(image.width, image.height);
   }
-  if (height * width > (1 << 28))
-    throw InputError("it would be resized to " + shape_text({height, width}) + " pixels; crop it first");
+  if (height * width > kMostResized) {
+    throw InputError("input " + std::to_string(index) + " would be resized to " + shape_text({height, width}) +
+                     " pixels; crop it first");
+  }
   return resize(image, static_cast<int>(height), static_cast<int>(width), filter_);
 }
 
 void ImageProcessor::append_values(const Image& image, std::size_t index, std::vector<float>& values) const {
-  Image picture = resized(image);
+  Image picture = resized(image, index);
   if (crop_) picture = center_crop(picture, static_cast<int>(crop_->height), static_cast<int>(crop_->width));
   if (picture.height != architecture_.image_height || picture.width != architecture_.image_width) {
     throw InputError("input " + std::to_string(index) + " becomes an image of " + std::to_string(picture.height) +

@@ -8,6 +8,7 @@
 #include "bundle.h"
 #include "calibration.h"
 #include "hydrant/hydrant.h"
+#include "image.h"
 #include "messages.h"
 #include "pixels.h"
 #include "tensors.h"
@@ -103,13 +104,18 @@ struct Predictor::State {
   }
 
   // Adds the predictions of checked tensors, in batches.
-  void run(const Tensors& inputs, Prediction& prediction) const {
+  void run(const Views& inputs, Prediction& prediction) const {
     const std::size_t size = batch_of(inputs);
     for (std::size_t first = 0; first < size; first += options.batch_size) {
       const std::size_t last = std::min(first + options.batch_size, size);
-      const bool whole = first == 0 && last == size;
-      append_outputs(prediction, backend->run(whole ? inputs : rows_of(inputs, first, last)), last - first);
+      append_outputs(prediction, backend->run(rows_of(inputs, first, last)), last - first);
     }
+  }
+
+  Prediction predict(const Views& inputs) const {
+    Prediction prediction = nothing();
+    run(inputs, prediction);
+    return finished(std::move(prediction));
   }
 
   Prediction finished(Prediction prediction) const {
@@ -133,17 +139,21 @@ struct Predictor::State {
   Tensors prepared(std::size_t first, std::size_t last, std::size_t index, const Picture& picture) const {
     const ImageProcessor& prepares = processor();
     std::vector<float> values;
-    for (std::size_t i = first; i < last; ++i) prepares.append(picture(i), index + i, values);
+    for (std::size_t i = first; i < last; ++i) {
+      prepares.append(picture(i), index + i, values);
+      if (i == first) values.reserve(values.size() * (last - first));
+    }
     return prepares.collated(std::move(values), last - first);
   }
 
   // Predicts pictures a batch at a time; the first has this index in messages.
   template <typename Picture>
   Prediction predict_pictures(std::size_t count, std::size_t index, const Picture& picture) const {
-    processor();  // refuses even no pictures where there is none
+    processor();  // refuses before a picture is read
     Prediction prediction = nothing();
     for (std::size_t first = 0; first < count; first += options.batch_size) {
-      run(prepared(first, std::min(first + options.batch_size, count), index, picture), prediction);
+      const Tensors pixels = prepared(first, std::min(first + options.batch_size, count), index, picture);
+      run(views_of(pixels), prediction);
     }
     return finished(std::move(prediction));
   }
@@ -158,61 +168,73 @@ Predictor::~Predictor() = default;
 Predictor::Predictor(Predictor&&) noexcept = default;
 Predictor& Predictor::operator=(Predictor&&) noexcept = default;
 
+const Predictor::State& Predictor::state() const {
+  if (state_) return *state_;
+  throw BackendError("this predictor holds no bundle, because it was moved to another one; use that one");
+}
+
 Prediction Predictor::predict(const Tensors& inputs) const {
-  Prediction prediction = state_->nothing();
-  state_->run(checked_tensors(inputs, state_->architecture), prediction);
-  return state_->finished(std::move(prediction));
+  return state().predict(checked_tensors(inputs, state().architecture).views);
 }
 
 Prediction Predictor::predict(const Tensor& input) const {
-  if (!state_->architecture.image) {
-    throw InputError("this model reads " + join(state_->architecture.input_names()) +
+  if (!state().architecture.image) {
+    throw InputError("this model reads " + join(state().architecture.input_names()) +
                      "; give them by name, such as in a .npz file");
   }
-  return predict(Tensors{{"pixel_values", input}});
+  return state().predict(checked_pixels(input, state().architecture));
 }
 
 Prediction Predictor::predict_images(const std::vector<Image>& images, std::size_t first) const {
   const auto given = [&](std::size_t i) -> const Image& { return images[i]; };
-  return state_->predict_pictures(images.size(), first, given);
+  return state().predict_pictures(images.size(), first, given);
 }
 
 Prediction Predictor::predict_images(const std::vector<std::filesystem::path>& files, std::size_t first) const {
-  const int channels = static_cast<int>(state_->architecture.channels);
+  const int channels = static_cast<int>(state().architecture.channels);
   const auto decoded = [&](std::size_t i) { return read_image(files[i], channels); };
-  return state_->predict_pictures(files.size(), first, decoded);
+  return state().predict_pictures(files.size(), first, decoded);
+}
+
+Prediction Predictor::predict_images(std::initializer_list<std::filesystem::path> files, std::size_t first) const {
+  return predict_images(std::vector<std::filesystem::path>(files), first);
+}
+
+Prediction Predictor::predict_images(const Tensor& array, std::size_t first) const {
+  const Pictures pictures(array);
+  return state().predict_pictures(pictures.size(), first, [&](std::size_t i) { return pictures[i]; });
 }
 
 Tensors Predictor::prepare(const std::vector<Image>& images, std::size_t first) const {
-  return state_->prepared(0, images.size(), first, [&](std::size_t i) -> const Image& { return images[i]; });
+  return state().prepared(0, images.size(), first, [&](std::size_t i) -> const Image& { return images[i]; });
 }
 
 std::optional<std::vector<bool>> Predictor::out_of_distribution(const Prediction& prediction) const {
-  const auto& threshold = state_->calibration.out_of_distribution;
+  const auto& threshold = state().calibration.out_of_distribution;
   if (!threshold) return std::nullopt;
   return threshold->beyond(prediction);
 }
 
-const std::vector<std::string>& Predictor::labels() const { return state_->bundle.labels(); }
-const std::string& Predictor::backend() const { return state_->backend->name(); }
-const std::string& Predictor::precision() const { return state_->backend->precision(); }
-const std::vector<Fallback>& Predictor::fallbacks() const { return state_->fallbacks; }
-const std::string& Predictor::family() const { return state_->bundle.family(); }
-std::size_t Predictor::members() const { return static_cast<std::size_t>(state_->bundle.members()); }
-bool Predictor::reads_images() const { return state_->architecture.image; }
+const std::vector<std::string>& Predictor::labels() const { return state().bundle.labels(); }
+const std::string& Predictor::backend() const { return state().backend->name(); }
+const std::string& Predictor::precision() const { return state().backend->precision(); }
+const std::vector<Fallback>& Predictor::fallbacks() const { return state().fallbacks; }
+const std::string& Predictor::family() const { return state().bundle.family(); }
+std::size_t Predictor::members() const { return static_cast<std::size_t>(state().bundle.members()); }
+bool Predictor::reads_images() const { return state().architecture.image; }
 std::size_t Predictor::longest() const {
-  const auto most = static_cast<std::size_t>(state_->architecture.max_sequence());
-  return std::min(most, state_->backend->longest().value_or(most));
+  const auto most = static_cast<std::size_t>(state().architecture.max_sequence());
+  return std::min(most, state().backend->longest().value_or(most));
 }
 
 std::size_t Predictor::chunk(std::size_t batch, std::size_t sequence) const {
-  return state_->backend->chunk(batch, sequence);
+  return state().backend->chunk(batch, sequence);
 }
 
-void Predictor::run(const Tensors& inputs) const { state_->backend->run(inputs); }
+void Predictor::run(const Tensors& inputs) const { state().backend->run(views_of(inputs)); }
 
 Tensors Predictor::synthetic(std::size_t batch, std::size_t sequence, std::uint64_t seed) const {
-  const Architecture& a = state_->architecture;
+  const Architecture& a = state().architecture;
   std::mt19937_64 random(seed);
   const auto rows = static_cast<std::int64_t>(batch), tokens = static_cast<std::int64_t>(sequence);
   if (a.image) {

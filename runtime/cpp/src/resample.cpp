@@ -135,7 +135,7 @@ Image resize_height(const Image& image, int height, Kernel kernel) {
   return made;
 }
 
-// The input value under the middle of each output value; the middles are summed up, as Pillow does.
+// The input value under the middle of each output value; the middles are found by adding up, as Pillow does.
 std::vector<int> middles(int from, int to) {
   const double scale = static_cast<double>(from) / to;
   std::vector<int> found;

@@ -10,7 +10,7 @@
 #include <type_traits>
 
 #include "messages.h"
-#include "tensors.h"
+#include "plugins.h"
 
 namespace hydrant {
 namespace {
@@ -25,6 +25,13 @@ void connect() {
   throw BackendError("ONNX Runtime " + onnxruntime_version() +
                      " is older than the headers that hydrant was built with (API " + std::to_string(ORT_API_VERSION) +
                      "); install a newer library or build with its own headers");
+}
+
+// ONNX Runtime's environment, which all sessions share. It lives to the end of the process, and so do the plug-ins that
+// were registered with it, for what NVIDIA's libraries start cannot be stopped.
+Ort::Env& environment() {
+  static Ort::Env& shared = *new Ort::Env(ORT_LOGGING_LEVEL_FATAL, "hydrant");  // failures are raised, and said once
+  return shared;
 }
 
 struct ReleaseCuda {
@@ -69,9 +76,14 @@ void append_tensorrt(Ort::SessionOptions& settings, const std::map<std::string, 
 }
 
 // A provider that lies in a library of its own. Throws BackendError or Ort::Exception.
-void append_plugin(Ort::Env& env, Ort::SessionOptions& settings, const Provider& provider) {
+void append_plugin(Ort::SessionOptions& settings, const Provider& provider) {
 #if ORT_API_VERSION >= 22
-  env.RegisterExecutionProviderLibrary(provider.name.c_str(), provider.library.native());
+  static Plugins plugins;
+  Ort::Env& env = environment();
+  // ONNX Runtime would look for a relative path beside its own library.
+  const std::filesystem::path library = std::filesystem::absolute(provider.library);
+  plugins.add(provider.name, library,
+              [&] { env.RegisterExecutionProviderLibrary(provider.name.c_str(), library.native()); });
   std::vector<Ort::ConstEpDevice> devices;
   for (const Ort::ConstEpDevice& device : env.GetEpDevices()) {
     if (device.EpName() == provider.name) devices.push_back(device);
@@ -81,15 +93,14 @@ void append_plugin(Ort::Env& env, Ort::SessionOptions& settings, const Provider&
   const std::unordered_map<std::string, std::string> options(provider.options.begin(), provider.options.end());
   settings.AppendExecutionProvider_V2(env, devices, options);
 #else
-  static_cast<void>(env);
   static_cast<void>(settings);
   throw BackendError("hydrant was built with the headers of ONNX Runtime 1." + std::to_string(ORT_API_VERSION) +
                      ", which know no plug-in such as " + provider.library.string() + "; build it with 1.22 or newer");
 #endif
 }
 
-void append(Ort::Env& env, Ort::SessionOptions& settings, const Provider& provider) {
-  if (!provider.library.empty()) return append_plugin(env, settings, provider);
+void append(Ort::SessionOptions& settings, const Provider& provider) {
+  if (!provider.library.empty()) return append_plugin(settings, provider);
   if (!has_provider(provider.name)) {
     throw BackendError("ONNX Runtime " + onnxruntime_version() + " has no " + provider.name +
                        ": this library was built without it; link hydrant with a build of ONNX Runtime that has it");
@@ -100,26 +111,20 @@ void append(Ort::Env& env, Ort::SessionOptions& settings, const Provider& provid
   settings.AppendExecutionProvider(provider.name, {provider.options.begin(), provider.options.end()});
 }
 
-Ort::Value value_of(const Tensor& tensor, const Ort::MemoryInfo& memory) {
+Ort::Value value_of(const View& view, const Ort::MemoryInfo& memory) {
   return std::visit(
-      [&](const auto& values) -> Ort::Value {
-        using Type = typename std::decay_t<decltype(values)>::value_type;
-        auto* data = const_cast<Type*>(values.data());  // ONNX Runtime only reads inputs
-        return Ort::Value::CreateTensor<Type>(memory, data, values.size(), tensor.shape.data(), tensor.shape.size());
+      [&](const auto* values) -> Ort::Value {
+        using Type = std::remove_const_t<std::remove_pointer_t<decltype(values)>>;
+        auto* data = const_cast<Type*>(values);  // ONNX Runtime only reads inputs
+        const std::size_t count = count_of(view.shape);
+        return Ort::Value::CreateTensor<Type>(memory, data, count, view.shape.data(), view.shape.size());
       },
-      tensor.data);
-}
-
-std::string shapes_of(const Tensors& inputs) {
-  std::vector<std::string> shapes;
-  for (const auto& [name, tensor] : inputs) shapes.push_back(name + " " + shape_text(tensor.shape));
-  return join(shapes);
+      view.data);
 }
 
 }  // namespace
 
 struct Session::State {
-  Ort::Env env{nullptr};  // lives longer than the session
   Ort::Session session{nullptr};
   std::vector<std::string> outputs;
 };
@@ -128,13 +133,12 @@ Session::Session(const std::filesystem::path& graph, const Provider& provider, s
     : state_(std::make_unique<State>()) {
   connect();
   try {
-    state_->env = Ort::Env(ORT_LOGGING_LEVEL_FATAL, "hydrant");  // failures are raised, and said once
     Ort::SessionOptions settings;
     settings.SetLogSeverityLevel(ORT_LOGGING_LEVEL_FATAL);
     settings.AddConfigEntry("session.force_spinning_stop", "1");  // idle sessions leave the cores to others
     if (threads) settings.SetIntraOpNumThreads(*threads);
-    append(state_->env, settings, provider);
-    state_->session = Ort::Session(state_->env, graph.c_str(), settings);
+    append(settings, provider);
+    state_->session = Ort::Session(environment(), graph.c_str(), settings);
   } catch (const Ort::Exception& error) {
     const std::string why = "ONNX Runtime " + onnxruntime_version() + " cannot ";
     if (provider.name == kCpu)
@@ -150,14 +154,14 @@ Session::Session(const std::filesystem::path& graph, const Provider& provider, s
 
 Session::~Session() = default;
 
-Outputs Session::run(const Tensors& inputs) const {
+Outputs Session::run(const Views& inputs) const {
   try {
     const auto memory = Ort::MemoryInfo::CreateCpu(OrtArenaAllocator, OrtMemTypeDefault);
     std::vector<const char*> names, wanted;
     std::vector<Ort::Value> values;
-    for (const auto& [name, tensor] : inputs) {
+    for (const auto& [name, view] : inputs) {
       names.push_back(name.c_str());
-      values.push_back(value_of(tensor, memory));
+      values.push_back(value_of(view, memory));
     }
     for (const std::string& name : state_->outputs) wanted.push_back(name.c_str());
     const std::vector<Ort::Value> found = state_->session.Run(Ort::RunOptions{nullptr}, names.data(), values.data(),
@@ -174,7 +178,7 @@ Outputs Session::run(const Tensors& inputs) const {
     }
     return outputs;
   } catch (const Ort::Exception& error) {
-    throw BackendError("ONNX Runtime failed on inputs of shape " + shapes_of(inputs) + ": " + cut(error.what(), 200));
+    throw BackendError("ONNX Runtime failed on inputs of shape " + shapes_text(inputs) + ": " + cut(error.what(), 200));
   }
 }
 

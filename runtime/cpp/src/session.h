@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "hydrant/hydrant.h"
-#include "tensors.h"
+#include "view.h"
 
 namespace hydrant {
 
@@ -21,7 +21,7 @@ struct Provider {
 
 class Session {
  public:
-  // Reads a graph. Throws BackendError: the provider is not there or cannot run it; BundleError: the CPU cannot read
+  // Reads a graph. Throws BackendError: the provider is not there or cannot run it; BundleError: not even the CPU reads
   // it.
   Session(const std::filesystem::path& graph, const Provider& provider, std::optional<int> threads);
   ~Session();
@@ -30,7 +30,7 @@ class Session {
 
   // Outputs of one batch, each float32 in row-major order. Safe to call from many threads.
   // Throws BackendError: ONNX Runtime failed, or an output has another type.
-  Outputs run(const Tensors& inputs) const;
+  Outputs run(const Views& inputs) const;
 
  private:
   struct State;

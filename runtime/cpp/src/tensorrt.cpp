@@ -45,7 +45,7 @@ std::string version_of(const Library& library) {
 std::string profile_text(const Profile& profile) {
   std::vector<std::string> inputs;
   for (const auto& [name, shapes] : profile)
-    inputs.push_back(name + " " + shape_text(shapes.least) + shape_text(shapes.best) + shape_text(shapes.most));
+    inputs.push_back(name + " " + shape_text(shapes.min) + shape_text(shapes.opt) + shape_text(shapes.max));
   return join(inputs);
 }
 
@@ -62,7 +62,7 @@ void NativeLog::log(Severity severity, const char* text) noexcept {
     const std::lock_guard<std::mutex> held(lock_);
     if (errors_.size() == kErrors) errors_.pop_front();
     errors_.push_back(without_place(text));
-  } catch (const std::exception&) {  // no memory for a message: the library must not see that
+  } catch (const std::exception&) {  // no memory for a message: the library must not see an exception
   }
 }
 
@@ -123,7 +123,7 @@ Engine::Engine(const TensorRt& library, const std::string& data, const Chosen& c
   check_profiles(chosen);
 }
 
-// Inputs with their types and outputs with their shapes; others than hydrant's graphs have are refused.
+// Inputs with their types and outputs with their shapes; those that hydrant's graphs never have are refused.
 void Engine::read_tensors(const Chosen& chosen) {
   for (int32_t index = 0; index < engine_->getNbIOTensors(); ++index) {
     const char* name = engine_->getIOTensorName(index);
@@ -146,7 +146,7 @@ void Engine::read_tensors(const Chosen& chosen) {
   }
 }
 
-// The twin's profiles must be the engine's: buffers are sized by them.
+// The profiles of the metadata must be the engine's: buffers are sized by them.
 void Engine::check_profiles(const Chosen& chosen) const {
   std::vector<Profile> found;
   for (int32_t index = 0; index < engine_->getNbOptimizationProfiles(); ++index) {
@@ -166,7 +166,7 @@ void Engine::check_profiles(const Chosen& chosen) const {
     return cut(join(texts, "; "), 200);
   };
   throw BundleError("engine " + chosen.name + " has the optimization profiles " + shown(found) +
-                    ", but its twin says " + shown(chosen.facts.profiles) + "; rebuild it with `" +
+                    ", but its metadata says " + shown(chosen.facts.profiles) + "; rebuild it with `" +
                     command_text(chosen.rebuild) + "`");
 }
 

@@ -1,5 +1,5 @@
-// TensorRT or TensorRT-RTX, looked for when the program runs, and what it makes of the bytes of an engine. Only this
-// file, what lies beside it and the lanes know the library.
+// TensorRT or TensorRT-RTX, looked for when the program runs, and the engine that it makes from bytes. Only this file,
+// tensorrt.cpp and the lanes know the library.
 #pragma once
 
 #include <NvInferRuntime.h>
@@ -21,12 +21,12 @@ namespace hydrant {
 // The libraries' latest errors.
 class NativeLog : public nvinfer1::ILogger {
  public:
-  // The one of this process, which is never destroyed: a library may keep the first logger that it was given.
+  // This process's log, which is never destroyed: a library may keep the first logger that it was given.
   static NativeLog& shared();
 
   void log(Severity severity, const char* text) noexcept override;
 
-  // Them in one line, for a message; they are forgotten.
+  // These errors in one line, for a message; they are then forgotten.
   std::string last();
 
  private:
@@ -49,7 +49,7 @@ class TensorRt {
   // Such as "10.13.2.6".
   const std::string& version() const { return version_; }
 
-  // The runtime, which speaks to the shared log; null if it gives none.
+  // A runtime that writes to the shared log; null where the library gives none.
   std::unique_ptr<nvinfer1::IRuntime> runtime() const;
 
  private:
@@ -60,8 +60,8 @@ class TensorRt {
 // An engine in memory.
 class Engine {
  public:
-  // Deserialises bytes whose digest was checked, with code for the host disallowed.
-  // Throws BackendError: the library refused them; BundleError: they are not what the twin says.
+  // Deserialises bytes whose digest was checked; engine host code is not allowed.
+  // Throws BackendError: the library refused them; BundleError: they are not what the metadata says.
   Engine(const TensorRt& library, const std::string& data, const Chosen& chosen);
 
   const std::map<std::string, bool>& inputs() const { return inputs_; }     // name → whether it is float32, else int64
@@ -70,7 +70,7 @@ class Engine {
   // An execution context, made by any thread. Throws BackendError: the library gives none.
   std::unique_ptr<nvinfer1::IExecutionContext> new_context() const;
 
-  // "what", and the library's reason.
+  // An error with what failed and the library's reason.
   BackendError failure(const std::string& what) const;
 
  private:

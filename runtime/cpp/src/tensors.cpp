@@ -10,7 +10,6 @@ namespace hydrant {
 namespace {
 
 using Ids = std::vector<std::int64_t>;
-using Pixels = std::vector<float>;
 
 void check_names(const Tensors& inputs, const std::set<std::string>& needed, const std::set<std::string>& allowed) {
   std::set<std::string> names;
@@ -23,115 +22,80 @@ void check_names(const Tensors& inputs, const std::set<std::string>& needed, con
                    listing({allowed.begin(), allowed.end()}));
 }
 
-// A tensor of integers [batch, sequence] from 0 to `limit` - 1.
-Tensor integers(const std::string& name, const Tensor& given, std::int64_t limit) {
-  Tensor tensor = given;
+// Integers [batch, sequence] from 0 to `limit` - 1; bytes are converted into `made`.
+View integers(const std::string& name, const Tensor& given, std::int64_t limit, decltype(Checked::made)& made) {
+  const auto* values = std::get_if<Ids>(&given.data);
   if (const auto* bytes = std::get_if<std::vector<std::uint8_t>>(&given.data))
-    tensor.data = Ids(bytes->begin(), bytes->end());
-  const auto* values = std::get_if<Ids>(&tensor.data);
-  if (values == nullptr || tensor.shape.size() != 2 || tensor.shape[1] < 1 ||
-      values->size() != count_of(tensor.shape)) {
-    throw InputError(name + " is " + described(given) + "; expected int64 [batch, sequence]");
-  }
-  if (values->empty()) return tensor;
+    values = made.emplace_back(std::make_unique<const Ids>(bytes->begin(), bytes->end())).get();
+  if (values == nullptr || given.shape.size() != 2 || given.shape[1] < 1 || values->size() != count_of(given.shape))
+    throw InputError(name + " is " + described(view_of(given)) + "; expected int64 [batch, sequence]");
   const auto [least, most] = std::minmax_element(values->begin(), values->end());
-  if (*least < 0 || *most >= limit) {
+  if (least != values->end() && (*least < 0 || *most >= limit)) {
     throw InputError(name + " has values from " + std::to_string(*least) + " to " + std::to_string(*most) +
                      "; expected 0 to " + std::to_string(limit - 1));
   }
-  return tensor;
+  return {given.shape, values->data()};
 }
 
-void check_mask(const Tensor& mask) {
-  const auto& values = std::get<Ids>(mask.data);
-  const auto tokens = static_cast<std::ptrdiff_t>(mask.shape[1]);
-  for (std::int64_t row = 0; row < mask.shape[0]; ++row) {
-    const auto start = values.begin() + static_cast<std::ptrdiff_t>(row) * tokens;
-    if (std::all_of(start, start + tokens, [](std::int64_t value) { return value == 0; })) {
-      throw InputError("attention_mask masks all of row " + std::to_string(row) + "; expected at least one token");
+void check_mask(const View& mask) {
+  const auto* row = std::get<const std::int64_t*>(mask.data);
+  for (std::int64_t index = 0; index < mask.shape[0]; ++index, row += mask.shape[1]) {
+    if (std::all_of(row, row + mask.shape[1], [](std::int64_t value) { return value == 0; })) {
+      throw InputError("attention_mask masks all of row " + std::to_string(index) + "; expected at least one token");
     }
   }
 }
 
-Tensors checked_ids(const Tensors& inputs, const Architecture& architecture) {
+Checked checked_ids(const Tensors& inputs, const Architecture& architecture) {
   const std::string ids_name = "input_ids", mask_name = "attention_mask", types_name = "token_type_ids";
   check_names(inputs, {ids_name, mask_name}, {ids_name, mask_name, types_name});
-  const Tensor ids = integers(ids_name, inputs.at(ids_name), architecture.vocabulary);
-  if (ids.shape[1] > architecture.max_sequence()) {
-    throw InputError("input_ids has " + std::to_string(ids.shape[1]) + " tokens; this model reads at most " +
+  Checked checked;
+  const auto check = [&](const std::string& name, std::int64_t limit) {
+    return checked.views.emplace(name, integers(name, inputs.at(name), limit, checked.made)).first->second;
+  };
+  const Shape shape = check(ids_name, architecture.vocabulary).shape;
+  if (shape[1] > architecture.max_sequence()) {
+    throw InputError("input_ids has " + std::to_string(shape[1]) + " tokens; this model reads at most " +
                      std::to_string(architecture.max_sequence()));
   }
-  Tensor types{ids.shape, Ids(count_of(ids.shape))};
-  if (inputs.count(types_name) > 0) {
-    types = integers(types_name, inputs.at(types_name), std::max<std::int64_t>(architecture.token_types, 1));
-  }
-  Tensors tensors{{ids_name, ids}, {mask_name, integers(mask_name, inputs.at(mask_name), 2)}, {types_name, types}};
-  for (const std::string& name : {mask_name, types_name}) {
-    if (tensors[name].shape != ids.shape) {
-      throw InputError(name + " has shape " + shape_text(tensors[name].shape) + "; expected " + shape_text(ids.shape) +
+  if (inputs.count(types_name) > 0) check(types_name, std::max<std::int64_t>(architecture.token_types, 1));
+  check(mask_name, 2);
+  for (const auto& [name, view] : checked.views) {
+    if (view.shape != shape) {
+      throw InputError(name + " has shape " + shape_text(view.shape) + "; expected " + shape_text(shape) +
                        ", that of input_ids");
     }
   }
-  check_mask(tensors[mask_name]);
-  if (architecture.token_types <= 1) tensors.erase(types_name);
-  return tensors;
+  check_mask(checked.views.at(mask_name));
+  if (architecture.token_types <= 1) {
+    checked.views.erase(types_name);
+  } else if (inputs.count(types_name) == 0) {
+    const Ids& zeros = *checked.made.emplace_back(std::make_unique<const Ids>(count_of(shape)));
+    checked.views[types_name] = {shape, zeros.data()};
+  }
+  return checked;
 }
 
-Tensors checked_pixels(const Tensors& inputs, const Architecture& architecture) {
-  check_names(inputs, {"pixel_values"}, {"pixel_values"});
-  const Tensor& tensor = inputs.at("pixel_values");
-  const std::vector<std::int64_t> expected{architecture.channels, architecture.image_height, architecture.image_width};
-  const auto* values = std::get_if<Pixels>(&tensor.data);
-  if (values == nullptr || tensor.shape.size() != 4 || values->size() != count_of(tensor.shape) ||
-      !std::equal(expected.begin(), expected.end(), tensor.shape.begin() + 1)) {
-    throw InputError("pixel_values is " + described(tensor) + "; expected float32 [batch, " +
+}  // namespace
+
+Views checked_pixels(const Tensor& pixels, const Architecture& architecture) {
+  const Shape expected{architecture.channels, architecture.image_height, architecture.image_width};
+  const auto* values = std::get_if<std::vector<float>>(&pixels.data);
+  if (values == nullptr || pixels.shape.size() != 4 || values->size() != count_of(pixels.shape) ||
+      !std::equal(expected.begin(), expected.end(), pixels.shape.begin() + 1)) {
+    throw InputError("pixel_values is " + described(view_of(pixels)) + "; expected float32 [batch, " +
                      shape_text(expected).substr(1));
   }
   if (!std::all_of(values->begin(), values->end(), [](float value) { return std::isfinite(value); })) {
     throw InputError("pixel_values holds NaN or infinity; expected finite numbers");
   }
-  return inputs;
+  return {{"pixel_values", view_of(pixels)}};
 }
 
-}  // namespace
-
-std::size_t count_of(const std::vector<std::int64_t>& shape) {
-  if (std::any_of(shape.begin(), shape.end(), [](std::int64_t size) { return size < 0; })) return SIZE_MAX;
-  if (std::find(shape.begin(), shape.end(), 0) != shape.end()) return 0;
-  std::size_t count = 1;
-  for (const std::int64_t size : shape) {
-    if (count > SIZE_MAX / static_cast<std::size_t>(size)) return SIZE_MAX;
-    count *= static_cast<std::size_t>(size);
-  }
-  return count;
-}
-
-std::string described(const Tensor& tensor) {
-  constexpr const char* kTypes[] = {"float32", "int64", "uint8"};
-  return std::string(kTypes[tensor.data.index()]) + " " + shape_text(tensor.shape);
-}
-
-std::size_t batch_of(const Tensors& inputs) { return static_cast<std::size_t>(inputs.begin()->second.shape.front()); }
-
-Tensors rows_of(const Tensors& inputs, std::size_t first, std::size_t last) {
-  Tensors rows;
-  for (const auto& [name, tensor] : inputs) {
-    const std::size_t width = count_of({tensor.shape.begin() + 1, tensor.shape.end()});
-    const auto part = [&, first = first, last = last](const auto& values) -> decltype(Tensor::data) {
-      const auto start = values.begin();
-      return std::decay_t<decltype(values)>(start + static_cast<std::ptrdiff_t>(first * width),
-                                            start + static_cast<std::ptrdiff_t>(last * width));
-    };
-    Tensor& row = rows[name];
-    row.shape = tensor.shape;
-    row.shape.front() = static_cast<std::int64_t>(last - first);
-    row.data = std::visit(part, tensor.data);
-  }
-  return rows;
-}
-
-Tensors checked_tensors(const Tensors& inputs, const Architecture& architecture) {
-  return architecture.image ? checked_pixels(inputs, architecture) : checked_ids(inputs, architecture);
+Checked checked_tensors(const Tensors& inputs, const Architecture& architecture) {
+  if (!architecture.image) return checked_ids(inputs, architecture);
+  check_names(inputs, {"pixel_values"}, {"pixel_values"});
+  return {{}, checked_pixels(inputs.at("pixel_values"), architecture)};
 }
 
 }  // namespace hydrant

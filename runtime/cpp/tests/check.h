@@ -24,6 +24,18 @@ void check(bool holds, const Pieces&... pieces) {
   throw Failure(text.str());
 }
 
+// Throws Failure unless a call throws this kind of error, with these words in its message.
+template <typename Kind, typename Call>
+void refuse(const std::string& words, const Call& call) {
+  try {
+    call();
+  } catch (const Kind& error) {
+    check(std::string(error.what()).find(words) != std::string::npos, "expected ", words, "; found ", error.what());
+    return;
+  }
+  check(false, "not refused: ", words);
+}
+
 // A case of the golden folder.
 struct Case {
   std::string name;
@@ -49,9 +61,14 @@ Options one_thread();
 
 // The tests, by name; each throws Failure.
 void choice(const std::filesystem::path& folder);
+void copies(const std::filesystem::path& folder);
 void engines(const std::filesystem::path& folder);
 void golden(const std::filesystem::path& folder);
 void hostile(const std::filesystem::path& folder);
+void inputs(const std::filesystem::path& folder);
+void lifecycle(const std::filesystem::path& folder);
+void plugins(const std::filesystem::path& folder);
+void plugin_sessions(const std::filesystem::path& folder);
 void resample(const std::filesystem::path& folder);
 void threads(const std::filesystem::path& folder);
 

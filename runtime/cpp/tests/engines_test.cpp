@@ -1,4 +1,4 @@
-// Engines run by a stand-in for TensorRT (standin/) give what the graphs give, and what fails is told. Nothing here
+// Engines run by a stand-in for TensorRT (standin/) give what the graphs give, and failures are reported. Nothing here
 // counts as execution on a GPU.
 #include <dlfcn.h>
 
@@ -120,16 +120,16 @@ void too_long(const fs::path& folder) {
   check(false, "a text longer than every profile was not refused");
 }
 
-// "auto" takes an engine that fits, and tells why it passes over one that does not.
+// "auto" takes an engine that fits, and says why it skips one that does not.
 void chain(const fs::path& folder) {
   const Predictor fits(folder / "bert" / "engines" / "fits", on("auto"));
   check(fits.backend() == "tensorrt" && fits.fallbacks().empty(), "auto took ", fits.backend());
   const Case golden = with_engine(folder / "bert", "gpu");
-  const Predictor passed(golden.bundle, on("auto"));
-  check(passed.backend() == "onnxruntime" && passed.fallbacks().size() == 4, "auto took ", passed.backend());
-  const std::string why = passed.fallbacks()[0].reason;
+  const Predictor skipped(golden.bundle, on("auto"));
+  check(skipped.backend() == "onnxruntime" && skipped.fallbacks().size() == 4, "auto took ", skipped.backend());
+  const std::string why = skipped.fallbacks()[0].reason;
   check(why.find("engine tensorrt-fp32 was compiled for compute capability 8.6, 12.0 and") == 0, why);
-  compare(passed, predict(passed, golden), golden);
+  compare(skipped, predict(skipped, golden), golden);
   for (const char* backend : {"tensorrt", "tensorrt-rtx"})
     check(!why_unavailable(backend), backend, " is not available: ", why_unavailable(backend).value_or(""));
 }

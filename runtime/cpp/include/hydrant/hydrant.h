@@ -16,6 +16,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <initializer_list>
 #include <map>
 #include <memory>
 #include <optional>
@@ -86,16 +87,17 @@ struct Options {
   std::optional<std::string> precision;    // "fp32", "fp16", "bf16" or "int8"; empty for the backend's choice
   std::optional<int> threads;              // within one run; empty for the backend's default
   std::size_t batch_size = 32;             // most inputs per run; memory grows with it
-  std::filesystem::path provider_library;  // plug-in of ONNX Runtime that runs "tensorrt-rtx" in an engine's place
+  std::filesystem::path provider_library;  // plug-in of ONNX Runtime that runs "tensorrt-rtx" without an engine
 };
 
-// A backend that was passed over, and why.
+// A backend that was skipped, and why.
 struct Fallback {
   std::string backend;
   std::string reason;
 };
 
-// Predicts with one bundle on one backend. Every method is const and may be called from many threads at once.
+// Predicts with one bundle on one backend, and frees both when it is destroyed. Every method is const and may be called
+// from many threads at once; no call may outlast the predictor. One that was moved from throws BackendError.
 class Predictor {
  public:
   // Opens a bundle. Throws BundleError: missing, altered or malformed; BackendError: unknown, or none can run;
@@ -113,8 +115,11 @@ class Predictor {
   // Predicts pictures, prepared by the bundle's own preprocessing. Throws as above; messages name an input by its
   // index.
   Prediction predict_images(const std::vector<Image>& images, std::size_t first = 0) const;
+  // The same for an array of pictures, as `as_images` reads it; one at a time is copied.
+  Prediction predict_images(const Tensor& array, std::size_t first = 0) const;
   // The same for JPEG and PNG files, of which one at a time is decoded.
   Prediction predict_images(const std::vector<std::filesystem::path>& files, std::size_t first = 0) const;
+  Prediction predict_images(std::initializer_list<std::filesystem::path> files, std::size_t first = 0) const;
 
   // The tensors that pictures become: `pixel_values` [B, channels, height, width].
   Tensors prepare(const std::vector<Image>& images, std::size_t first = 0) const;
@@ -123,22 +128,23 @@ class Predictor {
   std::optional<std::vector<bool>> out_of_distribution(const Prediction& prediction) const;
 
   const std::vector<std::string>& labels() const;  // class names in class order
-  const std::string& backend() const;              // that runs
-  const std::string& precision() const;            // of its weights and activations
-  const std::vector<Fallback>& fallbacks() const;  // backends that were passed over
+  const std::string& backend() const;              // name of the one that runs
+  const std::string& precision() const;            // of weights and activations
+  const std::vector<Fallback>& fallbacks() const;  // backends that were skipped
   const std::string& family() const;               // "bert", "vit", …
   std::size_t members() const;                     // M
   bool reads_images() const;                       // otherwise token ids
 
   // A synthetic batch without padding: token ids [batch, sequence], or standard normal pixels. For measuring only.
   Tensors synthetic(std::size_t batch, std::size_t sequence, std::uint64_t seed) const;
-  std::size_t longest() const;  // most tokens the model reads, or its engine takes; of images their fixed number
-  std::size_t chunk(std::size_t batch, std::size_t sequence) const;  // most inputs of a batch in one run below
-  // The backend alone, on one whole batch. For measuring only: what `synthetic` gives is run as it is, unchecked.
+  std::size_t longest() const;  // most tokens of an input; for images their fixed number
+  std::size_t chunk(std::size_t batch, std::size_t sequence) const;  // most inputs of a batch that run at once
+  // The backend alone, on one whole batch. For measuring only: names, types and values are not checked.
   void run(const Tensors& inputs) const;
 
  private:
   struct State;
+  const State& state() const;
   std::unique_ptr<const State> state_;
 };
 
@@ -155,7 +161,8 @@ std::string onnxruntime_version();
 // Throws InputError: unreadable, malformed, or of a type or order that is not supported.
 Tensors read_tensors(const std::filesystem::path& file);
 
-// The pictures in an array [height, width], [height, width, 3], or a stack of either. Throws InputError otherwise.
+// The pictures in an array of uint8 [height, width] or [height, width, 3], or a stack of either. Throws InputError
+// otherwise, and for what may be one picture or several, such as [3, height, width].
 std::vector<Image> as_images(const Tensor& tensor);
 
 // Reads a JPEG or PNG file as Pillow does: orientation applied, alpha dropped.

@@ -1,5 +1,5 @@
 // A stand-in for TensorRT and for a GPU, under the names of their libraries: memory of the host, and ONNX Runtime. It
-// tests host logic, it executes nothing on a GPU.
+// tests the logic on the host; nothing runs on a GPU.
 //
 // An "engine" is the line "stand-in", a line of JSON, and the ONNX graph. The JSON holds `profiles`, and maybe a
 // `fault`: "run", "context", "profile", "address", "type" or "memory". A stream does nothing until it is waited for.
@@ -18,7 +18,7 @@ struct CUstream_st {
 
 namespace standin {
 
-// Ends the test unless something holds that every correct program sees to.
+// Ends the test unless what every correct program ensures holds.
 void expect(bool holds, const char* what);
 
 extern std::atomic<int> live;   // objects and blocks of memory that were not given back

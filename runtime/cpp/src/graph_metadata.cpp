@@ -1,0 +1,154 @@
+#include "graph_metadata.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <stdexcept>
+#include <system_error>
+
+#include "hydrant/hydrant.h"
+#include "messages.h"
+
+namespace hydrant {
+namespace {
+
+// Fields of ONNX's ModelProto and StringStringEntryProto.
+constexpr std::uint64_t kMetadata = 14, kKey = 1, kValue = 2;
+
+constexpr std::uint64_t kMostBytes = 16U << 20U;  // of an entry
+
+// A number of a protocol-buffer message: seven bits in each byte, the lowest first.
+std::uint64_t number(std::istream& stream) {
+  std::uint64_t found = 0;
+  for (unsigned shift = 0; shift < 64; shift += 7) {
+    const auto byte = static_cast<std::uint64_t>(stream.get());
+    if (!stream) break;
+    found |= (byte & 0x7FU) << shift;
+    if (byte < 0x80U) return found;
+  }
+  throw std::invalid_argument("a number without an end");
+}
+
+// Contents of a message's fields of one number, which hold bytes; others are skipped. Throws std::invalid_argument: the
+// bytes are not such a message.
+std::vector<std::string> fields(std::istream& stream, std::uint64_t size, std::uint64_t wanted) {
+  std::vector<std::string> found;
+  const auto at = [&] { return static_cast<std::uint64_t>(stream.tellg()); };
+  while (at() < size) {
+    const std::uint64_t key = number(stream), kind = key & 7U;
+    if (kind == 0) {
+      number(stream);
+      continue;
+    }
+    const std::uint64_t length = kind == 1 ? 8 : kind == 5 ? 4 : kind == 2 ? number(stream) : size;
+    if (length > size - at()) throw std::invalid_argument("a field that goes beyond the end");
+    if (key != (wanted << 3U | 2U)) {
+      stream.seekg(static_cast<std::streamoff>(length), std::ios::cur);
+      continue;
+    }
+    if (length > kMostBytes) throw std::invalid_argument("an entry of more than 16 MiB");
+    stream.read(found.emplace_back(length, '\0').data(), static_cast<std::streamsize>(length));
+  }
+  return found;
+}
+
+// The first such field of an entry; empty where it has none.
+std::string field(const std::string& entry, std::uint64_t wanted) {
+  std::istringstream stream(entry);
+  const std::vector<std::string> found = fields(stream, entry.size(), wanted);
+  return found.empty() ? "" : found.front();
+}
+
+// The metadata of an ONNX file; none where it cannot be decoded.
+std::map<std::string, std::string> metadata_of(const std::filesystem::path& file) {
+  std::error_code failed;
+  const std::uintmax_t size = std::filesystem::file_size(file, failed);
+  std::ifstream stream(file, std::ios::binary);
+  std::map<std::string, std::string> found;
+  if (failed || !stream) return found;
+  try {
+    for (const std::string& entry : fields(stream, size, kMetadata)) found[field(entry, kKey)] = field(entry, kValue);
+  } catch (const std::invalid_argument&) {
+    return {};
+  }
+  return found;
+}
+
+// The parts of an entry that decide; notes beside them may differ between versions.
+using Decisive = Json (*)(const Json& value);
+
+Json whole(const Json& value) { return value; }
+
+Json limits(const Json& thresholds) {
+  Json found = Json::object();
+  for (const auto& [name, entry] : thresholds.items()) found[name] = {member(entry, "score"), member(entry, "value")};
+  return found;
+}
+
+Json sets(const Json& conformal) {
+  if (conformal.is_null()) return conformal;
+  return {member(conformal, "method"), member(conformal, "quantile")};
+}
+
+// An entry of the metadata, and the value that it must have.
+struct Expected {
+  const char* key;     // without "hydrant."
+  const char* source;  // the file of the bundle that has the value
+  Json value;
+  Decisive decisive;
+};
+
+std::vector<Expected> expected_of(const Bundle& bundle) {
+  constexpr const char *kManifest = "hydrant.json", *kCalibration = "calibration.json", *kWeights = "fused.safetensors";
+  const Json calibration = bundle.read_json(kCalibration);
+  std::vector<Expected> all{{"family", kManifest, bundle.family(), whole},
+                            {"members", kManifest, bundle.members(), whole},
+                            {"labels", kManifest, bundle.labels(), whole},
+                            {"temperature", kCalibration, member(calibration, "temperature"), whole},
+                            {"thresholds", kCalibration, member(calibration, "thresholds"), limits},
+                            {"conformal", kCalibration, member(calibration, "conformal"), sets}};
+  if (bundle.has(kWeights)) all.insert(all.begin() + 3, {"weights_sha256", kManifest, bundle.digest(kWeights), whole});
+  return all;
+}
+
+// What a text of the metadata stands for: where a string is expected, itself; else its JSON, or itself if it is not
+// JSON.
+Json decoded(const std::string& text, const Json& like) {
+  if (like.is_string()) return text;
+  try {
+    return parse_json(text);
+  } catch (const std::invalid_argument&) {
+    return text;
+  }
+}
+
+// The first entries that differ of two lists of one length; other values as they are.
+std::pair<Json, Json> different(const Json& found, const Json& expected) {
+  if (!found.is_array() || !expected.is_array() || found.size() != expected.size()) return {found, expected};
+  const auto [one, other] = std::mismatch(found.begin(), found.end(), expected.begin());
+  return {*one, *other};
+}
+
+}  // namespace
+
+void check_graph(const Bundle& bundle, const std::string& name) {
+  const std::filesystem::path file = bundle.path() / name;
+  const std::map<std::string, std::string> metadata = metadata_of(file);
+  for (const auto& [key, source, value, decisive] : expected_of(bundle)) {
+    const auto entry = metadata.find(std::string("hydrant.") + key);
+    if (entry == metadata.end()) continue;
+    const Json found = decisive(decoded(entry->second, value)), expected = decisive(value);
+    if (found == expected) continue;
+    const auto [theirs, ours] = different(found, expected);
+    std::string words = key;
+    std::replace(words.begin(), words.end(), '_', ' ');
+    throw BundleError(file.string() + " has " + words + " " + shown(theirs) + ", but " + source + " says " +
+                      shown(ours) + ": they are of different bundles, or one was edited; export the graph again with " +
+                      "`hydrant export`");
+  }
+}
+
+}  // namespace hydrant

@@ -1,0 +1,25 @@
+#include "plugins.h"
+
+#include <system_error>
+
+#include "hydrant/hydrant.h"
+
+namespace fs = std::filesystem;
+
+namespace hydrant {
+
+void Plugins::add(const std::string& name, const fs::path& library, const std::function<void()>& registers) {
+  const std::lock_guard<std::mutex> held(lock_);
+  const auto found = libraries_.find(name);
+  if (found == libraries_.end()) {
+    registers();
+    libraries_.emplace(name, library);
+    return;
+  }
+  std::error_code failed;
+  if (library == found->second || fs::equivalent(library, found->second, failed)) return;
+  throw BackendError("this process already runs " + name + " from " + found->second.string() +
+                     "; use that plug-in in place of " + library.string() + ", or start another process");
+}
+
+}  // namespace hydrant

@@ -1,0 +1,93 @@
+// Tensors and pictures whose shapes are impossible, uneven or ambiguous are refused, and the message says so.
+#include <iostream>
+
+#include "../src/view.h"
+#include "check.h"
+
+namespace fs = std::filesystem;
+
+namespace hydrant::tests {
+namespace {
+
+// Shapes with more values than 64 bits count, where the number would wrap to none at all, and the like.
+void impossible_shapes(const fs::path& folder) {
+  const Predictor texts(folder / "bert" / "bundle", one_thread()), pixels(folder / "vit" / "bundle", one_thread());
+  constexpr std::int64_t kHuge = std::int64_t{1} << 60;
+  for (const std::vector<std::int64_t>& shape : {std::vector{kHuge, std::int64_t{16}}, {INT64_MIN, 2}, {-kHuge, 16}}) {
+    const Tensor none{shape, std::vector<std::int64_t>{}};
+    refuse<InputError>("expected int64 [batch, sequence]",
+                       [&] { texts.predict({{"input_ids", none}, {"attention_mask", none}}); });
+    refuse<InputError>("but it has 0 values", [&] { texts.run({{"input_ids", none}}); });
+  }
+  refuse<InputError>("expected float32 [batch, 3, 12, 12]",
+                     [&] { pixels.predict(Tensor{{kHuge, 3, 12, 12}, std::vector<float>{}}); });
+  const Predictor pictures(folder / "vit-images" / "bundle", one_thread());
+  refuse<InputError>("with 0 values; expected [height, width, 1 or 3]",
+                     [&] { pictures.prepare({{INT32_MAX, INT32_MAX, 3, {}}}); });
+  refuse<InputError>("cannot read image absent.jpg", [&] { pictures.predict_images({"absent.jpg", "absent.png"}); });
+  refuse<InputError>("channels is 2", [&] { read_image(folder / "vit-images" / "images" / "first.png", 2); });
+}
+
+// What goes to the backend alone is not checked, but it must be a batch.
+void uneven_batches(const fs::path& folder) {
+  const Predictor predictor(folder / "bert" / "bundle", one_thread());
+  const Tensor one{{1, 2}, std::vector<std::int64_t>{1, 2}}, two{{2, 2}, std::vector<std::int64_t>{1, 2, 3, 4}};
+  refuse<InputError>(
+      "the inputs are attention_mask [1, 2], input_ids [2, 2]; expected tensors with the same number of rows",
+      [&] { predictor.run({{"input_ids", two}, {"attention_mask", one}}); });
+  refuse<InputError>("the inputs are none", [&] { predictor.run({}); });
+  refuse<InputError>("the inputs are x []", [&] { predictor.run({{"x", {{}, std::vector<float>(1)}}}); });
+}
+
+// A strip whose shortest edge alone bounds it would grow beyond all memory.
+void long_strips(const fs::path& folder) {
+  const Predictor predictor(folder / "clip" / "bundle", one_thread());
+  constexpr int kLong = 2'000'000;
+  const Image strip{kLong, 1, 3, std::vector<std::uint8_t>(3 * kLong)},
+      square{12, 12, 3, std::vector<std::uint8_t>(432)};
+  refuse<InputError>("input 1 would be resized to [24000000, 12] pixels; crop it first",
+                     [&] { predictor.prepare({square, strip}); });
+}
+
+// Which axis of an array of pictures is which.
+void arrays(const fs::path& folder) {
+  const auto array = [](const std::vector<std::int64_t>& shape) {
+    return Tensor{shape, std::vector<std::uint8_t>(count_of(shape), 9)};
+  };
+  const auto shape_of = [](const std::vector<Image>& images) {
+    return std::vector<int>{static_cast<int>(images.size()), images[0].height, images[0].width, images[0].channels};
+  };
+  for (const auto& [shape, found] : std::map<std::vector<std::int64_t>, std::vector<int>>{{{4, 5}, {1, 4, 5, 1}},
+                                                                                          {{4, 5, 3}, {1, 4, 5, 3}},
+                                                                                          {{3, 5, 3}, {1, 3, 5, 3}},
+                                                                                          {{1, 4, 5}, {1, 4, 5, 1}},
+                                                                                          {{2, 4, 5}, {2, 4, 5, 1}},
+                                                                                          {{2, 4, 5, 3}, {2, 4, 5, 3}}})
+    check(shape_of(as_images(array(shape))) == found, "an array of rank ", shape.size(), " is read otherwise");
+  check(as_images(array({0, 4, 5, 3})).empty(), "no pictures became some");
+  refuse<InputError>("uint8 [3, 4, 5]: one image with its channels first, or 3 grey ones; expected [height, width, 3]",
+                     [&] { as_images(array({3, 4, 5})); });
+  for (const std::int64_t channels : {1, 4})
+    refuse<InputError>("]: one image with its channels last, or 5 grey ones",
+                       [&] { as_images(array({5, 4, channels})); });
+  for (const std::vector<std::int64_t>& shape :
+       {std::vector<std::int64_t>{4}, {2, 3, 4, 5}, {2, 4, 5, 1}, {1, 2, 4, 5, 3}, {0, 5}})
+    refuse<InputError>("expected uint8 [height, width] or [height, width, 3], or a stack",
+                       [&] { as_images(array(shape)); });
+  refuse<InputError>("a stack of them",
+                     [] { as_images({{std::int64_t{1} << 60, 16, 16, 3}, std::vector<std::uint8_t>{}}); });
+  const Predictor predictor(folder / "vit-images" / "bundle", one_thread());
+  check(predictor.predict_images(array({2, 4, 5, 3})).size() == 2, "two pictures give another number of predictions");
+}
+
+}  // namespace
+
+void inputs(const fs::path& folder) {
+  impossible_shapes(folder);
+  uneven_batches(folder);
+  long_strips(folder);
+  arrays(folder);
+  std::cout << "shapes are read as intended, or refused\n";
+}
+
+}  // namespace hydrant::tests

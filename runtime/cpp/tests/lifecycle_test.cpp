@@ -1,0 +1,32 @@
+// Predictors are moved, replaced and closed; one that holds nothing says so.
+#include <iostream>
+
+#include "check.h"
+
+namespace fs = std::filesystem;
+
+namespace hydrant::tests {
+namespace {
+
+constexpr const char* kWords = "this predictor holds no bundle, because it was moved to another one; use that one";
+
+}  // namespace
+
+void lifecycle(const fs::path& folder) {
+  const Case texts(folder / "bert"), pixels(folder / "vit");
+  Predictor first(texts.bundle, one_thread());
+  Predictor second(std::move(first));
+  compare(second, predict(second, texts), texts);
+  refuse<BackendError>(kWords, [&] { predict(first, texts); });
+  refuse<BackendError>(kWords, [&] { first.predict(Tensor{{1}, std::vector<float>(1)}); });
+  refuse<BackendError>(kWords, [&] { first.predict_images(std::vector<fs::path>{}); });
+  refuse<BackendError>(kWords, [&] { first.labels(); });
+  refuse<BackendError>(kWords, [&] { first.run(texts.inputs); });
+  first = Predictor(pixels.bundle, one_thread());
+  compare(first, predict(first, pixels), pixels);
+  second = std::move(first);
+  compare(second, predict(second, pixels), pixels);
+  std::cout << "predictors are moved and replaced\n";
+}
+
+}  // namespace hydrant::tests
