@@ -27,7 +27,7 @@ from ..runtime import Predictor, load
 from ..runtime.prediction import prediction_rows
 from . import shared
 from .options import Command, call, value
-from .terminal import json_lines, log, print_json, print_text, progress, short, table
+from .terminal import json_lines, log, print_json, print_text, progress, short, standard_output, table
 from .words import positive
 
 EXAMPLE = 'hydrant predict out/ "transfer money" "what is the weather"'
@@ -128,8 +128,9 @@ def predict_file(predictor: Predictor, options: argparse.Namespace, progress: Pr
             if handle is None:
                 collected += chunk
             else:
-                handle.write(json_lines(chunk))
-                handle.flush()
+                with standard_output() if handle is sys.stdout.buffer else contextlib.nullcontext():
+                    handle.write(json_lines(chunk))
+                    handle.flush()
         if count == 0:
             raise InputError(f"{_name(options)} holds no rows; expected at least one input")
     _warn_failed(failed, count)
@@ -153,8 +154,8 @@ def _destination(options: argparse.Namespace) -> Iterator[IO[bytes]]:
         with tempfile.SpooledTemporaryFile(SPOOL_BYTES) as spool:
             yield spool
             spool.seek(0)
-            shutil.copyfileobj(spool, sys.stdout.buffer)
-            sys.stdout.buffer.flush()
+            with standard_output():
+                shutil.copyfileobj(spool, sys.stdout.buffer)
 
 
 def _arguments(given: Sequence[str], modality: str) -> list[str]:

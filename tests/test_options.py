@@ -224,7 +224,8 @@ def test_every_subcommand_has_its_file() -> None:
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no full device here")
 @pytest.mark.parametrize("words", [["--help"], ["--version"], ["inspect", "BUNDLE"], ["inspect", "BUNDLE", "--json"],
                                    ["inspect", "--help"], ["predict", "BUNDLE", "hello"],
-                                   ["predict", "BUNDLE", "--input", "FILE"]])  # fmt: skip
+                                   ["predict", "BUNDLE", "--input", "FILE"],
+                                   ["predict", "BUNDLE", "--input", "FILE", "--skip-invalid"]])  # fmt: skip
 def test_a_full_device_is_told_in_one_line(words: list[str], tmp_path: Path) -> None:
     from support import make_model, make_tokenizer, random_plan
 
