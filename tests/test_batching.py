@@ -14,7 +14,7 @@ from typing import Any
 import hydrant
 import numpy as np
 import pytest
-from hydrant import HeadPlan, Reading, fuse, plan_heads, save_bundle
+from hydrant import Budget, Circuit, HeadPlan, Reading, fuse, plan_heads, save_bundle
 from hydrant.data import kept
 from hydrant.data.batching import batches
 from hydrant.data.examples import Examples
@@ -90,9 +90,9 @@ def predicted(bundle: Path) -> None:
 
 USES: dict[str, Callable[[Path, Path], Any]] = {
     "taylor": lambda checkpoint, _: plan(checkpoint),
-    "budget": lambda checkpoint, _: plan(checkpoint, keep=None, budget=1.9),
-    "circuit": lambda checkpoint, _: plan(checkpoint, (IMAGES[:30], LABELS[:30]), ood=(IMAGES[30:], None),
-                                          method="circuit"),
+    "budget": lambda checkpoint, _: plan(checkpoint, keep=Budget(1.9)),
+    "circuit": lambda checkpoint, _: plan(checkpoint, (IMAGES[:30], LABELS[:30]),
+                                          method=Circuit(ood=(IMAGES[30:], None))),
     "predict": lambda _, bundle: predicted(bundle),
     "calibrate": lambda _, bundle: hydrant.calibrate(bundle, (IMAGES, LABELS), reading=Reading(batch_size=BATCH)),
 }  # fmt: skip
@@ -114,7 +114,7 @@ def test_circuits_are_the_same_from_memory_and_from_a_file(
     found = []
     for limit in (0, 5 * BATCH * 12 * 12 * 3 * 4, 2**30):  # all in the file, five batches in memory, all in memory
         monkeypatch.setattr(kept, "MEMORY_BYTES", limit)
-        made = plan(vit_checkpoint, (IMAGES[:30], LABELS[:30]), ood=(IMAGES[30:], None), method="circuit")
+        made = plan(vit_checkpoint, (IMAGES[:30], LABELS[:30]), method=Circuit(ood=(IMAGES[30:], None)))
         found.append(made.to_json())
     assert found[0] == found[1] == found[2]
 
@@ -228,7 +228,7 @@ def test_no_room_for_the_file_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
 
 CUT: dict[str, tuple[Callable[[Path, Any], Any], str]] = {
     "taylor": (plan, "1 of 2 texts were cut to the 40 tokens this model reads"),
-    "circuit": (lambda folder, data: plan(folder, (["hello"], [0]), ood=data, method="circuit"),
+    "circuit": (lambda folder, data: plan(folder, (["hello"], [0]), method=Circuit(ood=data)),
                 "1 of 2 texts of ood data given in memory were cut to the 40 tokens this model reads (first: input 1)"),
     "checks": (lambda folder, data: model_inputs(*processor_of(folder), data), "1 of 2 texts were cut to the 40"),
     "tuning": (lambda folder, data: Source(Examples(data[0], np.array(data[1]), "train.csv"), *processor_of(folder)),

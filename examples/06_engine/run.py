@@ -7,13 +7,14 @@ import hydrant
 (folder,) = sys.argv[1:]
 
 hydrant.export_onnx(folder, precision="fp16")
-text = hydrant.Bundle.open(folder).architecture().modality == "text"
+model = hydrant.Bundle.open(folder).architecture()
+longest = min(128, model.max_sequence)
 made = hydrant.build_engine(
     folder,
     hydrant.TensorRTForRTX(compute_capability=["8.9"]),
     "fp16",
     batch=["1:8:32"],
-    sequence=["8:64:128"] if text else [],
+    sequence=[f"8:{longest // 2}:{longest}"] if model.modality == "text" else [],
 )
 fused, blocks = made.facts.fused[0], made.facts.attention_blocks
 print(f"{made.path.name}: {fused} of {blocks} attention blocks fused")
