@@ -179,7 +179,7 @@ def test_tensorrt_is_asked_for_by_name(made: Path) -> None:
     try:
         import tensorrt  # noqa: F401
     except ImportError:
-        with pytest.raises(HydrantError, match=r"tensorrt is not installed; .*pip install 'hydrant\[tensorrt\]'"):
+        with pytest.raises(HydrantError, match=r"tensorrt is not installed; .*pip install 'hydrant-uq\[tensorrt\]'"):
             build_engine(made)
 
 

@@ -198,10 +198,10 @@ def test_failed_inputs_get_a_row_of_their_own(backend: str, text_bundle: Path) -
         assert found.error.tolist() == [
             "input 5 is an empty text; expected at least one word",
             None,
-            "input 7 is a NoneType; this model reads text (str)",
+            "input 7 is a NoneType; this model reads text (str), or a pair of texts as a tuple",
             None,
             None,
-            "input 10 is a int; this model reads text (str)",
+            "input 10 is a int; this model reads text (str), or a pair of texts as a tuple",
             "input 11, '\\x00', has no token the model knows; expected readable text",
         ]
         assert found.failed.tolist() == [True, False, True, False, False, True, True]

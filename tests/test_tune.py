@@ -637,7 +637,7 @@ def test_a_class_without_examples_is_told(bundle: Path, caplog: pytest.LogCaptur
 
 def test_without_accelerate(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "accelerate", None)
-    with pytest.raises(MissingExtraError, match=r"accelerate is not installed.*hydrant\[tune\]"):
+    with pytest.raises(MissingExtraError, match=r"accelerate is not installed.*hydrant-uq\[tune\]"):
         tune(bundle, sentences(30, 0))
 
 
