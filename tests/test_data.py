@@ -283,7 +283,6 @@ def test_a_column_given_twice_is_refused() -> None:
     "given",
     [
         ["a", "b"],
-        ("a", "b"),
         (text for text in "ab"),
         np.array(["a", "b"]),
         np.array(["a", "b"], dtype=object),

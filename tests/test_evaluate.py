@@ -312,7 +312,7 @@ def test_no_latencies_of_models_that_share_no_backend(
     def refusing(*_: Any, **__: Any) -> Path:
         raise HydrantError("no such graph")
 
-    monkeypatch.setattr("hydrant.export.export_onnx", refusing)
+    monkeypatch.setattr("hydrant.export.export", refusing)
     report = evaluate(
         bundle,
         data["test"],

@@ -72,6 +72,7 @@ def test_nothing_to_compare(tmp_path: Path) -> None:
         verify(tmp_path / "bundle", "abacus")
     with pytest.raises(HydrantError, match="number of examples is 0"):
         verify(tmp_path / "bundle", reading=Reading(examples=0))
+    (tmp_path / "x.csv").write_text("text\nhello\n")
     with pytest.raises(HydrantError, match="has no processor, so it cannot read"):
         verify(tmp_path / "bundle", data=tmp_path / "x.csv")
 

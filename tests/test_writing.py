@@ -264,12 +264,12 @@ def test_an_interrupted_calibration_leaves_no_folder(
 @pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="no SIGHUP")
 def test_a_closed_terminal_ends_a_command_in_order(tmp_path: Path) -> None:
     code = (
-        "import signal, sys; from pathlib import Path; from hydrant.cli import main as cli\n"
+        "import signal, sys; from pathlib import Path; from hydrant.cli import inspect, main as cli\n"
         "from hydrant.bundle.files import temporary_folder\n"
         "def work(options):\n"
         f"    with temporary_folder(Path({str(tmp_path)!r}), 'calibrate'):\n"
         "        signal.raise_signal(signal.SIGHUP)\n"
-        "cli.COMMANDS['inspect'] = work\n"
+        "inspect.run = work\n"
         "sys.exit(cli.main(['inspect', 'x']))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd="/")
