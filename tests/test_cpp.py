@@ -55,7 +55,7 @@ NEWER_HEADERS = {"engines", "plugin-sessions"}
 
 def skipped(said: str) -> set[str]:
     """Tests that ctest left out."""
-    assert said.count("Test #") > 5
+    assert len(re.findall(r"Test +#", said)) > 5
     return set(re.findall(r"Test +#\d+: (\S+) .*Skipped", said))
 
 
