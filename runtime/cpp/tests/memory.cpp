@@ -13,9 +13,10 @@ std::atomic<std::ptrdiff_t> taken{0}, most{0};
 
 }  // namespace
 
-void* operator new(std::size_t size) {
+// All of the family that the standard library calls, so that no block is taken from one allocator and given to another.
+void* operator new(std::size_t size, const std::nothrow_t&) noexcept {
   void* block = std::malloc(std::max<std::size_t>(size, 1));
-  if (block == nullptr) throw std::bad_alloc();
+  if (block == nullptr) return nullptr;
   const std::ptrdiff_t now = taken += static_cast<std::ptrdiff_t>(malloc_usable_size(block));
   std::ptrdiff_t before = most;
   while (now > before && !most.compare_exchange_weak(before, now)) {
@@ -23,12 +24,30 @@ void* operator new(std::size_t size) {
   return block;
 }
 
+void* operator new(std::size_t size) {
+  void* block = operator new(size, std::nothrow);
+  if (block == nullptr) throw std::bad_alloc();
+  return block;
+}
+
+void* operator new[](std::size_t size) { return operator new(size); }
+
+void* operator new[](std::size_t size, const std::nothrow_t&) noexcept { return operator new(size, std::nothrow); }
+
 void operator delete(void* block) noexcept {
   taken -= static_cast<std::ptrdiff_t>(malloc_usable_size(block));
   std::free(block);
 }
 
 void operator delete(void* block, std::size_t) noexcept { operator delete(block); }
+
+void operator delete(void* block, const std::nothrow_t&) noexcept { operator delete(block); }
+
+void operator delete[](void* block) noexcept { operator delete(block); }
+
+void operator delete[](void* block, std::size_t) noexcept { operator delete(block); }
+
+void operator delete[](void* block, const std::nothrow_t&) noexcept { operator delete(block); }
 
 namespace hydrant::tests {
 
