@@ -49,7 +49,7 @@ def scores_of(logits: np.ndarray, temperature: float) -> tuple[np.ndarray, dict[
 def measure(
     known: np.ndarray, labels: np.ndarray, ood: np.ndarray, temperature: float, resamples: int, seed: int = 0
 ) -> tuple[dict[str, float], dict[str, np.ndarray]]:
-    """Figures (``calib.figures``) and those of bootstrap resamples, name → [R]; the same seed draws the same ones.
+    """Figures (``metrics.figures``) and those of bootstrap resamples, name → [R]; the same seed draws the same ones.
 
     Args:
         known: member logits [N, M, C] of labelled examples.

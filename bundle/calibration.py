@@ -42,7 +42,7 @@ class Threshold:
     """A limit on one score.
 
     Attributes:
-        score: of :data:`SIDES`.
+        score: of ``SIDES``.
         value: nats, or a probability for ``confidence``; inputs beyond it are uncertain.
         target: what it was chosen for, such as ``{"coverage": 0.95}``.
         measured: what it gives on the data that it was chosen on.
@@ -67,10 +67,10 @@ class Threshold:
 
 @dataclass(frozen=True)
 class Conformal:
-    """Prediction sets that hold the label with probability at least 1 − α (``calib.conformal``).
+    """Prediction sets that hold the label with probability at least 1 − α (``calib.decisions.thresholds``).
 
     Attributes:
-        method: of :data:`metrics.uncertainty.METHODS`.
+        method: of ``metrics.uncertainty.METHODS``.
         alpha: share of labels that sets may miss.
         quantile: of the method's score; classes up to it are in the set.
         measured: coverage and mean size on the data that it was chosen on.

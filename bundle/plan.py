@@ -79,9 +79,9 @@ class HeadPlan:
         """How alike the members' kept heads are: Jaccard index of each pair, averaged over layers.
 
         Returns:
-            ``{"mean": float or None, "pairs": {"0-1": float, ...}, "per_layer": [float, ...],
-            "identical": [[i, j], ...]}``; ``mean`` and ``per_layer`` are ``None`` and ``[]`` for
-            one member. 1.0 means identical choices, 0.0 disjoint ones.
+            The ``mean`` of all pairs, each of ``pairs`` (``"0-1"`` and so on), the means ``per_layer``, and as
+            ``identical`` the pairs of members that keep the same heads. 1.0 means identical choices, 0.0 disjoint
+            ones; of one member ``mean`` is ``None``, and the others are empty.
         """
         pairs = list(combinations(range(len(self.members)), 2))
         if not pairs:
@@ -98,7 +98,7 @@ class HeadPlan:
         }
 
     def check_fits(self, family: str, layers: int, heads: int) -> None:
-        """Raise :class:`PlanError` unless the plan was made for a model of this shape."""
+        """Raise ``PlanError`` unless the plan was made for a model of this shape."""
         if self.family != family:
             raise PlanError(
                 f"plan was made for a {self.family!r} model, but this model is {family!r}; "

@@ -215,7 +215,7 @@ class Bundle:
         return None if folder is None else load_processor(folder, self.architecture())
 
     def processor_for(self, use: str) -> Processor:
-        """As :meth:`processor`, for a use that cannot do without one.
+        """As ``processor``, for a use that cannot do without one.
 
         Args:
             use: what cannot be done otherwise, as in "read train.csv".
@@ -292,10 +292,10 @@ class Bundle:
         return Bundle(self.path, manifest)
 
     def check_addable(self, name: str) -> None:
-        """Refuse a place that :meth:`add` could not fill; meant to be asked before long work.
+        """Refuse a place that ``add`` could not fill; meant to be asked before long work.
 
         Raises:
-            BundleError, InputError: as :meth:`add`.
+            BundleError, InputError: as ``add``.
         """
         made = self._new_folders([name])
         try:

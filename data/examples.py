@@ -92,7 +92,7 @@ def read_examples(
     Args:
         data: a path; a table in memory (pandas, polars, pyarrow or ``datasets``) with the named columns (or
             ``image``); ``(inputs, labels)``, where inputs are a sequence or a mapping of names to ready tensors
-            [N, …]; or :class:`Examples`.
+            [N, …]; or ``Examples``.
         labels: class names of the model, in class order; ``None`` leaves the labels out.
         columns: of tabular data; with a second column of texts, inputs are pairs of them.
         limit: keep a uniform random sample of this many, in their original order.

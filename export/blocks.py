@@ -184,7 +184,7 @@ def read_blocks(architecture: Architecture, plan: HeadPlan, weights: Weights) ->
     Args:
         architecture: of the original model.
         plan: tells how many of a member's head slots are real.
-        weights: fused tensors, float32 (``families.fused.fused_shapes``), validated.
+        weights: fused tensors, float32 (``bundle.weights.fused_shapes``), validated.
     """
     names = [name for name in weights if name.startswith("embeddings.") and not name.startswith("embeddings.norm.")]
     return Blocks(

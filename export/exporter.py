@@ -83,10 +83,7 @@ def export_onnx(
     seed: int = 0,
     progress: Progress = no_progress,
 ) -> Path:
-    """Write the bundle's ONNX graph into the bundle; see :func:`export`, which also tells how it was made.
-
-    Args:
-        bundle, precision, form, data, reading, seed, progress: as of :func:`export`.
+    """Write the bundle's ONNX graph into the bundle, with the arguments of ``hydrant.export.export``.
 
     Returns:
         Path of the ONNX file.
@@ -106,7 +103,7 @@ def export(
 ) -> Export:
     """Write the bundle's ONNX graph into the bundle and tell how it was made.
 
-    Inputs, outputs and metadata are described in the README. The graph has passed
+    Inputs, outputs and metadata are described in docs/reference/graph.md. The graph has passed
     ``onnx.checker`` with full shape inference, uses standard operators only, and is byte-identical
     when exported again.
 

@@ -29,7 +29,7 @@ class Form:
         lowering: ``"grouped"`` or ``"unrolled"``.
         operator: of attention: ``"primitive"`` or ``"onnx"``.
         precision: of the trunk: ``"fp32"``, ``"fp16"`` or ``"bf16"``.
-        islands: values computed in float32 whatever the precision (``export.precision``).
+        islands: values computed in float32 whatever the precision (``export.islands``).
         member_outputs: also emit ``member_probabilities`` [B, M, C].
     """
 

@@ -47,7 +47,7 @@ def fuse(
             Members share what no adapter changes; nothing is averaged.
         low_rank: the form of the adapters' updates of attention: ``"merge"`` (into one weight for each member),
             ``"keep"`` (one weight and M updates of low rank), or ``"auto"``: kept where the cost model finds that
-            cheaper (``families.cost``). All give the same results.
+            cheaper (``hydrant.estimate_cost``). All give the same results.
 
     Returns:
         The fused module, in evaluation mode, on the CPU in float32. It shares no memory with
@@ -169,7 +169,7 @@ def fuse_weights(
     checkpoints: Sequence[dict[str, Tensor]],
     separate: frozenset[str],
 ) -> dict[str, Tensor]:
-    """Fused tensors from canonical ones (``families.read_weights``).
+    """Fused tensors from canonical ones (``families.registry.read_weights``).
 
     Args:
         architecture: of every checkpoint.

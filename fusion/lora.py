@@ -23,7 +23,7 @@ def merged(base: Mapping[str, Tensor], adapter: Adapter, kept: Collection[str] =
     """A member's canonical tensors: W + s · B A in float64, rounded once; what it does not change is ``base``'s own.
 
     Args:
-        base: canonical tensors of the base model (``families.read_weights``).
+        base: canonical tensors of the base model (``families.registry.read_weights``).
         adapter: of the member.
         kept: modules whose update is not merged.
 
@@ -91,7 +91,7 @@ def choose_forms(
         low_rank: ``"auto"``, ``"merge"`` or ``"keep"``.
 
     Returns:
-        Module → ``{"rank": r, "low_rank": bool}``, as a bundle's manifest holds it and ``families.cost`` reads it.
+        Module → ``{"rank": r, "low_rank": bool}``, as a bundle's manifest holds it and ``cost`` reads it.
 
     Raises:
         InputError: ``"keep"`` where members keep different heads.

@@ -89,7 +89,7 @@ def profile(
 
     Raises:
         InputError: an option out of range, or one that the backends cannot do.
-        BackendError, MissingExtraError, BundleError: as :func:`hydrant.load`.
+        BackendError, MissingExtraError, BundleError: as ``hydrant.load``.
     """
     bundle = resolve(bundle)
     architecture = bundle.architecture()

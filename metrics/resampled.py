@@ -2,7 +2,7 @@
 
 A resample is how often it holds each example. Its examples stand in the order that they have in the data, so every
 figure is made of running sums of these counts along the order of a score, and nothing is sorted again. The tests hold
-the results equal to ``calib.figures`` of the drawn examples themselves.
+the results equal to ``metrics.figures`` of the drawn examples themselves.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Draws = dict[str, np.ndarray]
 
 
 class WeightedFigures:
-    """``calib.figures.figures`` of resamples of the same examples.
+    """``metrics.figures.figures`` of resamples of the same examples.
 
     Args:
         answers: of labelled in-distribution examples, N of them.

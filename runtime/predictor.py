@@ -167,13 +167,17 @@ class Predictor(Closable):
         """Predict an iterable of any length, with memory bounded by ``batch_size``.
 
         Args:
-            inputs, batch_size, first, on_error, text_column: as of :meth:`predict`, but no ready tensors.
+            inputs: as of ``predict``, but no ready tensors.
+            batch_size: as of ``predict``.
+            first: as of ``predict``.
+            on_error: as of ``predict``.
+            text_column: as of ``predict``.
 
         Yields:
             Predictions in the order of the inputs, several batches at a time.
 
         Raises:
-            InputError, BackendError: as in :meth:`predict`.
+            InputError, BackendError: as in ``predict``.
         """
         if batch_size < 1:
             raise InputError(f"batch_size is {batch_size}; expected 1 or more")
@@ -206,7 +210,7 @@ class Predictor(Closable):
             The graph's outputs by name (``probabilities`` [batch, classes], the scores [batch]), float32. They are
             complete, so no stream has to wait for them. Each is memory of its own, read without a copy by
             ``torch.from_dlpack``, ``cupy.asarray`` and the like, and released with its last reader; it lives on
-            after :meth:`close`. Thresholds are not applied.
+            after ``close``. Thresholds are not applied.
 
         Raises:
             InputError: a tensor is missing, elsewhere, of another type or shape, or of another batch than the rest.

@@ -36,7 +36,7 @@ class Job:
         known, held_out: examples to tune on, and to judge on.
         digests: of both, in that order.
         settings: of the tuning.
-        accelerator: of ``loop.open_accelerator``.
+        accelerator: of ``tuning.loop.open_accelerator``.
         progress: display.
     """
 

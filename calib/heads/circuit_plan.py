@@ -26,7 +26,7 @@ def plan_circuits(
     state: str | Path | None = None,
     progress: Progress = no_progress,
 ) -> tuple[tuple[Keep, ...], dict[str, Any]]:
-    """Search circuits (``calib.circuits.find_circuits``).
+    """Search circuits (``calib.heads.circuits.find_circuits``).
 
     Returns:
         The heads of each member, and what the plan's provenance tells beside the data.

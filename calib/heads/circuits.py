@@ -1,7 +1,7 @@
 """Circuits: the heads that uncertainty rests on, found layer by layer (after HeadMap, Wang et al. 2025).
 
 From the first layer to the last: with heads of earlier layers masked, and later layers whole, mask each head of the
-layer in turn and evaluate the objective (``calib.objectives``) on the validation set. A head's score is the objective
+layer in turn and evaluate the objective (``heads.objectives``) on the validation set. A head's score is the objective
 without it, so a high score marks a head that is missed. The k heads of highest score are the layer's part of the
 circuit and stay, where k is what ``keep`` says of the layer. A layer that keeps all heads is not scored.
 

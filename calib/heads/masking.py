@@ -1,7 +1,7 @@
 """Logits of a model with every head of one layer masked in turn, far from the price of that many forward passes.
 
 What enters the layer is computed once and kept, the layer's attention runs once, a masked variant is one subtraction
-(``calib.encoder``), and the variants run through the later layers together, in runs of bounded size.
+(``calib.heads.encoder``), and the variants run through the later layers together, in runs of bounded size.
 """
 
 from __future__ import annotations

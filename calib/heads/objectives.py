@@ -54,7 +54,7 @@ def evaluate(objective: str, found: Statistics, weights: np.ndarray, ood_weights
     """The objective of each variant.
 
     Args:
-        objective: one of :data:`OBJECTIVES`.
+        objective: one of ``OBJECTIVES``.
         found: of V variants.
         weights: w of the in-distribution examples, [N].
         ood_weights: w of the OOD examples, [K].

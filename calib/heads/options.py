@@ -49,8 +49,8 @@ class Circuit:
         masking: heads of earlier layers that are masked while a layer is scored: those pruned, or those selected, as
             HeadMap does.
         average: make a plan of one member, the average of all circuits (CircAvg).
-        diversity: as in :class:`Taylor`.
-        noise: as in :class:`Taylor`.
+        diversity: as in ``Taylor``.
+        noise: as in ``Taylor``.
         state: file that keeps what the search has found. If it exists the search goes on where it was interrupted;
             when the search is complete it is deleted.
     """

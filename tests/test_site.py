@@ -1,0 +1,88 @@
+"""The site that ``make docs`` builds: without warnings, with links that lead somewhere, and readable offline."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from html.parser import HTMLParser
+from importlib.util import find_spec
+from pathlib import Path
+from urllib.parse import unquote
+
+import hydrant
+import pytest
+
+ROOT = Path(__file__).parents[1]
+LOADED = {"script": "src", "img": "src", "iframe": "src", "link": "href"}
+"""What a browser fetches by itself, and from where."""
+
+
+class Page(HTMLParser):
+    """What a page names, links to and loads, and its text."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.names: set[str] = set()
+        self.links: list[str] = []
+        self.loads: list[str] = []
+        self.text = ""
+        self.feed(path.read_text(encoding="utf-8"))
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        given = {name: value or "" for name, value in attributes}
+        self.names |= {given[name] for name in ("id", "name") if name in given}
+        if tag == "a" and "href" in given:
+            self.links.append(given["href"])
+        if tag in LOADED and LOADED[tag] in given:
+            self.loads.append(given[LOADED[tag]])
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[Path, Page]:
+    """Every page of the site, built from a copy of the documents and the installed package."""
+    if not (find_spec("zensical") and find_spec("mkdocstrings_handlers")):
+        pytest.skip("the extra docs is not installed")
+    folder = tmp_path_factory.mktemp("site")
+    shutil.copytree(ROOT / "docs", folder / "docs")
+    shutil.copy(ROOT / "mkdocs.yml", folder)
+    package = Path(hydrant.__file__).parents[1]
+    done = subprocess.run(
+        [sys.executable, "-m", "zensical", "build", "--strict"],
+        cwd=folder, capture_output=True, text=True, check=False, env={**os.environ, "PYTHONPATH": str(package)},
+    )  # fmt: skip
+    printed = done.stdout + done.stderr
+    assert done.returncode == 0, printed
+    assert "No issues found" in printed
+    assert "griffe" not in printed, "docstrings that do not fit their signatures are told so"
+    return {path: Page(path) for path in sorted((folder / ".build/site").rglob("*.html"))}
+
+
+def test_links_of_the_site_lead_somewhere(pages: dict[Path, Page]) -> None:
+    for path, page in pages.items():
+        if path.name == "404.html":
+            continue  # served from anywhere, so its links start at the root
+        for link in [*page.links, *page.loads]:
+            if link.startswith(("https:", "mailto:", "data:")):
+                continue
+            place, _, anchor = unquote(link).partition("#")
+            found = (path.parent / place).resolve() if place else path
+            assert found.is_file(), f"{path.name} links to {link}"
+            assert not anchor or found not in pages or anchor in pages[found].names, f"{path.name} links to {link}"
+
+
+def test_the_site_loads_nothing_from_elsewhere(pages: dict[Path, Page]) -> None:
+    for path, page in pages.items():
+        assert not [place for place in page.loads if "//" in place], path.name
+
+
+def test_every_public_name_has_its_place_on_the_python_page(pages: dict[Path, Page]) -> None:
+    (page,) = (page for path, page in pages.items() if path.name == "python.html")
+    public = {f"hydrant.{name}" for name in hydrant.__all__ if name != "__version__"}
+    assert public <= page.names
+    for words in ("Choose the attention heads that each member keeps.", "mutual_information", "GateError"):
+        assert words in page.text
