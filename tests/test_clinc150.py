@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 import shutil
 from pathlib import Path
 
@@ -14,6 +16,8 @@ from hydrant import HeadPlan, load
 from hydrant.data.examples import read_examples
 from hydrant.metrics import classification as metrics
 from support import run_cli
+
+ROOT = Path(__file__).parents[1]
 
 # The single model, measured by the original Hugging Face model on the same splits.
 SINGLE = {"accuracy": 0.957, "auroc": 0.949, "fpr95": 0.297}
@@ -62,6 +66,22 @@ def test_quality_in_scope_and_detection_out_of_scope(made: tuple[int, Path], sha
     else:
         assert accuracy >= SINGLE["accuracy"] - 0.010
         assert metrics.fpr95(-known.confidence, -unknown.confidence) <= SINGLE["fpr95"] - 0.05
+
+
+def test_predictions_are_those_that_the_pages_show(made: tuple[int, Path]) -> None:
+    keep, bundle = made
+    if keep != 8:
+        pytest.skip("the pages keep 8 heads")
+    for page in (ROOT / "README.md", ROOT / "docs/quick-start.md"):
+        text = page.read_text()
+        (command,) = re.findall(r'^hydrant predict out/ (".*)$', text, flags=re.M)
+        printed = run_cli("predict", bundle, *shlex.split(command)).stdout.splitlines()
+        assert printed[0] in text
+        for line in printed[2:]:
+            query, label, *figures = re.split(r"\s{2,}", line.strip())
+            (shown,) = re.findall(rf"^{re.escape(query)}\s+{re.escape(label)}\s+(.*)$", text, flags=re.M)
+            told = [float(figure) for figure in shown.split()]
+            assert [float(figure) for figure in figures] == pytest.approx(told, abs=2e-3), line
 
 
 def test_verify_passes_on_real_and_synthetic_inputs(made: tuple[int, Path], shared: Path) -> None:

@@ -1,35 +1,145 @@
-"""The README and the pages in docs/: what they name is there, what they link to too, and C++ blocks compile."""
+"""The README and the pages in docs/: their commands and Python blocks run in order, their links lead somewhere."""
 
 from __future__ import annotations
 
+import csv
 import json
+import os
 import re
 import shlex
 import shutil
 import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
+import command_page
 import pytest
 from hydrant import HeadPlan
+from hydrant.cli.main import parse
+from support import run_cli
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+NAV = re.findall(r": ([\w/-]+\.md)$", (ROOT / "mkdocs.yml").read_text(), flags=re.M)
+PAGES = [ROOT / "README.md", *(ROOT / "docs" / name for name in NAV)]
+"""In the order in which a reader goes through them."""
 SETTINGS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+
+NAMED = {"train": "train", "val": "val", "test": "test", "ood_val": "oos_val", "ood_test": "oos_test"}
+"""Files of the reader's own data as the pages call them, and as CLINC150 does."""
+ROWS = 60
+"""So many rows of each are enough to run the commands; the figures of all of them are in test_clinc150.py."""
+NOT_RUN = {
+    "make": "installs into .venv; the targets are looked up, and a shorter demo stands for the demo",
+    "pip": "installs; the extras are looked up",
+    "python": "a study or benchmark takes hours or a GPU; script and options are looked up, test_studies.py runs them",
+    "apt-get": "installs into the system",
+    ".ci/onnxruntime-headers": "downloads",
+    "cmake": "test_cpp.py builds the runner",
+    "hydrant-run": "runs in a test of its own, where the runner can be built",
+}
+"""Commands by their first word that are not run with the page, and why."""
+SHORTER = {"evaluate": ["--bootstrap", "20"]}
+"""What is added to a command so that it takes less long; an option that the page gives already stays."""
 
 
 def blocks(page: Path, language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```$", page.read_text(), flags=re.S | re.M)
 
 
+def lines_of(body: str) -> list[list[str]]:
+    """The command lines of a shell block, as words."""
+    lines = [shlex.split(line, comments=True) for line in body.replace("\\\n", " ").splitlines()]
+    return [words for words in lines if words]
+
+
 def commands(page: Path, start: str) -> list[list[str]]:
     """Command lines of a page's shell blocks that start with a word."""
-    lines = "\n".join(blocks(page, "sh")).replace("\\\n", " ").splitlines()
-    return [shlex.split(line, comments=True) for line in lines if line.split(" ")[0] == start]
+    return [words for body in blocks(page, "sh") for words in lines_of(body) if words[0] == start]
 
 
 def names(page: Path) -> str:
     return str(page.relative_to(ROOT))
+
+
+@pytest.fixture(scope="module")
+def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder as the reader has it once ``make demo`` has run, but for a shorter training."""
+    folder = tmp_path_factory.mktemp("reader")
+    done = run_cli("demo", "--epochs", "3", "-o", folder / "hydrant-demo", timeout=900)
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+@pytest.fixture(scope="module")
+def own_model(workplace: Path, shared: Path) -> Path:
+    """The reader's own checkpoint and data lie there, too: those of CLINC150, with few rows."""
+    (workplace / "my-model").symlink_to(shared / "models/minilm-clinc150")
+    for name, source in NAMED.items():
+        with (shared / f"data/clinc150/{source}.csv").open(newline="", encoding="utf-8") as file:
+            head, *rows = csv.reader(file)
+        with (workplace / f"{name}.csv").open("w", newline="", encoding="utf-8") as file:
+            csv.writer(file).writerows([head, *rows[:: max(1, len(rows) // ROWS)]])
+    return workplace
+
+
+def run_block(language: str, body: str, place: Path, done: set[tuple[str, ...]]) -> None:
+    """Run a block in a folder; a command that an earlier page ran there, with the same words, is not run again."""
+    if language == "python":
+        ran = subprocess.run(
+            [sys.executable, "-c", body],
+            cwd=place, capture_output=True, text=True, check=False, env={**os.environ, "HF_HUB_OFFLINE": "1"},
+        )  # fmt: skip
+        assert ran.returncode == 0, f"{body}\n{ran.stderr}"
+        return
+    for words in lines_of(body):
+        if words[0] in NOT_RUN or tuple(words) in done:
+            continue
+        assert words[0] == "hydrant", f"{words[0]} is neither run nor named with a reason in NOT_RUN"
+        done.add(tuple(words))
+        added = SHORTER.get(words[1], [])
+        ran = run_cli(*words[1:], *(added if not set(added) & set(words) else []), cwd=place, timeout=600)
+        assert ran.returncode == 0, f"{words}\n{ran.stdout}\n{ran.stderr}"
+
+
+def test_commands_and_python_blocks_run_in_the_order_of_the_pages(own_model: Path) -> None:
+    done: set[tuple[str, ...]] = set()
+    for page in PAGES:
+        if page.parent.name == "studies":
+            continue  # on whole data sets, for hours: see the test after the next
+        for language, body in re.findall(r"^```(sh|python)\n(.*?)^```$", page.read_text(), flags=re.S | re.M):
+            run_block(language, body, own_model, done)
+    assert {words[1] for words in done} == set(command_page.COMMANDS) - {"demo", "profile"}
+
+
+def test_commands_of_the_cpp_runner_run(workplace: Path, runner: Path) -> None:
+    found = [words for page in PAGES for words in commands(page, "hydrant-run")]
+    assert found
+    for words in found:
+        ran = subprocess.run([str(runner), *words[1:]], cwd=workplace, capture_output=True, text=True, check=False)
+        assert ran.returncode == 0, f"{words}\n{ran.stderr}"
+
+
+def test_commands_of_studies_and_outlines_have_options_that_exist() -> None:
+    """Those that name a reader's files in capitals, the example under each help text, and those of the studies."""
+    shown = [
+        shlex.split(line.removeprefix("example: "), comments=True)
+        for page in PAGES
+        for body in blocks(page, "text")
+        for line in body.replace("\\\n", " ").splitlines()
+        if line.removeprefix("example: ").startswith("hydrant ")
+    ]
+    shown += [words for page in PAGES if page.parent.name == "studies" for words in commands(page, "hydrant")]
+    assert len(shown) > len(command_page.COMMANDS)
+    for words in shown:
+        assert parse(words[1:]).command == words[1]
+
+
+@pytest.mark.skipif(
+    sys.version_info[:2] != command_page.PYTHON, reason="Python 3.11 wrote the page; others break lines differently"
+)
+def test_the_page_of_commands_is_what_the_help_texts_say() -> None:
+    assert command_page.PAGE.read_text() == command_page.page(), "run `python tests/command_page.py`"
 
 
 def test_plans_that_are_shown_are_plans() -> None:
@@ -96,5 +206,4 @@ def test_the_readme_fits_on_a_few_screens() -> None:
 
 
 def test_every_page_is_in_the_site() -> None:
-    listed = set(re.findall(r": ([\w/-]+\.md)$", (ROOT / "mkdocs.yml").read_text(), flags=re.M))
-    assert listed == {str(page.relative_to(ROOT / "docs")) for page in PAGES[1:]}
+    assert sorted(NAV) == sorted(str(page.relative_to(ROOT / "docs")) for page in (ROOT / "docs").rglob("*.md"))
