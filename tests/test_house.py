@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from pathlib import Path
 
 import hydrant
@@ -154,3 +155,10 @@ def test_calib_sees_no_onnx_and_the_library_formats_no_terminal() -> None:
         names = {name.split(".")[0] for name in absolute(path)}
         assert room != "calib" or not names & {"onnx", "onnxruntime"}, path
         assert room == "cli" or "argparse" not in names or path.name == "memory.py", path
+
+
+def test_the_guide_draws_the_same_floors() -> None:
+    guide = (Path(__file__).parents[1] / "CONTRIBUTING.md").read_text()
+    drawn = {int(floor): set(re.findall(r"`(\w+)/`", rooms))
+             for floor, rooms in re.findall(r"^\| (\d) \| ([^|]*) \|", guide, flags=re.M)}  # fmt: skip
+    assert drawn == {floor: set(rooms) - {""} for floor, rooms in enumerate(FLOORS[:-1])}
