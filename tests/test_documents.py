@@ -39,7 +39,7 @@ NOT_RUN = {
     "hydrant-run": "runs in a test of its own, where the runner can be built",
 }
 """Commands by their first word that are not run with the page, and why."""
-SHORTER = {"evaluate": ["--bootstrap", "20"]}
+SHORTER = {"evaluate": ["--bootstrap", "20"], "verify": ["--examples", "32"]}
 """What is added to a command so that it takes less long; an option that the page gives already stays."""
 
 
@@ -66,7 +66,7 @@ def names(page: Path) -> str:
 def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder as the reader has it once ``make demo`` has run, but for a shorter training."""
     folder = tmp_path_factory.mktemp("reader")
-    done = run_cli("demo", "--epochs", "3", "-o", folder / "hydrant-demo", timeout=900)
+    done = run_cli("demo", "--epochs", "1", "-o", folder / "hydrant-demo", timeout=900)
     assert done.returncode == 0, done.stderr
     return folder
 
