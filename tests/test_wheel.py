@@ -123,7 +123,7 @@ def run(command: list[object], cwd: Path) -> str:
     return done.stdout
 
 
-def test_a_serving_image_is_small(serving: Path) -> None:
+def check_size(serving: Path) -> None:
     code = f"import importlib.util as u, sysconfig; print(sysconfig.get_path('purelib'), *map(u.find_spec, {ABSENT}))"
     packages, *found = run([serving, "-c", code], serving.parent).split()
     assert found == ["None"] * len(ABSENT)
@@ -131,8 +131,8 @@ def test_a_serving_image_is_small(serving: Path) -> None:
     assert size < LIMIT, f"{size / 1e6:.0f} MB"
 
 
-def test_a_serving_image_predicts_texts(serving: Path, bundles: dict[str, Path], tmp_path: Path) -> None:
-    texts, bundle, command = ["hello world", "the money"], bundles["bert"], serving.with_name("hydrant")
+def check_texts(serving: Path, bundle: Path, tmp_path: Path) -> None:
+    texts, command = ["hello world", "the money"], serving.with_name("hydrant")
     with hydrant.load(bundle, "onnxruntime") as predictor:
         expected = predictor.predict(texts)
     code = f"import hydrant; print(hydrant.load({str(bundle)!r}).predict({texts}).probabilities.tolist())"
@@ -148,11 +148,18 @@ def test_a_serving_image_predicts_texts(serving: Path, bundles: dict[str, Path],
     assert "PROBLEM" not in shown
 
 
-def test_a_serving_image_predicts_images(serving: Path, bundles: dict[str, Path], tmp_path: Path) -> None:
+def check_images(serving: Path, bundle: Path, tmp_path: Path) -> None:
     image = Image.fromarray(np.random.default_rng(0).integers(0, 256, (20, 30, 3), np.uint8))
     image.save(tmp_path / "cat.png")
-    with hydrant.load(bundles["vit"], "onnxruntime") as predictor:
+    with hydrant.load(bundle, "onnxruntime") as predictor:
         expected = predictor.predict(image)
-    shown = run([serving.with_name("hydrant"), "predict", bundles["vit"], "cat.png", "--json"], tmp_path)
+    shown = run([serving.with_name("hydrant"), "predict", bundle, "cat.png", "--json"], tmp_path)
     (row,) = json.loads(shown)["predictions"]
     assert row["confidence"] == pytest.approx(float(expected.confidence[0]), abs=1e-6)
+
+
+def test_a_serving_image_is_small_and_predicts(serving: Path, bundles: dict[str, Path], tmp_path: Path) -> None:
+    """One test, so that workers do not install it each for themselves."""
+    check_size(serving)
+    check_texts(serving, bundles["bert"], tmp_path)
+    check_images(serving, bundles["vit"], tmp_path)
