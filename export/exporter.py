@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from pathlib import Path
 from typing import Any
 
 import onnx
@@ -10,7 +11,7 @@ import onnx
 from ..bundle.architecture import Architecture
 from ..bundle.files import temporary_folder
 from ..bundle.precision import PRECISIONS, Precision
-from ..bundle.store import CALIBRATION, Bundle, onnx_name
+from ..bundle.store import CALIBRATION, Bundle, onnx_name, resolve
 from ..data.columns import Reading
 from ..data.samples import model_inputs
 from ..errors import InputError, cut
@@ -36,7 +37,13 @@ EXAMPLES = 256
 
 
 def exported(
-    bundle: Bundle, precision: Precision, form: GraphForm, data: Any, reading: Reading, seed: int, progress: Progress
+    bundle: Bundle | str | Path,
+    precision: Precision,
+    form: GraphForm,
+    data: Any,
+    reading: Reading,
+    seed: int,
+    progress: Progress,
 ) -> Export:
     """Write the graph into the bundle, and tell how; the arguments are those of :func:`run.export`."""
     if precision not in PRECISIONS:
@@ -49,6 +56,7 @@ def exported(
         )
     if precision == "int8" and data is None:
         raise InputError("INT8 is calibrated and checked on real inputs; give them with data=… (--data)")
+    bundle = resolve(bundle)
     architecture = bundle.architecture()
     masked = architecture.modality == "text"
     operator, because = choose_attention(form.attention, precision, architecture.head_width, masked)

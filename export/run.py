@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from ..bundle.precision import Precision
-from ..bundle.store import Bundle, resolve
+from ..bundle.store import Bundle
 from ..data.columns import Reading
 from ..errors import require
 from ..progress import Progress, no_progress
@@ -71,4 +71,4 @@ def export(
     require("onnx", "fuse", "export a graph")
     from .exporter import exported
 
-    return exported(resolve(bundle), precision, form, data, reading, seed, progress)
+    return exported(bundle, precision, form, data, reading, seed, progress)
