@@ -1,24 +1,36 @@
 # make demo    the main job on embedded data, a few minutes on a CPU
 # make test    every test
+# make oldest  part of the tests, with the oldest versions that pyproject.toml declares
 # make check   ruff, mypy and clang-format, as CI runs them
 # make docs    docs/ as a site: .build/site/index.html
-# Each makes .venv first if it is not there.
+# make dist    the sdist and the wheel, in .build/dist
+# Each makes .venv first if it is not there, make oldest .venv-oldest.
 
 PYTHON ?= python3
 VENV ?= .venv
+CONSTRAINTS ?= constraints.txt
+EXTRA ?= dev
+TESTS ?=
 PIP = $(VENV)/bin/pip --disable-pip-version-check -q
 # setuptools would carry modules that were deleted since its last build into the new wheel
 INSTALL = rm -rf .build/setuptools hydrant_uq.egg-info && $(PIP) install --no-deps --force-reinstall .
 
-.PHONY: demo test check docs clean
+# Every dependency is used by one of these, and every family is fused and exported.
+OLDEST = $(patsubst %,tests/test_%.py,adapter build calibrate data figures graph parity precision processing runtime tune verify) \
+	tests/test_evaluate.py::test_report_files_and_html
+
+.PHONY: demo test oldest check docs dist clean
 
 demo: $(VENV)/demo.stamp
 	$(INSTALL)
 	$(VENV)/bin/hydrant demo --output hydrant-demo --force
 
-test: $(VENV)/dev.stamp
+test: $(VENV)/$(EXTRA).stamp
 	$(INSTALL)
-	$(VENV)/bin/pytest -n auto --maxprocesses 4 --dist worksteal
+	$(VENV)/bin/pytest -n auto --maxprocesses 4 --dist worksteal $(TESTS)
+
+oldest:
+	$(MAKE) test VENV=.venv-oldest CONSTRAINTS=constraints-oldest.txt EXTRA=test TESTS="$(OLDEST)"
 
 check: $(VENV)/dev.stamp
 	$(INSTALL)
@@ -32,10 +44,15 @@ docs: $(VENV)/docs.stamp
 	$(VENV)/bin/python tests/command_page.py
 	$(VENV)/bin/zensical build --clean --strict
 
-$(VENV)/%.stamp: pyproject.toml constraints.txt
+# The command, not python -m build: that would take our folder build/ for the tool.
+dist: $(VENV)/dev.stamp
+	rm -rf .build/setuptools .build/dist hydrant_uq.egg-info
+	$(VENV)/bin/pyproject-build --no-isolation --outdir .build/dist
+
+$(VENV)/%.stamp: pyproject.toml $(CONSTRAINTS)
 	test -d $(VENV) || $(PYTHON) -m venv $(VENV)
-	$(PIP) install -c constraints.txt '.[$*]'
+	$(PIP) install -c $(CONSTRAINTS) '.[$*]'
 	touch $@
 
 clean:
-	rm -rf $(VENV) .build .cache hydrant-demo hydrant_uq.egg-info
+	rm -rf $(VENV) .venv-oldest .build .cache hydrant-demo hydrant_uq.egg-info

@@ -12,13 +12,13 @@ from typing import Any
 
 from ..bundle.architecture import Architecture
 from ..bundle.calibration import Calibration
-from ..bundle.graphs import check_graph
+from ..bundle.graphs import check_graph, graph_metadata
 from ..bundle.plan import HeadPlan
 from ..bundle.store import ARCHITECTURE, CALIBRATION, MANIFEST, PLAN, PROCESSOR, WEIGHTS, Bundle, resolve
 from ..bundle.weights import check_fused
 from ..cost.estimate import cost_of
 from ..engines.metadata import ENGINES, engine_names, engine_path, graph_digest, metadata_path, read_metadata
-from ..errors import BundleError, HydrantError, cut
+from ..errors import BundleError, HydrantError, MissingExtraError, cut, require
 from ..families.prompts import read_prompts
 from .adapters import adapters_text
 from .calibrate import inspected_calibration
@@ -186,16 +186,31 @@ def _processor(bundle: Bundle, architecture: Architecture | None) -> str | None:
 
 
 def _graph(look: _Look, name: str) -> str:
-    import onnx
-
+    try:
+        onnx = require("onnx", "fuse", "read its operators")
+    except MissingExtraError as error:
+        return _graph_by_metadata(look, name, str(error))
     try:
         model = onnx.load(str(look.bundle.path / name), load_external_data=False)
     except Exception as error:  # protobuf's errors share no public base class
         raise BundleError(f"{cut(error)}; export it again") from error
-    if look.states.get(CALIBRATION) == "ok":  # else that is what is wrong
-        check_graph(look.bundle, name)
+    _check_metadata(look, name)
     outputs = ", ".join(output.name for output in model.graph.output)
     return f"opset {model.opset_import[0].version}, IR {model.ir_version}, {len(model.graph.node)} nodes → {outputs}"
+
+
+def _graph_by_metadata(look: _Look, name: str, unread: str) -> str:
+    """What a graph says of itself, for an install that serves bundles only."""
+    _check_metadata(look, name)
+    said = graph_metadata(look.bundle.path / name)
+    known = ("precision", "lowering", "attention")
+    words = [f"{fact} {said[f'hydrant.{fact}']}" for fact in known if f"hydrant.{fact}" in said]
+    return "; ".join([*words, unread])
+
+
+def _check_metadata(look: _Look, name: str) -> None:
+    if look.states.get(CALIBRATION) == "ok":  # else that is what is wrong
+        check_graph(look.bundle, name)
 
 
 def _engine(look: _Look, name: str) -> str:

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import Any, NoReturn
 
-from ..errors import GateError, HydrantError, cut
+from ..errors import GateError, HydrantError, cut, missing_extra
 from ..version import __version__
 from .terminal import discard_output, log, standard_output
 
@@ -114,8 +114,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         discard_output()  # the reader left; so do we
         return 0
     except Exception as error:  # whatever a library raises, the user gets one line
-        text = f"{type(error).__name__}: {cut(error, 200)}"
-        return _fail(f"unexpected {text}; run again with -v for details, and report it", verbose)
+        missing = missing_extra(error) if isinstance(error, ModuleNotFoundError) else None
+        what = f"unexpected {type(error).__name__}: {cut(error, 200)}"
+        return _fail(str(missing or f"{what}; run again with -v for details, and report it"), verbose)
 
 
 def _prepare(verbose: bool) -> None:

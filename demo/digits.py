@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from ..calib.heads.taylor import gated_heads
 from ..errors import require
 from ..families.checkpoint import quiet
 
@@ -77,6 +76,8 @@ def make_checkpoint(
     """
     import torch
     from transformers import ViTConfig, ViTForImageClassification, ViTImageProcessorPil
+
+    from ..calib.heads.taylor import gated_heads
 
     torch.manual_seed(seed)
     names = [str(digit) for digit in range(10)]

@@ -54,23 +54,23 @@ def chosen(evidence: Evidence) -> dict[str, list[Example]]:
         "Most certain": [_example(evidence, int(at)) for at in doubt[:SHOWN]],
         "Wrong with most confidence": [_example(evidence, int(at)) for at in sure[:SHOWN]],
     }
-    strange = evidence.seen_strange[0]
-    if strange is not None:
-        believed = np.argsort(strange.prediction.predictive_entropy, kind="stable")[:SHOWN]
-        tables["Out of distribution, yet certain"] = [_example(evidence, int(at), strange=True) for at in believed]
+    ood = evidence.seen_ood[0]
+    if ood is not None:
+        believed = np.argsort(ood.prediction.predictive_entropy, kind="stable")[:SHOWN]
+        tables["Out of distribution, yet certain"] = [_example(evidence, int(at), ood=True) for at in believed]
     return {title: rows for title, rows in tables.items() if rows}
 
 
-def _example(evidence: Evidence, at: int, strange: bool = False) -> Example:
-    observed = evidence.seen_strange[0] if strange else evidence.seen[0]
-    examples = evidence.strange if strange else evidence.known
+def _example(evidence: Evidence, at: int, ood: bool = False) -> Example:
+    observed = evidence.seen_ood[0] if ood else evidence.seen[0]
+    examples = evidence.ood if ood else evidence.known
     assert observed is not None  # asked for by whoever has them
     assert examples is not None
     found, item = observed.prediction, examples.inputs[at]
     return Example(
         text=_text(item, at, evidence.images),
         image=_thumbnail(item) if evidence.images else None,
-        label=None if strange or examples.labels is None else evidence.labels[examples.labels[at]],
+        label=None if ood or examples.labels is None else evidence.labels[examples.labels[at]],
         said=evidence.labels[found.label[at]],
         confidence=float(found.confidence[at]),
         predictive_entropy=float(found.predictive_entropy[at]),

@@ -26,17 +26,17 @@ def outcomes(seen: Observation, labels: np.ndarray) -> Answers:
 
 
 def resample(
-    answers: Answers, strange: Observation | None, resamples: int, seed: int, progress: Progress, title: str
+    answers: Answers, ood: Observation | None, resamples: int, seed: int, progress: Progress, title: str
 ) -> dict[str, np.ndarray]:
     """Figures of bootstrap resamples, name → [R]; labelled and out-of-distribution examples are drawn apart."""
-    statistic = WeightedFigures(answers, None if strange is None else strange.scores())
-    sizes = [len(answers.correct)] + ([] if strange is None else [len(strange.prediction)])
+    statistic = WeightedFigures(answers, None if ood is None else ood.scores())
+    sizes = [len(answers.correct)] + ([] if ood is None else [len(ood.prediction)])
     return resampled(statistic, sizes, resamples, seed, progress, title)
 
 
-def measured(answers: Answers, strange: Observation | None, draws: Mapping[str, np.ndarray]) -> dict[str, Figure]:
+def measured(answers: Answers, ood: Observation | None, draws: Mapping[str, np.ndarray]) -> dict[str, Figure]:
     """Every figure with its interval."""
-    values = figures(answers, None if strange is None else strange.scores())
+    values = figures(answers, None if ood is None else ood.scores())
     return {name: _figure(value, draws.get(name)) for name, value in values.items()}
 
 
@@ -69,12 +69,12 @@ def diversity(seen: Observation, plan: HeadPlan) -> dict[str, float | None]:
 
 
 def decisions(
-    known: Observation, labels: np.ndarray, strange: Observation | None, calibration: Calibration
+    known: Observation, labels: np.ndarray, ood: Observation | None, calibration: Calibration
 ) -> dict[str, float]:
     """What the thresholds and sets of a calibration do on these data; empty for an uncalibrated model."""
     found: dict[str, float] = {}
     prediction = decided(known.prediction, calibration)
-    outside = None if strange is None else decided(strange.prediction, calibration)
+    outside = None if ood is None else decided(ood.prediction, calibration)
     if ABSTAIN in calibration.thresholds and prediction.abstain is not None:
         answered = ~prediction.abstain
         found["coverage"] = float(answered.mean())

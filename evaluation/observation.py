@@ -93,15 +93,15 @@ class Evidence:
     """Examples and what every model says of them, for the pictures and example tables.
 
     Attributes:
-        known, strange: labelled and out-of-distribution examples.
-        seen, seen_strange: what each model says of them.
+        known, ood: labelled and out-of-distribution examples.
+        seen, seen_ood: what each model says of them.
         labels: class names.
         images: whether inputs are images.
     """
 
     known: Examples
-    strange: Examples | None
+    ood: Examples | None
     seen: list[Observation]
-    seen_strange: list[Observation | None]
+    seen_ood: list[Observation | None]
     labels: list[str]
     images: bool

@@ -43,10 +43,10 @@ def pictures(report: EvaluationReport, evidence: Evidence) -> dict[str, bytes]:
     drawn = {
         "reliability": _reliability(names, evidence.seen, labels),
         "risk-coverage": _risk_coverage(names, evidence.seen, labels),
-        "scores": _scores(evidence.seen[0], evidence.seen_strange[0], labels),
+        "scores": _scores(evidence.seen[0], evidence.seen_ood[0], labels),
     }
-    if evidence.strange is not None:
-        drawn["detection"] = _detection(names, evidence.seen, evidence.seen_strange)
+    if evidence.ood is not None:
+        drawn["detection"] = _detection(names, evidence.seen, evidence.seen_ood)
     if report.models[0].members > 1:
         drawn["disagreement"] = _disagreement(evidence)
     if report.corrupted:
@@ -97,9 +97,9 @@ def _risk_coverage(names: Sequence[str], seen: Sequence[Observation], labels: np
     return _png(figure)
 
 
-def _scores(known: Observation, strange: Observation | None, labels: np.ndarray) -> bytes:
+def _scores(known: Observation, ood: Observation | None, labels: np.ndarray) -> bytes:
     """How each score is spread over right answers, wrong answers and out-of-distribution inputs, each apart."""
-    scores, outside = known.scores(), {} if strange is None else strange.scores()
+    scores, outside = known.scores(), {} if ood is None else ood.scores()
     wrong = known.prediction.label != labels
     groups = [("right", RIGHT), ("wrong", WRONG)] + ([("out of distribution", STRANGE)] if outside else [])
     figure, grid = _figure(10.8, 0.7 + 1.3 * len(groups), len(groups), len(scores), sharex="col", sharey=True)
@@ -120,11 +120,11 @@ def _scores(known: Observation, strange: Observation | None, labels: np.ndarray)
     return _png(figure)
 
 
-def _detection(names: Sequence[str], seen: Sequence[Observation], strange: Sequence[Observation | None]) -> bytes:
+def _detection(names: Sequence[str], seen: Sequence[Observation], ood: Sequence[Observation | None]) -> bytes:
     """ROC curves: out-of-distribution inputs caught against others flagged, for two scores."""
     figure, panels = _figure(10.8, 4.6, columns=2)
     for axes, score in zip(panels, ("max_probability", "predictive_entropy"), strict=True):
-        for index, (name, known, outside) in enumerate(zip(names, seen, strange, strict=True)):
+        for index, (name, known, outside) in enumerate(zip(names, seen, ood, strict=True)):
             assert outside is not None  # drawn for out-of-distribution data only
             inside, found = known.scores()[score], outside.scores()[score]
             limits = np.append(-np.inf, np.unique(np.concatenate([inside, found])))

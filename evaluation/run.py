@@ -85,17 +85,17 @@ def evaluate(
     folder = report_folder(bundle, report)
     check_apart(data, ood)
     known = read_examples(data, bundle.labels, columns=reading, limit=reading.limit(), seed=seed)
-    strange = None if ood is None else read_examples(ood, None, columns=reading)
-    _check_raw(known, strange, figures.corruptions)
+    ood = None if ood is None else read_examples(ood, None, columns=reading)
+    _check_raw(known, ood, figures.corruptions)
     batch_size = reading.batch_size
     notes = [
         note
         for source in (bundle, *(Bundle.open(path) for path in compare if (Path(path) / MANIFEST).is_file()))
-        for note in overlaps(source, "evaluating", {"data": known, "ood": strange}, calibrated=True)
+        for note in overlaps(source, "evaluating", {"data": known, "ood": ood}, calibrated=True)
     ]
     with ExitStack() as opened:
         models = open_models(bundle, compare, backend, precision, opened, known)
-        evidence = _observed(models, known, strange, bundle.labels, batch_size, progress)
+        evidence = _observed(models, known, ood, bundle.labels, batch_size, progress)
         reports = _reports(models, evidence, figures.bootstrap, seed, progress)
         used = np.random.default_rng(seed).permutation(len(known))[: figures.corrupted]
         if figures.corruptions:
@@ -108,8 +108,8 @@ def evaluate(
     found = EvaluationReport(
         data=known.name,
         examples=len(known),
-        ood=None if strange is None else strange.name,
-        ood_examples=None if strange is None else len(strange),
+        ood=None if ood is None else ood.name,
+        ood_examples=None if ood is None else len(ood),
         resamples=figures.bootstrap,
         seed=seed,
         corrupted=len(used) if figures.corruptions else 0,
@@ -124,9 +124,9 @@ def evaluate(
     return _written(bundle, found, evidence, folder)
 
 
-def _check_raw(known: Examples, strange: Examples | None, corruptions: bool) -> None:
+def _check_raw(known: Examples, ood: Examples | None, corruptions: bool) -> None:
     """Refuse ready tensors beside raw inputs, and where these are needed."""
-    check_alike(known, strange)
+    check_alike(known, ood)
     if corruptions and known.ready:
         raise InputError(
             f"data {known.source} holds ready tensors, which cannot be corrupted; leave corruptions (--corruptions) "
@@ -144,21 +144,19 @@ def _check_outside(html: Path, bundle: Bundle) -> None:
 def _observed(
     models: Sequence[Model],
     known: Examples,
-    strange: Examples | None,
+    ood: Examples | None,
     labels: list[str],
     batch_size: int,
     progress: Progress,
 ) -> Evidence:
-    seen, seen_strange = [], []
+    seen, seen_ood = [], []
     for model in models:
         seen.append(observe(model, known.inputs, batch_size, progress, f"{model.name} on {known.name}"))
-        seen_strange.append(
-            None
-            if strange is None
-            else observe(model, strange.inputs, batch_size, progress, f"{model.name} on {strange.name}")
+        seen_ood.append(
+            None if ood is None else observe(model, ood.inputs, batch_size, progress, f"{model.name} on {ood.name}")
         )
     images = models[0].architecture.modality == "image" and not known.ready
-    return Evidence(known, strange, seen, seen_strange, labels, images)
+    return Evidence(known, ood, seen, seen_ood, labels, images)
 
 
 def _reports(
@@ -168,10 +166,10 @@ def _reports(
     assert labels is not None  # read_examples asks for them
     found: list[ModelReport] = []
     first: dict[str, np.ndarray] = {}
-    for model, seen, strange in zip(models, evidence.seen, evidence.seen_strange, strict=True):
+    for model, seen, ood in zip(models, evidence.seen, evidence.seen_ood, strict=True):
         answers = outcomes(seen, labels)
-        draws = resample(answers, strange, bootstrap, seed, progress, f"resampling for {model.name}")
-        figures = measured(answers, strange, draws)
+        draws = resample(answers, ood, bootstrap, seed, progress, f"resampling for {model.name}")
+        figures = measured(answers, ood, draws)
         first = first or draws
         found.append(
             ModelReport(
@@ -184,7 +182,7 @@ def _reports(
                 figures=figures,
                 differences=differences(found[0].figures, figures, first, draws) if found else {},
                 diversity=diversity(seen, model.plan),
-                decisions=decisions(seen, labels, strange, model.calibration),
+                decisions=decisions(seen, labels, ood, model.calibration),
             )
         )
     return found

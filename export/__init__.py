@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from .exporter import Export, export, export_onnx
 from .options import GraphForm
+from .report import Export
+from .run import export, export_onnx
 
 __all__ = ["Export", "GraphForm", "export", "export_onnx"]

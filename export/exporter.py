@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from ..bundle.store import CALIBRATION, Bundle, onnx_name, resolve
 from ..data.columns import Reading
 from ..data.samples import model_inputs
 from ..errors import InputError, cut
-from ..progress import Progress, no_progress
+from ..progress import Progress
 from .attention import choose_attention
 from .blocks import Blocks
 from .islands import Islands, choose_islands
@@ -24,7 +23,8 @@ from .lowering import Form, lower
 from .onnx_file import bundle_blocks, metadata, write_model
 from .options import GraphForm
 from .quantize_search import BATCH, Quantised, search
-from .rewrites import FOR_PROCESSORS, Change, rewrite
+from .report import Export
+from .rewrites import FOR_PROCESSORS, rewrite
 
 log = logging.getLogger(__name__)
 
@@ -36,94 +36,16 @@ EXAMPLES = 256
 """Inputs drawn where no number is given."""
 
 
-@dataclass(frozen=True)
-class Export:
-    """What an export wrote, and how.
-
-    Attributes:
-        path: of the ONNX file.
-        precision, lowering, attention: of the graph.
-        reasons: why ``lowering`` and ``attention`` were chosen, in words.
-        changes: what each exact rewrite did.
-        islands: what stays float32 in a half-precision graph, and why; ``None`` for the others.
-        quantised: what an INT8 graph rounds, and the gates it passed; ``None`` for the others.
-    """
-
-    path: Path
-    precision: str
-    lowering: str
-    attention: str
-    reasons: dict[str, str]
-    changes: list[Change]
-    islands: Islands | None
-    quantised: Quantised | None
-
-    def to_json(self) -> dict[str, Any]:
-        """The fields as a JSON object."""
-        islands = self.islands and {**asdict(self.islands), "values": sorted(self.islands.values)}
-        return {
-            "path": str(self.path),
-            "precision": self.precision,
-            "lowering": self.lowering,
-            "attention": self.attention,
-            "reasons": self.reasons,
-            "changes": [asdict(change) for change in self.changes],
-            "islands": islands,
-            "quantised": self.quantised and self.quantised.to_json(),
-        }
-
-
-def export_onnx(
+def exported(
     bundle: Bundle | str | Path,
-    precision: Precision = "fp32",
-    form: GraphForm = GraphForm(),
-    *,
-    data: Any = None,
-    reading: Reading = Reading(),
-    seed: int = 0,
-    progress: Progress = no_progress,
-) -> Path:
-    """Write the bundle's ONNX graph into the bundle, with the arguments of ``hydrant.export.export``.
-
-    Returns:
-        Path of the ONNX file.
-    """
-    return export(bundle, precision, form, data=data, reading=reading, seed=seed, progress=progress).path
-
-
-def export(
-    bundle: Bundle | str | Path,
-    precision: Precision = "fp32",
-    form: GraphForm = GraphForm(),
-    *,
-    data: Any = None,
-    reading: Reading = Reading(),
-    seed: int = 0,
-    progress: Progress = no_progress,
+    precision: Precision,
+    form: GraphForm,
+    data: Any,
+    reading: Reading,
+    seed: int,
+    progress: Progress,
 ) -> Export:
-    """Write the bundle's ONNX graph into the bundle and tell how it was made.
-
-    Inputs, outputs and metadata are described in docs/reference/graph.md. The graph has passed
-    ``onnx.checker`` with full shape inference, uses standard operators only, and is byte-identical
-    when exported again.
-
-    Args:
-        bundle: bundle made by `hydrant fuse`: a folder. In Python also an open ``Bundle``.
-        precision: precision of weights and activations.
-        form: lowering, operators and outputs: ``GraphForm(member_outputs=True)``.
-        data: inputs on which activations are measured for fp16 (without them: synthetic ones) and int8 is calibrated
-            and checked (needed): .csv, .tsv, .jsonl, .parquet, .npz, or an image folder. In Python also what
-            ``data.examples.read_examples`` takes.
-        reading: columns and number (256) of these inputs.
-        seed: of the draw, or of the synthetic inputs.
-        progress: display.
-
-    Raises:
-        InputError: an unknown option or unusable data, or FP16 cannot hold the activations.
-        GateError: INT8 differs from FP32 by more than its gates allow; nothing is written.
-        MissingExtraError: onnxruntime is not installed, for FP16 and INT8.
-        BundleError: a file of the bundle is missing, altered or inconsistent.
-    """
+    """Write the graph into the bundle, and tell how; the arguments are those of :func:`run.export`."""
     if precision not in PRECISIONS:
         raise InputError(f"precision {cut(precision)} is unknown; expected {', '.join(PRECISIONS)}")
     chosen, why = choose_lowering(form.lowering, precision)

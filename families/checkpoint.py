@@ -8,9 +8,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from ..errors import InputError, cut, listing
+from ..errors import InputError, cut, listing, require
 from .clip import CLIP
 from .registry import LAYOUTS, unsupported, without_classes
+
+READS = "fuse", "read a checkpoint"
+"""The extra that brings PyTorch and transformers, and what for."""
 
 
 def load_model(source: str | Path) -> Any:
@@ -60,9 +63,7 @@ def is_dual_encoder(source: str | Path) -> bool:
 
 
 def _load_weights(name: str, config: Any, class_name: str) -> Any:
-    import torch
-    import transformers
-
+    torch, transformers = require("torch", *READS), require("transformers", *READS)
     model_class = getattr(transformers, class_name)
     with quiet():
         try:
@@ -116,9 +117,10 @@ def find_processor(source: str | Path, modality: str) -> Any:
 
 
 def _load_processor(name: str, modality: str) -> Any:
-    import transformers
-
-    loader = transformers.AutoTokenizer if modality == "text" else transformers.AutoImageProcessor
+    if modality == "text":
+        loader = require("transformers", *READS).AutoTokenizer
+    else:  # by the name at the top, older releases ask for torchvision
+        loader = require("transformers.models.auto.image_processing_auto", *READS).AutoImageProcessor
     kind = "tokenizer" if modality == "text" else "image processor (preprocessor_config.json)"
     with quiet():
         try:
@@ -142,8 +144,8 @@ def model_labels(config: Any) -> list[str]:
 
 
 def _load_config(name: str) -> Any:
-    import transformers
-
+    require("torch", *READS)
+    transformers = require("transformers", *READS)
     try:
         with quiet():
             return transformers.AutoConfig.from_pretrained(name, trust_remote_code=False)

@@ -18,7 +18,7 @@ from ..calib.decisions.targets import Conformal, Coverage, Risk, Targets
 from ..data.columns import Reading
 from ..data.examples import Examples, check_apart, read_examples
 from ..data.fingerprints import fingerprints
-from ..errors import InputError
+from ..errors import InputError, require
 from ..progress import Progress, no_progress
 from ..runtime.backends.registry import open_backend
 from ..runtime.collect import collect
@@ -78,9 +78,11 @@ def calibrate(
     Raises:
         InputError: unusable data or options, or examples too few for what is asked.
         BackendError: the model gives values that are not finite.
-        MissingExtraError: torch is not installed, or scipy for ``risk``.
+        MissingExtraError: torch or onnx is not installed, or scipy for ``risk``.
         BundleError: the bundle is missing, altered or malformed, or holds a graph that cannot be calibrated.
     """
+    for module in ("torch", "onnx"):
+        require(module, "fuse", "calibrate a bundle")
     from ..export.recalibrate import check_graphs
 
     targets = Targets(abstain, ood_score, sets)

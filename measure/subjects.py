@@ -11,7 +11,7 @@ import numpy as np
 
 from ..bundle.architecture import Architecture
 from ..bundle.store import Bundle
-from ..errors import InputError
+from ..errors import InputError, require
 from ..runtime.backends.microbatch import Microbatch
 from ..runtime.backends.protocol import Backend
 from ..runtime.backends.registry import RUNS_GRAPHS, open_backend, open_graph
@@ -129,6 +129,7 @@ def baseline_subjects(
 
 def _write(architecture: Architecture, folder: Path, exact: bool) -> Path:
     """A random single model as a file: with the exact rewrites, or as any exporter writes it."""
+    require("onnx", "fuse", "make a model to compare with")
     from ..export.onnx_file import write_model
     from ..export.random_model import PLAIN, random_model
 

@@ -117,7 +117,7 @@ def test_images_and_npz(vit_checkpoint: Path, tmp_path: Path) -> None:
     assert {row["input"]: row["label"] for row in by_path} == {row["input"]: row["label"] for row in by_folder}
     from_npz = run_cli("predict", tmp_path / "out", "--input", tmp_path / "data.npz")
     assert len(from_npz.stdout.splitlines()) == 10
-    assert "data.npz' is a file but no image; did you mean --input" in error_line(
+    assert "is a file but no image; did you mean --input" in error_line(
         run_cli("predict", tmp_path / "out", tmp_path / "data.npz")
     )
     from_lines = run_cli("predict", tmp_path / "out", "-", "--json", given="\n".join(map(str, paths)))

@@ -14,7 +14,6 @@ import pytest
 import torch
 from hydrant import HeadPlan, load
 from hydrant.data.examples import read_examples
-from hydrant.metrics import classification as metrics
 from support import run_cli
 
 ROOT = Path(__file__).parents[1]
@@ -23,55 +22,29 @@ ROOT = Path(__file__).parents[1]
 SINGLE = {"accuracy": 0.957, "auroc": 0.949, "fpr95": 0.297}
 
 
-@pytest.fixture(scope="module", params=[10, 8])
-def made(request: pytest.FixtureRequest, shared: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[int, Path]:
-    """A bundle of three members, made by the command line with its default settings."""
-    folder, keep = tmp_path_factory.mktemp(f"keep{request.param}"), request.param
+@pytest.fixture(scope="module")
+def bundle(shared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A bundle of three members that keep 10 of 12 heads, made by the command line."""
+    folder = tmp_path_factory.mktemp("clinc150")
     model, data = shared / "models/minilm-clinc150", shared / "data/clinc150/train.csv"
     for command in (
-        (
-            "plan",
-            model,
-            "--data",
-            data,
-            "--members",
-            3,
-            "--keep",
-            keep,
-            "--method",
-            "taylor",
-            "-o",
-            folder / "plan.json",
-        ),
+        ("plan", model, "--data", data, "--members", 3, "--keep", 10, "-o", folder / "plan.json"),
         ("fuse", model, "--plan", folder / "plan.json", "-o", folder / "out"),
         ("export", folder / "out"),
     ):
         done = run_cli(*command)
         assert done.returncode == 0, done.stderr
-    return keep, folder / "out"
+    return folder / "out"
 
 
-def test_quality_in_scope_and_detection_out_of_scope(made: tuple[int, Path], shared: Path) -> None:
-    keep, bundle = made
-    with load(bundle) as predictor:
-        labels = predictor.labels
-        test = read_examples(shared / "data/clinc150/test.csv", labels)
-        ood = read_examples(shared / "data/clinc150/oos_test.csv", [*labels, "oos"])
-        known, unknown = predictor.predict(test.inputs), predictor.predict(ood.inputs)
-    assert (len(known), len(unknown)) == (4500, 1000)
-    accuracy = metrics.accuracy(known.probabilities, test.labels)
-    if keep == 10:
-        assert accuracy >= SINGLE["accuracy"] - 0.005
-        assert metrics.auroc(-known.confidence, -unknown.confidence) >= SINGLE["auroc"]
-    else:
-        assert accuracy >= SINGLE["accuracy"] - 0.010
-        assert metrics.fpr95(-known.confidence, -unknown.confidence) <= SINGLE["fpr95"] - 0.05
+def test_verify_passes_on_real_inputs(bundle: Path, shared: Path) -> None:
+    done = run_cli("verify", bundle, "--examples", 60, "--json", "--data", shared / "data/clinc150/oos_test.csv")
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    assert report["backends"][0]["agreement"]["max_probability_difference"] < 1e-5
 
 
-def test_predictions_are_those_that_the_pages_show(made: tuple[int, Path]) -> None:
-    keep, bundle = made
-    if keep != 8:
-        pytest.skip("the pages keep 8 heads")
+def test_predictions_are_those_that_the_pages_show(bundle: Path) -> None:
     for page in (ROOT / "README.md", ROOT / "docs/quick-start.md"):
         text = page.read_text()
         (command,) = re.findall(r'^hydrant predict out/ (".*)$', text, flags=re.M)
@@ -84,19 +57,9 @@ def test_predictions_are_those_that_the_pages_show(made: tuple[int, Path]) -> No
             assert [float(figure) for figure in figures] == pytest.approx(told, abs=2e-3), line
 
 
-def test_verify_passes_on_real_and_synthetic_inputs(made: tuple[int, Path], shared: Path) -> None:
-    _, bundle = made
-    for extra in ((), ("--data", shared / "data/clinc150/oos_test.csv")):
-        done = run_cli("verify", bundle, "--examples", 120, "--json", *extra)
-        assert done.returncode == 0, done.stderr
-        report = json.loads(done.stdout)
-        assert report["backends"][0]["agreement"]["max_probability_difference"] < 1e-5
-
-
-def test_predictions_match_the_original_model_with_silenced_heads(made: tuple[int, Path], shared: Path) -> None:
+def test_predictions_match_the_original_model_with_silenced_heads(bundle: Path, shared: Path) -> None:
     import transformers
 
-    _, bundle = made
     source = shared / "models/minilm-clinc150"
     model = transformers.AutoModelForSequenceClassification.from_pretrained(source, dtype=torch.float32).eval()
     tokenizer = transformers.AutoTokenizer.from_pretrained(source)
@@ -111,8 +74,7 @@ def test_predictions_match_the_original_model_with_silenced_heads(made: tuple[in
             np.testing.assert_allclose(getattr(got, name), expected[name], atol=1e-5, err_msg=f"{backend} {name}")
 
 
-def test_the_readme_s_two_queries(made: tuple[int, Path]) -> None:
-    _, bundle = made
+def test_the_readme_s_two_queries(bundle: Path) -> None:
     done = run_cli(
         "predict", bundle, "how do i say thank you in finnish", "what is the airspeed of an unladen swallow", "--json"
     )
@@ -124,12 +86,12 @@ def test_the_readme_s_two_queries(made: tuple[int, Path]) -> None:
         assert ood[score] > 5 * known[score]
 
 
-def test_calibration_and_evaluation(made: tuple[int, Path], shared: Path, tmp_path: Path) -> None:
+def test_calibration_and_evaluation(bundle: Path, shared: Path, tmp_path: Path) -> None:
     """Calibrated on the validation splits, measured on the test splits, beside the single model."""
-    _, source = made
-    bundle, data = tmp_path / "out", shared / "data/clinc150"
+    source, bundle, data = bundle, tmp_path / "out", shared / "data/clinc150"
     shutil.copytree(source, bundle)
-    done = run_cli("calibrate", bundle, "--data", data / "val.csv", "--ood", data / "oos_val.csv", "--conformal", 0.1)
+    done = run_cli("calibrate", bundle, "--data", data / "val.csv", "--ood", data / "oos_val.csv", "--conformal", 0.1,
+                   timeout=900)  # fmt: skip
     assert done.returncode == 0, done.stderr
     done = run_cli(
         "evaluate", bundle, "--data", data / "test.csv", "--ood", data / "oos_test.csv", "--bootstrap", 0,
@@ -138,6 +100,7 @@ def test_calibration_and_evaluation(made: tuple[int, Path], shared: Path, tmp_pa
     assert done.returncode == 0, done.stderr
     ours, single = json.loads(done.stdout)["models"]
     figures = {name: figure["value"] for name, figure in ours["figures"].items()}
+    assert figures["accuracy"] >= SINGLE["accuracy"] - 0.005
     assert figures["ece"] <= 0.02
     assert figures["nll"] < 0.22
     assert single["figures"]["accuracy"]["value"] == pytest.approx(SINGLE["accuracy"], abs=5e-4)
@@ -151,8 +114,6 @@ def test_calibration_and_evaluation(made: tuple[int, Path], shared: Path, tmp_pa
     assert decisions["coverage"] == pytest.approx(0.95, abs=0.015)
     assert decisions["true_positive_rate"] >= 0.88
     assert decisions["set_coverage"] == pytest.approx(0.9, abs=0.02)
-    done = run_cli("verify", bundle, "--examples", 60)
-    assert done.returncode == 0, done.stderr
     done = run_cli("predict", bundle, "what is the airspeed of an unladen swallow", "--json")
     (row,) = json.loads(done.stdout)["predictions"]
     assert row["abstain"] is True

@@ -29,7 +29,8 @@ FLOORS: list[dict[str, str]] = [
         """,
         "export": """
             graph context attention blocks layers embeddings grouped uncertainty_head unrolled lowering onnx_file
-            islands quantize quantize_search folds rewrites options exporter __init__ random_model recalibrate
+            islands quantize quantize_search folds rewrites options report exporter run __init__ random_model
+            recalibrate
         """,
     },
     {

@@ -5,12 +5,19 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import tomllib
+from collections.abc import Iterator
 from importlib import import_module
 from importlib.metadata import version
+from pathlib import Path
 from pkgutil import walk_packages
+from typing import Any
 
 import hydrant
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import Version
 from test_house import APART, SOURCES
 
 PUBLIC = {
@@ -87,3 +94,25 @@ def test_public_functions_and_classes_have_docstrings() -> None:
 def test_no_machine_paths_in_the_sources() -> None:
     for path in SOURCES.values():
         assert not re.search(r"/(home|root|tmp|work)/", path.read_text()), path
+
+
+def requirements(project: dict[str, Any], extra: str | None = None) -> Iterator[Requirement]:
+    """What the package asks for, with what it asks for through its own extras."""
+    for text in project["dependencies"] if extra is None else project["optional-dependencies"][extra]:
+        requirement = Requirement(text)
+        if requirement.name == project["name"]:
+            for name in requirement.extras:
+                yield from requirements(project, name)
+        else:
+            yield requirement
+
+
+def test_the_oldest_versions_tested_are_those_declared() -> None:
+    root = Path(__file__).parents[1]
+    project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
+    lines = (root / "constraints-oldest.txt").read_text().splitlines()
+    pinned = dict(line.split("==") for line in lines if not line.startswith("#"))
+    tested = {canonicalize_name(name): Version(text) for name, text in pinned.items()}
+    for requirement in [*requirements(project), *requirements(project, "test")]:
+        (oldest,) = (each.version for each in requirement.specifier if each.operator == ">=")
+        assert tested[canonicalize_name(requirement.name)] == Version(oldest), requirement

@@ -195,10 +195,11 @@ def test_no_precision_depends_on_batch_mates(precision: str, calibrated: tuple[P
     inputs = feeds("bert", batch=6)
     execute = run if precision != "bf16" else lambda path, feed: torch_onnx.run(onnx.load(path), feed)
     together = execute(path, inputs)
+    allowed = {"fp16": 2e-5, "bf16": 2e-3}.get(precision, 2e-6)  # older ONNX Runtimes add up FP16 in another order
     for row in range(6):
         alone = execute(path, {name: array[row : row + 1] for name, array in inputs.items()})
         for name in ("probabilities", *SCORES):
-            np.testing.assert_allclose(alone[name][0], together[name][row], atol=2e-6 if precision != "bf16" else 2e-3)
+            np.testing.assert_allclose(alone[name][0], together[name][row], atol=allowed)
 
 
 @without_saturation

@@ -122,7 +122,7 @@ def test_images_of_every_kind(image_bundle: Path, vit_checkpoint: Path, tmp_path
     paths = [tmp_path / f"{index}.png" for index in range(3)]
     for picture, path in zip(pictures, paths, strict=True):
         picture.save(path)
-    pixels = transformers.AutoImageProcessor.from_pretrained(vit_checkpoint)(pictures, return_tensors="pt")[
+    pixels = transformers.ViTImageProcessorPil.from_pretrained(vit_checkpoint)(pictures, return_tensors="pt")[
         "pixel_values"
     ]
     model = transformers.ViTForImageClassification.from_pretrained(vit_checkpoint).eval()

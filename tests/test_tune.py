@@ -169,7 +169,7 @@ def trained_by_hand(folder: Path, family: str, data: Data, epochs: int, rate: fl
         tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
         lengths = np.array([len(tokenizer(text)["input_ids"]) for text in inputs])
     else:
-        processor = transformers.AutoImageProcessor.from_pretrained(folder)
+        processor = transformers.ViTImageProcessorPil.from_pretrained(folder)
         lengths = np.ones(len(inputs), np.int64)
     steps = -(-len(inputs) // 8)
     schedule = transformers.get_linear_schedule_with_warmup(optimizer, 0, epochs * steps)

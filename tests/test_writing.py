@@ -265,6 +265,7 @@ def test_an_interrupted_calibration_leaves_no_folder(
 def test_a_closed_terminal_ends_a_command_in_order(tmp_path: Path) -> None:
     code = (
         "import signal, sys; from pathlib import Path; from hydrant.cli import inspect, main as cli\n"
+        "signal.signal(signal.SIGHUP, signal.SIG_DFL)\n"  # as in a terminal; under nohup it is ignored
         "from hydrant.bundle.files import temporary_folder\n"
         "def work(options):\n"
         f"    with temporary_folder(Path({str(tmp_path)!r}), 'calibrate'):\n"

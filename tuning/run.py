@@ -7,6 +7,7 @@ from typing import Any
 
 from ..bundle.store import Bundle, resolve
 from ..data.columns import Reading
+from ..errors import require
 from ..progress import Progress, no_progress
 from .report import TuneReport
 from .settings import Jointly, PerMember
@@ -59,6 +60,7 @@ def tune(
         BundleError: the bundle is missing, altered or malformed.
         MissingExtraError: accelerate is not installed.
     """
+    require("accelerate", "tune", "tune a bundle")
     from .stages import tuned  # PyTorch, and what it takes to write a bundle
 
     return tuned(resolve(bundle), data, validation, how, output, force, reading, seed, progress)

@@ -1,0 +1,49 @@
+"""What an export tells of itself."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .islands import Islands
+    from .quantize_search import Quantised
+    from .rewrites import Change
+
+
+@dataclass(frozen=True)
+class Export:
+    """What an export wrote, and how.
+
+    Attributes:
+        path: of the ONNX file.
+        precision, lowering, attention: of the graph.
+        reasons: why ``lowering`` and ``attention`` were chosen, in words.
+        changes: what each exact rewrite did.
+        islands: what stays float32 in a half-precision graph, and why; ``None`` for the others.
+        quantised: what an INT8 graph rounds, and the gates it passed; ``None`` for the others.
+    """
+
+    path: Path
+    precision: str
+    lowering: str
+    attention: str
+    reasons: dict[str, str]
+    changes: list[Change]
+    islands: Islands | None
+    quantised: Quantised | None
+
+    def to_json(self) -> dict[str, Any]:
+        """The fields as a JSON object."""
+        islands = self.islands and {**asdict(self.islands), "values": sorted(self.islands.values)}
+        return {
+            "path": str(self.path),
+            "precision": self.precision,
+            "lowering": self.lowering,
+            "attention": self.attention,
+            "reasons": self.reasons,
+            "changes": [asdict(change) for change in self.changes],
+            "islands": islands,
+            "quantised": self.quantised and self.quantised.to_json(),
+        }

@@ -1,0 +1,71 @@
+"""The verb ``export``: light to import, as its help is shown without ONNX."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from ..bundle.precision import Precision
+from ..bundle.store import Bundle
+from ..data.columns import Reading
+from ..errors import require
+from ..progress import Progress, no_progress
+from .options import GraphForm
+from .report import Export
+
+
+def export_onnx(
+    bundle: Bundle | str | Path,
+    precision: Precision = "fp32",
+    form: GraphForm = GraphForm(),
+    *,
+    data: Any = None,
+    reading: Reading = Reading(),
+    seed: int = 0,
+    progress: Progress = no_progress,
+) -> Path:
+    """Write the bundle's ONNX graph into the bundle, with the arguments of ``hydrant.export.export``.
+
+    Returns:
+        Path of the ONNX file.
+    """
+    return export(bundle, precision, form, data=data, reading=reading, seed=seed, progress=progress).path
+
+
+def export(
+    bundle: Bundle | str | Path,
+    precision: Precision = "fp32",
+    form: GraphForm = GraphForm(),
+    *,
+    data: Any = None,
+    reading: Reading = Reading(),
+    seed: int = 0,
+    progress: Progress = no_progress,
+) -> Export:
+    """Write the bundle's ONNX graph into the bundle and tell how it was made.
+
+    Inputs, outputs and metadata are described in docs/reference/graph.md. The graph has passed
+    ``onnx.checker`` with full shape inference, uses standard operators only, and is byte-identical
+    when exported again.
+
+    Args:
+        bundle: bundle made by `hydrant fuse`: a folder. In Python also an open ``Bundle``.
+        precision: precision of weights and activations.
+        form: lowering, operators and outputs: ``GraphForm(member_outputs=True)``.
+        data: inputs on which activations are measured for fp16 (without them: synthetic ones) and int8 is calibrated
+            and checked (needed): .csv, .tsv, .jsonl, .parquet, .npz, or an image folder. In Python also what
+            ``data.examples.read_examples`` takes.
+        reading: columns and number (256) of these inputs.
+        seed: of the draw, or of the synthetic inputs.
+        progress: display.
+
+    Raises:
+        InputError: an unknown option or unusable data, or FP16 cannot hold the activations.
+        GateError: INT8 differs from FP32 by more than its gates allow; nothing is written.
+        MissingExtraError: onnx is not installed, or for FP16 and INT8 onnxruntime.
+        BundleError: a file of the bundle is missing, altered or inconsistent.
+    """
+    require("onnx", "fuse", "export a graph")
+    from .exporter import exported
+
+    return exported(bundle, precision, form, data, reading, seed, progress)

@@ -1,0 +1,146 @@
+"""An install that serves bundles only: every verb that needs more names the extra, and no help needs anything."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import hydrant
+import numpy as np
+import pandas
+import pytest
+import transformers
+from hydrant.cli.main import COMMANDS
+from hydrant.errors import EXTRAS
+from support import random_plan
+
+HIDDEN = sorted({*EXTRAS, "cuda", "huggingface_hub", "pandas", "tensorrt", "tensorrt_rtx"} - {"onnxruntime"})
+"""What ``hydrant-uq[onnxruntime]`` does not bring."""
+
+HIDE = f"import sys\nfor name in {HIDDEN}: sys.modules[name] = None\n"
+COMMAND = "from hydrant.cli.main import main\nsys.exit(main(sys.argv[1:]))"
+
+
+def python(code: str, *arguments: str, cwd: Path | str = "/") -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", code, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=cwd, timeout=120)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory, bert_checkpoint: Path) -> Path:
+    """A checkpoint, a plan, a bundle with a graph, and data."""
+    folder = tmp_path_factory.mktemp("core")
+    (folder / "checkpoint").symlink_to(bert_checkpoint)
+    plan = random_plan("bert", 2)
+    plan.save(folder / "plan.json")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(bert_checkpoint)
+    hydrant.export_onnx(hydrant.save_bundle(hydrant.fuse(bert_checkpoint, plan), folder / "out", tokenizer))
+    table = pandas.DataFrame({"text": ["hello world", "the money"], "label": ["a", "b"]})
+    table.to_csv(folder / "data.csv", index=False)
+    table.to_parquet(folder / "data.parquet")
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("line", "package", "extra"),
+    [
+        ("plan checkpoint --data data.csv -o new.json", "torch", "fuse"),
+        ("fuse checkpoint --plan plan.json -o new", "torch", "fuse"),
+        ("fuse checkpoint --classes cat,dog -o new", "torch", "fuse"),
+        ("tune out --data data.csv --validation data.csv -o new", "accelerate", "tune"),
+        ("export out", "onnx", "fuse"),
+        ("build out --backend tensorrt", "tensorrt", "tensorrt"),
+        ("build out --backend tensorrt-rtx", "tensorrt_rtx", "tensorrt-rtx"),
+        ("verify out", "polygraphy", "verify"),
+        ("profile out --baseline single", "onnx", "fuse"),
+        ("calibrate out --data data.csv", "torch", "fuse"),
+        ("evaluate out --data data.csv", "sklearn", "report"),
+        ("predict out hello --backend torch", "torch", "fuse"),
+        ("predict out hello --backend openvino", "openvino", "openvino"),
+        ("predict out --input data.parquet", "datasets", "fuse"),
+        ("demo -o new", "sklearn", "demo"),
+    ],
+)
+def test_a_verb_names_the_extra_that_it_needs(folder: Path, line: str, package: str, extra: str) -> None:
+    before = sorted(folder.rglob("*"))
+    done = python(HIDE + COMMAND, *line.split(), cwd=folder)
+    assert done.returncode == 2, done.stderr
+    assert done.stdout == ""
+    assert done.stderr.startswith(f"hydrant: error: {package} is not installed; it is needed ")
+    assert done.stderr.endswith(f": pip install 'hydrant-uq[{extra}]'\n")
+    assert done.stderr.count("\n") == 1
+    assert sorted(folder.rglob("*")) == before
+
+
+def test_bundles_are_served_and_inspected(folder: Path) -> None:
+    done = python(HIDE + COMMAND, "predict", "out", "--input", "data.csv", cwd=folder)
+    assert (done.returncode, done.stderr, done.stdout.count("\n")) == (0, "", 2)
+    done = python(HIDE + COMMAND, "inspect", "out", cwd=folder)
+    assert (done.returncode, done.stderr) == (0, "")
+    line = next(line for line in done.stdout.splitlines() if line.startswith("graph "))
+    assert "model.fp32.onnx: precision fp32; lowering unrolled; attention primitive; onnx is not installed" in line
+    assert line.endswith("pip install 'hydrant-uq[fuse]'")
+
+
+def test_a_module_that_no_extra_brings_stays_unexpected(folder: Path) -> None:
+    done = python(HIDE + "sys.modules['tokenizers'] = None\n" + COMMAND, "predict", "out", "hello", cwd=folder)
+    assert done.returncode == 2
+    assert "unexpected ModuleNotFoundError: 'import of tokenizers halted" in done.stderr
+    assert "pip install" not in done.stderr
+
+
+CALLS = {
+    "build_engine": "build_engine('out')",
+    "calibrate": "calibrate('out', 'data.csv')",
+    "estimate_cost": "estimate_cost('checkpoint', HeadPlan.load('plan.json'))",
+    "evaluate": "evaluate('out', 'data.csv')",
+    "export_onnx": "export_onnx('out')",
+    "load": "load('out', 'torch')",
+    "plan_heads": "plan_heads('checkpoint', 'data.csv')",
+    "profile": "profile('out', ['onnxruntime'], baseline=['single'])",
+    "tune": "tune('out', 'data.csv', validation='data.csv')",
+    "verify": "verify('out')",
+}
+"""Public names that are there without the extra, and ask for it when they are used."""
+
+MODELS = {
+    "FusedClassifier", "FusedOutput", "fuse", "load_ensemble", "load_zero_shot", "measure_drift", "save_bundle",
+}  # fmt: skip
+"""Public names that are made of PyTorch."""
+
+
+@pytest.mark.parametrize("name", sorted({*CALLS, *MODELS}))
+def test_a_public_name_names_the_extra_that_it_needs(folder: Path, name: str) -> None:
+    used = f"from hydrant import HeadPlan, HydrantError\ntry: hydrant.{CALLS.get(name, name)}\n"
+    told = "except hydrant.errors.MissingExtraError as error: print(error)"
+    done = python(f"{HIDE}import hydrant, hydrant.errors\n{used}{told}", cwd=folder)
+    assert done.stderr == ""
+    assert " is not installed; it is needed " in done.stdout
+    assert "pip install 'hydrant-uq[" in done.stdout
+
+
+def test_all_other_public_names_are_there(folder: Path) -> None:
+    names = sorted({*hydrant.__all__} - MODELS)
+    done = python(f"{HIDE}import hydrant\nprint(len([getattr(hydrant, name) for name in {names}]))", cwd=folder)
+    assert (done.stdout.strip(), done.stderr) == (str(len(names)), "")
+
+
+def test_no_help_imports_what_is_heavy() -> None:
+    heavy = [*HIDDEN, "onnxruntime"]
+    code = f"""
+import contextlib, io, sys
+from hydrant.cli.main import main
+for arguments in {[["--version"], ["--help"], *([name, "--help"] for name in COMMANDS)]}:
+    with contextlib.redirect_stdout(io.StringIO()) as shown, contextlib.suppress(SystemExit):
+        main(arguments)
+    print(arguments[0], len(shown.getvalue()) > 10, [name for name in {heavy} if name in sys.modules])
+"""
+    done = python(code)
+    assert done.stdout.splitlines() == [f"{name} True []" for name in ("--version", "--help", *COMMANDS)], done.stderr
+
+
+def test_ready_tensors_need_no_processor(folder: Path, tmp_path: Path) -> None:
+    np.savez(tmp_path / "x.npz", input_ids=np.full((3, 4), 5), attention_mask=np.ones((3, 4), np.int64))
+    done = python(HIDE + COMMAND, "predict", "out", "--input", str(tmp_path / "x.npz"), cwd=folder)
+    assert (done.returncode, done.stderr, done.stdout.count("\n")) == (0, "", 3)

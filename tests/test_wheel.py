@@ -1,0 +1,165 @@
+"""What is shipped: the wheel from the checkout and from the sdist, what is in it, and a serving image made of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import venv
+import zipfile
+from pathlib import Path
+
+import hydrant
+import numpy as np
+import pytest
+import transformers
+from PIL import Image
+from support import random_plan
+from test_house import ROOT, SOURCES
+
+CHECKOUT = Path(__file__).parents[1]
+LIMIT = 300_000_000
+"""Bytes of packages that a serving image may hold."""
+
+ABSENT = ("accelerate", "datasets", "matplotlib", "onnx", "polygraphy", "scipy", "sklearn", "torch", "transformers")
+
+
+def built(source: Path, folder: Path, *what: str) -> None:
+    """Run the build tool; outside the checkout, whose folder ``build/`` would be taken for it."""
+    command = [sys.executable, "-m", "build", "--no-isolation", *what, "--outdir", str(folder), str(source)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder.parent)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.fixture(scope="module")
+def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """``direct/`` holds the wheel made from the checkout, ``dist/`` the sdist and the wheel made from that."""
+    folder = tmp_path_factory.mktemp("wheel")
+    left = shutil.ignore_patterns(
+        ".git", ".venv*", ".build", ".*_cache", "__pycache__", "*.egg-info", "out", "hydrant-demo"
+    )
+    shutil.copytree(CHECKOUT, folder / "checkout", ignore=left)
+    built(folder / "checkout", folder / "dist")
+    built(folder / "checkout", folder / "direct", "--wheel")
+    return folder
+
+
+def wheel(folder: Path) -> Path:
+    (found,) = folder.glob("*.whl")
+    assert found.name == f"hydrant_uq-{hydrant.__version__}-py3-none-any.whl"
+    return found
+
+
+def test_the_sdist_builds_the_same_wheel(dist: Path) -> None:
+    direct, through = (zipfile.ZipFile(wheel(dist / name)) for name in ("direct", "dist"))
+    assert sorted(direct.namelist()) == sorted(through.namelist())
+    for name in direct.namelist():
+        assert direct.read(name) == through.read(name), name
+
+
+def test_the_wheel_holds_the_package_and_no_more(dist: Path) -> None:
+    names = zipfile.ZipFile(wheel(dist / "dist")).namelist()
+    package = {name for name in names if ".dist-info/" not in name}
+    modules = {f"hydrant/{path.relative_to(ROOT).as_posix()}" for path in SOURCES.values()}
+    assert package == {*modules, "hydrant/py.typed"}
+
+
+def test_the_sdist_holds_what_tests_and_the_cpp_runner_need(dist: Path) -> None:
+    (path,) = (dist / "dist").glob("*.tar.gz")
+    with tarfile.open(path) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    wanted = {"CMakeLists.txt", "Makefile", "constraints.txt", "constraints-oldest.txt", "tests/conftest.py"}
+    assert wanted <= names
+    for folder in ("runtime/cpp", "tests", "examples", "docs"):
+        there = {p.relative_to(CHECKOUT).as_posix() for p in (CHECKOUT / folder).rglob("*.*") if p.suffix in KEPT}
+        assert there, folder
+        assert there <= names, folder
+
+
+KEPT = {".cpp", ".h", ".json", ".md", ".npy", ".onnx", ".py", ".safetensors"}
+
+
+@pytest.fixture(scope="module")
+def serving(dist: Path) -> Path:
+    """Python in a fresh environment that holds ``hydrant-uq[onnxruntime]``."""
+    folder = dist / "serving"
+    venv.create(folder, with_pip=True)
+    python = folder / "bin/python"
+    first = pip(python, "numpy")
+    if first.returncode:
+        pytest.skip(f"no package index answers: {(first.stderr.strip().splitlines() or ['?'])[-1]}")
+    done = pip(python, f"hydrant-uq[onnxruntime] @ {wheel(dist / 'dist').as_uri()}")
+    assert done.returncode == 0, done.stderr
+    return python
+
+
+def pip(python: Path, wanted: str) -> subprocess.CompletedProcess[str]:
+    """Install at the versions that are tested."""
+    command = [python, "-m", "pip", "--disable-pip-version-check", "install", "-q", "--retries", "1"]
+    pins = ["-c", CHECKOUT / "constraints.txt", wanted]
+    return subprocess.run([*command, *pins], capture_output=True, text=True, check=False)
+
+
+@pytest.fixture(scope="module")
+def bundles(dist: Path, bert_checkpoint: Path, vit_checkpoint: Path) -> dict[str, Path]:
+    """A bundle of texts and one of images, with graphs."""
+    loaders = {"bert": transformers.AutoTokenizer, "vit": transformers.ViTImageProcessorPil}
+    made = {}
+    for family, checkpoint in (("bert", bert_checkpoint), ("vit", vit_checkpoint)):
+        ensemble = hydrant.fuse(checkpoint, random_plan(family, 2))
+        processor = loaders[family].from_pretrained(checkpoint)
+        hydrant.export_onnx(hydrant.save_bundle(ensemble, dist / family, processor))
+        made[family] = dist / family
+    return made
+
+
+def run(command: list[object], cwd: Path) -> str:
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run([*map(str, command)], capture_output=True, text=True, check=False, cwd=cwd, env=environment)
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
+
+
+def check_size(serving: Path) -> None:
+    code = f"import importlib.util as u, sysconfig; print(sysconfig.get_path('purelib'), *map(u.find_spec, {ABSENT}))"
+    packages, *found = run([serving, "-c", code], serving.parent).split()
+    assert found == ["None"] * len(ABSENT)
+    size = sum(path.stat().st_size for path in Path(packages).rglob("*") if not path.is_symlink())
+    assert size < LIMIT, f"{size / 1e6:.0f} MB"
+
+
+def check_texts(serving: Path, bundle: Path, tmp_path: Path) -> None:
+    texts, command = ["hello world", "the money"], serving.with_name("hydrant")
+    with hydrant.load(bundle, "onnxruntime") as predictor:
+        expected = predictor.predict(texts)
+    code = f"import hydrant; print(hydrant.load({str(bundle)!r}).predict({texts}).probabilities.tolist())"
+    there = json.loads(run([serving, "-c", code], tmp_path))
+    np.testing.assert_allclose(there, expected.probabilities, atol=1e-6)
+    (tmp_path / "x.csv").write_text("text\n" + "\n".join(texts) + "\n")
+    rows = run([command, "predict", bundle, "--input", "x.csv"], tmp_path).splitlines()
+    np.testing.assert_allclose([json.loads(row)["confidence"] for row in rows], expected.confidence, atol=1e-6)
+    np.savez(tmp_path / "x.npz", input_ids=np.full((3, 4), 5), attention_mask=np.ones((3, 4), np.int64))
+    assert len(run([command, "predict", bundle, "--input", "x.npz"], tmp_path).splitlines()) == 3
+    shown = run([command, "inspect", bundle], tmp_path)
+    assert "graph         model.fp32.onnx: precision fp32;" in shown
+    assert "PROBLEM" not in shown
+
+
+def check_images(serving: Path, bundle: Path, tmp_path: Path) -> None:
+    image = Image.fromarray(np.random.default_rng(0).integers(0, 256, (20, 30, 3), np.uint8))
+    image.save(tmp_path / "cat.png")
+    with hydrant.load(bundle, "onnxruntime") as predictor:
+        expected = predictor.predict(image)
+    shown = run([serving.with_name("hydrant"), "predict", bundle, "cat.png", "--json"], tmp_path)
+    (row,) = json.loads(shown)["predictions"]
+    assert row["confidence"] == pytest.approx(float(expected.confidence[0]), abs=1e-6)
+
+
+def test_a_serving_image_is_small_and_predicts(serving: Path, bundles: dict[str, Path], tmp_path: Path) -> None:
+    """One test, so that workers do not install it each for themselves."""
+    check_size(serving)
+    check_texts(serving, bundles["bert"], tmp_path)
+    check_images(serving, bundles["vit"], tmp_path)
