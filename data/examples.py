@@ -15,6 +15,7 @@ import numpy as np
 from ..errors import InputError, cut, listing
 from .arrays import tensor_rows
 from .columns import Columns
+from .given import given_inputs, kind_of
 from .processor import Processor
 from .readers import FORMS, Row, rows_of_table, stream_rows
 from .spec import InputSpec
@@ -91,8 +92,8 @@ def read_examples(
 
     Args:
         data: a path; a table in memory (pandas, polars, pyarrow or ``datasets``) with the named columns (or
-            ``image``); ``(inputs, labels)``, where inputs are a sequence or a mapping of names to ready tensors
-            [N, …]; or ``Examples``.
+            ``image``); ``(inputs, labels)``, where inputs are what ``predict`` takes, a table with the same
+            columns, or a mapping of names to ready tensors [N, …]; or ``Examples``.
         labels: class names of the model, in class order; ``None`` leaves the labels out.
         columns: of tabular data; with a second column of texts, inputs are pairs of them.
         limit: keep a uniform random sample of this many, in their original order.
@@ -169,24 +170,39 @@ def _rows_of(data: Any, columns: Columns) -> tuple[Iterable[Row], str]:
     if isinstance(data, str | Path):
         return stream_rows(data, columns), str(data)
     if isinstance(data, Examples):
-        data = (data.inputs, data.labels)
+        data = (list(data.inputs), data.labels)
     if isinstance(data, tuple) and len(data) == 2:
-        inputs, labels = data
-        inputs = tensor_rows(inputs) if isinstance(inputs, Mapping) else inputs
-        if labels is not None and len(inputs) != len(labels):
+        inputs, known = _listed(data[0], columns), _labels(data[1])
+        if known is not None and len(inputs) != len(known):
             raise InputError(
-                f"data has {len(inputs)} inputs and {len(labels)} labels; expected one label for each input"
+                f"data has {len(inputs)} inputs and {len(known)} labels; expected one label for each input"
             )
-        known = [None] * len(inputs) if labels is None else _plain(labels)
-        return (
-            Row(x, y, f"example {i}") for i, (x, y) in enumerate(zip(inputs, known, strict=True))
-        ), "given in memory"
+        pairs = zip(inputs, known or [None] * len(inputs), strict=True)
+        return (Row(x, y, f"example {i}") for i, (x, y) in enumerate(pairs)), "given in memory"
     if is_table(data):
         return rows_of_table(data, columns), f"table of {listing(column_names(data))}"
     raise InputError(
         f"data is a {type(data).__name__}; expected a path ({FORMS}), a table (pandas, polars, pyarrow or "
         "datasets.Dataset) or a pair (inputs, labels)"
     )
+
+
+def _listed(inputs: Any, columns: Columns) -> list[Any]:
+    """The inputs of ``(inputs, labels)``: of a table those of its columns, else as ``predict`` reads them."""
+    if isinstance(inputs, Mapping):
+        return list(tensor_rows(inputs))
+    if is_table(inputs):
+        return [row.input for row in rows_of_table(inputs, columns)]
+    return list(given_inputs(inputs, None))
+
+
+def _labels(labels: Any) -> list[Any] | None:
+    """The labels of ``(inputs, labels)``, one for each input."""
+    listed = labels.to_pylist() if hasattr(labels, "to_pylist") else _plain(labels)
+    unordered = isinstance(listed, str | bytes | Mapping | set | frozenset) or hasattr(labels, "columns")
+    if listed is not None and (unordered or not isinstance(listed, Iterable)):
+        raise InputError(f"labels is a {kind_of(labels)}; expected a list of classes, one for each input, or None")
+    return None if listed is None else list(listed)
 
 
 def _sample(rows: Iterable[Row], limit: int, rng: np.random.Generator) -> list[Row]:

@@ -311,6 +311,10 @@ def test_texts_in_any_ordered_form(given: Any) -> None:
         (np.array([b"a"]), r"inputs is an array of \|S1 \[1\]; expected one of str \[N\]"),
         (np.array([["a", "b"]]), r"inputs is an array of <U1 \[1, 2\]; expected one of str \[N\]"),
         (np.zeros((2, 4), int), r"inputs is an array of int64 \[2, 4\], but this model reads text; .*token ids in a"),
+        (
+            type("DataFrame", (), {"columns": ["text"], "__module__": "modin"})(),
+            "modin.DataFrame, a table of an",
+        ),
         (type("LazyFrame", (), {"collect_schema": 1, "__module__": "polars"})(), "what its collect"),
     ],
     ids=lambda given: type(given).__name__,
@@ -637,6 +641,36 @@ def test_unusable_objects() -> None:
         read_examples(([], []), LABELS)
     with pytest.raises(InputError, match="data is a DatasetDict; expected a path"):
         read_examples(datasets.DatasetDict(train=datasets.Dataset.from_dict({"text": ["a"]})), LABELS)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "labels", "message"),
+    [
+        (
+            pyarrow.table({"a": ["x", "y"], "b": ["x", "y"]}),
+            [0, 1],
+            "the columns a, b; expected one column",
+        ),
+        ("hello", "abcde", "labels is a str; expected a list of classes"),
+        ("hello", [0, 1, 2, 0, 1], "data has 1 inputs and 5 labels"),
+        (("a", "b"), [0, 1], "a tuple of two strings, which are one pair or two inputs; expected a list"),
+        (b"hello", [0] * 5, "inputs is a bytes; expected texts"),
+        (["a"], 0, "labels is a int; expected a list of classes"),
+        (["a"], pyarrow.table({"label": [0]}), "labels is a pyarrow.Table; expected a list of classes"),
+        (np.zeros((3, 12, 12), np.uint8), [0, 1, 2], r"one image with its channels first, or 3 grey ones"),
+    ],
+    ids=repr,
+)
+def test_inputs_with_labels_that_could_be_meant_in_several_ways(inputs: Any, labels: Any, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        read_examples((inputs, labels), LABELS)
+
+
+@pytest.mark.parametrize("make", [pyarrow.table, pandas.DataFrame, lambda columns: (text for text in columns["text"])])
+def test_tables_and_generators_with_labels(make: Any) -> None:
+    examples = read_examples((make({"text": ["a", "b"]}), pyarrow.array([2, 0])), LABELS)
+    assert list(examples.inputs) == ["a", "b"]
+    assert classes_of(examples) == [2, 0]
 
 
 # Sampling
