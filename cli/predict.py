@@ -239,10 +239,17 @@ def _predict_rows(
         except InputError:
             _name_the_row(predictor, window, first)
             raise
-        shown = [row.input if isinstance(row.input, str | Path | tuple) else row.where for row in window]
+        shown = [_shown(row) for row in window]
         flagged = predictor.out_of_distribution(prediction)
         yield prediction_rows(prediction, shown, predictor.labels, first, options.probabilities, flagged)
         first += len(window)
+
+
+def _shown(row: Row) -> Any:
+    """What stands for an input in its row: texts and paths themselves, anything else by its place."""
+    parts = row.input if isinstance(row.input, tuple) else (row.input,)
+    texts = all(isinstance(part, str | Path) or (part is None and len(parts) > 1) for part in parts)
+    return row.input if texts else row.where
 
 
 def _name_the_row(predictor: Predictor, rows: list[Row], first: int) -> None:

@@ -42,7 +42,7 @@ def stream_rows(path: str | Path, columns: Columns = Columns(), *, missing: bool
     Args:
         path: a file or folder in one of the supported forms.
         columns: of a table; rows have label ``None`` where there is no column of labels.
-        missing: let rows without a text through, as ``None``.
+        missing: let rows without a text through, as ``None``, and what is no text as it is.
 
     Raises:
         InputError: unreadable, malformed, or a text column is missing.
@@ -100,21 +100,37 @@ def _table_rows(path: Path, columns: Columns, missing: bool) -> Iterator[Row]:
     """Rows of a CSV, TSV, JSON-lines or Parquet file."""
     records, names = _READERS[path.suffix.lower()](path)
     known = names.get(columns.label)
-
-    def text_of(record: dict[str, Any], number: int, column: str, option: str) -> str | None:
-        if column not in record:
-            raise InputError(f"{path} has the columns {listing(record)}; expected {column!r} (choose with {option})")
-        if record[column] is None and not missing:
-            raise InputError(f"{path}, row {number} has no {column}; expected a text")
-        return None if record[column] is None else str(record[column])
-
+    options = {columns.text_pair: "--text-pair-column", columns.text: "--text-column"}
+    wanted = [columns.text] if columns.text_pair is None else [columns.text, columns.text_pair]
+    patient = missing and path.suffix.lower() == ".jsonl"  # whose records need not be alike
+    absent: dict[str, Any] = {}  # the first record, by columns that no record had so far
     for number, record in enumerate(records, start=1):
-        text: Any = text_of(record, number, columns.text, "--text-column")
-        if columns.text_pair is not None:
-            text = text, text_of(record, number, columns.text_pair, "--text-pair-column")
+        absent = {name: absent.get(name, record) for name in (wanted if number == 1 else absent) if name not in record}
+        if absent and not patient:
+            break
+        where = f"{path}, row {number}"
+        texts = tuple(_text(record.get(name), name, where, missing) for name in wanted)
         label = record.get(columns.label)
         label = None if label == "" else label
-        yield Row(text, known(label) if known and label is not None else label, f"{path}, row {number}")
+        label = known(label) if known and label is not None else label
+        yield Row(texts[0] if columns.text_pair is None else texts, label, where)
+    for name, record in absent.items():
+        raise InputError(f"{path} has the columns {listing(record)}; expected {name!r} (choose with {options[name]})")
+
+
+def _text(value: Any, column: str, where: str, missing: bool) -> Any:
+    """A text, or a number as one; with ``missing``, whatever else is there."""
+    if isinstance(value, str) or (missing and not _number(value)):
+        return value
+    if value is None:
+        raise InputError(f"{where} has no {column}; expected a text")
+    if not _number(value):
+        raise InputError(f"{where} has a {type(value).__name__} under {column}, {cut(value)}; expected a text")
+    return str(value)
+
+
+def _number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 Records = tuple[Iterator[dict[str, Any]], dict[str, Callable[[Any], str]]]

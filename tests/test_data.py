@@ -501,6 +501,26 @@ def test_row_without_text_is_named(tmp_path: Path) -> None:
         read_examples(tmp_path / "data.jsonl", LABELS)
 
 
+@pytest.mark.parametrize("value", [["a", "b"], {"a": 1}, True])
+def test_what_is_no_text_in_a_row_is_named(tmp_path: Path, value: Any) -> None:
+    path = tmp_path / "data.jsonl"
+    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in ("hi", 7, value)))
+    with pytest.raises(InputError, match=f"row 3 has a {type(value).__name__} under text, .*; expected a text"):
+        read_examples(path, None)
+    assert [row.input for row in stream_rows(path, missing=True)] == ["hi", "7", value]
+
+
+def test_json_lines_may_lack_a_key(tmp_path: Path) -> None:
+    path = tmp_path / "data.jsonl"
+    path.write_text('{"id": 1}\n{"text": "hi"}\n{"id": 3}\n')
+    assert [row.input for row in stream_rows(path, missing=True)] == [None, "hi", None]
+    path.write_text('{"text": "hi"}\n{"id": 2}\n')
+    with pytest.raises(InputError, match=r"row 2 has no text; expected a text"):
+        list(stream_rows(path))
+    with pytest.raises(InputError, match=r"has the columns text; expected 'other' \(choose with --text-column\)"):
+        list(stream_rows(path, Columns(text="other"), missing=True))
+
+
 def test_repeated_column_is_refused(tmp_path: Path) -> None:
     (tmp_path / "data.csv").write_text("text,text,label\na,b,pear\n")
     with pytest.raises(InputError, match="has the columns text, text, label; expected every name once"):
