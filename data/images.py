@@ -6,6 +6,7 @@ rescale, normalise.
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -153,18 +154,10 @@ class ImageProcessor:
 
     def _open(self, image: Any, index: int) -> Any:
         """The image as a PIL image in the model's mode."""
-        from PIL import Image, ImageOps
+        from PIL import Image
 
-        if isinstance(image, str | Path):
-            try:
-                with Image.open(image) as opened:
-                    picture = ImageOps.exif_transpose(opened)
-                    picture.load()
-            except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-                reason = getattr(error, "strerror", None) or cut(error, 100)
-                raise InputError(f"cannot read image {image}: {reason}; expected a readable image file") from error
-        elif isinstance(image, Image.Image):
-            picture = image
+        if isinstance(image, str | Path | Image.Image):
+            picture = _upright(image, index)
         elif isinstance(image, np.ndarray):
             picture = _from_array(image, index)
         else:
@@ -176,6 +169,22 @@ class ImageProcessor:
                 f"input {index} is an image of mode {picture.mode}; expected 8 bits per channel; convert it first"
             )
         return picture.convert("L" if self._channels == 1 else "RGB")
+
+
+def _upright(image: Any, index: int) -> Any:
+    """The pixels of a file or PIL image, turned as its EXIF says."""
+    from PIL import Image, ImageOps
+
+    given = isinstance(image, Image.Image)
+    try:
+        with contextlib.nullcontext(image) if given else Image.open(image) as opened:
+            picture = ImageOps.exif_transpose(opened)
+            picture.load()
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+        name, expected = (f"input {index}", "a whole image") if given else (image, "a readable image file")
+        reason = getattr(error, "strerror", None) or cut(error, 100)
+        raise InputError(f"cannot read image {name}: {reason}; expected {expected}") from error
+    return picture
 
 
 def is_image(path: str | Path) -> bool:

@@ -340,9 +340,18 @@ def test_orientation_of_a_photo_is_honoured(tmp_path: Path) -> None:
     image.save(tmp_path / "a.png", exif=exif)
     found = pixels_of(
         from_transformers(CONFIGURATIONS["vit"](), image_architecture()),
-        [tmp_path / "a.png", image.transpose(Image.Transpose.ROTATE_270)],
+        [tmp_path / "a.png", image.transpose(Image.Transpose.ROTATE_270), Image.open(tmp_path / "a.png")],
     )
     np.testing.assert_array_equal(found[0], found[1])
+    np.testing.assert_array_equal(found[0], found[2])
+
+
+def test_a_truncated_picture_is_named(tmp_path: Path) -> None:
+    picture(190, 140).save(tmp_path / "a.png")
+    (tmp_path / "a.png").write_bytes((tmp_path / "a.png").read_bytes()[:2000])
+    processor = from_transformers(CONFIGURATIONS["vit"](), image_architecture())
+    with pytest.raises(InputError, match=r"cannot read image input 0: .*truncated.*; expected a whole image"):
+        processor.encode([Image.open(tmp_path / "a.png")])
 
 
 def test_rectangular_model() -> None:
