@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import hashlib
+import io
 import os
 import secrets
 import shutil
@@ -16,7 +17,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import IO
+from typing import IO, Any
 
 from ..errors import InputError
 
@@ -31,23 +32,49 @@ def atomic_file(path: Path) -> Iterator[IO[bytes]]:
     Raises:
         InputError: the place is a folder, its folder is missing, or it cannot be written.
     """
-    try:
+    with _blaming(path):
         target = destination(path)
-        with _replacing(target) if target is not None else _through(path) as handle:
-            yield handle
+    with _replacing(target, path) if target is not None else _through(path) as handle:
+        yield handle
+
+
+@contextmanager
+def _blaming(path: Path) -> Iterator[None]:
+    """Raise what the system refuses as our error about ``path``."""
+    try:
+        yield
     except OSError as error:
         raise InputError(f"cannot write {path}: {error.strerror or error}") from error
 
 
+class _Raw(io.FileIO):
+    """A file whose failures to write are told as ours; those of its user's other files are not."""
+
+    def __init__(self, file: Path | int, mode: str, path: Path) -> None:
+        self._path = path
+        with _blaming(path):
+            super().__init__(file, mode)
+
+    def write(self, data: Any, /) -> int:
+        with _blaming(self._path):
+            return super().write(data)
+
+    def close(self) -> None:
+        with _blaming(self._path):
+            super().close()
+
+
 @contextmanager
-def _replacing(target: Path) -> Iterator[IO[bytes]]:
+def _replacing(target: Path, path: Path) -> Iterator[IO[bytes]]:
     part = beside(target, "part")
     try:
-        with part.open("xb") as handle:
+        with io.BufferedWriter(_Raw(part, "x", path)) as handle:
             yield handle
             handle.flush()
-            os.fsync(handle.fileno())
-        part.replace(target)
+            with _blaming(path):
+                os.fsync(handle.fileno())
+        with _blaming(path):
+            part.replace(target)
     except BaseException:
         part.unlink(missing_ok=True)
         raise
@@ -56,7 +83,9 @@ def _replacing(target: Path) -> Iterator[IO[bytes]]:
 @contextmanager
 def _through(path: Path) -> Iterator[IO[bytes]]:
     number = _descriptor(path)
-    with open(path if number is None else os.dup(number), "wb") as handle:  # noqa: PTH123 (a descriptor has no Path)
+    with _blaming(path):
+        file = path if number is None else os.dup(number)
+    with io.BufferedWriter(_Raw(file, "w", path)) as handle:
         yield handle
 
 

@@ -240,7 +240,11 @@ def _npz_rows(path: Path) -> Iterator[Row]:
 
 def _lines(path: Path) -> Iterator[str]:
     """The lines of a text file, with their ends."""
-    with path.open(encoding="utf-8-sig", newline="") as file:
+    try:
+        file = path.open(encoding="utf-8-sig", newline="")
+    except OSError as error:
+        raise InputError(f"cannot read data {path}: {error.strerror or error}; expected {FORMS}") from error
+    with file:
         if path.is_file() and path.stat().st_size == 0:
             raise InputError(f"data {path} is empty; expected at least one example")
         yield from _guarded(file, path)

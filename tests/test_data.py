@@ -4,6 +4,7 @@ import csv
 import json
 import math
 import pickle
+import socket
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -519,6 +520,14 @@ def test_json_lines_may_lack_a_key(tmp_path: Path) -> None:
         list(stream_rows(path))
     with pytest.raises(InputError, match=r"has the columns text; expected 'other' \(choose with --text-column\)"):
         list(stream_rows(path, Columns(text="other"), missing=True))
+
+
+def test_a_file_that_cannot_be_opened_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)  # names of sockets are short
+    with socket.socket(socket.AF_UNIX) as taken:
+        taken.bind("data.csv")
+        with pytest.raises(InputError, match=r"cannot read data data\.csv: .*; expected \.csv"):
+            list(stream_rows("data.csv"))
 
 
 def test_repeated_column_is_refused(tmp_path: Path) -> None:

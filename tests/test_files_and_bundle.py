@@ -91,6 +91,14 @@ def test_atomic_file_names_the_path_it_cannot_write(tmp_path: Path) -> None:
     assert tree(tmp_path) == {"folder": None}
 
 
+def test_atomic_file_is_not_blamed_for_other_files(tmp_path: Path) -> None:
+    with pytest.raises(PermissionError, match="another"), atomic_file(tmp_path / "a.bin"):
+        raise PermissionError("another file")
+    if Path("/dev/full").exists():
+        with pytest.raises(InputError, match="cannot write /dev/full: No space left on device"):
+            write_atomically(Path("/dev/full"), b"data")
+
+
 def test_digest_is_sha256_of_the_bytes(tmp_path: Path) -> None:
     data = bytes(range(256)) * 5000
     (tmp_path / "a").write_bytes(data)
