@@ -17,7 +17,7 @@ from ..data.columns import Reading
 from ..errors import InputError, cut
 from . import shared
 from .options import Command, call, choose, value
-from .terminal import members_of, show, table
+from .terminal import members_of, print_beside, print_json, table
 from .words import positive
 
 EXAMPLE = "hydrant plan checkpoint/ --data train.csv --members 3 --keep 8 -o plan.json"
@@ -66,7 +66,10 @@ def run(options: argparse.Namespace) -> int:
             print(f"hydrant: {state} holds what was found; run the same command again to go on", file=sys.stderr)
         raise
     made.save(options.output)
-    show(options, {"plan": str(options.output), **made.to_json()}, f"{plan_text(made)}\nwrote {options.output}")
+    if options.json:
+        print_json({"plan": str(options.output), **made.to_json()})
+    else:
+        print_beside(options.output, f"{plan_text(made)}\nwrote {options.output}")
     return 0
 
 

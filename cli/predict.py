@@ -15,7 +15,7 @@ from itertools import islice
 from pathlib import Path
 from typing import IO, Any
 
-from ..bundle.files import atomic_file, check_file
+from ..bundle.files import atomic_file, check_file, destination
 from ..data.arrays import EXAMPLES, LABELS, array_names, read_arrays
 from ..data.columns import Reading
 from ..data.images import is_image
@@ -27,7 +27,7 @@ from ..runtime import Predictor, load
 from ..runtime.prediction import prediction_rows
 from . import shared
 from .options import Command, call, value
-from .terminal import json_lines, log, print_json, print_text, progress, short, standard_output, table
+from .terminal import json_lines, log, print_beside, print_json, print_text, progress, short, standard_output, table
 from .words import positive
 
 EXAMPLE = 'hydrant predict out/ "transfer money" "what is the weather"'
@@ -106,7 +106,7 @@ def predict_items(predictor: Predictor, options: argparse.Namespace) -> int:
     if options.json:
         print_json({**_about(predictor), "predictions": rows})
     elif options.output:
-        print_text(f"wrote {len(rows)} prediction(s) to {options.output}")
+        print_beside(options.output, f"wrote {len(rows)} prediction(s) to {options.output}")
     else:
         print_text(prediction_text(rows))
     return 0
@@ -115,7 +115,8 @@ def predict_items(predictor: Predictor, options: argparse.Namespace) -> int:
 def predict_file(predictor: Predictor, options: argparse.Namespace, progress: Progress) -> int:
     """Predict every row of a file or image folder, as JSON lines, with bounded memory.
 
-    The output appears whole or not at all, but for rows on standard output where failed inputs are skipped.
+    The output appears whole or not at all, but for rows on standard output, or what else is no regular file, where
+    failed inputs are skipped.
     """
     results = _predictions(predictor, options)
     count = failed = 0
@@ -138,14 +139,14 @@ def predict_file(predictor: Predictor, options: argparse.Namespace, progress: Pr
         found = {"output": str(options.output)} if options.output else {"predictions": collected}
         print_json({**_about(predictor), "count": count, **found})
     elif options.output:
-        print_text(f"wrote {count} prediction(s) to {options.output}")
+        print_beside(options.output, f"wrote {count} prediction(s) to {options.output}")
     return 0
 
 
 @contextlib.contextmanager
 def _destination(options: argparse.Namespace) -> Iterator[IO[bytes]]:
     """Where JSON lines go: a file, or standard output, once all are there or as they come."""
-    if options.output:
+    if options.output and (options.skip_invalid or destination(options.output) is not None):
         with atomic_file(options.output) as handle:
             yield handle
     elif options.skip_invalid:
@@ -154,8 +155,12 @@ def _destination(options: argparse.Namespace) -> Iterator[IO[bytes]]:
         with tempfile.SpooledTemporaryFile(SPOOL_BYTES) as spool:
             yield spool
             spool.seek(0)
-            with standard_output():
-                shutil.copyfileobj(spool, sys.stdout.buffer)
+            if options.output:
+                with atomic_file(options.output) as handle:
+                    shutil.copyfileobj(spool, handle)
+            else:
+                with standard_output():
+                    shutil.copyfileobj(spool, sys.stdout.buffer)
 
 
 def _arguments(given: Sequence[str], modality: str) -> list[str]:

@@ -9,8 +9,10 @@ import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
+from ..bundle.files import destination
 from ..errors import InputError
 
 log = logging.getLogger("hydrant")
@@ -35,6 +37,14 @@ def print_text(text: str) -> None:
     """A line or more on standard output."""
     with standard_output():
         print(text)
+
+
+def print_beside(output: Path, text: str) -> None:
+    """A line or more about what was written to ``output``: if that may be standard output, on standard error."""
+    if destination(output) is None:
+        print(text, file=sys.stderr)
+    else:
+        print_text(text)
 
 
 def print_json(*facts: Any) -> None:

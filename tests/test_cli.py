@@ -271,6 +271,17 @@ def test_invalid_rows_are_skipped_on_request(made: Path, tmp_path: Path) -> None
     assert found["predictions"] == rows
 
 
+@pytest.mark.skipif(not Path("/dev/stdout").exists(), reason="no /dev/stdout")
+def test_standard_output_as_a_file_holds_rows_alone(made: Path, tmp_path: Path) -> None:
+    data = tmp_path / "data.csv"
+    data.write_text("text,label\n" + "hello,0\n" * 600)
+    done = run_cli("predict", made / "out", "--input", data, "--output", "/dev/stdout")
+    assert [json.loads(line)["index"] for line in done.stdout.splitlines()] == list(range(600))
+    assert done.stderr == "wrote 600 prediction(s) to /dev/stdout\n"
+    data.write_text(data.read_text() + '" ",0\n')
+    assert "row 601" in error_line(run_cli("predict", made / "out", "--input", data, "--output", "/dev/stdout"))
+
+
 def test_invalid_arguments_are_skipped_on_request(made: Path) -> None:
     done = run_cli("predict", made / "out", "hello", "", "--skip-invalid")
     assert done.returncode == 0
