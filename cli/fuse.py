@@ -57,6 +57,7 @@ def run(options: argparse.Namespace) -> int:
     from ..fusion import fuse as fuse_models
 
     check_replaceable(options.output, MANIFEST, options.force)
+    shared.check_data(options.data)
     chosen = None if options.plan is None else HeadPlan.load(options.plan)
     sources = [shared.source(source, options) for source in options.model]
     models = [

@@ -53,6 +53,7 @@ def arguments(command: Command) -> None:
 def run(options: argparse.Namespace) -> int:
     """Plan, and show what each member keeps."""
     check_file(options.output)
+    shared.check_data(value(plan_heads, "data", options))
     name = value(plan_heads, "method", options)
     searched = name == "circuit" and destination(options.output) is not None
     state = options.output.with_name(f"{options.output.name}.part") if searched else None

@@ -77,6 +77,8 @@ def run(options: argparse.Namespace) -> int:
             "give texts or images as arguments, or a file or folder with --input, or pairs of texts with --pair, and "
             "only one of these"
         )
+    if options.input in (None, "-") and call(Reading, options) != Reading():
+        raise InputError("--text-column and --text-pair-column name columns of --input FILE; leave them out")
     options.batch_size = value(Predictor.predict, "batch_size", options)
     with call(load, options) as predictor:
         for name, reason in predictor.fallbacks:
@@ -90,6 +92,7 @@ def run(options: argparse.Namespace) -> int:
 def predict_items(predictor: Predictor, options: argparse.Namespace) -> int:
     """Predict the inputs given as arguments and print a table, or one JSON object."""
     pairs = [tuple(pair) for pair in options.pair]
+    _check_texts([text for pair in pairs for text in pair], "text")
     inputs: list[Any] = pairs or _arguments(options.inputs, predictor.modality)
     prediction = predictor.predict(inputs, batch_size=options.batch_size, on_error=_on_error(options))
     rows = prediction_rows(
@@ -167,23 +170,25 @@ def _arguments(given: Sequence[str], modality: str) -> list[str]:
     """The inputs among the arguments, with the lines of standard input in the place of ``-``.
 
     Raises:
-        InputError: an argument is the name of a file that is no input itself.
+        InputError: an argument is the name of a file or folder that is no input itself.
     """
     if given.count("-") > 1:
         raise InputError(f"- is given {given.count('-')} times; standard input can be read once")
-    for item in given:
-        if _is_file(item) and not (modality == "image" and is_image(item)):
-            what = "a file" if modality == "text" else "a file but no image"
-            raise InputError(
-                f"{cut(item)} is {what}; did you mean --input {shlex.quote(item)}? (give lines of a file as - with the "
-                "file on standard input)"
-            )
+    _check_texts(given, modality)
     lines = [row.input for row in _standard_input()] if "-" in given else []
     return [each for item in given for each in (lines if item == "-" else [item])]
 
 
-def _is_file(text: str) -> bool:
-    return os.path.isfile(text)  # noqa: PTH113 - of a long text, Path's raises
+def _check_texts(given: Sequence[str], modality: str) -> None:
+    """Refuse arguments that name a file or folder which is no input itself."""
+    for item in given:
+        folder = os.path.isdir(item)  # noqa: PTH112 - of a long text, Path's raises
+        if folder or (os.path.isfile(item) and not (modality == "image" and is_image(item))):  # noqa: PTH113
+            what = "a folder" if folder else "a file" if modality == "text" else "a file but no image"
+            raise InputError(
+                f"{cut(item)} is {what}; did you mean --input {shlex.quote(item)}? (give lines of a file as - with the "
+                "file on standard input)"
+            )
 
 
 def _standard_input() -> Iterator[Row]:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import os
 from typing import Any
 
 from ..data.columns import Reading
+from ..data.readers import FORMS
 from ..errors import InputError
 from .options import Command, Target
 from .terminal import progress
@@ -47,6 +49,16 @@ def reading(command: Command) -> None:
     columns(command)
     command.take(Reading, "examples", metavar="N")
     command.take(Reading, "batch_size", type=positive, metavar="N")
+
+
+def check_data(data: str | None) -> None:
+    """Refuse data that do not exist, also where they are not needed.
+
+    Raises:
+        InputError: they do not.
+    """
+    if data is not None and not os.path.exists(data):  # noqa: PTH110 - of a long text, Path's raises
+        raise InputError(f"data {data} does not exist; expected {FORMS}")
 
 
 def prompts(command: Command) -> None:

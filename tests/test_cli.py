@@ -191,6 +191,14 @@ def test_mistakes_in_usage(made: Path, bert_checkpoint: Path, text_csv: Path, tm
             "holds no config.json; expected a Hugging Face checkpoint",
         ),
         (("plan", out, "--data", text_csv, "-o", plan), "is a hydrant bundle; expected a Hugging Face checkpoint"),
+        (
+            ("plan", bert_checkpoint, "--method", "random", "--data", tmp_path / "absent.csv", "-o", plan),
+            "absent.csv does not exist; expected .csv",
+        ),
+        (
+            ("fuse", bert_checkpoint, "--data", tmp_path / "absent.csv", "-o", tmp_path / "x"),
+            "absent.csv does not exist; expected .csv",
+        ),
         (("fuse", bert_checkpoint, "--plan", tmp_path / "absent.json", "-o", tmp_path / "x"), "cannot read plan"),
         (("fuse", bert_checkpoint, "-o", out), "exists; choose another output folder, or replace it with --force"),
         (("fuse", bert_checkpoint, "-o", bert_checkpoint, "--force"), "exists and is not a bundle"),
@@ -308,6 +316,10 @@ def test_standard_input_and_files_given_as_texts(made: Path, tmp_path: Path) -> 
     (tmp_path / "a b.csv").write_text("text\nhello\n")
     line = error_line(run_cli("predict", out, "a b.csv", cwd=tmp_path))
     assert "'a b.csv' is a file; did you mean --input 'a b.csv'?" in line
+    assert "'a b.csv' is a file" in error_line(run_cli("predict", out, "--pair", "hello", "a b.csv", cwd=tmp_path))
+    (tmp_path / "folder").mkdir()
+    assert "'folder' is a folder; did you mean" in error_line(run_cli("predict", out, "folder", cwd=tmp_path))
+    assert "name columns of --input FILE" in error_line(run_cli("predict", out, "hello", "--text-column", "x"))
     absent = run_cli("predict", out, "b.csv", "x" * 5000, "a/b", cwd=tmp_path)  # texts that look like paths
     assert absent.returncode == 0
     assert absent.stdout.splitlines()[2].startswith("b.csv")
