@@ -27,7 +27,7 @@ def model_inputs(
     spec: InputSpec,
     data: Any = None,
     *,
-    examples: int = 256,
+    examples: int | None = 256,
     seed: int = 0,
     columns: Columns = Columns(),
     sizes: Sequence[int] = BATCH_SIZES,
@@ -38,7 +38,7 @@ def model_inputs(
         processor: prepares the data; ``None`` where there is none.
         spec: what the model reads.
         data: real inputs (a path or what ``read_examples`` takes); ``None`` for seeded synthetic ones.
-        examples: number of inputs, drawn at random from ``data``.
+        examples: number of inputs, drawn at random from ``data``; ``None`` for all of them.
         seed: of the draw, or of the synthetic inputs.
         columns: of tabular data.
         sizes: of the batches of real inputs, in turn.
@@ -46,7 +46,9 @@ def model_inputs(
     Raises:
         InputError: unusable data or options, or no processor to read data with.
     """
-    if examples < 1:
+    if examples is None and data is None:
+        raise InputError("the number of examples is 0, for all, of synthetic inputs; expected at least 1, or data")
+    if examples is not None and examples < 1:
         raise InputError(f"the number of examples is {examples}; expected at least 1")
     if seed < 0:
         raise InputError(f"seed is {seed}; expected 0 or more")

@@ -63,7 +63,7 @@ def exported(
     for_cpus = chosen == "unrolled" and precision in ("fp32", "int8")
     left_out = {*form.without, *(() if for_cpus else FOR_PROCESSORS)}
     blocks, changes = rewrite(bundle_blocks(bundle, architecture), left_out)
-    examples = EXAMPLES if reading.examples is None else reading.examples
+    examples = reading.limit(EXAMPLES)
     facts = {"hydrant.precision": precision, "hydrant.lowering": chosen, "hydrant.attention": operator}
     facts |= metadata(bundle, architecture)
     inputs = {"data": data, "examples": examples, "seed": seed, "columns": reading}
@@ -125,6 +125,7 @@ def _quantised(
     bundle: Bundle, architecture: Architecture, model: onnx.ModelProto, inputs: dict[str, Any], progress: Progress
 ) -> Quantised:
     """The INT8 form of a float32 graph; as many inputs check it as calibrate it."""
-    wanted = {**inputs, "examples": 2 * inputs["examples"]}
+    examples = inputs["examples"]
+    wanted = {**inputs, "examples": None if examples is None else 2 * examples}
     batches, source = model_inputs(bundle.processor(), architecture, **wanted, sizes=(BATCH,))
     return search(model, architecture.layers, batches, source, progress)

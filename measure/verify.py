@@ -152,7 +152,7 @@ def verify(
     architecture = bundle.architecture()
     for name in [name for name in bundle.manifest["files"] if name.endswith(".onnx")]:
         check_graph(bundle, name)
-    examples = EXAMPLES if reading.examples is None else reading.examples
+    examples = reading.limit(EXAMPLES)
     batches, described = model_inputs(
         bundle.processor(), architecture, data, examples=examples, seed=seed, columns=reading
     )

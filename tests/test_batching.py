@@ -131,6 +131,8 @@ def test_inputs_of_checks_are_bounded_too(vit_checkpoint: Path, watch: Watch, mo
     order = np.random.default_rng(3).permutation(40)
     whole = processor.collate(processor.encode([IMAGES[place] for place in order]))["pixel_values"]
     np.testing.assert_array_equal(np.concatenate([batch["pixel_values"] for batch in made]), whole)
+    everything = model_inputs(processor, spec, (IMAGES * 8, None), examples=None)[1]
+    assert everything == "320 inputs of given in memory, seed 0"
 
 
 def test_texts_to_tune_on_are_tokenised_once(bert_checkpoint: Path, watch: Watch) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -75,6 +76,9 @@ def test_nothing_to_compare(tmp_path: Path) -> None:
     (tmp_path / "x.csv").write_text("text\nhello\n")
     with pytest.raises(HydrantError, match="has no processor, so it cannot read"):
         verify(tmp_path / "bundle", data=tmp_path / "x.csv")
+    for use in (verify, partial(export_onnx, precision="fp16"), partial(export_onnx, precision="int8")):
+        with pytest.raises(HydrantError, match="has no processor, so it cannot read"):
+            use(tmp_path / "bundle", data=tmp_path / "x.csv", reading=Reading(examples=0))
 
 
 def outputs(probabilities: np.ndarray, scores: np.ndarray) -> dict[str, np.ndarray]:
