@@ -146,7 +146,10 @@ def _delimited(path: Path) -> Records:
         raise InputError(f"{path} has the columns {listing(header)}; expected every name once")
 
     def records() -> Iterator[dict[str, Any]]:
-        for number, fields in enumerate((fields for fields in reader if fields), start=1):
+        filled = (
+            fields or [""] for fields in reader if fields or len(header) == 1
+        )  # a blank line may be an empty text
+        for number, fields in enumerate(filled, start=1):
             if len(fields) != len(header):
                 raise InputError(
                     f"{path}, row {number} has {len(fields)} fields; expected {len(header)}, as in the header "

@@ -530,6 +530,11 @@ def test_a_file_that_cannot_be_opened_is_named(tmp_path: Path, monkeypatch: pyte
             list(stream_rows("data.csv"))
 
 
+def test_a_blank_line_of_one_column_is_an_empty_text(tmp_path: Path) -> None:
+    (tmp_path / "data.csv").write_text("text\nhi\n\nyou\n")
+    assert [row.input for row in stream_rows(tmp_path / "data.csv")] == ["hi", "", "you"]
+
+
 def test_repeated_column_is_refused(tmp_path: Path) -> None:
     (tmp_path / "data.csv").write_text("text,text,label\na,b,pear\n")
     with pytest.raises(InputError, match="has the columns text, text, label; expected every name once"):
