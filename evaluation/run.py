@@ -135,10 +135,9 @@ def _check_raw(known: Examples, ood: Examples | None, corruptions: bool) -> None
 
 
 def _check_outside(html: Path, bundle: Bundle) -> None:
-    """Refuse to write the page over a file that the bundle's manifest answers for."""
-    own = {bundle.path / name for name in (MANIFEST, *bundle.manifest["files"])}
-    if html.resolve() in {path.resolve() for path in own}:
-        raise InputError(f"{html} is a file of the bundle; choose another place for the report")
+    """Refuse to write the page into the bundle, which its manifest answers for."""
+    if html.resolve().is_relative_to(bundle.path.resolve()):
+        raise InputError(f"{html} is in the bundle; choose another place for the report")
 
 
 def _observed(

@@ -519,7 +519,8 @@ def test_typos_by_kind_and_share(kind: str) -> None:
         (None, {"html": "/nowhere/report.html"}, "folder /nowhere does not exist"),
         (None, {"html": "/tmp"}, "/tmp is a folder; expected the name of a file to write"),
         (None, {"html": "/proc/report.html"}, "cannot write /proc/report.html: "),
-        (None, {"html": "MANIFEST"}, "hydrant.json is a file of the bundle; choose another place for the report"),
+        (None, {"html": "hydrant.json"}, "hydrant.json is in the bundle; choose another place for the report"),
+        (None, {"html": "page.html"}, "page.html is in the bundle; choose another place for the report"),
         (None, {"ood": "DATA"}, "is given both as data and as ood; expected inputs of another distribution"),
     ],
 )
@@ -531,8 +532,8 @@ def test_refusals(
         test.write_text(content)
     if options.get("ood") == "DATA":
         options = {"ood": test.parent / ".." / test.parent.name / test.name}
-    if options.get("html") == "MANIFEST":
-        options = {"html": bundle / "reports" / ".." / "hydrant.json"}
+    if options.get("html", "/")[0] != "/":
+        options = {"html": bundle / "reports" / ".." / options["html"]}
         (bundle / "reports").mkdir(exist_ok=True)
     with pytest.raises(HydrantError, match=re.escape(words)):
         evaluate(bundle, test, **options)
