@@ -30,7 +30,7 @@ def open_library(name: str) -> ModuleType:
     if name == "tensorrt" and numbers < OLDEST:
         raise BackendError(
             f"TensorRT {module.__version__} is installed; expected {OLDEST[0]}.{OLDEST[1]} or newer: "
-            f"pip install --upgrade 'hydrant[tensorrt]'"
+            f"pip install --upgrade 'hydrant-uq[tensorrt]'"
         )
     return module
 

@@ -13,18 +13,6 @@ from ..errors import InputError
 from .spec import InputSpec
 
 
-class Encoded(Protocol):
-    """One prepared input."""
-
-    @property
-    def tokens(self) -> int:
-        """Length, for batching inputs of similar length together."""
-
-    @property
-    def truncated(self) -> bool:
-        """Whether part of the input was cut off."""
-
-
 class Processor(Protocol):
     """Turns raw inputs into the model's tensors."""
 

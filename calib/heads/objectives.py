@@ -45,11 +45,6 @@ class Statistics:
     unknown: np.ndarray
 
 
-def needs_ood(objective: str) -> bool:
-    """Whether an objective compares with OOD examples."""
-    return objective != "nll"
-
-
 def evaluate(objective: str, found: Statistics, weights: np.ndarray, ood_weights: np.ndarray) -> np.ndarray:
     """The objective of each variant.
 
