@@ -46,13 +46,13 @@ def model_inputs(
     Raises:
         InputError: unusable data or options, or no processor to read data with.
     """
-    if examples is None and data is None:
-        raise InputError("the number of examples is 0, for all, of synthetic inputs; expected at least 1, or data")
     if examples is not None and examples < 1:
         raise InputError(f"the number of examples is {examples}; expected at least 1")
     if seed < 0:
         raise InputError(f"seed is {seed}; expected 0 or more")
     if data is None:
+        if examples is None:
+            raise InputError("the number of examples is 0, for all, of synthetic inputs; expected at least 1, or data")
         return synthetic_batches(spec, examples, seed), f"{examples} synthetic inputs, seed {seed}"
     found = read_examples(data, None, limit=examples, seed=seed, columns=columns)
     if found.ready:
