@@ -13,6 +13,7 @@ import numpy as np
 
 from ..bundle.architecture import Architecture
 from ..bundle.calibration import Calibration
+from ..bundle.graphs import check_all_graphs
 from ..bundle.precision import Precision
 from ..bundle.store import Bundle, resolve
 from ..data.batching import READER, WINDOW_BATCHES, batches
@@ -67,7 +68,7 @@ def load(
     Raises:
         BackendError: unknown backend, or none can run.
         MissingExtraError: the named backend's library is not installed.
-        BundleError: the bundle is missing, altered or malformed.
+        BundleError: the bundle is missing, altered or malformed, or one of its graphs contradicts it.
     """
     checked_threads(threads)
     bundle = resolve(bundle)
@@ -77,6 +78,7 @@ def load(
             f"bundle {bundle.path} has {len(bundle.labels)} labels for {architecture.classes} classes; "
             "make it again with `hydrant fuse`"
         )
+    check_all_graphs(bundle)
     opened, fallbacks = open_backend(bundle, backend, threads, precision)
     try:
         return Predictor(bundle, architecture, opened, fallbacks)

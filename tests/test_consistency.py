@@ -18,6 +18,7 @@ from hydrant import (
     GraphForm,
     HydrantError,
     Reading,
+    evaluate,
     export_onnx,
     fuse,
     load,
@@ -255,12 +256,15 @@ OTHER_BUNDLES = {
 @pytest.mark.parametrize("name", OTHER_BUNDLES)
 def test_a_graph_that_contradicts_its_bundle(name: str, path: Path) -> None:
     change, words = OTHER_BUNDLES[name]
+    arrays = {key: tensor.numpy() for key, tensor in make_inputs("bert").items()}
     export_onnx(path)
     change(path)
     for use in (
         lambda: load(path, "onnxruntime"),
         lambda: load(path),
         lambda: load(path, "openvino"),
+        lambda: load(path, "torch"),
+        lambda: evaluate(path, (arrays, [0, 1, 2, 3]), backend="torch"),
         lambda: verify(path, "openvino", reading=Reading(examples=4)),
     ):
         with pytest.raises(HydrantError, match=rf"model\.fp32\.onnx {words}"):
@@ -268,7 +272,6 @@ def test_a_graph_that_contradicts_its_bundle(name: str, path: Path) -> None:
     inspected = run_cli("inspect", path)
     assert inspected.returncode == 1
     assert "PROBLEM       model.fp32.onnx: unusable" in inspected.stdout
-    load(path, "torch").close()
 
 
 def test_a_graph_that_tells_nothing_is_not_compared(path: Path) -> None:
