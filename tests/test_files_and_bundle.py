@@ -482,6 +482,9 @@ def test_a_manifest_with_nonsense_about_fusion_is_refused(tmp_path: Path) -> Non
     for nonsense in (
         "x",
         {"separate": 5},
+        {"separate": ["mlp", {}]},
+        {"adapters": 3},
+        {"adapters": ["a"]},
         {"checkpoints": 0},
         {"checkpoints": True},
         *({"adapted": u} for u in updates),
