@@ -9,6 +9,7 @@ import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from ..errors import InputError
@@ -65,6 +66,14 @@ def standard_output() -> Iterator[None]:
     except OSError as error:
         discard_output()
         raise InputError(f"cannot write to standard output: {error.strerror or error}") from error
+
+
+def open_streams() -> None:
+    """Give a process that was started without standard output or standard error (``>&-``) ones that lead nowhere."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            nowhere = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 (for as long as the process lives)
+            setattr(sys, name, nowhere)
 
 
 def discard_output() -> None:

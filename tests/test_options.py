@@ -239,3 +239,21 @@ def test_a_full_device_is_told_in_one_line(words: list[str], tmp_path: Path) -> 
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False, cwd="/")
     assert done.stderr == "hydrant: error: cannot write to standard output: No space left on device\n"
     assert done.returncode == 2
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="closes a stream in a shell")
+@pytest.mark.parametrize("stream", ["1", "2"])
+@pytest.mark.parametrize("words", [["--version"], ["inspect", "BUNDLE", "--json"], ["inspect", "BUNDLE"]])
+def test_a_closed_stream_takes_what_it_is_given(words: list[str], stream: str, tmp_path: Path) -> None:
+    from support import make_model, random_plan
+
+    hydrant.save_bundle(hydrant.fuse(make_model("bert"), random_plan("bert", 2)), tmp_path / "out")
+    command = [
+        sys.executable,
+        "-m",
+        "hydrant",
+        *(str(tmp_path / "out") if word == "BUNDLE" else word for word in words),
+    ]
+    closing = ["sh", "-c", f'exec "$@" {stream}>&-', "sh", *command]
+    done = subprocess.run(closing, capture_output=True, text=True, check=False, cwd="/")
+    assert (done.returncode, done.stderr, bool(done.stdout)) == (0, "", stream == "2")
