@@ -12,7 +12,7 @@ import signal
 import stat
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -210,19 +210,29 @@ def check_replaceable(target: Path, marker: str, force: bool) -> None:
 @contextmanager
 def uninterrupted() -> Iterator[None]:
     """Hold Ctrl-C and signals to end back until the block ends; for the moment in which files change places."""
-    if threading.current_thread() is not threading.main_thread():
-        yield  # signals reach the main thread only
-        return
-    caught: list[tuple[int, FrameType | None]] = []
-    held = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
-    before = {number: signal.signal(number, lambda *arrived: caught.append(arrived)) for number in held}
+    caught: list[int] = []
+    try:
+        with signals_to(lambda number, _: caught.append(number), "SIGINT", "SIGTERM", "SIGHUP"):
+            yield
+    finally:
+        if caught:
+            signal.raise_signal(caught[0])
+
+
+@contextmanager
+def signals_to(handler: Callable[[int, FrameType | None], object], *names: str) -> Iterator[None]:
+    """Let signals reach ``handler`` until the block ends, in the main thread, which alone gets any.
+
+    A signal whose handler was not installed from Python is left to that handler, which Python could not put back.
+    """
+    main = threading.current_thread() is threading.main_thread()
+    numbers = [getattr(signal, name) for name in names if main and hasattr(signal, name)]
+    before = {number: signal.signal(number, handler) for number in numbers if signal.getsignal(number) is not None}
     try:
         yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler if handler is not None else signal.SIG_DFL)
-        if caught:
-            signal.raise_signal(caught[0][0])
+        for number, previous in before.items():
+            signal.signal(number, previous)
 
 
 @contextmanager

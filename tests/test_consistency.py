@@ -105,6 +105,20 @@ def test_signals_are_restored_after_writing(path: Path) -> None:
     assert signal.getsignal(signal.SIGINT) is handler
 
 
+def test_a_handler_that_was_not_installed_from_python_stays(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    getsignal, change, touched = signal.getsignal, signal.signal, set()
+
+    def changed(number: int, handler: Any) -> Any:
+        touched.add(number)
+        return change(number, handler)
+
+    monkeypatch.setattr(signal, "getsignal", lambda number: None if number == signal.SIGTERM else getsignal(number))
+    monkeypatch.setattr(signal, "signal", changed)
+    Bundle.open(path).add({"reports/a.json": b"1"})
+    assert signal.SIGINT in touched
+    assert signal.SIGTERM not in touched, "Python could not put it back"
+
+
 CONTRADICTIONS = [
     ("hydrant.json", {"members": 5}, "bundle claims 5 members and 5 labels, but its plan has 3 members"),
     ("hydrant.json", {"labels": ["a", "b", "c"]}, "3 labels"),
