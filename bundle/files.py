@@ -25,8 +25,8 @@ from ..errors import InputError
 def atomic_file(path: Path) -> Iterator[IO[bytes]]:
     """A binary file that appears at ``path`` whole when the block ends, or not at all.
 
-    Links are followed and stay; what is no regular file (a device, a FIFO, an open file such as ``/dev/stdout``) is
-    written to as it is, and gets what the block wrote until it failed.
+    A file that is replaced leaves its permissions. Links are followed and stay; what is no regular file (a device, a
+    FIFO, an open file such as ``/dev/stdout``) is written to as it is, and gets what the block wrote until it failed.
 
     Raises:
         InputError: the place is a folder, its folder is missing, or it cannot be written.
@@ -44,6 +44,7 @@ def _replacing(target: Path) -> Iterator[IO[bytes]]:
     part = beside(target, "part")
     try:
         with part.open("xb") as handle:
+            _keep_mode(target, part)
             yield handle
             handle.flush()
             os.fsync(handle.fileno())
@@ -51,6 +52,14 @@ def _replacing(target: Path) -> Iterator[IO[bytes]]:
     except BaseException:
         part.unlink(missing_ok=True)
         raise
+
+
+def _keep_mode(place: Path, part: Path) -> None:
+    """Give ``part`` the permissions of the regular file that it is to replace at ``place``."""
+    with contextlib.suppress(OSError):  # there is none, or the file system knows no permissions
+        mode = place.lstat().st_mode
+        if stat.S_ISREG(mode):
+            part.chmod(mode & 0o777)
 
 
 @contextmanager
@@ -259,6 +268,8 @@ def replace_all(parts: Mapping[Path, Path]) -> None:
         for place, part in parts.items():
             kept = _kept(place)
             done.append((place, kept))
+            if kept is not None:
+                _keep_mode(kept, part)
             part.replace(place)
     except BaseException:
         for place, kept in reversed(done):
