@@ -109,7 +109,7 @@ LARGEST = 2**31 - 1
 
 def is_whole(value: Any, least: int = 0, most: int = LARGEST) -> bool:
     """Whether ``value`` is a whole number within bounds, of Python or NumPy; a flag is none."""
-    return isinstance(value, Integral) and not isinstance(value, bool) and least <= int(value) <= most
+    return not isinstance(value, bool) and isinstance(value, Integral) and least <= int(value) <= most
 
 
 def check_plain(options: Any) -> None:
