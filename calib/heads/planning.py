@@ -191,7 +191,7 @@ def _check(how: Taylor | Circuit | Random, data: Any, members: int, keep: Any, s
     if members < 1:
         raise InputError(f"members is {members}; expected at least 1")
     if not is_whole(seed, most=2**63 - 1):
-        raise InputError(f"seed is {seed!r:.60}; expected a whole number, 0 or more")
+        raise InputError(f"seed is {seed!r:.60}; expected 0 or more")
     if isinstance(keep, Budget):
         _check_budget(keep, how, members)
     if isinstance(how, Circuit):
