@@ -16,7 +16,11 @@ The command line prints the message as one line and exits with status 2, or 1 fo
 from __future__ import annotations
 
 import importlib
+from dataclasses import fields
+from numbers import Integral
+from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 
 class HydrantError(Exception):
@@ -97,6 +101,29 @@ def require(module: str, extra: str, purpose: str) -> ModuleType:
             f"{package} is installed but cannot be imported ({error}); it is needed to {purpose}: "
             f"reinstall it with pip install --force-reinstall '{distribution}'"
         ) from error
+
+
+LARGEST = 2**31 - 1
+"""Most that a whole number may be where nothing else bounds it."""
+
+
+def is_whole(value: Any, least: int = 0, most: int = LARGEST) -> bool:
+    """Whether ``value`` is a whole number within bounds, of Python or NumPy; a flag is none."""
+    return not isinstance(value, bool) and isinstance(value, Integral) and least <= int(value) <= most
+
+
+def check_plain(options: Any) -> None:
+    """Refuse what is neither ``True`` nor ``False`` for a flag of a dataclass, and what is no path for a path.
+
+    Raises:
+        InputError: the first such field.
+    """
+    for field in fields(options):
+        value = getattr(options, field.name)
+        if field.type == "bool" and not isinstance(value, bool):
+            raise InputError(f"{field.name} is {cut(value)}; expected True or False")
+        if field.type == "str | Path | None" and value is not None and (not isinstance(value, str | Path) or not value):
+            raise InputError(f"{field.name} is {cut(value)}; expected the path of a file")
 
 
 def cut(text: object, limit: int = 60) -> str:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import signal
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 
+from ..bundle.files import signals_to
 from ..progress import Progress
 
 
@@ -47,24 +46,15 @@ class Phases:
 
 @contextmanager
 def interrupts_kept(phases: Phases) -> Iterator[None]:
-    """Let Ctrl-C and SIGTERM stop the builder at its next step, and raise ``KeyboardInterrupt`` when it has stopped.
-
-    A signal whose handler was not installed from Python is left to that handler, which Python could not put back.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
+    """Let Ctrl-C and SIGTERM stop the builder at its next step, and raise ``KeyboardInterrupt`` when it has stopped."""
 
     def keep(*_: object) -> None:
         phases.interrupted = True
 
-    known = [number for number in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(number) is not None]
-    before = {number: signal.signal(number, keep) for number in known}
     try:
-        yield
+        with signals_to(keep, "SIGINT", "SIGTERM"):
+            yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
         if phases.interrupted:
             raise KeyboardInterrupt
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
-from ..errors import BackendError, InputError, cut
+from ..errors import BackendError, InputError, check_plain, cut, is_whole
 
 Hardware = Literal["none", "ampere+", "same"]
 
@@ -34,10 +34,11 @@ class Builder:
     workspace: int | None = None
 
     def __post_init__(self) -> None:
-        if self.optimization_level is not None and self.optimization_level not in LEVELS:
+        check_plain(self)
+        if self.optimization_level is not None and not is_whole(self.optimization_level, most=LEVELS[-1]):
             raise InputError(f"optimization level is {cut(self.optimization_level)}; expected 0 to {LEVELS[-1]}")
-        if self.workspace is not None and not 1 <= self.workspace <= LARGEST_WORKSPACE:
-            raise InputError(f"workspace is {self.workspace} MiB; expected 1 to {LARGEST_WORKSPACE}")
+        if self.workspace is not None and not is_whole(self.workspace, 1, LARGEST_WORKSPACE):
+            raise InputError(f"workspace is {self.workspace!r:.60} MiB; expected 1 to {LARGEST_WORKSPACE}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,6 +74,12 @@ class TensorRTForRTX(Builder):
     """
 
     compute_capability: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        asked = self.compute_capability
+        if not isinstance(asked, str | list | tuple) or not all(isinstance(each, str) for each in asked):
+            raise InputError(f"compute capability is {cut(asked)}; expected a list of texts, such as ['8.9']")
 
 
 LIBRARY_OPTIONS: dict[str, type[TensorRT | TensorRTForRTX]] = {"tensorrt": TensorRT, "tensorrt-rtx": TensorRTForRTX}

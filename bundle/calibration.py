@@ -158,7 +158,7 @@ def _threshold(name: str, entry: Any) -> Threshold:
         raise _MalformedError(f"a threshold on {cut(score)}, which is none of {', '.join(SIDES)}")
     if entry.get("side", SIDES[score]) != SIDES[score]:
         raise _MalformedError(f"a threshold on {score} with side {cut(entry['side'])}, which is not {SIDES[score]!r}")
-    notes = (_object(entry, "target", {}), _object(entry, "measured", {}), _count(entry))
+    notes = (_numbers(entry, "target"), _numbers(entry, "measured"), _count(entry))
     return Threshold(score, _number(entry, "value", -sys.float_info.max), *notes)
 
 
@@ -166,8 +166,14 @@ def _conformal(entry: Mapping[str, Any]) -> Conformal:
     method = entry.get("method")
     if method not in METHODS:
         raise _MalformedError(f"conformal method {cut(method)}, which is none of {', '.join(METHODS)}")
-    notes = (_object(entry, "measured", {}), _count(entry))
+    notes = (_numbers(entry, "measured"), _count(entry))
     return Conformal(method, _number(entry, "alpha", 0.0), _number(entry, "quantile", 0.0), *notes)
+
+
+def _numbers(entry: Mapping[str, Any], key: str) -> dict[str, float]:
+    """Numbers by what they tell, such as ``{"coverage": 0.95}``."""
+    found: dict[str, Any] = _object(entry, key, {})
+    return {name: _number(found, name, -sys.float_info.max) for name in found}
 
 
 def _count(entry: Mapping[str, Any]) -> int:

@@ -13,7 +13,7 @@ import signal
 import stat
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -26,8 +26,8 @@ from ..errors import InputError
 def atomic_file(path: Path) -> Iterator[IO[bytes]]:
     """A binary file that appears at ``path`` whole when the block ends, or not at all.
 
-    Links are followed and stay; what is no regular file (a device, a FIFO, an open file such as ``/dev/stdout``) is
-    written to as it is, and gets what the block wrote until it failed.
+    A file that is replaced leaves its permissions. Links are followed and stay; what is no regular file (a device, a
+    FIFO, an open file such as ``/dev/stdout``) is written to as it is, and gets what the block wrote until it failed.
 
     Raises:
         InputError: the place is a folder, its folder is missing, or it cannot be written.
@@ -69,6 +69,7 @@ def _replacing(target: Path, path: Path) -> Iterator[IO[bytes]]:
     part = beside(target, "part")
     try:
         with io.BufferedWriter(_Raw(part, "x", path)) as handle:
+            _keep_mode(target, part)
             yield handle
             handle.flush()
             with _blaming(path):
@@ -78,6 +79,14 @@ def _replacing(target: Path, path: Path) -> Iterator[IO[bytes]]:
     except BaseException:
         part.unlink(missing_ok=True)
         raise
+
+
+def _keep_mode(place: Path, part: Path) -> None:
+    """Give ``part`` the permissions of the regular file that it is to replace at ``place``."""
+    with contextlib.suppress(OSError):  # there is none, or the file system knows no permissions
+        mode = place.lstat().st_mode
+        if stat.S_ISREG(mode):
+            part.chmod(mode & 0o777)
 
 
 @contextmanager
@@ -239,19 +248,29 @@ def check_replaceable(target: Path, marker: str, force: bool) -> None:
 @contextmanager
 def uninterrupted() -> Iterator[None]:
     """Hold Ctrl-C and signals to end back until the block ends; for the moment in which files change places."""
-    if threading.current_thread() is not threading.main_thread():
-        yield  # signals reach the main thread only
-        return
-    caught: list[tuple[int, FrameType | None]] = []
-    held = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
-    before = {number: signal.signal(number, lambda *arrived: caught.append(arrived)) for number in held}
+    caught: list[int] = []
+    try:
+        with signals_to(lambda number, _: caught.append(number), "SIGINT", "SIGTERM", "SIGHUP"):
+            yield
+    finally:
+        if caught:
+            signal.raise_signal(caught[0])
+
+
+@contextmanager
+def signals_to(handler: Callable[[int, FrameType | None], object], *names: str) -> Iterator[None]:
+    """Let signals reach ``handler`` until the block ends, in the main thread, which alone gets any.
+
+    A signal whose handler was not installed from Python is left to that handler, which Python could not put back.
+    """
+    main = threading.current_thread() is threading.main_thread()
+    numbers = [getattr(signal, name) for name in names if main and hasattr(signal, name)]
+    before = {number: signal.signal(number, handler) for number in numbers if signal.getsignal(number) is not None}
     try:
         yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler if handler is not None else signal.SIG_DFL)
-        if caught:
-            signal.raise_signal(caught[0][0])
+        for number, previous in before.items():
+            signal.signal(number, previous)
 
 
 @contextmanager
@@ -278,6 +297,8 @@ def replace_all(parts: Mapping[Path, Path]) -> None:
         for place, part in parts.items():
             kept = _kept(place)
             done.append((place, kept))
+            if kept is not None:
+                _keep_mode(kept, part)
             part.replace(place)
     except BaseException:
         for place, kept in reversed(done):

@@ -36,6 +36,16 @@ def graph_metadata(path: Path) -> dict[str, str]:
     return found
 
 
+def check_all_graphs(bundle: Bundle) -> None:
+    """Refuse a bundle with a graph that contradicts it, whatever is to run: labels of one of them would be wrong.
+
+    Raises:
+        BundleError: as :func:`check_graph`.
+    """
+    for name in [name for name in bundle.manifest["files"] if name.endswith(".onnx")]:
+        check_graph(bundle, name)
+
+
 def check_graph(bundle: Bundle, name: str) -> None:
     """Refuse a graph whose metadata contradict the bundle that it lies in.
 

@@ -393,14 +393,20 @@ def _validated(manifest: Any, file: Path) -> dict[str, Any]:
 
 
 def _check_fusion(fusion: Any, file: Path) -> None:
-    """How the members were fused: number of checkpoints, and the parts kept separate."""
+    """How the members were fused: number of checkpoints, the parts kept separate, and adapters."""
     if isinstance(fusion, dict):
-        checkpoints, separate = fusion.get("checkpoints", 1), fusion.get("separate", [])
-        if type(checkpoints) is int and checkpoints >= 1 and isinstance(separate, list) and _are_forms(fusion):
+        checkpoints = fusion.get("checkpoints", 1)
+        lists = _is_list_of(str, fusion.get("separate", [])) and _is_list_of(dict, fusion.get("adapters", []))
+        if type(checkpoints) is int and checkpoints >= 1 and lists and _are_forms(fusion):
             return
     raise BundleError(
-        f"{file} has fusion = {cut(fusion)}; expected checkpoints and separate parts, and forms of updates"
+        f"{file} has fusion = {cut(fusion)}; expected checkpoints and separate parts, adapters and forms of updates; "
+        "make the bundle again with `hydrant fuse`"
     )
+
+
+def _is_list_of(kind: type, values: Any) -> bool:
+    return isinstance(values, list) and all(isinstance(value, kind) for value in values)
 
 
 def _are_forms(fusion: Mapping[str, Any]) -> bool:

@@ -53,6 +53,7 @@ _FORMS = {
     "true_positive_rate": "catches {:.1%} of what is out of distribution",
     "false_positive_rate": "and flags {:.1%} of what is not",
 }
+_SETS_FORMS = {"coverage": "{:.1%} hold the label", "mean_size": "{:.2f} classes on average"}
 
 
 def calibration_text(report: CalibrationReport) -> str:
@@ -83,7 +84,7 @@ def inspected_calibration(facts: Mapping[str, Any] | None) -> list[str]:
     fitted = facts["fitted"]
     told = "not calibrated; see `hydrant calibrate`"
     if fitted:
-        ood = f" and {fitted['ood_examples']} of {fitted['ood']}" if fitted.get("ood") else ""
+        ood = f" and {fitted.get('ood_examples', '?')} of {fitted['ood']}" if fitted.get("ood") else ""
         told = f"fitted on {fitted.get('examples', '?')} examples of {fitted.get('data', '?')}{ood}"
     lines = [f"temperature   {facts['temperature']:g} ({told})"]
     for name, title in ((ABSTAIN, "abstains"), (OOD, "flags as OOD")):
@@ -95,14 +96,15 @@ def inspected_calibration(facts: Mapping[str, Any] | None) -> list[str]:
 
 
 def _threshold(facts: Mapping[str, Any]) -> str:
-    told = ", ".join(form.format(facts["measured"][key]) for key, form in _FORMS.items() if key in facts["measured"])
     line = f"{facts['score'].replace('_', ' ')} {facts['side']} {facts['value']:.4f}"
-    return f"{line} ({told})" if told else line
+    return line + _told(facts["measured"], _FORMS)
 
 
 def _conformal(facts: Mapping[str, Any]) -> str:
     line = f"{facts['method'].upper()} at α = {facts['alpha']:g}: quantile {facts['quantile']:.4f}"
-    if not facts["measured"]:
-        return line
-    measured = facts["measured"]
-    return f"{line} ({measured['coverage']:.1%} hold the label, {measured['mean_size']:.2f} classes on average)"
+    return line + _told(facts["measured"], _SETS_FORMS)
+
+
+def _told(measured: Mapping[str, float], forms: Mapping[str, str]) -> str:
+    told = ", ".join(form.format(measured[key]) for key, form in forms.items() if key in measured)
+    return f" ({told})" if told else ""

@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 
 from ..errors import GateError, HydrantError, cut, missing_extra
 from ..version import __version__
-from .terminal import discard_output, log, standard_output
+from .terminal import discard_output, log, open_streams, standard_output
 
 COMMANDS = {
     "plan": "choose the attention heads that each member keeps",
@@ -96,6 +96,7 @@ class _Subparser(Parser):
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one subcommand and return the exit status."""
     verbose = False
+    open_streams()
     try:
         with standard_output():
             options = parse(arguments)

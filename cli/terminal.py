@@ -77,6 +77,14 @@ def standard_output() -> Iterator[None]:
         raise InputError(f"cannot write to standard output: {error.strerror or error}") from error
 
 
+def open_streams() -> None:
+    """Give a process that was started without standard output or standard error (``>&-``) ones that lead nowhere."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            nowhere = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 (for as long as the process lives)
+            setattr(sys, name, nowhere)
+
+
 def discard_output() -> None:
     """Let what is still buffered for standard output go nowhere, so that nothing fails again at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from argparse import ArgumentTypeError
 
+from ..errors import LARGEST
+
 
 def parts(text: str) -> list[str]:
     """``a,b`` → ``["a", "b"]``."""
@@ -16,6 +18,8 @@ def positive(text: str) -> int:
     found = int(text) if text.isascii() and text.isdigit() else 0
     if found < 1:
         raise ArgumentTypeError(f"{text!r} is not a whole number of 1 or more")
+    if found > LARGEST:
+        raise ArgumentTypeError(f"{text!r} is more than {LARGEST}")
     return found
 
 

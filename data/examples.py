@@ -1,7 +1,4 @@
-"""Reading labelled data: CSV, TSV, JSON lines, Parquet, image folders and ``.npz`` files.
-
-Hugging Face ``datasets`` does the reading, as a stream, so that a file larger than memory is fine.
-"""
+"""Labelled data as examples in memory, from files (``data.readers``), tables, arrays or what is given in Python."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ class ImageProcessor:
 
     Args:
         folder: holds ``preprocessor_config.json``.
-        architecture: of the model that reads the pixels.
+        spec: of the model that reads the pixels.
 
     Raises:
         InputError: the configuration is missing, malformed, asks for a step that hydrant does not

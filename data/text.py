@@ -45,7 +45,7 @@ class TextProcessor:
 
     Args:
         folder: holds ``tokenizer.json`` and, optionally, ``tokenizer_config.json``.
-        architecture: of the model that reads the tokens.
+        spec: of the model that reads the tokens.
 
     Raises:
         InputError: the tokenizer is missing, unreadable, or larger than the model's vocabulary.

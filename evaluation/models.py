@@ -13,6 +13,7 @@ import numpy as np
 
 from ..bundle.architecture import Architecture
 from ..bundle.calibration import Calibration
+from ..bundle.graphs import check_all_graphs
 from ..bundle.plan import HeadPlan
 from ..bundle.store import MANIFEST, Bundle
 from ..data.examples import Examples
@@ -95,6 +96,7 @@ def _open_bundle(
     opened: ExitStack,
     examples: Examples,
 ) -> Model:
+    check_all_graphs(bundle)
     architecture = bundle.architecture()
     processor = examples.processor(architecture, lambda: bundle.processor_for("read texts or images"))
     runs = opened.enter_context(open_backend(bundle, backend, precision=precision)[0])

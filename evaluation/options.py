@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..errors import InputError, cut
+from ..errors import InputError, check_plain, cut, is_whole
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,6 +24,7 @@ class Figures:
     latency: bool = False
 
     def __post_init__(self) -> None:
+        check_plain(self)
         for name, value, least in (("bootstrap", self.bootstrap, 0), ("corrupted", self.corrupted, 1)):
-            if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            if not is_whole(value, least):
                 raise InputError(f"{name} is {cut(value)}; expected a whole number, {least} or more")

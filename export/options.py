@@ -6,7 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from ..errors import InputError, cut
+from ..errors import InputError, check_plain, cut
 from .rewrites import check_names
 
 Lowering = Literal["auto", "grouped", "unrolled"]
@@ -33,6 +33,7 @@ class GraphForm:
     without: Collection[str] = ()
 
     def __post_init__(self) -> None:
+        check_plain(self)
         for name, value, known in (
             ("lowering", self.lowering, get_args(Lowering)),
             ("attention", self.attention, get_args(Attention)),

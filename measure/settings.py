@@ -7,10 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from ..bundle.architecture import Architecture
-from ..errors import InputError, cut
+from ..errors import InputError, cut, is_whole
 from ..metrics.timing import Rules
 from ..runtime.predictor import checked_threads
 from .subjects import BASELINES
@@ -39,8 +37,10 @@ class Timing:
 
     def __post_init__(self) -> None:
         _numbers("batch", self.batch, LARGEST_BATCH)
+        if self.sequence is not None:
+            _check_list("sequence", self.sequence)
         _rules(self.seconds, self.iterations)
-        _threads(self.threads)
+        checked_threads(self.threads)
 
 
 @dataclass(frozen=True)
@@ -75,13 +75,13 @@ def checked_settings(architecture: Architecture, timing: Timing, baselines: str 
     Raises:
         InputError: something is out of range, or not for this model.
     """
-    if not _is_whole(seed) or seed < 0:
+    if not is_whole(seed, most=2**63 - 1):
         raise InputError(f"seed is {seed!r:.60}; expected 0 or more")
     return Settings(
         _numbers("batch", timing.batch, LARGEST_BATCH),
         _sequences(architecture, timing.sequence),
         _baselines(baselines),
-        _threads(timing.threads),
+        checked_threads(timing.threads),
         _rules(timing.seconds, timing.iterations),
         int(seed),
     )
@@ -89,12 +89,16 @@ def checked_settings(architecture: Architecture, timing: Timing, baselines: str 
 
 def _numbers(name: str, values: Any, most: int) -> tuple[int, ...]:
     """Distinct whole numbers from 1 to ``most``, in the order given."""
-    if isinstance(values, str) or not isinstance(values, Sequence) or len(values) == 0:
-        raise InputError(f"{name} is {cut(values)}; expected a list of one or more whole numbers")
+    _check_list(name, values)
     for value in values:
-        if not _is_whole(value) or not 1 <= value <= most:
+        if not is_whole(value, 1, most):
             raise InputError(f"{name} is {value!r:.60}; expected 1 to {most}")
     return tuple(dict.fromkeys(map(int, values)))
+
+
+def _check_list(name: str, values: Any) -> None:
+    if isinstance(values, str) or not isinstance(values, Sequence) or len(values) == 0:
+        raise InputError(f"{name} is {cut(values)}; expected a list of one or more whole numbers")
 
 
 def _sequences(architecture: Architecture, asked: Sequence[int] | None) -> tuple[int, ...]:
@@ -117,16 +121,6 @@ def _baselines(asked: str | Sequence[str]) -> tuple[str, ...]:
 def _rules(seconds: float, iterations: int) -> Rules:
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds < math.inf:
         raise InputError(f"seconds is {seconds!r:.60}; expected 0 or more")
-    if not _is_whole(iterations) or iterations < 1:
+    if not is_whole(iterations, 1):
         raise InputError(f"iterations is {iterations!r:.60}; expected 1 or more")
     return Rules(float(seconds), int(iterations))
-
-
-def _threads(value: int | None) -> int | None:
-    if value is not None and not _is_whole(value):
-        raise InputError(f"threads is {value!r:.60}; expected a whole number")
-    return checked_threads(None if value is None else int(value))
-
-
-def _is_whole(value: Any) -> bool:
-    return isinstance(value, int | np.integer) and not isinstance(value, bool)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ..bundle.architecture import Architecture
-from ..bundle.graphs import check_graph
+from ..bundle.graphs import check_all_graphs
 from ..bundle.precision import Precision
 from ..bundle.reports import report_folder, store_reports
 from ..bundle.store import Bundle, onnx_name, resolve, to_json_bytes
@@ -150,8 +150,7 @@ def verify(
     bundle = resolve(bundle)
     folder = report_folder(bundle, report)
     architecture = bundle.architecture()
-    for name in [name for name in bundle.manifest["files"] if name.endswith(".onnx")]:
-        check_graph(bundle, name)
+    check_all_graphs(bundle)
     examples = reading.limit(EXAMPLES)
     batches, described = model_inputs(
         bundle.processor(), architecture, data, examples=examples, seed=seed, columns=reading

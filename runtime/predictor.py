@@ -13,13 +13,14 @@ import numpy as np
 
 from ..bundle.architecture import Architecture
 from ..bundle.calibration import Calibration
+from ..bundle.graphs import check_all_graphs
 from ..bundle.precision import Precision
 from ..bundle.store import Bundle, resolve
 from ..data.batching import READER, WINDOW_BATCHES, batches
 from ..data.given import given_inputs
 from ..data.processor import load_processor
 from ..data.tensors import checked_tensors
-from ..errors import BackendError, BundleError, InputError, cut
+from ..errors import LARGEST, BackendError, BundleError, InputError, cut, is_whole
 from .backends.dlpack import DeviceArray
 from .backends.protocol import Backend
 from .backends.registry import open_backend
@@ -32,12 +33,12 @@ def checked_threads(threads: int | None) -> int | None:
     """``threads`` within one run, if the machine can do something with as many; ``None`` stays.
 
     Raises:
-        InputError: less than one, or more than four for each core.
+        InputError: no whole number, less than one, or more than four for each core.
     """
     most = 4 * (os.cpu_count() or 1)
-    if threads is not None and not 1 <= threads <= most:
-        raise InputError(f"threads is {threads}; expected 1 to {most}: four for each core of this machine")
-    return threads
+    if threads is not None and not is_whole(threads, 1, most):
+        raise InputError(f"threads is {threads!r:.60}; expected 1 to {most}: four for each core of this machine")
+    return None if threads is None else int(threads)
 
 
 BATCH_SIZE = 32
@@ -67,9 +68,9 @@ def load(
     Raises:
         BackendError: unknown backend, or none can run.
         MissingExtraError: the named backend's library is not installed.
-        BundleError: the bundle is missing, altered or malformed.
+        BundleError: the bundle is missing, altered or malformed, or one of its graphs contradicts it.
     """
-    checked_threads(threads)
+    threads = checked_threads(threads)
     bundle = resolve(bundle)
     architecture = bundle.architecture()
     if len(bundle.labels) != architecture.classes:
@@ -77,6 +78,7 @@ def load(
             f"bundle {bundle.path} has {len(bundle.labels)} labels for {architecture.classes} classes; "
             "make it again with `hydrant fuse`"
         )
+    check_all_graphs(bundle)
     opened, fallbacks = open_backend(bundle, backend, threads, precision)
     try:
         return Predictor(bundle, architecture, opened, fallbacks)
@@ -179,8 +181,7 @@ class Predictor(Closable):
         Raises:
             InputError, BackendError: as in ``predict``.
         """
-        if batch_size < 1:
-            raise InputError(f"batch_size is {batch_size}; expected 1 or more")
+        _check_batch_size(batch_size)
         _check_on_error(on_error)
         if self._processor is None:
             raise InputError(
@@ -245,8 +246,7 @@ class Predictor(Closable):
         return found.take(np.argsort(found_at)) if failed is None else found.among_failed(found_at, failed)
 
     def _predict_tensors(self, inputs: Mapping[str, Any], batch_size: int) -> Iterator[Prediction]:
-        if batch_size < 1:
-            raise InputError(f"batch_size is {batch_size}; expected 1 or more")
+        _check_batch_size(batch_size)
         arrays = checked_tensors(inputs, self._architecture)
         count = len(next(iter(arrays.values())))
         for start in range(0, count, batch_size):
@@ -273,3 +273,8 @@ class Predictor(Closable):
 def _check_on_error(on_error: str) -> None:
     if on_error not in ("raise", "row"):
         raise InputError(f"on_error is {cut(on_error)}; expected 'raise' or 'row'")
+
+
+def _check_batch_size(batch_size: int) -> None:
+    if not is_whole(batch_size, 1):
+        raise InputError(f"batch_size is {batch_size!r:.60}; expected a whole number, 1 to {LARGEST}")

@@ -209,6 +209,7 @@ def test_mistakes_in_usage(made: Path, bert_checkpoint: Path, text_csv: Path, tm
             "backend 'abacus' is unknown; expected auto, tensorrt, tensorrt-rtx, onnxruntime-tensorrt, "
             "onnxruntime-cuda, onnxruntime, openvino, torch",
         ),
+        (("predict", out, "hello", "--batch-size", "9" * 21), f"'{'9' * 21}' is more than 2147483647"),
         (("verify", out, "--seed", "-1"), "'-1' is not a whole number of 0 or more"),
         (("plan", bert_checkpoint, "--keep", "9" * 5000, "-o", plan), "--keep is '999"),
         (("predict", out, "hello", "--output", tmp_path / "no" / "x.jsonl"), "no does not exist; create it"),

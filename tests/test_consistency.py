@@ -18,6 +18,7 @@ from hydrant import (
     GraphForm,
     HydrantError,
     Reading,
+    evaluate,
     export_onnx,
     fuse,
     load,
@@ -102,6 +103,20 @@ def test_signals_are_restored_after_writing(path: Path) -> None:
     handler = signal.getsignal(signal.SIGINT)
     Bundle.open(path).add({"reports/a.json": b"1"})
     assert signal.getsignal(signal.SIGINT) is handler
+
+
+def test_a_handler_that_was_not_installed_from_python_stays(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    getsignal, change, touched = signal.getsignal, signal.signal, set()
+
+    def changed(number: int, handler: Any) -> Any:
+        touched.add(number)
+        return change(number, handler)
+
+    monkeypatch.setattr(signal, "getsignal", lambda number: None if number == signal.SIGTERM else getsignal(number))
+    monkeypatch.setattr(signal, "signal", changed)
+    Bundle.open(path).add({"reports/a.json": b"1"})
+    assert signal.SIGINT in touched
+    assert signal.SIGTERM not in touched, "Python could not put it back"
 
 
 CONTRADICTIONS = [
@@ -255,12 +270,15 @@ OTHER_BUNDLES = {
 @pytest.mark.parametrize("name", OTHER_BUNDLES)
 def test_a_graph_that_contradicts_its_bundle(name: str, path: Path) -> None:
     change, words = OTHER_BUNDLES[name]
+    arrays = {key: tensor.numpy() for key, tensor in make_inputs("bert").items()}
     export_onnx(path)
     change(path)
     for use in (
         lambda: load(path, "onnxruntime"),
         lambda: load(path),
         lambda: load(path, "openvino"),
+        lambda: load(path, "torch"),
+        lambda: evaluate(path, (arrays, [0, 1, 2, 3]), backend="torch"),
         lambda: verify(path, "openvino", reading=Reading(examples=4)),
     ):
         with pytest.raises(HydrantError, match=rf"model\.fp32\.onnx {words}"):
@@ -268,7 +286,6 @@ def test_a_graph_that_contradicts_its_bundle(name: str, path: Path) -> None:
     inspected = run_cli("inspect", path)
     assert inspected.returncode == 1
     assert "PROBLEM       model.fp32.onnx: unusable" in inspected.stdout
-    load(path, "torch").close()
 
 
 def test_a_graph_that_tells_nothing_is_not_compared(path: Path) -> None:

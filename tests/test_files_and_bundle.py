@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -66,6 +67,21 @@ def test_atomic_file_has_ordinary_permissions(tmp_path: Path) -> None:
     write_atomically(tmp_path / "a", b"")
     (tmp_path / "b").write_bytes(b"")
     assert (tmp_path / "a").stat().st_mode == (tmp_path / "b").stat().st_mode
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="has other permissions")
+def test_what_replaces_a_file_keeps_its_permissions(tmp_path: Path) -> None:
+    bundle = make_bundle(tmp_path / "out")
+    for name in ("a", "out/hydrant.json"):
+        (tmp_path / name).touch()
+        (tmp_path / name).chmod(0o640 if name == "a" else 0o600)
+    with atomic_file(tmp_path / "a") as handle:
+        (part,) = [path for path in tmp_path.iterdir() if path.name.startswith(".a.")]
+        assert part.stat().st_mode & 0o777 == 0o640, "nobody else can read it meanwhile"
+        handle.write(b"new")
+    bundle.add({"reports/x.json": b"{}"})
+    assert (tmp_path / "a").stat().st_mode & 0o777 == 0o640
+    assert (bundle.path / "hydrant.json").stat().st_mode & 0o777 == 0o600
 
 
 @pytest.mark.parametrize("abort", ABORTS)
@@ -490,6 +506,9 @@ def test_a_manifest_with_nonsense_about_fusion_is_refused(tmp_path: Path) -> Non
     for nonsense in (
         "x",
         {"separate": 5},
+        {"separate": ["mlp", {}]},
+        {"adapters": 3},
+        {"adapters": ["a"]},
         {"checkpoints": 0},
         {"checkpoints": True},
         *({"adapted": u} for u in updates),

@@ -39,11 +39,22 @@ def relabelled(path: Path) -> None:
     (path / "hydrant.json").write_text(json.dumps({**manifest, "labels": ["a", "b"]}))
 
 
+def limit(**notes: Any) -> Callable[[Path], None]:
+    return changed("calibration.json", thresholds={"ood": {"score": "confidence", "value": 0.4, **notes}})
+
+
+SETS = {"method": "lac", "alpha": 0.1, "quantile": 0.5}
 MALFORMED = {
     "calibration is a list": (replaced("calibration.json", b"[]"), "calibration.json: unusable: .* is a JSON list"),
     "calibration is no JSON": (replaced("calibration.json", b"{"), "calibration.json: unusable: .* is not JSON"),
     "temperature": (changed("calibration.json", temperature=-1), "calibration.json: unusable: .* has temperature '-1'"),
     "thresholds": (changed("calibration.json", thresholds=[1]), r"calibration.json: unusable: .* thresholds = '\[1\]'"),
+    "measured": (limit(measured={"risk": "x"}), "json: unusable: .* risk = 'x', which is no finite number"),
+    "target": (limit(target={"risk": None}), "json: unusable: .* risk = 'None', which is no finite number"),
+    "sets": (
+        changed("calibration.json", conformal={**SETS, "measured": {"coverage": []}}),
+        r"calibration.json: unusable: .* coverage = '\[\]', which is no finite number",
+    ),
     "plan is a list": (replaced("plan.json", b"[]"), "plan.json: unusable: .*plan is a JSON list"),
     "plan of other heads": (changed("plan.json", heads=5), "fused.safetensors: unusable: .*plan and config.json"),
     "config is a text": (replaced("config.json", b'"x"'), "config.json: unusable: .*does not describe an architecture"),
@@ -82,6 +93,13 @@ def test_the_command_ends_with_status_1(path: Path) -> None:
     facts = json.loads(run_cli("inspect", path, "--json").stdout)
     assert facts["files"]["calibration.json"]["state"] == "unusable"
     assert facts["layers"] == 3
+
+
+def test_notes_for_people_may_lack_anything(path: Path) -> None:
+    changed("calibration.json", fitted={"ood": "x.csv"}, conformal={**SETS, "measured": {"coverage": 0.9}})(path)
+    text = inspect_text(inspect_bundle(path))
+    assert "fitted on ? examples of ? and ? of x.csv" in text
+    assert "quantile 0.5000 (90.0% hold the label)" in text
 
 
 def test_a_bundle_whose_required_file_is_not_listed(path: Path) -> None:

@@ -98,6 +98,26 @@ def test_verbs_take_few_parameters() -> None:
         (lambda: TensorRT(workspace=2**50), "expected 1 to 1048576"),
         (lambda: TensorRTForRTX(workspace=0), "workspace is 0 MiB; expected 1 to"),
         (lambda: TensorRTForRTX(optimization_level=9), "optimization level is '9'; expected 0 to 5"),
+        (lambda: TensorRTForRTX(optimization_level=True), "optimization level is 'True'; expected 0 to 5"),
+        (lambda: TensorRT(workspace=1.5), "workspace is 1.5 MiB; expected 1 to"),
+        (lambda: TensorRT(workspace="100"), "workspace is '100' MiB; expected 1 to"),
+        (lambda: TensorRT(strip_weights="no"), "strip_weights is 'no'; expected True or False"),
+        (lambda: TensorRT(timing_cache=5), "timing_cache is '5'; expected the path of a file"),
+        (lambda: TensorRTForRTX(refit=1), "refit is '1'; expected True or False"),
+        (lambda: TensorRTForRTX(compute_capability=8.9), "compute capability is '8.9'; expected a list of texts"),
+        (lambda: TensorRTForRTX(compute_capability=[8.9]), "compute capability is '[8.9]'; expected a list of texts"),
+        (lambda: Figures(corruptions="no"), "corruptions is 'no'; expected True or False"),
+        (lambda: Figures(latency=None), "latency is 'None'; expected True or False"),
+        (lambda: Figures(bootstrap=True), "bootstrap is 'True'; expected a whole number, 0 or more"),
+        (lambda: GraphForm(member_outputs="no"), "member_outputs is 'no'; expected True or False"),
+        (lambda: Circuit(ood="x", average="no"), "average is 'no'; expected True or False"),
+        (lambda: Circuit(ood="x", state=5), "state is '5'; expected the path of a file"),
+        (lambda: Circuit(ood="x", state=""), "state is ''; expected the path of a file"),
+        (lambda: Timing(sequence="128"), "sequence is '128'; expected a list of one or more whole numbers"),
+        (lambda: Timing(iterations=10**30), "expected 1 or more"),
+        (lambda: Timing(threads="2"), "threads is '2'; expected 1 to"),
+        (lambda: hydrant.load("x", threads=1.5), "threads is 1.5; expected 1 to"),
+        (lambda: hydrant.load("x", threads=True), "threads is True; expected 1 to"),
     ],
 )  # fmt: skip
 def test_option_types_check_themselves(make: Callable[[], Any], message: str) -> None:
@@ -239,3 +259,21 @@ def test_a_full_device_is_told_in_one_line(words: list[str], tmp_path: Path) -> 
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False, cwd="/")
     assert done.stderr == "hydrant: error: cannot write to standard output: No space left on device\n"
     assert done.returncode == 2
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="closes a stream in a shell")
+@pytest.mark.parametrize("stream", ["1", "2"])
+@pytest.mark.parametrize("words", [["--version"], ["inspect", "BUNDLE", "--json"], ["inspect", "BUNDLE"]])
+def test_a_closed_stream_takes_what_it_is_given(words: list[str], stream: str, tmp_path: Path) -> None:
+    from support import make_model, random_plan
+
+    hydrant.save_bundle(hydrant.fuse(make_model("bert"), random_plan("bert", 2)), tmp_path / "out")
+    command = [
+        sys.executable,
+        "-m",
+        "hydrant",
+        *(str(tmp_path / "out") if word == "BUNDLE" else word for word in words),
+    ]
+    closing = ["sh", "-c", f'exec "$@" {stream}>&-', "sh", *command]
+    done = subprocess.run(closing, capture_output=True, text=True, check=False, cwd="/")
+    assert (done.returncode, done.stderr, bool(done.stdout)) == (0, "", stream == "2")

@@ -312,8 +312,10 @@ def test_options_out_of_range_and_a_closed_predictor(text_bundle: Path) -> None:
     ):
         load(text_bundle, "tensorflow")
     predictor = load(text_bundle, threads=1)
-    with pytest.raises(HydrantError, match="batch_size is 0"):
-        predictor.predict("hello", batch_size=0)
+    sizes: list[Any] = [0, 1.5, "8", True, 10**30]
+    for size in sizes:
+        with pytest.raises(HydrantError, match=r"batch_size is .*; expected a whole number, 1 to"):
+            predictor.predict("hello", batch_size=size)
     predictor.close()
     predictor.close()
     with pytest.raises(HydrantError, match="the predictor was closed"):

@@ -1,9 +1,9 @@
 """Circuits: the heads that uncertainty rests on, found layer by layer (after HeadMap, Wang et al. 2025).
 
 From the first layer to the last: with heads of earlier layers masked, and later layers whole, mask each head of the
-layer in turn and evaluate the objective (``heads.objectives``) on the validation set. A head's score is the objective
-without it, so a high score marks a head that is missed. The k heads of highest score are the layer's part of the
-circuit and stay, where k is what ``keep`` says of the layer. A layer that keeps all heads is not scored.
+layer in turn and evaluate the objective (``calib.heads.objectives``) on the validation set. A head's score is the
+objective without it, so a high score marks a head that is missed. The k heads of highest score are the layer's part of
+the circuit and stay, where k is what ``keep`` says of the layer. A layer that keeps all heads is not scored.
 
 Which heads of earlier layers are masked: by default those that were *pruned*, so that at the end the masked model is
 the member that the plan describes. HeadMap masks those that were *selected*; with the few heads that it selects that
@@ -45,7 +45,7 @@ class Settings:
 
     Attributes:
         counts: heads to keep, [circuits][layers].
-        objective: one of ``calib.objectives.OBJECTIVES``.
+        objective: one of ``calib.heads.options.Objective``.
         diversity: ``"noise"`` or ``"bootstrap"``; a single circuit has neither.
         noise: standard deviation in units of the scores' spread, for ``"noise"``.
         average: make one plan member of all circuits.

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from ...errors import InputError, cut
+from ...errors import InputError, check_plain, cut
 
 Diversity = Literal["noise", "bootstrap"]
 Objective = Literal["separation", "nll", "both"]
@@ -64,6 +64,7 @@ class Circuit:
     state: str | Path | None = None
 
     def __post_init__(self) -> None:
+        check_plain(self)
         _check_name("objective", self.objective, get_args(Objective))
         _check_name("masking", self.masking, get_args(Masking))
         _check_diversity(self.diversity, self.noise)

@@ -16,7 +16,7 @@ from ...data.columns import Reading
 from ...data.examples import Examples, check_alike, check_apart, read_examples
 from ...data.fingerprints import fingerprints
 from ...data.processor import Processor, from_transformers
-from ...errors import InputError, cut
+from ...errors import InputError, cut, is_whole
 from ...families.checkpoint import load_model, load_processor, model_labels
 from ...families.registry import architecture_of, prompts_of
 from ...progress import Progress, no_progress
@@ -190,8 +190,8 @@ def _check(how: Taylor | Circuit | Random, data: Any, members: int, keep: Any, s
     """Refuse what does not go together, before any long work."""
     if members < 1:
         raise InputError(f"members is {members}; expected at least 1")
-    if seed < 0:
-        raise InputError(f"seed is {seed}; expected 0 or more")
+    if not is_whole(seed, most=2**63 - 1):
+        raise InputError(f"seed is {seed!r:.60}; expected 0 or more")
     if isinstance(keep, Budget):
         _check_budget(keep, how, members)
     if isinstance(how, Circuit):
