@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from .build.options import TensorRT, TensorRTForRTX
     from .bundle.plan import HeadPlan
     from .bundle.store import Bundle
-    from .calib.decisions.targets import Conformal, Coverage, Risk
+    from .calib.decisions.targets import Conformal, Coverage, FalseAlarm, Risk
     from .calib.heads.options import Budget, Circuit, Random, Taylor
     from .calib.heads.planning import plan_heads
     from .cost.estimate import Cost
@@ -45,6 +45,7 @@ _HOMES = {
     "calibrate": "measure.calibrate",
     "Circuit": "calib.heads.options",
     "Conformal": "calib.decisions.targets",
+    "FalseAlarm": "calib.decisions.targets",
     "Cost": "cost.estimate",
     "Coverage": "calib.decisions.targets",
     "estimate_cost": "measure.cost",
@@ -88,6 +89,7 @@ __all__ = [
     "Conformal",
     "Cost",
     "Coverage",
+    "FalseAlarm",
     "Figures",
     "FusedClassifier",
     "FusedOutput",

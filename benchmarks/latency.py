@@ -21,7 +21,6 @@ from typing import Any
 import numpy as np
 from hydrant import HeadPlan, estimate_cost
 from hydrant.bundle.architecture import Architecture
-from hydrant.cost.estimate import fork_of
 from hydrant.export.random_model import PLAIN, random_model
 from hydrant.families.registry import LAYOUTS
 from hydrant.metrics.timing import Ratio, Rules, interleave
@@ -61,11 +60,11 @@ class Case:
 
     def __init__(self, model: Any, shape: Architecture, streams: float, copies: int, threads: int | None) -> None:
         data = model.SerializeToString()
-        self._sessions = [open_session(data, threads) for _ in range(copies)]
+        self.sessions = [open_session(data, threads) for _ in range(copies)]
         self._micro = Microbatch(shape.max_sequence if shape.modality == "image" else None, streams)
 
     def run(self, inputs: dict[str, np.ndarray]) -> None:
-        for session in self._sessions:
+        for session in self.sessions:
             self._micro.run(lambda part, session=session: {"p": session.run(["probabilities"], part)[0]}, inputs)  # type: ignore[misc]
 
 
@@ -82,7 +81,7 @@ def cases(shape: Architecture, sequence: int, threads: int | None, deep: bool) -
     for keep, fork in CASES:
         plan = random_plan(shape, keep, fork)
         cost = estimate_cost(shape, plan, sequence=None if shape.modality == "image" else sequence)
-        trunk = fork_of(plan)
+        trunk = plan.fork
         streams = (trunk + (shape.layers - trunk) * MEMBERS) / shape.layers
         found[f"fused, {keep} of 12 heads, fork {fork}"] = (
             Case(random_model(shape, plan), shape, streams, 1, threads),

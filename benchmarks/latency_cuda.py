@@ -25,7 +25,6 @@ import numpy as np
 import torch
 from hydrant import HeadPlan
 from hydrant.bundle.architecture import Architecture
-from hydrant.cost.estimate import fork_of
 from hydrant.export.random_model import random_model, random_weights
 from hydrant.fusion import FusedClassifier
 from hydrant.metrics.timing import Rules, Run, interleave
@@ -59,7 +58,7 @@ def torch_cases(shape: Architecture, batch: dict[str, np.ndarray], device: str) 
 
 def shared_trunk(shape: Architecture, plan: HeadPlan) -> dict[str, np.ndarray]:
     """Random weights; the attention below the fork, equal for all members, is stored once, as in an exported graph."""
-    trunk = fork_of(plan)
+    trunk = plan.fork
 
     def shared(name: str) -> bool:
         return name.startswith("layers.") and int(name.split(".")[1]) < trunk

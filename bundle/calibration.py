@@ -28,7 +28,7 @@ from .store import CALIBRATION, Bundle
 SCHEMA = 1
 
 
-Score = Literal["confidence", "predictive_entropy", "expected_entropy", "mutual_information"]
+Score = Literal["confidence", "predictive_entropy", "expected_entropy", "mutual_information", "energy", "distance"]
 
 SIDES: dict[str, str] = {**dict.fromkeys(get_args(Score), "above"), "confidence": "below"}
 """Scores that a threshold may stand on, and the side of it that is uncertain."""

@@ -15,7 +15,7 @@ from typing import IO, Any
 
 from ..errors import BundleError, cut
 from .calibration import Calibration
-from .store import CALIBRATION, MANIFEST, WEIGHTS, Bundle
+from .store import CALIBRATION, DENSITY, MANIFEST, WEIGHTS, Bundle
 
 METADATA, KEY, VALUE = 14, 1, 2
 """Fields of ONNX's ModelProto and StringStringEntryProto."""
@@ -80,12 +80,13 @@ def _expected(bundle: Bundle) -> dict[str, tuple[str, Any, Callable[[str], Any]]
     """Key of the metadata → the file that answers for it, what that says, and how the graph's text is decoded."""
     calibration = Calibration.of(bundle)
     facts = calibration.to_json()
-    weights = bundle.manifest["files"].get(WEIGHTS, {}).get("sha256")
+    weights, density = (bundle.manifest["files"].get(name, {}).get("sha256") for name in (WEIGHTS, DENSITY))
     return {
         "hydrant.family": (MANIFEST, bundle.family, str),
         "hydrant.members": (MANIFEST, bundle.members, int),
         "hydrant.labels": (MANIFEST, bundle.labels, json.loads),
         **({"hydrant.weights_sha256": (MANIFEST, weights, str)} if weights else {}),
+        "hydrant.density_sha256": (MANIFEST, density, str),
         "hydrant.temperature": (CALIBRATION, calibration.temperature, float),
         "hydrant.thresholds": (CALIBRATION, _limits(facts["thresholds"]), lambda text: _limits(json.loads(text))),
         "hydrant.conformal": (CALIBRATION, _sets(facts["conformal"]), lambda text: _sets(json.loads(text))),

@@ -75,6 +75,11 @@ class HeadPlan:
         """Whether all members keep the same heads in a layer."""
         return len({keep[layer] for keep in self.members}) == 1
 
+    @property
+    def fork(self) -> int:
+        """The first layer in which members keep different heads: below it runs one trunk. L where they never differ."""
+        return next((layer for layer in range(self.layers) if not self.same_heads(layer)), self.layers)
+
     def overlap(self) -> dict[str, Any]:
         """How alike the members' kept heads are: Jaccard index of each pair, averaged over layers.
 

@@ -7,6 +7,7 @@ Layout (schema 1)::
     config.json           the architecture (architecture.py)
     fused.safetensors     the fused weights
     calibration.json      temperature and thresholds (calibration.py)
+    density.safetensors   what the distance is computed with, once it was fitted (density.py)
     processor/            tokenizer or image processor (absent: tensors only)
     model.fp32.onnx       written by export
     reports/              written by verify, profile, evaluate and the demo
@@ -47,6 +48,9 @@ PLAN = "plan.json"
 
 
 CALIBRATION = "calibration.json"
+
+
+DENSITY = "density.safetensors"
 
 
 PROCESSOR = "processor"

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..bundle.calibration import ABSTAIN, OOD
-from ..calib.decisions.targets import Conformal, Coverage, Risk
+from ..calib.decisions.targets import Conformal, Coverage, FalseAlarm, Risk
 from ..data.columns import Reading
 from ..errors import InputError
 from ..measure.calibrate import CalibrationReport, calibrate
@@ -16,7 +16,7 @@ from .options import Command, call
 from .terminal import show
 from .words import share
 
-EXAMPLE = "hydrant calibrate out/ --data validation.csv --ood other.csv --risk 0.02"
+EXAMPLE = "hydrant calibrate out/ --data validation.csv --fit train.csv --coverage 0.95 --false-alarm 0.05"
 
 
 def arguments(command: Command) -> None:
@@ -25,13 +25,16 @@ def arguments(command: Command) -> None:
     shared.bundle(command, calibrate)
     command.take(calibrate, "data", metavar="FILE")
     command.take(calibrate, "ood", metavar="FILE")
+    command.take(calibrate, "fit", metavar="FILE")
     shared.reading(command)
     command.heading("method")
     with command.one_of():
         command.take(Coverage, "share", "--coverage", type=share, metavar="SHARE")
         command.take(Risk, "share", "--risk", type=share, metavar="SHARE")
     command.take((Coverage, Risk), "score")
-    command.take(calibrate, "ood_score")
+    command.take(FalseAlarm, "share", "--false-alarm", type=share, metavar="SHARE")
+    command.take(FalseAlarm, "score", "--ood-score")
+    command.take(calibrate, "taps", metavar="TAPS", action="store")
     command.take(Conformal, "alpha", "--conformal", type=share, metavar="ALPHA")
     command.take(Conformal, "method", "--conformal-method")
 

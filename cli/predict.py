@@ -100,7 +100,6 @@ def predict_items(predictor: Predictor, options: argparse.Namespace) -> int:
         inputs,
         predictor.labels,
         probabilities=options.probabilities,
-        flagged=predictor.out_of_distribution(prediction),
     )
     if options.output:
         with atomic_file(options.output) as handle:
@@ -230,9 +229,8 @@ def _predict_tensors(
         raise InputError(f"{options.input}: {error}") from error
     count = len(prediction.label)
     shown = [f"{options.input}, row {index}" for index in range(count)]
-    flagged = predictor.out_of_distribution(prediction)
     if count:
-        yield prediction_rows(prediction, shown, predictor.labels, 0, options.probabilities, flagged)
+        yield prediction_rows(prediction, shown, predictor.labels, 0, options.probabilities)
 
 
 def _predict_rows(
@@ -250,8 +248,7 @@ def _predict_rows(
             _name_the_row(predictor, window, first)
             raise
         shown = [_shown(row) for row in window]
-        flagged = predictor.out_of_distribution(prediction)
-        yield prediction_rows(prediction, shown, predictor.labels, first, options.probabilities, flagged)
+        yield prediction_rows(prediction, shown, predictor.labels, first, options.probabilities)
         first += len(window)
 
 
@@ -287,15 +284,17 @@ def prediction_text(rows: Sequence[Mapping[str, Any]]) -> str:
         "mutual information",
         "disagreement",
     ]
+    far = any("distance" in row for row in rows)
+    headers += ["distance"] if far else []
     decides = any(row.get("abstain") is not None or row.get("out_of_distribution") is not None for row in rows)
     if decides:
         headers.append("decision")
-    body = [_cells(row, decides) for row in rows if "error" not in row]
+    body = [_cells(row, far, decides) for row in rows if "error" not in row]
     failed = [f"{short(_text(row['input']), 46)}: {row['error']}" for row in rows if "error" in row]
     return "\n".join([*([table(headers, body)] if body else []), *failed])
 
 
-def _cells(row: Mapping[str, Any], decides: bool) -> list[str]:
+def _cells(row: Mapping[str, Any], far: bool, decides: bool) -> list[str]:
     return [
         short(_text(row["input"]), 46),
         short(row["label"], 24),
@@ -304,6 +303,7 @@ def _cells(row: Mapping[str, Any], decides: bool) -> list[str]:
         f"{row['expected_entropy']:.3f}",
         f"{row['mutual_information']:.4f}",
         f"{row['disagreement']:.2f}",
+        *([f"{row['distance']:.2f}"] if far else []),
         *([_decision(row)] if decides else []),
     ]
 

@@ -120,12 +120,6 @@ def cost_of(
     return Cost(plain, single, fused, plain * len(plan.members), batch, tokens, ensemble.fork())
 
 
-def fork_of(plan: HeadPlan) -> int:
-    """First layer whose heads differ between members; the number of layers when none does."""
-    same = [plan.same_heads(layer) for layer in range(plan.layers)]
-    return same.index(False) if False in same else plan.layers
-
-
 def cheaper_forms(architecture: Architecture, plan: HeadPlan, forms: Forms, separate: Collection[str]) -> Forms:
     """Decide where adapters' updates of attention stay low-rank: where that is cheaper.
 

@@ -62,6 +62,7 @@ SCORES = {
     "predictive_entropy": "predictive entropy",
     "mutual_information": "mutual information",
     "energy": "energy",
+    "distance": "distance",
 }
 
 

@@ -12,7 +12,7 @@ from ..metrics.bootstrap import interval, resampled
 from ..metrics.figures import Answers, figures
 from ..metrics.resampled import WeightedFigures
 from ..progress import Progress
-from ..runtime.decisions import decided, out_of_distribution
+from ..runtime.decisions import decided
 from .observation import Observation
 from .report import Figure
 
@@ -82,8 +82,8 @@ def decisions(
             found["risk"] = float((prediction.label[answered] != labels[answered]).mean())
         if outside is not None and outside.abstain is not None:
             found["ood_abstained"] = float(outside.abstain.mean())
-    flagged = out_of_distribution(prediction, calibration)
-    caught = None if outside is None else out_of_distribution(outside, calibration)
+    flagged = prediction.out_of_distribution
+    caught = None if outside is None else outside.out_of_distribution
     if flagged is not None:
         found["false_positive_rate"] = float(flagged.mean())
     if caught is not None:

@@ -180,7 +180,7 @@ def _detection(report: EvaluationReport, title: str, prefix: str) -> str:
         if any(keys["auroc"] in model.figures for model in report.models):
             groups[f"by {words}"] = _figures(report, DETECTION, keys)
     missing = any(f"{prefix}.energy.auroc" not in model.figures for model in report.models)
-    remark = note("Energy needs logits, which only the torch backend gives.") if missing else ""
+    remark = note("A graph of hydrant 0.1 gives no energy; export it again.") if missing else ""
     return section(title, table(title, ["", *(model.name for model in report.models)], groups), remark)
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from ..data.examples import Examples
-from ..metrics.gates import SCORES
-from ..metrics.uncertainty import energy, pairwise_disagreement, pairwise_divergence
+from ..metrics.gates import FURTHER_SCORES, SCORES
+from ..metrics.uncertainty import pairwise_disagreement, pairwise_divergence
 from ..progress import Progress, no_progress
 from ..runtime import Prediction
 from ..runtime.collect import collect
@@ -32,7 +32,6 @@ class Observation:
 
     members: int
     prediction: Prediction
-    energy: np.ndarray | None
     divergence: np.ndarray | None
     pair_disagreement: np.ndarray | None
 
@@ -42,7 +41,8 @@ class Observation:
         found = {"max_probability": -prediction.confidence, "predictive_entropy": prediction.predictive_entropy}
         if self.members > 1:
             found["mutual_information"] = prediction.mutual_information
-        return found if self.energy is None else {**found, "energy": self.energy}
+        further = {name: getattr(prediction, name) for name in FURTHER_SCORES}
+        return {**found, **{name: scores for name, scores in further.items() if scores is not None}}
 
 
 def observe(
@@ -60,13 +60,11 @@ def observe(
     """
 
     def reduce(outputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        kept = {name: outputs[name] for name in SCORES}
+        kept = {name: outputs[name] for name in (*SCORES, *FURTHER_SCORES) if name in outputs}
         kept["probabilities"] = outputs["probabilities"][:, model.columns]
         if "member_probabilities" in outputs:
             kept["divergence"] = pairwise_divergence(outputs["member_probabilities"])
             kept["pair_disagreement"] = pairwise_disagreement(outputs["member_probabilities"])
-        if "member_logits" in outputs:
-            kept["energy"] = energy(outputs["member_logits"])
         return kept
 
     found = collect(
@@ -82,7 +80,6 @@ def observe(
     return Observation(
         len(model.plan.members),
         Prediction.from_outputs(found),
-        found.get("energy"),
         found.get("divergence"),
         found.get("pair_disagreement"),
     )

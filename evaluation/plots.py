@@ -24,14 +24,15 @@ LINES = ("-", "--", ":", "-.")
 """Of the models, the next one each time that the colours begin again."""
 
 
-RIGHT, WRONG, STRANGE = "#009e73", "#e69f00", "#d55e00"
+RIGHT, WRONG, OUTSIDE = "#009e73", "#e69f00", "#d55e00"
 
 
 TITLES = {
     "max_probability": "max probability",
     "predictive_entropy": "predictive entropy (nats)",
     "mutual_information": "mutual information (nats)",
-    "energy": "energy",
+    "energy": "energy (nats)",
+    "distance": "distance (standard deviations)",
 }
 
 
@@ -101,7 +102,7 @@ def _scores(known: Observation, ood: Observation | None, labels: np.ndarray) -> 
     """How each score is spread over right answers, wrong answers and out-of-distribution inputs, each apart."""
     scores, outside = known.scores(), {} if ood is None else ood.scores()
     wrong = known.prediction.label != labels
-    groups = [("right", RIGHT), ("wrong", WRONG)] + ([("out of distribution", STRANGE)] if outside else [])
+    groups = [("right", RIGHT), ("wrong", WRONG)] + ([("out of distribution", OUTSIDE)] if outside else [])
     figure, grid = _figure(10.8, 0.7 + 1.3 * len(groups), len(groups), len(scores), sharex="col", sharey=True)
     for column, (name, score) in zip(grid.T, scores.items(), strict=True):
         sign = -1 if name == "max_probability" else 1

@@ -60,8 +60,7 @@ def evaluate(
         ood: out-of-distribution data, whose labels are not read.
         compare: checkpoints (single models) or bundles to set beside it. They know the same classes.
         figures: what is measured beside quality and detection: ``Figures(corruptions=True, latency=True)``.
-        backend: backend that runs the bundles; torch alone gives energies. Divergences need it or a graph with member
-            outputs.
+        backend: backend that runs the bundles. Divergences of the members need torch, or a graph with member outputs.
         precision: precision of the bundles' graphs; without it that of the backend's choice.
         html: write a report with pictures, in one HTML file.
         report: folder that gets the report and the pictures instead of the bundle. Without one, a bundle that cannot

@@ -9,15 +9,17 @@ from typing import Any
 import onnx
 
 from ..bundle.architecture import Architecture
+from ..bundle.density import Density
 from ..bundle.files import temporary_folder
 from ..bundle.precision import PRECISIONS, Precision
-from ..bundle.store import CALIBRATION, Bundle, onnx_name, resolve
+from ..bundle.store import CALIBRATION, DENSITY, Bundle, onnx_name, resolve
 from ..data.columns import Reading
 from ..data.samples import model_inputs
 from ..errors import InputError, cut
 from ..progress import Progress
 from .attention import choose_attention
 from .blocks import Blocks
+from .distance_head import with_distance
 from .islands import Islands, choose_islands
 from .lowering import Form, lower
 from .onnx_file import bundle_blocks, metadata, write_model
@@ -75,6 +77,7 @@ def exported(
     if precision == "int8":
         quantised = _quantised(bundle, architecture, model, inputs, progress)
         model = quantised.model
+    with_distance(model, architecture, Density.of(bundle))
     name = onnx_name(precision)
     _write(bundle, model, name)
     reasons = {"lowering": why, "attention": because}
@@ -101,7 +104,7 @@ def _write(bundle: Bundle, model: onnx.ModelProto, name: str) -> None:
     try:
         with temporary_folder(bundle.path, "export") as folder:
             files = write_model(model, folder / name)
-            bundle.add(files, remove={f"{name}.data"} - set(files), unchanged=[CALIBRATION])
+            bundle.add(files, remove={f"{name}.data"} - set(files), unchanged=[CALIBRATION, DENSITY])
     except OSError as error:
         raise InputError(f"cannot write into bundle {bundle.path}: {error.strerror or error}") from error
 

@@ -14,7 +14,8 @@ def fold_norms(blocks: Blocks) -> tuple[Blocks, list[str]]:
     """LayerNorm's affine map goes into the linear maps that read it: (x̂γ + β)W = x̂(γW) + βW.
 
     Requires: LayerNorm before attention and MLP (ViT, DeiT), where nothing else reads its output, and an
-    affine map that all members share or that has the same groups as the linear map.
+    affine map that all members share or that has the same groups as the linear map. The final norm keeps its own: the
+    distance reads its output.
     """
     if not blocks.architecture.pre_norm:
         return blocks, []
@@ -31,13 +32,6 @@ def fold_norms(blocks: Blocks) -> tuple[Blocks, list[str]]:
             folded += 1
         layers.append(layer)
     blocks = replace(blocks, layers=tuple(layers))
-    reader = "pooler" if blocks.pooler is not None else "classifier"
-    linear: Linear = getattr(blocks, reader)
-    if blocks.final_norm is not None and blocks.final_norm.groups in (1, linear.weight.shape[0]):
-        moved_linear = _normed(linear, blocks.final_norm)
-        blocks = replace(blocks, final_norm=Norm(None, None))
-        blocks = replace(blocks, pooler=moved_linear) if blocks.pooler else replace(blocks, classifier=moved_linear)
-        folded += 1
     return blocks, [f"{folded} LayerNorms lose their affine map to the weights behind them"] if folded else []
 
 

@@ -104,10 +104,7 @@ class Graph:
         """A small shared constant, stored once for each distinct value; integers, or float32."""
         array: np.ndarray = np.asarray(values, dtype)
         name = f"const.{array.dtype}.{'x'.join(map(str, array.shape))}.{'_'.join(map(str, array.ravel()))}"
-        if name not in self._initializers:
-            self._used.add(name)
-            self._initializers[name] = numpy_helper.from_array(array, name)
-        return name
+        return self.shared(name, array)
 
     def number(self, value: float) -> str:
         """A shared floating-point scalar in the type in which weights are stored just now."""
@@ -116,10 +113,18 @@ class Graph:
     def ones(self, width: int) -> str:
         """A shared vector of ones in that type."""
         name = f"const.ones.{np.dtype(_DTYPES[self.kind])}.{width}"
+        return self.shared(name, np.ones(width, _DTYPES[self.kind]))
+
+    def shared(self, name: str, array: np.ndarray) -> str:
+        """A constant as it is, stored once under its name however often it is asked for."""
         if name not in self._initializers:
             self._used.add(name)
-            self._initializers[name] = numpy_helper.from_array(np.ones(width, _DTYPES[self.kind]), name)
+            self._initializers[name] = numpy_helper.from_array(array, name)
         return name
+
+    def parts(self) -> tuple[list[onnx.NodeProto], list[onnx.TensorProto]]:
+        """Nodes and initializers, to be added to a model that exists."""
+        return self._nodes, list(self._initializers.values())
 
     def model(
         self,

@@ -14,10 +14,13 @@ from safetensors.numpy import load_file
 
 from ..bundle.architecture import Architecture
 from ..bundle.calibration import Calibration
-from ..bundle.store import WEIGHTS, Bundle
+from ..bundle.store import DENSITY, WEIGHTS, Bundle
 from ..bundle.weights import check_fused
 from ..errors import BundleError, require
 from .blocks import Blocks, read_blocks
+
+DENSITY_KEY = "hydrant.density_sha256"
+
 
 EXTERNAL_DATA_BYTES = 1_800_000_000
 """Above this size weights go to a file beside the graph: protobuf ends at 2 GiB."""
@@ -46,17 +49,18 @@ def metadata(bundle: Bundle, architecture: Architecture) -> dict[str, str]:
         "hydrant.max_sequence": str(architecture.max_sequence),
         "hydrant.preprocessing": json.dumps(processor.describe() if processor else None),
         "hydrant.weights_sha256": bundle.manifest["files"][WEIGHTS]["sha256"],
-        **calibration_metadata(Calibration.of(bundle)),
+        **calibration_metadata(Calibration.of(bundle), bundle.digests().get(DENSITY)),
     }
 
 
-def calibration_metadata(calibration: Calibration) -> dict[str, str]:
-    """The part of ``metadata_props`` that calibration decides."""
+def calibration_metadata(calibration: Calibration, density: str | None) -> dict[str, str]:
+    """The part of ``metadata_props`` that calibration decides; ``density`` is the SHA-256 of its file."""
     facts = calibration.to_json()
     return {
         "hydrant.temperature": repr(calibration.temperature),
         "hydrant.thresholds": json.dumps(facts["thresholds"], sort_keys=True),
         "hydrant.conformal": json.dumps(facts["conformal"], sort_keys=True),
+        **({DENSITY_KEY: density} if density else {}),
     }
 
 

@@ -1,4 +1,4 @@
-"""A new calibration for graphs that exist: temperature and thresholds are put in, all else stays as it is.
+"""A new calibration for graphs that exist: temperature, thresholds and distance are put in, all else stays as it is.
 
 The result is what exporting again with the same settings would give, without the data that FP16 and
 INT8 graphs were measured on.
@@ -12,11 +12,14 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
+from ..bundle.architecture import Architecture
 from ..bundle.calibration import Calibration
+from ..bundle.density import Density
 from ..bundle.precision import PRECISIONS
 from ..bundle.store import Bundle, onnx_name
 from ..errors import BundleError
-from .onnx_file import calibration_metadata
+from .distance_head import with_distance
+from .onnx_file import DENSITY_KEY, calibration_metadata
 from .uncertainty_head import TEMPERATURE
 
 GRAPHS = tuple(onnx_name(precision) for precision in PRECISIONS)
@@ -35,8 +38,22 @@ def check_graphs(bundle: Bundle) -> list[str]:
     return names
 
 
-def write_recalibrated(source: Path, calibration: Calibration, target: Path) -> None:
+def write_recalibrated(
+    source: Path,
+    target: Path,
+    calibration: Calibration,
+    architecture: Architecture,
+    density: Density | None,
+    density_sha256: str | None,
+) -> None:
     """Write the graph ``source`` with another calibration; large weights stay in the file beside ``source``.
+
+    Args:
+        source, target: files.
+        calibration: to put in.
+        architecture: of the model.
+        density: to put in; ``None`` for no distance.
+        density_sha256: of its file.
 
     Raises:
         BundleError: it cannot be read, or has no temperature to set.
@@ -44,7 +61,9 @@ def write_recalibrated(source: Path, calibration: Calibration, target: Path) -> 
     model = _read(source)
     (divisor,) = [tensor for tensor in model.graph.initializer if tensor.name == TEMPERATURE]
     divisor.CopyFrom(numpy_helper.from_array(np.array([calibration.temperature], np.float32), TEMPERATURE))
-    facts = {entry.key: entry.value for entry in model.metadata_props} | calibration_metadata(calibration)
+    with_distance(model, architecture, density)
+    facts = {entry.key: entry.value for entry in model.metadata_props if entry.key != DENSITY_KEY}
+    facts |= calibration_metadata(calibration, density_sha256)
     helper.set_model_props(model, dict(sorted(facts.items())))
     target.write_bytes(model.SerializeToString(deterministic=True))
 
@@ -55,9 +74,10 @@ def _read(path: Path) -> onnx.ModelProto:
     except Exception as error:  # protobuf raises several kinds
         raise BundleError(f"{path} is not an ONNX file ({error}); export it again with `hydrant export`") from error
     found = [tensor for tensor in model.graph.initializer if tensor.name == TEMPERATURE]
-    if len(found) != 1 or list(found[0].dims) != [1] or found[0].data_type != onnx.TensorProto.FLOAT:
+    fits = len(found) == 1 and list(found[0].dims) == [1] and found[0].data_type == onnx.TensorProto.FLOAT
+    if not fits or not any(output.name == "energy" for output in model.graph.output):
         raise BundleError(
-            f"{path} holds no temperature that could be set: an older hydrant wrote it; "
+            f"{path} holds no temperature that could be set, or gives no energy: an older hydrant wrote it; "
             "export it again with `hydrant export`"
         )
     return model

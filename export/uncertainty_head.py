@@ -2,7 +2,7 @@
 
 With p̄ = mean_m softmax(z_m / T), predictive entropy H(p̄),
 expected entropy mean_m H(p_m), mutual information = their difference, disagreement = share of
-members whose argmax differs from that of p̄.
+members whose argmax differs from that of p̄, energy = −mean_m log Σ exp z_m, without T.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import numpy as np
 
 from .graph import FLOAT, Graph
 
-OUTPUTS = ("probabilities", "predictive_entropy", "expected_entropy", "mutual_information", "disagreement")
+OUTPUTS = ("probabilities", "predictive_entropy", "expected_entropy", "mutual_information", "disagreement", "energy")
 
 
 MEMBER_OUTPUT = "member_probabilities"
@@ -31,6 +31,7 @@ def uncertainty_head(graph: Graph, logits: str, streams: int, members: int, temp
         temperature: T > 0.
         emit: also emit ``member_probabilities`` [B, M, C].
     """
+    _energy(graph, logits)
     divisor = graph.weight(TEMPERATURE, np.array([temperature], np.float32))  # a value of its own: calibration sets it
     logits = graph.node("Div", [logits, divisor], "logits.tempered")
     probabilities = graph.node("Softmax", [logits], "members", axis=-1)  # [S, B, C]
@@ -50,6 +51,16 @@ def uncertainty_head(graph: Graph, logits: str, streams: int, members: int, temp
         graph.node("Tile", [members_in_rows, graph.constant([1, members, 1])], MEMBER_OUTPUT)
     elif emit:
         graph.node("Transpose", [probabilities], MEMBER_OUTPUT, perm=[1, 0, 2])
+
+
+def _energy(graph: Graph, logits: str) -> None:
+    """[S, B, C] → ``energy`` [B]; the largest logit is taken out first, so that no exponential overflows."""
+    top = graph.node("ReduceMax", [logits, graph.constant([-1])], "energy.top", keepdims=1)  # [S, B, 1]
+    shifted = graph.node("Sub", [logits, top], "energy.shifted")
+    log = graph.node("ReduceLogSumExp", [shifted, graph.constant([-1])], "energy.log", keepdims=1)
+    total = graph.node("Add", [log, top], "energy.members")
+    mean = graph.node("ReduceMean", [total, graph.constant([0, 2])], "energy.mean", keepdims=0)
+    graph.node("Neg", [mean], "energy")
 
 
 def _entropy(graph: Graph, probabilities: str, name: str) -> str:

@@ -179,8 +179,8 @@ def fuse_weights(
 
     Returns:
         Tensors with a leading group axis: linear weights [G, in, out], vectors [G, 1, d], tables
-        [G, rows, d]; attention as ``layers.{l}.attention.qkv`` and ``.output`` with G = M, or 1 where checkpoints
-        have the very same tensors and members the same heads.
+        [G, rows, d]; attention as ``layers.{l}.attention.qkv`` and ``.output`` with G = M, or 1 in the trunk below the
+        fork of one checkpoint, and where several have the very same tensors and members the same heads.
     """
     fused = {}
     for name, tensor in checkpoints[0].items():
@@ -234,6 +234,8 @@ def _fuse_attention(
     """One layer's grouped projections: query, key and value rows and output columns of the kept heads."""
     prefix, width = f"layers.{layer}.attention", architecture.head_width
     keeps = [keep[layer] for keep in plan.members]
+    if len(checkpoints) == 1 and layer < plan.fork < plan.layers:
+        keeps = keeps[:1]  # the trunk, stored once
     slots = max(map(len, keeps))
     qkv_weight, qkv_bias, output_weight, output_bias = [], [], [], []
     projections = [f"{prefix}.{name}" for name in PROJECTIONS]

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from ..bundle.architecture import PROJECTIONS, Architecture
+from ..bundle.density import Density
 from ..bundle.plan import HeadPlan
 from ..errors import InputError
 from ..families.activations import ACTIVATIONS, POOLERS
+from .distance import FeatureDistance
 from .grouped import GroupedAttention, GroupedLinear, GroupedNorm, LowRank
 from .uncertainty_head import FusedOutput, summarize
 
@@ -32,6 +34,7 @@ class FusedClassifier(nn.Module):
         weights: fused tensors (``fusion.ensemble``), each with a leading group axis.
         labels: class names in class order.
         temperature: softmax temperature T of all members.
+        density: what the distance is computed with, once it was fitted.
     """
 
     def __init__(
@@ -42,6 +45,7 @@ class FusedClassifier(nn.Module):
         labels: list[str],
         temperature: float = 1.0,
         provenance: Mapping[str, Any] | None = None,
+        density: Density | None = None,
     ) -> None:
         super().__init__()
         self.architecture = architecture
@@ -60,6 +64,14 @@ class FusedClassifier(nn.Module):
         self.final_norm = _norm(architecture, weights, "final_norm") if architecture.pre_norm else None
         self.pooler = _linear(weights, "pooler") if architecture.pooling != "none" else None
         self.classifier = _linear(weights, "classifier")
+        self.distance = None if density is None else FeatureDistance(density)
+
+    @property
+    def trunk(self) -> int:
+        """Layers, counted from the input, that are the same for all members; L where members never differ."""
+        states = [self.embeddings.state_dict(), *(layer.state_dict() for layer in self.layers)]
+        same = [all(bool((part == part[:1]).all()) for part in state.values()) for state in states]
+        return same.index(False) - 1 if False in same[1:] and same[0] else len(self.layers) if same[0] else 0
 
     @property
     def members(self) -> int:
@@ -84,25 +96,95 @@ class FusedClassifier(nn.Module):
         Raises:
             InputError: the inputs of the other modality were given, or their shape does not fit.
         """
+        taps = () if self.distance is None else self.distance.density.taps
+        logits, features = self._run(
+            taps,
+            input_ids=input_ids,
+            attention_mask=attention_mask,
+            token_type_ids=token_type_ids,
+            pixel_values=pixel_values,
+        )
+        distance = None if self.distance is None else self.distance(features)
+        return summarize(logits, self.temperature, distance)
+
+    def features(self, taps: Sequence[str], **inputs: Tensor) -> tuple[Tensor, Tensor]:
+        """Member logits [M, B, C] and the vectors that taps (``bundle.density``) name, [K, B, d].
+
+        Args:
+            taps: K names.
+            inputs: as of :meth:`forward`.
+
+        Raises:
+            InputError: as of :meth:`forward`.
+        """
+        return self._run(taps, **inputs)
+
+    def _run(self, taps: Sequence[str], **inputs: Tensor | None) -> tuple[Tensor, Tensor]:
+        x, mask = self._embedded(**inputs)
+        x = _dropout(x, self.architecture.hidden_dropout, self.training)
+        found: dict[str, Tensor] = {}
+        for index, layer in enumerate(self.layers):
+            x = layer(x, mask)  # [S, B, T, d]
+            found |= _tapped(x[0], mask, f"layers.{index}", taps)
+        first = self._first(x)
+        found |= {f"last.{member}": first[member] for member in range(self.members)}
+        kept = torch.stack([found[tap] for tap in taps]) if taps else first.new_zeros(0)
+        return self._classify(first), kept
+
+    @torch.no_grad()
+    def trunk_output(self, layers: int, **inputs: Tensor) -> Tensor:
+        """What the first layers give, [B, T, d], without dropout and gradients; they must be the same for all members.
+
+        Args:
+            layers: at least 1, at most :attr:`trunk`.
+            inputs: as of :meth:`forward`.
+        """
+        training = self.training
+        self.eval()
+        x, mask = self._embedded(**inputs)
+        for layer in self.layers[:layers]:
+            x = layer(x, mask)
+        self.train(training)
+        return x[0]
+
+    def above(self, layers: int, hidden: Tensor, real: Tensor) -> Tensor:
+        """Member logits [M, B, C] from what the first layers gave.
+
+        Args:
+            layers: that ran already.
+            hidden: [B, T, d].
+            real: [B, T] bool, which tokens count.
+        """
+        mask = real[:, None, None, :] if self.architecture.modality == "text" else None
+        x = hidden[None]
+        for layer in self.layers[layers:]:
+            x = layer(x, mask)
+        return self._classify(self._first(x))
+
+    def _embedded(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        pixel_values: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Inputs → the first activations [G, B, T, d], and which keys may be seen [B, 1, 1, T]."""
         if self.architecture.modality == "text":
             if input_ids is None or pixel_values is not None:
                 raise InputError(f"a {self.architecture.family} ensemble reads input_ids, not pixel_values")
-            x = self.embeddings(input_ids, token_type_ids)  # [G, B, T, d]
-            mask = None if attention_mask is None else attention_mask.bool()[:, None, None, :]  # [B, 1, 1, T]
-        else:
-            if pixel_values is None or input_ids is not None:
-                raise InputError(f"a {self.architecture.family} ensemble reads pixel_values, not input_ids")
-            x, mask = self.embeddings(pixel_values), None
-        x = _dropout(x, self.architecture.hidden_dropout, self.training)
-        for layer in self.layers:
-            x = layer(x, mask)  # [M, B, T, d]
-        return summarize(self._classify(x), self.temperature)
+            mask = None if attention_mask is None else attention_mask.bool()[:, None, None, :]
+            return self.embeddings(input_ids, token_type_ids), mask
+        if pixel_values is None or input_ids is not None:
+            raise InputError(f"a {self.architecture.family} ensemble reads pixel_values, not input_ids")
+        return self.embeddings(pixel_values), None
 
-    def _classify(self, x: Tensor) -> Tensor:
-        """[M, B, T, d] → member logits [M, B, C], from each member's first token."""
-        if self.final_norm is not None:
-            x = self.final_norm(x)
-        first = x[:, :, 0]  # [M, B, d]
+    def _first(self, x: Tensor) -> Tensor:
+        """[S, B, T, d] → each member's vector that the classifier reads, [M, B, d]."""
+        first: Tensor = (x if self.final_norm is None else self.final_norm(x))[:, :, 0]
+        return first.expand(self.members, -1, -1)
+
+    def _classify(self, first: Tensor) -> Tensor:
+        """Each member's first token [M, B, d] → member logits [M, B, C]."""
         rate = self.architecture.classifier_dropout
         if self.pooler is not None:
             first = POOLERS[self.architecture.pooling](self.pooler(first))
@@ -207,6 +289,18 @@ class PatchEmbeddings(nn.Module):
         tokens = [token[:, None].expand(-1, x.shape[1], -1, -1) for token in prefix]  # [G, B, 1, d]
         x = torch.cat([*tokens, x], dim=2) + self.position[:, None]
         return x if self.norm is None else self.norm(x)
+
+
+def _tapped(x: Tensor, mask: Tensor | None, name: str, taps: Sequence[str]) -> dict[str, Tensor]:
+    """First token and mean over real tokens of a layer's output [B, T, d], as far as asked for: [B, d] each."""
+    found = {}
+    if f"{name}.first" in taps:
+        found[f"{name}.first"] = x[:, 0]
+    if f"{name}.mean" in taps:
+        real = x.new_ones(x.shape[:2]) if mask is None else mask[:, 0, 0].to(x.dtype)  # [B, T]
+        total = torch.einsum("bt,btd->bd", real, x)
+        found[f"{name}.mean"] = total / real.sum(dim=1, keepdim=True).clamp_min(1)
+    return found
 
 
 def _rows(table: Tensor, indices: Tensor) -> Tensor:

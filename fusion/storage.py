@@ -13,6 +13,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
+from ..bundle.density import Density
 from ..bundle.store import (
     ARCHITECTURE,
     CALIBRATION,
@@ -112,5 +113,6 @@ def load_ensemble(bundle: Bundle | str | Path) -> FusedClassifier:
         bundle.labels,
         temperature=bundle.temperature(),
         provenance=bundle.manifest.get("fusion"),
+        density=Density.of(bundle),
     )
     return ensemble.eval()

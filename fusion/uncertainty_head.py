@@ -6,6 +6,7 @@ With p_m = softmax(z_m / T) and p̄ = mean_m p_m (probabilities are averaged, ne
     expected entropy     mean_m H(p_m)              aleatoric part
     mutual information   H(p̄) − mean_m H(p_m) ≥ 0   epistemic part (Depeweg et al. 2018)
     disagreement         share of members whose argmax differs from that of p̄
+    energy               −mean_m log Σ_c exp z_m,c  without T, nats (Liu et al. 2020)
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ class FusedOutput:
         confidence: [B], max of ``probabilities``.
         predictive_entropy, expected_entropy, mutual_information: [B], nats.
         disagreement: [B] in [0, 1].
+        energy: [B], nats.
         member_probabilities: [B, M, C].
+        distance: [B], of the features from the training data (``fusion.distance``); ``None`` until fitted.
         abstain: always ``None`` here; thresholds belong to the runtime.
     """
 
@@ -39,16 +42,19 @@ class FusedOutput:
     expected_entropy: Tensor
     mutual_information: Tensor
     disagreement: Tensor
+    energy: Tensor
     member_probabilities: Tensor
+    distance: Tensor | None = None
     abstain: None = None
 
 
-def summarize(member_logits: Tensor, temperature: float = 1.0) -> FusedOutput:
+def summarize(member_logits: Tensor, temperature: float = 1.0, distance: Tensor | None = None) -> FusedOutput:
     """Apply the uncertainty head in float32.
 
     Args:
         member_logits: [M, B, C].
         temperature: T > 0, one for all members.
+        distance: [B], passed on.
     """
     members = torch.softmax(member_logits.float() / temperature, dim=-1)  # [M, B, C]
     mean = members.mean(dim=0)  # [B, C]
@@ -64,7 +70,9 @@ def summarize(member_logits: Tensor, temperature: float = 1.0) -> FusedOutput:
         expected_entropy=expected,
         mutual_information=predictive - expected,
         disagreement=(members.argmax(dim=-1) != label).float().mean(dim=0),
+        energy=-torch.logsumexp(member_logits.float(), dim=-1).mean(dim=0),
         member_probabilities=members.transpose(0, 1),
+        distance=distance,
     )
 
 

@@ -2,26 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+import hashlib
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ..bundle.calibration import Calibration, Score
+from ..bundle.calibration import Calibration
+from ..bundle.density import Density
 from ..bundle.files import temporary_folder
-from ..bundle.store import CALIBRATION, Bundle, resolve, to_json_bytes
-from ..bundle.uses import overlaps
-from ..calib.decisions.fit import fit
-from ..calib.decisions.targets import Conformal, Coverage, Risk, Targets
+from ..bundle.store import CALIBRATION, DENSITY, WEIGHTS, Bundle, resolve, to_json_bytes
+from ..bundle.uses import LEAST, overlaps
+from ..calib.decisions.fit import fit as fit_decisions
+from ..calib.decisions.targets import Conformal, Coverage, FalseAlarm, Risk, Targets
+from ..calib.density import standardised
+from ..calib.taps import named_taps
 from ..data.columns import Reading
 from ..data.examples import Examples, check_apart, read_examples
-from ..data.fingerprints import fingerprints
-from ..errors import InputError, require
+from ..data.fingerprints import fingerprint_of, fingerprints
+from ..errors import InputError, cut, require
 from ..progress import Progress, no_progress
-from ..runtime.backends.registry import open_backend
-from ..runtime.collect import collect
+from .features import Reference, best_set, standardised_by
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -33,17 +39,20 @@ class CalibrationReport:
         graphs: names of the graphs that now carry it.
         outdated: names of the engines that were built from an earlier form of them.
         notes: what to know of the data, such as that the bundle was tuned on them.
+        density: the distance of the bundle, fitted now or before; ``None`` without one.
     """
 
     calibration: Calibration
     graphs: list[str]
     outdated: list[str]
     notes: list[str] = field(default_factory=list)
+    density: Density | None = None
 
     def to_json(self) -> dict[str, Any]:
         """The report as a JSON object: ``calibration.json`` and what it touched."""
         touched = {"graphs": self.graphs, "outdated_engines": self.outdated}
-        return {**self.calibration.to_json(), **touched, "notes": self.notes}
+        distance = self.density and {"taps": list(self.density.taps), **self.density.fitted}
+        return {**self.calibration.to_json(), **touched, "notes": self.notes, "distance": distance}
 
 
 def calibrate(
@@ -51,25 +60,36 @@ def calibrate(
     data: Any,
     ood: Any = None,
     *,
+    fit: Any = None,
+    taps: str | Sequence[int] = "auto",
     abstain: Coverage | Risk = Coverage(),
-    ood_score: Score = "predictive_entropy",
+    flags: FalseAlarm = FalseAlarm(),
     sets: Conformal | None = None,
     reading: Reading = Reading(),
     seed: int = 0,
     progress: Progress = no_progress,
 ) -> CalibrationReport:
-    """Fit temperature and thresholds, and write them into ``calibration.json`` and every graph of the bundle.
+    """Fit temperature, thresholds and the distance, and write them into the bundle and every graph of it.
 
-    The float32 PyTorch reference runs; a graph of lower precision follows it within its gates. All files
-    change together or not at all. Engines keep the graph that they were built from: build them again.
+    Two questions get two answers: ``abstain`` stands on the score that ranks the model's errors best, ``flags`` on the
+    one that finds what the model does not know. The float32 PyTorch reference runs; a graph of lower precision follows
+    it within its gates. All files change together or not at all. Engines keep the graph that they were built from:
+    build them again.
 
     Args:
         bundle: bundle made by `hydrant fuse`: a folder. In Python also an open ``Bundle``.
         data: labelled data that the model was not tuned on: .csv, .tsv, .jsonl, .parquet, .npz, or an image folder. In
             Python also what ``data.examples.read_examples`` takes.
-        ood: out-of-distribution data, whose labels are not read; brings a threshold that catches 95 % of it.
+        ood: out-of-distribution data, whose labels are not read; chooses the score that flags stand on, and the taps of
+            the distance.
+        fit: labelled training data, from which the distance in feature space is fitted; without them the bundle keeps
+            the distance that it has.
+        taps: vectors that the distance reads: the last one of each member (last); these and every layer of the trunk
+            that all members share (all), which finds what is unknown best in texts, but flags noise such as typing
+            errors with it; layers of the trunk by hand, such as 1,3; or (auto) the better of all and last where
+            out-of-distribution data are given, and otherwise all for texts and last for images.
         abstain: when to abstain: ``Coverage(0.95)`` or ``Risk(0.02)``.
-        ood_score: score that tells what is out of distribution.
+        flags: what to call out of distribution: ``FalseAlarm(0.05)``.
         sets: prediction sets: ``Conformal(0.1)``, or none.
         reading: columns, number (all) and batch size of the examples.
         seed: of the draw.
@@ -85,7 +105,7 @@ def calibrate(
         require(module, "fuse", "calibrate a bundle")
     from ..export.recalibrate import check_graphs
 
-    targets = Targets(abstain, ood_score, sets)
+    targets = Targets(abstain, flags, sets)
     check_apart(data, ood)
     bundle = resolve(bundle)
     bundle.check_addable(CALIBRATION)
@@ -93,9 +113,15 @@ def calibrate(
     known = read_examples(data, bundle.labels, columns=reading, limit=reading.limit(), seed=seed)
     assert known.labels is not None  # read_examples asks for them
     ood = None if ood is None else read_examples(ood, None, columns=reading)
+    training = None if fit is None else read_examples(fit, bundle.labels, columns=reading)
     notes = overlaps(bundle, "calibrating", {"data": known, "ood": ood}, calibrated=False)
-    logits = _member_logits(bundle, known, reading.batch_size, progress)
-    ood_logits = None if ood is None else _member_logits(bundle, ood, reading.batch_size, progress)
+    reference = Reference(bundle, reading.batch_size, progress)
+    density, choice = _unstandardised(bundle, reference, training, taps)
+    logits, squared = reference.run(known, density)
+    ood_logits, ood_squared = (None, None) if ood is None else reference.run(ood, density)
+    if density is not None and squared is not None and training is not None:
+        density, squared, ood_squared = _settled(density, choice, squared, ood_squared)
+        notes += _shared_examples(bundle, known, training)
     about = {
         "data": known.name,
         "examples": len(known),
@@ -104,41 +130,88 @@ def calibrate(
         "seed": seed,
         **fingerprints(bundle.architecture().modality, data=known, ood=ood),
     }
-    fitted = fit(logits, known.labels, ood_logits, targets, about, progress)
-    return CalibrationReport(fitted, graphs, _outdated(_changed(bundle, graphs, fitted)), notes)
+    fitted = fit_decisions(
+        logits,
+        known.labels,
+        ood_logits,
+        targets,
+        about,
+        progress,
+        distance=_distance(density, squared),
+        ood_distance=_distance(density, ood_squared),
+    )
+    changed = _changed(bundle, graphs, fitted, density, new=training is not None)
+    return CalibrationReport(fitted, graphs, _outdated(changed), notes, density)
 
 
-def _changed(bundle: Bundle, graphs: Sequence[str], calibration: Calibration) -> Bundle:
-    """The bundle with its calibration and graphs replaced, all together."""
+def _unstandardised(
+    bundle: Bundle, reference: Reference, training: Examples | None, taps: str | Sequence[int]
+) -> tuple[Density | None, dict[str, tuple[str, ...]]]:
+    """The distance of all taps that may be chosen, and the sets to choose from; that of the bundle without data."""
+    if training is None:
+        if taps != "auto":
+            raise InputError(
+                f"taps {cut(taps)} are given without training data to fit the distance on; give them as well (fit=…, "
+                "--fit), or leave taps (--taps) out"
+            )
+        return Density.of(bundle), {}
+    ensemble = reference.ensemble
+    sets = named_taps(taps, ensemble.architecture, ensemble.trunk, ensemble.members)
+    everything = max(sets.values(), key=len)
+    about = {"data": training.name, "examples": len(training)}
+    return reference.fitted(training, everything, about), sets
+
+
+def _settled(
+    density: Density, sets: Mapping[str, tuple[str, ...]], known: np.ndarray, outside: np.ndarray | None
+) -> tuple[Density, np.ndarray, np.ndarray | None]:
+    """The distance standardised on validation data, of the best set of taps, with the squared distances at these."""
+    density = standardised_by(density, known)
+    name, areas = best_set(density, sets, known, outside)
+    places = [density.taps.index(tap) for tap in sets[name]]
+    density = replace(density.only(sets[name]), fitted={**density.fitted, "chosen": name, "auroc": areas})
+    return density, known[:, places], None if outside is None else outside[:, places]
+
+
+def _distance(density: Density | None, squared: np.ndarray | None) -> np.ndarray | None:
+    return None if density is None or squared is None else standardised(density, squared)
+
+
+def _shared_examples(bundle: Bundle, known: Examples, training: Examples) -> list[str]:
+    """Say if validation data are among those that the distance was fitted on: it would look smaller than it is."""
+    modality = bundle.architecture().modality
+    now, earlier = (fingerprint_of(examples.inputs, modality) for examples in (known, training))
+    share = 0.0 if now is None or earlier is None else now.share_in(earlier)
+    if share < LEAST:
+        return []
+    note = (
+        f"{share:.0%} of the {len(known)} examples of {known.name} are among those of {training.name} that the "
+        "distance is fitted on, so that thresholds on it are too low; give validation data of their own"
+    )
+    log.warning("%s", note)
+    return [note]
+
+
+def _changed(
+    bundle: Bundle, graphs: Sequence[str], calibration: Calibration, density: Density | None, *, new: bool
+) -> Bundle:
+    """The bundle with its calibration, distance and graphs replaced, all together."""
     from ..export.recalibrate import GRAPHS, write_recalibrated
 
     try:
         with temporary_folder(bundle.path, "calibrate") as folder:
             files: dict[str, bytes | Path] = {CALIBRATION: to_json_bytes(calibration.to_json())}
+            digest = bundle.digests().get(DENSITY)
+            if new and density is not None:
+                files[DENSITY] = density.to_bytes(bundle.digests()[WEIGHTS])
+                digest = hashlib.sha256(files[DENSITY]).hexdigest()
+            architecture = bundle.architecture()
             for name in graphs:
                 files[name] = folder / name
-                write_recalibrated(bundle.file(name), calibration, folder / name)
-            return bundle.add(files, unchanged=[CALIBRATION, *GRAPHS])
+                write_recalibrated(bundle.file(name), folder / name, calibration, architecture, density, digest)
+            return bundle.add(files, unchanged=[CALIBRATION, DENSITY, WEIGHTS, *GRAPHS])
     except OSError as error:
         raise InputError(f"cannot write into bundle {bundle.path}: {error.strerror or error}") from error
-
-
-def _member_logits(bundle: Bundle, examples: Examples, batch_size: int, progress: Progress) -> np.ndarray:
-    """[N, M, C] before any temperature, of the PyTorch reference."""
-    architecture = bundle.architecture()
-    processor = examples.processor(architecture, lambda: bundle.processor_for(f"read {examples.source}"))
-    with open_backend(bundle, "torch")[0] as backend:
-        found = collect(
-            backend,
-            processor,
-            architecture,
-            examples.inputs,
-            lambda outputs: {"logits": outputs["member_logits"]},
-            batch_size=batch_size,
-            progress=progress,
-            title=f"running on {examples.name}",
-        )
-    return found["logits"]
 
 
 def _outdated(bundle: Bundle) -> list[str]:

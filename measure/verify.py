@@ -18,7 +18,7 @@ from ..bundle.reports import report_folder, store_reports
 from ..bundle.store import Bundle, onnx_name, resolve, to_json_bytes
 from ..data.columns import Reading
 from ..errors import BackendError, InputError, MissingExtraError, cut, require
-from ..metrics.gates import SCORES, TOLERANCES, Agreement, Gate, Tolerances, agreement, gates
+from ..metrics.gates import FURTHER_SCORES, SCORES, TOLERANCES, Agreement, Gate, Tolerances, agreement, gates
 from ..progress import Progress, no_progress
 from ..runtime.backends.protocol import Backend
 from ..runtime.backends.registry import OPENERS, needs_gpu, open_backend, reasons
@@ -29,6 +29,7 @@ REPORT = "reports/verify.json"
 
 
 OUTPUTS = ("probabilities", *SCORES)
+"""What every backend gives; of the further scores those that both sides have are compared, too."""
 
 
 EXAMPLES = 256
@@ -165,7 +166,8 @@ def verify(
         reports = []
         for candidate in progress(tested, len(tested), "verifying backends"):
             tolerances = TOLERANCES[candidate.precision]
-            comparison = compare(reference, candidate, architecture, batches, OUTPUTS)
+            further = [name for name in FURTHER_SCORES if name in reference.outputs and name in candidate.outputs]
+            comparison = compare(reference, candidate, architecture, batches, (*OUTPUTS, *further))
             figures = agreement(comparison.reference, comparison.tested, tolerances)
             differences = {name: asdict(difference) for name, difference in comparison.differences.items()}
             judged = gates(figures, tolerances)

@@ -12,7 +12,10 @@ import numpy as np
 from ..errors import require
 
 SCORES = ("predictive_entropy", "expected_entropy", "mutual_information", "disagreement")
-"""The uncertainty scores, each [B] float32; higher means less certain."""
+"""The uncertainty scores of every graph, each [B] float32; higher means less certain."""
+
+FURTHER_SCORES = ("energy", "distance")
+"""Scores that a graph may lack: one of hydrant 0.1 has no energy; one whose distance was not fitted, no distance."""
 
 
 @dataclass(frozen=True)
@@ -23,6 +26,8 @@ class Tolerances:
         probability: max |Δp| over examples and classes.
         entropy: max |Δ predictive entropy|, nats.
         mutual_information: max |Δ mutual information|, nats.
+        energy: max |Δ energy|, nats.
+        distance: max |Δ distance|, in standard deviations of validation data.
         label_flips: number of inputs whose label may change, those aside whose two best reference
             probabilities lie within twice ``probability``.
         disagreement_changes: share of inputs whose disagreement may change (a member's near tie),
@@ -34,16 +39,18 @@ class Tolerances:
     probability: float
     entropy: float
     mutual_information: float
+    energy: float
+    distance: float
     label_flips: int
     disagreement_changes: float
     spearman: float
 
 
 TOLERANCES = {
-    "fp32": Tolerances(1e-4, 5e-4, 5e-4, label_flips=0, disagreement_changes=0.01, spearman=0.999),
-    "fp16": Tolerances(4e-3, 1e-2, 4e-3, label_flips=0, disagreement_changes=0.01, spearman=0.999),
-    "bf16": Tolerances(3e-2, 8e-2, 3e-2, label_flips=0, disagreement_changes=0.03, spearman=0.99),
-    "int8": Tolerances(1e-1, 3e-1, 6e-2, label_flips=0, disagreement_changes=0.05, spearman=0.99),
+    "fp32": Tolerances(1e-4, 5e-4, 5e-4, 1e-3, 1e-2, label_flips=0, disagreement_changes=0.01, spearman=0.999),
+    "fp16": Tolerances(4e-3, 1e-2, 4e-3, 5e-2, 0.3, label_flips=0, disagreement_changes=0.01, spearman=0.999),
+    "bf16": Tolerances(3e-2, 8e-2, 3e-2, 0.5, 2.0, label_flips=0, disagreement_changes=0.03, spearman=0.99),
+    "int8": Tolerances(1e-1, 3e-1, 6e-2, 1.5, 6.0, label_flips=0, disagreement_changes=0.05, spearman=0.99),
 }
 """Explicit tolerances per precision; the README tells what was measured on a real checkpoint."""
 
@@ -70,6 +77,7 @@ class Agreement:
         label_flips: inputs whose label differs; ``near_ties`` of them were near ties.
         max_probability_difference, max_entropy_difference, max_mutual_information_difference:
             largest absolute differences.
+        max_energy_difference, max_distance_difference: likewise; ``None`` where either side lacks the score.
         disagreement_changes: inputs whose disagreement differs.
         spearman: score → rank correlation, ``None`` where the score hardly varies (its range is
             below ten times its tolerance) or N < 8.
@@ -81,6 +89,8 @@ class Agreement:
     max_probability_difference: float
     max_entropy_difference: float
     max_mutual_information_difference: float
+    max_energy_difference: float | None
+    max_distance_difference: float | None
     disagreement_changes: int
     spearman: dict[str, float | None]
 
@@ -95,11 +105,14 @@ def agreement(
     """Compare two backends' outputs on the same inputs.
 
     Args:
-        reference, tested: ``probabilities`` [N, C] and the scores [N].
+        reference, tested: ``probabilities`` [N, C] and the scores [N]; those of :data:`FURTHER_SCORES` where both
+            have them.
     """
     p, q = reference["probabilities"], tested["probabilities"]
     flipped = p.argmax(axis=1) != q.argmax(axis=1)
     best = np.sort(p, axis=1)[:, -2:]
+    further = {name: _largest(reference[name], tested[name])
+               for name in FURTHER_SCORES if name in reference and name in tested}  # fmt: skip
     tied = best[:, 1] - best[:, 0] <= 2 * tolerances.probability
     return Agreement(
         inputs=len(p),
@@ -108,22 +121,28 @@ def agreement(
         max_probability_difference=_largest(p, q),
         max_entropy_difference=_largest(reference["predictive_entropy"], tested["predictive_entropy"]),
         max_mutual_information_difference=_largest(reference["mutual_information"], tested["mutual_information"]),
+        max_energy_difference=further.get("energy"),
+        max_distance_difference=further.get("distance"),
         disagreement_changes=int((np.abs(reference["disagreement"] - tested["disagreement"]) > 1e-6).sum()),
-        spearman={name: _spearman(reference[name], tested[name], _tolerance(name, tolerances)) for name in SCORES},
+        spearman={
+            name: _spearman(reference[name], tested[name], _tolerance(name, tolerances)) for name in (*SCORES, *further)
+        },
     )
 
 
 def gates(figures: Agreement, tolerances: Tolerances) -> list[Gate]:
     """Judge the figures; a value that is not a number fails its gate."""
     changes = math.ceil(tolerances.disagreement_changes * figures.inputs)
-    upper = [
+    upper: list[tuple[str, float | None, float]] = [
         ("label flips", figures.label_flips - figures.near_ties, tolerances.label_flips),
         ("max |Δ probability|", figures.max_probability_difference, tolerances.probability),
         ("max |Δ predictive entropy|", figures.max_entropy_difference, tolerances.entropy),
         ("max |Δ mutual information|", figures.max_mutual_information_difference, tolerances.mutual_information),
+        ("max |Δ energy|", figures.max_energy_difference, tolerances.energy),
+        ("max |Δ distance|", figures.max_distance_difference, tolerances.distance),
         ("disagreement changes", figures.disagreement_changes, changes),
     ]
-    judged = [Gate(name, value, limit, bool(value <= limit)) for name, value, limit in upper]
+    judged = [Gate(name, value, limit, bool(value <= limit)) for name, value, limit in upper if value is not None]
     for name, value in figures.spearman.items():
         judged_by_rank = name != "disagreement"  # a score of few values: its changes are counted above
         if value is not None and judged_by_rank and figures.inputs >= RANKED_INPUTS:
@@ -138,7 +157,8 @@ def _largest(a: np.ndarray, b: np.ndarray) -> float:
 def _tolerance(score: str, tolerances: Tolerances) -> float:
     if score == "disagreement":
         return 0.0
-    return tolerances.mutual_information if score == "mutual_information" else tolerances.entropy
+    own = ("mutual_information", "energy", "distance")
+    return float(getattr(tolerances, score)) if score in own else tolerances.entropy
 
 
 def _spearman(a: np.ndarray, b: np.ndarray, tolerance: float) -> float | None:

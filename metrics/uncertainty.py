@@ -18,11 +18,13 @@ def summarise(member_logits: np.ndarray, temperature: float) -> dict[str, np.nda
         temperature: T > 0.
 
     Returns:
-        ``probabilities`` [N, C], ``confidence``, ``predictive_entropy``, ``expected_entropy`` and
-        ``mutual_information`` [N], float32.
+        ``probabilities`` [N, C], ``confidence``, ``predictive_entropy``, ``expected_entropy``,
+        ``mutual_information`` and ``energy`` [N], float32.
     """
     parts = [_summarised(member_logits[part].astype(np.float64) / temperature) for part in blocks(member_logits)]
-    return {name: np.concatenate([part[name] for part in parts]).astype(np.float32) for name in parts[0]}
+    found = {name: np.concatenate([part[name] for part in parts]).astype(np.float32) for name in parts[0]}
+    energies = [energy(member_logits[part]) for part in blocks(member_logits)]
+    return {**found, "energy": np.concatenate(energies).astype(np.float32)}
 
 
 def uncertainty(scores: Mapping[str, np.ndarray], name: str) -> np.ndarray:
@@ -34,6 +36,14 @@ def energy(member_logits: np.ndarray) -> np.ndarray:
     """−mean_m log Σ exp z_m (Liu et al. 2020), without a temperature: [N, M, C] → [N] float64."""
     energies: np.ndarray = -logsumexp(member_logits.astype(np.float64)).mean(axis=1)
     return energies
+
+
+def area_under_roc(known: np.ndarray, unknown: np.ndarray) -> float:
+    """Share of pairs in which the OOD example scores higher; ties count half (the exact AUROC)."""
+    ordered = np.sort(known)
+    below = np.searchsorted(ordered, unknown, side="left")
+    up_to = np.searchsorted(ordered, unknown, side="right")
+    return float((below + up_to).mean() / (2 * len(known)))
 
 
 def logsumexp(values: np.ndarray) -> np.ndarray:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -46,16 +46,37 @@ def collect(
     """
     parts: list[dict[str, np.ndarray]] = []
     order: list[np.ndarray] = []
+    for places, outputs in visit(model, processor, architecture, inputs, batch_size, progress, title):
+        parts.append(reduce(outputs))
+        order.append(places)
+    back = np.argsort(np.concatenate(order))
+    return {name: np.concatenate([part[name] for part in parts])[back] for name in parts[0]}
+
+
+def visit(
+    model: Backend,
+    processor: Processor,
+    architecture: Architecture,
+    inputs: Sequence[Any],
+    batch_size: int = 32,
+    progress: Progress = no_progress,
+    title: str = "predicting",
+) -> Iterator[tuple[np.ndarray, Arrays]]:
+    """Run a model on inputs, batch by batch, and keep nothing: places [B] in ``inputs``, and the outputs.
+
+    Args:
+        model, processor, architecture, inputs, batch_size, progress, title: as of :func:`collect`.
+
+    Raises:
+        InputError, BackendError: as of :func:`collect`.
+    """
     size = batch_size * WINDOW_BATCHES if architecture.modality == "text" else batch_size
     starts = range(0, len(inputs), size)
     for start in progress(starts, len(starts), title):
         for places, tensors in batches(inputs[start : start + size], processor, architecture, batch_size, first=start):
             outputs = model.run(tensors)
             _check_finite(model, outputs)
-            parts.append(reduce(outputs))
-            order.append(places + start)
-    back = np.argsort(np.concatenate(order))
-    return {name: np.concatenate([part[name] for part in parts])[back] for name in parts[0]}
+            yield places + start, outputs
 
 
 def _check_finite(model: Backend, outputs: Arrays) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..data.text import is_pair
-from ..metrics.gates import SCORES
+from ..metrics.gates import FURTHER_SCORES, SCORES
 
 
 @dataclass(frozen=True)
@@ -24,12 +24,17 @@ class Prediction:
         expected_entropy: [B] float32, nats: aleatoric part, mean_m H(p_m).
         mutual_information: [B] float32, nats, ≥ 0: epistemic part, the difference of the two.
         disagreement: [B] float32, share of members whose argmax differs from the ensemble's.
+        energy: [B] float32, nats: −mean_m log Σ exp z_m without temperature (Liu et al. 2020); ``None`` from a graph of
+            hydrant 0.1.
+        distance: [B] float32, how far the input's features lie from the training data, in standard deviations of
+            validation data; ``None`` until `hydrant calibrate --fit` has fitted it.
         abstain: [B] bool, or ``None`` when the bundle holds no abstention threshold.
+        out_of_distribution: [B] bool, or ``None`` when it holds no threshold for that.
         member_probabilities: [B, M, C] float32, or ``None`` when the backend does not give them.
         prediction_set: [B, C] bool, the classes of each input's conformal set, or ``None`` when the bundle was not
             calibrated for sets.
         error: [B] of ``str`` or ``None``, why an input could not be used; ``None`` when such an input raises. All else
-            of a failed input is blank: NaN, ``label`` −1, an empty set; ``abstain`` is true.
+            of a failed input is blank: NaN, ``label`` −1, an empty set, not flagged; ``abstain`` is true.
     """
 
     probabilities: np.ndarray
@@ -39,13 +44,42 @@ class Prediction:
     expected_entropy: np.ndarray
     mutual_information: np.ndarray
     disagreement: np.ndarray
+    energy: np.ndarray | None = None
+    distance: np.ndarray | None = None
     abstain: np.ndarray | None = None
+    out_of_distribution: np.ndarray | None = None
     member_probabilities: np.ndarray | None = None
     prediction_set: np.ndarray | None = None
     error: np.ndarray | None = None
 
     def __len__(self) -> int:
         return len(self.label)
+
+    def __getitem__(self, index: Any) -> Prediction:
+        """Some of the inputs, of which there may be one: an index, a slice or an array as NumPy takes them."""
+        return self.take(np.atleast_1d(np.arange(len(self))[index]))
+
+    def __repr__(self) -> str:
+        """One line: what is there, not every number."""
+        parts = [f"{len(self)} input{'' if len(self) == 1 else 's'} of {self.probabilities.shape[1]} classes"]
+        if len(self) == 1:
+            parts.append(f"label {self.label[0]}, confidence {self.confidence[0]:.3f}")
+        flags = {"abstain": self.abstain, "out_of_distribution": self.out_of_distribution}
+        parts += [f"{name} {int(flag.sum())}" for name, flag in flags.items() if flag is not None]
+        return f"Prediction({', '.join(parts)})"
+
+    def to_dict(self) -> dict[str, np.ndarray]:
+        """The arrays that are there, by name."""
+        named = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: array for name, array in named.items() if array is not None}
+
+    def rows(self, labels: Sequence[str]) -> list[dict[str, Any]]:
+        """One JSON-ready dict for each input: its label by name, the scores and the decisions.
+
+        Args:
+            labels: class names (``predictor.labels``).
+        """
+        return prediction_rows(self, None, labels)
 
     @property
     def failed(self) -> np.ndarray:
@@ -61,6 +95,7 @@ class Prediction:
             label=probabilities.argmax(axis=1).astype(np.int64),
             confidence=probabilities.max(axis=1),
             **{name: np.asarray(outputs[name], np.float32) for name in SCORES},
+            **{name: np.asarray(outputs[name], np.float32) for name in FURTHER_SCORES if name in outputs},
             member_probabilities=outputs.get("member_probabilities"),
         )
 
@@ -114,35 +149,36 @@ def _blank(name: str, like: np.ndarray, count: int) -> np.ndarray:
 
 def prediction_rows(
     prediction: Prediction,
-    inputs: Sequence[Any],
+    inputs: Sequence[Any] | None,
     labels: Sequence[str],
     first: int = 0,
     probabilities: bool = False,
-    flagged: np.ndarray | None = None,
 ) -> list[dict[str, Any]]:
     """One JSON object for each input; that of an input that failed holds the ``error`` instead of a prediction.
 
     Args:
         prediction: of the inputs.
-        inputs: as they were given; pairs of texts become lists of two.
+        inputs: as they were given, to be repeated; pairs of texts become lists of two. ``None`` leaves them out.
         labels: class names.
         first: index of the first input.
         probabilities: also give those of every class by its name.
-        flagged: [B] bool, which inputs lie beyond the OOD threshold, where there is one.
     """
     rows = []
-    for index, item in enumerate(inputs):
-        row: dict[str, Any] = {"index": first + index, "input": _named(item)}
+    for index in range(len(prediction)):
+        row: dict[str, Any] = {"index": first + index}
+        if inputs is not None:
+            row["input"] = _named(inputs[index])
         rows.append(row)
         if prediction.error is not None and prediction.error[index] is not None:
             row["error"] = prediction.error[index]
             continue
         row["label"] = labels[prediction.label[index]]
-        for name in ("confidence", "predictive_entropy", "expected_entropy", "mutual_information", "disagreement"):
-            row[name] = _float(getattr(prediction, name)[index])
+        for name in ("confidence", *SCORES, *FURTHER_SCORES):
+            if (score := getattr(prediction, name)) is not None:
+                row[name] = _float(score[index])
         row["abstain"] = None if prediction.abstain is None else bool(prediction.abstain[index])
-        if flagged is not None:
-            row["out_of_distribution"] = bool(flagged[index])
+        if prediction.out_of_distribution is not None:
+            row["out_of_distribution"] = bool(prediction.out_of_distribution[index])
         if prediction.prediction_set is not None:
             row["prediction_set"] = [labels[choice] for choice in prediction.prediction_set[index].nonzero()[0]]
         if probabilities:

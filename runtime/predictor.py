@@ -21,11 +21,12 @@ from ..data.given import given_inputs
 from ..data.processor import load_processor
 from ..data.tensors import checked_tensors
 from ..errors import LARGEST, BackendError, BundleError, InputError, cut, is_whole
+from ..metrics.gates import FURTHER_SCORES, SCORES
 from .backends.dlpack import DeviceArray
 from .backends.protocol import Backend
 from .backends.registry import open_backend
 from .closing import Closable
-from .decisions import decided, out_of_distribution
+from .decisions import decided
 from .prediction import Prediction
 
 
@@ -220,10 +221,6 @@ class Predictor(Closable):
         with self._use():
             return self._running.run_device(tensors)
 
-    def out_of_distribution(self, prediction: Prediction) -> np.ndarray | None:
-        """Which inputs of a prediction lie beyond the bundle's OOD threshold, [B] bool; ``None`` if it has none."""
-        return out_of_distribution(prediction, self.calibration)
-
     def _release(self) -> None:
         self._running.close()
 
@@ -264,9 +261,9 @@ class Predictor(Closable):
     def _nothing(self) -> Prediction:
         """The prediction for no inputs at all."""
         none = np.zeros(0, np.float32)
-        empty = Prediction(
-            np.zeros((0, len(self.labels)), np.float32), np.zeros(0, np.int64), none, none, none, none, none
-        )
+        scores = dict.fromkeys(SCORES, none)
+        scores |= {name: none for name in FURTHER_SCORES if name in self._running.outputs}
+        empty = Prediction(np.zeros((0, len(self.labels)), np.float32), np.zeros(0, np.int64), none, **scores)
         return decided(empty, self.calibration)
 
 

@@ -3,7 +3,7 @@
     python tests/golden.py FOLDER
 
 Each folder in FOLDER holds ``bundle/``, ``inputs.npz`` (ready tensors) or ``images/``, and ``expected.npz``: the fields
-of ``Prediction``, ``out_of_distribution`` and, for images, ``pixel_values``.
+of ``Prediction`` and, for images, ``pixel_values``.
 """
 
 from __future__ import annotations
@@ -20,8 +20,12 @@ import transformers
 from golden_engines import make_engines
 from hydrant import Bundle, GraphForm, HeadPlan, Predictor
 from hydrant.bundle.calibration import Calibration, Conformal, Threshold
-from hydrant.bundle.store import CALIBRATION, to_json_bytes
+from hydrant.bundle.store import CALIBRATION, DENSITY, WEIGHTS, to_json_bytes
+from hydrant.calib.density import DensityFit
+from hydrant.calib.taps import named_taps
 from hydrant.families.checkpoint import load_processor
+from hydrant.measure.features import standardised_by
+from hydrant.runtime.backends.reference import TorchFeatures
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 from support import make_inputs, make_model, make_tokenizer, random_plan
@@ -115,18 +119,33 @@ def random_heads(layers: int, heads: int, keep: int, members: int) -> HeadPlan:
 
 
 def calibrated(path: Path, inputs: Any, score: str, sets: str | None) -> None:
-    """A temperature, thresholds that divide the inputs, and sets of a method; no score lies close to a threshold."""
+    """A temperature, a distance, thresholds that divide the inputs, and sets; no score lies close to a threshold."""
     bundle = write_calibration(Bundle.open(path), Calibration(0.9))
+    if isinstance(inputs, dict):
+        bundle = write_density(bundle, inputs)
     with hydrant.load(path, "torch") as predictor:
         prediction = predictor.predict(inputs)
     thresholds = {"abstain": Threshold(score, middle(getattr(prediction, score)))}
     if sets:
-        thresholds["ood"] = Threshold("expected_entropy", middle(prediction.expected_entropy))
+        flags = "expected_entropy" if prediction.distance is None else "distance"
+        thresholds["ood"] = Threshold(flags, middle(getattr(prediction, flags)))
     write_calibration(bundle, Calibration(0.9, thresholds, Conformal(sets, 0.1, 0.75) if sets else None))
 
 
 def write_calibration(bundle: Bundle, calibration: Calibration) -> Bundle:
     return bundle.add({CALIBRATION: to_json_bytes(calibration.to_json())})
+
+
+def write_density(bundle: Bundle, inputs: dict[str, np.ndarray]) -> Bundle:
+    """A distance from the inputs themselves, in two classes."""
+    ensemble = hydrant.load_ensemble(bundle)
+    (taps,) = named_taps("all", ensemble.architecture, ensemble.trunk, ensemble.members).values()
+    with TorchFeatures(ensemble, taps) as model:
+        features = model.run(inputs)["features"]
+    fit = DensityFit(taps, len(bundle.labels), ensemble.architecture.width)
+    fit.add(features, np.arange(len(features)) % 2)
+    density = standardised_by(fit.density({}), np.random.default_rng(0).gamma(9, 2, (50, len(taps))))
+    return bundle.add({DENSITY: density.to_bytes(bundle.digests()[WEIGHTS])})
 
 
 def middle(scores: np.ndarray) -> float:
@@ -177,7 +196,6 @@ def expected(folder: Path, inputs: Any) -> Path:
     with hydrant.load(folder / "bundle", "onnxruntime") as predictor:
         prediction = predictor.predict(inputs)
         found = {field.name: getattr(prediction, field.name) for field in fields(prediction)}
-        found["out_of_distribution"] = predictor.out_of_distribution(prediction)
         if isinstance(inputs, list):
             found["pixel_values"] = pixel_values(predictor, inputs)
     np.savez(folder / "expected.npz", **{name: array for name, array in found.items() if array is not None})

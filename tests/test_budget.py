@@ -16,7 +16,6 @@ from hydrant.calib.heads import budget as budgets
 from hydrant.calib.heads.budget import Candidate, Trial, choose, find_candidates, mean_tokens, measure, split_examples
 from hydrant.calib.heads.planning import resolve_processor
 from hydrant.calib.heads.selection import head_counts
-from hydrant.cost.estimate import fork_of
 from hydrant.data.examples import Examples, read_examples
 from hydrant.errors import InputError
 from hydrant.families.registry import architecture_of
@@ -69,7 +68,7 @@ def test_every_candidate_fits_the_budget(family: str, members: int, budget: floa
     assert len({candidate.members for candidate in found}) == len(found)
     for candidate in found:
         plan = HeadPlan(family, LAYERS, HEADS, candidate.members, "test")
-        assert fork_of(plan) == candidate.fork
+        assert plan.fork == candidate.fork
         assert candidate.ratio == ratio_of(family, candidate.members, sequence) <= budget
         for keep in candidate.members:
             assert all(kept == FULL for kept in keep[: candidate.fork])

@@ -18,6 +18,7 @@ from hydrant import (
     Bundle,
     Conformal,
     Coverage,
+    FalseAlarm,
     GraphForm,
     HydrantError,
     Reading,
@@ -160,20 +161,28 @@ def test_temperature_against_the_oracle_and_a_grid(bundle: Path, data: dict[str,
     assert report.calibration.fitted["before"]["nll"] == pytest.approx(loss(1.0), abs=1e-5)
 
 
-@pytest.mark.parametrize("score", ["confidence", "predictive_entropy", "expected_entropy", "mutual_information"])
+@pytest.mark.parametrize(
+    "score", ["confidence", "predictive_entropy", "expected_entropy", "mutual_information", "energy"]
+)
 def test_backends_decide_alike(score: str, bundle: Path, data: dict[str, Path]) -> None:
     report = calibrate(
-        bundle, data["val"], data["ood"], abstain=Coverage(0.7, score), sets=Conformal(0.3, "aps"), ood_score=score
+        bundle,
+        data["val"],
+        data["ood"],
+        abstain=Coverage(0.7, score),
+        flags=FalseAlarm(0.3, score),
+        sets=Conformal(0.3, "aps"),
     )
     texts = list(read_examples(data["val"], None).inputs)  # the scores that the thresholds stand between
     with load(bundle, "torch") as reference, load(bundle, "onnxruntime", precision="fp32") as graph:
         expected, got = reference.predict(texts), graph.predict(texts)
-        flags = reference.out_of_distribution(expected), graph.out_of_distribution(got)
     assert expected.abstain is not None
     assert got.abstain is not None
     assert expected.abstain.dtype == np.bool_
     np.testing.assert_array_equal(got.abstain, expected.abstain)
-    np.testing.assert_array_equal(*flags)
+    np.testing.assert_array_equal(got.out_of_distribution, expected.out_of_distribution)
+    assert expected.out_of_distribution is not None
+    assert 0 < expected.out_of_distribution.mean() <= 0.3
     np.testing.assert_array_equal(got.prediction_set, expected.prediction_set)
     assert 1 - expected.abstain.mean() == pytest.approx(report.calibration.thresholds["abstain"].measured["coverage"])
     assert got.prediction_set is not None
@@ -188,7 +197,8 @@ def test_empty_and_single_predictions_are_decided_too(bundle: Path, data: dict[s
         assert nothing.abstain.shape == (0,)
         assert nothing.prediction_set is not None
         assert nothing.prediction_set.shape == (0, 5)
-        assert predictor.out_of_distribution(nothing) is None
+        assert nothing.out_of_distribution is not None
+        assert nothing.out_of_distribution.shape == (0,)
         one = predictor.predict("hello")
         assert one.abstain is not None
         assert one.abstain.shape == (1,)
@@ -231,7 +241,9 @@ def test_images(vit_checkpoint: Path, tmp_path: Path) -> None:
         ({"val.csv": "text\nhello\n"}, {}, "has no label"),
         ({"val.csv": "text,label\nhello,z\n"}, {}, "label 'z' at .* is not a class of the model"),
         ({"val.csv": "text,label\nhello,a\n"}, {}, r"coverage of 0\.95 needs at least 19 examples; found 1"),
-        ({}, {"ood": "few.csv"}, r"true-positive rate .* needs at least 19 examples; found 2"),
+        ({}, {"flags": FalseAlarm(0.001)}, r"\(1 − false alarm\) of 0\.999 needs at least 999 examples; found 120"),
+        ({}, {"flags": FalseAlarm(score="distance")}, "the score distance was asked for, but this bundle has none"),
+        ({}, {"taps": "last"}, r"taps 'last' are given without training data to fit the distance on"),
         ({}, {"abstain": Risk(0.001)}, "no threshold keeps the selective risk at 0.001"),
     ],
 )
@@ -239,11 +251,8 @@ def test_refusals_change_nothing(
     changes: dict[str, str], options: dict[str, Any], words: str, bundle: Path, data: dict[str, Path], tmp_path: Path
 ) -> None:
     shutil.copy(data["val"], tmp_path / "val.csv")
-    (tmp_path / "few.csv").write_text("text,label\nhello,x\nworld,x\n")
     for name, content in changes.items():
         (tmp_path / name).write_text(content)
-    if "ood" in options:
-        options = {**options, "ood": tmp_path / options["ood"]}
     before = state(bundle)
     with pytest.raises(HydrantError, match=words):
         calibrate(bundle, tmp_path / "val.csv", **options)
@@ -270,7 +279,8 @@ def test_an_older_graph_is_refused_before_the_work(bundle: Path, data: dict[str,
             tensor.name = "something.else"
     Bundle.open(bundle).add({"model.fp16.onnx": model.SerializeToString()})
     with pytest.raises(
-        HydrantError, match=r"model\.fp16\.onnx holds no temperature that could be set: .* export it again"
+        HydrantError,
+        match=r"model\.fp16\.onnx holds no temperature that could be set, or gives no energy: .* export it again",
     ):
         calibrate(bundle, data["val"])
     Bundle.open(bundle).add({"model.fp16.onnx": b"nothing"})
@@ -311,7 +321,7 @@ def test_malformed_calibrations_are_refused(change: dict[str, Any], words: str, 
 
 
 def test_a_tampered_calibration_is_refused(bundle: Path, data: dict[str, Path]) -> None:
-    calibrate(bundle, data["val"])
+    calibrate(bundle, data["val"], abstain=Coverage(score="confidence"))
     file = bundle / "calibration.json"
     file.write_bytes(file.read_bytes().replace(b'"below"', b'"above"'))
     with pytest.raises(HydrantError, match=r"calibration\.json was altered"):
@@ -332,12 +342,23 @@ def test_a_graph_with_another_temperature_fails_verify(bundle: Path, data: dict[
 
 
 def test_command_line(bundle: Path, data: dict[str, Path]) -> None:
-    arguments = ["--data", data["val"], "--ood", data["ood"], "--coverage", 0.8, "--conformal", 0.2]
+    arguments = [
+        "--data",
+        data["val"],
+        "--ood",
+        data["ood"],
+        "--coverage",
+        0.8,
+        "--score",
+        "confidence",
+        "--conformal",
+        0.2,
+    ]
     done = run_cli("calibrate", bundle, *arguments)
     assert done.returncode == 0, done.stderr
     told = [line for line in done.stderr.splitlines() if "lies at the end of the search" not in line]
     assert told == [], "random weights may know nothing, which is told; nothing else is"
-    for words in ("temperature ", "abstains      confidence below", "flags as OOD  predictive entropy above",
+    for words in ("temperature ", "abstains      confidence below", "flags as OOD  ",
                   "LAC at α = 0.2", "NLL ", "model.fp16.onnx"):  # fmt: skip
         assert words in done.stdout, words
     first = state(bundle)
@@ -384,17 +405,17 @@ def test_a_graph_exported_meanwhile_is_not_left_behind(
     from hydrant.measure import calibrate as calibrating
 
     Bundle.open(bundle).add({}, remove=["model.bf16.onnx"])
-    fit, write_model = calibrating.fit, exporter.write_model
+    fit, write_model = calibrating.fit_decisions, exporter.write_model
 
-    def fit_late(*arguments: Any) -> Calibration:
+    def fit_late(*arguments: Any, **named: Any) -> Calibration:
         export_onnx(bundle, "bf16")
-        return fit(*arguments)
+        return fit(*arguments, **named)
 
-    monkeypatch.setattr(calibrating, "fit", fit_late)
+    monkeypatch.setattr(calibrating, "fit_decisions", fit_late)
     with pytest.raises(HydrantError, match=r"model\.bf16\.onnx was changed by another process meanwhile; run the comm"):
         calibrate(bundle, data["val"])
     assert temperature_in(bundle / "model.fp32.onnx") == temperature_in(bundle / "model.bf16.onnx") == 1
-    monkeypatch.setattr(calibrating, "fit", fit)
+    monkeypatch.setattr(calibrating, "fit_decisions", fit)
 
     def write_late(*arguments: Any) -> Any:
         calibrate(bundle, data["val"])

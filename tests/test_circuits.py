@@ -18,11 +18,12 @@ from hydrant.calib.heads import encoder as products
 from hydrant.calib.heads import masking
 from hydrant.calib.heads.circuits import Settings, find_circuits
 from hydrant.calib.heads.encoder import Encoder, attention_mask
-from hydrant.calib.heads.objectives import OBJECTIVES, Statistics, area_under_roc, evaluate
+from hydrant.calib.heads.objectives import OBJECTIVES, Statistics, evaluate
 from hydrant.calib.heads.search_state import SearchState
 from hydrant.data.examples import Examples
 from hydrant.errors import InputError
 from hydrant.metrics import classification as metrics
+from hydrant.metrics.uncertainty import area_under_roc
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import (

@@ -53,7 +53,7 @@ def evidence(labels: Sequence[int], *answers: Sequence[int], classes: int = 3) -
     scores = ("predictive_entropy", "expected_entropy", "mutual_information", "disagreement")
     seen = [
         Observation(1, Prediction.from_outputs({"probabilities": np.eye(classes)[list(said)],
-                                                **dict.fromkeys(scores, zeros)}), None, None, None)
+                                                **dict.fromkeys(scores, zeros)}), None, None)
         for said in answers
     ]  # fmt: skip
     texts = [f"text <{index}>" for index in range(len(labels))]

@@ -15,6 +15,7 @@ import pytest
 import torch
 import transformers
 from hydrant import Bundle, Conformal, Coverage, GraphForm, HeadPlan, calibrate, export_onnx, fuse, save_bundle
+from safetensors import safe_open
 from safetensors.numpy import load_file
 from support import CLASSES, FAMILIES, make_inputs, make_model, random_plan
 
@@ -56,7 +57,8 @@ def calibrated(bert_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) 
     make("bert", folder, transformers.AutoTokenizer.from_pretrained(bert_checkpoint))
     inputs = {name: tensor.numpy() for name, tensor in make_inputs("bert", batch=40).items()}
     labels = np.arange(40) % CLASSES
-    calibrate(folder, (inputs, labels), ood=(inputs, None), abstain=Coverage(0.9), sets=Conformal(0.2))
+    training = ({name: tensor.numpy() for name, tensor in make_inputs("bert", batch=40, seed=1).items()}, labels)
+    calibrate(folder, (inputs, labels), fit=training, abstain=Coverage(0.9), sets=Conformal(0.2))
     return Bundle.open(folder)
 
 
@@ -122,7 +124,7 @@ def test_tensors_of_every_family(bundle: Bundle) -> None:
     sizes["channels · patch height · patch width"] = config["channels"] * patch
     told = {
         name: shapes
-        for names, shapes in table("bundle.md", "tensor")
+        for names, shapes in table("bundle.md", "tensor", "fused.safetensors")
         for name in re.findall(r"`([^`]+)`", names)
         if "PROJECTION" not in name  # of adapters: test_lora.py
     }
@@ -148,7 +150,11 @@ def test_every_row_of_tensors_is_of_some_family(tmp_path: Path) -> None:
     for family in FAMILIES:
         made = save_bundle(fuse(make_model(family)), tmp_path / family, tensors_only=True)
         found |= {re.sub(r"^layers\.\d+\.", "layers.l.", name) for name in load_file(made.file("fused.safetensors"))}
-    assert found == {name for name in quoted(table("bundle.md", "tensor")) if "." in name and "PROJECTION" not in name}
+    assert found == {
+        name
+        for name in quoted(table("bundle.md", "tensor", "fused.safetensors"))
+        if "." in name and "PROJECTION" not in name
+    }
 
 
 def test_inputs_outputs_and_metadata_of_a_graph(bundle: Bundle) -> None:
@@ -171,7 +177,30 @@ def test_inputs_outputs_and_metadata_of_a_graph(bundle: Bundle) -> None:
     wanted = {"pixel_values"} if config["modality"] == "image" else {"input_ids", "attention_mask"}
     wanted |= {"token_type_ids"} if bundle.family == "bert" else set()
     assert found(model.graph.input) == {name: axes for name, axes in told("input").items() if name in wanted}
-    assert found(model.graph.output) == told("output, always float32")
-    assert sorted(entry.key for entry in model.metadata_props) == sorted(quoted(table("graph.md", "key")))
+    outputs = told("output, always float32")
+    assert outputs.pop("distance") == ["batch"]
+    assert found(model.graph.output) == outputs
+    keys = set(quoted(table("graph.md", "key"))) - {"hydrant.density_sha256"}
+    assert sorted(entry.key for entry in model.metadata_props) == sorted(keys)
     assert "const.temperature" in {tensor.name for tensor in model.graph.initializer}
     assert (model.ir_version, [item.version for item in model.opset_import]) == (10, [20])
+
+
+def test_the_distance_in_its_file_and_in_the_graph(calibrated: Bundle) -> None:
+    architecture = calibrated.architecture()
+    with safe_open(calibrated.file("density.safetensors"), "np") as file:
+        facts, tensors = file.metadata(), {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    sizes = {"K": len(json.loads(facts["taps"])), "d": architecture.width, "R": CLASSES}
+    rows = table("bundle.md", "tensor", "density.safetensors")
+    told = {name: re.findall(r"\w", re.findall(r"\[([^\]]+)\]", row[1])[0]) for row in rows for name in quoted([row])}
+    assert {name: list(tensor.shape) for name, tensor in tensors.items()} == {
+        name: [sizes[axis] for axis in axes] for name, axes in told.items()
+    }
+    page = (PAGES / "bundle.md").read_text().partition("## `density.safetensors`")[2]
+    assert set(facts) == {name for name in re.findall(r"`(\w+)`", page) if name in facts}
+    assert facts["weights_sha256"] == calibrated.digests()["fused.safetensors"]
+    model = onnx.load(str(calibrated.file("model.fp32.onnx")))
+    assert "distance" in {output.name for output in model.graph.output}
+    said = {entry.key: entry.value for entry in model.metadata_props}
+    assert said["hydrant.density_sha256"] == calibrated.digests()["density.safetensors"]
+    assert {tensor.name for tensor in model.graph.initializer if tensor.name.startswith("distance.")}

@@ -20,7 +20,7 @@ FLOORS: list[dict[str, str]] = [
             __init__ bootstrap classification selective figures gates resampled timing uncertainty
         """,
     },
-    {"bundle": "__init__ precision architecture files plan store calibration weights graphs reports uses"},
+    {"bundle": "__init__ precision architecture files plan store calibration density weights graphs reports uses"},
     {
         "cost": "__init__ sharing matmuls parameters estimate",
         "engines": "__init__ gpu log metadata",
@@ -28,19 +28,20 @@ FLOORS: list[dict[str, str]] = [
             __init__ activations config layout bert clip distilbert vit registry checkpoint lora prompts zero_shot
         """,
         "export": """
-            graph context attention blocks layers embeddings grouped uncertainty_head unrolled lowering onnx_file
-            islands quantize quantize_search folds rewrites options report exporter run __init__ random_model
+            graph context attention blocks layers embeddings grouped uncertainty_head distance_head unrolled lowering
+            onnx_file islands quantize quantize_search folds rewrites options report exporter run __init__ random_model
             recalibrate
         """,
     },
     {
         "build": "fusion_report messages monitor compiler library profiles options engine __init__",
         "calib": """
-            __init__ decisions.__init__ decisions.targets decisions.temperature decisions.thresholds decisions.fit
+            __init__ density taps
+            decisions.__init__ decisions.targets decisions.temperature decisions.thresholds decisions.fit
             heads.__init__ heads.options heads.selection heads.taylor heads.budget heads.encoder heads.masking
             heads.objectives heads.search_state heads.circuits heads.circuit_plan heads.planning
         """,
-        "fusion": "grouped uncertainty_head module drift lora preprocessing ensemble storage __init__",
+        "fusion": "grouped uncertainty_head distance module drift lora preprocessing ensemble storage __init__",
     },
     {
         "runtime": """
@@ -51,12 +52,12 @@ FLOORS: list[dict[str, str]] = [
             backends.tensorrt.device backends.tensorrt.load backends.tensorrt.lane backends.tensorrt.engine
             backends.registry decisions predictor __init__ collect
         """,
-        "tuning": "report examples settings optimizer state loop weights job writing stages run __init__",
+        "tuning": "report examples settings optimizer state trunk loop weights job writing stages run __init__",
     },
     {
         "measure": """
-            __init__ bisect calibrate operators subjects settings report commands cost machine memory plot polygraphy
-            profile verify
+            __init__ bisect features calibrate operators subjects settings report commands cost machine memory plot
+            polygraphy profile verify
         """,
         "evaluation": """
             options report models latency observation figures classes examples figure_names verdict style markup

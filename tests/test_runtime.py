@@ -243,9 +243,9 @@ def test_failed_inputs_of_a_calibrated_bundle_are_not_answered(text_bundle: Path
         found = predictor.predict(["", "hello"], on_error="row")
         assert found.abstain[0]
         assert not found.prediction_set[0].any()
-        assert not predictor.out_of_distribution(found)[0]
+        assert not found.out_of_distribution[0]
         assert found.abstain[1] == predictor.predict("hello").abstain[0]
-        rows = prediction_rows(found, ["", "hello"], predictor.labels, flagged=predictor.out_of_distribution(found))
+        rows = prediction_rows(found, ["", "hello"], predictor.labels)
         assert list(rows[0]) == ["index", "input", "error"]
 
 

@@ -8,14 +8,18 @@ from typing import Any
 
 import numpy as np
 
-from ...bundle.calibration import ABSTAIN, OOD, Calibration, Conformal, Threshold
+from ...bundle.calibration import ABSTAIN, OOD, SIDES, Calibration, Conformal, Threshold
+from ...errors import InputError
 from ...metrics import classification as metrics
-from ...metrics.uncertainty import prediction_sets, summarise, uncertainty
+from ...metrics.uncertainty import area_under_roc, prediction_sets, summarise, uncertainty
 from ...progress import Progress, no_progress
 from .targets import Conformal as Sets
-from .targets import Coverage, Risk, Targets
+from .targets import Coverage, FalseAlarm, Risk, Targets
 from .temperature import averaged_nll, check_logits, fit_temperature
-from .thresholds import DELTA, TRUE_POSITIVE_RATE, coverage_threshold, detection_threshold, fit_quantile, risk_threshold
+from .thresholds import DELTA, coverage_threshold, false_alarm_threshold, fit_quantile, risk_threshold
+
+BOUNDED = ("confidence", "predictive_entropy", "expected_entropy", "mutual_information")
+"""Scores between 0 and log C (or 1): the least certain value is known."""
 
 
 def fit(
@@ -25,6 +29,9 @@ def fit(
     targets: Targets,
     about: Mapping[str, Any],
     progress: Progress = no_progress,
+    *,
+    distance: np.ndarray | None = None,
+    ood_distance: np.ndarray | None = None,
 ) -> Calibration:
     """Fit temperature, thresholds and prediction sets.
 
@@ -35,18 +42,22 @@ def fit(
         targets: what for.
         about: where the examples come from, recorded as it is.
         progress: display.
+        distance: [N] of the labelled examples, ``None`` where none was fitted.
+        ood_distance: [K] of the others.
 
     Raises:
-        InputError: examples that are too few, not finite, or that cannot meet a target.
+        InputError: a score that the model does not give, or examples that are too few, not finite, or meet no target.
     """
     check_logits(member_logits, labels)
     if ood_logits is not None:
         check_logits(ood_logits)
     temperature = fit_temperature(member_logits, labels, progress)
-    known = summarise(member_logits, temperature)
-    thresholds = {ABSTAIN: _abstention(known, labels, targets.abstain)}
-    if ood_logits is not None:
-        thresholds[OOD] = _detection(known, summarise(ood_logits, temperature), targets.ood_score)
+    known = _scores(member_logits, temperature, distance)
+    outside = None if ood_logits is None else _scores(ood_logits, temperature, ood_distance)
+    thresholds = {
+        ABSTAIN: _abstention(known, labels, targets.abstain),
+        OOD: _flags(known, outside, targets.flags),
+    }
     fitted = {
         **about,
         "before": _quality(summarise(member_logits, 1.0), member_logits, labels, 1.0),
@@ -55,30 +66,65 @@ def fit(
     return Calibration(temperature, thresholds, _sets(known, labels, targets.sets), fitted)
 
 
+def _scores(member_logits: np.ndarray, temperature: float, distance: np.ndarray | None) -> dict[str, np.ndarray]:
+    found = summarise(member_logits, temperature)
+    return found if distance is None else {**found, "distance": distance}
+
+
 def _abstention(known: Mapping[str, np.ndarray], labels: np.ndarray, abstain: Coverage | Risk) -> Threshold:
-    scores = uncertainty(known, abstain.score)
     wrong = known["probabilities"].argmax(axis=1) != labels
+    score, areas = _chosen(abstain.score, known, wrong)
+    scores = uncertainty(known, score)
     target: dict[str, float]
     if isinstance(abstain, Risk):
-        limit = risk_threshold(scores, wrong, abstain.share, _highest(abstain.score, known))
+        limit = risk_threshold(scores, wrong, abstain.share, _highest(score, known))
         target = {"risk": abstain.share, "confidence": 1 - DELTA}
     else:
-        limit = coverage_threshold(scores, abstain.share, _highest(abstain.score, known))
+        limit = coverage_threshold(scores, abstain.share, _highest(score, known))
         target = {"coverage": abstain.share}
     answered = scores <= np.float32(limit)
     measured = {"coverage": float(answered.mean()), "risk": float(wrong[answered].mean())}
-    return Threshold(abstain.score, _turned(abstain.score, limit), target, measured, len(labels))
+    return Threshold(score, _turned(score, limit), target, {**measured, **areas}, len(labels))
 
 
-def _detection(known: Mapping[str, np.ndarray], ood: Mapping[str, np.ndarray], score: str) -> Threshold:
-    inside, outside = uncertainty(known, score), uncertainty(ood, score)
-    limit = detection_threshold(outside, -1.0 if score == "confidence" else 0.0)
-    measured = {
-        "true_positive_rate": float((outside > np.float32(limit)).mean()),
-        "false_positive_rate": float((inside > np.float32(limit)).mean()),
-    }
-    target = {"true_positive_rate": TRUE_POSITIVE_RATE}
-    return Threshold(score, _turned(score, limit), target, measured, len(outside))
+def _chosen(asked: str, known: Mapping[str, np.ndarray], wrong: np.ndarray) -> tuple[str, dict[str, float]]:
+    """The score that abstention stands on, and how well it ranks the wrong answers (AUROC), where there are some."""
+    if not wrong.any() or wrong.all():
+        return _present("confidence" if asked == "auto" else asked, known), {}
+    names = [name for name in SIDES if name in known] if asked == "auto" else [_present(asked, known)]
+    areas = {name: area_under_roc(uncertainty(known, name)[~wrong], uncertainty(known, name)[wrong]) for name in names}
+    best = max(areas, key=lambda name: areas[name])
+    return best, {"auroc": areas[best]}
+
+
+def _present(score: str, known: Mapping[str, np.ndarray]) -> str:
+    """The score itself, if the model gives it."""
+    if score not in known:
+        raise InputError(
+            f"the score {score} was asked for, but this bundle has none; fit it with training data (fit=…, --fit), or "
+            "choose another"
+        )
+    return score
+
+
+def _flags(known: Mapping[str, np.ndarray], outside: Mapping[str, np.ndarray] | None, flags: FalseAlarm) -> Threshold:
+    """The threshold beyond which an input is called out of distribution; examples that are, choose the score only."""
+    names = [name for name in SIDES if name in known]
+    if flags.score != "auto":
+        names = [_present(flags.score, known)]
+    elif outside is None:
+        names = ["distance" if "distance" in known else "energy"]
+    areas = {} if outside is None else {
+        name: area_under_roc(uncertainty(known, name), uncertainty(outside, name)) for name in names
+    }  # fmt: skip
+    score = max(areas, key=lambda name: areas[name]) if areas else names[0]
+    inside = uncertainty(known, score)
+    limit = false_alarm_threshold(inside, flags.share, _highest(score, known))
+    measured = {"false_positive_rate": float((inside > np.float32(limit)).mean())}
+    if outside is not None:
+        caught = uncertainty(outside, score) > np.float32(limit)
+        measured |= {"true_positive_rate": float(caught.mean()), "auroc": areas[score]}
+    return Threshold(score, _turned(score, limit), {"false_alarm": flags.share}, measured, len(inside))
 
 
 def _sets(known: Mapping[str, np.ndarray], labels: np.ndarray, wanted: Sets | None) -> Conformal | None:
@@ -103,7 +149,9 @@ def _quality(
 
 
 def _highest(score: str, known: Mapping[str, np.ndarray]) -> float:
-    """The least certain value a turned score can take."""
+    """The least certain value a turned score can take; of an unbounded one the largest that was seen."""
+    if score not in BOUNDED:
+        return float(uncertainty(known, score).max())
     return 0.0 if score == "confidence" else math.log(known["probabilities"].shape[1])
 
 

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import get_args
+from typing import Literal, get_args
 
 from ...bundle.calibration import Score
 from ...errors import InputError, cut
 from ...metrics.uncertainty import METHODS, Method
 
 
-def _check_score(score: str) -> None:
-    if score not in get_args(Score):
-        raise InputError(f"score {cut(score)} is unknown; expected {', '.join(get_args(Score))}")
+def _check_score(score: str, *further: str) -> None:
+    known = (*further, *get_args(Score))
+    if score not in known:
+        raise InputError(f"score {cut(score)} is unknown; expected {', '.join(known)}")
 
 
 def _check_share(name: str, value: float) -> None:
@@ -28,15 +29,15 @@ class Coverage:
 
     Attributes:
         share: share of inputs to answer; the others abstain.
-        score: score that abstention stands on.
+        score: score that abstention stands on, where auto is the one that ranks wrong answers best on the data.
     """
 
     share: float = 0.95
-    score: Score = "confidence"
+    score: Score | Literal["auto"] = "auto"
 
     def __post_init__(self) -> None:
         _check_share("coverage", self.share)
-        _check_score(self.score)
+        _check_score(self.score, "auto")
 
 
 @dataclass(frozen=True)
@@ -45,15 +46,15 @@ class Risk:
 
     Attributes:
         share: share of answers that may be wrong, with 95 % confidence; instead of a coverage.
-        score: score that abstention stands on.
+        score: score that abstention stands on, where auto is the one that ranks wrong answers best on the data.
     """
 
     share: float
-    score: Score = "confidence"
+    score: Score | Literal["auto"] = "auto"
 
     def __post_init__(self) -> None:
         _check_share("risk", self.share)
-        _check_score(self.score)
+        _check_score(self.score, "auto")
 
 
 @dataclass(frozen=True)
@@ -75,17 +76,35 @@ class Conformal:
 
 
 @dataclass(frozen=True)
+class FalseAlarm:
+    """Flag as out of distribution what scores beyond all but a share of in-distribution validation data.
+
+    Attributes:
+        share: share of in-distribution inputs that are flagged by mistake, at most.
+        score: score that flags stand on, where auto is the one that separates best on validation where
+            out-of-distribution data are given, and otherwise the distance, or energy where none was fitted.
+    """
+
+    share: float = 0.05
+    score: Score | Literal["auto"] = "auto"
+
+    def __post_init__(self) -> None:
+        _check_share("false alarm", self.share)
+        _check_score(self.score, "auto")
+
+
+@dataclass(frozen=True)
 class Targets:
     """All of it.
 
     Attributes:
         abstain: when to abstain.
-        ood_score: that tells out-of-distribution inputs.
+        flags: what to call out of distribution.
         sets: prediction sets, or ``None``.
     """
 
     abstain: Coverage | Risk = Coverage()
-    ood_score: Score = "predictive_entropy"
+    flags: FalseAlarm = FalseAlarm()
     sets: Conformal | None = None
 
     def __post_init__(self) -> None:
@@ -93,4 +112,5 @@ class Targets:
             raise InputError(f"abstain is {cut(self.abstain)}; expected Coverage(0.95) or Risk(0.02), for example")
         if not isinstance(self.sets, Conformal | None):
             raise InputError(f"sets is {cut(self.sets)}; expected Conformal(0.1), for example")
-        _check_score(self.ood_score)
+        if not isinstance(self.flags, FalseAlarm):
+            raise InputError(f"flags is {cut(self.flags)}; expected FalseAlarm(0.05), for example")

@@ -48,13 +48,7 @@ def fit_temperature(member_logits: np.ndarray, labels: np.ndarray, progress: Pro
     Raises:
         InputError: no examples, or logits that are not finite.
     """
-    check_logits(member_logits, labels)
-    grid = np.linspace(math.log(LOWEST), math.log(HIGHEST), STEPS)
-    losses = [averaged_nll(member_logits, labels, math.exp(at)) for at in progress(grid, STEPS, "fitting temperature")]
-    best = int(np.argmin(losses))
-    low, high = grid[max(best - 1, 0)], grid[min(best + 1, STEPS - 1)]
-    found = _golden(lambda at: averaged_nll(member_logits, labels, math.exp(at)), low, high)
-    temperature = float(f"{math.exp(found):.6g}")
+    temperature = best_temperature(member_logits, labels, progress)
     if not LOWEST * MARGIN < temperature < HIGHEST / MARGIN:
         reason = "(nearly) all answers are right" if temperature < 1 else "the answers are no better than chance"
         log.warning(
@@ -63,6 +57,17 @@ def fit_temperature(member_logits: np.ndarray, labels: np.ndarray, progress: Pro
             temperature, LOWEST, HIGHEST, reason,
         )  # fmt: skip
     return temperature
+
+
+def best_temperature(member_logits: np.ndarray, labels: np.ndarray, progress: Progress = no_progress) -> float:
+    """As :func:`fit_temperature`, without a word where the examples do not bound it."""
+    check_logits(member_logits, labels)
+    grid = np.linspace(math.log(LOWEST), math.log(HIGHEST), STEPS)
+    losses = [averaged_nll(member_logits, labels, math.exp(at)) for at in progress(grid, STEPS, "fitting temperature")]
+    best = int(np.argmin(losses))
+    low, high = grid[max(best - 1, 0)], grid[min(best + 1, STEPS - 1)]
+    found = _golden(lambda at: averaged_nll(member_logits, labels, math.exp(at)), low, high)
+    return float(f"{math.exp(found):.6g}")
 
 
 def averaged_nll(member_logits: np.ndarray, labels: np.ndarray, temperature: float) -> float:

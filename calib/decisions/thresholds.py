@@ -14,10 +14,6 @@ import numpy as np
 from ...errors import InputError, require
 from ...metrics.uncertainty import class_scores
 
-TRUE_POSITIVE_RATE = 0.95
-"""Share of out-of-distribution inputs that the OOD threshold catches."""
-
-
 DELTA = 0.05
 """A bound on the selective risk may fail with this probability."""
 
@@ -36,21 +32,21 @@ def coverage_threshold(scores: np.ndarray, coverage: float, limit: float) -> flo
     return upper_bound(scores, coverage, "coverage", limit)
 
 
-def detection_threshold(scores: np.ndarray, limit: float, level: float = TRUE_POSITIVE_RATE) -> float:
-    """The threshold above which a fresh out-of-distribution input lies with probability at least ``level``.
+def false_alarm_threshold(scores: np.ndarray, share: float, limit: float) -> float:
+    """The threshold above which a fresh in-distribution input lies with probability at most ``share``.
+
+    The order statistic ⌈(n + 1)(1 − α)⌉ of in-distribution scores: a conformal anomaly test (Laxhammar & Falkman 2010),
+    which no out-of-distribution example is needed for.
 
     Args:
-        scores: [N] float32, of out-of-distribution examples.
-        limit: lowest possible score.
-        level: true-positive rate.
+        scores: [N] float32, of in-distribution examples.
+        share: α, above 0 and below 1.
+        limit: highest possible score.
 
     Raises:
-        InputError: too few examples for this level.
+        InputError: too few examples for this share.
     """
-    least = np.float32(-upper_bound(-scores, level, "true-positive rate of out-of-distribution data", -limit))
-    if (scores == least).any():  # it must be caught itself, and only what lies above is
-        least = np.nextafter(least, np.float32(-np.inf))
-    return float(str(least))
+    return upper_bound(scores, 1 - share, "in-distribution share (1 − false alarm)", limit)
 
 
 def risk_threshold(scores: np.ndarray, wrong: np.ndarray, risk: float, limit: float) -> float:

@@ -27,7 +27,7 @@ from torch import Tensor, nn
 
 from ...bundle.architecture import Architecture
 from ...bundle.plan import HeadPlan, Keep
-from ...cost.estimate import cost_of, fork_of
+from ...cost.estimate import cost_of
 from ...data.batching import batches
 from ...data.examples import Examples
 from ...data.processor import Processor
@@ -281,7 +281,7 @@ def _candidate(
     """The plan of these counts and its cost; ``None`` where the members do not part at the fork."""
     members = tuple(choose_heads(table, list(counts)) for table in scores)
     plan = HeadPlan(architecture.family, architecture.layers, architecture.heads, members, "budget")
-    if fork_of(plan) != fork:
+    if plan.fork != fork:
         return None
     return Candidate(fork, tuple(counts), members, cost_of(architecture, plan, sequence=sequence).ratio)
 

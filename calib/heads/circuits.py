@@ -32,9 +32,10 @@ from ...data.examples import Examples
 from ...data.processor import Processor
 from ...errors import InputError
 from ...families.registry import read_weights
+from ...metrics.uncertainty import area_under_roc
 from ...progress import Progress, no_progress
 from .masking import MaskedRuns
-from .objectives import Statistics, area_under_roc, entropies, evaluate, label_losses
+from .objectives import Statistics, entropies, evaluate, label_losses
 from .search_state import SearchState, digest_of
 from .selection import choose_heads, deviates, resampled_counts
 

@@ -78,14 +78,6 @@ def label_losses(logits: Tensor, labels: np.ndarray) -> np.ndarray:
     return (-logits.double().log_softmax(dim=-1).gather(-1, index)[..., 0]).numpy()
 
 
-def area_under_roc(known: np.ndarray, unknown: np.ndarray) -> float:
-    """Share of pairs in which the OOD example scores higher; ties count half (the exact AUROC)."""
-    ordered = np.sort(known)
-    below = np.searchsorted(ordered, unknown, side="left")
-    up_to = np.searchsorted(ordered, unknown, side="right")
-    return float((below + up_to).mean() / (2 * len(known)))
-
-
 def _separation(known: np.ndarray, unknown: np.ndarray, weights: np.ndarray, ood_weights: np.ndarray) -> float:
     """Weighted mean of log(1 + exp(known − unknown)) over all pairs."""
     inside, outside = weights > 0, ood_weights > 0

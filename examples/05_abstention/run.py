@@ -12,7 +12,6 @@ hydrant.calibrate(folder, validation, outside, abstain=hydrant.Coverage(0.95))
 with hydrant.load(folder) as predictor:
     for line in sys.stdin:
         found = predictor.predict([line.rstrip("\n")])
-        flagged = predictor.out_of_distribution(found)
-        reason = "out of distribution" if flagged[0] else "uncertain" if found.abstain[0] else None
+        reason = "out of distribution" if found.out_of_distribution[0] else "uncertain" if found.abstain[0] else None
         label = None if reason else predictor.labels[found.label[0]]
         print(json.dumps({"label": label, "reason": reason, "confidence": round(float(found.confidence[0]), 4)}))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ from ...errors import BackendError, cut, require
 from ...metrics.gates import SCORES
 from .protocol import Backend
 
-OUTPUTS = ("probabilities", *SCORES, "member_probabilities")
+OUTPUTS = ("probabilities", *SCORES, "energy", "member_probabilities")
 
 
 class TorchModule(Backend):
@@ -28,17 +28,38 @@ class TorchModule(Backend):
     def __init__(self, ensemble: Any) -> None:
         self._torch = require("torch", "fuse", "run the PyTorch reference")
         self._ensemble = ensemble
-        super().__init__(self.name, self.precision, (*OUTPUTS, "member_logits"))
+        self._given = OUTPUTS if ensemble.distance is None else (*OUTPUTS, "distance")
+        super().__init__(self.name, self.precision, (*self._given, "member_logits"))
 
     def _run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         tensors = {name: self._torch.from_numpy(np.ascontiguousarray(array)) for name, array in inputs.items()}
         with self._torch.inference_mode():
             output = self._ensemble(**tensors)
-        arrays = {name: getattr(output, name).contiguous().numpy() for name in OUTPUTS}
+        arrays = {name: getattr(output, name).contiguous().numpy() for name in self._given}
         return {**arrays, "member_logits": output.member_logits.transpose(0, 1).contiguous().numpy()}
 
     def _release(self) -> None:
         del self._ensemble
+
+
+class TorchFeatures(TorchModule):
+    """A fused module that gives ``member_logits`` [B, M, C] and the ``features`` [B, K, d] of taps.
+
+    Args:
+        ensemble: a ``fusion.FusedClassifier``.
+        taps: K names (``bundle.density``).
+    """
+
+    def __init__(self, ensemble: Any, taps: Sequence[str]) -> None:
+        super().__init__(ensemble)
+        self._taps, self.outputs = tuple(taps), ("member_logits", "features")
+
+    def _run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        tensors = {name: self._torch.from_numpy(np.ascontiguousarray(array)) for name, array in inputs.items()}
+        with self._torch.inference_mode():
+            logits, features = self._ensemble.features(self._taps, **tensors)
+        found = {"member_logits": logits, "features": features} if self._taps else {"member_logits": logits}
+        return {name: array.transpose(0, 1).contiguous().numpy() for name, array in found.items()}
 
 
 class TorchBackend(TorchModule):

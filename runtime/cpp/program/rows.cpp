@@ -17,7 +17,6 @@ std::vector<OrderedJson> prediction_rows(const Predictor& predictor, const Predi
                                          const std::vector<std::string>& inputs, std::size_t first,
                                          bool probabilities) {
   const std::vector<std::string>& labels = predictor.labels();
-  const auto flagged = predictor.out_of_distribution(prediction);
   std::vector<OrderedJson> rows;
   for (std::size_t i = 0; i < prediction.size(); ++i) {
     OrderedJson row;
@@ -29,8 +28,10 @@ std::vector<OrderedJson> prediction_rows(const Predictor& predictor, const Predi
     row["expected_entropy"] = shortest(prediction.expected_entropy[i]);
     row["mutual_information"] = shortest(prediction.mutual_information[i]);
     row["disagreement"] = shortest(prediction.disagreement[i]);
+    if (prediction.energy) row["energy"] = shortest((*prediction.energy)[i]);
+    if (prediction.distance) row["distance"] = shortest((*prediction.distance)[i]);
     row["abstain"] = prediction.abstain ? OrderedJson(bool((*prediction.abstain)[i])) : OrderedJson();
-    if (flagged) row["out_of_distribution"] = bool((*flagged)[i]);
+    if (prediction.out_of_distribution) row["out_of_distribution"] = bool((*prediction.out_of_distribution)[i]);
     if (prediction.prediction_set) {
       row["prediction_set"] = OrderedJson::array();
       for (std::size_t c = 0; c < labels.size(); ++c) {

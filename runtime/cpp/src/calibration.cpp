@@ -9,17 +9,31 @@
 namespace hydrant {
 namespace {
 
+using Values = const std::vector<float>*;
+
+template <std::vector<float> Prediction::* field>
+Values always(const Prediction& prediction) {
+  return &(prediction.*field);
+}
+
+template <std::optional<std::vector<float>> Prediction::* field>
+Values perhaps(const Prediction& prediction) {
+  return prediction.*field ? &*(prediction.*field) : nullptr;
+}
+
 struct Score {
   const char* name;
-  std::vector<float> Prediction::* field;
+  Values (*values)(const Prediction&);
   bool below;
 };
 
 constexpr Score kScores[] = {
-    {"confidence", &Prediction::confidence, true},
-    {"predictive_entropy", &Prediction::predictive_entropy, false},
-    {"expected_entropy", &Prediction::expected_entropy, false},
-    {"mutual_information", &Prediction::mutual_information, false},
+    {"confidence", always<&Prediction::confidence>, true},
+    {"predictive_entropy", always<&Prediction::predictive_entropy>, false},
+    {"expected_entropy", always<&Prediction::expected_entropy>, false},
+    {"mutual_information", always<&Prediction::mutual_information>, false},
+    {"energy", perhaps<&Prediction::energy>, false},
+    {"distance", perhaps<&Prediction::distance>, false},
 };
 
 // Reads `calibration.json` and says what is wrong with it, and where.
@@ -67,7 +81,8 @@ class Reader {
         std::find_if(std::begin(kScores), std::end(kScores), [&](const Score& each) { return name == each.name; });
     if (score == std::end(kScores)) {
       throw malformed("a threshold on " + shown(name) +
-                      ", which is none of confidence, predictive_entropy, expected_entropy, mutual_information");
+                      ", which is none of confidence, predictive_entropy, expected_entropy, mutual_information, "
+                      "energy, distance");
     }
     const char* side = score->below ? "below" : "above";
     if (entry.contains("side") && entry["side"] != side) {
@@ -75,7 +90,7 @@ class Reader {
                       ", which is not '" + side + "'");
     }
     notes(entry, {"target", "measured"});
-    return {score->field, score->below, value(entry, "value", -std::numeric_limits<double>::max())};
+    return {score->name, score->values, score->below, value(entry, "value", -std::numeric_limits<double>::max())};
   }
 
   Conformal sets(const Json& entry) const {
@@ -134,7 +149,14 @@ void mark(const Conformal& conformal, const float* probabilities, std::size_t cl
 
 std::vector<bool> Threshold::beyond(const Prediction& prediction) const {
   std::vector<bool> found;
-  for (const float each : prediction.*score) found.push_back(below ? each < value : each > value);
+  if (prediction.size() == 0) return found;
+  const std::vector<float>* const values = score(prediction);
+  if (values == nullptr) {
+    throw BackendError(std::string("a threshold of this bundle stands on ") + name +
+                       ", which its graph or engine does not give; export it again with `hydrant export` (and build "
+                       "engines again), or calibrate on another score");
+  }
+  for (const float each : *values) found.push_back(below ? each < value : each > value);
   return found;
 }
 
@@ -155,6 +177,7 @@ Calibration Calibration::of(const Bundle& bundle) {
 
 void Calibration::decide(Prediction& prediction) const {
   if (abstain) prediction.abstain = abstain->beyond(prediction);
+  if (out_of_distribution) prediction.out_of_distribution = out_of_distribution->beyond(prediction);
   if (conformal) prediction.prediction_set = conformal->sets(prediction);
 }
 

@@ -13,11 +13,12 @@ namespace hydrant {
 
 // A limit on one score of a prediction; inputs beyond it are uncertain.
 struct Threshold {
-  std::vector<float> Prediction::* score;
-  bool below = false;  // the uncertain side
-  float value = 0;     // nats, or a probability for `confidence`
+  const char* name;                                       // of the score
+  const std::vector<float>* (*score)(const Prediction&);  // null where the graph does not give it
+  bool below = false;                                     // the uncertain side
+  float value = 0;                                        // nats, or a probability for `confidence`
 
-  // Which inputs lie on the uncertain side, [B].
+  // Which inputs lie on the uncertain side, [B]. Throws BackendError: the graph does not give the score.
   std::vector<bool> beyond(const Prediction& prediction) const;
 };
 
@@ -39,7 +40,7 @@ struct Calibration {
   // Throws BundleError: missing, altered, malformed or too new.
   static Calibration of(const Bundle& bundle);
 
-  // Fills `abstain` and `prediction_set`, where the calibration has what they need.
+  // Fills `abstain`, `out_of_distribution` and `prediction_set`, where the calibration has what they need.
   void decide(Prediction& prediction) const;
 };
 

@@ -102,7 +102,8 @@ struct Expected {
 };
 
 std::vector<Expected> expected_of(const Bundle& bundle) {
-  constexpr const char *kManifest = "hydrant.json", *kCalibration = "calibration.json", *kWeights = "fused.safetensors";
+  constexpr const char *kManifest = "hydrant.json", *kCalibration = "calibration.json", *kWeights = "fused.safetensors",
+                       *kDensity = "density.safetensors";
   const Json calibration = bundle.read_json(kCalibration);
   std::vector<Expected> all{{"family", kManifest, bundle.family(), whole},
                             {"members", kManifest, bundle.members(), whole},
@@ -110,6 +111,8 @@ std::vector<Expected> expected_of(const Bundle& bundle) {
                             {"temperature", kCalibration, member(calibration, "temperature"), whole},
                             {"thresholds", kCalibration, member(calibration, "thresholds"), limits},
                             {"conformal", kCalibration, member(calibration, "conformal"), sets}};
+  const Json density = bundle.has(kDensity) ? Json(bundle.digest(kDensity)) : Json("none");
+  all.push_back({"density_sha256", kManifest, density, whole});
   if (bundle.has(kWeights)) all.insert(all.begin() + 3, {"weights_sha256", kManifest, bundle.digest(kWeights), whole});
   return all;
 }

@@ -54,6 +54,13 @@ void append_outputs(Prediction& prediction, Outputs outputs, std::size_t batch) 
   extend(prediction.expected_entropy, taken(outputs, "expected_entropy", batch, 1));
   extend(prediction.mutual_information, taken(outputs, "mutual_information", batch, 1));
   extend(prediction.disagreement, taken(outputs, "disagreement", batch, 1));
+  const auto further = [&](const char* name, std::optional<std::vector<float>>& scores) {
+    if (outputs.count(name) == 0) return;
+    if (!scores) scores.emplace();
+    extend(*scores, taken(outputs, name, batch, 1));
+  };
+  further("energy", prediction.energy);
+  further("distance", prediction.distance);
   if (outputs.count("member_probabilities") > 0) {
     if (!prediction.member_probabilities) prediction.member_probabilities.emplace();
     extend(*prediction.member_probabilities,
@@ -207,12 +214,6 @@ Prediction Predictor::predict_images(const Tensor& array, std::size_t first) con
 
 Tensors Predictor::prepare(const std::vector<Image>& images, std::size_t first) const {
   return state().prepared(0, images.size(), first, [&](std::size_t i) -> const Image& { return images[i]; });
-}
-
-std::optional<std::vector<bool>> Predictor::out_of_distribution(const Prediction& prediction) const {
-  const auto& threshold = state().calibration.out_of_distribution;
-  if (!threshold) return std::nullopt;
-  return threshold->beyond(prediction);
 }
 
 const std::vector<std::string>& Predictor::labels() const { return state().bundle.labels(); }

@@ -51,7 +51,7 @@ struct Case {
 Prediction predict(const Predictor& predictor, const Case& golden);
 
 // Throws Failure unless every field is the one expected, within 1e-6.
-void compare(const Predictor& predictor, const Prediction& found, const Case& golden);
+void compare(const Prediction& found, const Case& golden);
 
 // Every thread predicts a case so many times; throws Failure unless all are as expected.
 void compare_at_once(const Predictor& predictor, const Case& golden, int threads, int predictions);

@@ -45,7 +45,7 @@ void same_as_the_graph(const fs::path& folder) {
     for (const std::size_t batch_size : {1, 2, 3, 5, 6, 7, 32, 70}) {
       const Predictor predictor(golden.bundle, on("tensorrt", batch_size));
       check(predictor.backend() == "tensorrt" && predictor.precision() == "fp32", "another backend runs");
-      compare(predictor, predict(predictor, golden), golden);
+      compare(predict(predictor, golden), golden);
     }
     check(live() == 0, golden.name, ": ", live(), " objects were not given back");
     std::cout << golden.name << ": as the graph\n";
@@ -129,7 +129,7 @@ void chain(const fs::path& folder) {
   check(skipped.backend() == "onnxruntime" && skipped.fallbacks().size() == 4, "auto took ", skipped.backend());
   const std::string why = skipped.fallbacks()[0].reason;
   check(why.find("engine tensorrt-fp32 was compiled for compute capability 8.6, 12.0 and") == 0, why);
-  compare(skipped, predict(skipped, golden), golden);
+  compare(predict(skipped, golden), golden);
   for (const char* backend : {"tensorrt", "tensorrt-rtx"})
     check(!why_unavailable(backend), backend, " is not available: ", why_unavailable(backend).value_or(""));
 }

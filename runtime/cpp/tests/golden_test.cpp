@@ -75,7 +75,7 @@ void compare_at_once(const Predictor& predictor, const Case& golden, int threads
   for (int worker = 0; worker < threads; ++worker) {
     workers.emplace_back([&] {
       try {
-        for (int i = 0; i < predictions; ++i) compare(predictor, predict(predictor, golden), golden);
+        for (int i = 0; i < predictions; ++i) compare(predict(predictor, golden), golden);
       } catch (const std::exception& error) {
         const std::lock_guard<std::mutex> lock(guard);
         problem = error.what();
@@ -90,7 +90,7 @@ Prediction predict(const Predictor& predictor, const Case& golden) {
   return golden.pictures.empty() ? predictor.predict(golden.inputs) : predictor.predict_images(golden.pictures);
 }
 
-void compare(const Predictor& predictor, const Prediction& found, const Case& golden) {
+void compare(const Prediction& found, const Case& golden) {
   const Tensors& expected = golden.expected;
   const std::string where = golden.name + ": ";
   const auto floats = [&](const char* name, const std::vector<float>& values) {
@@ -102,13 +102,17 @@ void compare(const Predictor& predictor, const Prediction& found, const Case& go
   floats("expected_entropy", found.expected_entropy);
   floats("mutual_information", found.mutual_information);
   floats("disagreement", found.disagreement);
+  for (const auto& [name, scores] : {std::pair{"energy", &found.energy}, std::pair{"distance", &found.distance}}) {
+    check(scores->has_value() == (expected.count(name) > 0), where, name);
+    if (*scores) floats(name, **scores);
+  }
   check(found.label == std::get<std::vector<std::int64_t>>(expected.at("label").data), where, "label differs");
   check(found.member_probabilities.has_value() == (expected.count("member_probabilities") > 0), where,
         "member_probabilities");
   if (found.member_probabilities) floats("member_probabilities", *found.member_probabilities);
   compare_bools(where, found.abstain, expected, "abstain");
   compare_bools(where, found.prediction_set, expected, "prediction_set");
-  compare_bools(where, predictor.out_of_distribution(found), expected, "out_of_distribution");
+  compare_bools(where, found.out_of_distribution, expected, "out_of_distribution");
 }
 
 void golden(const fs::path& folder) {
@@ -116,7 +120,7 @@ void golden(const fs::path& folder) {
     const Case each(path);
     const Predictor predictor(each.bundle, one_thread());
     const Prediction found = predict(predictor, each);
-    compare(predictor, found, each);
+    compare(found, each);
     if (!each.pictures.empty()) compare_pixels(predictor, each);
     std::cout << each.name << ": " << found.size() << " inputs on " << predictor.backend() << '\n';
   }

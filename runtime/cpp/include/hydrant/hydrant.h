@@ -65,16 +65,19 @@ struct Image {
 
 // Averaged probabilities and uncertainty of B inputs; the same fields as `hydrant.Prediction` in Python.
 struct Prediction {
-  std::size_t classes = 0;                   // C
-  std::size_t members = 0;                   // M
-  std::vector<float> probabilities;          // [B, C], mean of the members' softmax outputs
-  std::vector<std::int64_t> label;           // [B], argmax of `probabilities`
-  std::vector<float> confidence;             // [B], max of `probabilities`
-  std::vector<float> predictive_entropy;     // [B], nats: total uncertainty
-  std::vector<float> expected_entropy;       // [B], nats: aleatoric part
-  std::vector<float> mutual_information;     // [B], nats, ≥ 0: epistemic part, the difference of the two
-  std::vector<float> disagreement;           // [B], share of members whose argmax differs from the ensemble's
-  std::optional<std::vector<bool>> abstain;  // [B]; empty without an abstention threshold
+  std::size_t classes = 0;                     // C
+  std::size_t members = 0;                     // M
+  std::vector<float> probabilities;            // [B, C], mean of the members' softmax outputs
+  std::vector<std::int64_t> label;             // [B], argmax of `probabilities`
+  std::vector<float> confidence;               // [B], max of `probabilities`
+  std::vector<float> predictive_entropy;       // [B], nats: total uncertainty
+  std::vector<float> expected_entropy;         // [B], nats: aleatoric part
+  std::vector<float> mutual_information;       // [B], nats, ≥ 0: epistemic part, the difference of the two
+  std::vector<float> disagreement;             // [B], share of members whose argmax differs from the ensemble's
+  std::optional<std::vector<float>> energy;    // [B], nats: −mean log Σ exp z; empty from a graph of hydrant 0.1
+  std::optional<std::vector<float>> distance;  // [B], of the features from the training data; empty until fitted
+  std::optional<std::vector<bool>> abstain;    // [B]; empty without an abstention threshold
+  std::optional<std::vector<bool>> out_of_distribution;    // [B]; empty without a threshold for that
   std::optional<std::vector<float>> member_probabilities;  // [B, M, C]; empty where the graph does not give them
   std::optional<std::vector<bool>> prediction_set;         // [B, C]; empty where no sets were calibrated
 
@@ -123,9 +126,6 @@ class Predictor {
 
   // The tensors that pictures become: `pixel_values` [B, channels, height, width].
   Tensors prepare(const std::vector<Image>& images, std::size_t first = 0) const;
-
-  // Which inputs of a prediction lie beyond the bundle's out-of-distribution threshold, [B]; empty if it has none.
-  std::optional<std::vector<bool>> out_of_distribution(const Prediction& prediction) const;
 
   const std::vector<std::string>& labels() const;  // class names in class order
   const std::string& backend() const;              // name of the one that runs

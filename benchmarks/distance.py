@@ -1,0 +1,115 @@
+"""What the distance in feature space costs: latency of a graph with it ÷ that of the same graph without.
+
+    python benchmarks/distance.py -o benchmarks/results/distance-cpu.json
+
+Random weights, three members that fork in the last third and keep 4 of 12 heads; both forms are interleaved in one
+process, and figures are ratios of medians.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import json
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from hydrant.bundle.architecture import Architecture
+from hydrant.bundle.density import Density
+from hydrant.calib.taps import named_taps
+from hydrant.export.distance_head import with_distance
+from hydrant.export.random_model import random_model
+from hydrant.families.registry import LAYOUTS
+from hydrant.metrics.timing import Ratio, Rules, interleave
+from latency import MEMBERS, Case, architecture, inputs, random_plan
+
+CASES = {"ViT-B/16": (1, 128), "BERT-base": (1, 128), "MiniLM": (1, 11)}
+"""Model → batch and tokens."""
+
+
+def shape_of(name: str) -> Architecture:
+    if name != "MiniLM":
+        return architecture(name)
+    from transformers import BertConfig
+
+    config = BertConfig(
+        hidden_size=384, num_hidden_layers=6, num_attention_heads=12, intermediate_size=1536, num_labels=150
+    )
+    (layout,) = [layout for layout in LAYOUTS if layout.family == "bert"]
+    return layout.architecture(config)
+
+
+def random_density(taps: tuple[str, ...], width: int, classes: int) -> Density:
+    rng = np.random.default_rng(0)
+
+    def drawn(*shape: int) -> np.ndarray:
+        return rng.standard_normal(shape, np.float32)
+
+    count = len(taps)
+    ones = np.ones(count, np.float32)
+    parts = (drawn(count, width), drawn(count, width, width), drawn(count, classes, width))
+    return Density(taps, *parts, 0 * ones, ones)
+
+
+def measured(name: str, rounds: int, threads: int | None) -> list[dict[str, Any]]:
+    """One row for each set of taps."""
+    shape, (batch, sequence) = shape_of(name), CASES[name]
+    fork = shape.layers - max(1, shape.layers // 3)
+    plan = random_plan(shape, 4, fork)
+    plain = random_model(shape, plan)
+    streams = (fork + (shape.layers - fork) * MEMBERS) / shape.layers
+    graphs = {"none": plain}
+    for taps in ("last", "all"):
+        graphs[taps] = copy.deepcopy(plain)
+        (chosen,) = named_taps(taps, shape, fork, MEMBERS).values()
+        with_distance(graphs[taps], shape, random_density(chosen, shape.width, shape.classes))
+    outputs = {taps: ["probabilities"] if taps == "none" else ["probabilities", "distance"] for taps in graphs}
+    runs = [
+        partial(_run, Case(graph, shape, streams, 1, threads), outputs[taps], inputs(shape, batch, sequence))
+        for taps, graph in graphs.items()
+    ]
+    columns = dict(zip(graphs, interleave(runs, Rules(0.2, rounds)).T, strict=True))
+    rows = []
+    for taps in ("last", "all"):
+        ratio = Ratio.of(columns[taps], columns["none"])
+        rows.append(
+            {
+                "model": name,
+                "batch": batch,
+                "tokens": sequence if shape.modality == "text" else None,
+                "classes": shape.classes,
+                "taps": taps,
+                "time": round(ratio.median, 4),
+                "from": round(ratio.p5, 4),
+                "to": round(ratio.p95, 4),
+                "milliseconds": round(float(np.median(columns["none"])) * 1e3, 2),
+            }
+        )
+    return rows
+
+
+def _run(case: Case, outputs: list[str], batch: dict[str, np.ndarray]) -> None:
+    for session in case.sessions:
+        session.run(outputs, batch)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--models", nargs="+", choices=list(CASES), default=list(CASES))
+    parser.add_argument("--rounds", type=int, default=60, help="of every case (default 60)")
+    parser.add_argument("--threads", type=int, help="within one run (default: ONNX Runtime's choice)")
+    parser.add_argument("-o", "--output", type=Path, help="JSON file to write")
+    options = parser.parse_args()
+    rows = [row for name in options.models for row in measured(name, options.rounds, options.threads)]
+    for row in rows:
+        print(json.dumps(row))
+    if options.output:
+        options.output.write_text(
+            json.dumps({"command": "python benchmarks/distance.py", "rows": rows}, indent=1) + "\n"
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,136 @@
+"""``density.safetensors``: what the distance of an input's features from the training data is computed with.
+
+A *tap* is a vector f of the network: ``layers.3.first`` and ``layers.3.mean``, the first token and the mean over real
+tokens behind a layer of the trunk that all members share, or ``last.0``, what a member's classifier reads (behind the
+final norm, before the pooler). With f of unit length, the squared Mahalanobis distance to the nearest class
+(Lee et al. 2018; unit length: Müller & Hein 2025) is
+
+    d = min_c |(f − centre) W − μ_c|²        W Wᵀ the inverse of the shrunk covariance within classes
+
+and the distance of an input is the mean over its taps of (d − location) / scale. Float32 tensors of K taps of width d
+and R classes that had examples:
+
+    centre [K, d] · whitening [K, d, d] (W) · means [K, R, d] (μ_c, whitened) · location [K] · scale [K]
+
+The file's metadata hold ``schema``, ``taps`` (a JSON list), ``weights_sha256`` (of the weights that give these
+features) and ``fitted`` (JSON: on what).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save
+
+from ..errors import BundleError, cut
+from .store import DENSITY, WEIGHTS, Bundle
+
+SCHEMA = "1"
+
+
+TAP = re.compile(r"layers\.(\d+)\.(first|mean)|last\.(\d+)")
+
+
+@dataclass(frozen=True, eq=False)
+class Density:
+    """The fitted distance of a bundle; see the top of this file.
+
+    Attributes:
+        taps: K names.
+        centre: [K, d].
+        whitening: [K, d, d].
+        means: [K, R, d].
+        location, scale: [K], of the squared distance on in-distribution validation data.
+        fitted: on what, for people.
+    """
+
+    taps: tuple[str, ...]
+    centre: np.ndarray
+    whitening: np.ndarray
+    means: np.ndarray
+    location: np.ndarray
+    scale: np.ndarray
+    fitted: Mapping[str, Any] = field(default_factory=dict)
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """The tensors by their names in the file."""
+        names = ("centre", "whitening", "means", "location", "scale")
+        return {name: np.ascontiguousarray(getattr(self, name), np.float32) for name in names}
+
+    def only(self, taps: Sequence[str]) -> Density:
+        """The same distance by some of its taps."""
+        places = [self.taps.index(tap) for tap in taps]
+        arrays = {name: array[places] for name, array in self.arrays().items()}
+        return Density(tuple(taps), **arrays, fitted=self.fitted)
+
+    def to_bytes(self, weights_sha256: str) -> bytes:
+        """The file."""
+        facts = {"schema": SCHEMA, "taps": json.dumps(self.taps), "weights_sha256": weights_sha256}
+        return save(self.arrays(), {**facts, "fitted": json.dumps(self.fitted, sort_keys=True)})
+
+    @classmethod
+    def of(cls, bundle: Bundle) -> Density | None:
+        """That of a bundle; ``None`` where none was fitted.
+
+        Raises:
+            BundleError: altered, malformed, too new, or of other weights.
+        """
+        if not bundle.has(DENSITY):
+            return None
+        path = bundle.file(DENSITY)
+        remedy = "fit it again with `hydrant calibrate --fit`"
+        try:
+            with safe_open(path, "np") as file:
+                facts = file.metadata() or {}
+                arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a mapping)
+        except (SafetensorError, OSError, ValueError) as error:
+            raise BundleError(f"{path} is not a safetensors file ({error}); {remedy}") from error
+        if facts.get("schema") != SCHEMA:
+            raise BundleError(f"{path} has schema {cut(facts.get('schema'))}; this hydrant reads {SCHEMA}; {remedy}")
+        if facts.get("weights_sha256") != bundle.digests().get(WEIGHTS):
+            raise BundleError(f"{path} was fitted for other weights than the bundle's; {remedy}")
+        try:
+            taps, fitted = json.loads(facts["taps"]), json.loads(facts.get("fitted", "{}"))
+            found = cls(tuple(taps), **arrays, fitted=fitted)
+            _check(found, bundle)
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+            raise BundleError(f"{path} is malformed ({cut(error)}); {remedy}") from error
+        return found
+
+
+def _check(density: Density, bundle: Bundle) -> None:
+    """Raise ValueError unless names, shapes and numbers are those of the bundle's model."""
+    architecture = bundle.architecture()
+    check_taps(density.taps, architecture.layers, bundle.members)
+    if not isinstance(density.fitted, dict):
+        raise ValueError(f"fitted is {density.fitted!r}, no JSON object")
+    count, width, rows = len(density.taps), architecture.width, density.means.shape[1] if density.means.ndim > 1 else 0
+    shapes = {"centre": (count, width), "whitening": (count, width, width), "means": (count, rows, width)}
+    shapes |= {"location": (count,), "scale": (count,)}
+    if not 0 < rows <= len(bundle.labels):
+        raise ValueError(f"means of {rows} classes; expected 1 to {len(bundle.labels)}")
+    for name, shape in shapes.items():
+        array = getattr(density, name)
+        if array.shape != shape or array.dtype != np.float32:
+            raise ValueError(f"{name} is {array.dtype} {list(array.shape)}; expected float32 {list(shape)}")
+        if not np.isfinite(array).all():
+            raise ValueError(f"{name} holds numbers that are not finite")
+    if not (density.scale > 0).all():
+        raise ValueError("scale holds numbers that are not above 0")
+
+
+def check_taps(taps: Sequence[Any], layers: int, members: int) -> None:
+    """Raise ValueError for a name that is no tap of a model of this shape, one named twice, or none at all."""
+    if not taps or len(set(taps)) != len(taps):
+        raise ValueError(f"taps {list(taps)}; expected different ones, at least one")
+    for tap in taps:
+        match = TAP.fullmatch(tap)
+        layer, _, member = match.groups() if match else (None, None, None)
+        if match is None or int(layer or 0) >= layers or int(member or 0) >= members:
+            raise ValueError(f"tap {tap!r} of a model of {layers} layers and {members} members")

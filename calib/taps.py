@@ -1,0 +1,58 @@
+"""Which vectors of a network the distance is computed from."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from ..bundle.architecture import Architecture
+from ..errors import InputError, cut
+
+SETS = ("all", "last")
+"""Sets of taps by name: every layer of the trunk and each member's last vector, or these alone."""
+
+
+def named_taps(asked: Any, architecture: Architecture, trunk: int, members: int) -> dict[str, tuple[str, ...]]:
+    """The sets of taps to choose from; there is one unless ``asked`` is ``"auto"``.
+
+    Args:
+        asked: ``"auto"``, ``"all"``, ``"last"``, or layers of the trunk, counted from 0: ``"1,3"`` or ``[1, 3]``.
+        architecture: of the model.
+        trunk: layers that all members share.
+        members: M.
+
+    Returns:
+        Name → taps (``bundle.density``); the first is the default where nothing can choose.
+
+    Raises:
+        InputError: a name or layer that there is not.
+    """
+    shared = min(trunk, architecture.layers - 1)  # behind the last layer nothing but the first token may be computed
+    last = tuple(f"last.{member}" for member in range(members if trunk < architecture.layers else 1))
+    known = {"all": (*_both(range(shared)), *last), "last": last}
+    if asked == "auto":
+        names = SETS if architecture.modality == "text" else SETS[::-1]
+        return {name: known[name] for name in names}
+    if asked in SETS:
+        return {asked: known[asked]}
+    layers = _layers(asked)
+    outside = [layer for layer in layers if not 0 <= layer < shared]
+    if outside or len(set(layers)) != len(layers) or not layers:
+        there = f"0 to {shared - 1}" if shared else "none, since members differ from the first layer on"
+        raise InputError(
+            f"taps {cut(asked)} name layers; expected different ones of the trunk that all members share ({there}), "
+            f"or {', '.join(('auto', *SETS))}"
+        )
+    return {",".join(map(str, layers)): (*_both(layers), *last)}
+
+
+def _both(layers: Sequence[int]) -> tuple[str, ...]:
+    return tuple(f"layers.{layer}.{kind}" for layer in layers for kind in ("first", "mean"))
+
+
+def _layers(asked: Any) -> list[int]:
+    given = asked.split(",") if isinstance(asked, str) else list(asked) if isinstance(asked, Sequence) else [asked]
+    if not all(isinstance(layer, int) or re.fullmatch(r"\s*\d+\s*", str(layer)) for layer in given):
+        raise InputError(f"taps is {cut(asked)}; expected auto, {', '.join(SETS)}, or layers such as 1,3")
+    return [int(layer) for layer in given]

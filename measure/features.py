@@ -1,0 +1,116 @@
+"""Running the PyTorch reference for what calibration needs: member logits, and the distance of features."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from ..bundle.density import Density
+from ..bundle.store import Bundle
+from ..calib.density import DensityFit, squared_distances
+from ..data.examples import Examples
+from ..metrics.uncertainty import area_under_roc
+from ..progress import Progress
+from ..runtime.backends.reference import TorchFeatures
+from ..runtime.collect import collect, visit
+
+
+class Reference:
+    """The fused module of a bundle, and the way to it from raw examples.
+
+    Args:
+        bundle: that holds it.
+        batch_size: examples per run.
+        progress: display.
+    """
+
+    def __init__(self, bundle: Bundle, batch_size: int, progress: Progress) -> None:
+        from ..fusion import load_ensemble
+
+        self.ensemble = load_ensemble(bundle)
+        self._bundle, self._architecture = bundle, bundle.architecture()
+        self._batch_size, self._progress = batch_size, progress
+
+    def fitted(self, examples: Examples, taps: Sequence[str], about: Mapping[str, Any]) -> Density:
+        """The distance from labelled training data, not yet standardised; memory does not grow with their number.
+
+        Raises:
+            InputError: an example cannot be used, or all are alike.
+            BackendError: the model gives values that are not finite.
+        """
+        assert examples.labels is not None  # read_examples asks for them
+        fit = DensityFit(taps, self._architecture.classes, self._architecture.width)
+        with TorchFeatures(self.ensemble, taps) as model:
+            found = visit(
+                model,
+                self._processor(examples),
+                self._architecture,
+                examples.inputs,
+                self._batch_size,
+                self._progress,
+                f"fitting the distance on {examples.name}",
+            )
+            for places, outputs in found:
+                fit.add(outputs["features"], examples.labels[places])
+        return fit.density(about)
+
+    def run(self, examples: Examples, density: Density | None) -> tuple[np.ndarray, np.ndarray | None]:
+        """Member logits [N, M, C] before any temperature, and the squared distance at each tap [N, K].
+
+        Raises:
+            InputError: an example cannot be used.
+            BackendError: the model gives values that are not finite.
+        """
+
+        def reduce(outputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+            kept = {"logits": outputs["member_logits"]}
+            return kept if density is None else {**kept, "taps": squared_distances(density, outputs["features"])}
+
+        with TorchFeatures(self.ensemble, () if density is None else density.taps) as model:
+            found = collect(
+                model,
+                self._processor(examples),
+                self._architecture,
+                examples.inputs,
+                reduce,
+                batch_size=self._batch_size,
+                progress=self._progress,
+                title=f"running on {examples.name}",
+            )
+        return found["logits"], found.get("taps")
+
+    def _processor(self, examples: Examples) -> Any:
+        load = lambda: self._bundle.processor_for(f"read {examples.source}")  # noqa: E731 (asked for when needed)
+        return examples.processor(self._architecture, load)
+
+
+def standardised_by(density: Density, known: np.ndarray) -> Density:
+    """The distance with location and scale of in-distribution squared distances [N, K]."""
+    scale = known.std(axis=0)
+    scale = np.where(scale > 0, scale, 1)
+    return replace(density, location=known.mean(axis=0).astype(np.float32), scale=scale.astype(np.float32))
+
+
+def best_set(
+    density: Density, sets: Mapping[str, Sequence[str]], known: np.ndarray, outside: np.ndarray | None
+) -> tuple[str, dict[str, float]]:
+    """The set of taps that separates best on validation data, and the AUROC of each; the first without OOD data.
+
+    Args:
+        density: of all taps, standardised.
+        sets: name → taps.
+        known, outside: squared distances [N, K] of in- and out-of-distribution examples.
+    """
+    if outside is None or len(sets) == 1:
+        return next(iter(sets)), {}
+
+    def distance(taps: Sequence[str], squared: np.ndarray) -> np.ndarray:
+        places = [density.taps.index(tap) for tap in taps]
+        found: np.ndarray = ((squared - density.location) / density.scale)[:, places].mean(axis=1)
+        return found
+
+    areas = {name: area_under_roc(distance(taps, known), distance(taps, outside)) for name, taps in sets.items()}
+    return max(areas, key=lambda name: areas[name]), areas

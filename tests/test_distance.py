@@ -1,0 +1,211 @@
+"""The distance in feature space: fitted against scikit-learn, the same on every backend, of each input by itself."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import hydrant
+import numpy as np
+import onnx
+import pytest
+import torch
+from hydrant import HeadPlan, fuse, save_bundle
+from hydrant.bundle.density import Density
+from hydrant.bundle.store import WEIGHTS, Bundle
+from hydrant.calib.density import DensityFit, shrunk, squared_distances, standardised
+from hydrant.calib.taps import named_taps
+from hydrant.errors import BundleError, InputError
+from hydrant.export.distance_head import with_distance
+from hydrant.measure.features import standardised_by
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.covariance import OAS
+from support import CLASSES, FAMILIES, HEADS, LAYERS, TEXT_FAMILIES, make_inputs, make_model
+
+RANDOM = np.random.default_rng(0)
+
+
+def forked(family: str, members: int = 3, fork: int = 1) -> HeadPlan:
+    """All heads below the fork, some above it."""
+    rng = np.random.default_rng(1)
+    keep = tuple(
+        tuple(
+            tuple(range(HEADS)) if layer < fork else tuple(sorted(rng.choice(HEADS, 2, replace=False).tolist()))
+            for layer in range(LAYERS)
+        )
+        for _ in range(members)
+    )
+    return HeadPlan(family, LAYERS, HEADS, keep, "random")
+
+
+def oracle(features: np.ndarray, labels: np.ndarray, asked: np.ndarray) -> np.ndarray:
+    """Squared distance at one tap by scikit-learn, in float64: [N, d], [N], [B, d] → [B]."""
+    unit, queries = (rows / np.linalg.norm(rows, axis=1, keepdims=True) for rows in (features, asked))
+    classes = np.unique(labels)
+    means = np.stack([unit[labels == name].mean(axis=0) for name in classes])
+    residuals = unit - means[np.searchsorted(classes, labels)]
+    precision = np.linalg.inv(OAS(assume_centered=True).fit(residuals).covariance_)
+    apart = queries[:, None] - means[None]
+    return np.einsum("bcd,de,bce->bc", apart, precision, apart).min(axis=1)
+
+
+def fitted(features: np.ndarray, labels: np.ndarray, taps: tuple[str, ...], classes: int = CLASSES) -> Density:
+    fit = DensityFit(taps, classes, features.shape[2])
+    for part in np.array_split(np.arange(len(labels)), 3):  # as a stream
+        fit.add(features[part], labels[part])
+    return fit.density({"data": "test"})
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    count=st.integers(20, 80),
+    width=st.integers(2, 12),
+    classes=st.integers(1, 6),
+    seed=st.integers(0, 2**16),
+)
+def test_fit_is_scikit_learns(count: int, width: int, classes: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(0, classes, count)
+    features = (rng.standard_normal((count, 1, width)) + 3 * rng.standard_normal((classes, 1, width))[labels]).astype(
+        np.float32
+    )
+    asked = rng.standard_normal((7, 1, width)).astype(np.float32)
+    density = fitted(features, labels, ("last.0",), classes)
+    expected = oracle(features[:, 0].astype(np.float64), labels, asked[:, 0].astype(np.float64))
+    np.testing.assert_allclose(squared_distances(density, asked)[:, 0], expected, rtol=2e-4)
+
+
+def test_shrinkage_makes_any_covariance_invertible() -> None:
+    flat = np.zeros((6, 6))
+    flat[0, 0] = 1.0
+    assert np.linalg.eigvalsh(shrunk(flat, 4)).min() > 0
+    same = shrunk(np.eye(6), 100)
+    np.testing.assert_allclose(same, np.eye(6))
+
+
+def test_classes_with_one_example_and_none() -> None:
+    features = RANDOM.standard_normal((4, 1, 5)).astype(np.float32)
+    density = fitted(features, np.array([0, 1, 3, 4]), ("last.0",))
+    assert density.means.shape == (1, 4, 5)  # class 2 was not seen
+    np.testing.assert_allclose(squared_distances(density, features), 0, atol=1e-5)
+    far = -features.sum(axis=0, keepdims=True)
+    assert squared_distances(density, far)[0, 0] > 1
+
+
+def test_examples_that_are_all_alike_are_refused() -> None:
+    with pytest.raises(InputError, match=r"all 6 examples have the same features at last\.0"):
+        fitted(np.ones((6, 1, 5), np.float32), np.array([0, 0, 1, 1, 2, 2]), ("last.0",))
+
+
+def test_what_a_tap_may_be() -> None:
+    text = fuse(make_model("bert"), forked("bert")).architecture
+    image = fuse(make_model("vit"), forked("vit")).architecture
+    last = ("last.0", "last.1")
+    assert list(named_taps("auto", text, 1, 2)) == ["all", "last"]
+    assert list(named_taps("auto", image, 1, 2)) == ["last", "all"]
+    assert named_taps("all", text, 1, 2) == {"all": ("layers.0.first", "layers.0.mean", *last)}
+    assert named_taps("last", text, LAYERS, 2) == {"last": ("last.0",)}  # members that never differ have one
+    assert named_taps("1", text, 2, 2) == named_taps([1], text, 2, 2)
+    for wrong in ("2", "0,0", "", "first", [3]):
+        with pytest.raises(InputError, match="expected"):
+            named_taps(wrong, text, 2, 2)
+
+
+@pytest.fixture(scope="module", params=FAMILIES)
+def measured(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Bundle, Density]:
+    """A bundle of every family with a distance fitted to random examples."""
+    family = str(request.param)
+    ensemble = fuse(make_model(family), forked(family))
+    (taps,) = named_taps("all", ensemble.architecture, ensemble.trunk, ensemble.members).values()
+    inputs = make_inputs(family, batch=64, seed=5)
+    with torch.inference_mode():
+        features = ensemble.features(taps, **inputs)[1].transpose(0, 1).numpy()
+    density = fitted(features, np.arange(64) % CLASSES, taps)
+    density = standardised_by(density, squared_distances(density, features) * RANDOM.uniform(0.5, 2, (64, 1)))
+    folder = tmp_path_factory.mktemp(family) / "out"
+    bundle = save_bundle(ensemble, folder, tensors_only=True)
+    hydrant.export_onnx(folder)
+    bundle = Bundle.open(folder)
+    bundle.add({"density.safetensors": density.to_bytes(bundle.digests()[WEIGHTS])})
+    hydrant.export_onnx(folder)
+    return family, Bundle.open(folder), density
+
+
+def test_all_backends_give_the_oracles_distance(measured: tuple[str, Bundle, Density]) -> None:
+    family, bundle, density = measured
+    inputs = make_inputs(family, batch=6, seed=9)
+    ensemble = hydrant.load_ensemble(bundle)
+    with torch.inference_mode():
+        features = ensemble.features(density.taps, **inputs)[1].transpose(0, 1).numpy()
+    expected = standardised(density, squared_distances(density, features))
+    arrays = {name: tensor.numpy() for name, tensor in inputs.items()}
+    for backend in ("torch", "onnxruntime", "openvino"):
+        with hydrant.load(bundle, backend) as predictor:
+            found = predictor.predict(arrays)
+        assert found.distance is not None
+        np.testing.assert_allclose(found.distance, expected, rtol=2e-3, atol=2e-3, err_msg=backend)
+        logits = ensemble(**inputs).member_logits.detach().double()
+        np.testing.assert_allclose(found.energy, -logits.logsumexp(dim=2).mean(dim=0), rtol=1e-5, atol=1e-4)
+
+
+def test_features_are_those_of_the_original_model(measured: tuple[str, Bundle, Density]) -> None:
+    family, bundle, _ = measured
+    if family == "clip":
+        pytest.skip("CLIP's classifier is made of two towers; its features are compared through the logits")
+    model, inputs = make_model(family), make_inputs(family, batch=5, seed=3)
+    hidden = model(**inputs, output_hidden_states=True).hidden_states
+    ensemble = hydrant.load_ensemble(bundle)
+    with torch.inference_mode():
+        _, found = ensemble.features(("layers.0.first", "layers.0.mean"), **inputs)
+    real = inputs["attention_mask"].float() if family in TEXT_FAMILIES else torch.ones(hidden[1].shape[:2])
+    mean = (hidden[1] * real[..., None]).sum(dim=1) / real.sum(dim=1, keepdim=True)
+    torch.testing.assert_close(found[0], hidden[1][:, 0], rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(found[1], mean, rtol=1e-4, atol=1e-5)
+
+
+def test_batch_mates_do_not_change_a_distance(measured: tuple[str, Bundle, Density]) -> None:
+    family, bundle, _ = measured
+    arrays = {name: tensor.numpy() for name, tensor in make_inputs(family, batch=7, seed=2).items()}
+    with hydrant.load(bundle, "onnxruntime") as predictor:
+        together = predictor.predict(arrays)
+        for row in range(7):
+            alone = {name: array[row : row + 1] for name, array in arrays.items()}
+            if family in TEXT_FAMILIES:
+                alone = {name: array[:, : int(arrays["attention_mask"][row].sum())] for name, array in alone.items()}
+            found = predictor.predict(alone)
+            np.testing.assert_allclose(found.distance, together.distance[row], rtol=1e-4, atol=1e-4)
+            np.testing.assert_allclose(found.energy, together.energy[row], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("precision", ["fp16", "bf16"])
+def test_the_head_is_put_on_graphs_of_every_precision(
+    precision: hydrant.bundle.precision.Precision, measured: tuple[str, Bundle, Density], tmp_path: Path
+) -> None:
+    _, bundle, density = measured
+    path = hydrant.export_onnx(bundle, precision)
+    model = onnx.load(path)
+    assert "distance" in [output.name for output in model.graph.output]
+    with_distance(model, bundle.architecture(), density)  # again
+    onnx.save(model, tmp_path / "again.onnx")
+    assert (tmp_path / "again.onnx").read_bytes() == path.read_bytes()
+    with_distance(model, bundle.architecture(), None)
+    assert not [node for node in model.graph.node if node.name.startswith("distance")]
+    assert not [tensor for tensor in model.graph.initializer if tensor.name.startswith("distance")]
+
+
+def test_a_density_that_is_not_this_bundles_is_refused(measured: tuple[str, Bundle, Density], tmp_path: Path) -> None:
+    family, _, density = measured
+    bundle = save_bundle(fuse(make_model(family, seed=1), forked(family)), tmp_path / "out", tensors_only=True)
+    own = bundle.digests()[WEIGHTS]
+    wrong: list[tuple[bytes, str]] = [
+        (density.to_bytes("0" * 64), "other weights"),
+        (b"nonsense", "not a safetensors file"),
+        (Density((*density.taps[:-1], "last.9"), **density.arrays()).to_bytes(own), r"last.9.*of a model of 3 layers"),
+        (Density(density.taps, **{**density.arrays(), "scale": 0 * density.scale}).to_bytes(own), "not above 0"),
+        (Density(density.taps, **{**density.arrays(), "centre": density.centre[:, :3]}).to_bytes(own), "centre is"),
+        (Density(density.taps, **{**density.arrays(), "means": np.nan * density.means}).to_bytes(own), "not finite"),
+    ]
+    for content, words in wrong:
+        Bundle.open(bundle.path).add({"density.safetensors": content})
+        with pytest.raises(BundleError, match=words):
+            hydrant.load(bundle.path, "torch")
