@@ -35,6 +35,7 @@ def arguments(command: Command) -> None:
     command.take(both, "weight_decay", metavar="DECAY")
     command.take(both, "warmup", metavar="SHARE")
     command.take(both, "patience", type=positive, metavar="N")
+    command.take(both, "unfreeze")
     command.take(both, "device")
     command.add(
         "--per-member", action="store_true", help="Tune each member alone, merge them, and report the drift of merging"
@@ -68,6 +69,7 @@ def tune_text(report: TuneReport) -> str:
     lines = [
         f"tuned on {report.examples} examples of {report.data}, judged on {report.validation_examples} {source} "
         f"({report.device}, {report.seconds:.0f} s)",
+        *([f"the {report.frozen} layers below the fork were left as they are"] if report.frozen else []),
         "",
         *_histories(report),
         "",

@@ -41,11 +41,11 @@ from hydrant.engines.metadata import EngineFile
 from hydrant.errors import MissingExtraError
 from hydrant.families.checkpoint import load_processor
 from hydrant.fusion import FusedClassifier
-from hydrant.tuning import loop
+from hydrant.tuning import loop, trunk
 from hydrant.tuning.examples import epoch_batches, held_out_share
 from hydrant.tuning.optimizer import member_loss, rate_at
 from hydrant.tuning.weights import member_form, merge, shared_form, stored_form
-from hydrant.tuning.writing import Graphs
+from hydrant.tuning.writing import Graphs, StoredProcessor
 from hypothesis import given
 from hypothesis import strategies as st
 from support import CLASSES, HEADS, LAYERS, make_inputs, make_model, make_tokenizer, random_plan, run_cli
@@ -264,12 +264,69 @@ def test_a_shared_trunk_goes_on_running_once(per_member: bool, bert_checkpoint: 
     plan = HeadPlan("bert", LAYERS, HEADS, members, "random")
     path = make_bundle(tmp_path / "bundle", bert_checkpoint, plan)
     before = weights(path)
-    assert tune(path, sentences(60, 0), **how(epochs=1, learning_rate=1e-3, per_member=per_member)).improved
+    options = how(epochs=1, learning_rate=1e-3, per_member=per_member, unfreeze=True)
+    assert tune(path, sentences(60, 0), **options).improved
     after = weights(path)
-    for layer, alike in ((0, True), (1, True), (2, False)):
+    for layer, groups in ((0, 1), (1, 1), (2, 3)):
         tensor = after[f"layers.{layer}.attention.qkv.weight"]
-        assert torch.equal(tensor[0], tensor[1]) is alike
+        assert tensor.shape[0] == groups
         assert not torch.equal(tensor, before[f"layers.{layer}.attention.qkv.weight"])
+
+
+def forked_bundle(checkpoint: Path, folder: Path, modality: str = "text") -> Path:
+    """A bundle that forks at layer 1."""
+    rest = tuple((0, 1, 2, 3)[:kept] for kept in (2, 3))
+    members = tuple(((0, 1, 2, 3), own, rest[index % 2]) for index, own in enumerate(((0, 1), (1, 2), (3,))))
+    family = "bert" if modality == "text" else "vit"
+    return make_bundle(folder, checkpoint, HeadPlan(family, LAYERS, HEADS, members, "random"), modality)
+
+
+@pytest.mark.parametrize("per_member", [False, True])
+def test_the_trunk_is_left_alone_unless_asked_for(per_member: bool, bert_checkpoint: Path, tmp_path: Path) -> None:
+    path = forked_bundle(bert_checkpoint, tmp_path / "bundle")
+    before = weights(path)
+    report = tune(path, sentences(60, 0), **how(epochs=2, learning_rate=1e-3, per_member=per_member))
+    assert report.improved
+    assert report.frozen == 1
+    after = weights(path)
+    kept = {name for name in before if torch.equal(before[name], after[name])}
+    assert kept >= {name for name in before if name.startswith(("embeddings.", "layers.0."))}
+    assert not {name for name in kept if name.endswith("mlp.up.weight")} - {"layers.0.mlp.up.weight"}
+
+
+@pytest.mark.parametrize("modality", ["text", "image"])
+def test_kept_activations_change_nothing(
+    modality: str, bert_checkpoint: Path, vit_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In memory, in a file, or computed anew for each batch: the same weights, up to the rounding of other batches."""
+    checkpoint = bert_checkpoint if modality == "text" else vit_checkpoint
+    data, judges = [(sentences if modality == "text" else pictures)(count, seed) for count, seed in ((100, 0), (50, 1))]
+    made = {}
+    for place, room in {"memory": trunk._room, "file": None, "nowhere": lambda *_: None}.items():
+        if room is None:
+            monkeypatch.setattr(trunk, "MEMORY_BYTES", 0)
+        else:
+            monkeypatch.setattr(trunk, "_room", room)
+        path = forked_bundle(checkpoint, tmp_path / place, modality)
+        assert tune(path, data, validation=judges, **how(epochs=2, learning_rate=3e-3, batch_size=4)).improved
+        made[place] = weights(path)
+        monkeypatch.undo()
+    assert same(made["memory"], made["file"])
+    for name, tensor in made["nowhere"].items():
+        torch.testing.assert_close(tensor, made["memory"][name], atol=2e-3, rtol=1e-2, msg=name)
+
+
+def test_an_epoch_is_judged_at_its_best_temperature(learned: tuple[Path, TuneReport], tmp_path: Path) -> None:
+    """The judge is what calibration would make of it, not how sharp the members happen to be."""
+    bundle = Path(shutil.copytree(learned[0], tmp_path / "bundle"))
+    ensemble = load_ensemble(bundle)
+    with torch.no_grad():
+        ensemble.classifier.weight.mul_(5)  # the same answers, far too sure
+        ensemble.classifier.bias.mul_(5)
+    sharp = save_bundle(ensemble, tmp_path / "sharp", StoredProcessor(bundle / "processor"))
+    plain, told = (tune(each, sentences(60, 4), **how(epochs=1, learning_rate=1e-9)) for each in (bundle, sharp))
+    assert told.nll_before == pytest.approx(plain.nll_before, abs=1e-4)
+    assert told.history[0].temperature == pytest.approx(5 * plain.history[0].temperature, rel=1e-3)
 
 
 def test_forms_of_the_weights() -> None:
@@ -308,7 +365,9 @@ def test_a_tuned_bundle_is_better_and_as_good_as_any(learned: tuple[Path, TuneRe
     facts = tuned.manifest["fusion"]["tuned"]
     assert facts["nll"] == [report.nll_before, report.nll_after]
     assert facts["settings"]["learning_rate"] == LEARNING["learning_rate"]
-    probabilities = hydrant.load(tuned, "onnxruntime").predict(sentences(50, 1)[0]).probabilities
+    with hydrant.load(tuned, "onnxruntime") as predictor:
+        members = np.log(predictor.predict(sentences(50, 1)[0]).member_probabilities)  # logits, but for a constant
+    probabilities = oracle.softmax(members / report.history[report.best_epoch].temperature).mean(axis=1)
     assert (probabilities.argmax(1) == np.arange(50) % 5).mean() == pytest.approx(report.accuracy_after)
     copy = Path(shutil.copytree(path, tmp_path / "copy"))
     graphs = [(copy / name).read_bytes() for name in report.graphs]
@@ -355,15 +414,19 @@ def test_an_unreadable_image_is_named_before_any_update(still: dict[str, Path], 
     assert not (tmp_path / "state").exists()
 
 
-def test_reported_figures_are_those_of_the_members_at_temperature_one(bundle: Path, bert_checkpoint: Path) -> None:
+def test_reported_figures_are_those_of_the_members_at_the_temperature_told(bundle: Path, bert_checkpoint: Path) -> None:
     calibrate(bundle, sentences(60, 3))
     texts, labels = sentences(30, 1)
     report = tune(bundle, sentences(30, 0), how=Jointly(epochs=1, learning_rate=1e-4), validation=(texts, labels))
     tokenizer = transformers.AutoTokenizer.from_pretrained(bert_checkpoint)
     model = transformers.AutoModelForSequenceClassification.from_pretrained(bert_checkpoint)
     inputs = dict(tokenizer(texts, padding=True, return_tensors="pt"))
-    found = oracle.ensemble([model], random_plan("bert", 3), inputs)["probabilities"]
+    plan, told = random_plan("bert", 3), report.history[0].temperature
+    found = oracle.ensemble([model], plan, inputs, temperature=told)["probabilities"]
     truth = np.arange(30) % 5
+    around = [oracle.ensemble([model], plan, inputs, temperature=told * factor) for factor in (0.9, 1.1)]
+    worse = [-np.log(each["probabilities"][np.arange(30), truth]).mean() for each in around]
+    assert report.nll_before <= min(worse) or told > 19
     assert report.nll_before == pytest.approx(-np.log(found[np.arange(30), truth]).mean(), abs=1e-5)
     assert report.accuracy_before == pytest.approx((found.argmax(1) == truth).mean())
 

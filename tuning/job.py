@@ -50,12 +50,12 @@ class Job:
     progress: Progress
 
     def module(self, weights: Weights, plan: HeadPlan | None = None) -> FusedClassifier:
-        """A module of weights [G, …], which it takes over; at temperature 1."""
+        """A module of weights [G, …], which it takes over."""
         return FusedClassifier(self.ensemble.architecture, plan or self.ensemble.plan, weights, self.ensemble.labels)
 
     def figures(self, module: FusedClassifier) -> dict[str, float]:
         """Quality on the validation data, on the CPU afterwards."""
-        found = measure(module.to(self.accelerator.device), self.held_out, self.settings.batch_size)
+        found = measure(module.to(self.accelerator.device), self.held_out, self.settings)
         module.cpu()
         return found
 

@@ -13,16 +13,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..calib.decisions.temperature import averaged_nll, best_temperature
 from ..data.batching import by_length
 from ..errors import InputError, require
 from ..fusion import FusedClassifier
-from ..metrics.classification import accuracy, expected_calibration_error, negative_log_likelihood
+from ..metrics.classification import accuracy, expected_calibration_error
+from ..metrics.uncertainty import summarise
 from ..progress import Progress
 from .examples import Source, epoch_batches
 from .optimizer import GRADIENT_NORM, make_optimizer, member_loss, rate_at
 from .report import Epoch, best_epoch
 from .settings import Settings
 from .state import Point, State
+from .trunk import activations, frozen, member_logits
 
 log = logging.getLogger(__name__)
 
@@ -97,13 +100,15 @@ def train(
     """
     device = accelerator.device
     module = module.to(device)
+    frozen(module, settings.trunk)
     module, prepared = accelerator.prepare(module, make_optimizer(module, settings, device))
     point = state.restore(module, prepared.optimizer)
     steps = math.ceil(len(known) / settings.batch_size)
-    run = _Run(module, prepared, known, held_out, settings, state, accelerator, progress, point, steps, title)
     devices = [device] if device.type == "cuda" else []
-    with torch.random.fork_rng(devices=devices):  # the caller's random numbers stay as they were
-        while not run.over:
+    given = ([known, held_out], module, settings.trunk, settings.batch_size, device, progress)
+    with torch.random.fork_rng(devices=devices), activations(*given) as (known, held_out):  # noqa: PLR1704
+        run = _Run(module, prepared, known, held_out, settings, state, accelerator, progress, point, steps, title)
+        while not run.over:  # the caller's random numbers stay as they were
             run.advance()
     module.cpu()
     accelerator.free_memory()  # it holds on to every module and optimizer that it prepared
@@ -144,7 +149,7 @@ class _Run:
         if self.point.updates < epoch * self.steps:
             self._epoch(epoch, begun, spent)
         loss = self.point.loss / self.steps if epoch else None
-        entry = Epoch(epoch, loss, **measure(self.module, self.held_out, self.settings.batch_size))
+        entry = Epoch(epoch, loss, **measure(self.module, self.held_out, self.settings))
         if not math.isfinite(entry.nll):
             raise self._diverged("validation NLL", entry.nll)
         log.info("%sepoch %d: validation NLL %.4f, accuracy %.4f", self.title, epoch, entry.nll, entry.accuracy)
@@ -179,7 +184,7 @@ class _Run:
         torch.manual_seed(_dropout_seed(settings.seed, point.updates))
         tensors, labels = self.known.batch(indices)
         device = self.accelerator.device
-        logits = self.module(**on_device(tensors, device)).member_logits  # [S, B, C]
+        logits = member_logits(self.module, on_device(tensors, device), settings.trunk)  # [M, B, C]
         loss = member_loss(logits, torch.from_numpy(labels).to(device))
         found = float(loss.detach())
         if not math.isfinite(found):
@@ -211,22 +216,29 @@ class _Run:
         return ", ".join(words)
 
 
-def measure(module: FusedClassifier, source: Source, batch_size: int) -> dict[str, float]:
-    """NLL (nats), accuracy and ECE of the averaged probabilities at temperature 1; leaves ``module`` evaluating."""
-    probabilities = np.empty((len(source), module.architecture.classes), np.float32)
+def measure(module: FusedClassifier, source: Source, settings: Settings) -> dict[str, float]:
+    """NLL (nats), accuracy and ECE of the averaged probabilities at their best temperature, and that.
+
+    Tuning sharpens what a model says, which one number takes back: judged at temperature 1, members that got better
+    would be refused. Leaves ``module`` evaluating.
+    """
+    found = np.empty((len(source), module.members, module.architecture.classes), np.float32)
     module.eval()
     device = next(module.parameters()).device
     with torch.inference_mode():
-        for indices in by_length(source.lengths, batch_size):
+        for indices in by_length(source.lengths, settings.batch_size):
             tensors, _ = source.batch(indices)
-            logits = module(**on_device(tensors, device)).member_logits.float()  # [S, B, C]
-            probabilities[indices] = torch.softmax(logits, dim=-1).mean(dim=0).cpu().numpy()
+            logits = member_logits(module, on_device(tensors, device), settings.trunk).float()  # [M, B, C]
+            found[indices] = logits.transpose(0, 1).cpu().numpy()
+    if not np.isfinite(found).all():
+        return dict.fromkeys(("nll", "accuracy", "ece", "temperature"), math.nan)
+    temperature = best_temperature(found, source.labels)
+    probabilities = summarise(found, temperature)["probabilities"]
     return {
-        "nll": negative_log_likelihood(probabilities, source.labels),
+        "nll": averaged_nll(found, source.labels, temperature),
         "accuracy": accuracy(probabilities, source.labels),
-        "ece": expected_calibration_error(probabilities, source.labels)
-        if np.isfinite(probabilities).all()
-        else math.nan,
+        "ece": expected_calibration_error(probabilities, source.labels),
+        "temperature": temperature,
     }
 
 

@@ -13,8 +13,8 @@ GRADIENT_NORM = 1.0
 
 
 def make_optimizer(module: nn.Module, settings: Settings, device: torch.device) -> torch.optim.AdamW:
-    """AdamW over all weights; biases and LayerNorms do not decay."""
-    named = list(module.named_parameters())
+    """AdamW over all weights that are tuned; biases and LayerNorms do not decay."""
+    named = [(name, tensor) for name, tensor in module.named_parameters() if tensor.requires_grad]
     groups = [
         {"params": [tensor for name, tensor in named if decays(name)], "weight_decay": settings.how.weight_decay},
         {"params": [tensor for name, tensor in named if not decays(name)], "weight_decay": 0.0},

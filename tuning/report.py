@@ -10,7 +10,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Epoch:
-    """Quality on the validation data after an epoch, at temperature 1.
+    """Quality on the validation data after an epoch, at the temperature that suits it best.
 
     Attributes:
         epoch: 0 for before tuning.
@@ -18,6 +18,7 @@ class Epoch:
         nll: of the averaged probabilities, nats.
         accuracy: of the averaged probabilities.
         ece: expected calibration error of the averaged probabilities, 15 bins.
+        temperature: of least NLL on these data.
     """
 
     epoch: int
@@ -25,6 +26,7 @@ class Epoch:
     nll: float
     accuracy: float
     ece: float
+    temperature: float
 
 
 def best_epoch(history: Sequence[Epoch]) -> int:
@@ -45,13 +47,14 @@ class TuneReport:
         epochs: that ran; of members tuned alone, the most of any.
         best_epoch: whose weights were kept; 0: none was better than before, and nothing was changed.
         nll_before, nll_after, accuracy_before, accuracy_after, ece_before, ece_after: of the averaged
-            probabilities on the validation data at temperature 1; after: of the weights that were kept.
+            probabilities on the validation data, each at its best temperature; after: of the weights that were kept.
         history: epoch by epoch; empty for members tuned alone.
         members: for members tuned alone, the history of each.
         drift: of merging members tuned alone (``fusion.Drift``), else ``None``.
         unseen: classes without an example to tune on.
         graphs: graphs of the bundle that were exported again.
         dropped: what the untuned bundle had and the tuned one lacks → the command that makes it again.
+        frozen: layers below the fork that were left as they are.
         seconds: that tuning took, interruptions left out.
     """
 
@@ -76,6 +79,7 @@ class TuneReport:
     unseen: tuple[str, ...]
     graphs: tuple[str, ...]
     dropped: Mapping[str, str]
+    frozen: int
     seconds: float
 
     @property

@@ -24,6 +24,8 @@ class Jointly:
         weight_decay: weight decay of AdamW, of everything but biases and LayerNorms.
         warmup: share of all updates over which the learning rate rises.
         patience: epochs without a better validation NLL after which tuning stops.
+        unfreeze: also tune the layers below the fork, which all members share; without it they stay as they are, and
+            an epoch costs the layers above them alone.
         device: device to tune on: a GPU if accelerate finds one (auto), or the CPU.
         state: file that keeps how far tuning has come. If it exists, tuning goes on where it was interrupted, to the
             same weights; when the result is written it is deleted.
@@ -34,6 +36,7 @@ class Jointly:
     weight_decay: float = 0.01
     warmup: float = 0.1
     patience: int = 2
+    unfreeze: bool = False
     device: Device = "auto"
     state: str | Path | None = None
 
@@ -76,11 +79,13 @@ class Settings:
         how: jointly or each member alone, and at which rates.
         batch_size: examples per update.
         seed: of the order of the examples and of dropout.
+        trunk: layers, counted from the input, that stay as they are.
     """
 
     how: Jointly
     batch_size: int
     seed: int
+    trunk: int = 0
 
     def __post_init__(self) -> None:
         if isinstance(self.seed, bool) or not isinstance(self.seed, int) or self.seed < 0:
@@ -95,4 +100,5 @@ class Settings:
             **{name: getattr(self.how, name) for name in numbers},
             "seed": self.seed,
             "device": self.how.device,
+            "frozen": self.trunk,
         }

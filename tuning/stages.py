@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -90,6 +91,8 @@ def _job(
             f"{data} is given both as data and as validation; leave validation (--validation) out to hold a share out"
         )
     ensemble = load_ensemble(bundle)
+    forks = ensemble.plan.fork < len(ensemble.layers) and not settings.how.unfreeze
+    settings = replace(settings, trunk=min(ensemble.plan.fork, ensemble.trunk) if forks else 0)
 
     def read(given: Any) -> Source:
         limit = reading.limit()
@@ -138,6 +141,7 @@ def _provenance(job: Job, done: Outcome) -> dict[str, Any]:
         "best_epoch": done.after.epoch,
         "nll": [done.before.nll, done.after.nll],
         "accuracy": [done.before.accuracy, done.after.accuracy],
+        "temperature": [done.before.temperature, done.after.temperature],
         "settings": job.settings.to_json(),
     }
     return {"tuned": facts, **({} if done.drift is None else {"drift": done.drift})}
@@ -180,6 +184,7 @@ def _report(job: Job, done: Outcome, path: Path, graphs: Graphs | None, held_out
         unseen=tuple(_unseen(job.bundle, job.known)),
         graphs=tuple(map(onnx_name, graphs.again)) if graphs else (),
         dropped=graphs.dropped if graphs else {},
+        frozen=job.settings.trunk,
         seconds=done.seconds,
     )
 

@@ -129,7 +129,7 @@ class State:
     def _put(tensors: dict[str, Tensor], module: nn.Module, optimizer: torch.optim.Optimizer, point: Point) -> None:
         for name, parameter in module.named_parameters():
             parameter.copy_(_fitting(tensors[f"weight.{name}"], parameter))
-            if point.updates:
+            if point.updates and parameter.requires_grad:
                 moments = {
                     key: _fitting(tensors[f"{short}.{name}"], parameter).to(parameter.device)
                     for short, key in MOMENTS.items()
