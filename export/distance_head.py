@@ -94,7 +94,7 @@ def _token_weights(graph: Graph) -> str:
     """[B, 1, T]: one over the number of real tokens, for each of them."""
     real = graph.node("Cast", ["attention_mask"], f"{DISTANCE}.real", to=FLOAT)
     count = graph.node("ReduceSum", [real, _constant(graph, [1])], f"{DISTANCE}.count", keepdims=1)
-    one = graph.weight(f"{DISTANCE}.one", np.float32(1))
+    one = graph.weight(f"{DISTANCE}.one", np.ones(1, np.float32))
     shares = graph.node(
         "Div", [real, graph.node("Max", [count, one], f"{DISTANCE}.count.positive")], f"{DISTANCE}.shares"
     )
@@ -107,7 +107,7 @@ def _head(graph: Graph, features: str, density: Density) -> None:
     means = arrays["means"]
     count, classes, width = means.shape
     norm = graph.node("ReduceL2", [features, _constant(graph, [-1])], f"{DISTANCE}.norm", keepdims=1)
-    least = graph.weight(f"{DISTANCE}.least", np.float32(1e-12))
+    least = graph.weight(f"{DISTANCE}.least", np.array([1e-12], np.float32))
     norm = graph.node("Max", [norm, least], f"{DISTANCE}.norm.positive")
     rows = graph.node("Div", [features, norm], f"{DISTANCE}.unit")
     rows = graph.node(
@@ -130,7 +130,7 @@ def _head(graph: Graph, features: str, density: Density) -> None:
     squared = graph.node("ReduceSumSquare", [apart, _constant(graph, [-1])], f"{DISTANCE}.squared", keepdims=0)
     location, scale = arrays["location"].astype(np.float64), arrays["scale"].astype(np.float64)
     factor = graph.weight(f"{DISTANCE}.factor", (1 / (scale * count)).astype(np.float32)[:, None])
-    shift = graph.weight(f"{DISTANCE}.shift", np.float32((location / (scale * count)).sum()))
+    shift = graph.weight(f"{DISTANCE}.shift", np.array([(location / (scale * count)).sum()], np.float32))
     weighed = graph.node("Mul", [squared, factor], f"{DISTANCE}.weighed")
     total = graph.node("ReduceSum", [weighed, _constant(graph, [0])], f"{DISTANCE}.total", keepdims=0)
     graph.node("Sub", [total, shift], DISTANCE)

@@ -203,8 +203,8 @@ def _changed(
             files: dict[str, bytes | Path] = {CALIBRATION: to_json_bytes(calibration.to_json())}
             digest = bundle.digests().get(DENSITY)
             if new and density is not None:
-                files[DENSITY] = density.to_bytes(bundle.digests()[WEIGHTS])
-                digest = hashlib.sha256(files[DENSITY]).hexdigest()
+                content = density.to_bytes(bundle.digests()[WEIGHTS])
+                files[DENSITY], digest = content, hashlib.sha256(content).hexdigest()
             architecture = bundle.architecture()
             for name in graphs:
                 files[name] = folder / name
