@@ -69,6 +69,10 @@ class Density:
         arrays = {name: array[places] for name, array in self.arrays().items()}
         return Density(tuple(taps), **arrays, fitted=self.fitted)
 
+    def to_json(self) -> dict[str, Any]:
+        """What people want to know of it: the taps, and on what they were fitted and chosen."""
+        return {"taps": list(self.taps), **self.fitted}
+
     def to_bytes(self, weights_sha256: str) -> bytes:
         """The file."""
         facts = {"schema": SCHEMA, "taps": json.dumps(self.taps), "weights_sha256": weights_sha256}

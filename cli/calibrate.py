@@ -45,7 +45,8 @@ def run(options: argparse.Namespace) -> int:
         raise InputError("--conformal-method is given without --conformal; give the share of labels that sets may miss")
     abstain = call(Risk if hasattr(options, "risk") else Coverage, options)
     sets = call(Conformal, options) if hasattr(options, "conformal") else None
-    report = call(calibrate, options, abstain=abstain, sets=sets, reading=call(Reading, options))
+    given = {"abstain": abstain, "flags": call(FalseAlarm, options), "sets": sets}
+    report = call(calibrate, options, **given, reading=call(Reading, options))
     show(options, report.to_json(), calibration_text(report))
     return 0
 
@@ -54,7 +55,8 @@ _FORMS = {
     "coverage": "answers {:.1%}",
     "risk": "{:.1%} of the answers wrong",
     "true_positive_rate": "catches {:.1%} of what is out of distribution",
-    "false_positive_rate": "and flags {:.1%} of what is not",
+    "false_positive_rate": "flags {:.1%} of what is not",
+    "auroc": "AUROC {:.3f}",
 }
 _SETS_FORMS = {"coverage": "{:.1%} hold the label", "mean_size": "{:.2f} classes on average"}
 
@@ -66,6 +68,7 @@ def calibration_text(report: CalibrationReport) -> str:
     before, after = fitted["before"], fitted["after"]
     lines = [
         *inspected_calibration(facts),
+        *distance_text(facts["distance"]),
         f"NLL           {before['nll']:.4f} → {after['nll']:.4f}",
         f"ECE           {before['ece']:.4f} → {after['ece']:.4f}",
         f"written to    calibration.json, {', '.join(report.graphs) or 'no graph yet: make one with `hydrant export`'}",
@@ -96,6 +99,25 @@ def inspected_calibration(facts: Mapping[str, Any] | None) -> list[str]:
     if facts["conformal"]:
         lines.append(f"{'sets':<14}{_conformal(facts['conformal'])}")
     return lines
+
+
+def distance_text(facts: Mapping[str, Any] | None) -> list[str]:
+    """A line for the distance; none where it was not fitted.
+
+    Args:
+        facts: as of ``bundle.density.Density.to_json``.
+    """
+    if facts is None:
+        return []
+    taps = facts["taps"]
+    layers = len({tap.split(".")[1] for tap in taps if tap.startswith("layers.")})
+    where = f"first token and mean of {layers} layers of the trunk, and " if layers else ""
+    line = f"distance      {len(taps)} taps: {where}each member's last"
+    line += f"; fitted on {facts.get('examples', '?')} examples of {facts.get('data', '?')}"
+    areas = facts.get("auroc")
+    if isinstance(areas, Mapping) and areas:
+        line += f"; chosen by AUROC: {', '.join(f'{name} {area:.3f}' for name, area in areas.items())}"
+    return [line]
 
 
 def _threshold(facts: Mapping[str, Any]) -> str:

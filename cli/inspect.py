@@ -12,16 +12,17 @@ from typing import Any
 
 from ..bundle.architecture import Architecture
 from ..bundle.calibration import Calibration
+from ..bundle.density import Density
 from ..bundle.graphs import check_graph, graph_metadata
 from ..bundle.plan import HeadPlan
-from ..bundle.store import ARCHITECTURE, CALIBRATION, MANIFEST, PLAN, PROCESSOR, WEIGHTS, Bundle, resolve
+from ..bundle.store import ARCHITECTURE, CALIBRATION, DENSITY, MANIFEST, PLAN, PROCESSOR, WEIGHTS, Bundle, resolve
 from ..bundle.weights import check_fused
 from ..cost.estimate import cost_of
 from ..engines.metadata import ENGINES, engine_names, engine_path, graph_digest, metadata_path, read_metadata
 from ..errors import BundleError, HydrantError, MissingExtraError, cut, require
 from ..families.prompts import read_prompts
 from .adapters import adapters_text
-from .calibrate import inspected_calibration
+from .calibrate import distance_text, inspected_calibration
 from .options import Command
 from .terminal import short, show, size, table
 
@@ -85,6 +86,7 @@ def inspect_bundle(bundle: Bundle | str | Path) -> dict[str, Any]:
         "labels": bundle.labels,
         "temperature": calibration and calibration["temperature"],
         "calibration": calibration,
+        "distance": look.at(DENSITY, lambda: _distance(bundle)),
         "processor": look.words(PROCESSOR, lambda: _processor(bundle, architecture)),
         "inputs": [] if architecture is None else list(architecture.input_names),
         "graphs": {name: look.words(name, partial(_graph, look, name)) for name in look.graphs},
@@ -157,6 +159,11 @@ def _check_weights(bundle: Bundle, architecture: Architecture, plan: HeadPlan) -
         header = json.loads(handle.read(length))
     shapes = {name: entry["shape"] for name, entry in header.items() if name != "__metadata__"}
     check_fused(shapes, architecture, plan, bundle.labels, bundle.members)
+
+
+def _distance(bundle: Bundle) -> dict[str, Any] | None:
+    density = Density.of(bundle)
+    return density and density.to_json()
 
 
 def _prompts(recorded: Any) -> str | None:
@@ -271,6 +278,7 @@ def inspect_text(facts: Mapping[str, Any]) -> str:
         *([] if facts["prompts"] is None else [f"prompts       {short(facts['prompts'], 90)}"]),
         *_tuned_text(facts["tuned"], [name for name in ("adapters", "prompts") if facts[name]]),
         *inspected_calibration(facts["calibration"]),
+        *distance_text(facts["distance"]),
         f"processor     {facts['processor'] or 'none: takes tensors only'}",
         *([] if facts["cost"] is None else [f"cost          {_cost(facts['cost'], facts['layers'])}"]),
     ]

@@ -124,5 +124,8 @@ def _outcome(report: TuneReport) -> list[str]:
             "judge on other data which counts: hydrant evaluate"
         )
     lines += [f"{name} does not hold any more; make it again: {command}" for name, command in report.dropped.items()]
-    lines.append(f"temperature and thresholds are gone; fit them again: hydrant calibrate {report.bundle} --data FILE")
+    lines.append(
+        "temperature, thresholds and distance are gone; fit them again: "
+        f"hydrant calibrate {report.bundle} --data FILE --fit FILE"
+    )
     return lines

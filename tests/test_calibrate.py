@@ -397,6 +397,30 @@ def test_command_line_refusals(options: list[str], words: str, bundle: Path, dat
     assert done.stdout == ""
 
 
+def test_a_distance_from_the_command_line(bundle: Path, data: dict[str, Path]) -> None:
+    done = run_cli("calibrate", bundle, "--data", data["val"], "--fit", data["test"], "--taps", "last",
+                   "--false-alarm", 0.2, "--coverage", 0.8)  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "flags as OOD  distance above" in done.stdout
+    assert "distance      3 taps: each member's last; fitted on" in done.stdout
+    facts = json.loads(run_cli("inspect", bundle, "--json").stdout)
+    assert facts["problems"] == []
+    assert facts["distance"]["taps"] == ["last.0", "last.1", "last.2"]
+    assert facts["calibration"]["thresholds"]["ood"]["target"] == {"false_alarm": 0.2}
+    assert {graph.rpartition(" ")[2] for graph in facts["graphs"].values()} == {"distance"}
+    (row,) = json.loads(run_cli("predict", bundle, "hello world", "--json").stdout)["predictions"]
+    assert row["out_of_distribution"] is (row["distance"] > facts["calibration"]["thresholds"]["ood"]["value"])
+    assert "distance" in run_cli("predict", bundle, "hello world").stdout.splitlines()[0]
+    again = run_cli("calibrate", bundle, "--data", data["val"], "--ood-score", "energy", "--json")
+    found = json.loads(again.stdout)
+    assert found["thresholds"]["ood"]["score"] == "energy", "asked for"
+    assert found["distance"] == facts["distance"], "kept"
+    assert run_cli("verify", bundle, "--examples", 20).returncode == 0
+    (bundle / "density.safetensors").write_bytes(b"x")
+    assert run_cli("inspect", bundle).returncode == 1
+    assert run_cli("predict", bundle, "hello", "--backend", "torch").returncode == 2
+
+
 def test_a_graph_exported_meanwhile_is_not_left_behind(
     bundle: Path, data: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
