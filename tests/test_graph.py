@@ -15,7 +15,7 @@ from hydrant import Bundle, GraphForm, HydrantError, export_onnx, fuse, save_bun
 from hydrant.export import onnx_file
 from support import CLASSES, FAMILIES, IMAGE_FAMILIES, make_inputs, make_model, make_tokenizer, random_plan
 
-SCORES = ["predictive_entropy", "expected_entropy", "mutual_information", "disagreement"]
+SCORES = ["predictive_entropy", "expected_entropy", "mutual_information", "disagreement", "energy"]
 
 
 def exported(family: str, folder: Path, members: int = 3, **options: bool) -> onnx.ModelProto:
