@@ -9,8 +9,7 @@ from .sharing import Sharing
 def parameters(model: Sharing) -> int:
     """Numbers stored by the graph; the folds of the exact rewrites drop some vectors."""
     arch, d = model.architecture, model.architecture.width
-    reader = "classifier" if arch.pooling == "none" else "pooler"
-    total = _embedding_parameters(model) + (_norm(model, reader) if arch.pre_norm else 0)
+    total = _embedding_parameters(model) + (2 * d * model.groups("norms") if arch.pre_norm else 0)  # the final norm's
     total += arch.layers * (_norm(model, "attention") + _norm(model, "mlp"))
     has_biases = arch.qkv_bias or (model.exact and arch.pre_norm)  # a folded LayerNorm brings its own
     for layer in range(arch.layers):
@@ -27,13 +26,10 @@ def parameters(model: Sharing) -> int:
         output_biases = 1 if shared or (model.one_checkpoint and not (model.exact and has_biases)) else model.members
         total += heads * arch.head_width * (3 * d + biases)
         total += (kept[0] if shared else sum(kept)) * arch.head_width * d + output_biases * d
-    inner, pools = arch.classifier_width, arch.pooling != "none"
-    if pools:
-        has_bias = arch.head_bias or (model.exact and arch.pre_norm and not _norm(model, reader))  # as above
-        total += _linear_parameters(model, "pooler", d, inner, reads_norm=True, has_bias=has_bias)
-    return total + _linear_parameters(
-        model, "classifier", inner, arch.classes, reads_norm=not pools, has_bias=arch.head_bias
-    )
+    inner = arch.classifier_width
+    if arch.pooling != "none":
+        total += _linear_parameters(model, "pooler", d, inner, has_bias=arch.head_bias)
+    return total + _linear_parameters(model, "classifier", inner, arch.classes, has_bias=arch.head_bias)
 
 
 def _linear_parameters(
