@@ -137,10 +137,11 @@ def test_a_shared_trunk_in_half_precision(fork: int, tmp_path: Path) -> None:
     """The projection, its division by the norm and the classifier are float32."""
     model, plan, inputs = make_model("clip"), forked("clip", fork), make_inputs("clip")
     expected = oracle.ensemble([model], plan, inputs)
-    save_bundle(fuse(model, plan), tmp_path / "bundle")
+    ensemble = fuse(model, plan)
+    assert ensemble.trunk == fork
+    save_bundle(ensemble, tmp_path / "bundle")
     for precision, tolerance in (("fp16", 3e-3), ("bf16", 3e-2)):
         made = export(tmp_path / "bundle", precision)
-        assert any("layers are the same for all members" in change.what for change in made.changes)
         graph = onnx.load(made.path)
         got = torch_onnx.run(graph, {name: tensor.numpy() for name, tensor in inputs.items()})
         for name in FIELDS:
