@@ -163,7 +163,7 @@ def _check_weights(bundle: Bundle, architecture: Architecture, plan: HeadPlan) -
 
 def _distance(bundle: Bundle) -> dict[str, Any] | None:
     density = Density.of(bundle)
-    return density and density.to_json()
+    return None if density is None else density.to_json()
 
 
 def _prompts(recorded: Any) -> str | None:

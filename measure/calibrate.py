@@ -51,7 +51,7 @@ class CalibrationReport:
     def to_json(self) -> dict[str, Any]:
         """The report as a JSON object: ``calibration.json`` and what it touched."""
         touched = {"graphs": self.graphs, "outdated_engines": self.outdated}
-        distance = self.density and self.density.to_json()
+        distance = None if self.density is None else self.density.to_json()
         return {**self.calibration.to_json(), **touched, "notes": self.notes, "distance": distance}
 
 
