@@ -63,9 +63,13 @@ class Density:
         names = ("centre", "whitening", "means", "location", "scale")
         return {name: np.ascontiguousarray(getattr(self, name), np.float32) for name in names}
 
+    def places(self, taps: Sequence[str]) -> list[int]:
+        """Where some of its taps stand among all of them."""
+        return [self.taps.index(tap) for tap in taps]
+
     def only(self, taps: Sequence[str]) -> Density:
         """The same distance by some of its taps."""
-        places = [self.taps.index(tap) for tap in taps]
+        places = self.places(taps)
         arrays = {name: array[places] for name, array in self.arrays().items()}
         return Density(tuple(taps), **arrays, fitted=self.fitted)
 

@@ -168,7 +168,7 @@ def _settled(
     """The distance standardised on validation data, of the best set of taps, with the squared distances at these."""
     density = standardised_by(density, known)
     name, areas = best_set(density, sets, known, outside)
-    places = [density.taps.index(tap) for tap in sets[name]]
+    places = density.places(sets[name])
     density = replace(density.only(sets[name]), fitted={**density.fitted, "chosen": name, "auroc": areas})
     return density, known[:, places], None if outside is None else outside[:, places]
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from ..bundle.density import Density
 from ..bundle.store import Bundle
-from ..calib.density import DensityFit, squared_distances
+from ..calib.density import DensityFit, squared_distances, standardised
 from ..data.examples import Examples
 from ..metrics.uncertainty import area_under_roc
 from ..progress import Progress
@@ -108,9 +108,7 @@ def best_set(
         return next(iter(sets)), {}
 
     def distance(taps: Sequence[str], squared: np.ndarray) -> np.ndarray:
-        places = [density.taps.index(tap) for tap in taps]
-        found: np.ndarray = ((squared - density.location) / density.scale)[:, places].mean(axis=1)
-        return found
+        return standardised(density.only(taps), squared[:, density.places(taps)])
 
     areas = {name: area_under_roc(distance(taps, known), distance(taps, outside)) for name, taps in sets.items()}
     return max(areas, key=lambda name: areas[name]), areas

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,7 +24,7 @@ from .optimizer import GRADIENT_NORM, make_optimizer, member_loss, rate_at
 from .report import Epoch, best_epoch
 from .settings import Settings
 from .state import Point, State
-from .trunk import activations, frozen, member_logits
+from .trunk import activations, frozen, member_logits, on_device
 
 log = logging.getLogger(__name__)
 
@@ -240,11 +239,6 @@ def measure(module: FusedClassifier, source: Source, settings: Settings) -> dict
         "ece": expected_calibration_error(probabilities, source.labels),
         "temperature": temperature,
     }
-
-
-def on_device(tensors: Mapping[str, np.ndarray], device: torch.device) -> dict[str, Tensor]:
-    """Arrays as tensors on a device."""
-    return {name: torch.from_numpy(array).to(device) for name, array in tensors.items()}
 
 
 def _dropout_seed(seed: int, updates: int) -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -107,15 +107,18 @@ class Activations(Source):
     def _run(self, places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """What the trunk gives for some examples [B, T, d], real tokens first, and which are real [B, T]."""
         tensors, _ = self._source.batch(places)
-        moved = {name: torch.from_numpy(array).to(self._device) for name, array in tensors.items()}
-        hidden = self._module.trunk_output(self._layers, **moved).cpu().numpy()
+        hidden = self._module.trunk_output(self._layers, **on_device(tensors, self._device)).cpu().numpy()
         mask = tensors.get("attention_mask")
         if mask is None:
             return hidden, np.ones(hidden.shape[:2], bool)
-        first = np.argsort(mask == 0, axis=1, kind="stable")  # padding may stand on either side
-        return np.take_along_axis(hidden, first[..., None], axis=1), np.take_along_axis(mask, first, axis=1).astype(
-            bool
-        )
+        order = np.argsort(mask == 0, axis=1, kind="stable")  # padding may stand on either side
+        real = np.take_along_axis(mask, order, axis=1).astype(bool)
+        return np.take_along_axis(hidden, order[..., None], axis=1), real
+
+
+def on_device(tensors: Mapping[str, np.ndarray], device: torch.device) -> dict[str, Tensor]:
+    """Arrays as tensors on a device."""
+    return {name: torch.from_numpy(array).to(device) for name, array in tensors.items()}
 
 
 def member_logits(module: FusedClassifier, tensors: dict[str, Tensor], trunk: int) -> Tensor:

@@ -32,11 +32,13 @@ class TorchModule(Backend):
         super().__init__(self.name, self.precision, (*self._given, "member_logits"))
 
     def _run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        tensors = {name: self._torch.from_numpy(np.ascontiguousarray(array)) for name, array in inputs.items()}
         with self._torch.inference_mode():
-            output = self._ensemble(**tensors)
+            output = self._ensemble(**self._tensors(inputs))
         arrays = {name: getattr(output, name).contiguous().numpy() for name in self._given}
         return {**arrays, "member_logits": output.member_logits.transpose(0, 1).contiguous().numpy()}
+
+    def _tensors(self, inputs: Mapping[str, np.ndarray]) -> dict[str, Any]:
+        return {name: self._torch.from_numpy(np.ascontiguousarray(array)) for name, array in inputs.items()}
 
     def _release(self) -> None:
         del self._ensemble
@@ -55,9 +57,8 @@ class TorchFeatures(TorchModule):
         self._taps, self.outputs = tuple(taps), ("member_logits", "features")
 
     def _run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        tensors = {name: self._torch.from_numpy(np.ascontiguousarray(array)) for name, array in inputs.items()}
         with self._torch.inference_mode():
-            logits, features = self._ensemble.features(self._taps, **tensors)
+            logits, features = self._ensemble.features(self._taps, **self._tensors(inputs))
         found = {"member_logits": logits, "features": features} if self._taps else {"member_logits": logits}
         return {name: array.transpose(0, 1).contiguous().numpy() for name, array in found.items()}
 
