@@ -41,7 +41,7 @@ def arguments(command: Command) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Build, and show what was compiled."""
-    backend = choose("--backend", LIBRARY_OPTIONS, value(build_engine, "backend", options), options)
+    [backend] = choose("--backend", LIBRARY_OPTIONS, [value(build_engine, "backend", options)], options)
     made = call(build_engine, options, backend=backend)
     show(options, made.to_json(), build_text(made))
     return 0

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from ..errors import InputError
+from ..errors import InputError, cut
 from .terminal import progress
 from .words import count
 
@@ -87,27 +87,40 @@ def value(target: Target, name: str, options: argparse.Namespace) -> Any:
     return _found(target, options).get(name, inspect.signature(target).parameters[name].default)
 
 
-def choose(flag: str, kinds: Mapping[str, Target], chosen: str, options: argparse.Namespace, **given: Any) -> Any:
-    """Make one of several option types, and refuse options that only the others have.
+def choose(
+    flag: str, kinds: Mapping[str, Target], chosen: Sequence[str], options: argparse.Namespace, **given: Any
+) -> list[Any]:
+    """Make one or more of several option types, and refuse options that only the others have.
 
     Args:
         flag: by which the user chose.
         kinds: the types by their words.
-        chosen: the word.
+        chosen: the words.
         options: as parsed.
-        given: as of :func:`call`.
+        given: as of :func:`call`, for the types that have such a parameter.
 
     Raises:
-        InputError: an option that the chosen type has no use for.
+        InputError: an unknown word, or an option that no chosen type has a use for.
     """
+    for word in chosen:
+        if word not in kinds:
+            raise InputError(f"{flag} {cut(word)} is unknown; expected one of {', '.join(kinds)}")
     for word, kind in kinds.items():
         for (target, name), action in options.taken.items():
-            if target is kind and (kinds[chosen], name) not in options.taken and hasattr(options, action.dest):
+            useful = any((kinds[one], name) in options.taken for one in chosen)
+            if target is kind and not useful and hasattr(options, action.dest):
                 raise InputError(
-                    f"{action.option_strings[-1]} is given for {flag} {chosen}, which has no use for it; leave it out, "
-                    f"or use {flag} {word}"
+                    f"{action.option_strings[-1]} is given for {flag} {','.join(chosen)}, which has no use for it; "
+                    f"leave it out, or use {flag} {word}"
                 )
-    return call(kinds[chosen], options, **given)
+    return [
+        call(
+            kind,
+            options,
+            **{name: value for name, value in given.items() if name in inspect.signature(kind).parameters},
+        )
+        for kind in (kinds[word] for word in chosen)
+    ]
 
 
 def described(target: Target) -> dict[str, str]:

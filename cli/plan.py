@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import glob
 import json
 import sys
 from collections.abc import Mapping, Sequence
@@ -20,7 +21,7 @@ from .options import Command, call, choose, value
 from .terminal import members_of, print_beside, print_json, table
 from .words import positive
 
-EXAMPLE = "hydrant plan checkpoint/ --data train.csv --members 3 --keep 8 -o plan.json"
+EXAMPLE = "hydrant plan checkpoint/ --data train.csv --members 3 -o plan.json"
 
 
 def arguments(command: Command) -> None:
@@ -35,17 +36,18 @@ def arguments(command: Command) -> None:
     command.heading("members")
     command.take(plan_heads, "members", type=positive, metavar="M")
     with command.one_of():
-        command.take(plan_heads, "keep", type=_keep)
+        command.take(plan_heads, "keep", type=_keep, action="store")
         command.take(Budget, "ratio", "--budget", metavar="RATIO")
     command.take(plan_heads, "fork_from", metavar="LAYER")
     command.heading("method")
-    command.take(plan_heads, "method", choices=tuple(METHODS))
+    command.take(plan_heads, "method", action="store", metavar="METHOD")
     command.take((Taylor, Circuit), "diversity")
     command.take((Taylor, Circuit), "noise")
     command.take(Circuit, "ood", metavar="FILE", also="; for circuits")
     command.take(Circuit, "objective", also="; for circuits")
     command.take(Circuit, "masking", also="; for circuits")
     command.take(Circuit, "average", also="; for circuits")
+    command.take(Circuit, "max_accuracy_loss", metavar="POINTS", also="; for circuits")
     command.heading("output")
     command.add("-o", "--output", type=Path, required=True, metavar="PLAN", help="JSON file to write the plan to")
 
@@ -54,16 +56,16 @@ def run(options: argparse.Namespace) -> int:
     """Plan, and show what each member keeps."""
     check_file(options.output)
     shared.check_data(value(plan_heads, "data", options))
-    name = value(plan_heads, "method", options)
-    searched = name == "circuit" and destination(options.output) is not None
+    names = value(plan_heads, "method", options).split(",")
+    searched = "circuit" in names and destination(options.output) is not None
     state = options.output.with_name(f"{options.output.name}.part") if searched else None
-    method = choose("--method", METHODS, name, options, **({} if state is None else {"state": state}))
+    method = choose("--method", METHODS, names, options, **({} if state is None else {"state": state}))
     given = {"keep": call(Budget, options)} if hasattr(options, "budget") else {}
     model = shared.source(options.model, options)
     try:
         made = call(plan_heads, options, model=model, method=method, reading=call(Reading, options), **given)
     except KeyboardInterrupt:
-        if state is not None and state.exists():
+        if state is not None and any(state.parent.glob(f"{glob.escape(state.name)}*")):
             print(f"hydrant: {state} holds what was found; run the same command again to go on", file=sys.stderr)
         raise
     made.save(options.output)
@@ -103,7 +105,9 @@ def plan_text(plan: HeadPlan) -> str:
         lines.append(f"members {pairs} are identical and cannot disagree; {remedy}")
     if "budget" in plan.provenance:
         lines += ["", budget_text(plan.provenance["budget"])]
-    if plan.method == "circuit" and "validation" in plan.provenance:
+    if "margin" in plan.provenance:
+        lines += ["", margin_text(plan.provenance["margin"])]
+    if plan.method.startswith("circuit") and "validation" in plan.provenance:
         lines += ["", circuit_text(plan.provenance)]
     return "\n".join(lines)
 
@@ -116,11 +120,15 @@ def budget_text(facts: Mapping[str, Any], rows: int = 10) -> str:
         rows: most candidates to show.
     """
     others = [row for row in facts["candidates"] if any(row[name] != facts[name] for name in row)]
+    single = [facts["single"]] if "single" in facts else []  # older plans record none
     body = []
-    for row in [facts, *others[: rows - 1]]:
+    for row in [*single, facts, *others[: rows - 1]]:
         counts = [f"{count}" for count in row["counts"][row["fork"] :]]
         heads = counts[0] if len(set(counts)) == 1 else " ".join(counts)
         figures = [f"{row['ratio']:.3f}×", f"{row['nll']:.4f}", f"{row['accuracy']:.3f}"]
+        if row in single:
+            body.append(["–", "all, single model", *figures, "–", ""])
+            continue
         mark = "chosen" if row is facts else ""
         body.append([str(row["fork"]), heads, *figures, f"{row['mutual_information']:.4f}", mark])
     headers = ["fork", "heads from there on", "cost", "NLL", "accuracy", "mutual information", ""]
@@ -151,6 +159,18 @@ def circuit_text(facts: Mapping[str, Any]) -> str:
     rows.append(["this plan", *(f"{after[name]:.4f}" for name in names)])
     note = "measured where the heads were chosen; other data will show less of it"
     return f"{kind} for the objective {facts['objective']}, on {used}:\n{table(headers, rows)}\n{note}"
+
+
+def margin_text(facts: Mapping[str, Any]) -> str:
+    """What circuits lost in accuracy on held-out examples, and what was kept instead where it was too much."""
+    single, last = facts["attempts"][0]["single_accuracy"], facts["attempts"][-1]
+    told = (
+        f"accuracy on {facts['examples_held_out']} held-out examples: {last['accuracy']:.3f}, single model "
+        f"{single:.3f} (a loss of at most {facts['limit']:g} points is allowed)"
+    )
+    if len(facts["attempts"]) == 1:
+        return told
+    return f"{told}; not as asked for: that had {facts['attempts'][0]['accuracy']:.3f}"
 
 
 _FIGURES = {

@@ -49,6 +49,15 @@ class Examples:
         """What prepares the inputs for a model: for ready tensors padding alone, else what ``load`` gives."""
         return TensorProcessor(spec) if self.ready else load()
 
+    def take(self, places: np.ndarray) -> Examples:
+        """Some of the examples.
+
+        Args:
+            places: indices, in the order in which the examples are wanted.
+        """
+        labels = None if self.labels is None else np.asarray(self.labels)[places]
+        return Examples([self.inputs[place] for place in places], labels, self.source)
+
     def __len__(self) -> int:
         return len(self.inputs)
 

@@ -12,10 +12,13 @@ import oracle
 import pytest
 import torch
 from hydrant import Budget, HeadPlan, Reading, Taylor, estimate_cost, plan_heads
-from hydrant.calib.heads import budget as budgets
-from hydrant.calib.heads.budget import Candidate, Trial, choose, find_candidates, mean_tokens, measure, split_examples
+from hydrant.calib.heads import candidates as budgets
+from hydrant.calib.heads.budget import mean_tokens
+from hydrant.calib.heads.candidates import Candidate, find_candidates
+from hydrant.calib.heads.held_out import split_examples
 from hydrant.calib.heads.planning import resolve_processor
 from hydrant.calib.heads.selection import head_counts
+from hydrant.calib.heads.trials import Trial, choose, measure
 from hydrant.data.examples import Examples, read_examples
 from hydrant.errors import InputError
 from hydrant.families.registry import architecture_of
@@ -154,17 +157,16 @@ def test_held_out_part(total: int, held_out: int) -> None:
 
 
 def test_one_example_cannot_be_split() -> None:
-    with pytest.raises(InputError, match="a budget was given with 1 calibration example; expected at least 2"):
+    with pytest.raises(InputError, match="there is 1 calibration example; expected at least 2"):
         split_examples(Examples(["a"], np.array([0]), "test"), 0)
 
 
 def test_mean_length_is_rounded_up(bert_checkpoint: Path) -> None:
     architecture = ARCHITECTURES["bert"]
     ready = resolve_processor(None, bert_checkpoint, architecture)
-    assert mean_tokens(["hello"], ready, architecture) == 3  # with [CLS] and [SEP]
-    assert mean_tokens(["hello", "hello", "hello world"], ready, architecture) == 4
-    assert mean_tokens(["hello " * 99], ready, architecture) == 40
-    assert mean_tokens([], ready, ARCHITECTURES["vit"]) is None
+    for texts, tokens in ((["hello"], 3), (["hello", "hello", "hello world"], 4), (["hello " * 99], 40)):
+        assert mean_tokens(Examples(texts, None, "test"), ready, architecture) == tokens  # with [CLS] and [SEP]
+    assert mean_tokens(Examples([], None, "test"), ready, ARCHITECTURES["vit"]) is None
 
 
 # The objective
@@ -290,15 +292,15 @@ def test_layers_below_the_fork_are_whole(method: str, bert_checkpoint: Path, tex
         ({"keep": 2, "fork_from": -1}, "fork_from is '-1'; expected a layer of the model, 0 to 2"),
         ({"keep": 2, "fork_from": True}, "fork_from is 'True'; expected a layer"),
         ({"keep": 2, "fork_from": 1.5}, "fork_from is '1.5'; expected a layer"),
-        ({"keep": Budget(1.25), "members": 1}, "budget 1.25 is given for 1 member; expected 2 or more"),
+        ({"keep": Budget(1.25), "members": 1}, r"a budget \(1\.25\) plans 2 or more members.* members is 1"),
         ({"keep": Budget(0.1)}, r"budget 0\.1 cannot be reached: the cheapest plan of 3 members costs 0\.\d+ ×"),
         ({"keep": Budget(1.25), "method": Taylor(noise=0.0)}, "the 3 members keep the same heads in every plan"),
-        ({"keep": Budget(1.25), "data": None}, "a budget needs labelled calibration data"),
+        ({"keep": Budget(1.25), "data": None}, r"method 'taylor' needs labelled calibration data"),
         (
             {"keep": Budget(1.25), "data": None, "method": "random"},
-            "a budget needs labelled calibration data; give it with",
+            r"a budget \(1\.25\) needs labelled calibration data; give it with",
         ),
-        ({"keep": Budget(1.25), "reading": Reading(examples=1)}, "a budget was given with 1 calibration example"),
+        ({"keep": Budget(1.25), "reading": Reading(examples=1)}, "there is 1 calibration example"),
     ],
 )
 def test_unusable_options_are_refused(
@@ -320,7 +322,7 @@ def test_plan_is_the_choice_among_its_candidates(
         budget = 1.5
     plan = plan_heads(bert_checkpoint, text_csv, keep=Budget(budget), seed=2, **options)
     facts = plan.provenance["budget"]
-    assert (facts["limit"], facts["sequence"], facts["examples_drawn"], facts["examples_held_out"]) == (
+    assert (facts["limit"], facts["sequence"], plan.provenance["examples"], facts["examples_held_out"]) == (
         budget, 5, 24, 12,
     )  # fmt: skip
     cost = estimate_cost(ARCHITECTURES["bert"], plan, sequence=facts["sequence"])

@@ -40,6 +40,9 @@ from support import (
 FULL = tuple(range(HEADS))
 KNOWN, UNKNOWN = 9, 5
 
+ANY = 100
+"""Points of accuracy that circuits may lose where nothing is held out."""
+
 
 def split(family: str) -> tuple[Examples, Examples]:
     """In-distribution and OOD examples of a tiny model."""
@@ -358,7 +361,9 @@ def ood_csv(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_plan_and_its_provenance(bert_checkpoint: Path, text_csv: Path, ood_csv: Path) -> None:
     def make(average: bool = False, **options: Any) -> HeadPlan:
-        return plan_heads(bert_checkpoint, text_csv, Circuit(ood=ood_csv, average=average), keep=2, **options)
+        return plan_heads(
+            bert_checkpoint, text_csv, Circuit(ood=ood_csv, average=average, max_accuracy_loss=ANY), keep=2, **options
+        )
 
     plan = make(fork_from=1, seed=4)
     assert (plan.method, plan.head_counts()) == ("circuit", [[HEADS, 2, 2]] * 3)
@@ -376,15 +381,26 @@ def test_plan_and_its_provenance(bert_checkpoint: Path, text_csv: Path, ood_csv:
     single = make(members=1)
     assert single.head_counts() == [[2] * LAYERS]
     assert "diversity" not in single.provenance
-    without = plan_heads(bert_checkpoint, text_csv, method=Circuit(objective="nll"), keep=0.5)
+    without = plan_heads(bert_checkpoint, text_csv, method=Circuit(objective="nll", max_accuracy_loss=ANY), keep=0.5)
     assert "auroc_predictive_entropy" not in without.provenance["validation"]["before"]
-    ragged = plan_heads(bert_checkpoint, text_csv, method=Circuit(objective="nll"), members=2, keep=[[1, 2, 4], [3]])
+    ragged = plan_heads(
+        bert_checkpoint,
+        text_csv,
+        method=Circuit(objective="nll", max_accuracy_loss=ANY),
+        members=2,
+        keep=[[1, 2, 4], [3]],
+    )
     assert ragged.head_counts() == [[1, 2, 4], [3, 3, 3]]
 
 
 def test_examples_limit_both_sets(bert_checkpoint: Path, text_csv: Path, ood_csv: Path) -> None:
     plan = plan_heads(
-        bert_checkpoint, text_csv, reading=Reading(examples=5), method=Circuit(ood=ood_csv), keep=2, members=1
+        bert_checkpoint,
+        text_csv,
+        reading=Reading(examples=5),
+        method=Circuit(ood=ood_csv, max_accuracy_loss=ANY),
+        keep=2,
+        members=1,
     )
     assert (plan.provenance["examples"], plan.provenance["ood_examples"]) == (5, 5)
 
@@ -392,7 +408,10 @@ def test_examples_limit_both_sets(bert_checkpoint: Path, text_csv: Path, ood_csv
 def test_images(vit_checkpoint: Path) -> None:
     images = np.random.default_rng(0).integers(0, 256, (8, 20, 16, 3), dtype=np.uint8)
     plan = plan_heads(
-        vit_checkpoint, (list(images[:4]), [0, 1, 2, 3]), method=Circuit(ood=(list(images[4:]), None)), keep=3
+        vit_checkpoint,
+        (list(images[:4]), [0, 1, 2, 3]),
+        method=Circuit(ood=(list(images[4:]), None), max_accuracy_loss=ANY),
+        keep=3,
     )
     assert plan.head_counts() == [[3] * LAYERS] * 3
 
@@ -401,7 +420,7 @@ def test_images(vit_checkpoint: Path) -> None:
     ("options", "message"),
     [
         ({"data": None}, "method 'circuit' needs labelled validation data"),
-        ({"keep": Budget(1.5)}, r"budget 1\.5 is given for method 'circuit'.*expected a number of heads"),
+        ({"keep": Budget(1.5), "average": True}, r"averaged circuits make a plan of one member, and a budget \(1\.5\)"),
         ({"average": True, "members": 2, "keep": [[1], [2]]}, "average is given with a keep for each circuit"),
         ({"ood": "DATA"}, "is given both as data and as ood"),
         ({"ood": (["hello", ""], None)}, "ood data given in memory: input 1 is an empty text"),
@@ -417,7 +436,9 @@ def test_unusable_options_are_refused(
     chosen = {"data": text_csv, "ood": ood_csv, "keep": 2, **options}
     ood = chosen.pop("ood")
     method = Circuit(
-        ood=text_csv if isinstance(ood, str) and ood == "DATA" else ood, average=chosen.pop("average", False)
+        ood=text_csv if isinstance(ood, str) and ood == "DATA" else ood,
+        average=chosen.pop("average", False),
+        max_accuracy_loss=ANY,
     )
     with pytest.raises(InputError, match=message):
         plan_heads(bert_checkpoint, method=method, **chosen)
@@ -434,12 +455,15 @@ def test_weights_too_large_to_give_numbers_are_refused() -> None:
 def test_texts_are_no_ood_data_for_images(vit_checkpoint: Path, ood_csv: Path) -> None:
     images = np.random.default_rng(0).integers(0, 256, (4, 20, 16, 3), dtype=np.uint8)
     with pytest.raises(InputError, match=r"ood data .*ood\.csv: .*weather weather"):
-        plan_heads(vit_checkpoint, (list(images), [0, 1, 2, 3]), method=Circuit(ood=ood_csv), keep=3)
+        plan_heads(
+            vit_checkpoint, (list(images), [0, 1, 2, 3]), method=Circuit(ood=ood_csv, max_accuracy_loss=ANY), keep=3
+        )
 
 
 def test_command_line(bert_checkpoint: Path, text_csv: Path, ood_csv: Path, tmp_path: Path) -> None:
     plan = tmp_path / "plan.json"
     command = ("plan", bert_checkpoint, "--data", text_csv, "--method", "circuit", "--keep", 2, "-o", plan)
+    command += ("--max-accuracy-loss", ANY)
     done = run_cli(*command, "--ood", ood_csv)
     assert done.returncode == 0, done.stderr
     assert "3 circuits for the objective separation, on 24 examples of train.csv and 6 of ood.csv:" in done.stdout
@@ -463,7 +487,7 @@ def test_interrupted_command_tells_how_to_go_on(
 
     plan = tmp_path / "plan.json"
     command = ["plan", str(bert_checkpoint), "--data", str(text_csv), "--ood", str(ood_csv)]
-    command += ["--method", "circuit", "--keep", "2", "-o", str(plan)]
+    command += ["--method", "circuit", "--keep", "2", "-o", str(plan), "--max-accuracy-loss", str(ANY)]
     monkeypatch.setattr("hydrant.cli.options.progress", interrupted_after(4))
     assert cli.main(command) == 130
     assert "run the same command again to go on" in capsys.readouterr().err
@@ -474,4 +498,6 @@ def test_interrupted_command_tells_how_to_go_on(
     assert "interrupted search with other settings" in capsys.readouterr().err
     assert cli.main(command) == 0
     assert [path.name for path in tmp_path.iterdir()] == ["plan.json"]
-    assert HeadPlan.load(plan) == plan_heads(bert_checkpoint, text_csv, method=Circuit(ood=ood_csv), keep=2)
+    assert HeadPlan.load(plan) == plan_heads(
+        bert_checkpoint, text_csv, method=Circuit(ood=ood_csv, max_accuracy_loss=ANY), keep=2
+    )

@@ -14,7 +14,7 @@ FLOORS: list[dict[str, str]] = [
     {
         "data": """
             __init__ spec images text processor batching kept corruptions columns tables given arrays tensors readers
-            examples fingerprints samples
+            examples fingerprints samples pseudo
         """,
         "metrics": """
             __init__ bootstrap classification selective figures gates resampled timing uncertainty
@@ -38,8 +38,9 @@ FLOORS: list[dict[str, str]] = [
         "calib": """
             __init__ density taps
             decisions.__init__ decisions.targets decisions.temperature decisions.thresholds decisions.fit
-            heads.__init__ heads.options heads.selection heads.taylor heads.budget heads.encoder heads.masking
-            heads.objectives heads.search_state heads.circuits heads.circuit_plan heads.planning
+            heads.__init__ heads.options heads.selection heads.held_out heads.taylor heads.encoder heads.masking
+            heads.objectives heads.search_state heads.circuits heads.choosing heads.candidates heads.trials
+            heads.margin heads.budget heads.planning
         """,
         "fusion": "grouped uncertainty_head distance module drift lora preprocessing ensemble storage __init__",
     },

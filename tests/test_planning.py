@@ -377,7 +377,7 @@ def test_image_checkpoint(vit_checkpoint: Path) -> None:
     ("options", "message"),
     [
         ({"method": "magic"}, "method 'magic' is unknown; expected one of taylor"),
-        ({"members": 0}, "members is 0; expected at least 1"),
+        ({"members": 0}, "members is '0'; expected a whole number, 1 or more"),
         ({"keep": 5}, "keep is 5; expected 1 to 4 heads"),
         ({"data": None}, "method 'taylor' needs labelled calibration data"),
         ({"data": (["hello"], ["z"])}, "label 'z' at example 0 is not a class of the model; its 5 classes are a, b, c"),

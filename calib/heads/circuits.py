@@ -89,6 +89,7 @@ def find_circuits(
     *,
     batch_size: int = 32,
     state: Path | None = None,
+    keep_state: bool = False,
     progress: Progress = no_progress,
 ) -> Circuits:
     """Search circuits of one model.
@@ -101,6 +102,7 @@ def find_circuits(
         settings: what to search.
         batch_size: examples per pass.
         state: file that keeps what an interrupted search found; it is read if it exists, and deleted at the end.
+        keep_state: leave it, for a search that is part of something longer.
         progress: display.
 
     Raises:
@@ -113,7 +115,8 @@ def find_circuits(
     members = search.members()
     everything: Keep = (tuple(range(search.architecture.heads)),) * search.architecture.layers
     result = Circuits(members, search.scores(), search.figures([everything]), search.figures(members))
-    search.state.remove()
+    if not keep_state:
+        search.state.remove()
     return result
 
 

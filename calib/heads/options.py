@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -15,6 +16,9 @@ Masking = Literal["pruned", "selected"]
 
 NOISE = 0.5
 """Standard deviation of the noise where none is given."""
+
+PSEUDO = "auto"
+"""As out-of-distribution data: made from the labelled data (``data.pseudo``)."""
 
 
 @dataclass(frozen=True)
@@ -42,8 +46,9 @@ class Circuit:
     """Keep the heads whose absence hurts an objective most, found layer by layer (``calib.heads.circuits``).
 
     Attributes:
-        ood: out-of-distribution inputs, in any form that the labelled data may have. Labels are not read. Not needed
-            for the objective ``"nll"``.
+        ood: out-of-distribution inputs, in any form that the labelled data may have, or made from these themselves
+            (auto): words in another order, halves of two texts, another script; patches in another order, halves of two
+            images, corruptions. Labels are not read. Not needed for the objective ``"nll"``.
         objective: what circuits are for: to separate out-of-distribution inputs from the others by predictive entropy,
             likelihood (nll), or both.
         masking: heads of earlier layers that are masked while a layer is scored: those pruned, or those selected, as
@@ -51,6 +56,8 @@ class Circuit:
         average: make a plan of one member, the average of all circuits (CircAvg).
         diversity: as in ``Taylor``.
         noise: as in ``Taylor``.
+        max_accuracy_loss: percentage points of accuracy that the plan may lose on examples held out of the search;
+            beyond it more heads are kept, or members fork later. 100 or more takes any circuit, and holds nothing out.
         state: file that keeps what the search has found. If it exists the search goes on where it was interrupted;
             when the search is complete it is deleted.
     """
@@ -61,12 +68,18 @@ class Circuit:
     average: bool = False
     diversity: Diversity = "bootstrap"
     noise: float | None = None
+    max_accuracy_loss: float = 0.5
     state: str | Path | None = None
 
     def __post_init__(self) -> None:
         check_plain(self)
         _check_name("objective", self.objective, get_args(Objective))
         _check_name("masking", self.masking, get_args(Masking))
+        loss = self.max_accuracy_loss
+        if isinstance(loss, bool) or not isinstance(loss, int | float) or not 0 <= loss < math.inf:
+            raise InputError(
+                f"max_accuracy_loss is {cut(self.max_accuracy_loss)}; expected percentage points, 0 or more"
+            )
         _check_diversity(self.diversity, self.noise)
         if self.ood is None and self.objective != "nll":
             raise InputError(
@@ -80,7 +93,10 @@ class Random:
     """Keep any heads, each with the same probability."""
 
 
-METHODS: dict[str, type[Taylor | Circuit | Random]] = {"taylor": Taylor, "circuit": Circuit, "random": Random}
+Method = Taylor | Circuit | Random
+"""How the heads of a member are chosen."""
+
+METHODS: dict[str, type[Method]] = {"taylor": Taylor, "circuit": Circuit, "random": Random}
 """By the names that plans record and that stand for a method with its defaults."""
 
 
@@ -103,19 +119,55 @@ class Budget:
             )
 
 
-def method_of(asked: str | Taylor | Circuit | Random) -> Taylor | Circuit | Random:
+def method_of(asked: str | Method) -> Method:
     """A method, or the one that a name stands for.
 
     Raises:
         InputError: an unknown name, or one that does not go without options.
     """
-    if isinstance(asked, Taylor | Circuit | Random):
+    if isinstance(asked, Method):
         return asked
     _check_name("method", asked, tuple(METHODS))
     return METHODS[asked]()
 
 
-def name_of(method: Taylor | Circuit | Random) -> str:
+def methods_of(asked: str | Method | Sequence[str | Method], members: int) -> list[Method]:
+    """The method of all members, or one for each.
+
+    Args:
+        asked: a method, its name, several names with commas between them, or a list of methods and names.
+        members: M.
+
+    Raises:
+        InputError: an unknown name, another number of methods than of members, or averaged circuits beside others.
+    """
+    several = asked.split(",") if isinstance(asked, str) else [asked] if isinstance(asked, Method) else list(asked)
+    if len(several) not in (1, members):
+        raise InputError(
+            f"method has {len(several)} entries {cut(asked)} for {members} members; expected one for all of them, or "
+            "one for each"
+        )
+    methods = [method_of(one) for one in several]
+    if len(methods) > 1 and any(isinstance(method, Circuit) and method.average for method in methods):
+        raise InputError("average is given with a method for each member; averaged circuits make a plan of one member")
+    return methods
+
+
+def same_method(one: Method, other: Method) -> bool:
+    """Whether two methods are the same, data that they read included."""
+    return type(one) is type(other) and all(
+        getattr(one, field.name) is getattr(other, field.name)
+        or (field.name != "ood" and getattr(one, field.name) == getattr(other, field.name))
+        for field in fields(one)
+    )
+
+
+def is_pseudo(ood: Any) -> bool:
+    """Whether out-of-distribution data are to be made from the labelled ones."""
+    return isinstance(ood, str) and ood == PSEUDO
+
+
+def name_of(method: Method) -> str:
     """By which plans call a method."""
     return next(name for name, kind in METHODS.items() if isinstance(method, kind))
 

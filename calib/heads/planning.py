@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -16,27 +18,33 @@ from ...data.columns import Reading
 from ...data.examples import Examples, check_alike, check_apart, read_examples
 from ...data.fingerprints import fingerprints
 from ...data.processor import Processor, from_transformers
+from ...data.pseudo import pseudo_unknown
 from ...errors import InputError, cut, is_whole
 from ...families.checkpoint import load_model, load_processor, model_labels
 from ...families.registry import architecture_of, prompts_of
 from ...progress import Progress, no_progress
-from .options import Budget, Circuit, Random, Taylor, deviation, method_of, name_of
-from .selection import choose_heads, diversify, head_counts
+from .choosing import Choice, Job
+from .held_out import split_examples
+from .margin import heads_within_margin
+from .options import Budget, Circuit, Method, Random, Taylor, is_pseudo, methods_of, name_of
+from .selection import choose_heads, head_counts
 
-if TYPE_CHECKING:
-    from .budget import Trial
+log = logging.getLogger(__name__)
 
 EXAMPLES = 2048
 """Calibration examples drawn where no number is given."""
+
+FEWEST_UNKNOWN = 200
+"""Out-of-distribution examples below which circuits are found with a warning."""
 
 
 def plan_heads(
     model: Any,
     data: Any = None,
-    method: str | Taylor | Circuit | Random = "taylor",
+    method: str | Method | Sequence[str | Method] = "taylor",
     *,
     members: int = 3,
-    keep: int | float | Sequence[Any] | Budget = 8,
+    keep: int | float | Sequence[Any] | Budget = Budget(1.0),
     fork_from: int | None = None,
     reading: Reading = Reading(),
     seed: int = 0,
@@ -49,15 +57,16 @@ def plan_heads(
         model: checkpoint of a transformers classifier: a folder or hub name. In Python also the classifier itself, or
             what ``load_zero_shot`` returns.
         data: labelled calibration data: .csv, .tsv, .jsonl, .parquet, .npz, or an image folder. In Python also what
-            ``data.examples.read_examples`` takes. Not needed for random heads without a budget; for a budget, best
-            data that the model was not tuned on.
-        method: how heads are scored: by Taylor importance, by circuits, or at random. In Python also an option object:
-            ``Taylor(noise=1.0)``, ``Circuit(ood=…)``, ``Random()``.
+            ``data.examples.read_examples`` takes. Not needed for random heads where ``keep`` says how many; for a
+            budget, best data that the model was not tuned on.
+        method: how heads are scored: by Taylor importance (taylor), by circuits (circuit), or at random (random); or
+            one of these for each member, as taylor,random,random. In Python also an option object,
+            ``Taylor(noise=1.0)``, ``Circuit(ood=…)``, ``Random()``, or a list of them.
         members: number of members.
-        keep: heads kept in each layer: a count, a share such as 0.66 (1.0: all), or a list. A list has one count or
-            share for each layer from ``fork_from`` on, or one such list for each member (a list of one entry holds
-            for every layer). ``Budget(1.25)`` chooses the fork and the heads on held-out examples
-            (``calib.heads.budget``).
+        keep: heads kept in each layer: a count, a share such as 0.66 (1.0: all), or a list, instead of a budget. A list
+            has one count or share for each layer from ``fork_from`` on, or one such list for each member (a list of one
+            entry holds for every layer). The default is ``Budget(1.0)``: the best plan that costs no more than the
+            plain single model; fork and heads are chosen on held-out examples (``calib.heads.budget``).
         fork_from: layers below this one keep every head in every member: one shared trunk, computed once. Default 0;
             with a budget, where it is best.
         reading: columns, number (2,048) and batch size of the examples; of ``ood`` at most as many are read.
@@ -71,102 +80,80 @@ def plan_heads(
         compared, and for circuits under ``"validation"`` accuracy, NLL and AUROC before and after.
 
     Raises:
-        InputError: unusable data or options, or a budget below what any plan costs.
+        InputError: unusable data or options, a budget below what any plan costs, or circuits that lose more accuracy
+            than they may.
         UnsupportedModelError: the architecture is not supported.
     """
-    how = method_of(method)
-    _check(how, data, members, keep, seed)
+    methods = methods_of(method, members) if is_whole(members, 1) else []
+    _check(methods, data, members, keep, seed)
     source = model if isinstance(model, str | Path) else getattr(model, "name_or_path", "") or None
     loaded = load_model(model) if isinstance(model, str | Path) else model
     architecture = architecture_of(loaded)
     shape = members, architecture.layers, architecture.heads
     fork = _check_fork(fork_from, architecture.layers)
-    budget = keep if isinstance(keep, Budget) else None
     counts = [] if isinstance(keep, Budget) else head_counts(keep, *shape, fork)
     facts: dict[str, Any] = {"seed": seed, **({"fork_from": fork} if fork else {}), **prompts_of([loaded])}
-    chosen: tuple[Keep, ...]
-    if isinstance(how, Random) and budget is None:
-        chosen = tuple(map(choose_heads, np.random.default_rng(seed).random(shape), counts))
+    name = ",".join(map(name_of, methods))
+    if counts and all(isinstance(how, Random) for how in methods):
+        chosen: tuple[Keep, ...] = tuple(map(choose_heads, np.random.default_rng(seed).random(shape), counts))
     else:
-        names = model_labels(loaded.config)
-        drawn = read_examples(data, names, columns=reading, limit=reading.limit(EXAMPLES), seed=seed)
+        read = partial(read_examples, columns=reading, limit=reading.limit(EXAMPLES), seed=seed)
+        drawn = read(data, model_labels(loaded.config))
+        unknown = _unknown(methods, drawn, read, architecture, seed)
         ready = drawn.processor(architecture, lambda: resolve_processor(processor, source, architecture))
-        job = _Job(loaded, architecture, drawn, ready, reading, seed, progress)
-        if isinstance(how, Circuit):
-            chosen, found = _by_circuits(job, how, counts)
-        elif budget is not None:
-            chosen, found = _within(job, how, budget, members, None if fork_from is None else fork)
-        else:
-            scores, found = _scores(job, how, drawn, members)
-            chosen = tuple(map(choose_heads, scores, counts))
-        facts |= fingerprints(architecture.modality, data=drawn) | found
-    plan = HeadPlan(architecture.family, architecture.layers, architecture.heads, chosen, name_of(how))
+        scoring, held_out = _parts(methods, drawn, keep, seed)
+        job = Job(loaded, architecture, scoring, unknown, ready, reading, seed, progress)
+        with Choice(job, methods, members).searching() as choice:
+            if isinstance(keep, Budget):
+                chosen, found = _within(choice, keep, members, None if fork_from is None else fork, drawn, held_out)
+            elif held_out is not None:
+                chosen, found = heads_within_margin(choice, counts, held_out)
+            else:
+                chosen, found = choice.heads(counts), choice.provenance(counts)
+        facts |= {**data_provenance(drawn), **fingerprints(architecture.modality, data=drawn, ood=unknown), **found}
+    plan = HeadPlan(architecture.family, architecture.layers, architecture.heads, chosen, name)
     return replace(plan, provenance={**facts, "keep": plan.head_counts(), "overlap": plan.overlap()})
 
 
-@dataclass(frozen=True)
-class _Job:
-    """A model, the examples drawn for it, and how they run."""
+def _unknown(
+    methods: Sequence[Method],
+    drawn: Examples,
+    read: Callable[..., Examples],
+    architecture: Architecture,
+    seed: int,
+) -> Examples | None:
+    """The out-of-distribution examples that circuits are searched on."""
+    asked = [method.ood for method in methods if isinstance(method, Circuit) and method.ood is not None]
+    if not asked:
+        return None
+    if any(ood is not asked[0] and not (isinstance(ood, str | Path) and ood == asked[0]) for ood in asked[1:]):
+        raise InputError("the circuits of the members name different out-of-distribution data; expected one for all")
+    made = is_pseudo(asked[0])
+    unknown = pseudo_unknown(drawn, architecture.modality, seed) if made else read(asked[0], None)
+    check_alike(drawn, unknown)
+    if len(unknown) < FEWEST_UNKNOWN:
+        log.warning(
+            "%s has %d out-of-distribution examples; circuits searched on fewer than %d fit these and little else: "
+            "give more, or judge the plan on others",
+            unknown.name, len(unknown), FEWEST_UNKNOWN,
+        )  # fmt: skip
+    return unknown
 
-    model: Any
-    architecture: Architecture
-    drawn: Examples
-    processor: Processor
-    reading: Reading
-    seed: int
-    progress: Progress
 
-
-def _scores(job: _Job, how: Taylor | Random, scoring: Examples, members: int) -> tuple[np.ndarray, dict[str, Any]]:
-    """One table of scores for each member, [M, L, H], and what the plan records of them."""
-    if isinstance(how, Random):
-        shape = members, job.architecture.layers, job.architecture.heads
-        return np.random.default_rng(job.seed).random(shape), {}
-    from .taylor import taylor_scores
-
-    per_example = taylor_scores(
-        job.model, scoring, job.processor, batch_size=job.reading.batch_size, progress=job.progress
-    )
-    scores = diversify(per_example, members, how.diversity, deviation(how), job.seed)
-    return scores, _taylor_provenance(scoring, per_example, how)
+def _parts(methods: Sequence[Method], drawn: Examples, keep: Any, seed: int) -> tuple[Examples, Examples | None]:
+    """The examples that score heads, and those held out where plans are compared."""
+    guarded = any(isinstance(method, Circuit) and method.max_accuracy_loss < 100 for method in methods)
+    return split_examples(drawn, seed) if guarded or isinstance(keep, Budget) else (drawn, None)
 
 
 def _within(
-    job: _Job, how: Taylor | Random, budget: Budget, members: int, fork: int | None
+    choice: Choice, budget: Budget, members: int, fork: int | None, drawn: Examples, held_out: Examples | None
 ) -> tuple[tuple[Keep, ...], dict[str, Any]]:
-    """The best plan within a budget, forking at any layer or at the one given."""
-    from .budget import check_reachable, choose, find_candidates, mean_tokens, measure, split_examples
+    from .budget import mean_tokens, plan_within
 
-    limit, architecture = budget.ratio, job.architecture
-    forks = range(architecture.layers) if fork is None else [fork]
-    tokens = mean_tokens(job.drawn.inputs, job.processor, architecture)
-    check_reachable(architecture, members, limit, forks=forks, sequence=tokens)
-    scoring, held_out = split_examples(job.drawn, job.seed)
-    scores, facts = _scores(job, how, scoring, members)
-    candidates = find_candidates(architecture, scores, limit, forks=forks, sequence=tokens)
-    trials = measure(
-        job.model, candidates, held_out, job.processor, batch_size=job.reading.batch_size, progress=job.progress
-    )
-    best = choose(trials)
-    compared = _budget_provenance(limit, tokens, len(job.drawn), trials, best)
-    return best.candidate.members, {**facts, "budget": compared}
-
-
-def _by_circuits(job: _Job, how: Circuit, counts: list[list[int]]) -> tuple[tuple[Keep, ...], dict[str, Any]]:
-    """The heads of circuits, searched on the examples and the out-of-distribution data."""
-    from .circuit_plan import plan_circuits
-    from .circuits import Settings
-
-    limit = job.reading.limit(EXAMPLES)
-    unknown = None if how.ood is None else read_examples(how.ood, None, columns=job.reading, limit=limit, seed=job.seed)
-    check_alike(job.drawn, unknown)
-    wanted = Settings(counts, how.objective, how.diversity, deviation(how), how.average, job.seed, how.masking)
-    chosen, facts = plan_circuits(
-        job.model, job.drawn, unknown, job.processor, wanted,
-        batch_size=job.reading.batch_size, state=how.state, progress=job.progress,
-    )  # fmt: skip
-    seen = fingerprints(job.architecture.modality, data=job.drawn, ood=unknown)
-    return chosen, data_provenance(job.drawn) | facts | seen
+    assert held_out is not None  # a budget always holds some out
+    tokens = mean_tokens(drawn, choice.job.processor, choice.job.architecture)
+    return plan_within(budget.ratio, choice, members, fork, tokens, held_out)
 
 
 def resolve_processor(processor: Any, source: str | Path | None, architecture: Architecture) -> Processor:
@@ -186,34 +173,37 @@ def resolve_processor(processor: Any, source: str | Path | None, architecture: A
     return from_transformers(processor, architecture)
 
 
-def _check(how: Taylor | Circuit | Random, data: Any, members: int, keep: Any, seed: int) -> None:
+def _check(methods: Sequence[Method], data: Any, members: Any, keep: Any, seed: int) -> None:
     """Refuse what does not go together, before any long work."""
-    if members < 1:
-        raise InputError(f"members is {members}; expected at least 1")
+    if not is_whole(members, 1):
+        raise InputError(f"members is {cut(members)}; expected a whole number, 1 or more")
     if not is_whole(seed, most=2**63 - 1):
         raise InputError(f"seed is {seed!r:.60}; expected 0 or more")
     if isinstance(keep, Budget):
-        _check_budget(keep, how, members)
-    if isinstance(how, Circuit):
-        if data is None:
-            raise InputError("method 'circuit' needs labelled validation data; give it with data=… (--data)")
-        check_apart(data, how.ood)
-    elif data is None and (isinstance(how, Taylor) or isinstance(keep, Budget)):
-        needs = "a budget" if isinstance(keep, Budget) else f"method {name_of(how)!r}"
-        raise InputError(f"{needs} needs labelled calibration data; give it with data=… (--data)")
+        _check_budget(keep, methods, members)
+    for method in methods:
+        if isinstance(method, Circuit):
+            if data is None:
+                raise InputError("method 'circuit' needs labelled validation data; give it with data=… (--data)")
+            check_apart(data, None if is_pseudo(method.ood) else method.ood)
+        elif data is None and (isinstance(method, Taylor) or isinstance(keep, Budget)):
+            needs = f"method {name_of(method)!r}" if isinstance(method, Taylor) else f"a budget ({keep.ratio:g})"
+            raise InputError(
+                f"{needs} needs labelled calibration data; give it with data=… (--data)"
+                + ("" if isinstance(method, Taylor) else ", or say how many heads to keep")
+            )
 
 
-def _check_budget(budget: Budget, how: Taylor | Circuit | Random, members: int) -> None:
-    if isinstance(how, Circuit):
-        raise InputError(
-            f"budget {budget.ratio:g} is given for method 'circuit', whose scores depend on how many heads each "
-            "earlier layer keeps; expected a number of heads to keep, and fork_from for a shared trunk; leave the "
-            "budget out, or use method 'taylor'"
-        )
+def _check_budget(budget: Budget, methods: Sequence[Method], members: int) -> None:
     if members < 2:
         raise InputError(
-            f"budget {budget.ratio:g} is given for {members} member; expected 2 or more, since plans are compared by "
-            "what their members disagree on; give more members, or keep instead of a budget"
+            f"a budget ({budget.ratio:g}) plans 2 or more members, since plans are compared by what their members "
+            f"disagree on, and members is {members}; give more members, or say how many heads to keep"
+        )
+    if any(isinstance(method, Circuit) and method.average for method in methods):
+        raise InputError(
+            f"averaged circuits make a plan of one member, and a budget ({budget.ratio:g}) compares plans by what "
+            "their members disagree on; say how many heads to keep instead"
         )
 
 
@@ -226,20 +216,6 @@ def _check_fork(fork_from: int | None, layers: int) -> int:
     return fork_from
 
 
-def _budget_provenance(
-    budget: float, tokens: int | None, drawn: int, trials: Sequence[Trial], best: Trial
-) -> dict[str, Any]:
-    """What was compared under the budget; candidates in order of their NLL."""
-    return {
-        "limit": budget,
-        **best.to_json(),
-        "sequence": tokens,
-        "examples_drawn": drawn,
-        "examples_held_out": len(best.losses),
-        "candidates": [trial.to_json() for trial in sorted(trials, key=lambda trial: trial.nll)],
-    }
-
-
 def data_provenance(calibration: Examples) -> dict[str, Any]:
     """What the calibration data were."""
     return {
@@ -247,13 +223,3 @@ def data_provenance(calibration: Examples) -> dict[str, Any]:
         "examples": len(calibration),
         "labels_sha256": hashlib.sha256(np.asarray(calibration.labels).tobytes()).hexdigest(),
     }
-
-
-def _taylor_provenance(calibration: Examples, per_example: np.ndarray, how: Taylor) -> dict[str, Any]:
-    mean = per_example.mean(axis=0, dtype=np.float64)
-    facts: dict[str, Any] = {
-        **data_provenance(calibration),
-        "diversity": how.diversity,
-        "scores": [[float(f"{score:.6g}") for score in row] for row in mean],
-    }
-    return facts | ({"noise": deviation(how)} if how.diversity == "noise" else {})

@@ -1,0 +1,182 @@
+"""Plans that fit a budget of operations: where members fork, and how many heads they keep from there on.
+
+A plan *forks* at the first layer where its members differ; below, one trunk keeps every head and runs once. For every
+fork there are two ways to spread heads over the layers above it: as many in each (uniform), or by importance, the head
+that matters most first (ranked). Of each way the largest plan whose estimated cost fits is tried and three smaller
+ones, since heads are nearly free in a late layer and members that keep almost all of them agree on everything.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ...bundle.architecture import Architecture
+from ...bundle.plan import HeadPlan, Keep
+from ...cost.estimate import cost_of
+from ...errors import InputError
+from .selection import choose_heads
+
+SHARES = 1.0, 0.75, 0.5, 0.25
+"""Of the plans of one fork that fit, smallest first: which are tried."""
+
+
+Search = Callable[[Sequence[int]], tuple[Keep, ...]]
+"""From head counts [L] to the heads of each member."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A plan that fits the budget.
+
+    Attributes:
+        fork: first layer where members differ; every head stays below.
+        counts: heads that each member keeps, [L].
+        members: their heads.
+        ratio: estimated operations ÷ those of the plain single model.
+    """
+
+    fork: int
+    counts: tuple[int, ...]
+    members: tuple[Keep, ...]
+    ratio: float
+
+
+def unpruned(architecture: Architecture) -> Candidate:
+    """The single model as a candidate: every head in every layer."""
+    plan = HeadPlan.all_heads(architecture.family, architecture.layers, architecture.heads)
+    counts = (architecture.heads,) * architecture.layers
+    return Candidate(architecture.layers, counts, plan.members, 1.0)
+
+
+def check_reachable(
+    architecture: Architecture, members: int, budget: float, *, forks: Iterable[int], sequence: int | None
+) -> None:
+    """Refuse a budget below the cost of every plan, before any long work.
+
+    Raises:
+        InputError: not even the cheapest plan fits: one head in each layer from the fork on, the same one in all
+            members but in the fork layer.
+    """
+    scores = np.zeros((members, architecture.layers, architecture.heads))
+    scores[0, :, -1] = 1  # the first member prefers the last head, the others the first
+    made = [_candidate(architecture, scores, fork, next(_uniform(architecture, fork)), sequence) for fork in forks]
+    different = [candidate for candidate in made if candidate is not None]
+    if not different:
+        raise _alike(members)
+    cheapest = min(different, key=lambda candidate: candidate.ratio)
+    if cheapest.ratio > budget:
+        raise _unreachable(budget, members, cheapest)
+
+
+def find_candidates(
+    architecture: Architecture,
+    scores: np.ndarray,
+    budget: float,
+    *,
+    forks: Iterable[int],
+    sequence: int | None,
+    search: Search | None = None,
+) -> list[Candidate]:
+    """Plans to try: up to eight for each fork, every one within the budget and with members that differ.
+
+    Args:
+        architecture: of the model.
+        scores: [M, L, H], one table for each member.
+        budget: most operations, in those of the plain single model.
+        forks: layers to fork at.
+        sequence: tokens per text, for the cost.
+        search: finds the heads where they depend on how many the layers below keep. Then ``scores`` only tell the
+            cost of a plan beforehand, and heads are spread evenly.
+
+    Raises:
+        InputError: no plan fits, or members never differ.
+    """
+    cheapest: Candidate | None = None
+    found: dict[tuple[Keep, ...], Candidate] = {}
+    for fork in forks:
+        ranked = [] if search else [_ranked(architecture, scores, fork)]
+        for allocations in (_uniform(architecture, fork), *ranked):
+            made = [_candidate(architecture, scores, fork, counts, sequence) for counts in allocations]
+            different = [candidate for candidate in made if candidate is not None]
+            cheapest = min([*different, *([cheapest] if cheapest else [])], key=lambda one: one.ratio, default=None)
+            fitting = [candidate for candidate in different if candidate.ratio <= budget]
+            for share in SHARES if fitting else ():
+                chosen = fitting[max(0, math.ceil(share * len(fitting)) - 1)]
+                exact = _searched(architecture, chosen, search, sequence) if search else chosen
+                if exact is not None and exact.ratio <= budget:
+                    found.setdefault(exact.members, exact)
+    if cheapest is None:
+        raise _alike(len(scores))
+    if not found:
+        raise _unreachable(budget, len(scores), cheapest)
+    return list(found.values())
+
+
+def round_up(ratio: float) -> float:
+    """A cost ratio to three decimals, never below it."""
+    return math.ceil(ratio * 1000) / 1000
+
+
+def _alike(members: int) -> InputError:
+    return InputError(
+        f"the {members} members keep the same heads in every plan, so there is nothing to choose under a budget; "
+        "expected members that differ; raise the noise, or use another seed or diversity"
+    )
+
+
+def _unreachable(budget: float, members: int, cheapest: Candidate) -> InputError:
+    return InputError(
+        f"budget {budget:g} cannot be reached: the cheapest plan of {members} members costs {round_up(cheapest.ratio)} "
+        f"× the single model's operations (fork at layer {cheapest.fork}); give a budget of at least "
+        f"{round_up(cheapest.ratio)}, or fewer members or a later fork"
+    )
+
+
+def _uniform(architecture: Architecture, fork: int) -> Iterator[list[int]]:
+    """Head counts [L] that are equal in all layers from the fork on, fewest first."""
+    layers, heads = architecture.layers, architecture.heads
+    for count in range(1, max(heads, 2)):
+        yield [heads] * fork + [count] * (layers - fork)
+
+
+def _ranked(architecture: Architecture, scores: np.ndarray, fork: int) -> Iterator[list[int]]:
+    """Head counts [L] that add one head after the other by importance, fewest first.
+
+    Importance is the members' mean, divided by its norm in the layer: layers of large scores take no more than
+    others. Every layer has one head before any has two.
+    """
+    mean = np.asarray(scores, np.float64).mean(axis=0)[fork:]
+    share = mean / np.maximum(np.linalg.norm(mean, axis=1, keepdims=True), np.finfo(np.float64).tiny)
+    rest = -np.sort(-share, axis=1)[:, 1:]  # [L − fork, H − 1], best first
+    counts = [architecture.heads] * fork + [1] * len(mean)
+    yield list(counts)
+    for index in np.argsort(-rest, axis=None, kind="stable"):
+        counts[fork + int(index) // rest.shape[1]] += 1
+        yield list(counts)
+
+
+def _candidate(
+    architecture: Architecture, scores: np.ndarray, fork: int, counts: Sequence[int], sequence: int | None
+) -> Candidate | None:
+    """The plan of these counts and its cost; ``None`` where the members do not part at the fork."""
+    return _costed(architecture, tuple(choose_heads(table, list(counts)) for table in scores), fork, counts, sequence)
+
+
+def _searched(
+    architecture: Architecture, candidate: Candidate, search: Search, sequence: int | None
+) -> Candidate | None:
+    """A candidate of the same counts with the heads that the search finds."""
+    return _costed(architecture, search(candidate.counts), candidate.fork, candidate.counts, sequence)
+
+
+def _costed(
+    architecture: Architecture, members: tuple[Keep, ...], fork: int, counts: Sequence[int], sequence: int | None
+) -> Candidate | None:
+    plan = HeadPlan(architecture.family, architecture.layers, architecture.heads, members, "budget")
+    if plan.fork != fork:
+        return None
+    return Candidate(fork, tuple(counts), members, cost_of(architecture, plan, sequence=sequence).ratio)

@@ -1,0 +1,184 @@
+"""From methods to heads: what each member keeps, as its method says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ...bundle.architecture import Architecture
+from ...bundle.plan import Keep
+from ...data.columns import Reading
+from ...data.examples import Examples
+from ...data.processor import Processor
+from ...errors import InputError
+from ...progress import Progress
+from .circuits import Settings, find_circuits
+from .options import Circuit, Method, Taylor, deviation, name_of, same_method
+from .selection import choose_heads, diversify
+from .taylor import taylor_scores
+
+Counts = Sequence[Sequence[int]]
+"""Heads that each member keeps in each layer, [M][L]."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """What heads are chosen for, and on what.
+
+    Attributes:
+        model: the transformers classifier.
+        architecture: its shape.
+        scoring: labelled examples that heads are scored on.
+        unknown: out-of-distribution examples, or ``None``.
+        processor: makes the model's tensors.
+        reading: how many examples run at a time.
+        seed: of everything random.
+        progress: display.
+    """
+
+    model: Any
+    architecture: Architecture
+    scoring: Examples
+    unknown: Examples | None
+    processor: Processor
+    reading: Reading
+    seed: int
+    progress: Progress
+
+
+class Choice:
+    """The heads of M members, each chosen by its own method.
+
+    Args:
+        job: what they are chosen for.
+        methods: one for each member, or one for all.
+        members: M; of circuits that are averaged, how many.
+    """
+
+    def __init__(self, job: Job, methods: Sequence[Method], members: int) -> None:
+        self.job = job
+        self._methods = tuple(methods) * (members if len(methods) == 1 else 1)
+        self._searches: dict[tuple[tuple[int, ...], ...], tuple[list[Keep], dict[str, Any]]] = {}
+        self._states: list[Path] = []
+        self._facts: dict[str, dict[str, Any]] = {}
+        self.tables = self._tables()
+
+    @property
+    def max_accuracy_loss(self) -> float:
+        """Percentage points that its circuits may lose; without circuits, any."""
+        margins = [method.max_accuracy_loss for method in self._methods if isinstance(method, Circuit)]
+        return min(margins, default=100.0)
+
+    @property
+    def searches(self) -> bool:
+        """Whether heads depend on how many the layers below keep, so that no table of scores tells them."""
+        return any(isinstance(method, Circuit) for method in self._methods)
+
+    def heads(self, counts: Counts) -> tuple[Keep, ...]:
+        """The heads of each member for these counts [M][L]."""
+        return tuple(self._chosen(counts)[0])
+
+    def provenance(self, counts: Counts) -> dict[str, Any]:
+        """What a plan of these counts records: by method where there are several."""
+        facts = {**self._facts, **self._chosen(counts)[1]}
+        names = [name_of(method) for method in self._methods]
+        if len(self._groups()) == 1:
+            return facts.get(names[0], {})
+        return {"methods": names, **facts}
+
+    @contextmanager
+    def searching(self) -> Iterator[Choice]:
+        """Searches keep what they found until all of this is done; interrupted, they go on from there."""
+        yield self
+        for state in self._states:
+            state.unlink(missing_ok=True)
+
+    def _groups(self) -> list[tuple[Method, list[int]]]:
+        """Each method with its members, which it makes differ from each other."""
+        groups: list[tuple[Method, list[int]]] = []
+        for member, method in enumerate(self._methods):
+            mates = next((members for other, members in groups if same_method(method, other)), None)
+            if mates is None:
+                groups.append((method, [member]))
+            else:
+                mates.append(member)
+        return groups
+
+    def _tables(self) -> np.ndarray:
+        """Scores [M, L, H]; of circuits random ones, which stand for what is not known yet."""
+        job, architecture = self.job, self.job.architecture
+        shape = len(self._methods), architecture.layers, architecture.heads
+        tables = np.random.default_rng(job.seed).random(shape)
+        per_example: np.ndarray | None = None
+        for method, members in self._groups():
+            if not isinstance(method, Taylor):
+                continue
+            if per_example is None:
+                per_example = taylor_scores(
+                    job.model, job.scoring, job.processor, batch_size=job.reading.batch_size, progress=job.progress
+                )
+            tables[members] = diversify(per_example, len(members), method.diversity, deviation(method), job.seed)
+            self._facts["taylor"] = _taylor_facts(per_example, method)
+        return tables
+
+    def _chosen(self, counts: Counts) -> tuple[list[Keep], dict[str, Any]]:
+        key = tuple(tuple(row) for row in counts)
+        if key not in self._searches:
+            self._searches[key] = self._choose(key)
+        return self._searches[key]
+
+    def _choose(self, counts: tuple[tuple[int, ...], ...]) -> tuple[list[Keep], dict[str, Any]]:
+        chosen = [choose_heads(table, list(row)) for table, row in zip(self.tables, counts, strict=True)]
+        facts: dict[str, Any] = {}
+        for method, members in self._groups():
+            if isinstance(method, Circuit):
+                found, facts["circuit"] = self._circuits(method, [counts[member] for member in members])
+                if method.average:
+                    return found, facts
+                for member, keep in zip(members, found, strict=True):
+                    chosen[member] = keep
+        return chosen, facts
+
+    def _circuits(self, method: Circuit, counts: Counts) -> tuple[list[Keep], dict[str, Any]]:
+        """The circuits of some members, and what is recorded of the search."""
+        job = self.job
+        if method.average and any(list(row) != list(counts[0]) for row in counts):
+            raise InputError("average is given with a keep for each circuit; expected one keep for all of them")
+        wanted = Settings(
+            [list(row) for row in counts], method.objective, method.diversity, deviation(method), method.average,
+            job.seed, method.masking,
+        )  # fmt: skip
+        state = None if method.state is None else Path(method.state)
+        if state is not None and self._searches:
+            state = state.with_name(f"{state.name}{len(self._searches)}")  # one file for each allocation
+        found = find_circuits(
+            job.model, job.scoring, job.unknown, job.processor, wanted,
+            batch_size=job.reading.batch_size, state=state, keep_state=True, progress=job.progress,
+        )  # fmt: skip
+        self._states += [] if state is None else [state]
+        unknown = {} if job.unknown is None else {"ood": job.unknown.name, "ood_examples": len(job.unknown)}
+        facts = {
+            "objective": method.objective,
+            "masking": method.masking,
+            "circuits": len(counts),
+            "average": method.average,
+        }
+        if len(counts) > 1:
+            facts["diversity"] = method.diversity
+            facts |= {"noise": deviation(method)} if method.diversity == "noise" else {}
+        figures = {"scores": found.scores, "validation": {"before": found.before, "after": found.after}}
+        return list(found.members), {**unknown, **facts, **figures}
+
+
+def _taylor_facts(per_example: np.ndarray, how: Taylor) -> dict[str, Any]:
+    mean = per_example.mean(axis=0, dtype=np.float64)
+    facts: dict[str, Any] = {
+        "diversity": how.diversity,
+        "scores": [[float(f"{score:.6g}") for score in row] for row in mean],
+    }
+    return facts | ({"noise": deviation(how)} if how.diversity == "noise" else {})

@@ -1,0 +1,206 @@
+"""Candidate plans on held-out examples, and the choice among them.
+
+The objective is the negative log-likelihood: probabilities are averaged, then one temperature is fitted, then it is
+measured. Without the temperature it would count the lower confidence of pruned members, which calibration takes away,
+and always prefer the plan that prunes least. Of the plans that the examples cannot tell from the best one (within one
+standard error of the paired difference), that of highest mutual information wins: diversity that costs nothing
+measurable. On a tie, the cheaper one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ...bundle.plan import Keep
+from ...data.batching import batches
+from ...data.examples import Examples
+from ...data.processor import Processor
+from ...families.registry import architecture_of, layout_of
+from ...progress import Progress, no_progress
+from .candidates import Candidate, round_up
+from .taylor import gated_heads
+
+TEMPERATURES = tuple(2 ** (step / 4) for step in range(-8, 9))
+"""Tried for the calibrated objective: 0.25 to 4."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A candidate measured on held-out examples, after fitting one temperature.
+
+    Attributes:
+        candidate: what was measured.
+        temperature: of all member logits, fitted on these examples.
+        losses: −log averaged probability of the label, nats, [N].
+        accuracy: of the averaged probabilities.
+        mutual_information: mean over examples, nats.
+    """
+
+    candidate: Candidate
+    temperature: float
+    losses: np.ndarray
+    accuracy: float
+    mutual_information: float
+
+    @property
+    def nll(self) -> float:
+        """Mean of the losses."""
+        return float(self.losses.mean())
+
+    def to_json(self) -> dict[str, Any]:
+        """One row of the table of candidates; figures rounded, the cost ratio upwards."""
+        return {
+            "fork": self.candidate.fork,
+            "counts": list(self.candidate.counts),
+            "ratio": round_up(self.candidate.ratio),
+            "nll": round(self.nll, 5),
+            "temperature": round(self.temperature, 3),
+            "accuracy": round(self.accuracy, 4),
+            "mutual_information": round(self.mutual_information, 5),
+        }
+
+
+def measure(
+    model: nn.Module,
+    candidates: Sequence[Candidate],
+    examples: Examples,
+    processor: Processor,
+    *,
+    batch_size: int = 32,
+    progress: Progress = no_progress,
+) -> list[Trial]:
+    """Try every candidate on held-out examples.
+
+    Args:
+        model: the transformers classifier; it runs in evaluation mode with pruned heads gated off.
+        candidates: what to try; a member that several share runs once.
+        examples: with labels.
+        processor: makes the model's tensors.
+        batch_size: examples per pass.
+        progress: display.
+
+    Returns:
+        One trial for each candidate, in order.
+    """
+    labels = torch.from_numpy(np.asarray(examples.labels))
+    keeps = list(dict.fromkeys(keep for candidate in candidates for keep in candidate.members))
+    logits = _logits_of(model, keeps, examples.inputs, processor, batch_size, progress)
+    trials = []
+    for candidate in progress(candidates, len(candidates), "comparing plans"):
+        stacked = torch.stack([logits[keep] for keep in candidate.members])
+        trials.append(_trial(candidate, stacked, labels))
+    return trials
+
+
+def choose(trials: Sequence[Trial]) -> Trial:
+    """Of the trials within one standard error of the least NLL, the most diverse; on a tie the cheapest."""
+    best = min(trials, key=lambda trial: (trial.nll, trial.candidate.ratio))
+    level = [trial for trial in trials if _as_good(trial.losses - best.losses)]
+    return max(level, key=lambda trial: (trial.mutual_information, -trial.candidate.ratio))
+
+
+def _as_good(differences: np.ndarray) -> bool:
+    """Whether losses [N] above the best plan's are within one standard error of none."""
+    return bool(differences.mean() <= differences.std() / math.sqrt(len(differences)))
+
+
+def _trial(candidate: Candidate, logits: Tensor, labels: Tensor) -> Trial:
+    """Fit the temperature of member logits [M, N, C] and measure."""
+    losses = [_losses(logits / temperature, labels) for temperature in TEMPERATURES]
+    best = int(np.argmin([float(loss.mean()) for loss in losses]))
+    logs = (logits / TEMPERATURES[best]).double().log_softmax(dim=-1)
+    mean = logs.exp().mean(dim=0)
+    information = torch.special.entr(mean).sum(dim=-1) + (logs.exp() * logs).sum(dim=-1).mean(dim=0)
+    return Trial(
+        candidate,
+        TEMPERATURES[best],
+        losses[best].numpy(),
+        float((mean.argmax(dim=-1) == labels).double().mean()),
+        float(information.clamp(min=0).mean()),
+    )
+
+
+def _losses(logits: Tensor, labels: Tensor) -> Tensor:
+    """−log of the averaged probability of each label, [N] float64, from member logits [M, N, C]."""
+    chosen = logits.gather(-1, labels.expand(len(logits), -1)[..., None])[..., 0]
+    logs = (chosen - logits.logsumexp(dim=-1)).double()  # [M, N]
+    return math.log(len(logits)) - logs.logsumexp(dim=0)
+
+
+def _logits_of(
+    model: nn.Module,
+    keeps: Sequence[Keep],
+    inputs: Sequence[Any],
+    processor: Processor,
+    batch_size: int,
+    progress: Progress,
+) -> dict[Keep, Tensor]:
+    """Logits [N, C] float32 of every pruned member; what stands below its first pruned layer runs once a batch."""
+    architecture = architecture_of(model)
+    found = {keep: torch.empty(len(inputs), architecture.classes) for keep in keeps}
+    title = f"running {len(keeps)} pruned members"
+    steps = progress(batches(inputs, processor, architecture, batch_size), -(-len(inputs) // batch_size), title)
+    training = model.training
+    model.eval()
+    try:
+        for indices, arrays in steps:
+            tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
+            with torch.no_grad():
+                trunk = _layer_outputs(model, tensors)
+                for keep in keeps:
+                    full = [len(kept) == architecture.heads for kept in keep]
+                    fork = full.index(False) if False in full else len(full)
+                    with _replayed(model, trunk[:fork]), gated_heads(model, _gates(keep, architecture.heads)):
+                        found[keep][torch.from_numpy(indices)] = model(**tensors).logits.float()
+    finally:
+        model.train(training)
+    return found
+
+
+def _gates(keep: Keep, heads: int) -> list[Tensor]:
+    """One [1, 1, H, 1] gate for each layer: 1 for heads that stay."""
+    gates = torch.zeros(len(keep), 1, 1, heads, 1)
+    for layer, kept in enumerate(keep):
+        gates[layer, 0, 0, list(kept)] = 1
+    return list(gates)
+
+
+def _layers(model: nn.Module) -> list[nn.Module]:
+    layout = layout_of(model)
+    return [model.get_submodule(layout.layer.format(l=layer)) for layer in range(architecture_of(model).layers)]
+
+
+def _layer_outputs(model: nn.Module, inputs: dict[str, Tensor]) -> list[Any]:
+    """What each layer of the unpruned model returns."""
+    found: list[Any] = []
+    handles = [
+        layer.register_forward_hook(lambda _module, _arguments, output: found.append(output))
+        for layer in _layers(model)
+    ]
+    try:
+        model(**inputs)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return found
+
+
+@contextmanager
+def _replayed(model: nn.Module, outputs: Sequence[Any]) -> Iterator[None]:
+    """Let the first layers return recorded outputs instead of running."""
+    layers = _layers(model)[: len(outputs)]
+    for layer, output in zip(layers, outputs, strict=True):
+        layer.forward = lambda *_, output=output, **__: output
+    try:
+        yield
+    finally:
+        for layer in layers:
+            del layer.forward  # the class's own comes back

@@ -1,0 +1,106 @@
+"""Out-of-distribution inputs made from the data themselves, for who has none.
+
+Texts, one of three in turn: the words in another order, the first half of one text with the second half of another, and
+the letters in another script. Images: patches in another order, the left half of one with the right half of another,
+and a corruption at the highest severity. Whether real unknown inputs look like these is not known: they help to choose
+(Hendrycks et al. 2019, "Deep Anomaly Detection with Outlier Exposure", train on made ones), and report nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ..errors import InputError
+from .corruptions import CORRUPTIONS, corrupt, opened
+from .examples import Examples
+from .spec import Modality
+from .text import is_pair
+
+GRID = 4
+"""Patches along each edge of an image that is shuffled."""
+
+LATIN = "abcdefghijklmnopqrstuvwxyz"
+SCRIPTS = ("абцдефгхижклмнопярстувшъыз", "αβκδεφγηιξκλμνοπθρστυωχψζζ", "ابجدهوزحطيكلمنسعفصقرشتثخذض")
+"""Letters that stand for the Latin ones: Cyrillic, Greek, Arabic."""
+
+
+def pseudo_unknown(known: Examples, modality: Modality, seed: int = 0) -> Examples:
+    """As many made inputs as there are examples.
+
+    Args:
+        known: in-distribution examples: texts, pairs of texts, or images.
+        modality: what they are.
+        seed: of every draw.
+
+    Raises:
+        InputError: the examples are ready tensors, which cannot be taken apart, or fewer than two.
+    """
+    if known.ready:
+        raise InputError(
+            f"data {known.source} holds ready tensors, of which no out-of-distribution inputs can be made; expected "
+            "texts or images, or out-of-distribution data"
+        )
+    if len(known) < 2:
+        raise InputError(
+            f"out-of-distribution inputs are to be made of {len(known)} example of {known.source}; expected 2 or more"
+        )
+    make = _image if modality == "image" else _pair if is_pair(known.inputs[0]) else _text
+    rng = np.random.default_rng([seed, len(known)])
+    made = [make(known.inputs, index, rng) for index in range(len(known))]
+    return Examples(made, None, f"inputs made of {known.name}")
+
+
+def _pair(inputs: Sequence[Any], index: int, rng: np.random.Generator) -> tuple[str, str]:
+    first, second = ([pair[side] for pair in inputs] for side in (0, 1))
+    return _text(first, index, rng), _text(second, index, rng)
+
+
+def _text(texts: Sequence[str], index: int, rng: np.random.Generator) -> str:
+    """One made text: of a text without a second word, the script changes."""
+    text, words = texts[index], texts[index].split()
+    if len(words) > 1 and index % 3 == 0:
+        return " ".join(_shuffled(words, rng))
+    if len(words) > 1 and index % 3 == 1:
+        other = texts[_another(index, len(texts), rng)].split()
+        return " ".join([*words[: len(words) // 2], *other[len(other) // 2 :]])
+    letters = SCRIPTS[int(rng.integers(len(SCRIPTS)))]
+    return text.lower().translate(str.maketrans(LATIN, letters))
+
+
+def _shuffled(words: list[str], rng: np.random.Generator) -> list[str]:
+    order = rng.permutation(len(words))
+    if (order == np.arange(len(words))).all():
+        order = np.roll(order, 1)
+    return [words[place] for place in order]
+
+
+def _another(index: int, count: int, rng: np.random.Generator) -> int:
+    return (index + int(rng.integers(1, count))) % count
+
+
+def _image(images: Sequence[Any], index: int, rng: np.random.Generator) -> np.ndarray:
+    """One made image, [H, W, 3] uint8."""
+    pixels = np.asarray(opened(images[index]))
+    if index % 3 == 0:
+        return _patches(pixels, rng)
+    if index % 3 == 1:
+        other = opened(images[_another(index, len(images), rng)]).resize(pixels.shape[1::-1])
+        half = pixels.shape[1] // 2
+        return np.concatenate([pixels[:, :half], np.asarray(other)[:, half:]], axis=1)
+    kinds = list(CORRUPTIONS)
+    return corrupt([images[index]], kinds[int(rng.integers(len(kinds)))], 5, int(rng.integers(2**31)))[0]
+
+
+def _patches(pixels: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """The image cut into a grid and put together in another order; what the grid does not cover is cut off."""
+    grid = min(GRID, *pixels.shape[:2])
+    height, width = pixels.shape[0] // grid, pixels.shape[1] // grid
+    rows = [pixels[row * height : (row + 1) * height] for row in range(grid)]
+    patches = [row[:, column * width : (column + 1) * width] for row in rows for column in range(grid)]
+    order = rng.permutation(len(patches))
+    return np.concatenate(
+        [np.concatenate([patches[place] for place in order[row * grid :][:grid]], axis=1) for row in range(grid)]
+    )
