@@ -33,6 +33,9 @@ if TYPE_CHECKING:
     from .measure.profile import profile
     from .measure.settings import Timing
     from .measure.verify import verify
+    from .pipeline import explore, make
+    from .pipeline.explore import Grid
+    from .pipeline.options import Recipe
     from .runtime import Prediction, Predictor, load
     from .tuning import TuneReport, tune
     from .tuning.settings import Jointly, PerMember
@@ -50,18 +53,21 @@ _HOMES = {
     "Coverage": "calib.decisions.targets",
     "estimate_cost": "measure.cost",
     "evaluate": "evaluation",
+    "explore": "pipeline",
     "export_onnx": "export",
     "Figures": "evaluation.options",
     "fuse": "fusion",
     "FusedClassifier": "fusion",
     "FusedOutput": "fusion",
     "GraphForm": "export.options",
+    "Grid": "pipeline.explore",
     "HeadPlan": "bundle.plan",
     "HydrantError": "errors",
     "Jointly": "tuning.settings",
     "load": "runtime",
     "load_ensemble": "fusion",
     "load_zero_shot": "families.zero_shot",
+    "make": "pipeline",
     "measure_drift": "fusion",
     "PerMember": "tuning.settings",
     "plan_heads": "calib.heads.planning",
@@ -70,6 +76,7 @@ _HOMES = {
     "profile": "measure.profile",
     "Random": "calib.heads.options",
     "Reading": "data.columns",
+    "Recipe": "pipeline.options",
     "Risk": "calib.decisions.targets",
     "save_bundle": "fusion",
     "Taylor": "calib.heads.options",
@@ -94,6 +101,7 @@ __all__ = [
     "FusedClassifier",
     "FusedOutput",
     "GraphForm",
+    "Grid",
     "HeadPlan",
     "HydrantError",
     "Jointly",
@@ -102,6 +110,7 @@ __all__ = [
     "Predictor",
     "Random",
     "Reading",
+    "Recipe",
     "Risk",
     "Taylor",
     "TensorRT",
@@ -113,11 +122,13 @@ __all__ = [
     "calibrate",
     "estimate_cost",
     "evaluate",
+    "explore",
     "export_onnx",
     "fuse",
     "load",
     "load_ensemble",
     "load_zero_shot",
+    "make",
     "measure_drift",
     "plan_heads",
     "profile",

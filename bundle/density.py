@@ -12,8 +12,8 @@ and R classes that had examples:
 
     centre [K, d] · whitening [K, d, d] (W) · means [K, R, d] (μ_c, whitened) · location [K] · scale [K]
 
-The file's metadata hold ``schema``, ``taps`` (a JSON list), ``weights_sha256`` (of the weights that give these
-features) and ``fitted`` (JSON: on what).
+The file's metadata have one entry, ``density``, a JSON object of ``schema``, ``taps``, ``weights_sha256`` (of the
+weights that give these features) and ``fitted`` (on what): the order of several entries would differ from file to file.
 """
 
 from __future__ import annotations
@@ -31,7 +31,10 @@ from safetensors.numpy import save
 from ..errors import BundleError, cut
 from .store import DENSITY, WEIGHTS, Bundle
 
-SCHEMA = "1"
+SCHEMA = 1
+
+METADATA = "density"
+"""The one entry of the file's metadata."""
 
 
 TAP = re.compile(r"layers\.(\d+)\.(first|mean)|last\.(\d+)")
@@ -79,8 +82,13 @@ class Density:
 
     def to_bytes(self, weights_sha256: str) -> bytes:
         """The file."""
-        facts = {"schema": SCHEMA, "taps": json.dumps(self.taps), "weights_sha256": weights_sha256}
-        return save(self.arrays(), {**facts, "fitted": json.dumps(self.fitted, sort_keys=True)})
+        facts = {
+            "schema": SCHEMA,
+            "taps": list(self.taps),
+            "weights_sha256": weights_sha256,
+            "fitted": dict(self.fitted),
+        }
+        return save(self.arrays(), {METADATA: json.dumps(facts, sort_keys=True)})
 
     @classmethod
     def of(cls, bundle: Bundle) -> Density | None:
@@ -95,17 +103,20 @@ class Density:
         remedy = "fit it again with `hydrant calibrate --fit`"
         try:
             with safe_open(path, "np") as file:
-                facts = file.metadata() or {}
+                stored = (file.metadata() or {}).get(METADATA, "{}")
                 arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a mapping)
         except (SafetensorError, OSError, ValueError) as error:
             raise BundleError(f"{path} is not a safetensors file ({error}); {remedy}") from error
+        try:
+            facts = dict(json.loads(stored))
+        except (ValueError, TypeError, RecursionError) as error:
+            raise BundleError(f"{path} is malformed ({cut(error)}); {remedy}") from error
         if facts.get("schema") != SCHEMA:
             raise BundleError(f"{path} has schema {cut(facts.get('schema'))}; this hydrant reads {SCHEMA}; {remedy}")
         if facts.get("weights_sha256") != bundle.digests().get(WEIGHTS):
             raise BundleError(f"{path} was fitted for other weights than the bundle's; {remedy}")
         try:
-            taps, fitted = json.loads(facts["taps"]), json.loads(facts.get("fitted", "{}"))
-            found = cls(tuple(taps), **arrays, fitted=fitted)
+            found = cls(tuple(facts["taps"]), **arrays, fitted=dict(facts["fitted"]))
             _check(found, bundle)
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise BundleError(f"{path} is malformed ({cut(error)}); {remedy}") from error

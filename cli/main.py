@@ -22,6 +22,7 @@ from ..version import __version__
 from .terminal import discard_output, log, open_streams, standard_output
 
 COMMANDS = {
+    "make": "make a bundle that is ready to ship, from a checkpoint and data",
     "plan": "choose the attention heads that each member keeps",
     "fuse": "prune and fuse the members into a bundle",
     "tune": "fine-tune the fused members on labelled data",

@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import argparse
 import glob
+import inspect
 import json
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..bundle.files import check_file, destination
+from ..bundle.files import check_file, destination, write_atomically
 from ..bundle.plan import HeadPlan
 from ..calib.heads.options import METHODS, Budget, Circuit, Taylor
 from ..calib.heads.planning import EXAMPLES, plan_heads
 from ..data.columns import Reading
 from ..errors import InputError, cut
+from ..pipeline.explore import Exploration, Grid, explore
+from ..pipeline.picture import draw_exploration
+from ..tuning.settings import Jointly
 from . import shared
 from .options import Command, call, choose, value
 from .terminal import members_of, print_beside, print_json, table
-from .words import positive
+from .words import numbers_from, positive
 
 EXAMPLE = "hydrant plan checkpoint/ --data train.csv --members 3 -o plan.json"
 
@@ -27,14 +31,14 @@ EXAMPLE = "hydrant plan checkpoint/ --data train.csv --members 3 -o plan.json"
 def arguments(command: Command) -> None:
     """Its options."""
     command.heading("input")
-    command.take(plan_heads, "model", "model", metavar="MODEL")
-    command.take(plan_heads, "data", metavar="FILE")
+    command.take((plan_heads, explore), "model", "model", metavar="MODEL")
+    command.take((plan_heads, explore), "data", metavar="FILE")
     shared.prompts(command)
     shared.columns(command)
     command.take(Reading, "examples", metavar="N", also=f" (default: {EXAMPLES})")
     command.take(Reading, "batch_size", type=positive, metavar="N")
     command.heading("members")
-    command.take(plan_heads, "members", type=positive, metavar="M")
+    command.take((plan_heads, explore), "members", type=positive, metavar="M")
     with command.one_of():
         command.take(plan_heads, "keep", type=_keep, action="store")
         command.take(Budget, "ratio", "--budget", metavar="RATIO")
@@ -43,11 +47,21 @@ def arguments(command: Command) -> None:
     command.take(plan_heads, "method", action="store", metavar="METHOD")
     command.take((Taylor, Circuit), "diversity")
     command.take((Taylor, Circuit), "noise")
-    command.take(Circuit, "ood", metavar="FILE", also="; for circuits")
+    command.take((Circuit, explore), "ood", metavar="FILE", also="; for circuits, and to explore")
     command.take(Circuit, "objective", also="; for circuits")
     command.take(Circuit, "masking", also="; for circuits")
     command.take(Circuit, "average", also="; for circuits")
     command.take(Circuit, "max_accuracy_loss", metavar="POINTS", also="; for circuits")
+    command.heading("explore")
+    command.add(
+        "--explore", type=Path, metavar="PICTURE",
+        help="Measure a grid of plans on one half of the data, draw quality against cost as PNG, and choose one",
+    )  # fmt: skip
+    command.take(explore, "train", metavar="FILE")
+    command.take(explore, "compare", metavar="MODEL")
+    command.take(Grid, "forks", type=numbers_from(0), action="store", metavar="LAYERS")
+    command.take(Grid, "heads", type=numbers_from(1), action="store", metavar="COUNTS")
+    command.take(Jointly, "epochs", type=positive, metavar="N", also="; where a grid is tuned")
     command.heading("output")
     command.add("-o", "--output", type=Path, required=True, metavar="PLAN", help="JSON file to write the plan to")
 
@@ -56,6 +70,11 @@ def run(options: argparse.Namespace) -> int:
     """Plan, and show what each member keeps."""
     check_file(options.output)
     shared.check_data(value(plan_heads, "data", options))
+    if options.explore is not None:
+        return _explore(options)
+    for name in ("train", "compare", "forks", "heads", "epochs"):
+        if hasattr(options, name):
+            raise InputError(f"--{name} is given without --explore, which alone has use for it; leave it out")
     names = value(plan_heads, "method", options).split(",")
     searched = "circuit" in names and destination(options.output) is not None
     state = options.output.with_name(f"{options.output.name}.part") if searched else None
@@ -74,6 +93,54 @@ def run(options: argparse.Namespace) -> int:
     else:
         print_beside(options.output, f"{plan_text(made)}\nwrote {options.output}")
     return 0
+
+
+def _explore(options: argparse.Namespace) -> int:
+    """Measure a grid, draw it, and write the chosen plan."""
+    check_file(options.explore)
+    for flag in ("keep", "fork_from", "diversity", "noise", "objective", "masking", "average", "max_accuracy_loss"):
+        if hasattr(options, flag):
+            raise InputError(
+                f"--{flag.replace('_', '-')} is given with --explore, which tries a grid of plans; leave it out"
+            )
+    if options.classes is not None:
+        raise InputError("--classes is given with --explore, which takes classifiers only; plan without --explore")
+    if value(explore, "data", options) is inspect.Parameter.empty:
+        raise InputError("--explore needs labelled validation data; give them with --data")
+    grid: dict[str, Any] = {"tuning": call(Jointly, options, **({} if hasattr(options, "epochs") else {"epochs": 2}))}
+    if hasattr(options, "method"):
+        grid["methods"] = options.method.split(",")
+    budget = {"budget": options.budget} if hasattr(options, "budget") else {}
+    found = call(explore, options, grid=call(Grid, options, **grid), reading=call(Reading, options), **budget)
+    write_atomically(options.explore, draw_exploration(found))
+    found.plan.save(options.output)
+    if options.json:
+        print_json({"plan": str(options.output), "picture": str(options.explore), **found.to_json()})
+    else:
+        print_beside(options.output, f"{exploration_text(found)}\nwrote {options.output} and {options.explore}")
+    return 0
+
+
+def exploration_text(found: Exploration) -> str:
+    """Every point, cheapest first, and which was chosen."""
+    order = sorted(
+        range(len(found.rows)), key=lambda place: (found.rows[place].fork is not None, found.rows[place].ratio)
+    )
+    body = []
+    for place in order:
+        row = found.rows[place]
+        plan = "–" if row.fork is None else f"fork {row.fork}, {row.heads} heads"
+        figures = [f"{row.ratio:.3f}×", f"{row.accuracy:.3f}", f"{row.nll:.4f}"]
+        figures += [] if row.auroc is None or row.fpr95 is None else [f"{row.auroc:.3f}", f"{row.fpr95:.3f}"]
+        marks = [*(["tuned"] if row.tuned else []), *(["chosen"] if place == found.chosen else [])]
+        body.append([row.name, plan, *figures, " ".join(marks)])
+    detection = ["OOD AUROC, entropy", "FPR95"] if found.ood_examples else []
+    reason = "separates out-of-distribution data best" if found.ood_examples else "has the least NLL"
+    return (
+        f"{table(['', 'plan', 'cost', 'accuracy', 'NLL', *detection, ''], body)}\n"
+        f"measured on {found.examples} examples; chosen: of the plans within {found.budget:g} × that keep the "
+        f"accuracy, the one that {reason} here; on other data expect a little less of it"
+    )
 
 
 def _keep(text: str) -> Any:

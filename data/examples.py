@@ -175,8 +175,9 @@ def _whole(text: str) -> bool:
 def _rows_of(data: Any, columns: Columns) -> tuple[Iterable[Row], str]:
     if isinstance(data, str | Path):
         return stream_rows(data, columns), str(data)
+    source = "given in memory"
     if isinstance(data, Examples):
-        data = (list(data.inputs), data.labels)
+        data, source = (list(data.inputs), data.labels), data.source
     if isinstance(data, tuple) and len(data) == 2:
         inputs, known = _listed(data[0], columns), _labels(data[1])
         if known is not None and len(inputs) != len(known):
@@ -184,7 +185,7 @@ def _rows_of(data: Any, columns: Columns) -> tuple[Iterable[Row], str]:
                 f"data has {len(inputs)} inputs and {len(known)} labels; expected one label for each input"
             )
         pairs = zip(inputs, known or [None] * len(inputs), strict=True)
-        return (Row(x, y, f"example {i}") for i, (x, y) in enumerate(pairs)), "given in memory"
+        return (Row(x, y, f"example {i}") for i, (x, y) in enumerate(pairs)), source
     if is_table(data):
         return rows_of_table(data, columns), f"table of {listing(column_names(data))}"
     raise InputError(

@@ -189,8 +189,8 @@ def test_inputs_outputs_and_metadata_of_a_graph(bundle: Bundle) -> None:
 def test_the_distance_in_its_file_and_in_the_graph(calibrated: Bundle) -> None:
     architecture = calibrated.architecture()
     with safe_open(calibrated.file("density.safetensors"), "np") as file:
-        facts, tensors = file.metadata(), {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    sizes = {"K": len(json.loads(facts["taps"])), "d": architecture.width, "R": CLASSES}
+        facts, tensors = json.loads(file.metadata()["density"]), {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    sizes = {"K": len(facts["taps"]), "d": architecture.width, "R": CLASSES}
     rows = table("bundle.md", "tensor", "density.safetensors")
     told = {name: re.findall(r"\w", re.findall(r"\[([^\]]+)\]", row[1])[0]) for row in rows for name in quoted([row])}
     assert {name: list(tensor.shape) for name, tensor in tensors.items()} == {

@@ -65,12 +65,18 @@ FLOORS: list[dict[str, str]] = [
             class_tables html noise plots run __init__
         """,
     },
-    {"": "__init__", "demo": "comparison digits picture run __init__"},
     {
+        "pipeline": """
+            options parts report told workspace make explore picture __init__
+            demo.comparison demo.digits demo.picture demo.run demo.__init__
+        """,
+    },
+    {
+        "": "__init__",
         "cli": """
             __init__ terminal words adapters drift options shared build calibrate predict demo evaluate export fuse
-            inspect plan profile tune verify main
-        """
+            inspect make plan profile tune verify main
+        """,
     },
     {"": "__main__"},
 ]

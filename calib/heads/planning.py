@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -23,11 +23,12 @@ from ...errors import InputError, cut, is_whole
 from ...families.checkpoint import load_model, load_processor, model_labels
 from ...families.registry import architecture_of, prompts_of
 from ...progress import Progress, no_progress
-from .choosing import Choice, Job
 from .held_out import split_examples
-from .margin import heads_within_margin
 from .options import Budget, Circuit, Method, Random, Taylor, is_pseudo, methods_of, name_of
 from .selection import choose_heads, head_counts
+
+if TYPE_CHECKING:
+    from .choosing import Choice
 
 log = logging.getLogger(__name__)
 
@@ -97,6 +98,8 @@ def plan_heads(
     if counts and all(isinstance(how, Random) for how in methods):
         chosen: tuple[Keep, ...] = tuple(map(choose_heads, np.random.default_rng(seed).random(shape), counts))
     else:
+        from .choosing import Choice, Job  # PyTorch
+
         read = partial(read_examples, columns=reading, limit=reading.limit(EXAMPLES), seed=seed)
         drawn = read(data, model_labels(loaded.config))
         unknown = _unknown(methods, drawn, read, architecture, seed)
@@ -107,6 +110,8 @@ def plan_heads(
             if isinstance(keep, Budget):
                 chosen, found = _within(choice, keep, members, None if fork_from is None else fork, drawn, held_out)
             elif held_out is not None:
+                from .margin import heads_within_margin
+
                 chosen, found = heads_within_margin(choice, counts, held_out)
             else:
                 chosen, found = choice.heads(counts), choice.provenance(counts)

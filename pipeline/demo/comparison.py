@@ -7,9 +7,9 @@ from functools import partial
 
 import numpy as np
 
-from ..metrics import classification as metrics
-from ..metrics.timing import Ratio, Rules, interleave
-from ..runtime import Prediction, Predictor
+from ...metrics import classification as metrics
+from ...metrics.timing import Ratio, Rules, interleave
+from ...runtime import Prediction, Predictor
 
 
 @dataclass(frozen=True)
@@ -19,6 +19,7 @@ class Row:
     Attributes:
         accuracy, nll, ece: on the test digits; NLL in nats, ECE over 15 bins.
         ood_auroc: of predictive entropy, digits against what is no digit.
+        distance_auroc: of the distance in feature space, likewise.
         latency_ratio: median time of a batch of 32 ready images ÷ that of the single model, interleaved.
     """
 
@@ -27,17 +28,21 @@ class Row:
     nll: float
     ece: float
     ood_auroc: float
+    distance_auroc: float
     latency_ratio: float
 
 
 def quality(name: str, digits: Prediction, ood: Prediction, labels: np.ndarray, latency_ratio: float) -> Row:
-    """Figures of one model from its predictions."""
+    """Figures of one calibrated model from its predictions."""
+    assert digits.distance is not None  # the distance was fitted
+    assert ood.distance is not None
     return Row(
         name=name,
         accuracy=metrics.accuracy(digits.probabilities, labels),
         nll=metrics.negative_log_likelihood(digits.probabilities, labels),
         ece=metrics.expected_calibration_error(digits.probabilities, labels),
         ood_auroc=metrics.auroc(digits.predictive_entropy, ood.predictive_entropy),
+        distance_auroc=metrics.auroc(digits.distance, ood.distance),
         latency_ratio=latency_ratio,
     )
 

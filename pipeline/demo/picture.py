@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import require
-from ..runtime import Prediction
+from ...errors import require
+from ...runtime import Prediction
 from .digits import DigitsData
 
 COLUMNS = 10

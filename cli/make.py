@@ -1,0 +1,97 @@
+"""``hydrant make``: everything from a checkpoint to a bundle that is ready to ship."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Mapping
+
+from ..calib.decisions.targets import Coverage, FalseAlarm
+from ..data.columns import Reading
+from ..pipeline import make
+from ..pipeline.options import Recipe
+from ..pipeline.report import MakeReport
+from ..tuning.settings import Jointly
+from . import shared
+from .options import Command, call
+from .terminal import show, table
+from .words import positive, share
+
+EXAMPLE = "hydrant make checkpoint/ --data train.csv --validation validation.csv --ood ood.csv -o out/"
+
+
+def arguments(command: Command) -> None:
+    """Its options."""
+    command.heading("input")
+    command.take(make, "model", "model", metavar="MODEL")
+    command.take(make, "data", metavar="FILE")
+    command.take(make, "validation", metavar="FILE")
+    command.take(make, "ood", metavar="FILE")
+    command.take(make, "test", metavar="FILE")
+    command.take(make, "test_ood", metavar="FILE")
+    shared.reading(command)
+    command.heading("method")
+    command.take(Recipe, "members", type=positive, metavar="M")
+    command.take(Recipe, "budget", metavar="RATIO")
+    command.take(Recipe, "method", metavar="METHOD")
+    command.take(Recipe, "fast")
+    command.take(Jointly, "epochs", type=positive, metavar="N")
+    command.take(Jointly, "learning_rate", metavar="RATE")
+    command.take(Coverage, "share", "--coverage", type=share, metavar="SHARE")
+    command.take(FalseAlarm, "share", "--false-alarm", type=share, metavar="SHARE")
+    command.heading("output")
+    command.take(make, "output", "-o", "--output", metavar="BUNDLE")
+    command.take(make, "html", metavar="FILE")
+    command.take(make, "force")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Make it, telling each stage's choice; status 1 when a gate failed."""
+    chosen = {"tuning": call(Jointly, options), "abstain": call(Coverage, options), "flags": call(FalseAlarm, options)}
+    recipe = call(Recipe, options, **chosen)
+    try:
+        report = call(make, options, recipe=recipe, reading=call(Reading, options), say=_say)
+    except KeyboardInterrupt:
+        place = f"{options.output}.make"
+        print(f"hydrant: {place} holds what was done; run the same command again to go on", file=sys.stderr)
+        raise
+    show(options, report.to_json(), make_text(report))
+    return 0 if report.verified else 1
+
+
+def make_text(report: MakeReport) -> str:
+    """The closing table, and what there is to do now."""
+    facts = report.to_json()
+    models = facts["stages"]["evaluate"]["models"]
+    rows = [
+        [model["name"], *(_cell(figures, name) for name in _COLUMNS)]
+        for model, figures in zip(models, report.figures(), strict=True)
+    ]
+    shown = [place for place, name in enumerate(_COLUMNS) if any(row[place + 1] != "–" for row in rows)]
+    headers = [f"{facts['examples']['reporting']} examples", *(_COLUMNS[list(_COLUMNS)[place]] for place in shown)]
+    body = [[row[0], *(row[place + 1] for place in shown)] for row in rows]
+    return (
+        f"\n{table(headers, body)}\n\nwrote {report.bundle} in {report.seconds:.0f} s\n"
+        f"try   hydrant predict {report.bundle} …\n      hydrant inspect {report.bundle}"
+    )
+
+
+_COLUMNS = {
+    "accuracy": "accuracy",
+    "nll": "NLL",
+    "ece": "ECE",
+    "predictive_entropy_auroc": "OOD AUROC, entropy",
+    "energy_auroc": "energy",
+    "distance_auroc": "distance",
+    "distance_fpr95": "FPR95, distance",
+}
+"""Figures of the closing table and what their columns are called."""
+
+
+def _cell(figures: Mapping[str, float | None], name: str) -> str:
+    value = figures.get(name)
+    return "–" if value is None else f"{value:.3f}"
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)

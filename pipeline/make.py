@@ -1,0 +1,299 @@
+"""``hydrant.make``: from a checkpoint and data to a bundle that is tuned, exported, calibrated, verified, measured."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..bundle.architecture import Architecture
+from ..bundle.files import check_file, check_replaceable, folders_above, staged_folder
+from ..bundle.plan import HeadPlan
+from ..bundle.store import MANIFEST, Bundle, to_json_bytes
+from ..cost.estimate import cost_of
+from ..data.columns import Reading
+from ..data.examples import check_apart, read_examples
+from ..data.fingerprints import fingerprint_of
+from ..errors import InputError, cut, is_whole, require
+from ..progress import Progress, no_progress
+from .options import Recipe
+from .parts import Parts, parted
+from .report import REPORT, MakeReport
+from .told import calibrated_line, evaluated_line, exported_line, fused_line, planned_line, tuned_line, verified_line
+from .workspace import Workspace
+
+Say = Callable[[str], None]
+
+
+def make(
+    model: str | Path,
+    data: Any,
+    validation: Any,
+    ood: Any = None,
+    *,
+    output: str | Path,
+    recipe: Recipe = Recipe(),
+    test: Any = None,
+    test_ood: Any = None,
+    html: str | Path | None = None,
+    force: bool = False,
+    reading: Reading = Reading(),
+    seed: int = 0,
+    say: Say = lambda _: None,
+    progress: Progress = no_progress,
+) -> MakeReport:
+    """Make a bundle that is ready to ship: plan, fuse, tune, export, calibrate, verify and evaluate.
+
+    What chooses never reports: of the validation data, shuffled, a third chooses the plan and the epoch, a third fits
+    temperature and thresholds, and a third is reported on, unless test data are given. Of out-of-distribution data one
+    half chooses the score to flag by, the other is reported on.
+
+    What is done stands in a folder beside the output until all is (``OUTPUT.make``): the same call after an
+    interruption goes on from there.
+
+    Args:
+        model: checkpoint of a transformers classifier: a folder or hub name.
+        data: labelled training data: they tune the members, and the distance in feature space is fitted on them.
+        validation: labelled data that the model was not trained on.
+        ood: out-of-distribution data, whose labels are not read.
+        output: folder of the bundle.
+        recipe: what to make: ``Recipe(budget=1.0, fast=True)``.
+        test: labelled data to report on, instead of a third of the validation data.
+        test_ood: out-of-distribution data to report on, instead of half of the others.
+        html: write the report of the evaluation with pictures, in one HTML file.
+        force: replace another bundle that stands at the output folder.
+        reading: columns, number (all) and batch size of the training data.
+        seed: of everything random.
+        say: called with a line for each stage: what was done, and why.
+        progress: display for long stages.
+
+    Raises:
+        InputError: unusable data or options, an output that exists, or an interrupted making of something else.
+        UnsupportedModelError: the architecture is not supported.
+        MissingExtraError: an extra that a stage needs is not installed; before any long work.
+        BackendError: the model gives values that are not finite.
+    """
+    _check_installed(recipe)
+    if not is_whole(seed, most=2**63 - 1):
+        raise InputError(f"seed is {cut(seed)}; expected a whole number, 0 or more")
+    output = Path(output)
+    check_replaceable(output, MANIFEST, force)
+    if html is not None:
+        check_file(Path(html))
+    check_apart(data, ood)
+    check_apart(validation, ood)
+    started = time.monotonic()
+    with folders_above(output):
+        job = _Job(model, output, recipe, reading, seed, say, progress)
+        parts = job.read(data, validation, ood, test, test_ood)
+        space = Workspace(output.with_name(f"{output.name}.make"), job.digest(parts))
+        stages = job.stages(space, parts, None if html is None else Path(html))
+        report = MakeReport(output, stages, parts_of(parts), round(time.monotonic() - started, 1))
+        job.publish(space, report, force)
+    return report
+
+
+def parts_of(parts: Parts) -> dict[str, Any]:
+    """How many examples did what."""
+    return {name: None if found is None else len(found) for name, found in vars(parts).items()}
+
+
+class _Job:
+    """One making: the model, the options, and the stages."""
+
+    def __init__(
+        self,
+        model: str | Path,
+        output: Path,
+        recipe: Recipe,
+        reading: Reading,
+        seed: int,
+        say: Say,
+        progress: Progress,
+    ) -> None:
+        from ..families.checkpoint import load_model, model_labels
+        from ..families.registry import architecture_of
+
+        self.model, self.output, self.recipe = model, output, recipe
+        self.reading, self.seed, self.say, self.progress = reading, seed, say, progress
+        loaded = load_model(model)
+        self.architecture: Architecture = architecture_of(loaded)
+        self.labels: Sequence[str] = model_labels(loaded.config)
+
+    def read(self, data: Any, validation: Any, ood: Any, test: Any, test_ood: Any) -> Parts:
+        """All data, read and parted."""
+        labelled = partial(read_examples, labels=self.labels, columns=self.reading, seed=self.seed)
+        unlabelled = partial(read_examples, labels=None, columns=self.reading, seed=self.seed)
+        return parted(
+            labelled(data, limit=self.reading.limit()),
+            labelled(validation),
+            None if ood is None else unlabelled(ood),
+            None if test is None else labelled(test),
+            None if test_ood is None else unlabelled(test_ood),
+            self.seed,
+        )
+
+    def digest(self, parts: Parts) -> str:
+        """SHA-256 of all that decides the result: what is interrupted goes on with the same only."""
+        source = Path(self.model)
+        facts: dict[str, Any] = {
+            "model": str(source.resolve() if source.is_dir() else source),
+            "files": sorted((file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in source.glob("*")),
+            "recipe": repr(self.recipe),
+            "reading": repr(self.reading),
+            "seed": self.seed,
+        }
+        for name, examples in vars(parts).items():
+            found = None if examples is None else fingerprint_of(examples.inputs, self.architecture.modality)
+            labels = None if examples is None or examples.labels is None else np.asarray(examples.labels).tobytes()
+            facts[name] = [
+                None if found is None else found.to_json()["sha256"],
+                None if labels is None else hashlib.sha256(labels).hexdigest(),
+            ]
+        return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+
+    def stages(self, space: Workspace, parts: Parts, html: Path | None) -> dict[str, Any]:
+        """Every stage that is not done yet, in order."""
+        untuned, bundle = space.folder / "untuned", space.folder / "bundle"
+        found: dict[str, Any] = {}
+
+        def stage(name: str, line: Callable[[dict[str, Any]], str], work: Callable[[], dict[str, Any]]) -> None:
+            found[name] = space.stage(name, work)
+            self.say(f"{name:<10}{line(found[name])}")
+
+        stage("plan", planned_line, lambda: self._plan(space.folder / "plan.json", parts))
+        stage("fuse", fused_line, lambda: self._fuse(space.folder / "plan.json", untuned))
+        stage("tune", tuned_line, lambda: self._tune(untuned, bundle, parts))
+        stage("export", exported_line, lambda: self._export(bundle))
+        stage("calibrate", calibrated_line, lambda: self._calibrate(bundle, parts))
+        stage("verify", verified_line, lambda: self._verify(bundle, parts))
+        stage("evaluate", evaluated_line, lambda: self._evaluate(bundle, parts, html))
+        return found
+
+    def publish(self, space: Workspace, report: MakeReport, force: bool) -> None:
+        """Put the bundle and its report where they belong, whole or not at all, and tidy up."""
+        bundle = Bundle.open(space.folder / "bundle")
+        bundle.add({REPORT: to_json_bytes(report.to_json())})
+        with staged_folder(self.output, MANIFEST, force) as stage:
+            shutil.copytree(space.folder / "bundle", stage, dirs_exist_ok=True)
+        space.remove()
+
+    def _plan(self, file: Path, parts: Parts) -> dict[str, Any]:
+        from ..calib.heads.options import Budget
+        from ..calib.heads.planning import plan_heads
+
+        plan = plan_heads(
+            self.model,
+            parts.choosing,
+            self.recipe.method,
+            members=self.recipe.members,
+            keep=Budget(self.recipe.budget),
+            reading=Reading(batch_size=self.reading.batch_size),
+            seed=self.seed,
+            progress=self.progress,
+        )
+        plan.save(file)
+        facts = plan.provenance["budget"]
+        return {
+            **{name: value for name, value in facts.items() if name not in ("candidates", "examples_held_out")},
+            "layers": plan.layers,
+            "heads": plan.heads,
+            "members": len(plan.members),
+            "method": plan.method,
+            "candidates": len(facts["candidates"]),
+            "held_out": facts["examples_held_out"],
+        }
+
+    def _fuse(self, plan: Path, target: Path) -> dict[str, Any]:
+        from ..families.checkpoint import load_processor
+        from ..fusion import fuse, save_bundle
+
+        shutil.rmtree(target, ignore_errors=True)  # of an interrupted stage
+        ensemble = fuse(self.model, HeadPlan.load(plan))
+        bundle = save_bundle(ensemble, target, load_processor(self.model, self.architecture.modality))
+        cost = cost_of(bundle)
+        return {"parameters": cost.fused.parameters, "parameters_ratio": cost.fused.parameters / cost.single.parameters}
+
+    def _tune(self, untuned: Path, target: Path, parts: Parts) -> dict[str, Any]:
+        shutil.rmtree(target, ignore_errors=True)
+        if self.recipe.fast:
+            shutil.copytree(untuned, target)
+            return {"tuned": False, "fast": True}
+        from ..tuning import tune
+
+        state = target.with_name("tune.part")
+        report = tune(
+            untuned,
+            parts.training,
+            replace(self.recipe.tuning, state=state),
+            validation=parts.choosing,
+            output=target,
+            reading=Reading(batch_size=self.reading.batch_size, examples=0),
+            seed=self.seed,
+            progress=self.progress,
+        )
+        return {"tuned": report.improved, "fast": False, **report.to_json()}
+
+    def _export(self, bundle: Path) -> dict[str, Any]:
+        from ..export import export_onnx
+
+        return {"graph": export_onnx(bundle, progress=self.progress).name}
+
+    def _calibrate(self, bundle: Path, parts: Parts) -> dict[str, Any]:
+        from ..measure.calibrate import calibrate
+
+        report = calibrate(
+            bundle,
+            parts.fitting,
+            parts.unknown_fitting,
+            fit=parts.training,
+            abstain=self.recipe.abstain,
+            flags=self.recipe.flags,
+            reading=Reading(batch_size=self.reading.batch_size, examples=0),
+            seed=self.seed,
+            progress=self.progress,
+        )
+        return report.to_json()
+
+    def _verify(self, bundle: Path, parts: Parts) -> dict[str, Any]:
+        from ..measure.verify import verify
+
+        return verify(bundle, data=parts.reporting, seed=self.seed, progress=self.progress).to_json()
+
+    def _evaluate(self, bundle: Path, parts: Parts, html: Path | None) -> dict[str, Any]:
+        from ..evaluation import evaluate
+
+        report = evaluate(
+            bundle,
+            parts.reporting,
+            parts.unknown_reporting,
+            compare=[self.model],
+            html=html,
+            reading=Reading(batch_size=self.reading.batch_size, examples=0),
+            seed=self.seed,
+            progress=self.progress,
+        )
+        return report.to_json()
+
+
+def _check_installed(recipe: Recipe) -> None:
+    """Refuse what a stage lacks before any long work."""
+    for module, extra in (
+        ("torch", "fuse"),
+        ("onnx", "fuse"),
+        ("onnxruntime", "onnxruntime"),
+        ("polygraphy", "verify"),
+        ("scipy", "verify"),
+        ("sklearn", "report"),
+        ("matplotlib", "report"),
+        *([] if recipe.fast else [("accelerate", "tune")]),
+    ):
+        require(module, extra, "make a bundle")

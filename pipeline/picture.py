@@ -1,0 +1,71 @@
+"""The picture of an exploration: quality against cost, with the single model, a Deep Ensemble, and the chosen plan."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+
+from ..errors import require
+from .explore import Exploration, Row
+
+QUALITIES: tuple[tuple[str, Callable[[Row], float | None]], ...] = (
+    ("OOD AUROC by predictive entropy", lambda row: row.auroc),
+    ("accuracy", lambda row: row.accuracy),
+    ("NLL, calibrated (nats; lower is better)", lambda row: row.nll),
+)
+"""A panel for each: what it is called, and its value."""
+
+MARKERS = "osD^vP"
+"""Of methods."""
+
+
+def draw_exploration(found: Exploration) -> bytes:
+    """PNG bytes: a panel for each quality, filled where tuned, coloured by fork, the heads kept beside each point.
+
+    Raises:
+        MissingExtraError: matplotlib is not installed.
+    """
+    require("matplotlib", "report", "draw quality against cost")
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    panels = [(title, value) for title, value in QUALITIES if value(found.rows[0]) is not None]
+    points = [row for row in found.rows if row.fork is not None]
+    forks = sorted({row.fork for row in points if row.fork is not None})
+    methods = list(dict.fromkeys(row.name for row in points))
+    figure = Figure(figsize=(5 * len(panels), 4.4), dpi=110, facecolor="white", layout="constrained")
+    FigureCanvasAgg(figure)  # without pyplot, whose state is the whole process's
+    for axes, (title, value) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
+        axes.axvline(found.budget, color="#999999", linewidth=1, linestyle=":")
+        axes.axhline(value(found.rows[0]), color="#999999", linewidth=1, label="single model")
+        for row in found.rows[1:]:
+            if row.fork is None:
+                axes.plot(row.ratio, value(row), "*", color="black", markersize=11, label=row.name)
+                continue
+            colour = f"C{forks.index(row.fork) % 10}"
+            axes.plot(
+                row.ratio, value(row), MARKERS[methods.index(row.name) % len(MARKERS)], color=colour, markersize=7,
+                markerfacecolor=colour if row.tuned else "white",
+            )  # fmt: skip
+            axes.annotate(
+                str(row.heads), (row.ratio, value(row)), xytext=(5, 3), textcoords="offset points", fontsize=7
+            )
+        best = found.rows[found.chosen]
+        axes.plot(best.ratio, value(best), "o", color="#b3261e", markersize=14, markerfacecolor="none", label="chosen")
+        axes.set_xlabel("operations ÷ the single model's (dotted: the budget)")
+        axes.set_title(title, fontsize=10)
+        axes.grid(visible=True, alpha=0.25)
+    handles = [
+        *(figure.axes[0].plot([], [], "s", color=f"C{place % 10}", label=f"fork at layer {fork}")[0]
+          for place, fork in enumerate(forks)),
+        *(figure.axes[0].plot([], [], MARKERS[place % len(MARKERS)], color="#555555", markerfacecolor="white",
+                              label=method)[0] for place, method in enumerate(methods)),
+    ]  # fmt: skip
+    if any(row.tuned for row in points):
+        handles += figure.axes[0].plot([], [], "o", color="#555555", label="filled: tuned")
+    named = [line for line in figure.axes[0].lines if not str(line.get_label()).startswith("_") and line not in handles]
+    figure.legend(handles=[*{line.get_label(): line for line in named}.values(), *handles],
+                  loc="outside lower center", ncols=4, frameon=False, fontsize=8)  # fmt: skip
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", metadata={"Software": "hydrant"})
+    return buffer.getvalue()

@@ -1,0 +1,84 @@
+"""What a making has done so far, in a folder beside its output, so that an interrupted one goes on where it stopped."""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from ..bundle.files import write_atomically
+from ..bundle.store import to_json_bytes
+from ..errors import InputError
+
+log = logging.getLogger(__name__)
+
+STATE = "make.json"
+SCHEMA = 1
+
+
+class Workspace:
+    """A folder with ``make.json``, which lists the stages that are done, and what these made.
+
+    Args:
+        folder: created if it is not there.
+        digest: of model, data and options; a folder of another digest is refused.
+
+    Raises:
+        InputError: the folder holds something else, or another making.
+    """
+
+    def __init__(self, folder: Path, digest: str) -> None:
+        self.folder, self._digest = folder, digest
+        self._stages: dict[str, Any] = {}
+        if folder.exists() or folder.is_symlink():
+            self._stages = _read(folder, digest)
+            log.warning("going on with what %s holds: %s", folder, ", ".join(self._stages) or "nothing yet")
+            return
+        try:
+            folder.mkdir(parents=True)
+        except OSError as error:
+            raise InputError(f"cannot create {folder}: {error.strerror or error}") from error
+        self._write()
+
+    def stage(self, name: str, work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        """Do a stage, unless it is done, and return what it recorded (JSON-compatible)."""
+        if name not in self._stages:
+            self._stages[name] = json.loads(json.dumps(work()))
+            self._write()
+        facts: dict[str, Any] = self._stages[name]
+        return facts
+
+    def done(self, name: str) -> bool:
+        """Whether a stage is done."""
+        return name in self._stages
+
+    def remove(self) -> None:
+        """Delete the folder: what it made stands where it belongs."""
+        shutil.rmtree(self.folder)
+
+    def _write(self) -> None:
+        content = {"schema": SCHEMA, "digest": self._digest, "stages": self._stages}
+        write_atomically(self.folder / STATE, to_json_bytes(content))
+
+
+def _read(folder: Path, digest: str) -> dict[str, Any]:
+    remedy = f"delete {folder} to start anew, or choose another output"
+    file = folder / STATE
+    if not file.is_file():
+        raise InputError(f"{folder} exists and is not an interrupted making (no {STATE}); {remedy}")
+    try:
+        state = json.loads(file.read_bytes())
+        stages, found, schema = state["stages"], state["digest"], state["schema"]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        raise InputError(f"{file} cannot be used ({error}); {remedy}") from error
+    if schema != SCHEMA or not isinstance(stages, dict):
+        raise InputError(f"{file} has schema {schema}; expected {SCHEMA}; {remedy}")
+    if found != digest:
+        raise InputError(
+            f"{folder} holds an interrupted making of another model, of other data or with other options; run the "
+            f"command that began it, or {remedy}"
+        )
+    return stages

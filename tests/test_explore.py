@@ -1,0 +1,154 @@
+"""``hydrant plan --explore``: a grid of plans measured, drawn, and one chosen."""
+
+from __future__ import annotations
+
+import csv
+import itertools
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hydrant import Grid, HeadPlan, estimate_cost, explore
+from hydrant.errors import InputError
+from hydrant.families.registry import architecture_of
+from hydrant.pipeline.explore import Row, chosen_place
+from hydrant.tuning.settings import Jointly
+from PIL import Image
+from support import HEADS, LAYERS, make_model, run_cli
+from transformers import AutoModelForSequenceClassification, BertTokenizerFast
+
+WORDS = ("hello", "world", "transfer", "money", "today", "what", "is", "the", "weather")
+
+
+@pytest.fixture(scope="module")
+def tables(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("data")
+    texts = [" ".join(words) for words in itertools.permutations(WORDS, 3)]
+    np.random.default_rng(0).shuffle(texts)
+    made = {"train": texts[:40], "validation": texts[40:80]}
+    for name, rows in made.items():
+        with (folder / f"{name}.csv").open("w", newline="") as file:
+            csv.writer(file).writerows([("text", "label"), *((text, "abcde"[len(text) % 5]) for text in rows)])
+    (folder / "ood.csv").write_text(
+        "text\n" + "\n".join(f"{a} {a} {b} {b}" for a, b in itertools.combinations(WORDS, 2))
+    )
+    return {name: folder / f"{name}.csv" for name in ("train", "validation", "ood")}
+
+
+def row(**fields: Any) -> Row:
+    return replace(Row("taylor", 2, 1, False, 0.9, 0.8, 0.5, 0.1, 0.7, 0.5, 0.0), **fields)
+
+
+SINGLE = Row("single model", None, None, False, 1.0, 0.8, 0.4, 0.1, 0.9, 0.1, 0.0)
+
+
+def test_the_best_point_within_budget_and_margin_is_chosen() -> None:
+    points = [row(auroc=0.7), row(auroc=0.8), row(auroc=0.85, ratio=1.2), row(auroc=0.9, accuracy=0.794)]
+    assert chosen_place([SINGLE, *points], 1.0, 0.5) == 2
+    assert chosen_place([SINGLE, *points], 1.3, 0.5) == 3
+    assert chosen_place([SINGLE, *points], 1.0, 0.6) == 4
+    without = [replace(point, auroc=None, nll=nll) for point, nll in zip(points, (0.3, 0.2, 0.1, 0.1), strict=True)]
+    assert chosen_place([SINGLE, *without], 1.0, 0.5) == 2
+    assert chosen_place([SINGLE, row(), row(ratio=0.8)], 1.0, 0.5) == 2, "of equals the cheaper one"
+
+
+def test_without_a_point_within_budget_or_margin_there_is_no_plan() -> None:
+    with pytest.raises(InputError, match=r"at most 0\.5 × .* the cheapest costs 0\.900; give a larger budget"):
+        chosen_place([SINGLE, row(), row(ratio=1.5)], 0.5, 0.5)
+    with pytest.raises(InputError, match=r"the best has 0\.700, the single model 0\.800, and 0\.5 points may be lost"):
+        chosen_place([SINGLE, row(accuracy=0.7), row(ratio=1.5)], 1.0, 0.5)
+
+
+def test_the_usual_grid() -> None:
+    architecture = architecture_of(make_model("bert"))
+    points = list(Grid().points(architecture))
+    assert {fork for fork, _, _ in points} == {LAYERS - 1, LAYERS // 2}
+    assert {heads for _, heads, _ in points} <= set(range(1, HEADS + 1))
+    assert len(points) == len(set(points))
+    with pytest.raises(InputError, match="expected layers of the model, 0 to 2"):
+        list(Grid(forks=[3]).points(architecture))
+    with pytest.raises(InputError, match=r"heads is .*; expected 1 to 4"):
+        list(Grid(heads=[5]).points(architecture))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"forks": []}, "forks is .*; expected whole numbers of 0 or more"),
+        ({"heads": [0]}, "heads is .*; expected whole numbers of 1 or more"),
+        ({"methods": ["circuit"]}, "expected some of taylor, random .circuits take a search for each"),
+    ],
+)
+def test_unusable_grids_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        Grid(**options)
+
+
+def test_every_point_is_measured(tables: dict[str, Path], bert_checkpoint: Path) -> None:
+    grid = Grid(
+        forks=[1, 2], heads=[2], methods=["random"], tuning=Jointly(epochs=1, learning_rate=1e-3), max_accuracy_loss=100
+    )
+    found = explore(
+        bert_checkpoint, tables["validation"], tables["ood"], train=tables["train"],
+        compare=[bert_checkpoint] * 2, grid=grid, budget=3.0, members=2, seed=1,
+    )  # fmt: skip
+    assert [(each.name, each.fork, each.heads) for each in found.rows] == [
+        ("single model", None, None), ("Deep Ensemble", None, None),
+        *[("random", 1, 2)] * 2, *[("random", 2, 2)] * 2,
+    ]  # fmt: skip
+    assert found.rows[1].ratio == 2.0
+    assert found.rows[1].accuracy == found.rows[0].accuracy, "two times the same model"
+    for each in found.rows[2:]:
+        plan = HeadPlan("bert", LAYERS, HEADS, found.plan.members, "x") if each.fork == found.plan.fork else None
+        if plan is not None:
+            assert each.ratio == pytest.approx(estimate_cost(bert_checkpoint, plan, sequence=5).ratio)
+    assert found.plan.head_counts()[0][found.plan.fork :] == [2] * (LAYERS - found.plan.fork)
+    assert found.plan.provenance["explored"]["rows"][0]["accuracy"] == found.rows[0].accuracy
+    assert found.rows[found.chosen].auroc == max(each.auroc for each in found.rows[2:] if each.auroc is not None)
+
+
+def test_the_single_models_figures_are_those_of_the_original_model(
+    tables: dict[str, Path], bert_checkpoint: Path
+) -> None:
+    grid = Grid(forks=[2], heads=[1], methods=["random"], max_accuracy_loss=100)
+    found = explore(bert_checkpoint, tables["validation"], tables["ood"], grid=grid, budget=3.0)
+    with tables["validation"].open() as file:
+        rows = list(csv.reader(file))[1:]
+    order = np.random.default_rng([0, len(rows)]).permutation(len(rows))
+    measured = [rows[place] for place in np.sort(order[20:])]
+    model = AutoModelForSequenceClassification.from_pretrained(bert_checkpoint).eval()
+    with torch.no_grad():
+        inputs = BertTokenizerFast.from_pretrained(bert_checkpoint)(
+            [text for text, _ in measured], padding=True, return_tensors="pt"
+        )
+        said = model(**inputs).logits.argmax(dim=-1).numpy()
+    right = [int(label) == "abcde".index(name) for label, (_, name) in zip(said, measured, strict=True)]
+    assert found.rows[0].accuracy == pytest.approx(np.mean(right))
+    assert found.examples == 20
+
+
+def test_command_line(tables: dict[str, Path], bert_checkpoint: Path, tmp_path: Path) -> None:
+    plan, picture = tmp_path / "plan.json", tmp_path / "grid.png"
+    command = ("plan", bert_checkpoint, "--data", tables["validation"], "-o", plan, "--explore", picture)
+    done = run_cli(
+        *command, "--ood", tables["ood"], "--forks", "1,2", "--heads", 3, "--budget", 2, "--method", "random"
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("fork ") == 2
+    assert "chosen" in done.stdout
+    assert HeadPlan.load(plan).fork in (1, 2)
+    with Image.open(picture) as drawn:
+        assert drawn.width > 900
+        assert len(drawn.convert("L").getcolors(256)) > 20, "a picture, not a blank page"
+    refused = run_cli(*command, "--keep", 2)
+    assert (refused.returncode, len(refused.stderr.splitlines())) == (2, 1)
+    assert "--keep is given with --explore, which tries a grid of plans; leave it out" in refused.stderr
+    stray = run_cli("plan", bert_checkpoint, "--data", tables["validation"], "-o", plan, "--forks", 2)
+    assert "--forks is given without --explore" in stray.stderr
+    missing = run_cli("plan", bert_checkpoint, "--explore", picture, "-o", plan)
+    assert "--explore needs labelled validation data; give them with --data" in missing.stderr
+    cheap = run_cli(*command, "--budget", 0.1, "--json", "--forks", 2, "--heads", 1)
+    assert "no explored plan costs at most 0.1" in cheap.stderr

@@ -1,0 +1,240 @@
+"""``hydrant make``: every stage in one command, on data that do one thing each, resumable."""
+
+from __future__ import annotations
+
+import csv
+import itertools
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import hydrant
+import numpy as np
+import pytest
+from hydrant import Bundle, Recipe, make
+from hydrant.data.examples import Examples
+from hydrant.errors import InputError
+from hydrant.pipeline.parts import LEAST, parted
+from hydrant.tuning.settings import Jointly
+from hypothesis import given
+from hypothesis import strategies as st
+from support import LAYERS, run_cli
+
+WORDS = ("hello", "world", "transfer", "money", "today", "what", "is", "the", "weather")
+DECIDED = ("plan.json", "fused.safetensors", "calibration.json", "density.safetensors", "model.fp32.onnx")
+"""Files that the seed and the data decide."""
+
+
+@pytest.fixture(scope="module")
+def tables(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Training, validation and test data without a common text, and inputs of another kind."""
+    folder = tmp_path_factory.mktemp("data")
+    texts = [" ".join(words) for words in itertools.permutations(WORDS, 3)]
+    rng = np.random.default_rng(0)
+    rng.shuffle(texts)
+    made = {}
+    for name, rows in {"train": texts[:60], "validation": texts[60:140], "test": texts[140:170]}.items():
+        made[name] = folder / f"{name}.csv"
+        with made[name].open("w", newline="") as file:
+            csv.writer(file).writerows([("text", "label"), *((text, "abcde"[len(text) % 5]) for text in rows)])
+    made["ood"] = folder / "ood.csv"
+    made["ood"].write_text("text\n" + "\n".join(f"{a} {a} {b} {b}" for a, b in itertools.permutations(WORDS, 2)))
+    return made
+
+
+def made_once(tables: dict[str, Path], checkpoint: Path, output: Path, **options: Any) -> Any:
+    recipe = Recipe(members=2, budget=1.2, tuning=Jointly(epochs=1, learning_rate=1e-3))
+    return make(
+        checkpoint, tables["train"], tables["validation"], tables["ood"], output=output, **{"recipe": recipe, **options}
+    )
+
+
+@pytest.fixture(scope="module")
+def finished(tables: dict[str, Path], bert_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """A bundle made in one go, and its report."""
+    return made_once(tables, bert_checkpoint, tmp_path_factory.mktemp("made") / "out")
+
+
+def digests(bundle: Path) -> dict[str, str]:
+    known = Bundle.open(bundle).digests()
+    return {name: known[name] for name in DECIDED}
+
+
+def test_the_bundle_is_complete(finished: Any) -> None:
+    bundle = Bundle.open(finished.bundle)
+    for name in (*DECIDED, "reports/make.json", "reports/verify.json", "reports/evaluation.json"):
+        assert bundle.has(name), name
+    assert bundle.plan().fork == LAYERS - 1
+    assert finished.verified
+    report = json.loads((finished.bundle / "reports/make.json").read_text())
+    assert report == json.loads(json.dumps(finished.to_json()))
+    assert list(report["stages"]) == ["plan", "fuse", "tune", "export", "calibrate", "verify", "evaluate"]
+    assert [path.name for path in finished.bundle.parent.iterdir()] == ["out"]
+    with hydrant.load(finished.bundle, "onnxruntime") as predictor:
+        p = predictor.predict(["hello world", "money money"])
+    assert p.distance is not None
+    assert p.out_of_distribution is not None
+    assert p.abstain is not None
+
+
+def test_it_is_what_the_verbs_make_one_after_the_other(
+    finished: Any, tables: dict[str, Path], bert_checkpoint: Path, tmp_path: Path
+) -> None:
+    read = lambda name, labels: hydrant.data.examples.read_examples(tables[name], labels)  # noqa: E731
+    labels = list("abcde")
+    parts = parted(read("train", labels), read("validation", labels), read("ood", None), None, None, 0)
+    plan = hydrant.plan_heads(bert_checkpoint, parts.choosing, members=2, keep=hydrant.Budget(1.2))
+    out = tmp_path / "out"
+    processor = hydrant.families.checkpoint.load_processor(bert_checkpoint, "text")
+    hydrant.save_bundle(hydrant.fuse(bert_checkpoint, plan), out, processor=processor)
+    hydrant.tune(out, parts.training, Jointly(epochs=1, learning_rate=1e-3), validation=parts.choosing)
+    hydrant.export_onnx(out)
+    hydrant.calibrate(out, parts.fitting, parts.unknown_fitting, fit=parts.training)
+    assert digests(out) == digests(finished.bundle)
+    report = hydrant.evaluate(out, parts.reporting, parts.unknown_reporting, compare=[bert_checkpoint])
+    mine = report.to_json()["models"]
+    theirs = finished.stages["evaluate"]["models"]
+    assert [model["figures"]["accuracy"] for model in mine] == [model["figures"]["accuracy"] for model in theirs]
+    assert mine[0]["decisions"] == theirs[0]["decisions"]
+
+
+def test_what_chooses_never_reports(finished: Any, tables: dict[str, Path]) -> None:
+    assert finished.examples == {
+        "training": 60, "choosing": 27, "fitting": 27, "reporting": 26, "unknown_fitting": 36, "unknown_reporting": 36,
+    }  # fmt: skip
+    assert finished.stages["evaluate"]["notes"] == [], "no earlier stage saw what is reported on"
+    assert finished.stages["calibrate"]["notes"] == []
+    assert len(list(csv.reader(tables["validation"].open()))) == 81
+
+
+@given(
+    counts=st.tuples(*[st.integers(3 * LEAST, 200)] * 2),
+    tested=st.booleans(),
+    unknown=st.booleans(),
+    seed=st.integers(0, 5),
+)
+def test_every_example_has_one_part(counts: tuple[int, int], tested: bool, unknown: bool, seed: int) -> None:
+    def examples(name: str, count: int) -> Examples:
+        return Examples([f"{name} {i}" for i in range(count)], np.arange(count), name)
+
+    validation, ood = (examples(*pair) for pair in zip(("v", "o"), counts, strict=True))
+    test = examples("t", 9) if tested else None
+    parts = parted(examples("train", 5), validation, ood if unknown else None, test, test, seed)
+    used = [parts.choosing, parts.fitting, *([] if tested else [parts.reporting])]
+    assert sorted(text for part in used for text in part.inputs) == sorted(validation.inputs)
+    assert max(map(len, used)) - min(map(len, used)) <= 1
+    assert all(f"v {label}" == text for part in used for text, label in zip(part.inputs, part.labels, strict=True))
+    assert (parts.reporting is test) == tested
+    if not unknown:
+        assert parts.unknown_fitting is None
+    elif tested:
+        assert (parts.unknown_fitting, parts.unknown_reporting) == (ood, test)
+    else:
+        halves = [*parts.unknown_fitting.inputs, *parts.unknown_reporting.inputs]
+        assert sorted(halves) == sorted(ood.inputs)
+
+
+def test_too_few_examples_are_refused() -> None:
+    few = Examples(["a"] * 59, np.zeros(59, int), "val.csv")
+    with pytest.raises(InputError, match=r"val\.csv has 59 examples; expected at least 60, since 3 parts"):
+        parted(few, few, None, None, None, 0)
+    assert len(parted(few, few, None, few, None, 0).choosing) == 30
+
+
+def stopping_at(stage: str) -> Callable[[str], None]:
+    def say(line: str) -> None:
+        if line.startswith(stage):
+            raise KeyboardInterrupt
+
+    return say
+
+
+@pytest.mark.parametrize("stage", ["plan", "tune", "calibrate"])
+def test_an_interrupted_making_goes_on_where_it_stopped(
+    stage: str, finished: Any, tables: dict[str, Path], bert_checkpoint: Path, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    with pytest.raises(KeyboardInterrupt):
+        made_once(tables, bert_checkpoint, tmp_path / "out", say=stopping_at(stage))
+    assert [path.name for path in tmp_path.iterdir()] == ["out.make"]
+    with pytest.raises(InputError, match="holds an interrupted making of another model, of other data or with other"):
+        made_once(tables, bert_checkpoint, tmp_path / "out", seed=1)
+    monkeypatch.setattr("hydrant.calib.heads.planning.plan_heads", None)  # that is done
+    said: list[str] = []
+    report = made_once(tables, bert_checkpoint, tmp_path / "out", say=said.append)
+    assert [line.split()[0] for line in said] == list(finished.stages)
+    assert digests(report.bundle) == digests(finished.bundle)
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_a_tuning_that_was_interrupted_goes_on(
+    finished: Any, tables: dict[str, Path], bert_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: Any, **__: Any) -> Any:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("hydrant.tuning.stages.write_tuned", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            made_once(tables, bert_checkpoint, tmp_path / "out")
+    assert any(path.name.startswith("tune.part") for path in (tmp_path / "out.make").iterdir())
+    assert digests(made_once(tables, bert_checkpoint, tmp_path / "out").bundle) == digests(finished.bundle)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, r"exists and is not an interrupted making \(no make\.json\); delete"),
+        ("{", r"make\.json cannot be used .*; delete"),
+        ('{"schema": 9, "digest": "", "stages": {}}', "has schema 9; expected 1; delete"),
+        ('{"schema": 1, "stages": {}}', r"make\.json cannot be used .*digest"),
+    ],
+)
+def test_a_folder_of_something_else_is_refused(
+    content: str | None, message: str, tables: dict[str, Path], bert_checkpoint: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "out.make").mkdir()
+    if content is not None:
+        (tmp_path / "out.make/make.json").write_text(content)
+    with pytest.raises(InputError, match=message):
+        made_once(tables, bert_checkpoint, tmp_path / "out")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out.make"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"members": 1}, "members is '1'; expected a whole number, 2 or more"),
+        ({"budget": 0}, "budget is '0'; expected a positive number"),
+        ({"fast": "yes"}, "fast is 'yes'; expected True or False"),
+    ],
+)
+def test_unusable_recipes_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        Recipe(**options)
+
+
+def test_command_line(tables: dict[str, Path], bert_checkpoint: Path, tmp_path: Path) -> None:
+    out, page = tmp_path / "out", tmp_path / "report.html"
+    command = (
+        "make", bert_checkpoint, "--data", tables["train"], "--validation", tables["validation"],
+        "--ood", tables["ood"], "--test", tables["test"], "--budget", 1.2, "--fast", "--html", page, "-o", out,
+    )  # fmt: skip
+    done = run_cli(*command)
+    assert done.returncode == 0, done.stderr
+    lines = [line for line in done.stderr.splitlines() if not line.startswith("hydrant: WARNING")]
+    assert [line.split()[0] for line in lines] == ["plan", "fuse", "tune", "export", "calibrate", "verify", "evaluate"]
+    assert "3 members part at layer 2 of 3" in lines[0]
+    assert "left out (fast)" in lines[2]
+    assert "on 30 examples that chose nothing" in lines[-1]
+    assert "30 examples" in done.stdout
+    assert "tiny-bert" in done.stdout
+    assert f"wrote {out}" in done.stdout
+    assert page.read_text().startswith("<!doctype html>")
+    refused = run_cli(*command)
+    assert (refused.returncode, len(refused.stderr.splitlines())) == (2, 1)
+    assert "exists" in refused.stderr
+    again = run_cli(*command, "--force", "--json", "--ood", tables["train"])
+    assert again.returncode == 2
+    assert "is given both as data and as ood" in again.stderr
