@@ -18,7 +18,7 @@ from ..bundle.plan import HeadPlan
 from ..bundle.store import MANIFEST, Bundle
 from ..data.examples import Examples
 from ..data.processor import Processor, from_transformers
-from ..errors import InputError, listing
+from ..errors import InputError, listing, require
 from ..runtime.backends.protocol import Backend
 from ..runtime.backends.registry import open_backend
 
@@ -36,6 +36,7 @@ class Model:
         columns: [C], the place of each of the first model's classes among its own.
         plan: heads of each member.
         calibration: temperature, thresholds and sets.
+        module: gives its ``fusion.FusedClassifier``, which a bundle's is loaded for.
         as_bundle: writes a checkpoint as a bundle to a path; ``None`` for what is one.
     """
 
@@ -48,6 +49,7 @@ class Model:
     columns: np.ndarray
     plan: HeadPlan
     calibration: Calibration
+    module: Callable[[], Any]
     as_bundle: Callable[[Path], Bundle] | None = None
 
 
@@ -110,7 +112,21 @@ def _open_bundle(
         _columns(bundle.labels, labels, str(bundle.path)),
         bundle.plan(),
         Calibration.of(bundle),
+        partial(_module_of, bundle),
     )
+
+
+def _module_of(bundle: Bundle) -> Any:
+    """The fused module of a bundle.
+
+    Raises:
+        MissingExtraError: torch is not installed.
+        BundleError: a file of the bundle is missing or altered.
+    """
+    require("torch", "fuse", "compute the baselines of a bundle")
+    from ..fusion import load_ensemble
+
+    return load_ensemble(bundle)
 
 
 def _check_same_tensors(first: Model, other: Model) -> None:
@@ -149,6 +165,7 @@ def _open_checkpoint(source: str | Path, bundle: Bundle, opened: ExitStack, exam
         _columns(ensemble.labels, bundle.labels, str(source)),
         ensemble.plan,
         Calibration(),
+        lambda: ensemble,
         partial(save_bundle, ensemble, tensors_only=True),
     )
 
