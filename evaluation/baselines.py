@@ -25,7 +25,7 @@ from ..calib.virtual_logit import VirtualLogit
 from ..data.columns import Reading
 from ..data.examples import Examples, check_alike, read_examples
 from ..data.fingerprints import fingerprint_of
-from ..errors import InputError
+from ..errors import InputError, require
 from ..metrics.logit_scores import GAMMA, LIKELIEST, logit_scores
 from ..progress import Progress
 from ..runtime.backends.reference import TorchSingle
@@ -49,7 +49,10 @@ def read_training(
 
     Raises:
         InputError: they cannot be used, are too few, or there is nothing out of distribution to find.
+        MissingExtraError: baselines are asked for, and torch is not installed.
     """
+    if figures.baselines:
+        require("torch", "fuse", "compute baselines")
     if figures.baselines and ood is None:
         raise InputError(
             "baselines are scores that find out-of-distribution inputs, and there are none; give such data (ood=…, "
@@ -91,7 +94,7 @@ def measure_baselines(
     Raises:
         InputError: an example cannot be used.
         BackendError: a model gives values that are not finite.
-        MissingExtraError: torch is not installed.
+        BundleError: a file of a bundle is missing or altered.
     """
     found = []
     for model in models:
@@ -220,11 +223,10 @@ def _fitted_scores(
 
 def single_model_of(model: Model) -> str:
     """Which single model the baselines of a model are computed from, in words."""
-    members, heads = len(model.plan.members), model.plan.heads
-    if members == 1:
-        return "the checkpoint itself" if model.kind == "checkpoint" else "its one member"
-    counts = model.plan.head_counts()[0]
-    words = f"the first of its {members} members alone"
+    if model.kind == "checkpoint":
+        return "the checkpoint itself"
+    members, heads, counts = len(model.plan.members), model.plan.heads, model.plan.head_counts()[0]
+    words = "its one member" if members == 1 else f"the first of its {members} members alone"
     if min(counts) == heads:
         return words
     kept = f"{min(counts)}" if min(counts) == max(counts) else f"{min(counts)} to {max(counts)}"
@@ -245,7 +247,7 @@ def baseline_notes(
     if not any(_whole(model) for model in models):
         notes.append(
             f"the baselines of {models[0].name} are computed from {single_model_of(models[0])}; those that it has to "
-            "beat are the ones of the checkpoint that it was made from: compare with that, too (compare=…, --compare)"
+            "beat are the ones of a checkpoint that it was made from: compare with one, too (compare=…, --compare)"
         )
     modality = bundle.architecture().modality
     fitted = None if training is None else fingerprint_of(training.inputs, modality)

@@ -34,6 +34,8 @@ CAPTIONS = {
     "scores": "Of the evaluated bundle. A good score keeps the groups apart. Heights grow with the square root of the "
     "share, so that rare values show.",
     "detection": "Where a curve crosses the dashed line it catches 95 % of the out-of-distribution inputs (FPR95).",
+    "baselines": "Above the dashed line a model's own scores, below it those of its single model; lines are 95 % "
+    "intervals. An ensemble that finds no more than a checkpoint's baselines is not worth its cost for this question.",
     "disagreement": "Classes on whose examples the members of the evaluated bundle disagree most.",
     "noise": "The same examples, clean and corrupted, averaged over kinds of corruption. A loss that rises faster than "
     "the single model's is what pruning can cost on noisy data.",
@@ -44,11 +46,12 @@ PLOTS = {
     "risk-coverage": "Risk and coverage",
     "scores": "Uncertainty of right and wrong answers, and of what is out of distribution",
     "detection": "In against out of distribution",
+    "baselines": "Scores of every model beside those of a single one",
     "disagreement": "Disagreement by class",
     "noise": "Corrupted inputs",
 }
 
-BROAD = ("scores", "detection", "disagreement")
+BROAD = ("scores", "detection", "baselines", "disagreement")
 """Pictures as wide as the page."""
 
 ARROWS = {"high": "\u00a0↑", "low": "\u00a0↓", "": ""}
@@ -74,6 +77,7 @@ def page(report: EvaluationReport, evidence: Evidence, pictures: Mapping[str, by
             _detection(report, "Finding wrong answers", "errors"),
         ),
         _baselines(report),
+        _plot(pictures, "baselines"),
         _plot(pictures, "detection"),
         _plot(pictures, "scores"),
         pair(_plot(pictures, "noise"), _corruptions(report)),

@@ -18,7 +18,7 @@ from ..bundle.plan import HeadPlan
 from ..bundle.store import MANIFEST, Bundle
 from ..data.examples import Examples
 from ..data.processor import Processor, from_transformers
-from ..errors import InputError, listing, require
+from ..errors import InputError, listing
 from ..runtime.backends.protocol import Backend
 from ..runtime.backends.registry import open_backend
 
@@ -120,10 +120,8 @@ def _module_of(bundle: Bundle) -> Any:
     """The fused module of a bundle.
 
     Raises:
-        MissingExtraError: torch is not installed.
         BundleError: a file of the bundle is missing or altered.
     """
-    require("torch", "fuse", "compute the baselines of a bundle")
     from ..fusion import load_ensemble
 
     return load_ensemble(bundle)

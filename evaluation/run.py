@@ -100,9 +100,9 @@ def evaluate(
         evidence = _observed(models, known, ood, bundle.labels, batch_size, progress)
         reports = _reports(models, evidence, figures.bootstrap, seed, progress)
         if figures.baselines and ood is not None:
-            measured_apart = measure_baselines(models, known, ood, training, figures, batch_size, seed, progress)
-            reports = [replace(report, baselines=one) for report, one in zip(reports, measured_apart, strict=True)]
             notes += baseline_notes(models, bundle, known, ood, training)
+            alone = measure_baselines(models, known, ood, training, figures, batch_size, seed, progress)
+            reports = [replace(report, baselines=found) for report, found in zip(reports, alone, strict=True)]
         used = np.random.default_rng(seed).permutation(len(known))[: figures.corrupted]
         if figures.corruptions:
             rows = sweep(models, *_chosen(known, used), batch_size, seed, progress)

@@ -20,6 +20,7 @@ from hydrant.evaluation.report import EvaluationReport
 from hydrant.families.checkpoint import load_processor
 from hydrant.metrics import classification as metrics
 from hydrant.metrics.logit_scores import logit_scores
+from PIL import Image
 from support import random_plan, run_cli
 from test_baseline_scores import distances
 from test_evaluate import Resources, write_texts
@@ -171,6 +172,9 @@ def test_every_form_of_the_report_tells_baselines_and_their_source(report: Evalu
                 shown = f"{value:.3f}" if figure == "auroc" else f"{100 * value:.1f} %"
                 assert shown in line
                 assert f">{shown}<" in section.split("</section>")[0]
+    assert "Scores of every model beside those of a single one" in section
+    with Image.open(Bundle.open(bundle).file("reports/evaluation-baselines.png")) as picture:
+        assert min(picture.size) > 300
     stored = Bundle.open(bundle).read_json("reports/evaluation.json")
     assert stored == json.loads(json.dumps(report.to_json()))
     found = stored["models"][0]["baselines"]
@@ -194,7 +198,7 @@ def test_without_training_data_and_without_a_checkpoint(bundle: Path, data: dict
     assert "Mahalanobis" not in text.split("baselines: AUROC")[1].split("Baselines of")[0]
     (note,) = report.notes
     assert note.startswith("the baselines of bundle are computed from the first of its 3 members alone, which keeps")
-    assert "compare with that, too (compare=…, --compare)" in note
+    assert "compare with one, too (compare=…, --compare)" in note
     none = evaluate(bundle, data["test"], data["ood"], figures=Figures(bootstrap=0))
     assert none.models[0].baselines is None
     assert "baselines" not in evaluation_text(none)
