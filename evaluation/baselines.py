@@ -25,6 +25,7 @@ from ..calib.virtual_logit import VirtualLogit
 from ..data.columns import Reading
 from ..data.examples import Examples, check_alike, read_examples
 from ..data.fingerprints import fingerprint_of
+from ..data.spec import Modality
 from ..errors import InputError, require
 from ..metrics.logit_scores import GAMMA, LIKELIEST, logit_scores
 from ..progress import Progress
@@ -105,6 +106,7 @@ def measure_baselines(
             settings = {"gen": f"γ = {GAMMA:g}, the {min(LIKELIEST, len(single.bias))} likeliest classes"}
             left_out = {name: UNFITTED for names in FITS for name in names}
             if training is not None:
+                assert training.labels is not None  # read_examples asks for them
                 trained = Trained(run(training, _for_fitting), training.labels, single, figures.neighbours)
                 further, told, left_out = _fitted_scores(trained, given)
                 scores = [{**own, **more} for own, more in zip(scores, further, strict=True)]
@@ -249,16 +251,23 @@ def baseline_notes(
             f"the baselines of {models[0].name} are computed from {single_model_of(models[0])}; those that it has to "
             "beat are the ones of a checkpoint that it was made from: compare with one, too (compare=…, --compare)"
         )
-    modality = bundle.architecture().modality
-    fitted = None if training is None else fingerprint_of(training.inputs, modality)
-    for examples in (known, ood) if training is not None and fitted is not None else ():
-        now = fingerprint_of(examples.inputs, modality)
-        share = 0.0 if now is None or fitted is None else now.share_in(fitted)
-        if share >= LEAST:
-            notes.append(
-                f"{share:.0%} of the {len(examples)} examples of {examples.name} are among those of {training.name} "
-                "that baselines are fitted on, so that their figures are wrong; give data that nothing was fitted on"
-            )
+    if training is not None:
+        notes += _twice(training, (known, ood), bundle.architecture().modality)
     for note in notes:
         log.warning("%s", note)
     return notes
+
+
+def _twice(training: Examples, measured: Sequence[Examples], modality: Modality) -> list[str]:
+    """Say which data are measured on and hold training examples, whose nearest neighbours are themselves."""
+    fitted = fingerprint_of(training.inputs, modality)
+    shares = []
+    for examples in measured:
+        now = fingerprint_of(examples.inputs, modality)
+        shares.append((examples.name, 0.0 if now is None or fitted is None else now.share_in(fitted)))
+    return [
+        f"{share:.0%} of the examples of {name} are among those of {training.name} that baselines are fitted on, so "
+        "that their figures are wrong; give data that nothing was fitted on"
+        for name, share in shares
+        if share >= LEAST
+    ]
