@@ -6,7 +6,19 @@ import argparse
 from collections.abc import Mapping, Sequence
 
 from ..data.columns import Reading
-from ..evaluation.figure_names import DECISIONS, DETECTION, DIFFERENCES, DIVERSITY, QUALITY, SCORES, Told, shown
+from ..evaluation.figure_names import (
+    BASELINE_FIGURES,
+    BASELINES,
+    DECISIONS,
+    DETECTION,
+    DIFFERENCES,
+    DIVERSITY,
+    QUALITY,
+    SCORES,
+    Told,
+    baseline_remarks,
+    shown,
+)
 from ..evaluation.options import Figures
 from ..evaluation.report import EvaluationReport, ModelReport
 from ..evaluation.run import evaluate
@@ -32,6 +44,9 @@ def arguments(command: Command) -> None:
     command.take(Figures, "corrupted", type=positive, metavar="N")
     command.take(Figures, "bootstrap", metavar="N")
     command.take(Figures, "latency")
+    command.take(Figures, "baselines")
+    command.take(Figures, "fit", metavar="FILE")
+    command.take(Figures, "neighbours", type=positive, metavar="N")
     shared.backend(command, evaluate)
     command.heading("output")
     command.take(evaluate, "html", metavar="FILE")
@@ -59,6 +74,7 @@ def evaluation_text(report: EvaluationReport) -> str:
             names = {name: f"{prefix}.{score}.{name}" for name in DETECTION}
             if any(key in model.figures for model in models for key in names.values()):
                 parts.append(_figures(f"{title} by {words}", DETECTION, names, models))
+    parts += _baselines(report)
     if len(models) > 1:
         parts.append(_differences(models))
     parts.append(_facts("diversity", DIVERSITY, [model.diversity for model in models], models))
@@ -85,6 +101,22 @@ def _figures(title: str, told: Mapping[str, Told], keys: Mapping[str, str], mode
         for name, key in keys.items()
     ]
     return table([title, *(model.name for model in models)], rows)
+
+
+def _baselines(report: EvaluationReport) -> list[str]:
+    """A table for each figure: a row for each score, a column for each single model; and where these come from."""
+    found = [model.baselines.figures for model in report.models if model.baselines is not None]
+    if not found:
+        return []
+    tables = []
+    for name, told in BASELINE_FIGURES.items():
+        rows = [
+            [words, *(shown(figures.get(f"{score}.{name}"), told) for figures in found)]
+            for score, words in BASELINES.items()
+            if any(f"{score}.{name}" in figures for figures in found)
+        ]
+        tables.append(table([f"baselines: {told.title}", *(model.name for model in report.models)], rows))
+    return [*tables, "\n".join(baseline_remarks(report))]
 
 
 def _differences(models: Sequence[ModelReport]) -> str:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from .report import Figure
+from .report import BaselineReport, EvaluationReport, Figure
 
 
 @dataclass(frozen=True)
@@ -66,6 +67,24 @@ SCORES = {
 }
 
 
+BASELINES = {
+    "max_probability": "max probability",
+    "max_logit": "max logit",
+    "predictive_entropy": "predictive entropy",
+    "energy": "energy",
+    "gen": "GEN",
+    "knn": "kNN",
+    "vim": "ViM",
+    "mahalanobis": "Mahalanobis",
+    "relative_mahalanobis": "relative Mahalanobis",
+}
+"""Post-hoc scores of a single model, in the order in which they are shown."""
+
+
+BASELINE_FIGURES = {name: DETECTION[name] for name in ("auroc", "fpr95")}
+"""What is shown of each; AUPR stands in the JSON."""
+
+
 DIFFERENCES = {
     "accuracy": _share("accuracy", "{:+z.1f}", "high", " points"),
     "nll": Told("NLL", "{:+z.3f}"),
@@ -109,3 +128,29 @@ def ranged(figure: Figure, told: Told) -> str:
     """The ends of an interval."""
     low, high = told.number(figure.low), told.number(figure.high)
     return f"{low} to {high}" if low[0] in "+−" else f"{low}–{high}"
+
+
+def baseline_remarks(report: EvaluationReport) -> list[str]:
+    """Which single model the baselines of each were computed from, how, and which are left out: a line for each."""
+    found = {model.name: model.baselines for model in report.models if model.baselines is not None}
+    lines = [f"Baselines of {name}: {baselines.of}" for name, baselines in found.items()]
+    lines += [f"Fitted on {report.fit_examples} examples of {report.fit}"] if report.fit else []
+    settings = [_grouped(baselines.settings) for baselines in found.values()]
+    lines += [f"{names}: {words}" for names, words in dict.fromkeys(item for each in settings for item in each)]
+    for name, baselines in found.items():
+        whose = "" if _same_everywhere(found) else f" for {name}"
+        lines += [f"Left out{whose}: {names}: {words}" for names, words in _grouped(baselines.left_out)]
+    return list(dict.fromkeys(lines))
+
+
+def _same_everywhere(found: Mapping[str, BaselineReport]) -> bool:
+    first, *others = [baselines.left_out for baselines in found.values()]
+    return all(other == first for other in others)
+
+
+def _grouped(words: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Scores of which the same is to be said, as one."""
+    groups: dict[str, list[str]] = {}
+    for score, text in words.items():
+        groups.setdefault(text, []).append(BASELINES[score])
+    return [(", ".join(names), text) for text, names in groups.items()]

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from ..bundle.calibration import ABSTAIN, Calibration
 from ..bundle.plan import HeadPlan
 from ..metrics.bootstrap import interval, resampled
-from ..metrics.figures import Answers, figures
-from ..metrics.resampled import WeightedFigures
+from ..metrics.figures import Answers, Value, detection, figures, named
+from ..metrics.resampled import Detector, WeightedFigures
 from ..progress import Progress
 from ..runtime.decisions import decided
 from .observation import Observation
@@ -38,6 +38,35 @@ def measured(answers: Answers, ood: Observation | None, draws: Mapping[str, np.n
     """Every figure with its interval."""
     values = figures(answers, None if ood is None else ood.scores())
     return {name: _figure(value, draws.get(name)) for name, value in values.items()}
+
+
+def detected(
+    known: Mapping[str, np.ndarray],
+    ood: Mapping[str, np.ndarray],
+    resamples: int,
+    seed: int,
+    progress: Progress,
+    title: str,
+) -> dict[str, Figure]:
+    """How well scores tell out-of-distribution examples, ``SCORE.auroc`` and so on, on the draws of :func:`resample`.
+
+    Args:
+        known, ood: score → [N] and [K]; higher means out of distribution.
+        resamples, seed, progress, title: as of :func:`resample`.
+    """
+    detectors = {name: Detector(score, ood[name]) for name, score in known.items()}
+
+    def statistic(counts: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
+        return _together({name: detector(counts[0], counts[1]) for name, detector in detectors.items()})
+
+    sizes = [len(next(iter(scores.values()))) for scores in (known, ood)]
+    draws = resampled(statistic, sizes, resamples, seed, progress, title)
+    values = _together({name: detection(score, ood[name]) for name, score in known.items()})
+    return {name: _figure(value, draws.get(name)) for name, value in values.items()}
+
+
+def _together(found: Mapping[str, Mapping[str, Value]]) -> dict[str, Value]:
+    return {name: value for score, figures in found.items() for name, value in named(score, figures).items()}
 
 
 def differences(

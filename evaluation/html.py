@@ -9,7 +9,19 @@ from html import escape
 from ..version import __version__
 from .class_tables import accuracy_by_class, confusions, disputed
 from .examples import Example, chosen
-from .figure_names import DECISIONS, DETECTION, DIFFERENCES, DIVERSITY, QUALITY, SCORES, Told, ranged
+from .figure_names import (
+    BASELINE_FIGURES,
+    BASELINES,
+    DECISIONS,
+    DETECTION,
+    DIFFERENCES,
+    DIVERSITY,
+    QUALITY,
+    SCORES,
+    Told,
+    baseline_remarks,
+    ranged,
+)
 from .markup import cell, figure_cell, note, pair, plot, prose, row, section, table
 from .observation import Evidence
 from .report import Difference, EvaluationReport, Figure, Verdict
@@ -22,6 +34,8 @@ CAPTIONS = {
     "scores": "Of the evaluated bundle. A good score keeps the groups apart. Heights grow with the square root of the "
     "share, so that rare values show.",
     "detection": "Where a curve crosses the dashed line it catches 95 % of the out-of-distribution inputs (FPR95).",
+    "baselines": "Above the dashed line a model's own scores, below it those of its single model; lines are 95 % "
+    "intervals. An ensemble that finds no more than a checkpoint's baselines is not worth its cost for this question.",
     "disagreement": "Classes on whose examples the members of the evaluated bundle disagree most.",
     "noise": "The same examples, clean and corrupted, averaged over kinds of corruption. A loss that rises faster than "
     "the single model's is what pruning can cost on noisy data.",
@@ -32,11 +46,12 @@ PLOTS = {
     "risk-coverage": "Risk and coverage",
     "scores": "Uncertainty of right and wrong answers, and of what is out of distribution",
     "detection": "In against out of distribution",
+    "baselines": "Scores of every model beside those of a single one",
     "disagreement": "Disagreement by class",
     "noise": "Corrupted inputs",
 }
 
-BROAD = ("scores", "detection", "disagreement")
+BROAD = ("scores", "detection", "baselines", "disagreement")
 """Pictures as wide as the page."""
 
 ARROWS = {"high": "\u00a0↑", "low": "\u00a0↓", "": ""}
@@ -61,6 +76,8 @@ def page(report: EvaluationReport, evidence: Evidence, pictures: Mapping[str, by
             _detection(report, "Finding out-of-distribution inputs", "ood") if report.ood else "",
             _detection(report, "Finding wrong answers", "errors"),
         ),
+        _baselines(report),
+        _plot(pictures, "baselines"),
         _plot(pictures, "detection"),
         _plot(pictures, "scores"),
         pair(_plot(pictures, "noise"), _corruptions(report)),
@@ -182,6 +199,25 @@ def _detection(report: EvaluationReport, title: str, prefix: str) -> str:
     missing = any(f"{prefix}.energy.auroc" not in model.figures for model in report.models)
     remark = note("A graph of hydrant 0.1 gives no energy; export it again.") if missing else ""
     return section(title, table(title, ["", *(model.name for model in report.models)], groups), remark)
+
+
+def _baselines(report: EvaluationReport) -> str:
+    """For each figure a group of rows, one for each post-hoc score of the single models."""
+    found = [model.baselines for model in report.models]
+    groups: dict[str, list[str]] = {}
+    for name, told in BASELINE_FIGURES.items():
+        for score, words in BASELINES.items():
+            figures = [None if each is None else each.figures.get(f"{score}.{name}") for each in found]
+            if any(figures):
+                best = best_apart(figures, told)
+                cells = [figure_cell(figure, told, place == best) for place, figure in enumerate(figures)]
+                groups.setdefault(_titled(told), []).append(row(words, *cells))
+    if not groups:
+        return ""
+    headers = ["", *(model.name for model in report.models)]
+    title = "Baselines: what a single model finds out of distribution"
+    remarks = [note(f"{line}.") for line in baseline_remarks(report)]
+    return section(title, table(title, headers, groups), *remarks)
 
 
 def _figures(report: EvaluationReport, told: Mapping[str, Told], keys: Mapping[str, str]) -> list[str]:

@@ -36,6 +36,7 @@ class Model:
         columns: [C], the place of each of the first model's classes among its own.
         plan: heads of each member.
         calibration: temperature, thresholds and sets.
+        module: gives its ``fusion.FusedClassifier``, which a bundle's is loaded for.
         as_bundle: writes a checkpoint as a bundle to a path; ``None`` for what is one.
     """
 
@@ -48,6 +49,7 @@ class Model:
     columns: np.ndarray
     plan: HeadPlan
     calibration: Calibration
+    module: Callable[[], Any]
     as_bundle: Callable[[Path], Bundle] | None = None
 
 
@@ -110,7 +112,19 @@ def _open_bundle(
         _columns(bundle.labels, labels, str(bundle.path)),
         bundle.plan(),
         Calibration.of(bundle),
+        partial(_module_of, bundle),
     )
+
+
+def _module_of(bundle: Bundle) -> Any:
+    """The fused module of a bundle.
+
+    Raises:
+        BundleError: a file of the bundle is missing or altered.
+    """
+    from ..fusion import load_ensemble
+
+    return load_ensemble(bundle)
 
 
 def _check_same_tensors(first: Model, other: Model) -> None:
@@ -149,6 +163,7 @@ def _open_checkpoint(source: str | Path, bundle: Bundle, opened: ExitStack, exam
         _columns(ensemble.labels, bundle.labels, str(source)),
         ensemble.plan,
         Calibration(),
+        lambda: ensemble,
         partial(save_bundle, ensemble, tensors_only=True),
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from ..errors import InputError, check_plain, cut, is_whole
 
@@ -16,15 +17,29 @@ class Figures:
         corrupted: number of examples that are corrupted, drawn at random.
         bootstrap: number of resamples for 95 % intervals; 0 for none.
         latency: also time one batch of each model, in turn.
+        baselines: also measure what a single model detects by itself, by the post-hoc scores of the literature, beside
+            every model.
+        fit: labelled training data of the models, for the baselines that need their features (kNN, ViM, Mahalanobis);
+            without them these are left out. Features are kept in memory: up to 12 bytes for each example and dimension.
+        neighbours: number k of neighbours: the kNN baseline is the distance to the k-th nearest training example.
     """
 
     corruptions: bool = False
     corrupted: int = 500
     bootstrap: int = 1000
     latency: bool = False
+    baselines: bool = False
+    fit: Any = None
+    neighbours: int = 10
 
     def __post_init__(self) -> None:
         check_plain(self)
-        for name, value, least in (("bootstrap", self.bootstrap, 0), ("corrupted", self.corrupted, 1)):
+        for name, least in (("bootstrap", 0), ("corrupted", 1), ("neighbours", 1)):
+            value = getattr(self, name)
             if not is_whole(value, least):
                 raise InputError(f"{name} is {cut(value)}; expected a whole number, {least} or more")
+        if self.fit is not None and not self.baselines:
+            raise InputError(
+                "training data are given (fit=…, --fit), but nothing is fitted on them; ask for the baselines as well "
+                "(baselines=True, --baselines), or leave them out"
+            )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,8 +13,9 @@ from ..metrics import classification as metrics
 from ..metrics.classification import BINS
 from ..metrics.selective import risk_coverage
 from .classes import most_disputed
+from .figure_names import BASELINE_FIGURES, BASELINES, SCORES
 from .observation import Evidence, Observation
-from .report import EvaluationReport
+from .report import EvaluationReport, Figure
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#666666")
 """Of the models, in order (Okabe & Ito: told apart without red and green)."""
@@ -48,6 +49,8 @@ def pictures(report: EvaluationReport, evidence: Evidence) -> dict[str, bytes]:
     }
     if evidence.ood is not None:
         drawn["detection"] = _detection(names, evidence.seen, evidence.seen_ood)
+    if any(model.baselines for model in report.models):
+        drawn["baselines"] = _baselines(names, report)
     if report.models[0].members > 1:
         drawn["disagreement"] = _disagreement(evidence)
     if report.corrupted:
@@ -142,6 +145,41 @@ def _detection(names: Sequence[str], seen: Sequence[Observation], ood: Sequence[
         axes.set_title(f"by {TITLES[score].removesuffix(' (nats)')}", fontsize=10, loc="left")
         axes.legend(frameon=False, fontsize=8, loc="lower right")
     return _png(figure)
+
+
+def _baselines(names: Sequence[str], report: EvaluationReport) -> bytes:
+    """AUROC and FPR95 with intervals: a row for each model's own scores, and below for each of its single model's."""
+    own = _rows([model.figures for model in report.models], SCORES, "ood.")
+    single = [{} if model.baselines is None else model.baselines.figures for model in report.models]
+    rows = [*own, *_rows(single, BASELINES, "")]
+    figure, panels = _figure(10.8, 1.2 + 0.3 * len(rows), columns=2, sharey=True)
+    for axes, (name, told) in zip(panels, BASELINE_FIGURES.items(), strict=True):
+        for index, model in enumerate(names):
+            known = [found[index].get(f"{key}.{name}") for _, found, key in rows]
+            drawn = [(place, each) for place, each in enumerate(known) if each is not None]
+            height = [place + 0.5 * ((index + 0.5) / len(names) - 0.5) for place, _ in drawn]
+            values = told.scale * np.array([each.value for _, each in drawn])
+            ends = told.scale * np.array([(each.low, each.high) for _, each in drawn])
+            colour = COLOURS[index % len(COLOURS)]
+            axes.hlines(height, ends[:, 0], ends[:, 1], color=colour, linewidth=1.4, alpha=0.6)
+            axes.plot(values, height, "o", color=colour, markersize=4, label=model)
+        axes.axhline(len(own) - 0.5, color="#999999", linewidth=1, linestyle="--")
+        axes.set_xlabel(f"{told.title}{f' ({told.unit.strip()})' if told.unit else ''}")
+    panels[0].set_yticks(range(len(rows)), [words for words, *_ in rows], fontsize=8)
+    panels[0].invert_yaxis()
+    panels[0].legend(frameon=False, fontsize=8, loc="best")
+    return _png(figure)
+
+
+Row = tuple[str, Sequence[Mapping[str, Figure]], str]
+"""Title of a score, the figures of every model, and what the score's names begin with among them."""
+
+
+def _rows(found: Sequence[Mapping[str, Figure]], scores: Mapping[str, str], prefix: str) -> list[Row]:
+    """The scores that at least one model has."""
+    keys = {score: f"{prefix}{score}" for score in scores}
+    there = [score for score, key in keys.items() if any(f"{key}.auroc" in figures for figures in found)]
+    return [(scores[score], found, keys[score]) for score in there]
 
 
 def _disagreement(evidence: Evidence) -> bytes:

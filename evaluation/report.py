@@ -37,6 +37,27 @@ class Noise:
 
 
 @dataclass(frozen=True)
+class BaselineReport:
+    """How well post-hoc scores of a single model tell what is out of distribution.
+
+    Attributes:
+        of: which single model they were computed from, in words.
+        figures: ``SCORE.auroc``, ``.aupr``, ``.fpr95`` → figure, for each score of ``evaluation.baselines``.
+        settings: score → how it was computed here, in words, where that is not the same for every model.
+        left_out: score → why it has no figures.
+    """
+
+    of: str
+    figures: Mapping[str, Figure]
+    settings: Mapping[str, str]
+    left_out: Mapping[str, str]
+
+    def to_json(self) -> dict[str, Any]:
+        """The fields as a JSON object."""
+        return {**vars(self), "figures": {name: figure.to_json() for name, figure in self.figures.items()}}
+
+
+@dataclass(frozen=True)
 class ModelReport:
     """One model's figures.
 
@@ -51,6 +72,7 @@ class ModelReport:
         latency_ms: median time of one batch, interleaved with the other models on the same backend; ``None`` when not
             measured.
         latency_on: backend and precision that were timed.
+        baselines: what the single model behind it detects by itself; ``None`` when not measured.
     """
 
     name: str
@@ -67,14 +89,16 @@ class ModelReport:
     noise: tuple[Noise, ...] = ()
     latency_ms: float | None = None
     latency_on: str | None = None
+    baselines: BaselineReport | None = None
 
     def to_json(self) -> dict[str, Any]:
         """The fields as a JSON object."""
         return {
-            **{name: value for name, value in vars(self).items() if name not in ("figures", "differences", "noise")},
+            **vars(self),
             "figures": {name: figure.to_json() for name, figure in self.figures.items()},
             "differences": {name: figure.to_json() for name, figure in self.differences.items()},
             "noise": [vars(row) for row in self.noise],
+            "baselines": None if self.baselines is None else self.baselines.to_json(),
         }
 
 
@@ -128,6 +152,7 @@ class EvaluationReport:
         files: written, relative to the bundle, or paths in a folder of their own; and the HTML report where it was
             asked for.
         notes: what to know when reading the figures, such as that the bundle was tuned on these data.
+        fit, fit_examples: training data that baselines were fitted on and how many, or ``None``.
         latency_note: what was timed where that is not what was evaluated, or why nothing was.
     """
 
@@ -145,6 +170,8 @@ class EvaluationReport:
     html: Path | None = None
     latency_note: str | None = None
     notes: list[str] = field(default_factory=list)
+    fit: str | None = None
+    fit_examples: int | None = None
 
     def to_json(self) -> dict[str, Any]:
         """The report as a JSON object."""

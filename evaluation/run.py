@@ -19,6 +19,7 @@ from ..data.columns import Reading
 from ..data.examples import Examples, check_alike, check_apart, read_examples
 from ..errors import InputError, require
 from ..progress import Progress, no_progress
+from .baselines import baseline_notes, measure_baselines, read_training
 from .figures import decisions, differences, diversity, measured, outcomes, resample
 from .html import page
 from .latency import Timing, time_models
@@ -59,7 +60,8 @@ def evaluate(
             Python also what ``data.examples.read_examples`` takes.
         ood: out-of-distribution data, whose labels are not read.
         compare: checkpoints (single models) or bundles to set beside it. They know the same classes.
-        figures: what is measured beside quality and detection: ``Figures(corruptions=True, latency=True)``.
+        figures: what is measured beside quality and detection: ``Figures(corruptions=True, latency=True)``, or
+            ``Figures(baselines=True, fit="train.csv")``.
         backend: backend that runs the bundles. Divergences of the members need torch, or a graph with member outputs.
         precision: precision of the bundles' graphs; without it that of the backend's choice.
         html: write a report with pictures, in one HTML file.
@@ -86,6 +88,7 @@ def evaluate(
     known = read_examples(data, bundle.labels, columns=reading, limit=reading.limit(), seed=seed)
     ood = None if ood is None else read_examples(ood, None, columns=reading)
     _check_raw(known, ood, figures.corruptions)
+    training = read_training(figures, bundle, known, ood, reading)
     batch_size = reading.batch_size
     notes = [
         note
@@ -96,6 +99,10 @@ def evaluate(
         models = open_models(bundle, compare, backend, precision, opened, known)
         evidence = _observed(models, known, ood, bundle.labels, batch_size, progress)
         reports = _reports(models, evidence, figures.bootstrap, seed, progress)
+        if figures.baselines and ood is not None:
+            notes += baseline_notes(models, bundle, known, ood, training)
+            alone = measure_baselines(models, known, ood, training, figures, batch_size, seed, progress)
+            reports = [replace(report, baselines=found) for report, found in zip(reports, alone, strict=True)]
         used = np.random.default_rng(seed).permutation(len(known))[: figures.corrupted]
         if figures.corruptions:
             rows = sweep(models, *_chosen(known, used), batch_size, seed, progress)
@@ -119,6 +126,8 @@ def evaluate(
         html=None if html is None else Path(html),
         latency_note=timing.note,
         notes=notes,
+        fit=None if training is None else training.name,
+        fit_examples=None if training is None else len(training),
     )
     return _written(bundle, found, evidence, folder)
 

@@ -183,12 +183,17 @@ class FusedClassifier(nn.Module):
         first: Tensor = (x if self.final_norm is None else self.final_norm(x))[:, :, 0]
         return first.expand(self.members, -1, -1)
 
+    def penultimate(self, first: Tensor) -> Tensor:
+        """What the last linear map reads, [M, B, d'], from each member's last vector [M, B, d] (the taps ``last.…``).
+
+        Behind the pooler where there is one; otherwise the same vector.
+        """
+        return first if self.pooler is None else POOLERS[self.architecture.pooling](self.pooler(first))
+
     def _classify(self, first: Tensor) -> Tensor:
         """Each member's first token [M, B, d] → member logits [M, B, C]."""
         rate = self.architecture.classifier_dropout
-        if self.pooler is not None:
-            first = POOLERS[self.architecture.pooling](self.pooler(first))
-        return self.classifier(_dropout(first, rate, self.training))
+        return self.classifier(_dropout(self.penultimate(first), rate, self.training))
 
 
 class FusedLayer(nn.Module):

@@ -18,6 +18,7 @@ FLOORS: list[dict[str, str]] = [
         """,
         "metrics": """
             __init__ bootstrap classification selective figures gates resampled timing uncertainty
+            logit_scores
         """,
     },
     {"bundle": "__init__ precision architecture files plan store calibration density weights graphs reports uses"},
@@ -36,7 +37,7 @@ FLOORS: list[dict[str, str]] = [
     {
         "build": "fusion_report messages monitor compiler library profiles options engine __init__",
         "calib": """
-            __init__ density taps
+            __init__ density taps gaussians neighbours virtual_logit
             decisions.__init__ decisions.targets decisions.temperature decisions.thresholds decisions.fit
             heads.__init__ heads.options heads.selection heads.held_out heads.taylor heads.encoder heads.masking
             heads.objectives heads.search_state heads.circuits heads.choosing heads.candidates heads.trials
@@ -61,8 +62,8 @@ FLOORS: list[dict[str, str]] = [
             polygraphy profile verify
         """,
         "evaluation": """
-            options report models latency observation figures classes examples figure_names verdict style markup
-            class_tables html noise plots run __init__
+            options report models latency observation figures baselines classes examples figure_names verdict style
+            markup class_tables html noise plots run __init__
         """,
     },
     {

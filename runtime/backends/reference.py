@@ -63,6 +63,36 @@ class TorchFeatures(TorchModule):
         return {name: array.transpose(0, 1).contiguous().numpy() for name, array in found.items()}
 
 
+class TorchSingle(TorchModule):
+    """The first member of a fused module as the single model that it is, in its own order of classes.
+
+    It gives ``logits`` [B, C] before any temperature, ``features`` [B, d], the last vector of the network, and
+    ``penultimate`` [B, d'], what the last linear map reads; the latter only where a pooler makes them differ.
+
+    Args:
+        ensemble: a ``fusion.FusedClassifier``.
+
+    Attributes:
+        weight: of the last linear map, [d', C].
+        bias: [C]; zeros where it has none.
+    """
+
+    def __init__(self, ensemble: Any) -> None:
+        super().__init__(ensemble)
+        self._taps = [f"last.{member}" for member in range(ensemble.members)]
+        self.outputs = ("logits", "features") if ensemble.pooler is None else ("logits", "features", "penultimate")
+        last = ensemble.classifier
+        self.weight: np.ndarray = last.weight[0].detach().numpy()
+        none = np.zeros(self.weight.shape[1], np.float32)
+        self.bias: np.ndarray = none if last.bias is None else last.bias[0, 0].detach().numpy()
+
+    def _run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        with self._torch.inference_mode():
+            logits, features = self._ensemble.features(self._taps, **self._tensors(inputs))
+            given = {"logits": logits, "features": features, "penultimate": self._ensemble.penultimate(features)}
+        return {name: given[name][0].contiguous().numpy() for name in self.outputs}
+
+
 class TorchBackend(TorchModule):
     """The bundle's fused module, float32.
 

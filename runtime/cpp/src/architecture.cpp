@@ -10,7 +10,7 @@ namespace hydrant {
 namespace {
 
 constexpr std::int64_t kMost = INT32_MAX;
-constexpr const char* kRemedy = "; make the bundle again with `hydrant fuse`";
+constexpr const char* kFuseAgain = "; make the bundle again with `hydrant fuse`";
 
 // A whole number of the architecture: where it goes, and the least it can be in a model of either kind.
 struct Number {
@@ -71,11 +71,11 @@ Architecture Architecture::of(const Bundle& bundle) {
   const Json data = bundle.read_json("config.json");
   if (!has_the_keys(data)) {
     throw BundleError(
-        std::string("the bundle's config.json does not describe an architecture that this hydrant knows") + kRemedy);
+        std::string("the bundle's config.json does not describe an architecture that this hydrant knows") + kFuseAgain);
   }
   const auto malformed = [&](const char* key, const std::string& expected) {
     return BundleError(std::string("the bundle's config.json has ") + key + " = " + shown(data[key]) + "; expected " +
-                       expected + kRemedy);
+                       expected + kFuseAgain);
   };
   Architecture found;
   const Json& modality = data["modality"];

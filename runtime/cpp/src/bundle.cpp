@@ -19,7 +19,7 @@ namespace {
 constexpr const char* kManifest = "hydrant.json";
 constexpr std::int64_t kSchema = 1;
 constexpr std::uintmax_t kMostManifestBytes = 16U << 20U;
-constexpr std::int64_t kMost = INT64_MAX;
+constexpr std::int64_t kLargest = INT64_MAX;
 
 // The whole of a file. Throws BundleError: it cannot be read.
 std::string readable(const fs::path& path) {
@@ -118,9 +118,9 @@ void Bundle::read_fusion(const Json& fusion) {
   const Json& count = member(fusion, "checkpoints");
   const Json& separate = member(fusion, "separate");
   const Json& adapted = member(fusion, "adapted");
-  const auto checkpoints = fusion.contains("checkpoints") ? integer(count, 1, kMost) : 1;
+  const auto checkpoints = fusion.contains("checkpoints") ? integer(count, 1, kLargest) : 1;
   const auto is_form = [](const Json& form) {
-    return integer(member(form, "rank"), 1, kMost) && member(form, "low_rank").is_boolean();
+    return integer(member(form, "rank"), 1, kLargest) && member(form, "low_rank").is_boolean();
   };
   if (!fusion.is_object() || !checkpoints || !(separate.is_array() || !fusion.contains("separate")) ||
       !(adapted.is_object() || !fusion.contains("adapted")) || !std::all_of(adapted.begin(), adapted.end(), is_form)) {
@@ -138,7 +138,7 @@ void Bundle::read_files(const Json& files) {
     if (!is_safe(name)) {
       throw BundleError(file + " lists the file " + cut(name) + "; a bundle's files must stay inside its folder");
     }
-    const auto bytes = integer(member(entry, "bytes"), 0, kMost);
+    const auto bytes = integer(member(entry, "bytes"), 0, kLargest);
     const Json& digest = member(entry, "sha256");
     if (!bytes || !digest.is_string() || digest.get_ref<const std::string&>().size() != 64) {
       throw BundleError(file + " lists " + cut(name) + " without its size in bytes and its SHA-256");

@@ -10,7 +10,7 @@
 namespace hydrant {
 namespace {
 
-constexpr const char* kRemedy = "; build the engine again with `hydrant build`";
+constexpr const char* kBuildAgain = "; build the engine again with `hydrant build`";
 constexpr const char* kFolder = "engines/";
 constexpr const char* kEnding = ".engine";
 
@@ -95,9 +95,9 @@ EngineFile EngineFile::read(const Bundle& bundle, const std::string& name) {
 
 EngineFile EngineFile::of(const Json& data, const std::string& file) {
   if (!data.is_object() || integer(member(data, "schema"), 1, 1) != 1)
-    throw BundleError(file + " does not describe an engine in schema 1" + kRemedy);
+    throw BundleError(file + " does not describe an engine in schema 1" + kBuildAgain);
   const auto garbled = [&](const std::vector<std::string>& keys) {
-    return BundleError(file + " lacks, adds or garbles " + join(keys) + kRemedy);
+    return BundleError(file + " lacks, adds or garbles " + join(keys) + kBuildAgain);
   };
   const std::vector<std::string> wrong = wrong_keys(data);
   if (!wrong.empty()) throw garbled(wrong);
@@ -121,7 +121,7 @@ EngineFile EngineFile::of(const Json& data, const std::string& file) {
   }
   for (const Json& each : data["profiles"]) {
     auto profile = profile_of(each);
-    if (!profile) throw BundleError(file + " holds an optimization profile without its three shapes" + kRemedy);
+    if (!profile) throw BundleError(file + " holds an optimization profile without its three shapes" + kBuildAgain);
     made.profiles.push_back(std::move(*profile));
   }
   return made;

@@ -102,18 +102,19 @@ struct Expected {
 };
 
 std::vector<Expected> expected_of(const Bundle& bundle) {
-  constexpr const char *kManifest = "hydrant.json", *kCalibration = "calibration.json", *kWeights = "fused.safetensors",
-                       *kDensity = "density.safetensors";
+  constexpr const char *kByManifest = "hydrant.json", *kCalibration = "calibration.json",
+                       *kWeights = "fused.safetensors", *kDensity = "density.safetensors";
   const Json calibration = bundle.read_json(kCalibration);
-  std::vector<Expected> all{{"family", kManifest, bundle.family(), whole},
-                            {"members", kManifest, bundle.members(), whole},
-                            {"labels", kManifest, bundle.labels(), whole},
+  std::vector<Expected> all{{"family", kByManifest, bundle.family(), whole},
+                            {"members", kByManifest, bundle.members(), whole},
+                            {"labels", kByManifest, bundle.labels(), whole},
                             {"temperature", kCalibration, member(calibration, "temperature"), whole},
                             {"thresholds", kCalibration, member(calibration, "thresholds"), limits},
                             {"conformal", kCalibration, member(calibration, "conformal"), sets}};
   const Json density = bundle.has(kDensity) ? Json(bundle.digest(kDensity)) : Json("none");
-  all.push_back({"density_sha256", kManifest, density, whole});
-  if (bundle.has(kWeights)) all.insert(all.begin() + 3, {"weights_sha256", kManifest, bundle.digest(kWeights), whole});
+  all.push_back({"density_sha256", kByManifest, density, whole});
+  if (bundle.has(kWeights))
+    all.insert(all.begin() + 3, {"weights_sha256", kByManifest, bundle.digest(kWeights), whole});
   return all;
 }
 

@@ -20,32 +20,32 @@ constexpr int kExifMarker = JPEG_APP0 + 1;
 constexpr std::string_view kExifName{"Exif\0\0", 6}, kXmpName{"http://ns.adobe.com/xap/1.0/\0", 29};
 
 // libjpeg's state. Its errors jump out of it, so no function that calls it holds anything with a destructor.
-struct Decoder {
+struct JpegDecoder {
   jpeg_decompress_struct info{};
   jpeg_error_mgr errors{};
   std::jmp_buf escape{};
   std::array<char, JMSG_LENGTH_MAX> message{};
   bool cut_off = false;
 
-  Decoder() {
+  JpegDecoder() {
     info.err = jpeg_std_error(&errors);
     info.client_data = this;
     errors.error_exit = [](j_common_ptr common) {
-      auto* self = static_cast<Decoder*>(common->client_data);
+      auto* self = static_cast<JpegDecoder*>(common->client_data);
       common->err->format_message(common, self->message.data());
       std::longjmp(self->escape, 1);
     };
     errors.emit_message = [](j_common_ptr common, int level) {
       if (level < 0 && common->err->msg_code == JWRN_JPEG_EOF)
-        static_cast<Decoder*>(common->client_data)->cut_off = true;
+        static_cast<JpegDecoder*>(common->client_data)->cut_off = true;
     };
   }
-  ~Decoder() { jpeg_destroy_decompress(&info); }
-  Decoder(const Decoder&) = delete;
-  Decoder& operator=(const Decoder&) = delete;
+  ~JpegDecoder() { jpeg_destroy_decompress(&info); }
+  JpegDecoder(const JpegDecoder&) = delete;
+  JpegDecoder& operator=(const JpegDecoder&) = delete;
 };
 
-bool read_header(Decoder& decoder, std::string_view bytes) {
+bool read_header(JpegDecoder& decoder, std::string_view bytes) {
   if (setjmp(decoder.escape) != 0) return false;
   jpeg_create_decompress(&decoder.info);
   jpeg_mem_src(&decoder.info, reinterpret_cast<const unsigned char*>(bytes.data()),
@@ -55,7 +55,7 @@ bool read_header(Decoder& decoder, std::string_view bytes) {
   return true;
 }
 
-bool read_pixels(Decoder& decoder, std::uint8_t* pixels, std::size_t row_bytes) {
+bool read_pixels(JpegDecoder& decoder, std::uint8_t* pixels, std::size_t row_bytes) {
   if (setjmp(decoder.escape) != 0) return false;
   jpeg_start_decompress(&decoder.info);
   while (decoder.info.output_scanline < decoder.info.output_height) {
@@ -65,7 +65,7 @@ bool read_pixels(Decoder& decoder, std::uint8_t* pixels, std::size_t row_bytes) 
   return true;
 }
 
-int orientation_of(const Decoder& decoder) {
+int orientation_of(const JpegDecoder& decoder) {
   std::optional<int> exif, xmp;
   for (auto marker = decoder.info.marker_list; marker != nullptr; marker = marker->next) {
     const std::string_view data(reinterpret_cast<const char*>(marker->data), marker->data_length);
@@ -79,7 +79,7 @@ int orientation_of(const Decoder& decoder) {
 }  // namespace
 
 Decoded decode_jpeg(std::string_view bytes) {
-  Decoder decoder;
+  JpegDecoder decoder;
   if (!read_header(decoder, bytes)) throw std::invalid_argument(decoder.message.data());
   auto& info = decoder.info;
   if (static_cast<std::int64_t>(info.image_width) * info.image_height > kMostPixels) {

@@ -16,23 +16,23 @@ struct Source {
 };
 
 // libpng's state. Its errors jump out of it, so no function that calls it holds anything with a destructor.
-struct Decoder {
+struct PngDecoder {
   Source source;
   std::array<char, 120> message{};
   png_structp png = nullptr;
   png_infop info = nullptr;
 
-  explicit Decoder(std::string_view bytes) : source{bytes} {
+  explicit PngDecoder(std::string_view bytes) : source{bytes} {
     png = png_create_read_struct(PNG_LIBPNG_VER_STRING, this, &fail, [](png_structp, png_const_charp) {});
     if (png != nullptr) info = png_create_info_struct(png);
     if (info == nullptr) throw std::bad_alloc();
   }
-  ~Decoder() { png_destroy_read_struct(&png, &info, nullptr); }
-  Decoder(const Decoder&) = delete;
-  Decoder& operator=(const Decoder&) = delete;
+  ~PngDecoder() { png_destroy_read_struct(&png, &info, nullptr); }
+  PngDecoder(const PngDecoder&) = delete;
+  PngDecoder& operator=(const PngDecoder&) = delete;
 
   [[noreturn]] static void fail(png_structp png, png_const_charp why) {
-    auto* self = static_cast<Decoder*>(png_get_error_ptr(png));
+    auto* self = static_cast<PngDecoder*>(png_get_error_ptr(png));
     std::strncpy(self->message.data(), why, self->message.size() - 1);
     png_longjmp(png, 1);
   }
@@ -45,16 +45,16 @@ struct Decoder {
   }
 };
 
-bool read_header(Decoder& decoder) {
+bool read_header(PngDecoder& decoder) {
   if (setjmp(png_jmpbuf(decoder.png)) != 0) return false;
-  png_set_read_fn(decoder.png, &decoder.source, &Decoder::read);
+  png_set_read_fn(decoder.png, &decoder.source, &PngDecoder::read);
   png_set_user_limits(decoder.png, 0x7FFFFFFF, 0x7FFFFFFF);
   png_read_info(decoder.png, decoder.info);
   return true;
 }
 
 // Asks for 8 bits per channel without transparency; `passes` of an interlaced picture give each row in parts.
-bool prepare(Decoder& decoder, bool palette, int& passes) {
+bool prepare(PngDecoder& decoder, bool palette, int& passes) {
   if (setjmp(png_jmpbuf(decoder.png)) != 0) return false;
   if (palette) {
     png_set_palette_to_rgb(decoder.png);
@@ -67,7 +67,7 @@ bool prepare(Decoder& decoder, bool palette, int& passes) {
   return true;
 }
 
-bool read_pixels(Decoder& decoder, Image& image, std::size_t row_bytes, int passes) {
+bool read_pixels(PngDecoder& decoder, Image& image, std::size_t row_bytes, int passes) {
   if (setjmp(png_jmpbuf(decoder.png)) != 0) return false;
   for (int pass = 0; pass < passes; ++pass) {
     png_bytep row = image.pixels.data();
@@ -77,7 +77,7 @@ bool read_pixels(Decoder& decoder, Image& image, std::size_t row_bytes, int pass
   return true;
 }
 
-int orientation_of(Decoder& decoder) {
+int orientation_of(PngDecoder& decoder) {
   png_uint_32 size = 0;
   png_bytep data = nullptr;
   if (png_get_eXIf_1(decoder.png, decoder.info, &size, &data) != 0) {
@@ -94,14 +94,14 @@ int orientation_of(Decoder& decoder) {
   return xmp.value_or(1);
 }
 
-void require(bool done, const Decoder& decoder) {
+void require(bool done, const PngDecoder& decoder) {
   if (!done) throw std::invalid_argument(decoder.message.data());
 }
 
 }  // namespace
 
 Decoded decode_png(std::string_view bytes) {
-  Decoder decoder(bytes);
+  PngDecoder decoder(bytes);
   require(read_header(decoder), decoder);
   const png_uint_32 width = png_get_image_width(decoder.png, decoder.info);
   const png_uint_32 height = png_get_image_height(decoder.png, decoder.info);

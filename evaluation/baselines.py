@@ -1,0 +1,273 @@
+"""Baselines: what the single model behind each row detects by itself, by post-hoc scores of the literature.
+
+The single model of a checkpoint, and of a bundle of one member, is that model. A bundle of several members holds no
+other whole model than its members: there it is the first of them alone, pruned as it is, and the report says so.
+
+Scores of the logits need nothing else (``metrics.logit_scores``). The others are fitted on training features: kNN and
+both Mahalanobis distances on the last vector of the network, the one that hydrant's own distance reads, and ViM on
+what the last linear map reads. All run in PyTorch, in float32, without the temperature of any calibration.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+
+from ..bundle.store import Bundle
+from ..bundle.uses import LEAST
+from ..calib.gaussians import Gaussians
+from ..calib.neighbours import Neighbours
+from ..calib.virtual_logit import VirtualLogit
+from ..data.columns import Reading
+from ..data.examples import Examples, check_alike, read_examples
+from ..data.fingerprints import fingerprint_of
+from ..data.spec import Modality
+from ..errors import InputError, require
+from ..metrics.logit_scores import GAMMA, LIKELIEST, logit_scores
+from ..progress import Progress
+from ..runtime.backends.reference import TorchSingle
+from ..runtime.collect import visit
+from .figures import detected
+from .models import Model
+from .options import Figures
+from .report import BaselineReport
+
+log = logging.getLogger(__name__)
+
+Arrays = Mapping[str, np.ndarray]
+
+UNFITTED = "needs features of training data; give these as well (fit=…, --fit)"
+
+
+def read_training(
+    figures: Figures, bundle: Bundle, known: Examples, ood: Examples | None, reading: Reading
+) -> Examples | None:
+    """The training data that baselines are fitted on; ``None`` where none are given.
+
+    Raises:
+        InputError: they cannot be used, are too few, or there is nothing out of distribution to find.
+        MissingExtraError: baselines are asked for, and torch is not installed.
+    """
+    if figures.baselines:
+        require("torch", "fuse", "compute baselines")
+    if figures.baselines and ood is None:
+        raise InputError(
+            "baselines are scores that find out-of-distribution inputs, and there are none; give such data (ood=…, "
+            "--ood), or leave baselines (--baselines) out"
+        )
+    if figures.fit is None:
+        return None
+    training = read_examples(figures.fit, bundle.labels, columns=reading)
+    check_alike(known, training)
+    if len(training) < figures.neighbours:
+        raise InputError(
+            f"neighbours is {figures.neighbours}, but {training.source} holds {len(training)} examples; give more of "
+            "them, or a smaller number (--neighbours)"
+        )
+    return training
+
+
+def measure_baselines(
+    models: Sequence[Model],
+    known: Examples,
+    ood: Examples,
+    training: Examples | None,
+    figures: Figures,
+    batch_size: int,
+    seed: int,
+    progress: Progress,
+) -> list[BaselineReport]:
+    """Baselines of the single model behind each model.
+
+    Args:
+        models: rows of the report.
+        known, ood: labelled and out-of-distribution examples.
+        training: labelled, for the scores that are fitted; ``None`` leaves these out.
+        figures: neighbours and resamples.
+        batch_size: examples per run.
+        seed: of the draws, which are those of every other interval.
+        progress: display.
+
+    Raises:
+        InputError: an example cannot be used.
+        BackendError: a model gives values that are not finite.
+        BundleError: a file of a bundle is missing or altered.
+    """
+    found = []
+    for model in models:
+        with TorchSingle(model.module()) as single:
+            run = partial(_outputs, single, model, batch_size, progress)
+            given = run(known, _everything), run(ood, _everything)
+            scores = [logit_scores(outputs["logits"]) for outputs in given]
+            settings = {"gen": f"γ = {GAMMA:g}, the {min(LIKELIEST, len(single.bias))} likeliest classes"}
+            left_out = {name: UNFITTED for names in FITS for name in names}
+            if training is not None:
+                assert training.labels is not None  # read_examples asks for them
+                trained = Trained(run(training, _for_fitting), training.labels, single, figures.neighbours)
+                further, told, left_out = _fitted_scores(trained, given)
+                scores = [{**own, **more} for own, more in zip(scores, further, strict=True)]
+                settings |= told
+        title = f"resampling baselines of {model.name}"
+        measured = detected(scores[0], scores[1], figures.bootstrap, seed, progress, title)
+        found.append(BaselineReport(single_model_of(model), measured, settings, left_out))
+    return found
+
+
+def _outputs(
+    single: TorchSingle,
+    model: Model,
+    batch_size: int,
+    progress: Progress,
+    examples: Examples,
+    reduce: Callable[[Arrays], Arrays],
+) -> Arrays:
+    """What is kept of the single model's outputs, each once, float32, in the order of the examples."""
+    found: dict[str, np.ndarray] = {}
+    title = f"single model of {model.name} on {examples.name}"
+    batches = visit(single, model.processor, model.architecture, examples.inputs, batch_size, progress, title)
+    for places, outputs in batches:
+        for name, array in reduce(outputs).items():
+            if name not in found:
+                found[name] = np.empty((len(examples), *array.shape[1:]), np.float32)
+            found[name][places] = array
+    return found
+
+
+def _everything(outputs: Arrays) -> Arrays:
+    return outputs
+
+
+def _for_fitting(outputs: Arrays) -> Arrays:
+    """Features, and of the logits the largest."""
+    kept = {name: array for name, array in outputs.items() if name != "logits"}
+    return {**kept, "largest": outputs["logits"].max(axis=1)}
+
+
+def _read(outputs: Arrays) -> np.ndarray:
+    """What the last linear map reads: behind a pooler, where there is one."""
+    return outputs["penultimate"] if "penultimate" in outputs else outputs["features"]
+
+
+Scorer = Callable[[Arrays], Mapping[str, np.ndarray]]
+"""Outputs of a single model → scores [N] by name."""
+
+
+@dataclass(frozen=True, eq=False)
+class Trained:
+    """What scores are fitted on.
+
+    Attributes:
+        outputs: of the single model on the training data: ``features`` [N, d], ``largest`` logit [N], and
+            ``penultimate`` [N, d'] where that is another vector.
+        labels: [N].
+        single: the model, for its last linear map.
+        neighbours: k.
+    """
+
+    outputs: Arrays
+    labels: np.ndarray
+    single: TorchSingle
+    neighbours: int
+
+
+def _nearest(trained: Trained) -> tuple[Scorer, str]:
+    index = Neighbours(trained.outputs["features"], trained.neighbours)
+    return lambda given: {"knn": index.distances(given["features"])}, f"k = {trained.neighbours}, features of length 1"
+
+
+def _virtual_logit(trained: Trained) -> tuple[Scorer, str]:
+    read, last = _read(trained.outputs), trained.single
+    fitted = VirtualLogit(read, trained.outputs["largest"], last.weight, last.bias)
+    words = f"D = {fitted.dimensions} principal directions of {read.shape[1]}"
+    return lambda given: {"vim": fitted.scores(_read(given), given["logits"])}, words
+
+
+def _gaussians(trained: Trained) -> tuple[Scorer, str]:
+    fitted = Gaussians(trained.outputs["features"], trained.labels)
+
+    def score(given: Arrays) -> Mapping[str, np.ndarray]:
+        nearest, background = fitted.squared_distances(given["features"])
+        return {"mahalanobis": nearest, "relative_mahalanobis": nearest - background}
+
+    return score, "last vector, covariance shrunk (OAS)"
+
+
+FITS: dict[tuple[str, ...], Callable[[Trained], tuple[Scorer, str]]] = {
+    ("knn",): _nearest,
+    ("vim",): _virtual_logit,
+    ("mahalanobis", "relative_mahalanobis"): _gaussians,
+}
+"""Scores that need training features → what fits them, and says how; ``InputError`` where that cannot be."""
+
+
+def _fitted_scores(
+    trained: Trained, given: Sequence[Arrays]
+) -> tuple[list[dict[str, np.ndarray]], dict[str, str], dict[str, str]]:
+    """Scores of each of some outputs, how they were computed, and why others were not."""
+    scores: list[dict[str, np.ndarray]] = [{} for _ in given]
+    settings: dict[str, str] = {}
+    left_out: dict[str, str] = {}
+    for names, fit in FITS.items():
+        try:
+            scorer, words = fit(trained)
+        except InputError as error:
+            left_out |= dict.fromkeys(names, str(error))
+            continue
+        settings |= dict.fromkeys(names, words)
+        for own, outputs in zip(scores, given, strict=True):
+            own.update(scorer(outputs))
+    return scores, settings, left_out
+
+
+def single_model_of(model: Model) -> str:
+    """Which single model the baselines of a model are computed from, in words."""
+    if model.kind == "checkpoint":
+        return "the checkpoint itself"
+    members, heads, counts = len(model.plan.members), model.plan.heads, model.plan.head_counts()[0]
+    words = "its one member" if members == 1 else f"the first of its {members} members alone"
+    if min(counts) == heads:
+        return words
+    kept = f"{min(counts)}" if min(counts) == max(counts) else f"{min(counts)} to {max(counts)}"
+    return f"{words}, which keeps {kept} of {heads} heads in a layer"
+
+
+def _whole(model: Model) -> bool:
+    """Whether it is one model with all its heads."""
+    counts = model.plan.head_counts()
+    return len(counts) == 1 and min(counts[0]) == model.plan.heads
+
+
+def baseline_notes(
+    models: Sequence[Model], bundle: Bundle, known: Examples, ood: Examples, training: Examples | None
+) -> list[str]:
+    """What to know when reading baselines: whether any is of a whole model, and what data are used twice."""
+    notes = []
+    if not any(_whole(model) for model in models):
+        notes.append(
+            f"the baselines of {models[0].name} are computed from {single_model_of(models[0])}; those that it has to "
+            "beat are the ones of a checkpoint that it was made from: compare with one, too (compare=…, --compare)"
+        )
+    if training is not None:
+        notes += _twice(training, (known, ood), bundle.architecture().modality)
+    for note in notes:
+        log.warning("%s", note)
+    return notes
+
+
+def _twice(training: Examples, measured: Sequence[Examples], modality: Modality) -> list[str]:
+    """Say which data are measured on and hold training examples, whose nearest neighbours are themselves."""
+    fitted = fingerprint_of(training.inputs, modality)
+    shares = []
+    for examples in measured:
+        now = fingerprint_of(examples.inputs, modality)
+        shares.append((examples.name, 0.0 if now is None or fitted is None else now.share_in(fitted)))
+    return [
+        f"{share:.0%} of the examples of {name} are among those of {training.name} that baselines are fitted on, so "
+        "that their figures are wrong; give data that nothing was fitted on"
+        for name, share in shares
+        if share >= LEAST
+    ]

@@ -1,0 +1,262 @@
+"""Baselines of the single model in every form of an evaluation's report, against the untouched Hugging Face model."""
+
+from __future__ import annotations
+
+import json
+from html import unescape
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import oracle
+import pytest
+import torch
+import transformers
+from hydrant import Bundle, Figures, HydrantError, evaluate, export_onnx, fuse, save_bundle
+from hydrant.cli.evaluate import evaluation_text
+from hydrant.data.examples import read_examples
+from hydrant.evaluation.figure_names import BASELINES
+from hydrant.evaluation.report import EvaluationReport
+from hydrant.families.checkpoint import load_processor
+from hydrant.metrics import classification as metrics
+from hydrant.metrics.logit_scores import logit_scores
+from PIL import Image
+from support import random_plan, run_cli
+from test_baseline_scores import distances
+from test_evaluate import Resources, write_texts
+
+pytest.importorskip("matplotlib")
+
+OF_LOGITS = ("max_probability", "max_logit", "predictive_entropy", "energy", "gen")
+FITTED = ("knn", "vim", "mahalanobis", "relative_mahalanobis")
+PLAN = random_plan("bert", 3)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Training texts (class e has none), and others; out of distribution are those of one word many times."""
+    folder = tmp_path_factory.mktemp("baseline-data")
+    found = {"train": write_texts(folder / "train.csv", 60, 3, labels="abcd")}
+    found |= {"test": write_texts(folder / "test.csv", 40, 5)}
+    (folder / "ood.csv").write_text("text\n" + "\n".join(" ".join(["money"] * n) for n in range(1, 26)) + "\n")
+    return {**found, "ood": folder / "ood.csv"}
+
+
+@pytest.fixture(scope="module")
+def bundle(bert_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("baselines") / "bundle"
+    save_bundle(fuse(bert_checkpoint, PLAN), path, load_processor(bert_checkpoint, "text"))
+    export_onnx(path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def report(
+    bundle: Path, bert_checkpoint: Path, data: dict[str, Path], tmp_path_factory: pytest.TempPathFactory
+) -> EvaluationReport:
+    """The bundle on another backend than PyTorch, beside the checkpoint."""
+    page = tmp_path_factory.mktemp("page") / "report.html"
+    figures = Figures(bootstrap=50, baselines=True, fit=data["train"], neighbours=4)
+    return evaluate(bundle, data["test"], data["ood"], figures=figures, compare=[bert_checkpoint], html=page,
+                    backend="onnxruntime")  # fmt: skip
+
+
+def hugging_face(checkpoint: Path, texts: list[str], keep: Any) -> dict[str, np.ndarray]:
+    """Logits, first token and pooled token of the model with heads silenced, one text at a time."""
+    model = transformers.BertForSequenceClassification.from_pretrained(checkpoint).eval()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(checkpoint)
+    parts: dict[str, list[np.ndarray]] = {"logits": [], "features": [], "penultimate": []}
+    with oracle.silenced(model, keep, PLAN.heads), torch.no_grad():
+        for text in texts:
+            tower = model.bert(**tokenizer(text, return_tensors="pt"))
+            found = (model.classifier(tower.pooler_output), tower.last_hidden_state[:, 0], tower.pooler_output)
+            for name, tensor in zip(parts, found, strict=True):
+                parts[name].append(tensor.numpy())
+    return {name: np.concatenate(arrays) for name, arrays in parts.items()}
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_figures_against_the_untouched_model(
+    report: EvaluationReport, bert_checkpoint: Path, data: dict[str, Path], place: int
+) -> None:
+    """The bundle's first member alone, and the checkpoint with all its heads."""
+    keep = [PLAN.members[0], [range(PLAN.heads)] * PLAN.layers][place]
+    train = read_examples(data["train"], list("abcde"))
+    labels = train.labels
+    assert labels is not None
+    known, ood, trained = (
+        hugging_face(bert_checkpoint, list(read_examples(data[name], None).inputs), keep)
+        for name in ("test", "ood", "train")
+    )
+
+    def nearest(row: np.ndarray) -> float:
+        unit = trained["features"] / np.linalg.norm(trained["features"], axis=1, keepdims=True)
+        return float(np.sort(np.linalg.norm(unit - row / np.linalg.norm(row), axis=1))[3])
+
+    def scores(given: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        found = logit_scores(given["logits"])
+        within, total = distances(trained["features"], labels, given["features"])
+        found |= {"knn": np.array([nearest(row) for row in given["features"]])}
+        return {**found, "mahalanobis": within, "relative_mahalanobis": within - total}
+
+    inside, outside = scores(known), scores(ood)
+    baselines = report.models[place].baselines
+    assert baselines is not None
+    assert baselines.left_out == {}
+    assert {name.partition(".")[0] for name in baselines.figures} == set(BASELINES)
+    for name in inside:
+        expected = metrics.auroc(inside[name], outside[name])
+        assert baselines.figures[f"{name}.auroc"].value == pytest.approx(expected, abs=2e-3), name
+        expected = metrics.fpr95(inside[name], outside[name])
+        assert baselines.figures[f"{name}.fpr95"].value == pytest.approx(expected, abs=0.03), name
+    model = transformers.BertForSequenceClassification.from_pretrained(bert_checkpoint)
+    weight, bias = model.classifier.weight.detach().numpy(), model.classifier.bias.detach().numpy()
+    found = [virtual(trained, given, weight, bias) for given in (known, ood)]
+    assert baselines.figures["vim.auroc"].value == pytest.approx(metrics.auroc(*found), abs=2e-3)
+
+
+def virtual(
+    trained: dict[str, np.ndarray], given: dict[str, np.ndarray], weight: np.ndarray, bias: np.ndarray
+) -> np.ndarray:
+    """ViM on what the classifier reads, by scikit-learn's covariance about the origin, with half of the directions."""
+    from sklearn.covariance import EmpiricalCovariance
+
+    origin = -np.linalg.pinv(weight) @ bias
+    width = trained["penultimate"].shape[1]
+    about = EmpiricalCovariance(assume_centered=True).fit((trained["penultimate"] - origin).astype(np.float64))
+    rest = np.linalg.eigh(about.covariance_)[1][:, : width - width // 2]
+    norms = [np.linalg.norm((each["penultimate"] - origin) @ rest, axis=1) for each in (trained, given)]
+    alpha = trained["logits"].max(axis=1).mean() / norms[0].mean()
+    return alpha * norms[1] - np.log(np.exp(given["logits"].astype(np.float64)).sum(axis=1))
+
+
+def test_intervals_are_drawn_like_all_others(report: EvaluationReport) -> None:
+    """Where a score of the report is a baseline, too, figure and interval are the same."""
+    checkpoint = report.models[1]
+    assert checkpoint.baselines is not None
+    for score in ("energy", "predictive_entropy", "max_probability"):
+        for figure in ("auroc", "aupr", "fpr95"):
+            ours, other = checkpoint.baselines.figures[f"{score}.{figure}"], checkpoint.figures[f"ood.{score}.{figure}"]
+            for end in ("value", "low", "high"):
+                assert getattr(ours, end) == pytest.approx(getattr(other, end), abs=2e-3), (score, figure, end)
+    for model in report.models:
+        assert model.baselines is not None
+        for name, each in model.baselines.figures.items():
+            assert 0 <= each.low <= each.high <= 1, name
+
+
+def test_every_form_of_the_report_tells_baselines_and_their_source(report: EvaluationReport, bundle: Path) -> None:
+    assert report.html is not None
+    html, text = report.html.read_text(), evaluation_text(report)
+    assert Resources(html).open == []
+    kept = sorted({len(layer) for layer in PLAN.members[0]})
+    for words in (
+        f"Baselines of bundle: the first of its 3 members alone, which keeps {kept[0]} to {kept[-1]} of 4 heads in a "
+        "layer",
+        "Baselines of tiny-bert: the checkpoint itself",
+        "Fitted on 60 examples of train.csv",
+        "kNN: k = 4, features of length 1",
+        "ViM: D = 16 principal directions of 32",
+        "GEN: γ = 0.1, the 5 likeliest classes",
+        "Mahalanobis, relative Mahalanobis: last vector, covariance shrunk (OAS)",
+    ):
+        assert words in text
+        assert words in unescape(html)
+    section = unescape(html).split("<h2>Baselines: what a single model finds out of distribution</h2>")[1]
+    for title, figure in (("AUROC", "auroc"), ("FPR95", "fpr95")):
+        table = text.split(f"baselines: {title}")[1].split("\n\n")[0]
+        for score, words in BASELINES.items():
+            (line,) = [line for line in table.splitlines() if line.startswith(f"{words}  ")]
+            for model in report.models:
+                assert model.baselines is not None
+                value = model.baselines.figures[f"{score}.{figure}"].value
+                shown = f"{value:.3f}" if figure == "auroc" else f"{100 * value:.1f} %"
+                assert shown in line
+                assert f">{shown}<" in section.split("</section>")[0]
+    assert "Scores of every model beside those of a single one" in section
+    with Image.open(Bundle.open(bundle).file("reports/evaluation-baselines.png")) as picture:
+        assert min(picture.size) > 300
+    stored = Bundle.open(bundle).read_json("reports/evaluation.json")
+    assert stored == json.loads(json.dumps(report.to_json()))
+    found = stored["models"][0]["baselines"]
+    assert set(found) == {"of", "figures", "settings", "left_out"}
+    assert set(found["figures"]["knn.auroc"]) == {"value", "low", "high"}
+    assert (stored["fit"], stored["fit_examples"]) == ("train.csv", 60)
+    assert not [note for note in stored["notes"] if "baselines" in note], "a checkpoint is compared"
+
+
+def test_without_training_data_and_without_a_checkpoint(bundle: Path, data: dict[str, Path]) -> None:
+    report = evaluate(bundle, data["test"], data["ood"], figures=Figures(bootstrap=0, baselines=True))
+    found = report.models[0].baselines
+    assert found is not None
+    assert {name.partition(".")[0] for name in found.figures} == set(OF_LOGITS)
+    assert set(found.left_out) == set(FITTED)
+    text = evaluation_text(report)
+    assert (
+        "Left out: kNN, ViM, Mahalanobis, relative Mahalanobis: needs features of training data; give these as well"
+        in text
+    )
+    assert "Mahalanobis" not in text.split("baselines: AUROC")[1].split("Baselines of")[0]
+    (note,) = report.notes
+    assert note.startswith("the baselines of bundle are computed from the first of its 3 members alone, which keeps")
+    assert "compare with one, too (compare=…, --compare)" in note
+    none = evaluate(bundle, data["test"], data["ood"], figures=Figures(bootstrap=0))
+    assert none.models[0].baselines is None
+    assert "baselines" not in evaluation_text(none)
+
+
+def test_what_cannot_be_fitted_is_left_out_with_its_reason(
+    bundle: Path, bert_checkpoint: Path, data: dict[str, Path], tmp_path: Path
+) -> None:
+    """One example of each class, fewer than the principal directions."""
+    few = tmp_path / "few.csv"
+    few.write_text("text,label\nhello,a\nworld today,b\nthe money,c\nwhat is,d\n")
+    save_bundle(fuse(bert_checkpoint), tmp_path / "one", load_processor(bert_checkpoint, "text"))
+    figures = Figures(bootstrap=0, baselines=True, fit=few, neighbours=2)
+    report = evaluate(bundle, data["test"], data["ood"], figures=figures, compare=[tmp_path / "one"])
+    for model in report.models:
+        assert model.baselines is not None
+        assert set(model.baselines.left_out) == {"vim", "mahalanobis", "relative_mahalanobis"}
+        assert "knn.fpr95" in model.baselines.figures
+    text = evaluation_text(report)
+    assert "Left out: ViM: the 4 training examples lie in 16 directions and leave none over" in text
+    assert "Left out: Mahalanobis, relative Mahalanobis: no class has two different examples among the 4" in text
+    assert "Baselines of one: its one member" in text
+    assert report.notes == [], "the bundle of one member keeps all heads"
+
+
+def test_training_data_among_test_data_are_told(bundle: Path, data: dict[str, Path]) -> None:
+    figures = Figures(bootstrap=0, baselines=True, fit=data["test"])
+    report = evaluate(bundle, data["test"], data["ood"], figures=figures)
+    twice = "100% of the examples of test.csv are among those of test.csv that baselines are fitted on"
+    assert [note.startswith(twice) for note in report.notes].count(True) == 1
+
+
+@pytest.mark.parametrize(
+    ("ood", "fit", "neighbours", "message"),
+    [
+        (False, "train", 4, "baselines are scores that find out-of-distribution inputs, and there are none; give such"),
+        (True, "train", 61, "neighbours is 61, but {train} holds 60 examples; give more of them, or a smaller number"),
+        (True, "ood", 4, "data {ood} has no label"),
+    ],
+)
+def test_refusals(bundle: Path, data: dict[str, Path], ood: bool, fit: str, neighbours: int, message: str) -> None:
+    figures = Figures(bootstrap=0, baselines=True, fit=data[fit], neighbours=neighbours)
+    with pytest.raises(HydrantError) as caught:
+        evaluate(bundle, data["test"], data["ood"] if ood else None, figures=figures)
+    assert message.format(**data) in str(caught.value)
+
+
+def test_command_line(bundle: Path, bert_checkpoint: Path, data: dict[str, Path]) -> None:
+    given = ["evaluate", bundle, "--data", data["test"], "--ood", data["ood"], "--bootstrap", "10"]
+    done = run_cli(*given, "--baselines", "--fit", data["train"], "--neighbours", "3", "--compare", bert_checkpoint,
+                   "--json")  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    first, second = (model["baselines"] for model in json.loads(done.stdout)["models"])
+    assert second["of"] == "the checkpoint itself"
+    assert first["settings"]["knn"] == "k = 3, features of length 1"
+    assert set(first["figures"]) == {f"{score}.{name}" for score in BASELINES for name in ("auroc", "aupr", "fpr95")}
+    refused = run_cli(*given, "--fit", data["train"])
+    assert refused.returncode == 2
+    assert refused.stderr.startswith("hydrant: error: training data are given (fit=…, --fit), but nothing is fitted")
+    assert len(refused.stderr.splitlines()) == 1
