@@ -35,10 +35,11 @@ if TYPE_CHECKING:
     from .measure.verify import verify
     from .runtime import Prediction, Predictor, load
     from .tuning import TuneReport, tune
-    from .tuning.settings import Jointly, PerMember
+    from .tuning.settings import BatchEnsemble, Jointly, PerMember
 
 
 _HOMES = {
+    "BatchEnsemble": "tuning.settings",
     "Budget": "calib.heads.options",
     "build_engine": "build",
     "Bundle": "bundle.store",
@@ -83,6 +84,7 @@ _HOMES = {
 
 
 __all__ = [
+    "BatchEnsemble",
     "Budget",
     "Bundle",
     "Circuit",
