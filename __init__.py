@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from .bundle.plan import HeadPlan
     from .bundle.store import Bundle
     from .calib.decisions.targets import Conformal, Coverage, FalseAlarm, Risk
-    from .calib.heads.options import Budget, Circuit, Random, Taylor
+    from .calib.heads.options import Budget, Circuit, Dropout, Random, Taylor
     from .calib.heads.planning import plan_heads
     from .cost.estimate import Cost
     from .data.columns import Reading
@@ -49,6 +49,7 @@ _HOMES = {
     "FalseAlarm": "calib.decisions.targets",
     "Cost": "cost.estimate",
     "Coverage": "calib.decisions.targets",
+    "Dropout": "calib.heads.options",
     "estimate_cost": "measure.cost",
     "evaluate": "evaluation",
     "export_onnx": "export",
@@ -91,6 +92,7 @@ __all__ = [
     "Conformal",
     "Cost",
     "Coverage",
+    "Dropout",
     "FalseAlarm",
     "Figures",
     "FusedClassifier",

@@ -11,7 +11,7 @@ from typing import Any
 
 from ..bundle.files import check_file, destination
 from ..bundle.plan import HeadPlan
-from ..calib.heads.options import METHODS, Budget, Circuit, Taylor
+from ..calib.heads.options import METHODS, Budget, Circuit, Dropout, Taylor
 from ..calib.heads.planning import EXAMPLES, plan_heads
 from ..data.columns import Reading
 from ..errors import InputError, cut
@@ -42,6 +42,7 @@ def arguments(command: Command) -> None:
     command.take(plan_heads, "method", choices=tuple(METHODS))
     command.take((Taylor, Circuit), "diversity")
     command.take((Taylor, Circuit), "noise")
+    command.take(Dropout, "rate", also="; for dropout")
     command.take(Circuit, "ood", metavar="FILE", also="; for circuits")
     command.take(Circuit, "objective", also="; for circuits")
     command.take(Circuit, "masking", also="; for circuits")
@@ -55,6 +56,8 @@ def run(options: argparse.Namespace) -> int:
     check_file(options.output)
     shared.check_data(value(plan_heads, "data", options))
     name = value(plan_heads, "method", options)
+    if name == "dropout" and (hasattr(options, "keep") or hasattr(options, "budget")):
+        raise InputError("--keep or --budget is given for --method dropout, whose --rate decides how many heads stay")
     searched = name == "circuit" and destination(options.output) is not None
     state = options.output.with_name(f"{options.output.name}.part") if searched else None
     method = choose("--method", METHODS, name, options, **({} if state is None else {"state": state}))

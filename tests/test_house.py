@@ -60,7 +60,7 @@ FLOORS: list[dict[str, str]] = [
             polygraphy profile verify
         """,
         "evaluation": """
-            options report models latency observation figures classes examples figure_names verdict style markup
+            options report dropout models latency observation figures classes examples figure_names verdict style markup
             class_tables html noise plots run __init__
         """,
     },

@@ -21,7 +21,8 @@ from packaging.version import Version
 from test_house import APART, SOURCES
 
 PUBLIC = {
-    "BatchEnsemble", "Budget", "Bundle", "Circuit", "Conformal", "Cost", "Coverage", "FalseAlarm", "Figures",
+    "BatchEnsemble", "Budget", "Bundle", "Circuit", "Conformal", "Cost", "Coverage", "Dropout", "FalseAlarm",
+    "Figures",
     "FusedClassifier", "FusedOutput", "GraphForm", "HeadPlan", "HydrantError", "Jointly", "PerMember", "Prediction", "Predictor",
     "Random", "Reading", "Risk", "Taylor", "TensorRT", "TensorRTForRTX", "Timing", "TuneReport",
     "__version__", "build_engine", "calibrate", "estimate_cost", "evaluate", "export_onnx", "fuse", "load",

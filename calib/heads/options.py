@@ -80,7 +80,29 @@ class Random:
     """Keep any heads, each with the same probability."""
 
 
-METHODS: dict[str, type[Taylor | Circuit | Random]] = {"taylor": Taylor, "circuit": Circuit, "random": Random}
+@dataclass(frozen=True)
+class Dropout:
+    """Drop each head with a probability, for each member and layer on its own: dropout whose masks are drawn once.
+
+    At least one head stays in every layer. What stays is not scaled by 1 / (1 − rate), as dropout in training scales
+    it: a plan says which heads are kept, and nothing of their weights.
+
+    Attributes:
+        rate: probability that a head is dropped, above 0 and below 1.
+    """
+
+    rate: float = 0.1
+
+    def __post_init__(self) -> None:
+        number = isinstance(self.rate, int | float) and not isinstance(self.rate, bool)
+        if not number or not 0 < self.rate < 1:
+            raise InputError(f"rate is {cut(self.rate)}; expected a probability above 0 and below 1, such as 0.1")
+
+
+Method = Taylor | Circuit | Random | Dropout
+
+
+METHODS: dict[str, type[Method]] = {"taylor": Taylor, "circuit": Circuit, "random": Random, "dropout": Dropout}
 """By the names that plans record and that stand for a method with its defaults."""
 
 
@@ -103,19 +125,19 @@ class Budget:
             )
 
 
-def method_of(asked: str | Taylor | Circuit | Random) -> Taylor | Circuit | Random:
+def method_of(asked: str | Method) -> Method:
     """A method, or the one that a name stands for.
 
     Raises:
         InputError: an unknown name, or one that does not go without options.
     """
-    if isinstance(asked, Taylor | Circuit | Random):
+    if isinstance(asked, Method):
         return asked
     _check_name("method", asked, tuple(METHODS))
     return METHODS[asked]()
 
 
-def name_of(method: Taylor | Circuit | Random) -> str:
+def name_of(method: Method) -> str:
     """By which plans call a method."""
     return next(name for name, kind in METHODS.items() if isinstance(method, kind))
 

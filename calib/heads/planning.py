@@ -20,8 +20,8 @@ from ...errors import InputError, cut, is_whole
 from ...families.checkpoint import load_model, load_processor, model_labels
 from ...families.registry import architecture_of, prompts_of
 from ...progress import Progress, no_progress
-from .options import Budget, Circuit, Random, Taylor, deviation, method_of, name_of
-from .selection import choose_heads, diversify, head_counts
+from .options import Budget, Circuit, Dropout, Method, Random, Taylor, deviation, method_of, name_of
+from .selection import choose_heads, diversify, drop_heads, head_counts
 
 if TYPE_CHECKING:
     from .budget import Trial
@@ -33,7 +33,7 @@ EXAMPLES = 2048
 def plan_heads(
     model: Any,
     data: Any = None,
-    method: str | Taylor | Circuit | Random = "taylor",
+    method: str | Method = "taylor",
     *,
     members: int = 3,
     keep: int | float | Sequence[Any] | Budget = 8,
@@ -51,8 +51,9 @@ def plan_heads(
         data: labelled calibration data: .csv, .tsv, .jsonl, .parquet, .npz, or an image folder. In Python also what
             ``data.examples.read_examples`` takes. Not needed for random heads without a budget; for a budget, best
             data that the model was not tuned on.
-        method: how heads are scored: by Taylor importance, by circuits, or at random. In Python also an option object:
-            ``Taylor(noise=1.0)``, ``Circuit(ood=…)``, ``Random()``.
+        method: how heads are scored: by Taylor importance, by circuits, or at random; or dropped at a rate. In Python
+            also an option object: ``Taylor(noise=1.0)``, ``Circuit(ood=…)``, ``Random()``, ``Dropout(rate=0.1)``, which
+            reads neither ``data`` nor ``keep``.
         members: number of members.
         keep: heads kept in each layer: a count, a share such as 0.66 (1.0: all), or a list. A list has one count or
             share for each layer from ``fork_from`` on, or one such list for each member (a list of one entry holds
@@ -82,10 +83,13 @@ def plan_heads(
     shape = members, architecture.layers, architecture.heads
     fork = _check_fork(fork_from, architecture.layers)
     budget = keep if isinstance(keep, Budget) else None
-    counts = [] if isinstance(keep, Budget) else head_counts(keep, *shape, fork)
+    counts = [] if isinstance(keep, Budget) or isinstance(how, Dropout) else head_counts(keep, *shape, fork)
     facts: dict[str, Any] = {"seed": seed, **({"fork_from": fork} if fork else {}), **prompts_of([loaded])}
     chosen: tuple[Keep, ...]
-    if isinstance(how, Random) and budget is None:
+    if isinstance(how, Dropout):
+        chosen = drop_heads(*shape, fork, how.rate, seed)
+        facts["rate"] = how.rate
+    elif isinstance(how, Random) and budget is None:
         chosen = tuple(map(choose_heads, np.random.default_rng(seed).random(shape), counts))
     else:
         names = model_labels(loaded.config)
@@ -186,7 +190,7 @@ def resolve_processor(processor: Any, source: str | Path | None, architecture: A
     return from_transformers(processor, architecture)
 
 
-def _check(how: Taylor | Circuit | Random, data: Any, members: int, keep: Any, seed: int) -> None:
+def _check(how: Method, data: Any, members: int, keep: Any, seed: int) -> None:
     """Refuse what does not go together, before any long work."""
     if members < 1:
         raise InputError(f"members is {members}; expected at least 1")
@@ -203,7 +207,12 @@ def _check(how: Taylor | Circuit | Random, data: Any, members: int, keep: Any, s
         raise InputError(f"{needs} needs labelled calibration data; give it with data=… (--data)")
 
 
-def _check_budget(budget: Budget, how: Taylor | Circuit | Random, members: int) -> None:
+def _check_budget(budget: Budget, how: Method, members: int) -> None:
+    if isinstance(how, Dropout):
+        raise InputError(
+            f"budget {budget.ratio:g} is given for method 'dropout', whose rate decides how many heads stay; leave the "
+            "budget out, or use method 'random'"
+        )
     if isinstance(how, Circuit):
         raise InputError(
             f"budget {budget.ratio:g} is given for method 'circuit', whose scores depend on how many heads each "
