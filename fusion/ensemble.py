@@ -158,8 +158,7 @@ def _check_members(members: Any, models: int, plan: HeadPlan | None, adapters: S
     for name, given in others.items():
         if given:
             raise InputError(
-                f"members is {members} beside {name}, from which their number follows; leave members "
-                "(--members) out"
+                f"members is {members} beside {name}, from which their number follows; leave members (--members) out"
             )
 
 

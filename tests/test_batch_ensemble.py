@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -59,8 +58,11 @@ Factors = dict[str, tuple[torch.Tensor, torch.Tensor]]
 def factors_of(family: str, tensors: Mapping[str, torch.Tensor], member: int) -> Factors:
     """Hugging Face's module → r [in] and s [out] of a member, as far as there are factors."""
     prefix, *names = LINEAR[family]
-    places = [(f"layers.{layer}.{ours}", f"{prefix.format(layer)}{name}", index if index < 3 else None)
-              for layer in range(LAYERS) for index, (ours, name) in enumerate(zip(OURS, names, strict=True))]  # fmt: skip
+    places = [
+        (f"layers.{layer}.{ours}", f"{prefix.format(layer)}{name}", index if index < 3 else None)
+        for layer in range(LAYERS)
+        for index, (ours, name) in enumerate(zip(OURS, names, strict=True))
+    ]
     places += [(ours, name, None) for ours, name in zip(("pooler", "classifier"), LAST[family], strict=True) if name]
     found = {}
     for ours, name, third in places:
@@ -131,7 +133,8 @@ def test_factors_are_those_of_the_paper(family: str, pruned: bool) -> None:
 def test_merging_is_exact(members: int, maps: int, inputs: int, outputs: int, seed: int) -> None:
     """((x ∘ r) W) ∘ s + b is what the merged weight gives, map by map; factors of one leave it bit for bit."""
     rng = np.random.default_rng(seed)
-    x, w, b = (rng.standard_normal(shape) for shape in ((2, inputs), (1, inputs, maps * outputs), (1, 1, maps * outputs)))
+    shapes = (2, inputs), (1, inputs, maps * outputs), (1, 1, maps * outputs)
+    x, w, b = (rng.standard_normal(shape) for shape in shapes)
     linear = RankOneLinear(GroupedLinear(*(torch.tensor(a, dtype=torch.float32) for a in (w, b))), members, maps)
     tensors = {f"up.{name}": tensor.detach() for name, tensor in linear.named_parameters()}
     assert torch.equal(merged(tensors)["up.weight"], linear.weight.detach().expand(members, -1, -1))
@@ -188,7 +191,12 @@ def test_a_tuned_bundle_is_the_checkpoint_with_its_factors(
     text = family == "bert"
     path = alike(tmp_path / "bundle", bert_checkpoint if text else vit_checkpoint, "text" if text else "image")
     caught: list[dict[str, torch.Tensor]] = []
-    monkeypatch.setattr(job, "merged", lambda tensors: caught.append(dict(tensors)) or merged(tensors))
+
+    def watched(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        caught.append(dict(tensors))
+        return merged(tensors)
+
+    monkeypatch.setattr(job, "merged", watched)
     how = BatchEnsemble(epochs=6, learning_rate=3e-2, fork_from=1, factors_only=True)
     report = tune(path, (sentences if text else pictures)(100, 0), how, reading=READING, output=tmp_path / "tuned")
     assert report.improved
@@ -328,6 +336,7 @@ def test_members_that_start_alike(bert_checkpoint: Path) -> None:
     ensemble = fuse(bert_checkpoint, members=3)
     assert ensemble.members == 3
     assert {tensor.shape[0] for tensor in ensemble.state_dict().values()} == {1}, "stored once"
+    options: dict[str, Any]
     for options, message in (
         ({"members": 0}, "members is '0'; expected a whole number, 1 or more"),
         ({"members": 3, "plan": random_plan("bert", 3)}, "members is 3 beside a plan"),

@@ -19,9 +19,7 @@ from hypothesis import strategies as st
 from support import HEADS, LAYERS, make_inputs, make_model, run_cli
 
 
-@given(
-    st.integers(1, 4), st.integers(1, 6), st.integers(1, 9), st.floats(0.01, 0.99), st.integers(0, 99), st.data()
-)
+@given(st.integers(1, 4), st.integers(1, 6), st.integers(1, 9), st.floats(0.01, 0.99), st.integers(0, 99), st.data())
 def test_every_layer_keeps_a_head_and_the_trunk_all(
     members: int, layers: int, heads: int, rate: float, seed: int, data: st.DataObject
 ) -> None:

@@ -52,7 +52,9 @@ FLOORS: list[dict[str, str]] = [
             backends.tensorrt.device backends.tensorrt.load backends.tensorrt.lane backends.tensorrt.engine
             backends.registry decisions predictor __init__ collect
         """,
-        "tuning": "report examples settings optimizer state trunk loop weights rank_one job writing stages run __init__",
+        "tuning": """
+            report examples settings optimizer state trunk loop weights rank_one job writing stages run __init__
+        """,
     },
     {
         "measure": """

@@ -22,11 +22,10 @@ from test_house import APART, SOURCES
 
 PUBLIC = {
     "BatchEnsemble", "Budget", "Bundle", "Circuit", "Conformal", "Cost", "Coverage", "Dropout", "FalseAlarm",
-    "Figures",
-    "FusedClassifier", "FusedOutput", "GraphForm", "HeadPlan", "HydrantError", "Jointly", "PerMember", "Prediction", "Predictor",
-    "Random", "Reading", "Risk", "Taylor", "TensorRT", "TensorRTForRTX", "Timing", "TuneReport",
-    "__version__", "build_engine", "calibrate", "estimate_cost", "evaluate", "export_onnx", "fuse", "load",
-    "load_ensemble", "load_zero_shot", "measure_drift", "plan_heads", "profile", "save_bundle", "tune",
+    "Figures", "FusedClassifier", "FusedOutput", "GraphForm", "HeadPlan", "HydrantError", "Jointly", "PerMember",
+    "Prediction", "Predictor", "Random", "Reading", "Risk", "Taylor", "TensorRT", "TensorRTForRTX", "Timing",
+    "TuneReport", "__version__", "build_engine", "calibrate", "estimate_cost", "evaluate", "export_onnx", "fuse",
+    "load", "load_ensemble", "load_zero_shot", "measure_drift", "plan_heads", "profile", "save_bundle", "tune",
     "verify",
 }  # fmt: skip
 

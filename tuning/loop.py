@@ -109,7 +109,9 @@ def train(
     devices = [device] if device.type == "cuda" else []
     given = ([known, held_out], module, settings.trunk, settings.batch_size, device, progress)
     with torch.random.fork_rng(devices=devices), activations(*given) as (known, held_out):  # noqa: PLR1704
-        run = _Run(module, prepared, known, held_out, settings, state, accelerator, progress, point, steps, title, begin)
+        run = _Run(
+            module, prepared, known, held_out, settings, state, accelerator, progress, point, steps, title, begin
+        )
         while not run.over:  # the caller's random numbers stay as they were
             run.advance()
     module.cpu()

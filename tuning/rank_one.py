@@ -75,7 +75,9 @@ def first_layer(ensemble: FusedClassifier, how: BatchEnsemble) -> int:
         return fork if pruned else 0
     if not is_whole(how.fork_from, fork if pruned else 0, layers - 1):
         least = f"{fork}, where the plan's members fork," if pruned else "0"
-        raise InputError(f"fork_from is {cut(how.fork_from)}; expected a layer of the model, from {least} to {layers - 1}")
+        raise InputError(
+            f"fork_from is {cut(how.fork_from)}; expected a layer of the model, from {least} to {layers - 1}"
+        )
     return how.fork_from
 
 
