@@ -42,7 +42,7 @@ class Asked:
 
 
 def asked(source: str | Path, compare: Sequence[str | Path]) -> Asked | None:
-    """What a competitor's name asks for; ``None`` where it names a checkpoint or bundle.
+    """What a competitor's name asks for; ``None`` where it is that of a checkpoint or bundle, or of a folder.
 
     Args:
         source: one of ``compare``.
@@ -52,7 +52,7 @@ def asked(source: str | Path, compare: Sequence[str | Path]) -> Asked | None:
         InputError: no number of passes, or no checkpoint to run.
     """
     word, *rest = str(source).split(":", 2)
-    if word != KIND:
+    if word != KIND or Path(source).exists():
         return None
     if not rest or not re.fullmatch(r"[0-9]{1,4}", rest[0]) or not 2 <= int(rest[0]) <= MOST:
         raise InputError(

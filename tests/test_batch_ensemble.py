@@ -13,7 +13,19 @@ import numpy as np
 import oracle
 import pytest
 import torch
-from hydrant import BatchEnsemble, Bundle, HeadPlan, Jointly, PerMember, Reading, fuse, load_ensemble, save_bundle, tune
+from hydrant import (
+    BatchEnsemble,
+    Bundle,
+    GraphForm,
+    HeadPlan,
+    Jointly,
+    PerMember,
+    Reading,
+    fuse,
+    load_ensemble,
+    save_bundle,
+    tune,
+)
 from hydrant.cli import main as cli
 from hydrant.cli.inspect import inspect_bundle, inspect_text
 from hydrant.errors import HydrantError, InputError
@@ -28,6 +40,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import FAMILIES, HEADS, LAYERS, make_inputs, make_model, random_plan, run_cli
 from test_lora import assert_cost
+from test_parity import run_onnx
 from test_tune import interrupted_after, pictures, same, sentences, state, weights, write_csv
 
 LINEAR = {
@@ -130,7 +143,7 @@ def test_factors_are_those_of_the_paper(family: str, pruned: bool) -> None:
 
 @given(st.integers(1, 4), st.sampled_from([1, 3]), st.integers(1, 7), st.integers(1, 5), st.integers(0, 99))
 @settings(max_examples=40)
-def test_merging_is_exact(members: int, maps: int, inputs: int, outputs: int, seed: int) -> None:
+def test_merging_gives_the_same_map(members: int, maps: int, inputs: int, outputs: int, seed: int) -> None:
     """((x ∘ r) W) ∘ s + b is what the merged weight gives, map by map; factors of one leave it bit for bit."""
     rng = np.random.default_rng(seed)
     shapes = (2, inputs), (1, inputs, maps * outputs), (1, 1, maps * outputs)
@@ -217,7 +230,7 @@ def test_a_tuned_bundle_is_the_checkpoint_with_its_factors(
     facts = inspect_bundle(tmp_path / "tuned")
     assert "BatchEnsemble factors from layer 1 on" in inspect_text(facts)
     assert "members differ from layer 1 on" in inspect_text(facts)
-    assert facts["tuned"]["settings"]["deviation"] == 0.1
+    assert facts["tuned"]["settings"]["deviation"] == 0.05
 
 
 @pytest.mark.parametrize("unfreeze", [False, True])
@@ -257,7 +270,8 @@ def test_a_batch_ensemble_is_tuned_on_like_any_bundle(bundle: Path) -> None:
     with pytest.raises(InputError, match=r"members come from adapters or an earlier BatchEnsemble"):
         tune(bundle, sentences(100, 0), BatchEnsemble())
     before = weights(bundle)
-    report = tune(bundle, sentences(100, 0), Jointly(epochs=1, learning_rate=1e-3), reading=READING)
+    data = sentences(100, 3)
+    report = tune(bundle, data, Jointly(epochs=3, learning_rate=3e-4), validation=data, reading=READING)
     assert report.improved
     assert report.frozen == 1, "its trunk, though all members keep the same heads"
     after = weights(bundle)
@@ -312,6 +326,7 @@ def test_it_is_judged_against_the_members_without_factors(bundle: Path) -> None:
         ({"factors_only": 1}, r"factors_only is '1'; expected True or False"),
         ({"factors_only": True, "unfreeze": True}, r"expected one of them"),
         ({"fork_from": 3}, r"fork_from is '3'; expected a layer of the model, from 0 to 2"),
+        ({"fork_from": np.int64(1)}, r"fork_from is '1'; expected a layer"),
         ({"fork_from": True}, r"fork_from is 'True'; expected a layer"),
     ],
 )
@@ -332,10 +347,18 @@ def test_members_that_share_nothing_are_refused(bert_checkpoint: Path, tmp_path:
                 "a.output_factor": torch.ones(2, 1, 1)})  # fmt: skip
 
 
-def test_members_that_start_alike(bert_checkpoint: Path) -> None:
+def test_members_that_start_alike(bert_checkpoint: Path, tmp_path: Path) -> None:
     ensemble = fuse(bert_checkpoint, members=3)
     assert ensemble.members == 3
     assert {tensor.shape[0] for tensor in ensemble.state_dict().values()} == {1}, "stored once"
+    inputs = make_inputs("bert")
+    with torch.no_grad():
+        expected = fuse(bert_checkpoint)(**inputs).member_logits.expand(3, -1, -1)
+        torch.testing.assert_close(ensemble(**inputs).member_logits, expected, atol=0, rtol=0)
+    save_bundle(ensemble, tmp_path / "alike")
+    found = run_onnx(hydrant.export_onnx(tmp_path / "alike", form=GraphForm(member_outputs=True)), inputs)
+    np.testing.assert_allclose(found["member_probabilities"], expected.softmax(-1).transpose(0, 1), atol=1e-5)
+    assert_cost("bert", tmp_path / "alike")
     options: dict[str, Any]
     for options, message in (
         ({"members": 0}, "members is '0'; expected a whole number, 1 or more"),
@@ -355,14 +378,14 @@ def test_command_line(bert_checkpoint: Path, tmp_path: Path, capsys: pytest.Capt
         ["fuse", bert_checkpoint, "--members", "3", "-o", out],
         ["tune", out, "--data", train, *options],
         ["export", out],
-        ["verify", out],
         ["predict", out, "hello world", "--json"],
     ):
         done = run_cli(*command)
         assert done.returncode == 0, done.stderr
     assert '"mutual_information": 0' in done.stdout
     assert '"mutual_information": 0.0,' not in done.stdout
-    assert "BatchEnsemble factors from layer 1 on, multiplied into 14 weights" in run_cli("inspect", out).stdout
+    assert cli.main(["inspect", str(out)]) == 0
+    assert "BatchEnsemble factors from layer 1 on, multiplied into 14 weights" in capsys.readouterr().out
     words = ["tune", str(out), "--data", str(train)]
     for extra, message in (
         (["--deviation", "0.2"], "--deviation is given without --batch-ensemble"),

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..errors import InputError, cut, is_whole
+from ..errors import InputError, cut
 from ..fusion import FusedClassifier
 from ..fusion.grouped import GroupedLinear
 from .settings import BatchEnsemble
@@ -73,7 +73,7 @@ def first_layer(ensemble: FusedClassifier, how: BatchEnsemble) -> int:
     pruned = fork < layers
     if how.fork_from is None:
         return fork if pruned else 0
-    if not is_whole(how.fork_from, fork if pruned else 0, layers - 1):
+    if type(how.fork_from) is not int or not (fork if pruned else 0) <= how.fork_from < layers:
         least = f"{fork}, where the plan's members fork," if pruned else "0"
         raise InputError(
             f"fork_from is {cut(how.fork_from)}; expected a layer of the model, from {least} to {layers - 1}"
@@ -116,7 +116,7 @@ def is_factor(name: str) -> bool:
 
 
 def merged(weights: Mapping[str, Tensor]) -> Weights:
-    """Factors multiplied into weights [M, in, out] of each member's own: exact products, rounded once.
+    """Factors multiplied into weights [M, in, out] of each member's own, in float64, and rounded once.
 
     Args:
         weights: of a module :func:`with_factors`.

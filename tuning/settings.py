@@ -87,7 +87,7 @@ class BatchEnsemble(Jointly):
     """
 
     fork_from: int | None = None
-    deviation: float = 0.1
+    deviation: float = 0.05
     factors_only: bool = False
 
     def __post_init__(self) -> None:
@@ -95,7 +95,7 @@ class BatchEnsemble(Jointly):
         check_plain(self)
         number = self.deviation
         if isinstance(number, bool) or not isinstance(number, int | float) or not 0 < number < math.inf:
-            raise InputError(f"deviation is {cut(number)}; expected a finite number above 0, such as 0.1")
+            raise InputError(f"deviation is {cut(number)}; expected a finite number above 0, such as 0.05")
         if self.factors_only and self.unfreeze:
             raise InputError(
                 "factors_only (--factors-only) and unfreeze (--unfreeze) are given; expected one of them: leave all "
