@@ -57,7 +57,7 @@ def run(options: argparse.Namespace) -> int:
     shared.check_data(value(plan_heads, "data", options))
     name = value(plan_heads, "method", options)
     if name == "dropout" and (hasattr(options, "keep") or hasattr(options, "budget")):
-        raise InputError("--keep or --budget is given for --method dropout, whose --rate decides how many heads stay")
+        raise InputError("--keep or --budget is given for --method dropout, whose --rate decides; leave it out")
     searched = name == "circuit" and destination(options.output) is not None
     state = options.output.with_name(f"{options.output.name}.part") if searched else None
     method = choose("--method", METHODS, name, options, **({} if state is None else {"state": state}))

@@ -110,7 +110,7 @@ class Settings:
     Attributes:
         how: jointly or each member alone, and at which rates.
         batch_size: examples per update.
-        seed: of the order of the examples and of dropout.
+        seed: of the order of the examples, of dropout and of factors.
         trunk: layers, counted from the input, that stay as they are.
     """
 
