@@ -49,8 +49,8 @@ def tune(
         output: folder of the tuned bundle; without it the bundle is replaced.
         force: replace another bundle that stands at the output folder.
         reading: columns, number (all) and batch size of the examples: as many make one update.
-        seed: of the held-out share, the order of the examples, dropout and factors. On a CPU the same seed gives the same
-            weights.
+        seed: of the held-out share, the order of the examples, dropout and factors. On a CPU the same seed gives the
+            same weights.
         progress: display.
 
     Returns:
