@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from .bundle.plan import HeadPlan
     from .bundle.store import Bundle
     from .calib.decisions.targets import Conformal, Coverage, FalseAlarm, Risk
-    from .calib.heads.options import Budget, Circuit, Random, Taylor
+    from .calib.heads.options import Budget, Circuit, Dropout, Random, Taylor
     from .calib.heads.planning import plan_heads
     from .cost.estimate import Cost
     from .data.columns import Reading
@@ -38,10 +38,11 @@ if TYPE_CHECKING:
     from .pipeline.options import Recipe
     from .runtime import Prediction, Predictor, load
     from .tuning import TuneReport, tune
-    from .tuning.settings import Jointly, PerMember
+    from .tuning.settings import BatchEnsemble, Jointly, PerMember
 
 
 _HOMES = {
+    "BatchEnsemble": "tuning.settings",
     "Budget": "calib.heads.options",
     "build_engine": "build",
     "Bundle": "bundle.store",
@@ -51,6 +52,7 @@ _HOMES = {
     "FalseAlarm": "calib.decisions.targets",
     "Cost": "cost.estimate",
     "Coverage": "calib.decisions.targets",
+    "Dropout": "calib.heads.options",
     "estimate_cost": "measure.cost",
     "evaluate": "evaluation",
     "explore": "pipeline",
@@ -90,12 +92,14 @@ _HOMES = {
 
 
 __all__ = [
+    "BatchEnsemble",
     "Budget",
     "Bundle",
     "Circuit",
     "Conformal",
     "Cost",
     "Coverage",
+    "Dropout",
     "FalseAlarm",
     "Figures",
     "FusedClassifier",

@@ -38,8 +38,8 @@ class HeadPlan:
         layers: number of transformer layers L.
         heads: number of attention heads H per layer of the original model.
         members: M entries, each L sorted tuples of head indices in ``[0, H)``.
-        method: how the heads were chosen (``"taylor"``, ``"circuit"``, ``"random"``; ``"all"``, and ``"lora"`` for
-            all heads of members that adapters make).
+        method: how the heads were chosen (``"taylor"``, ``"circuit"``, ``"random"``, ``"dropout"``; ``"all"``, and
+            ``"lora"`` for all heads of members that adapters make).
         provenance: JSON-compatible facts about the making of the plan.
 
     Raises:

@@ -20,7 +20,7 @@ from .adapters import adapters_text
 from .drift import drift_text
 from .options import Command, call
 from .terminal import members_of, progress, show
-from .words import parts
+from .words import parts, positive
 
 EXAMPLE = "hydrant fuse checkpoint/ --plan plan.json -o out/"
 
@@ -38,6 +38,9 @@ def arguments(command: Command) -> None:
                 help="Data to measure the drift of averaging on (default: synthetic inputs)")  # fmt: skip
     shared.columns(command)
     command.heading("method")
+    command.add("--members", type=positive, metavar="M",
+                help="Of one MODEL without a plan: number of members, which are alike until `hydrant tune "
+                "--batch-ensemble` tells them apart")  # fmt: skip
     command.add("--keep-separate", type=parts, default=(), metavar="PARTS",
                 help="Parts of separately tuned members that are not averaged: embeddings, norms, mlp, pooler, "
                 "classifier, joined by commas, or all")  # fmt: skip
@@ -65,7 +68,7 @@ def run(options: argparse.Namespace) -> int:
         for source in progress(sources, len(sources), "loading checkpoints")
     ]
     adapters = {"adapters": options.adapter, "low_rank": options.low_rank}
-    ensemble = fuse_models(models, chosen, keep_separate=options.keep_separate, **adapters)
+    ensemble = fuse_models(models, chosen, members=options.members, keep_separate=options.keep_separate, **adapters)
     processor = common_processor(options.model, ensemble.architecture, options.adapter)
     if options.no_processor:
         processor = None

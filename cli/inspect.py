@@ -78,6 +78,7 @@ def inspect_bundle(bundle: Bundle | str | Path) -> dict[str, Any]:
         "separate": fusion.get("separate", []),
         "adapters": fusion.get("adapters", []),
         "adapted": fusion.get("adapted", {}),
+        "batch_ensemble": fusion.get("batch_ensemble"),
         "drift": fusion.get("drift"),
         "tuned": fusion.get("tuned"),
         "prompts": _prompts(fusion.get("zero_shot")),
@@ -274,6 +275,7 @@ def inspect_text(facts: Mapping[str, Any]) -> str:
         f"weights       {_or(facts['parameters'], 'uncounted', ',')} parameters; "
         f"separate parts: {', '.join(map(str, facts['separate'])) or 'none'}",
         *adapters_text(facts["adapters"], facts["adapted"]),
+        *_factors_text(facts["batch_ensemble"], facts["adapted"]),
         f"labels        {len(facts['labels'])}: {short(', '.join(facts['labels']), 90)}",
         *([] if facts["prompts"] is None else [f"prompts       {short(facts['prompts'], 90)}"]),
         *_tuned_text(facts["tuned"], [name for name in ("adapters", "prompts") if facts[name]]),
@@ -304,6 +306,14 @@ def _shape_text(facts: Mapping[str, Any]) -> list[str]:
     if facts["overlap"] is not None:
         members += f", overlap {facts['overlap']:.2f}"
     return [f"family        {facts['family']}{shape}", members]
+
+
+def _factors_text(facts: Any, forms: Mapping[str, Any]) -> list[str]:
+    """Where the members of a BatchEnsemble have weights of their own; no line for others."""
+    if not isinstance(facts, Mapping):
+        return []
+    first = short(str(facts.get("fork_from")), 12)
+    return [f"BatchEnsemble factors from layer {first} on, multiplied into {len(forms)} weights of each member's own"]
 
 
 def _tuned_text(facts: Any, origins: Sequence[str]) -> list[str]:

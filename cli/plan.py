@@ -13,7 +13,7 @@ from typing import Any
 
 from ..bundle.files import check_file, destination, write_atomically
 from ..bundle.plan import HeadPlan
-from ..calib.heads.options import METHODS, Budget, Circuit, Taylor
+from ..calib.heads.options import METHODS, Budget, Circuit, Dropout, Taylor
 from ..calib.heads.planning import EXAMPLES, plan_heads
 from ..data.columns import Reading
 from ..errors import InputError, cut
@@ -47,6 +47,7 @@ def arguments(command: Command) -> None:
     command.take(plan_heads, "method", action="store", metavar="METHOD")
     command.take((Taylor, Circuit), "diversity")
     command.take((Taylor, Circuit), "noise")
+    command.take(Dropout, "rate", also="; for dropout")
     command.take((Circuit, explore), "ood", metavar="FILE", also="; for circuits, and to explore")
     command.take(Circuit, "objective", also="; for circuits")
     command.take(Circuit, "masking", also="; for circuits")
@@ -76,6 +77,8 @@ def run(options: argparse.Namespace) -> int:
         if hasattr(options, name):
             raise InputError(f"--{name} is given without --explore, which alone has use for it; leave it out")
     names = value(plan_heads, "method", options).split(",")
+    if "dropout" in names and (hasattr(options, "keep") or hasattr(options, "budget")):
+        raise InputError("--keep or --budget is given for --method dropout, whose --rate decides; leave it out")
     searched = "circuit" in names and destination(options.output) is not None
     state = options.output.with_name(f"{options.output.name}.part") if searched else None
     method = choose("--method", METHODS, names, options, **({} if state is None else {"state": state}))

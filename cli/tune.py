@@ -11,7 +11,7 @@ from ..data.columns import Reading
 from ..errors import InputError
 from ..tuning.report import Epoch, TuneReport
 from ..tuning.run import tune
-from ..tuning.settings import Jointly, PerMember
+from ..tuning.settings import BatchEnsemble, Jointly, PerMember
 from . import shared
 from .drift import drift_text
 from .options import Command, call
@@ -20,27 +20,36 @@ from .words import parts, positive
 
 EXAMPLE = "hydrant tune out/ --data train.csv --validation validation.csv -o tuned/"
 
+OWN = ("fork_from", "deviation", "factors_only")
+"""Options that ``--batch-ensemble`` alone has."""
+
 
 def arguments(command: Command) -> None:
     """Its options."""
-    both = (Jointly, PerMember)
+    every = (Jointly, PerMember, BatchEnsemble)
     command.heading("input")
     shared.bundle(command, tune)
     command.take(tune, "data", metavar="FILE")
     command.take(tune, "validation", metavar="FILE")
     shared.reading(command)
     command.heading("method")
-    command.take(both, "epochs", type=positive, metavar="N")
-    command.take(both, "learning_rate", metavar="RATE")
-    command.take(both, "weight_decay", metavar="DECAY")
-    command.take(both, "warmup", metavar="SHARE")
-    command.take(both, "patience", type=positive, metavar="N")
-    command.take(both, "unfreeze")
-    command.take(both, "device")
-    command.add(
-        "--per-member", action="store_true", help="Tune each member alone, merge them, and report the drift of merging"
-    )
+    command.take(every, "epochs", type=positive, metavar="N")
+    command.take(every, "learning_rate", metavar="RATE")
+    command.take(every, "weight_decay", metavar="DECAY")
+    command.take(every, "warmup", metavar="SHARE")
+    command.take(every, "patience", type=positive, metavar="N")
+    command.take(every, "unfreeze")
+    command.take(every, "device")
+    with command.one_of():
+        command.add("--per-member", action="store_true",
+                    help="Tune each member alone, merge them, and report the drift of merging")  # fmt: skip
+        command.add("--batch-ensemble", action="store_true",
+                    help="Tell members apart by factors of rank one around the weights they share, and tune all "
+                    "jointly")  # fmt: skip
     command.take(PerMember, "keep_separate", type=parts, action="store", metavar="PARTS")
+    command.take(BatchEnsemble, "fork_from", metavar="LAYER", also="; for --batch-ensemble")
+    command.take(BatchEnsemble, "deviation", metavar="SIGMA", also="; for --batch-ensemble")
+    command.take(BatchEnsemble, "factors_only", also="; for --batch-ensemble")
     command.heading("output")
     command.take(tune, "output", "-o", "--output", metavar="BUNDLE")
     command.take(tune, "force")
@@ -50,9 +59,13 @@ def run(options: argparse.Namespace) -> int:
     """Tune, and tell what it brought."""
     if not options.per_member and hasattr(options, "keep_separate"):
         raise InputError("--keep-separate is given without --per-member; members tuned jointly share these parts")
+    for name in () if options.batch_ensemble else OWN:
+        if hasattr(options, name):
+            raise InputError(f"--{name.replace('_', '-')} is given without --batch-ensemble, which it is for; add it")
     place = (getattr(options, "output", None) or options.bundle).resolve()
     state = place.with_name(f"{place.name}.tune.part")
-    how = call(PerMember if options.per_member else Jointly, options, state=state)
+    kind = PerMember if options.per_member else BatchEnsemble if options.batch_ensemble else Jointly
+    how = call(kind, options, state=state)
     try:
         report = call(tune, options, how=how, reading=call(Reading, options))
     except KeyboardInterrupt:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from ..data.processor import Processor, from_transformers
 from ..errors import InputError, listing
 from ..runtime.backends.protocol import Backend
 from ..runtime.backends.registry import open_backend
+from .dropout import KIND, Asked, DropoutPasses, asked
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,7 @@ class Model:
 
     Attributes:
         name: by which reports call it.
-        kind: ``"bundle"`` or ``"checkpoint"``.
+        kind: ``"bundle"``, ``"checkpoint"`` or ``"mc-dropout"``.
         runs: its backend.
         precision: of weights and activations.
         processor, architecture: that prepare and shape its inputs.
@@ -60,16 +61,18 @@ def open_models(
     precision: str | None,
     opened: ExitStack,
     examples: Examples,
+    seed: int = 0,
 ) -> list[Model]:
     """Open the bundle and what it is compared with, in this order.
 
     Args:
         bundle: under evaluation.
-        compare: paths of bundles, and folders or hub names of checkpoints.
+        compare: paths of bundles, folders or hub names of checkpoints, and ``mc-dropout:PASSES[:CHECKPOINT]``.
         backend: that runs the bundles; checkpoints run in PyTorch.
         precision: of the bundles' graphs.
         opened: closes every model when it ends.
         examples: that they will read.
+        seed: of dropout.
 
     Raises:
         InputError: a checkpoint cannot be loaded, has no processor, or knows other classes; or the examples are ready
@@ -82,6 +85,8 @@ def open_models(
             model = _open_bundle(source, backend, precision, bundle.labels, opened, examples)
         elif (Path(source) / MANIFEST).is_file():
             model = _open_bundle(Bundle.open(source), backend, precision, bundle.labels, opened, examples)
+        elif (dropout := asked(source, compare)) is not None:
+            model = _open_dropout(dropout, bundle, opened, examples, seed)
         else:
             model = _open_checkpoint(source, bundle, opened, examples)
         models.append(model)
@@ -144,7 +149,7 @@ def _open_checkpoint(source: str | Path, bundle: Bundle, opened: ExitStack, exam
     from ..fusion import fuse, save_bundle
     from ..runtime.backends.reference import TorchModule
 
-    model = _zero_shot(source, bundle) if checkpoint.is_dual_encoder(source) else checkpoint.load_model(source)
+    model = _loaded(source, bundle)
     architecture = architecture_of(model)
     single = HeadPlan.all_heads(architecture.family, architecture.layers, architecture.heads)
     ensemble = fuse(model, single).eval()
@@ -166,6 +171,30 @@ def _open_checkpoint(source: str | Path, bundle: Bundle, opened: ExitStack, exam
         lambda: ensemble,
         partial(save_bundle, ensemble, tensors_only=True),
     )
+
+
+def _open_dropout(dropout: Asked, bundle: Bundle, opened: ExitStack, examples: Examples, seed: int) -> Model:
+    """A checkpoint with its dropout on; its passes are members of all heads."""
+    from ..runtime.backends.reference import TorchModule
+
+    single = _open_checkpoint(dropout.checkpoint, bundle, opened, examples)
+    model, plan = _loaded(dropout.checkpoint, bundle), single.plan
+    passes = DropoutPasses(model, dropout.checkpoint, single.architecture, dropout.passes, seed)
+    return replace(
+        single,
+        name=f"{KIND}:{dropout.passes}",
+        kind=KIND,
+        runs=opened.enter_context(TorchModule(passes)),
+        plan=HeadPlan.all_heads(plan.family, plan.layers, plan.heads, dropout.passes),
+        as_bundle=None,
+    )
+
+
+def _loaded(source: str | Path, bundle: Bundle) -> Any:
+    """The transformers classifier of a checkpoint."""
+    from ..families import checkpoint
+
+    return _zero_shot(source, bundle) if checkpoint.is_dual_encoder(source) else checkpoint.load_model(source)
 
 
 def _zero_shot(source: str | Path, bundle: Bundle) -> Any:

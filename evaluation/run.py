@@ -59,7 +59,9 @@ def evaluate(
         data: labelled data, neither tuned nor calibrated on: .csv, .tsv, .jsonl, .parquet, .npz, or an image folder. In
             Python also what ``data.examples.read_examples`` takes.
         ood: out-of-distribution data, whose labels are not read.
-        compare: checkpoints (single models) or bundles to set beside it. They know the same classes.
+        compare: checkpoints (single models) or bundles to set beside it, or mc-dropout:10:CHECKPOINT: 10 passes of a
+            checkpoint with its dropout on, averaged (mc-dropout:10 where one checkpoint is compared with). They know
+            the same classes.
         figures: what is measured beside quality and detection: ``Figures(corruptions=True, latency=True)``, or
             ``Figures(baselines=True, fit="train.csv")``.
         backend: backend that runs the bundles. Divergences of the members need torch, or a graph with member outputs.
@@ -96,7 +98,7 @@ def evaluate(
         for note in overlaps(source, "evaluating", {"data": known, "ood": ood}, calibrated=True)
     ]
     with ExitStack() as opened:
-        models = open_models(bundle, compare, backend, precision, opened, known)
+        models = open_models(bundle, compare, backend, precision, opened, known, seed)
         evidence = _observed(models, known, ood, bundle.labels, batch_size, progress)
         reports = _reports(models, evidence, figures.bootstrap, seed, progress)
         if figures.baselines and ood is not None:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ..bundle.architecture import PROJECTIONS, Architecture, check_parts, part_of
 from ..bundle.plan import HeadPlan
-from ..errors import InputError, cut
+from ..errors import InputError, cut, is_whole
 from ..families.checkpoint import load_model, model_labels
 from ..families.lora import Adapter, LowRank, read_adapter
 from ..families.registry import architecture_of, prompts_of, read_weights
@@ -29,6 +29,7 @@ def fuse(
     models: Any,
     plan: HeadPlan | None = None,
     *,
+    members: int | None = None,
     keep_separate: Iterable[str] = (),
     adapters: Sequence[str | Path] = (),
     low_rank: LowRank = "auto",
@@ -39,6 +40,8 @@ def fuse(
         models: a transformers classifier, a path or hub name of one, or what ``load_zero_shot`` returns (post
             hoc: every member is a pruning of it); or a sequence of M of them (members tuned separately).
         plan: heads kept by each member; ``None`` keeps all heads.
+        members: for one checkpoint without a plan, number of members. They are alike, and one trunk, until they are
+            told apart: ``tune(…, BatchEnsemble())``.
         keep_separate: for M checkpoints, the parts that stay grouped by member instead of being
             averaged: any of ``embeddings``, ``norms``, ``mlp``, ``pooler``, ``classifier``, or
             ``all`` (with no plan: an exact Deep Ensemble). Attention is always grouped. What averaging
@@ -66,6 +69,8 @@ def fuse(
     if not sources:
         raise InputError("fuse was given no model; expected one checkpoint, or one for each member")
     separate = check_parts(keep_separate)
+    if members is not None:
+        _check_members(members, len(sources), plan, adapters)
     if adapters or low_rank != "auto":
         _check_adapters(len(sources), adapters, low_rank, separate)
     loaded = [load_model(source) if isinstance(source, str | Path) else source for source in sources]
@@ -73,12 +78,12 @@ def fuse(
     named = [source for source in sources if isinstance(source, str | Path)]
     if len(named) + len(adapters) > 1:
         common_processor(named, architecture, adapters)
-    planned = plan is not None
+    planned = plan is not None or members is not None
     if adapters:
         read = [read_adapter(folder, loaded[0]) for folder in adapters]
         return _told(_fuse_adapters(loaded[0], plan, read, low_rank), planned)
     if plan is None:
-        plan = HeadPlan.all_heads(architecture.family, architecture.layers, architecture.heads, len(loaded))
+        plan = HeadPlan.all_heads(architecture.family, architecture.layers, architecture.heads, members or len(loaded))
     plan.check_fits(architecture.family, architecture.layers, architecture.heads)
     if len(loaded) not in (1, len(plan.members)):
         raise InputError(
@@ -144,6 +149,17 @@ def _warn_equal(plan: HeadPlan, adapters: Sequence[Adapter]) -> None:
     for first in equal:
         same = [str(index) for index, member in enumerate(members) if member == members[first]]
         log.warning("members %s have the same adapter and the same heads; they cannot disagree", " and ".join(same))
+
+
+def _check_members(members: Any, models: int, plan: HeadPlan | None, adapters: Sequence[str | Path]) -> None:
+    if not is_whole(members, 1):
+        raise InputError(f"members is {cut(members)}; expected a whole number, 1 or more")
+    others = {"a plan": plan is not None, "adapters": bool(adapters), f"{models} models": models > 1}
+    for name, given in others.items():
+        if given:
+            raise InputError(
+                f"members is {members} beside {name}, from which their number follows; leave members (--members) out"
+            )
 
 
 def _check_adapters(models: int, adapters: Sequence[str | Path], low_rank: str, separate: frozenset[str]) -> None:
@@ -234,7 +250,7 @@ def _fuse_attention(
     """One layer's grouped projections: query, key and value rows and output columns of the kept heads."""
     prefix, width = f"layers.{layer}.attention", architecture.head_width
     keeps = [keep[layer] for keep in plan.members]
-    if len(checkpoints) == 1 and layer < plan.fork < plan.layers:
+    if len(checkpoints) == 1 and layer < plan.fork:
         keeps = keeps[:1]  # the trunk, stored once
     slots = max(map(len, keeps))
     qkv_weight, qkv_bias, output_weight, output_bias = [], [], [], []

@@ -61,7 +61,7 @@ class Grid:
             values = getattr(self, name)
             if values is not None and not (len(values) and all(is_whole(value, least) for value in values)):
                 raise InputError(f"{name} is {cut(values)}; expected whole numbers of {least} or more")
-        known = [name for name in METHODS if name != "circuit"]
+        known = [name for name in METHODS if name not in ("circuit", "dropout")]
         if not self.methods or any(method not in known for method in self.methods):
             raise InputError(
                 f"methods is {cut(self.methods)}; expected some of {listing(known)} (circuits take a search for each "

@@ -54,7 +54,9 @@ FLOORS: list[dict[str, str]] = [
             backends.tensorrt.device backends.tensorrt.load backends.tensorrt.lane backends.tensorrt.engine
             backends.registry decisions predictor __init__ collect
         """,
-        "tuning": "report examples settings optimizer state trunk loop weights job writing stages run __init__",
+        "tuning": """
+            report examples settings optimizer state trunk loop weights rank_one job writing stages run __init__
+        """,
     },
     {
         "measure": """
@@ -62,8 +64,8 @@ FLOORS: list[dict[str, str]] = [
             polygraphy profile verify
         """,
         "evaluation": """
-            options report models latency observation figures baselines classes examples figure_names verdict style
-            markup class_tables html noise plots run __init__
+            options report dropout models latency observation figures baselines classes examples figure_names verdict
+            style markup class_tables html noise plots run __init__
         """,
     },
     {

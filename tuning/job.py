@@ -1,4 +1,4 @@
-"""The two ways to tune: all members jointly in the fused model, or each alone and then merged."""
+"""The ways to tune: all members jointly in the fused model, as a BatchEnsemble, or each alone and then merged."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,9 @@ from ..fusion import FusedClassifier, measure_drift
 from ..progress import Progress
 from .examples import Source
 from .loop import measure, train
+from .rank_one import draw, first_layer, is_factor, merged, with_factors
 from .report import Epoch, best_epoch
-from .settings import Settings
+from .settings import BatchEnsemble, Settings
 from .state import State
 from .weights import Weights, member_form, merge, shared_form
 
@@ -84,6 +86,7 @@ class Outcome:
         drift: of merging them, or ``None``.
         states: files that are done with once the result is written.
         seconds: that it took.
+        apart: modules whose members were told apart by factors.
     """
 
     weights: Weights | None
@@ -94,6 +97,7 @@ class Outcome:
     drift: dict[str, Any] | None
     states: tuple[State, ...]
     seconds: float
+    apart: tuple[str, ...] = ()
 
 
 def tune_jointly(job: Job, place: Path | None) -> Outcome:
@@ -103,6 +107,22 @@ def tune_jointly(job: Job, place: Path | None) -> Outcome:
     done = train(module, job.known, job.held_out, job.settings, state, job.accelerator, job.progress)
     kept = done.history[done.best_epoch]
     return Outcome(done.weights, done.history[0], kept, done.history, (), None, (state,), done.seconds)
+
+
+def tune_batch_ensemble(job: Job, how: BatchEnsemble, place: Path | None) -> Outcome:
+    """Tell the members apart by factors, tune all at once, and multiply the factors into the weights."""
+    state = job.state(place)
+    module = job.module(shared_form(job.ensemble.state_dict()))
+    apart = tuple(with_factors(module, first_layer(job.ensemble, how)))
+    if how.factors_only:
+        for name, parameter in module.named_parameters():
+            parameter.requires_grad_(is_factor(name))
+    begin = partial(draw, module, how.deviation, job.settings.seed)
+    given = (module, job.known, job.held_out, job.settings, state, job.accelerator, job.progress)
+    done = train(*given, begin=begin)
+    weights = None if done.weights is None else merged(done.weights)
+    kept = done.history[done.best_epoch]
+    return Outcome(weights, done.history[0], kept, done.history, (), None, (state,), done.seconds, apart)
 
 
 def tune_alone(job: Job, separate: frozenset[str], place: Path | None) -> Outcome:
@@ -122,12 +142,12 @@ def tune_alone(job: Job, separate: frozenset[str], place: Path | None) -> Outcom
         histories.append(done.history)
         seconds += done.seconds
     weights = merge(tuned, shared, separate)
-    merged, unmerged = job.module(_copy(weights)), job.module(merge(tuned, shared, frozenset(PARTS)))
+    averaged, unmerged = job.module(_copy(weights)), job.module(merge(tuned, shared, frozenset(PARTS)))
     before = Epoch(0, None, **job.figures(job.module(_copy(shared))))
-    after = Epoch(max(map(best_epoch, histories)), None, **job.figures(merged))
+    after = Epoch(max(map(best_epoch, histories)), None, **job.figures(averaged))
     drift = {
         "inputs": f"{len(job.held_out)} inputs of {job.held_out.title}",
-        **measure_drift(merged.eval(), unmerged.eval(), _pairs(job)).to_json(),
+        **measure_drift(averaged.eval(), unmerged.eval(), _pairs(job)).to_json(),
     }
     better = after.nll < before.nll
     return Outcome(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -81,6 +82,7 @@ def train(
     accelerator: Any,
     progress: Progress,
     title: str = "",
+    begin: Callable[[], None] = lambda: None,
 ) -> Trained:
     """Tune a module until its epochs are over or validation NLL no longer falls.
 
@@ -93,6 +95,7 @@ def train(
         accelerator: of :func:`open_accelerator`.
         progress: display.
         title: put before its titles.
+        begin: called before the first update, once the weights as they were are judged.
 
     Raises:
         InputError: the loss is not finite, an input cannot be read, or the state cannot be used.
@@ -106,7 +109,9 @@ def train(
     devices = [device] if device.type == "cuda" else []
     given = ([known, held_out], module, settings.trunk, settings.batch_size, device, progress)
     with torch.random.fork_rng(devices=devices), activations(*given) as (known, held_out):  # noqa: PLR1704
-        run = _Run(module, prepared, known, held_out, settings, state, accelerator, progress, point, steps, title)
+        run = _Run(
+            module, prepared, known, held_out, settings, state, accelerator, progress, point, steps, title, begin
+        )
         while not run.over:  # the caller's random numbers stay as they were
             run.advance()
     module.cpu()
@@ -129,6 +134,7 @@ class _Run:
     point: Point
     steps: int
     title: str
+    begin: Callable[[], None]
 
     @property
     def over(self) -> bool:
@@ -154,7 +160,9 @@ class _Run:
         log.info("%sepoch %d: validation NLL %.4f, accuracy %.4f", self.title, epoch, entry.nll, entry.accuracy)
         self.point.history.append(entry)
         self.point.loss = 0.0
-        if epoch and best_epoch(self.point.history) == epoch:
+        if not epoch:
+            self.begin()
+        elif best_epoch(self.point.history) == epoch:
             self.point.best = {name: tensor.detach().cpu().clone() for name, tensor in self.module.named_parameters()}
         self.point.seconds = spent + time.monotonic() - begun
         if epoch:

@@ -13,12 +13,13 @@ GRADIENT_NORM = 1.0
 
 
 def make_optimizer(module: nn.Module, settings: Settings, device: torch.device) -> torch.optim.AdamW:
-    """AdamW over all weights that are tuned; biases and LayerNorms do not decay."""
+    """AdamW over all weights that are tuned; biases, LayerNorms and factors around one do not decay."""
     named = [(name, tensor) for name, tensor in module.named_parameters() if tensor.requires_grad]
     groups = [
         {"params": [tensor for name, tensor in named if decays(name)], "weight_decay": settings.how.weight_decay},
         {"params": [tensor for name, tensor in named if not decays(name)], "weight_decay": 0.0},
     ]
+    groups = [group for group in groups if group["params"]]
     return torch.optim.AdamW(groups, lr=settings.how.learning_rate, fused=device.type in ("cpu", "cuda"))
 
 
@@ -28,7 +29,7 @@ def decays(name: str) -> bool:
     >>> decays("layers.0.mlp.up.weight"), decays("layers.0.mlp.up.bias"), decays("embeddings.norm.weight")
     (True, False, False)
     """
-    return not (name.endswith(".bias") or name.rpartition(".")[0].endswith("norm"))
+    return not (name.endswith((".bias", "_factor")) or name.rpartition(".")[0].endswith("norm"))
 
 
 def rate_at(update: int, updates: int, warmup: float) -> float:

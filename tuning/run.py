@@ -10,13 +10,13 @@ from ..data.columns import Reading
 from ..errors import require
 from ..progress import Progress, no_progress
 from .report import TuneReport
-from .settings import Jointly, PerMember
+from .settings import BatchEnsemble, Jointly, PerMember
 
 
 def tune(
     bundle: Bundle | str | Path,
     data: Any,
-    how: Jointly | PerMember = Jointly(),
+    how: Jointly | PerMember | BatchEnsemble = Jointly(),
     *,
     validation: Any = None,
     output: str | Path | None = None,
@@ -44,13 +44,13 @@ def tune(
             ``data.examples.read_examples`` takes.
         how: ``Jointly(epochs=5, …)``, or ``PerMember(…)``: each pruned member alone; own attention heads stay, what
             they shared is averaged, and the drift is reported. The merged ensemble is kept if it is better than the
-            bundle.
+            bundle. ``BatchEnsemble(fork_from=4, …)``: factors of rank one tell the members apart, which share all else.
         validation: labelled data to judge on; without them one in ten examples of each class is held out.
         output: folder of the tuned bundle; without it the bundle is replaced.
         force: replace another bundle that stands at the output folder.
         reading: columns, number (all) and batch size of the examples: as many make one update.
-        seed: of the held-out share, the order of the examples and dropout. On a CPU the same seed gives the same
-            weights.
+        seed: of the held-out share, the order of the examples, dropout and factors. On a CPU the same seed gives the
+            same weights.
         progress: display.
 
     Returns:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from ..bundle.architecture import check_parts
-from ..errors import InputError, cut
+from ..errors import InputError, check_plain, cut
 
 Device = Literal["auto", "cpu"]
 
@@ -71,6 +71,38 @@ class PerMember(Jointly):
         check_parts(self.keep_separate)
 
 
+@dataclass(frozen=True, kw_only=True)
+class BatchEnsemble(Jointly):
+    """Tell members apart by factors of rank one around shared linear maps, then tune all jointly (Wen et al. 2020).
+
+    Member m's weight is W ∘ (r_m s_mᵀ). From ``fork_from`` on each linear map that all members share gets factors:
+    query, key, value, output projection, both of the MLP, pooler and classifier. Biases and LayerNorms stay shared.
+    Afterwards the factors are multiplied into weights of each member's own.
+
+    Attributes:
+        fork_from: first layer that gets factors; what lies below stays one trunk. Without it the layer where the plan's
+            members fork, or 0 where all members keep the same heads.
+        deviation: standard deviation of the factors around 1, before the first update.
+        factors_only: tune the factors alone and leave all shared weights as they are.
+    """
+
+    fork_from: int | None = None
+    deviation: float = 0.05
+    factors_only: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_plain(self)
+        number = self.deviation
+        if isinstance(number, bool) or not isinstance(number, int | float) or not 0 < number < math.inf:
+            raise InputError(f"deviation is {cut(number)}; expected a finite number above 0, such as 0.05")
+        if self.factors_only and self.unfreeze:
+            raise InputError(
+                "factors_only (--factors-only) and unfreeze (--unfreeze) are given; expected one of them: leave all "
+                "shared weights as they are, or tune them below the fork, too"
+            )
+
+
 @dataclass(frozen=True)
 class Settings:
     """Numbers of one tuning.
@@ -78,7 +110,7 @@ class Settings:
     Attributes:
         how: jointly or each member alone, and at which rates.
         batch_size: examples per update.
-        seed: of the order of the examples and of dropout.
+        seed: of the order of the examples, of dropout and of factors.
         trunk: layers, counted from the input, that stay as they are.
     """
 
@@ -93,7 +125,9 @@ class Settings:
 
     def to_json(self) -> dict[str, Any]:
         """What decides the result, as a JSON object."""
-        numbers = ("learning_rate", "weight_decay", "warmup", "patience")
+        numbers: tuple[str, ...] = ("learning_rate", "weight_decay", "warmup", "patience")
+        if isinstance(self.how, BatchEnsemble):
+            numbers += ("fork_from", "deviation", "factors_only")
         return {
             "epochs": self.how.epochs,
             "batch_size": self.batch_size,

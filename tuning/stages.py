@@ -18,10 +18,11 @@ from ..errors import InputError, listing
 from ..fusion import FusedClassifier, load_ensemble
 from ..progress import Progress
 from .examples import Source, held_out_share
-from .job import Job, Outcome, tune_alone, tune_jointly
+from .job import Job, Outcome, tune_alone, tune_batch_ensemble, tune_jointly
 from .loop import open_accelerator
+from .rank_one import first_layer, told_apart
 from .report import TuneReport
-from .settings import Jointly, PerMember, Settings
+from .settings import BatchEnsemble, Jointly, PerMember, Settings
 from .weights import Weights, stored_form
 from .writing import Graphs, check_beside, check_output, copy_bundle, write_tuned
 
@@ -52,16 +53,26 @@ def tuned(
         place = None if how.state is None else Path(how.state)
         if separate:  # what is separate already stays so
             separate |= set(job.ensemble.provenance.get("separate", []))
-        done = tune_alone(job, separate, place) if isinstance(how, PerMember) else tune_jointly(job, place)
+        done = _tuned(job, how, separate, place)
         graphs = None
         if done.weights is not None:
-            made = _assembled(job, done.weights, separate)
+            made = _assembled(job, done.weights, separate, list(done.apart))
             graphs = write_tuned(bundle, made, target, replaces, _provenance(job, done))
         elif target != bundle.path.resolve():
             copy_bundle(bundle, target, replaces)
     for finished in done.states:
         finished.remove()
     return _report(job, done, target if output is not None else bundle.path, graphs, held_out=validation is None)
+
+
+def _tuned(job: Job, how: Jointly, separate: frozenset[str], place: Path | None) -> Outcome:
+    """Tune in the way that was asked for."""
+    match how:
+        case PerMember():
+            return tune_alone(job, separate, place)
+        case BatchEnsemble():
+            return tune_batch_ensemble(job, how, place)
+    return tune_jointly(job, place)
 
 
 def _check_separate(bundle: Bundle, separate: frozenset[str]) -> None:
@@ -91,8 +102,13 @@ def _job(
             f"{data} is given both as data and as validation; leave validation (--validation) out to hold a share out"
         )
     ensemble = load_ensemble(bundle)
-    forks = ensemble.plan.fork < len(ensemble.layers) and not settings.how.unfreeze
-    settings = replace(settings, trunk=min(ensemble.plan.fork, ensemble.trunk) if forks else 0)
+    how, fork = settings.how, ensemble.plan.fork
+    if isinstance(how, BatchEnsemble):
+        fork = min(fork, first_layer(ensemble, how))
+    elif "batch_ensemble" in ensemble.provenance:  # whose members keep the same heads and differ all the same
+        fork = min(fork, ensemble.trunk)
+    forks = fork < len(ensemble.layers) and not how.unfreeze
+    settings = replace(settings, trunk=min(fork, ensemble.trunk) if forks else 0)
 
     def read(given: Any) -> Source:
         limit = reading.limit()
@@ -114,7 +130,7 @@ def _job(
     return Job(bundle, ensemble, known, judges, digests, settings, accelerator, progress)
 
 
-def _assembled(job: Job, weights: Weights, separate: frozenset[str]) -> FusedClassifier:
+def _assembled(job: Job, weights: Weights, separate: frozenset[str], apart: list[str]) -> FusedClassifier:
     """The tuned module as a bundle stores it."""
     module = job.module(stored_form(weights, job.ensemble.state_dict()))
     facts = {key: value for key, value in job.ensemble.provenance.items() if key not in ("drift", "tuned")}
@@ -122,6 +138,9 @@ def _assembled(job: Job, weights: Weights, separate: frozenset[str]) -> FusedCla
         facts["checkpoints"] = job.ensemble.members
         facts["separate"] = sorted(separate)
         facts.pop("adapted", None)  # no weight of theirs is a shared one with an update any more
+    if apart:
+        assert isinstance(job.settings.how, BatchEnsemble)
+        facts |= told_apart(apart) | {"batch_ensemble": {"fork_from": first_layer(job.ensemble, job.settings.how)}}
     module.provenance = facts
     return module
 

@@ -93,10 +93,29 @@ class Random:
     """Keep any heads, each with the same probability."""
 
 
-Method = Taylor | Circuit | Random
+@dataclass(frozen=True)
+class Dropout:
+    """Drop each head with a probability, for each member and layer on its own: dropout whose masks are drawn once.
+
+    At least one head stays in every layer. What stays is not scaled by 1 / (1 − rate), as dropout in training scales
+    it: a plan says which heads are kept, and nothing of their weights.
+
+    Attributes:
+        rate: probability that a head is dropped, above 0 and below 1.
+    """
+
+    rate: float = 0.1
+
+    def __post_init__(self) -> None:
+        number = isinstance(self.rate, int | float) and not isinstance(self.rate, bool)
+        if not number or not 0 < self.rate < 1:
+            raise InputError(f"rate is {cut(self.rate)}; expected a probability above 0 and below 1, such as 0.1")
+
+
+Method = Taylor | Circuit | Random | Dropout
 """How the heads of a member are chosen."""
 
-METHODS: dict[str, type[Method]] = {"taylor": Taylor, "circuit": Circuit, "random": Random}
+METHODS: dict[str, type[Method]] = {"taylor": Taylor, "circuit": Circuit, "random": Random, "dropout": Dropout}
 """By the names that plans record and that stand for a method with its defaults."""
 
 
@@ -148,6 +167,8 @@ def methods_of(asked: str | Method | Sequence[str | Method], members: int) -> li
             "one for each"
         )
     methods = [method_of(one) for one in several]
+    if len(methods) > 1 and any(isinstance(method, Dropout) for method in methods):
+        raise InputError("method 'dropout' is given beside others; its rate decides for all members: give it alone")
     if len(methods) > 1 and any(isinstance(method, Circuit) and method.average for method in methods):
         raise InputError("average is given with a method for each member; averaged circuits make a plan of one member")
     return methods

@@ -24,13 +24,16 @@ from ...families.checkpoint import load_model, load_processor, model_labels
 from ...families.registry import architecture_of, prompts_of
 from ...progress import Progress, no_progress
 from .held_out import split_examples
-from .options import Budget, Circuit, Method, Random, Taylor, is_pseudo, methods_of, name_of
-from .selection import choose_heads, head_counts
+from .options import Budget, Circuit, Dropout, Method, Random, Taylor, is_pseudo, methods_of, name_of
+from .selection import choose_heads, drop_heads, head_counts
 
 if TYPE_CHECKING:
     from .choosing import Choice
 
 log = logging.getLogger(__name__)
+
+USUAL = Budget(1.0)
+"""What a plan may cost where nothing is said of it: no more than the plain single model."""
 
 EXAMPLES = 2048
 """Calibration examples drawn where no number is given."""
@@ -45,7 +48,7 @@ def plan_heads(
     method: str | Method | Sequence[str | Method] = "taylor",
     *,
     members: int = 3,
-    keep: int | float | Sequence[Any] | Budget = Budget(1.0),
+    keep: int | float | Sequence[Any] | Budget = USUAL,
     fork_from: int | None = None,
     reading: Reading = Reading(),
     seed: int = 0,
@@ -61,8 +64,9 @@ def plan_heads(
             ``data.examples.read_examples`` takes. Not needed for random heads where ``keep`` says how many; for a
             budget, best data that the model was not tuned on.
         method: how heads are scored: by Taylor importance (taylor), by circuits (circuit), or at random (random); or
-            one of these for each member, as taylor,random,random. In Python also an option object,
-            ``Taylor(noise=1.0)``, ``Circuit(ood=…)``, ``Random()``, or a list of them.
+            one of these for each member, as taylor,random,random; or dropped at a rate (dropout), which needs neither
+            ``data`` nor ``keep``. In Python also an option object, ``Taylor(noise=1.0)``, ``Circuit(ood=…)``,
+            ``Random()``, ``Dropout(rate=0.1)``, or a list of them.
         members: number of members.
         keep: heads kept in each layer: a count, a share such as 0.66 (1.0: all), or a list, instead of a budget. A list
             has one count or share for each layer from ``fork_from`` on, or one such list for each member (a list of one
@@ -92,11 +96,16 @@ def plan_heads(
     architecture = architecture_of(loaded)
     shape = members, architecture.layers, architecture.heads
     fork = _check_fork(fork_from, architecture.layers)
-    counts = [] if isinstance(keep, Budget) else head_counts(keep, *shape, fork)
+    dropped = methods[0] if isinstance(methods[0], Dropout) else None
+    counts = [] if isinstance(keep, Budget) or dropped else head_counts(keep, *shape, fork)
     facts: dict[str, Any] = {"seed": seed, **({"fork_from": fork} if fork else {}), **prompts_of([loaded])}
     name = ",".join(map(name_of, methods))
-    if counts and all(isinstance(how, Random) for how in methods):
-        chosen: tuple[Keep, ...] = tuple(map(choose_heads, np.random.default_rng(seed).random(shape), counts))
+    chosen: tuple[Keep, ...]
+    if dropped is not None:
+        chosen = drop_heads(*shape, fork, dropped.rate, seed)
+        facts["rate"] = dropped.rate
+    elif counts and all(isinstance(how, Random) for how in methods):
+        chosen = tuple(map(choose_heads, np.random.default_rng(seed).random(shape), counts))
     else:
         from .choosing import Choice, Job  # PyTorch
 
@@ -184,6 +193,13 @@ def _check(methods: Sequence[Method], data: Any, members: Any, keep: Any, seed: 
         raise InputError(f"members is {cut(members)}; expected a whole number, 1 or more")
     if not is_whole(seed, most=2**63 - 1):
         raise InputError(f"seed is {seed!r:.60}; expected 0 or more")
+    if any(isinstance(method, Dropout) for method in methods):
+        if keep != USUAL:
+            raise InputError(
+                f"keep is {cut(keep)} for method 'dropout', whose rate decides how many heads stay; leave it out, or "
+                "use method 'random'"
+            )
+        return
     if isinstance(keep, Budget):
         _check_budget(keep, methods, members)
     for method in methods:

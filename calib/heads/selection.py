@@ -56,6 +56,18 @@ def choose_heads(scores: np.ndarray, counts: list[int]) -> Keep:
     return tuple(tuple(sorted(int(head) for head in row[:count])) for row, count in zip(best, counts, strict=True))
 
 
+def drop_heads(members: int, layers: int, heads: int, fork_from: int, rate: float, seed: int) -> tuple[Keep, ...]:
+    """Heads that stay when each is dropped with a probability, [members][layers].
+
+    A layer that would lose all its heads keeps the one that was nearest to staying; layers below ``fork_from`` keep
+    every head.
+    """
+    drawn = np.random.default_rng(seed).random((members, layers, heads))
+    stays = (drawn >= rate) | (drawn == drawn.max(axis=2, keepdims=True))
+    stays[:, :fork_from] = True
+    return tuple(tuple(tuple(np.flatnonzero(row).tolist()) for row in member) for member in stays)
+
+
 def head_counts(keep: Any, members: int, layers: int, heads: int, fork_from: int = 0) -> list[list[int]]:
     """``keep`` as one count for each member and layer, [members][layers].
 

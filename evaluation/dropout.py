@@ -1,0 +1,129 @@
+"""MC dropout as a competitor: passes of a single model with its dropout on (Gal & Ghahramani 2016).
+
+A checkpoint's dropout stays on while it predicts, at the rates of its configuration and where transformers has it; the
+passes are averaged like members. Every input runs alone, without padding, all passes of it as one batch, and its masks
+follow from the seed and its own tensors: neither the other inputs of a batch nor their number or order changes a
+score by more than rounding.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..bundle.architecture import Architecture
+from ..bundle.store import MANIFEST
+from ..errors import InputError, cut, listing
+
+KIND = "mc-dropout"
+
+MOST = 1000
+"""Passes of one input run as one batch, which has to fit into memory."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """``mc-dropout:PASSES:CHECKPOINT``.
+
+    Attributes:
+        passes: number of passes.
+        checkpoint: folder or hub name.
+    """
+
+    passes: int
+    checkpoint: str
+
+
+def asked(source: str | Path, compare: Sequence[str | Path]) -> Asked | None:
+    """What a competitor's name asks for; ``None`` where it is that of a checkpoint or bundle, or of a folder.
+
+    Args:
+        source: one of ``compare``.
+        compare: all competitors; where the name has no checkpoint, the one among these is meant.
+
+    Raises:
+        InputError: no number of passes, or no checkpoint to run.
+    """
+    word, *rest = str(source).split(":", 2)
+    if word != KIND or Path(source).exists():
+        return None
+    if not rest or not re.fullmatch(r"[0-9]{1,4}", rest[0]) or not 2 <= int(rest[0]) <= MOST:
+        raise InputError(
+            f"competitor {cut(source)} names no number of passes from 2 to {MOST}; expected {KIND}:10:CHECKPOINT"
+        )
+    if len(rest) == 2 and rest[1]:
+        return Asked(int(rest[0]), rest[1])
+    others = [str(other) for other in compare if str(other).partition(":")[0] != KIND]
+    single = [other for other in others if not (Path(other) / MANIFEST).is_file()]
+    if len(single) != 1:
+        found = f"several are compared ({listing(single, 3)})" if single else "no checkpoint is compared"
+        raise InputError(
+            f"competitor {cut(source)} names no checkpoint, and {found}; expected {source}:CHECKPOINT, since members "
+            "that were pruned leave no single model in a bundle"
+        )
+    return Asked(int(rest[0]), single[0])
+
+
+class DropoutPasses:
+    """A checkpoint with its dropout on, as ``runtime.backends.reference.TorchModule`` runs a fused module.
+
+    Args:
+        model: transformers classifier; it is put into training mode.
+        name: of it, for messages.
+        architecture: of it.
+        passes: of every input.
+        seed: of the masks.
+
+    Raises:
+        InputError: all its dropout rates are zero.
+    """
+
+    distance = None
+
+    def __init__(self, model: Any, name: str, architecture: Architecture, passes: int, seed: int) -> None:
+        rates = (architecture.hidden_dropout, architecture.attention_dropout, architecture.classifier_dropout)
+        if not any(rates):
+            raise InputError(
+                f"{name} has dropout rates of zero, so that all passes of {KIND} would be equal; leave it out, compare "
+                "with a checkpoint that was trained with dropout, or drop heads: hydrant plan --method dropout"
+            )
+        self._model, self._passes, self._seed = model.train(), passes, seed
+        self._lock = threading.Lock()  # masks come from the one generator of this process
+
+    def __call__(self, **inputs: Any) -> Any:
+        """All passes as members, ``fusion.FusedOutput``, from tensors of a batch [B, …]."""
+        import torch
+
+        from ..fusion.uncertainty_head import summarize
+
+        found = []
+        with self._lock, torch.random.fork_rng(devices=[]):
+            for row in range(len(next(iter(inputs.values())))):
+                own = _alone({name: tensor[row] for name, tensor in inputs.items()})
+                torch.manual_seed(self._seed_of(own))
+                copies = {name: tensor.expand(self._passes, *tensor.shape) for name, tensor in own.items()}
+                found.append(self._model(**copies).logits)  # [passes, C]
+        return summarize(torch.stack(found, dim=1), 1.0, None)
+
+    def _seed_of(self, tensors: dict[str, Any]) -> int:
+        """A number that follows from the seed and an input's own tensors."""
+        digest = hashlib.sha256(str(self._seed).encode())
+        for name, tensor in sorted(tensors.items()):
+            digest.update(name.encode() + np.ascontiguousarray(tensor.numpy()).tobytes())
+        return int.from_bytes(digest.digest()[:7], "big")
+
+
+def _alone(tensors: dict[str, Any]) -> dict[str, Any]:
+    """One input's tensors without the padding behind it."""
+    mask = tensors.get("attention_mask")
+    if mask is None:
+        return tensors
+    length = max(1, int(mask.nonzero().max()) + 1) if bool(mask.any()) else len(mask)
+    return {name: tensor[:length] for name, tensor in tensors.items()}

@@ -1,0 +1,404 @@
+"""BatchEnsembles: the bundle against the factors applied by hooks to the untouched Hugging Face model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import hydrant
+import numpy as np
+import oracle
+import pytest
+import torch
+from hydrant import (
+    BatchEnsemble,
+    Bundle,
+    GraphForm,
+    HeadPlan,
+    Jointly,
+    PerMember,
+    Reading,
+    fuse,
+    load_ensemble,
+    save_bundle,
+    tune,
+)
+from hydrant.cli import main as cli
+from hydrant.cli.inspect import inspect_bundle, inspect_text
+from hydrant.errors import HydrantError, InputError
+from hydrant.families.checkpoint import load_processor
+from hydrant.fusion import FusedClassifier
+from hydrant.fusion.grouped import GroupedLinear
+from hydrant.tuning import job, loop
+from hydrant.tuning.optimizer import decays
+from hydrant.tuning.rank_one import RankOneLinear, draw, merged, with_factors
+from hydrant.tuning.weights import shared_form
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support import FAMILIES, HEADS, LAYERS, make_inputs, make_model, random_plan, run_cli
+from test_lora import assert_cost
+from test_parity import run_onnx
+from test_tune import interrupted_after, pictures, same, sentences, state, weights, write_csv
+
+LINEAR = {
+    "bert": ("bert.encoder.layer.{}.", "attention.self.query", "attention.self.key", "attention.self.value",
+             "attention.output.dense", "intermediate.dense", "output.dense"),
+    "roberta": ("roberta.encoder.layer.{}.", "attention.self.query", "attention.self.key", "attention.self.value",
+                "attention.output.dense", "intermediate.dense", "output.dense"),
+    "distilbert": ("distilbert.transformer.layer.{}.", "attention.q_lin", "attention.k_lin", "attention.v_lin",
+                   "attention.out_lin", "ffn.lin1", "ffn.lin2"),
+    "vit": ("vit.layers.{}.", "attention.q_proj", "attention.k_proj", "attention.v_proj", "attention.o_proj",
+            "mlp.fc1", "mlp.fc2"),
+    "deit": ("deit.layers.{}.", "attention.q_proj", "attention.k_proj", "attention.v_proj", "attention.o_proj",
+             "mlp.fc1", "mlp.fc2"),
+    "clip": ("vision_model.encoder.layers.{}.", "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj",
+             "self_attn.out_proj", "mlp.fc1", "mlp.fc2"),
+}  # fmt: skip
+"""Hugging Face's linear maps of a layer: query, key, value, output projection, both of the MLP."""
+
+LAST = {
+    "bert": ("bert.pooler.dense", "classifier"), "roberta": ("classifier.dense", "classifier.out_proj"),
+    "distilbert": ("pre_classifier", "classifier"), "vit": (None, "classifier"), "deit": (None, "classifier"),
+    "clip": ("visual_projection", "classifier"),
+}  # fmt: skip
+OURS = ("attention.qkv", "attention.qkv", "attention.qkv", "attention.output", "mlp.up", "mlp.down")
+Factors = dict[str, tuple[torch.Tensor, torch.Tensor]]
+
+
+def factors_of(family: str, tensors: Mapping[str, torch.Tensor], member: int) -> Factors:
+    """Hugging Face's module → r [in] and s [out] of a member, as far as there are factors."""
+    prefix, *names = LINEAR[family]
+    places = [
+        (f"layers.{layer}.{ours}", f"{prefix.format(layer)}{name}", index if index < 3 else None)
+        for layer in range(LAYERS)
+        for index, (ours, name) in enumerate(zip(OURS, names, strict=True))
+    ]
+    places += [(ours, name, None) for ours, name in zip(("pooler", "classifier"), LAST[family], strict=True) if name]
+    found = {}
+    for ours, name, third in places:
+        if f"{ours}.input_factor" in tensors:
+            r, s = tensors[f"{ours}.input_factor"][member], tensors[f"{ours}.output_factor"][member, 0]
+            found[name] = (r[0], s) if third is None else (r[third], s.chunk(3)[third])
+    return found
+
+
+@contextmanager
+def factored(model: torch.nn.Module, factors: Factors) -> Iterator[None]:
+    """Within the block every named linear map is ((x ∘ r) W) ∘ s + b, as in the paper."""
+    handles = []
+    for name, (r, s) in factors.items():
+        linear: Any = model.get_submodule(name)
+        bias = 0 if linear.bias is None else linear.bias.detach()
+        handles += [
+            linear.register_forward_pre_hook(lambda _, given, r=r: (given[0] * r,)),
+            linear.register_forward_hook(lambda _, __, out, s=s, bias=bias: (out - bias) * s + bias),
+        ]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def expected_logits(family: str, tensors: Mapping[str, torch.Tensor], plan: HeadPlan) -> np.ndarray:
+    """[M, B, C] of the Hugging Face model with the members' factors, pruned heads silenced."""
+    model, found = make_model(family), []
+    for member, keep in enumerate(plan.members):
+        with factored(model, factors_of(family, tensors, member)), torch.no_grad(), oracle.silenced(model, keep, HEADS):
+            found.append(model(**make_inputs(family)).logits.numpy())
+    return np.stack(found)
+
+
+def with_drawn_factors(family: str, plan: HeadPlan | None, first: int, deviation: float = 0.3) -> FusedClassifier:
+    """A tiny model with factors around one."""
+    ensemble = fuse(make_model(family), plan, members=3 if plan is None else None)
+    module = FusedClassifier(
+        ensemble.architecture, ensemble.plan, shared_form(ensemble.state_dict()), ensemble.labels
+    ).eval()
+    with_factors(module, first)
+    draw(module, deviation, seed=4)
+    return module
+
+
+@pytest.mark.parametrize("pruned", [False, True])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_factors_are_those_of_the_paper(family: str, pruned: bool) -> None:
+    """With the factors and merged; all maps have them, but for heads that members have to themselves anyway."""
+    plan = random_plan(family, 3) if pruned else None
+    module = with_drawn_factors(family, plan, 0 if pruned else 1)
+    tensors = {name: tensor.detach() for name, tensor in module.named_parameters()}
+    last = 2 if module.pooler is not None else 1
+    assert len(factors_of(family, tensors, 0)) == (2 * LAYERS if pruned else 6 * (LAYERS - 1)) + last
+    logits = expected_logits(family, tensors, module.plan)
+    assert np.abs(logits[0] - logits[1]).max() > 0.1
+    whole = FusedClassifier(module.architecture, module.plan, merged(tensors), module.labels).eval()
+    with torch.no_grad():
+        for each in (module, whole):
+            np.testing.assert_allclose(each(**make_inputs(family)).member_logits, logits, atol=1e-4, rtol=1e-4)
+    assert whole.trunk == (0 if pruned else 1)
+
+
+@given(st.integers(1, 4), st.sampled_from([1, 3]), st.integers(1, 7), st.integers(1, 5), st.integers(0, 99))
+@settings(max_examples=40)
+def test_merging_gives_the_same_map(members: int, maps: int, inputs: int, outputs: int, seed: int) -> None:
+    """((x ∘ r) W) ∘ s + b is what the merged weight gives, map by map; factors of one leave it bit for bit."""
+    rng = np.random.default_rng(seed)
+    shapes = (2, inputs), (1, inputs, maps * outputs), (1, 1, maps * outputs)
+    x, w, b = (rng.standard_normal(shape) for shape in shapes)
+    linear = RankOneLinear(GroupedLinear(*(torch.tensor(a, dtype=torch.float32) for a in (w, b))), members, maps)
+    tensors = {f"up.{name}": tensor.detach() for name, tensor in linear.named_parameters()}
+    assert torch.equal(merged(tensors)["up.weight"], linear.weight.detach().expand(members, -1, -1))
+    r, s = rng.standard_normal((members, maps, inputs)), rng.standard_normal((members, 1, maps * outputs))
+    tensors |= {"up.input_factor": torch.tensor(r), "up.output_factor": torch.tensor(s), "up.weight": torch.tensor(w)}
+    found = merged(tensors)["up.weight"]
+    with torch.no_grad():
+        linear.input_factor.copy_(tensors["up.input_factor"])
+        linear.output_factor.copy_(tensors["up.output_factor"])
+        forward = linear(torch.tensor(x, dtype=torch.float32)[None])
+    for member in range(members):
+        parts = [(x * r[member, k]) @ w[0][:, k * outputs : (k + 1) * outputs] for k in range(maps)]
+        expected = np.concatenate(parts, axis=1) * s[member]
+        np.testing.assert_allclose(x @ found[member].double().numpy(), expected, atol=1e-5)
+        np.testing.assert_allclose(forward[member], expected + b[0], atol=1e-4)
+
+
+@pytest.mark.parametrize("family", ["bert", "vit"])
+def test_factors_of_one_change_nothing(family: str) -> None:
+    ensemble = fuse(make_model(family), members=3)
+    module = FusedClassifier(ensemble.architecture, ensemble.plan, shared_form(ensemble.state_dict()), ["x"] * 5).eval()
+    before = module.state_dict()
+    given = with_factors(module, 0)
+    with torch.no_grad():
+        found, plain = (each(**make_inputs(family)).member_logits for each in (module, ensemble))
+    torch.testing.assert_close(found, plain, atol=1e-5, rtol=1e-5)
+    whole = merged(dict(module.named_parameters()))
+    assert all(torch.equal(whole[name], tensor.expand_as(whole[name])) for name, tensor in before.items())
+    assert {name.rpartition(".")[0] for name, tensor in whole.items() if tensor.shape[0] == 3} == set(given)
+    assert not any(decays(name) for name, _ in module.named_parameters() if name.endswith("_factor"))
+
+
+# Tuning
+
+READING = Reading(batch_size=4)
+NUMBERS: dict[str, Any] = {"epochs": 6, "learning_rate": 3e-3, "fork_from": 1}
+
+
+def alike(folder: Path, checkpoint: Path, modality: str = "text") -> Path:
+    """A bundle of three members that are alike."""
+    return save_bundle(fuse(checkpoint, members=3), folder, load_processor(checkpoint, modality)).path
+
+
+@pytest.fixture
+def bundle(bert_checkpoint: Path, tmp_path: Path) -> Path:
+    return alike(tmp_path / "bundle", bert_checkpoint)
+
+
+@pytest.mark.parametrize("family", ["bert", "vit"])
+def test_a_tuned_bundle_is_the_checkpoint_with_its_factors(
+    family: str, bert_checkpoint: Path, vit_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Factors alone are tuned, so that the oracle is the untouched checkpoint; cost, graph and trunk are checked."""
+    text = family == "bert"
+    path = alike(tmp_path / "bundle", bert_checkpoint if text else vit_checkpoint, "text" if text else "image")
+    caught: list[dict[str, torch.Tensor]] = []
+
+    def watched(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        caught.append(dict(tensors))
+        return merged(tensors)
+
+    monkeypatch.setattr(job, "merged", watched)
+    how = BatchEnsemble(epochs=6, learning_rate=3e-2, fork_from=1, factors_only=True)
+    report = tune(path, (sentences if text else pictures)(100, 0), how, reading=READING, output=tmp_path / "tuned")
+    assert report.improved
+    assert report.frozen == 1
+    found = load_ensemble(tmp_path / "tuned")
+    with torch.no_grad():
+        logits = found(**make_inputs(family)).member_logits
+    np.testing.assert_allclose(logits, expected_logits(family, caught[0], found.plan), atol=1e-4, rtol=1e-4)
+    assert float(logits.std(dim=0).max()) > 0.01
+    assert found.trunk == 1
+    before = weights(path)
+    own = {name for name, tensor in found.state_dict().items() if tensor.shape[0] == 3}
+    assert not any(name.startswith(("layers.0.", "embeddings.")) or "norm" in name for name in own)
+    assert all(torch.equal(tensor, before[name]) for name, tensor in found.state_dict().items() if name not in own)
+    assert_cost(family, tmp_path / "tuned")
+    assert hydrant.estimate_cost(tmp_path / "tuned").fork == 1
+    assert hydrant.verify(tmp_path / "tuned", reading=Reading(examples=8)).passed
+    facts = inspect_bundle(tmp_path / "tuned")
+    assert "BatchEnsemble factors from layer 1 on" in inspect_text(facts)
+    assert "members differ from layer 1 on" in inspect_text(facts)
+    assert facts["tuned"]["settings"]["deviation"] == 0.05
+
+
+@pytest.mark.parametrize("unfreeze", [False, True])
+def test_shared_weights_are_tuned_above_the_fork_and_below_it_when_asked_for(unfreeze: bool, bundle: Path) -> None:
+    before = weights(bundle)
+    report = tune(bundle, sentences(100, 0), BatchEnsemble(**NUMBERS, unfreeze=unfreeze), reading=READING)
+    assert report.improved
+    after = weights(bundle)
+    kept = {name for name in before if torch.equal(before[name], after[name])}
+    trunk = {name for name in before if name.startswith(("layers.0.", "embeddings."))}
+    assert kept == (set() if unfreeze else trunk)
+    assert all(after[name].shape[0] == 1 for name in trunk)
+    assert not torch.equal(after["layers.1.mlp_norm.weight"], before["layers.1.mlp_norm.weight"])
+    norms = {name: tensor.shape[0] for name, tensor in after.items() if "norm" in name}
+    assert set(norms.values()) == {1}
+
+
+def test_pruned_members_fork_where_their_plan_does(bert_checkpoint: Path, tmp_path: Path) -> None:
+    """Their heads are their own already; what they share gets factors, and the cost is that of the graph."""
+    members = tuple(((0, 1, 2, 3), kept, kept) for kept in ((0, 1), (1, 2), (3,)))
+    plan = HeadPlan("bert", LAYERS, HEADS, members, "random")
+    path = save_bundle(fuse(bert_checkpoint, plan), tmp_path / "bundle", load_processor(bert_checkpoint, "text")).path
+    with pytest.raises(InputError, match=r"fork_from is '0'; expected a layer of the model, from 1, where the plan's"):
+        tune(path, sentences(100, 0), BatchEnsemble(fork_from=0))
+    report = tune(path, sentences(100, 0), BatchEnsemble(epochs=4, learning_rate=5e-3), reading=READING)
+    assert report.improved
+    assert report.frozen == 1
+    found = Bundle.open(path).manifest["fusion"]
+    assert sorted(found["adapted"]) == [
+        "classifier", *(f"layers.{layer}.mlp.{linear}" for layer in (1, 2) for linear in ("down", "up")), "pooler"
+    ]  # fmt: skip
+    assert_cost("bert", path)
+
+
+def test_a_batch_ensemble_is_tuned_on_like_any_bundle(bundle: Path) -> None:
+    assert tune(bundle, sentences(100, 0), BatchEnsemble(**NUMBERS), reading=READING).improved
+    with pytest.raises(InputError, match=r"members come from adapters or an earlier BatchEnsemble"):
+        tune(bundle, sentences(100, 0), BatchEnsemble())
+    before = weights(bundle)
+    data = sentences(100, 3)
+    report = tune(bundle, data, Jointly(epochs=3, learning_rate=3e-4), validation=data, reading=READING)
+    assert report.improved
+    assert report.frozen == 1, "its trunk, though all members keep the same heads"
+    after = weights(bundle)
+    assert {name: len(tensor) for name, tensor in after.items()} == {name: len(t) for name, t in before.items()}
+    assert_cost("bert", bundle)
+
+
+@pytest.mark.parametrize("factors_only", [False, True])
+def test_interrupted_it_goes_on_to_the_same_weights(
+    factors_only: bool, bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once in the middle of the first epoch, so that the factors drawn come from the state; then after an epoch."""
+    rate = 3e-2 if factors_only else 3e-3
+    data, numbers = sentences(100, 0), {**NUMBERS, "epochs": 4, "learning_rate": rate, "factors_only": factors_only}
+    settle = partial(tune, bundle, data, reading=READING)
+    expected = settle(BatchEnsemble(**numbers), output=tmp_path / "whole")
+    assert expected.improved
+    before, how = state(bundle), BatchEnsemble(**numbers, state=tmp_path / "part")
+    for updates, seconds in ((3, 0.0), (40, 999.0)):
+        monkeypatch.setattr(loop, "SAVE_SECONDS", seconds)
+        with pytest.raises(KeyboardInterrupt):
+            settle(how, output=tmp_path / "out", progress=interrupted_after(updates))
+        assert (tmp_path / "part").exists()
+    with pytest.raises(HydrantError, match="interrupted tuning with other settings"):
+        settle(BatchEnsemble(**{**numbers, "deviation": 0.2}, state=tmp_path / "part"), output=tmp_path / "out")
+    assert settle(how, output=tmp_path / "out").history == expected.history
+    assert same(weights(tmp_path / "out"), weights(tmp_path / "whole"))
+    assert state(bundle) == before
+    other = settle(BatchEnsemble(**numbers), output=tmp_path / "other", seed=1)
+    assert other.history[0].nll != other.history[1].nll
+    assert not same(weights(tmp_path / "other"), weights(tmp_path / "whole"))
+
+
+def test_it_is_judged_against_the_members_without_factors(bundle: Path) -> None:
+    """Factors that ruin the members do not replace a bundle that has none."""
+    before, plain = state(bundle), tune(bundle, sentences(100, 0), Jointly(epochs=1, learning_rate=1e-12))
+    report = tune(bundle, sentences(100, 0), BatchEnsemble(epochs=1, deviation=50.0, learning_rate=1e-12))
+    assert report.nll_before == pytest.approx(plain.nll_before, abs=1e-6)
+    assert report.history[1].nll > report.nll_before + 0.1
+    assert not report.improved
+    assert state(bundle).keys() == before.keys()
+
+
+# Faults and the command line
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"deviation": 0}, r"deviation is '0'; expected a finite number above 0"),
+        ({"deviation": float("nan")}, r"deviation is 'nan'; expected a finite number above 0"),
+        ({"factors_only": 1}, r"factors_only is '1'; expected True or False"),
+        ({"factors_only": True, "unfreeze": True}, r"expected one of them"),
+        ({"fork_from": 3}, r"fork_from is '3'; expected a layer of the model, from 0 to 2"),
+        ({"fork_from": np.int64(1)}, r"fork_from is '1'; expected a layer"),
+        ({"fork_from": True}, r"fork_from is 'True'; expected a layer"),
+    ],
+)
+def test_refused(options: dict[str, Any], message: str, bundle: Path) -> None:
+    with pytest.raises(InputError, match=message):
+        tune(bundle, sentences(30, 0), BatchEnsemble(**options))
+
+
+def test_members_that_share_nothing_are_refused(bert_checkpoint: Path, tmp_path: Path) -> None:
+    processor = load_processor(bert_checkpoint, "text")
+    one = save_bundle(fuse(bert_checkpoint), tmp_path / "one", processor)
+    several = save_bundle(fuse([bert_checkpoint, bert_checkpoint]), tmp_path / "several", processor)
+    for path, message in ((one, r"has one member.*hydrant fuse MODEL --members 3"), (several, "several checkpoints")):
+        with pytest.raises(InputError, match=message):
+            tune(path, sentences(30, 0), BatchEnsemble())
+    with pytest.raises(InputError, match="tune with a smaller deviation"):
+        merged({"a.weight": torch.full((1, 1, 1), 1e38), "a.input_factor": torch.full((2, 1, 1), 1e38),
+                "a.output_factor": torch.ones(2, 1, 1)})  # fmt: skip
+
+
+def test_members_that_start_alike(bert_checkpoint: Path, tmp_path: Path) -> None:
+    ensemble = fuse(bert_checkpoint, members=3)
+    assert ensemble.members == 3
+    assert {tensor.shape[0] for tensor in ensemble.state_dict().values()} == {1}, "stored once"
+    inputs = make_inputs("bert")
+    with torch.no_grad():
+        expected = fuse(bert_checkpoint)(**inputs).member_logits.expand(3, -1, -1)
+        torch.testing.assert_close(ensemble(**inputs).member_logits, expected, atol=0, rtol=0)
+    save_bundle(ensemble, tmp_path / "alike")
+    found = run_onnx(hydrant.export_onnx(tmp_path / "alike", form=GraphForm(member_outputs=True)), inputs)
+    np.testing.assert_allclose(found["member_probabilities"], expected.softmax(-1).transpose(0, 1), atol=1e-5)
+    assert_cost("bert", tmp_path / "alike")
+    options: dict[str, Any]
+    for options, message in (
+        ({"members": 0}, "members is '0'; expected a whole number, 1 or more"),
+        ({"members": 3, "plan": random_plan("bert", 3)}, "members is 3 beside a plan"),
+        ({"members": 3, "models": [bert_checkpoint] * 2}, "members is 3 beside 2 models"),
+        ({"members": 3, "adapters": ["a"]}, "members is 3 beside adapters"),
+    ):
+        with pytest.raises(InputError, match=message):
+            fuse(**{"models": bert_checkpoint, **options})
+
+
+def test_command_line(bert_checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    train = write_csv(tmp_path / "train.csv", sentences(100, 0))
+    out = tmp_path / "out"
+    options = ["--batch-ensemble", "--fork-from", "1", "--learning-rate", "3e-3", "--epochs", "6", "--batch-size", "4"]
+    for command in (
+        ["fuse", bert_checkpoint, "--members", "3", "-o", out],
+        ["tune", out, "--data", train, *options],
+        ["export", out],
+        ["predict", out, "hello world", "--json"],
+    ):
+        done = run_cli(*command)
+        assert done.returncode == 0, done.stderr
+    assert '"mutual_information": 0' in done.stdout
+    assert '"mutual_information": 0.0,' not in done.stdout
+    assert cli.main(["inspect", str(out)]) == 0
+    assert "BatchEnsemble factors from layer 1 on, multiplied into 14 weights" in capsys.readouterr().out
+    words = ["tune", str(out), "--data", str(train)]
+    for extra, message in (
+        (["--deviation", "0.2"], "--deviation is given without --batch-ensemble"),
+        (["--batch-ensemble"], "earlier BatchEnsemble"),
+    ):
+        assert cli.main([*words, *extra]) == 2
+        told = capsys.readouterr().err
+        assert message in told
+        assert told.startswith("hydrant: error: ")
+        assert told.count("\n") == 1
+
+
+def test_ways_of_tuning_stay_apart() -> None:
+    assert not isinstance(BatchEnsemble(), PerMember)
+    with pytest.raises(TypeError):
+        BatchEnsemble(keep_separate="mlp")  # type: ignore[call-arg]

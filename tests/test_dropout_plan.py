@@ -1,0 +1,85 @@
+"""MC dropout whose masks are drawn once: a plan, as any other."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import oracle
+import pytest
+import torch
+from hydrant import Budget, Dropout, HeadPlan, fuse, plan_heads
+from hydrant.calib.heads.selection import drop_heads
+from hydrant.cli import main as cli
+from hydrant.errors import InputError
+from hypothesis import given
+from hypothesis import strategies as st
+from support import HEADS, LAYERS, make_inputs, make_model, run_cli
+
+
+@given(st.integers(1, 4), st.integers(1, 6), st.integers(1, 9), st.floats(0.01, 0.99), st.integers(0, 99), st.data())
+def test_every_layer_keeps_a_head_and_the_trunk_all(
+    members: int, layers: int, heads: int, rate: float, seed: int, data: st.DataObject
+) -> None:
+    fork = data.draw(st.integers(0, layers - 1))
+    kept = drop_heads(members, layers, heads, fork, rate, seed)
+    HeadPlan("bert", layers, heads, kept, "dropout")  # which checks itself
+    assert kept == drop_heads(members, layers, heads, fork, rate, seed)
+    assert all(member[layer] == tuple(range(heads)) for member in kept for layer in range(fork))
+
+
+@pytest.mark.parametrize("rate", [0.1, 0.5, 0.9])
+def test_heads_are_dropped_at_the_rate_and_apart(rate: float) -> None:
+    """Each with the probability asked for (what at least one head adds included), independently of each other."""
+    kept = drop_heads(40, 30, 8, 0, rate, 5)
+    mask = np.array([[[head in layer for head in range(8)] for layer in member] for member in kept])  # [M, L, H]
+    expected = 1 - rate + rate**8 / 8
+    assert mask.mean() == pytest.approx(expected, abs=5 * np.sqrt(rate * (1 - rate) / mask.size))
+    for axis in range(3):
+        first, second = (np.take(mask, index, axis=axis).ravel() for index in (0, 1))
+        assert abs(np.corrcoef(first, second)[0, 1]) < 5 / np.sqrt(len(first)) + 0.02 / (1 - rate)
+
+
+def test_members_are_the_model_with_these_heads_silenced() -> None:
+    model = make_model("bert")
+    plan = plan_heads(model, method=Dropout(rate=0.5), members=3, fork_from=1, seed=2)
+    assert (plan.method, plan.provenance["rate"], plan.fork) == ("dropout", 0.5, 1)
+    with torch.no_grad():
+        found = fuse(model, plan)(**make_inputs("bert")).member_logits
+    np.testing.assert_allclose(found, oracle.ensemble([model], plan, make_inputs("bert"))["member_logits"], atol=5e-5)
+    assert plan_heads(model, method="dropout").provenance["rate"] == 0.1
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [({"rate": rate}, r"rate is .*; expected a probability above 0 and below 1") for rate in (0, 1, -0.1, "x", True)],
+)
+def test_refused_rates(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        Dropout(**options)
+
+
+def test_a_budget_is_refused() -> None:
+    with pytest.raises(InputError, match="'dropout', whose rate decides how many heads stay"):
+        plan_heads(make_model("bert"), (["hello"], ["a"]), "dropout", keep=Budget(1.2))
+
+
+def test_command_line(bert_checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "plan.json"
+    words = ["plan", bert_checkpoint, "--method", "dropout", "--fork-from", "1", "-o", out]
+    done = run_cli(*words, "--rate", "0.4", "--json")
+    assert done.returncode == 0, done.stderr
+    plan = HeadPlan.load(out)
+    assert json.loads(done.stdout)["members"] == plan.to_json()["members"]
+    assert plan.members == drop_heads(3, LAYERS, HEADS, 1, 0.4, 0)
+    for extra, message in (
+        (["--keep", "2"], "--keep or --budget is given for --method dropout, whose --rate decides"),
+        (["--rate", "2"], "rate is '2.0'; expected a probability"),
+        (["--method", "random", "--rate", "0.2"], "--rate is given for --method random, which has no use for it"),
+    ):
+        assert cli.main([*map(str, words), *extra]) == 2
+        told = capsys.readouterr().err
+        assert message in told
+        assert told.count("\n") == 1

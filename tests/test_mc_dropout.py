@@ -1,0 +1,159 @@
+"""MC dropout as a competitor: against transformers' own training mode, whatever else is in the batch."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import oracle
+import pytest
+import torch
+from hydrant import Bundle, Figures, evaluate, fuse, save_bundle
+from hydrant.cli import main as cli
+from hydrant.data.examples import read_examples
+from hydrant.errors import InputError
+from hydrant.evaluation.dropout import Asked, DropoutPasses, asked
+from hydrant.evaluation.models import open_models
+from hydrant.evaluation.observation import observe
+from hydrant.families.checkpoint import load_processor
+from hydrant.families.registry import architecture_of
+from hydrant.runtime.backends.reference import TorchModule
+from support import make_inputs, make_model, random_plan, run_cli
+from test_evaluate import write_texts
+
+RATES: dict[str, dict[str, Any]] = {
+    "bert": {"hidden_dropout_prob": 0.2, "attention_probs_dropout_prob": 0.1},
+    "roberta": {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.2, "classifier_dropout": 0.3},
+    "distilbert": {"dropout": 0.2, "attention_dropout": 0.1, "seq_classif_dropout": 0.2},
+    "vit": {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1},
+    "clip": {"attention_dropout": 0.2},
+}
+
+
+def backend(family: str, passes: int, seed: int = 0) -> TorchModule:
+    model = make_model(family, **RATES[family])
+    return TorchModule(DropoutPasses(model, family, architecture_of(model), passes, seed))
+
+
+@pytest.fixture
+def bundle(bert_checkpoint: Path, tmp_path: Path) -> Path:
+    return save_bundle(
+        fuse(bert_checkpoint, random_plan("bert", 3)), tmp_path / "bundle", load_processor(bert_checkpoint, "text")
+    ).path
+
+
+@pytest.mark.parametrize("family", RATES)
+def test_passes_are_those_of_transformers_in_training_mode(family: str) -> None:
+    """Mean and spread of the logits over many passes, within what chance allows; a wrong rate or place shows."""
+    count, inputs = 1500, make_inputs(family, batch=2)
+    found = backend(family, count)._run({name: tensor.numpy() for name, tensor in inputs.items()})["member_logits"]
+    model = make_model(family, **RATES[family]).train()
+    torch.manual_seed(12)
+    for row in range(2):
+        length = int(inputs["attention_mask"][row].sum()) if "attention_mask" in inputs else None
+        own = {name: tensor[row, :length][None].repeat(50, *[1] * (tensor.ndim - 1)) for name, tensor in inputs.items()}
+        with torch.no_grad():
+            expected = torch.cat([model(**own).logits for _ in range(count // 50)]).double().numpy()
+        spread = expected.std(axis=0)
+        assert spread.min() > 0.01
+        error = spread * np.sqrt(2 / count)
+        assert (np.abs(found[row].mean(axis=0) - expected.mean(axis=0)) < 5 * error).all()
+        np.testing.assert_allclose(found[row].std(axis=0), spread, rtol=0.15)
+
+
+def test_the_passes_are_averaged_like_members() -> None:
+    outputs = backend("bert", 7)._run({name: tensor.numpy() for name, tensor in make_inputs("bert").items()})
+    members = oracle.softmax(outputs["member_logits"].astype(np.float64)).transpose(1, 0, 2)
+    for name, expected in oracle.uncertainty(members).items():
+        np.testing.assert_allclose(outputs[name], expected, atol=1e-5, err_msg=name)
+    energy = -np.log(np.exp(outputs["member_logits"].astype(np.float64)).sum(axis=2)).mean(axis=1)
+    np.testing.assert_allclose(outputs["energy"], energy, rtol=1e-5)
+
+
+@pytest.mark.parametrize("family", ["bert", "vit"])
+def test_neither_batch_mates_nor_threads_of_the_caller_change_a_score(family: str) -> None:
+    """Alone, reversed, behind more padding: bit for bit the same; another seed or input: other masks."""
+    inputs = {name: tensor.numpy() for name, tensor in make_inputs(family, batch=5).items()}
+    runs = backend(family, 6)
+    torch.manual_seed(3)
+    before = torch.rand(1)
+    torch.manual_seed(3)
+    together = runs._run(inputs)["member_logits"]
+    assert torch.equal(torch.rand(1), before), "the caller's random numbers"
+    reverse = runs._run({name: array[::-1].copy() for name, array in inputs.items()})["member_logits"]
+    assert np.array_equal(reverse[::-1], together)
+    for row in range(5):
+        one = {name: array[row : row + 1] for name, array in inputs.items()}
+        if family == "bert":
+            one = {name: np.pad(array, ((0, 0), (0, 4))) for name, array in one.items()}
+        assert np.array_equal(runs._run(one)["member_logits"][0], together[row])
+    assert not np.array_equal(backend(family, 6, seed=1)._run(inputs)["member_logits"], together)
+    assert np.abs(np.diff(together, axis=1)).min() > 0, "no two passes alike"
+
+
+def test_which_model_is_meant(bundle: Path, tmp_path: Path) -> None:
+    assert asked("mc-dropout:10:some/model", []) == Asked(10, "some/model")
+    assert asked("mc-dropout:10:C:/model", []) == Asked(10, "C:/model")
+    assert asked("mc-dropout:2", [bundle, "mc-dropout:2", "model"]) == Asked(2, "model")
+    assert asked("some/model", []) is None
+    for source, compare, message in (
+        ("mc-dropout", ["model"], "names no number of passes from 2 to 1000; expected mc-dropout:10:CHECKPOINT"),
+        ("mc-dropout:1", ["model"], "names no number of passes"),
+        ("mc-dropout:ten", ["model"], "names no number of passes"),
+        ("mc-dropout:1001", ["model"], "names no number of passes"),
+        ("mc-dropout:4", [bundle], r"names no checkpoint, and no checkpoint is compared; expected mc-dropout:4:CHECK"),
+        ("mc-dropout:4", ["a", "b"], r"several are compared \(a, b\)"),
+    ):
+        with pytest.raises(InputError, match=message):
+            asked(source, compare)
+
+
+def test_a_checkpoint_without_dropout_is_refused(bundle: Path, vit_checkpoint: Path, tmp_path: Path) -> None:
+    still = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    make_model("bert", **still).save_pretrained(tmp_path / "still")
+    shutil.copytree(bundle / "processor", tmp_path / "still", dirs_exist_ok=True)
+    data = (["hello world", "the money"], ["a", "b"])
+    make_model("bert", **still, id2label=dict(enumerate("abcde")), label2id={n: i for i, n in enumerate("abcde")}
+               ).save_pretrained(tmp_path / "still")  # fmt: skip
+    with pytest.raises(InputError, match=r"still has dropout rates of zero.*hydrant plan --method dropout"):
+        evaluate(bundle, data, compare=[f"mc-dropout:3:{tmp_path / 'still'}"], figures=Figures(bootstrap=0))
+    with pytest.raises(InputError, match="knows other classes than the bundle"):
+        evaluate(bundle, data, compare=[f"mc-dropout:3:{vit_checkpoint}"], figures=Figures(bootstrap=0))
+
+
+def test_batch_size_and_order_of_the_data(bundle: Path, bert_checkpoint: Path, tmp_path: Path) -> None:
+    examples = read_examples(write_texts(tmp_path / "test.csv", 30, 2), list("abcde"))
+    found = []
+    with ExitStack() as opened:
+        model = open_models(
+            Bundle.open(bundle), [f"mc-dropout:5:{bert_checkpoint}"], "torch", None, opened, examples, seed=4
+        )[1]
+        for inputs, size in ((examples.inputs, 32), (examples.inputs, 3), (list(examples.inputs)[::-1], 7)):
+            found.append(observe(model, inputs, size).scores())
+    for name, scores in found[0].items():
+        np.testing.assert_allclose(found[1][name], scores, atol=1e-6, err_msg=name)
+        np.testing.assert_allclose(found[2][name][::-1], scores, atol=1e-6, err_msg=name)
+    assert (found[0]["mutual_information"] > 0).all()
+
+
+def test_command_line(bundle: Path, bert_checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data, ood = write_texts(tmp_path / "test.csv", 30, 2), write_texts(tmp_path / "ood.csv", 20, 1, labels="x")
+    words = ["evaluate", bundle, "--data", data, "--ood", ood, "--bootstrap", "0", "--compare"]
+    page = tmp_path / "page.html"
+    done = run_cli(*words, bert_checkpoint, "mc-dropout:4", "--latency", "--html", page, "--json")
+    assert done.returncode == 0, done.stderr
+    *_, single, passes = json.loads(done.stdout)["models"]
+    assert [single["kind"], passes["kind"]] == ["checkpoint", "mc-dropout"]
+    assert (passes["name"], passes["members"], passes["backend"]) == ("mc-dropout:4", 4, "torch")
+    assert passes["diversity"]["divergence"] > 0
+    assert "ood.energy.auroc" in passes["figures"]
+    assert passes["latency_ms"] > 0
+    assert "mc-dropout:4" in page.read_text()
+    assert cli.main([*map(str, words), "mc-dropout:4"]) == 2
+    told = capsys.readouterr().err
+    assert told.startswith("hydrant: error: competitor 'mc-dropout:4' names no checkpoint")
+    assert told.count("\n") == 1

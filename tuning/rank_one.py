@@ -1,0 +1,167 @@
+"""BatchEnsemble (Wen et al. 2020): members that share each linear map and differ by two vectors around it.
+
+Member m's weight is W ∘ (r_m s_mᵀ), [in, out]: its inputs are multiplied by r_m [in], its outputs by s_m [out], so that
+all members run through one product. Biases and LayerNorms stay shared. For a bundle the vectors are multiplied into
+weights of each member's own, which every later stage takes as it takes any other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ..errors import InputError, cut
+from ..fusion import FusedClassifier
+from ..fusion.grouped import GroupedLinear
+from .settings import BatchEnsemble
+from .weights import Weights
+
+INPUT, OUTPUT = ".input_factor", ".output_factor"
+"""Ends of the names of r and s among a module's parameters."""
+
+
+class RankOneLinear(GroupedLinear):
+    """``((x ∘ r[m]) @ weight) ∘ s[m] + bias`` for every member; of several maps side by side, each has its own r.
+
+    Args:
+        shared: one weight [1, in, K·out] of K maps side by side, and its bias.
+        members: M.
+        maps: K: 3 for query, key and value.
+    """
+
+    def __init__(self, shared: GroupedLinear, members: int, maps: int) -> None:
+        super().__init__(shared.weight.detach(), None if shared.bias is None else shared.bias.detach())
+        _, inputs, outputs = shared.weight.shape
+        self.input_factor = nn.Parameter(torch.ones(members, maps, inputs))  # r
+        self.output_factor = nn.Parameter(torch.ones(members, 1, outputs))  # s
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[S, ..., in] → [M, ..., K·out]."""
+        flat = x.flatten(1, -2)  # [S, N, in]
+        factors = self.input_factor.split(1, dim=1)  # K of [M, 1, in]
+        weights = self.weight[0].chunk(len(factors), dim=1)  # K of [in, out]
+        products = [(flat * factor) @ weight for factor, weight in zip(factors, weights, strict=True)]
+        out = torch.cat(products, dim=-1) * self.output_factor  # [M, N, K·out]
+        if self.bias is not None:
+            out = out + self.bias
+        return out.unflatten(1, x.shape[1:-1])
+
+
+def first_layer(ensemble: FusedClassifier, how: BatchEnsemble) -> int:
+    """The first layer that gets factors, checked against what the bundle's members share.
+
+    Raises:
+        InputError: fewer than two members, members of several checkpoints, adapters or an earlier BatchEnsemble, or a
+            layer that is none of the model's, or below the plan's fork.
+    """
+    facts, layers, fork = ensemble.provenance, len(ensemble.layers), ensemble.plan.fork
+    if ensemble.members < 2:
+        raise InputError(
+            "the bundle has one member; a BatchEnsemble has two or more: make members that start alike with "
+            "`hydrant fuse MODEL --members 3`, or pruned ones with `hydrant plan`"
+        )
+    if facts.get("checkpoints", 1) > 1 or facts.get("adapted"):
+        origin = "several checkpoints" if facts.get("checkpoints", 1) > 1 else "adapters or an earlier BatchEnsemble"
+        raise InputError(
+            f"the bundle's members come from {origin}, so they share no weights that factors could tell apart; "
+            "expected members of one checkpoint, of `hydrant fuse MODEL --members 3` or of a plan"
+        )
+    pruned = fork < layers
+    if how.fork_from is None:
+        return fork if pruned else 0
+    if type(how.fork_from) is not int or not (fork if pruned else 0) <= how.fork_from < layers:
+        least = f"{fork}, where the plan's members fork," if pruned else "0"
+        raise InputError(
+            f"fork_from is {cut(how.fork_from)}; expected a layer of the model, from {least} to {layers - 1}"
+        )
+    return how.fork_from
+
+
+def with_factors(module: FusedClassifier, first: int) -> list[str]:
+    """Give every linear map that all members share, from a layer on, factors of one, which change nothing.
+
+    Args:
+        module: in the form of ``tuning.weights.shared_form``; it is changed.
+        first: layer; pooler and classifier get factors too. Maps of which each member has its own get none.
+
+    Returns:
+        Names of the modules that got them.
+    """
+    given = []
+    for name, linear, maps in list(_linear_maps(module, first)):
+        if linear.weight.shape[0] == 1:
+            parent, _, attribute = name.rpartition(".")
+            owner: Any = module.get_submodule(parent)
+            setattr(owner, attribute, RankOneLinear(linear, module.members, maps))
+            given.append(name)
+    return given
+
+
+@torch.no_grad()
+def draw(module: FusedClassifier, deviation: float, seed: int) -> None:
+    """Draw all factors from a normal distribution around one; the same seed gives the same ones."""
+    rng = np.random.default_rng([seed, module.members])
+    for name, parameter in module.named_parameters():
+        if is_factor(name):
+            parameter.copy_(torch.from_numpy(1 + deviation * rng.standard_normal(parameter.shape)))
+
+
+def is_factor(name: str) -> bool:
+    """Whether a parameter is a factor."""
+    return name.endswith((INPUT, OUTPUT))
+
+
+def merged(weights: Mapping[str, Tensor]) -> Weights:
+    """Factors multiplied into weights [M, in, out] of each member's own, in float64, and rounded once.
+
+    Args:
+        weights: of a module :func:`with_factors`.
+
+    Raises:
+        InputError: float32 cannot hold a product.
+    """
+    found = {name: tensor for name, tensor in weights.items() if not is_factor(name)}
+    for name, factor in weights.items():
+        if not name.endswith(INPUT):
+            continue
+        module = name.removesuffix(INPUT)
+        weight, members = weights[f"{module}.weight"].double(), len(factor)
+        r = factor.double().transpose(1, 2)[..., None]  # [M, in, K, 1]
+        s = weights[f"{module}{OUTPUT}"].double().unflatten(2, (factor.shape[1], -1))  # [M, 1, K, out]
+        product = (weight.unflatten(2, (factor.shape[1], -1)) * r * s).flatten(2).float()  # [M, in, K·out]
+        if not bool(torch.isfinite(product).all()):
+            raise InputError(
+                f"the factors of {module} give a weight beyond float32; tune with a smaller deviation or learning rate"
+            )
+        found[f"{module}.weight"] = product
+        if f"{module}.bias" in weights:
+            found[f"{module}.bias"] = weights[f"{module}.bias"].expand(members, -1, -1).contiguous()
+    return found
+
+
+def told_apart(modules: list[str]) -> dict[str, Any]:
+    """What a bundle records of modules whose members have weights of their own (``cost`` reads it)."""
+    names = [name for module in modules for name in _maps_of(module)]
+    return {
+        "adapted": {name: {"rank": 1, "low_rank": False} for name in names},
+        "separate": sorted(name for name in names if name in ("pooler", "classifier")),
+    }
+
+
+def _maps_of(module: str) -> list[str]:
+    """The linear maps of a module, by their names before query, key and value stood side by side."""
+    attention = module.removesuffix("qkv")
+    return [module] if attention == module else [f"{attention}{kind}" for kind in ("query", "key", "value")]
+
+
+def _linear_maps(module: FusedClassifier, first: int) -> Iterator[tuple[str, GroupedLinear, int]]:
+    """Name, module and number of maps of every linear map from a layer on."""
+    for name, part in module.named_modules():
+        pieces = name.split(".")
+        inside = int(pieces[1]) >= first if pieces[0] == "layers" and len(pieces) > 1 else pieces[0] != "embeddings"
+        if isinstance(part, GroupedLinear) and inside:
+            yield name, part, 3 if name.endswith(".qkv") else 1
