@@ -210,8 +210,8 @@ def budget_text(facts: Mapping[str, Any], rows: int = 10) -> str:
             f"{len(facts['candidates'])} plans within {facts['limit']:g} × the single model's operations{tokens}, "
             f"compared on {facts['examples_held_out']} held-out examples, calibrated:",
             table(headers, body),
-            "chosen: the most diverse plan whose NLL is within one standard error (of the paired difference) of the "
-            "lowest; the others by NLL",
+            "chosen: the most diverse plan whose NLL is within one standard error (of the paired difference) or 0.005 "
+            "nats of the lowest; the others by NLL",
         ]
     )
 

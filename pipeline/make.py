@@ -162,7 +162,7 @@ class _Job:
 
     def stages(self, space: Workspace, parts: Parts, html: Path | None) -> dict[str, Any]:
         """Every stage that is not done yet, in order."""
-        untuned, bundle = space.folder / "untuned", space.folder / "bundle"
+        untuned, bundle = space.folder / "untuned", self._bundle(space)
         found: dict[str, Any] = {}
 
         def stage(name: str, line: Callable[[dict[str, Any]], str], work: Callable[[], dict[str, Any]]) -> None:
@@ -180,11 +180,14 @@ class _Job:
 
     def publish(self, space: Workspace, report: MakeReport, force: bool) -> None:
         """Put the bundle and its report where they belong, whole or not at all, and tidy up."""
-        bundle = Bundle.open(space.folder / "bundle")
-        bundle.add({REPORT: to_json_bytes(report.to_json())})
+        bundle = Bundle.open(self._bundle(space)).add({REPORT: to_json_bytes(report.to_json())})
         with staged_folder(self.output, MANIFEST, force) as stage:
-            shutil.copytree(space.folder / "bundle", stage, dirs_exist_ok=True)
+            shutil.copytree(bundle.path, stage, dirs_exist_ok=True)
         space.remove()
+
+    def _bundle(self, space: Workspace) -> Path:
+        """Where the bundle grows, under the name that reports are to call it by."""
+        return space.folder / "tuned" / self.output.resolve().name
 
     def _plan(self, file: Path, parts: Parts) -> dict[str, Any]:
         from ..calib.heads.options import Budget
@@ -224,12 +227,13 @@ class _Job:
 
     def _tune(self, untuned: Path, target: Path, parts: Parts) -> dict[str, Any]:
         shutil.rmtree(target, ignore_errors=True)
+        target.parent.mkdir(exist_ok=True)
         if self.recipe.fast:
             shutil.copytree(untuned, target)
             return {"tuned": False, "fast": True}
         from ..tuning import tune
 
-        state = target.with_name("tune.part")
+        state = untuned.with_name("tune.part")
         report = tune(
             untuned,
             parts.training,

@@ -257,6 +257,9 @@ def test_among_plans_as_good_the_most_diverse_is_chosen() -> None:
     assert choose([best, level, worse]) is level
     assert choose([worse, best]) is best
     assert choose([worse]) is worse
+    hardly = trial([0.104, 0.104, 0.104, 0.104], 0.01)  # surely worse, but by 0.004 nats only
+    assert choose([best, hardly]) is hardly
+    assert choose([best, trial([0.106, 0.106, 0.106, 0.106], 0.01)]) is best
 
 
 def test_of_equals_the_cheapest_is_chosen() -> None:

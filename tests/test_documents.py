@@ -25,8 +25,11 @@ PAGES = [ROOT / "README.md", *(ROOT / "docs" / name for name in NAV)]
 """In the order in which a reader goes through them."""
 SETTINGS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
-NAMED = {"train": "train", "val": "val", "test": "test", "ood_val": "oos_val", "ood_test": "oos_test"}
-"""Files of the reader's own data as the pages call them, and as CLINC150 does."""
+NAMED = {
+    "train": ("train", 0), "val": ("val", 0), "calibration": ("val", 1), "test": ("test", 0),
+    "ood_val": ("oos_val", 0), "ood_test": ("oos_test", 0),
+}  # fmt: skip
+"""Files of the reader's own data as the pages call them, as CLINC150 does, and the first row that is taken of that."""
 ROWS = 60
 """So many rows of each are enough to run the commands; the figures of all of them are in test_clinc150.py."""
 NOT_RUN = {
@@ -75,11 +78,11 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def own_model(workplace: Path, shared: Path) -> Path:
     """The reader's own checkpoint and data lie there, too: those of CLINC150, with few rows."""
     (workplace / "my-model").symlink_to(shared / "models/minilm-clinc150")
-    for name, source in NAMED.items():
+    for name, (source, first) in NAMED.items():
         with (shared / f"data/clinc150/{source}.csv").open(newline="", encoding="utf-8") as file:
             head, *rows = csv.reader(file)
         with (workplace / f"{name}.csv").open("w", newline="", encoding="utf-8") as file:
-            csv.writer(file).writerows([head, *rows[:: max(1, len(rows) // ROWS)]])
+            csv.writer(file).writerows([head, *rows[first :: max(1, len(rows) // ROWS)]])
     return workplace
 
 

@@ -2,9 +2,9 @@
 
 The objective is the negative log-likelihood: probabilities are averaged, then one temperature is fitted, then it is
 measured. Without the temperature it would count the lower confidence of pruned members, which calibration takes away,
-and always prefer the plan that prunes least. Of the plans that the examples cannot tell from the best one (within one
-standard error of the paired difference), that of highest mutual information wins: diversity that costs nothing
-measurable. On a tie, the cheaper one.
+and always prefer the plan that prunes least. Of the plans that are as good as the best one (within one standard error
+of the paired difference, or within 0.005 nats), that of highest mutual information wins: diversity that costs next to
+nothing. On a tie, the cheaper one.
 """
 
 from __future__ import annotations
@@ -27,6 +27,9 @@ from ...families.registry import architecture_of, layout_of
 from ...progress import Progress, no_progress
 from .candidates import Candidate, round_up
 from .taylor import gated_heads
+
+SLACK = 0.005
+"""NLL in nats that a plan may lose for the sake of diversity."""
 
 TEMPERATURES = tuple(2 ** (step / 4) for step in range(-8, 9))
 """Tried for the calibrated objective: 0.25 to 4."""
@@ -101,15 +104,15 @@ def measure(
 
 
 def choose(trials: Sequence[Trial]) -> Trial:
-    """Of the trials within one standard error of the least NLL, the most diverse; on a tie the cheapest."""
+    """Of the trials as good as that of the least NLL, the most diverse; on a tie the cheapest."""
     best = min(trials, key=lambda trial: (trial.nll, trial.candidate.ratio))
     level = [trial for trial in trials if _as_good(trial.losses - best.losses)]
     return max(level, key=lambda trial: (trial.mutual_information, -trial.candidate.ratio))
 
 
 def _as_good(differences: np.ndarray) -> bool:
-    """Whether losses [N] above the best plan's are within one standard error of none."""
-    return bool(differences.mean() <= differences.std() / math.sqrt(len(differences)))
+    """Whether losses [N] above the best plan's are within one standard error of none, or of no account."""
+    return bool(differences.mean() <= max(differences.std() / math.sqrt(len(differences)), SLACK))
 
 
 def _trial(candidate: Candidate, logits: Tensor, labels: Tensor) -> Trial:
