@@ -86,7 +86,7 @@ class Bundles:
         def make(folder: Path) -> dict[str, Any]:
             shape = {name: settings[name] for name in ("members", "keep", "fork_from", "seed")}
             how = {name: value for name, value in settings.items() if name not in (*shape, "method")}
-            how |= {"ood": getattr(self.data, ood)} if ood else {}
+            how |= {"ood": getattr(self.data, ood), "max_accuracy_loss": 100} if ood else {}  # circuits as they are
             method = METHODS[settings["method"]](**how)
             with matmul(self.precision):
                 plan = hydrant.plan_heads(

@@ -5,10 +5,11 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 
 from ..calib.decisions.targets import Coverage, FalseAlarm
 from ..data.columns import Reading
-from ..pipeline import make
+from ..pipeline.make import make, workspace_of
 from ..pipeline.options import Recipe
 from ..pipeline.report import MakeReport
 from ..tuning.settings import Jointly
@@ -52,8 +53,8 @@ def run(options: argparse.Namespace) -> int:
     try:
         report = call(make, options, recipe=recipe, reading=call(Reading, options), say=_say)
     except KeyboardInterrupt:
-        place = f"{options.output}.make"
-        print(f"hydrant: {place} holds what was done; run the same command again to go on", file=sys.stderr)
+        if (place := workspace_of(Path(options.output))).exists():
+            print(f"hydrant: {place} holds what was done; run the same command again to go on", file=sys.stderr)
         raise
     show(options, report.to_json(), make_text(report))
     return 0 if report.verified else 1

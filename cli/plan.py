@@ -138,11 +138,14 @@ def exploration_text(found: Exploration) -> str:
         marks = [*(["tuned"] if row.tuned else []), *(["chosen"] if place == found.chosen else [])]
         body.append([row.name, plan, *figures, " ".join(marks)])
     detection = ["OOD AUROC, entropy", "FPR95"] if found.ood_examples else []
+    after = (
+        "; its figures are those after tuning: fuse it, then `hydrant tune`" if found.rows[found.chosen].tuned else ""
+    )
     reason = "separates out-of-distribution data best" if found.ood_examples else "has the least NLL"
     return (
         f"{table(['', 'plan', 'cost', 'accuracy', 'NLL', *detection, ''], body)}\n"
         f"measured on {found.examples} examples; chosen: of the plans within {found.budget:g} × that keep the "
-        f"accuracy, the one that {reason} here; on other data expect a little less of it"
+        f"accuracy, the one that {reason} here; on other data expect a little less of it{after}"
     )
 
 

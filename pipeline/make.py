@@ -94,11 +94,17 @@ def make(
     with folders_above(output):
         job = _Job(model, output, recipe, reading, seed, say, progress)
         parts = job.read(data, validation, ood, test, test_ood)
-        space = Workspace(output.with_name(f"{output.name}.make"), job.digest(parts))
+        space = Workspace(workspace_of(output), job.digest(parts))
         stages = job.stages(space, parts, None if html is None else Path(html))
         report = MakeReport(output, stages, parts_of(parts), round(time.monotonic() - started, 1))
         job.publish(space, report, force)
     return report
+
+
+def workspace_of(output: Path) -> Path:
+    """The folder that keeps what is done until all is."""
+    place = output.resolve()
+    return place.with_name(f"{place.name}.make")
 
 
 def parts_of(parts: Parts) -> dict[str, Any]:
