@@ -222,10 +222,10 @@ def explore(
                 rows.append(replace(bench.row(tuned, method, fork, heads), tuned=better))
                 plans.append(plan)
     chosen = chosen_place(rows, budget, grid.max_accuracy_loss)
-    plan = plans[chosen]
-    assert plan is not None  # what is no plan is never chosen
-    found = Exploration(tuple(rows), chosen, plan, budget, len(measuring), 0 if unknown is None else len(unknown))
-    return replace(found, plan=replace(plan, provenance={**plan.provenance, "explored": found.to_json()}))
+    best = plans[chosen]
+    assert best is not None  # what is no plan is never chosen
+    found = Exploration(tuple(rows), chosen, best, budget, len(measuring), 0 if unknown is None else len(unknown))
+    return replace(found, plan=replace(best, provenance={**best.provenance, "explored": found.to_json()}))
 
 
 def chosen_place(rows: Sequence[Row], budget: float, margin: float) -> int:

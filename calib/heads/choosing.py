@@ -162,7 +162,7 @@ class Choice:
         )  # fmt: skip
         self._states += [] if state is None else [state]
         unknown = {} if job.unknown is None else {"ood": job.unknown.name, "ood_examples": len(job.unknown)}
-        facts = {
+        facts: dict[str, Any] = {
             "objective": method.objective,
             "masking": method.masking,
             "circuits": len(counts),
