@@ -124,6 +124,7 @@ def plan_heads(
                 chosen, found = heads_within_margin(choice, counts, held_out)
             else:
                 chosen, found = choice.heads(counts), choice.provenance(counts)
+        _warn_of_few(unknown)
         facts |= {**data_provenance(drawn), **fingerprints(architecture.modality, data=drawn, ood=unknown), **found}
     plan = HeadPlan(architecture.family, architecture.layers, architecture.heads, chosen, name)
     return replace(plan, provenance={**facts, "keep": plan.head_counts(), "overlap": plan.overlap()})
@@ -145,13 +146,16 @@ def _unknown(
     made = is_pseudo(asked[0])
     unknown = pseudo_unknown(drawn, architecture.modality, seed) if made else read(asked[0], None)
     check_alike(drawn, unknown)
-    if len(unknown) < FEWEST_UNKNOWN:
+    return unknown
+
+
+def _warn_of_few(unknown: Examples | None) -> None:
+    if unknown is not None and len(unknown) < FEWEST_UNKNOWN:
         log.warning(
             "%s has %d out-of-distribution examples; circuits searched on fewer than %d fit these and little else: "
             "give more, or judge the plan on others",
             unknown.name, len(unknown), FEWEST_UNKNOWN,
         )  # fmt: skip
-    return unknown
 
 
 def _parts(methods: Sequence[Method], drawn: Examples, keep: Any, seed: int) -> tuple[Examples, Examples | None]:

@@ -10,7 +10,11 @@ namespace fs = std::filesystem;
 namespace hydrant::tests {
 namespace {
 
+#ifdef HYDRANT_SANITIZED  // slow, and what it looks for shows in the first few
+constexpr int kThreads = 8, kPredictions = 40;
+#else
 constexpr int kThreads = 8, kPredictions = 200;
+#endif
 
 void share(const Case& golden) {
   const Predictor predictor(golden.bundle, one_thread());
