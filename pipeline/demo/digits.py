@@ -41,12 +41,12 @@ class DigitsData:
 
 
 def load_digits(seed: int) -> DigitsData:
-    """Split the 1,797 digits into 1,197 / 200 / 400, and make 400 images that are no digits."""
+    """Split the 1,797 digits into 997 / 400 / 400, and make 400 images that are no digits."""
     datasets = require("sklearn.datasets", "demo", "load the handwritten digits")
     found = datasets.load_digits()
     images = _gray_to_rgb(np.rint(found.images * (255 / 16)).astype(np.uint8))
     order = np.random.default_rng(seed).permutation(len(images))
-    parts = np.split(order, [1197, 1397])
+    parts = np.split(order, [997, 1397])
     train, calibration, test = ((images[part], found.target[part].astype(np.int64)) for part in parts)
     rng = np.random.default_rng([seed, 1])
     ood = np.concatenate([_letters(200, rng), _photo_patches(200, rng)])
