@@ -62,6 +62,12 @@ class Examples:
         return len(self.inputs)
 
 
+def random_parts(examples: Examples, count: int, seed: int) -> list[Examples]:
+    """All examples in parts of (nearly) the same size, drawn at random; each part in the order of the data."""
+    order = np.random.default_rng([seed, len(examples)]).permutation(len(examples))
+    return [examples.take(np.sort(part)) for part in np.array_split(order, count)]
+
+
 def check_apart(data: Any, ood: Any) -> None:
     """Refuse one file given as both in- and out-of-distribution data.
 

@@ -107,7 +107,9 @@ def evaluate(
             reports = [replace(report, baselines=found) for report, found in zip(reports, alone, strict=True)]
         used = np.random.default_rng(seed).permutation(len(known))[: figures.corrupted]
         if figures.corruptions:
-            rows = sweep(models, *_chosen(known, used), batch_size, seed, progress)
+            some = known.take(used)
+            assert some.labels is not None  # read_examples asks for them
+            rows = sweep(models, some.inputs, some.labels, batch_size, seed, progress)
             reports = [
                 replace(report, clean=clean, noise=noise) for report, (clean, noise) in zip(reports, rows, strict=True)
             ]
@@ -211,8 +213,3 @@ def _written(bundle: Bundle, report: EvaluationReport, evidence: Evidence, folde
         write_atomically(report.html, page(report, evidence, drawn).encode(errors="replace"))
     content = {**files, REPORT: to_json_bytes(report.to_json())}
     return replace(report, files=sorted(store_reports(bundle, content, folder, remove=stale)))
-
-
-def _chosen(examples: Examples, places: np.ndarray) -> tuple[list[Any], np.ndarray]:
-    assert examples.labels is not None  # as above
-    return [examples.inputs[place] for place in places], examples.labels[places]

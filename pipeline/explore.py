@@ -13,17 +13,16 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from ..bundle.architecture import Architecture
 from ..bundle.plan import HeadPlan
 from ..bundle.store import Bundle
 from ..calib.decisions.temperature import fit_temperature
+from ..calib.heads.held_out import accuracy_kept
 from ..calib.heads.options import METHODS
 from ..calib.heads.planning import plan_heads, resolve_processor
 from ..cost.estimate import cost_of
 from ..data.columns import Reading
-from ..data.examples import Examples, check_apart, read_examples
+from ..data.examples import Examples, check_apart, random_parts, read_examples
 from ..errors import InputError, check_plain, cut, is_whole, listing
 from ..families.checkpoint import load_model, load_processor, model_labels
 from ..families.registry import architecture_of
@@ -187,8 +186,7 @@ def explore(
     architecture, labels = architecture_of(loaded), model_labels(loaded.config)
     points = list(grid.points(architecture))
     known = read_examples(data, labels, columns=reading, limit=reading.limit(), seed=seed)
-    order = np.random.default_rng([seed, len(known)]).permutation(len(known))
-    judging, measuring = (known.take(np.sort(half)) for half in np.array_split(order, 2))
+    judging, measuring = random_parts(known, 2, seed)
     unknown = None if ood is None else read_examples(ood, None, columns=reading)
     training = (
         None if train is None else read_examples(train, labels, columns=reading, limit=reading.limit(), seed=seed)
@@ -234,7 +232,6 @@ def chosen_place(rows: Sequence[Row], budget: float, margin: float) -> int:
     Raises:
         InputError: there is none.
     """
-    least = rows[0].accuracy - margin / 100 - 1e-9
     points = [(place, row) for place, row in enumerate(rows) if row.fork is not None]
     affordable = [(place, row) for place, row in points if row.ratio <= budget]
     if not affordable:
@@ -243,7 +240,7 @@ def chosen_place(rows: Sequence[Row], budget: float, margin: float) -> int:
             f"no explored plan costs at most {budget:g} × the single model's operations; the cheapest costs "
             f"{cheapest:.3f}; give a larger budget, or later forks"
         )
-    fitting = [(place, row) for place, row in affordable if row.accuracy >= least]
+    fitting = [(place, row) for place, row in affordable if accuracy_kept(rows[0].accuracy, row.accuracy, margin)]
     if not fitting:
         best = max(row.accuracy for _, row in affordable)
         raise InputError(

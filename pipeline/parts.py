@@ -9,9 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-
-from ..data.examples import Examples
+from ..data.examples import Examples, random_parts
 from ..errors import InputError
 
 LEAST = 20
@@ -72,5 +70,4 @@ def _shares(examples: Examples, count: int, seed: int) -> list[Examples]:
             f"data {examples.source} has {len(examples)} examples; expected at least {count * LEAST}, since {count} "
             "parts of it are used for different things; give more, or test data of their own"
         )
-    order = np.random.default_rng([seed, len(examples)]).permutation(len(examples))
-    return [examples.take(np.sort(part)) for part in np.array_split(order, count)]
+    return random_parts(examples, count, seed)

@@ -13,7 +13,7 @@ from ...data.processor import Processor
 from ...errors import InputError
 from .candidates import check_reachable, find_candidates, unpruned
 from .choosing import Choice
-from .margin import accuracy_kept
+from .held_out import accuracy_kept
 from .trials import Trial, choose, measure
 
 
@@ -56,7 +56,7 @@ def plan_within(
         job.model, [unpruned(architecture), *candidates], held_out, job.processor,
         batch_size=job.reading.batch_size, progress=job.progress,
     )  # fmt: skip
-    allowed = [trial for trial in trials if accuracy_kept(single, trial, choice.max_accuracy_loss)]
+    allowed = [trial for trial in trials if accuracy_kept(single.accuracy, trial.accuracy, choice.max_accuracy_loss)]
     if not allowed:
         best = max(trial.accuracy for trial in trials)
         raise InputError(

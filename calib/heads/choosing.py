@@ -154,8 +154,8 @@ class Choice:
             job.seed, method.masking,
         )  # fmt: skip
         state = None if method.state is None else Path(method.state)
-        if state is not None and self._searches:
-            state = state.with_name(f"{state.name}{len(self._searches)}")  # one file for each allocation
+        if state is not None and self._states:
+            state = state.with_name(f"{state.name}{len(self._states)}")  # one file for each search
         found = find_circuits(
             job.model, job.scoring, job.unknown, job.processor, wanted,
             batch_size=job.reading.batch_size, state=state, keep_state=True, progress=job.progress,

@@ -1,4 +1,4 @@
-"""Examples that choose between plans, held out of those that score heads."""
+"""Examples that choose between plans, held out of those that score heads, and how much a plan may lose on them."""
 
 from __future__ import annotations
 
@@ -28,3 +28,8 @@ def split_examples(examples: Examples, seed: int) -> tuple[Examples, Examples]:
     held_out = min(max(total // 4, FEWEST), MOST, total // 2)
     order = np.random.default_rng([seed, total]).permutation(total)
     return examples.take(np.sort(order[held_out:])), examples.take(np.sort(order[:held_out]))
+
+
+def accuracy_kept(single: float, plan: float, margin: float) -> bool:
+    """Whether a plan's accuracy is within ``margin`` percentage points of the single model's."""
+    return 100 * (single - plan) <= margin + 1e-9

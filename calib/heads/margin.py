@@ -15,14 +15,10 @@ from ...data.examples import Examples
 from ...errors import InputError
 from .candidates import Candidate, unpruned
 from .choosing import Choice, Counts
-from .trials import Trial, measure
+from .held_out import accuracy_kept
+from .trials import measure
 
 log = logging.getLogger(__name__)
-
-
-def accuracy_kept(single: Trial, plan: Trial, margin: float) -> bool:
-    """Whether a plan is within ``margin`` percentage points of the single model's accuracy."""
-    return 100 * (single.accuracy - plan.accuracy) <= margin + 1e-9
 
 
 def heads_within_margin(choice: Choice, counts: Counts, held_out: Examples) -> tuple[tuple[Keep, ...], dict[str, Any]]:
@@ -41,18 +37,21 @@ def heads_within_margin(choice: Choice, counts: Counts, held_out: Examples) -> t
     """
     job, margin = choice.job, choice.max_accuracy_loss
     attempts: list[dict[str, Any]] = []
+
+    def measured(candidate: Candidate) -> float:
+        [trial] = measure(
+            job.model, [candidate], held_out, job.processor, batch_size=job.reading.batch_size, progress=job.progress
+        )
+        return trial.accuracy
+
+    single = measured(unpruned(job.architecture))
     for asked in looser(counts, job.architecture.heads):
         members = choice.heads(asked)
         tried = Candidate(_fork(asked, job.architecture.heads), tuple(asked[0]), members, 1.0)
-        single, trial = measure(
-            job.model, [unpruned(job.architecture), tried], held_out, job.processor,
-            batch_size=job.reading.batch_size, progress=job.progress,
-        )  # fmt: skip
-        attempts.append(
-            {"counts": [list(row) for row in asked], "accuracy": trial.accuracy, "single_accuracy": single.accuracy}
-        )
-        loss = 100 * (single.accuracy - trial.accuracy)
-        if accuracy_kept(single, trial, margin):
+        accuracy = measured(tried)
+        attempts.append({"counts": [list(row) for row in asked], "accuracy": accuracy, "single_accuracy": single})
+        loss = 100 * (single - accuracy)
+        if accuracy_kept(single, accuracy, margin):
             if len(attempts) > 1:
                 log.warning(
                     "circuits as asked for lost %.1f points of accuracy on %d held-out examples, more than %g; these "
