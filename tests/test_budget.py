@@ -18,7 +18,7 @@ from hydrant.calib.heads.candidates import Candidate, find_candidates
 from hydrant.calib.heads.held_out import split_examples
 from hydrant.calib.heads.planning import resolve_processor
 from hydrant.calib.heads.selection import head_counts
-from hydrant.calib.heads.trials import Trial, choose, measure
+from hydrant.calib.heads.trials import HeldOut, Trial, choose, measure
 from hydrant.data.examples import Examples, read_examples
 from hydrant.errors import InputError
 from hydrant.families.registry import architecture_of
@@ -207,7 +207,7 @@ def test_objective_is_that_of_the_original_model_with_silenced_heads(family: str
     candidates = find_candidates(architecture, scores, 2.5, forks=range(LAYERS), sequence=sequence)
     assert {candidate.fork for candidate in candidates} == set(range(LAYERS))
     examples = Examples(list(range(count)), labels, "test")
-    trials = measure(model, candidates, examples, ReadyRows(inputs), batch_size=4)
+    trials = measure(model, candidates, HeldOut(examples, ReadyRows(inputs), architecture, batch_size=4))
     assert model.training
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
     assert not any("forward" in vars(module) for module in model.modules())
@@ -239,7 +239,7 @@ def test_each_member_runs_once_and_the_trunk_is_not_repeated() -> None:
     plans = [(last[0], last[1]), (last[1], last[2]), (last[0], whole)]
     candidates = [Candidate(2, (4, 4, 1), members, 1.0) for members in plans]
     examples = Examples(list(range(4)), labels_of(4), "test")
-    measure(model, candidates, examples, ReadyRows(make_inputs("bert")), batch_size=4)
+    measure(model, candidates, HeldOut(examples, ReadyRows(make_inputs("bert")), ARCHITECTURES["bert"], batch_size=4))
     assert ran == [1, 2, 5]  # the unpruned run; then one member from layer 1 on and three from layer 2 on
 
 

@@ -40,7 +40,7 @@ FLOORS: list[dict[str, str]] = [
             __init__ density taps gaussians neighbours virtual_logit
             decisions.__init__ decisions.targets decisions.temperature decisions.thresholds decisions.fit
             heads.__init__ heads.options heads.selection heads.held_out heads.taylor heads.encoder heads.masking
-            heads.objectives heads.search_state heads.circuits heads.choosing heads.candidates heads.trials
+            heads.objectives heads.search_state heads.circuits heads.candidates heads.trials heads.choosing
             heads.margin heads.budget heads.planning
         """,
         "fusion": "grouped uncertainty_head distance module drift lora preprocessing ensemble storage __init__",

@@ -53,9 +53,8 @@ def plan_within(
         search=(lambda counts: choice.heads([counts] * members)) if choice.searches else None,
     )  # fmt: skip
     single, *trials = measure(
-        job.model, [unpruned(architecture), *candidates], held_out, job.processor,
-        batch_size=job.reading.batch_size, progress=job.progress,
-    )  # fmt: skip
+        job.model, [unpruned(architecture), *candidates], job.held_out(held_out), progress=job.progress
+    )
     allowed = [trial for trial in trials if accuracy_kept(single.accuracy, trial.accuracy, choice.max_accuracy_loss)]
     if not allowed:
         best = max(trial.accuracy for trial in trials)

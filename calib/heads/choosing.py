@@ -21,6 +21,7 @@ from .circuits import Settings, find_circuits
 from .options import Circuit, Method, Taylor, deviation, name_of, same_method
 from .selection import choose_heads, diversify
 from .taylor import taylor_scores
+from .trials import HeldOut
 
 Counts = Sequence[Sequence[int]]
 """Heads that each member keeps in each layer, [M][L]."""
@@ -49,6 +50,10 @@ class Job:
     reading: Reading
     seed: int
     progress: Progress
+
+    def held_out(self, examples: Examples) -> HeldOut:
+        """Examples that plans are tried on."""
+        return HeldOut(examples, self.processor, self.architecture, self.reading.batch_size)
 
 
 class Choice:

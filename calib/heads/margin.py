@@ -38,10 +38,10 @@ def heads_within_margin(choice: Choice, counts: Counts, held_out: Examples) -> t
     job, margin = choice.job, choice.max_accuracy_loss
     attempts: list[dict[str, Any]] = []
 
+    prepared = job.held_out(held_out)
+
     def measured(candidate: Candidate) -> float:
-        [trial] = measure(
-            job.model, [candidate], held_out, job.processor, batch_size=job.reading.batch_size, progress=job.progress
-        )
+        [trial] = measure(job.model, [candidate], prepared, progress=job.progress)
         return trial.accuracy
 
     single = measured(unpruned(job.architecture))

@@ -10,7 +10,7 @@ nothing. On a tie, the cheaper one.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -19,9 +19,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from ...bundle.architecture import Architecture
 from ...bundle.plan import Keep
 from ...data.batching import batches
 from ...data.examples import Examples
+from ...data.kept import Batch, KeptBatches
 from ...data.processor import Processor
 from ...families.registry import architecture_of, layout_of
 from ...progress import Progress, no_progress
@@ -71,35 +73,59 @@ class Trial:
         }
 
 
+class HeldOut:
+    """Held-out examples that candidates are tried on; their tensors are made once.
+
+    Args:
+        examples: with labels, N of them.
+        processor: makes the model's tensors.
+        architecture: what it reads.
+        batch_size: examples per pass.
+    """
+
+    def __init__(self, examples: Examples, processor: Processor, architecture: Architecture, batch_size: int) -> None:
+        self.labels = torch.from_numpy(np.asarray(examples.labels))
+        self._places: list[np.ndarray] = []
+        self._batches = KeptBatches(self._each(batches(examples.inputs, processor, architecture, batch_size)))
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def batches(self) -> Iterator[tuple[Tensor, dict[str, Tensor]]]:
+        """Places and tensors of one batch after the other."""
+        for places, arrays in zip(self._places, self._batches, strict=True):
+            yield torch.from_numpy(places), {name: torch.from_numpy(array) for name, array in arrays.items()}
+
+    def steps(self) -> int:
+        """Number of batches."""
+        return len(self._places)
+
+    def _each(self, made: Iterable[tuple[np.ndarray, Batch]]) -> Iterator[Batch]:
+        for places, arrays in made:
+            self._places.append(places)
+            yield arrays
+
+
 def measure(
-    model: nn.Module,
-    candidates: Sequence[Candidate],
-    examples: Examples,
-    processor: Processor,
-    *,
-    batch_size: int = 32,
-    progress: Progress = no_progress,
+    model: nn.Module, candidates: Sequence[Candidate], held_out: HeldOut, *, progress: Progress = no_progress
 ) -> list[Trial]:
     """Try every candidate on held-out examples.
 
     Args:
         model: the transformers classifier; it runs in evaluation mode with pruned heads gated off.
         candidates: what to try; a member that several share runs once.
-        examples: with labels.
-        processor: makes the model's tensors.
-        batch_size: examples per pass.
+        held_out: the examples.
         progress: display.
 
     Returns:
         One trial for each candidate, in order.
     """
-    labels = torch.from_numpy(np.asarray(examples.labels))
     keeps = list(dict.fromkeys(keep for candidate in candidates for keep in candidate.members))
-    logits = _logits_of(model, keeps, examples.inputs, processor, batch_size, progress)
+    logits = _logits_of(model, keeps, held_out, progress)
     trials = []
     for candidate in progress(candidates, len(candidates), "comparing plans"):
         stacked = torch.stack([logits[keep] for keep in candidate.members])
-        trials.append(_trial(candidate, stacked, labels))
+        trials.append(_trial(candidate, stacked, held_out.labels))
     return trials
 
 
@@ -138,31 +164,21 @@ def _losses(logits: Tensor, labels: Tensor) -> Tensor:
     return math.log(len(logits)) - logs.logsumexp(dim=0)
 
 
-def _logits_of(
-    model: nn.Module,
-    keeps: Sequence[Keep],
-    inputs: Sequence[Any],
-    processor: Processor,
-    batch_size: int,
-    progress: Progress,
-) -> dict[Keep, Tensor]:
+def _logits_of(model: nn.Module, keeps: Sequence[Keep], held_out: HeldOut, progress: Progress) -> dict[Keep, Tensor]:
     """Logits [N, C] float32 of every pruned member; what stands below its first pruned layer runs once a batch."""
     architecture = architecture_of(model)
-    found = {keep: torch.empty(len(inputs), architecture.classes) for keep in keeps}
-    title = f"running {len(keeps)} pruned members"
-    steps = progress(batches(inputs, processor, architecture, batch_size), -(-len(inputs) // batch_size), title)
+    found = {keep: torch.empty(len(held_out), architecture.classes) for keep in keeps}
     training = model.training
     model.eval()
     try:
-        for indices, arrays in steps:
-            tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
+        for places, tensors in progress(held_out.batches(), held_out.steps(), f"running {len(keeps)} pruned members"):
             with torch.no_grad():
                 trunk = _layer_outputs(model, tensors)
                 for keep in keeps:
                     full = [len(kept) == architecture.heads for kept in keep]
                     fork = full.index(False) if False in full else len(full)
                     with _replayed(model, trunk[:fork]), gated_heads(model, _gates(keep, architecture.heads)):
-                        found[keep][torch.from_numpy(indices)] = model(**tensors).logits.float()
+                        found[keep][places] = model(**tensors).logits.float()
     finally:
         model.train(training)
     return found
