@@ -112,6 +112,16 @@ def is_whole(value: Any, least: int = 0, most: int = LARGEST) -> bool:
     return not isinstance(value, bool) and isinstance(value, Integral) and least <= int(value) <= most
 
 
+def check_seed(seed: Any) -> None:
+    """Refuse what no generator of random numbers starts from.
+
+    Raises:
+        InputError: not a whole number from 0 to 2⁶³ − 1.
+    """
+    if not is_whole(seed, most=2**63 - 1):
+        raise InputError(f"seed is {seed!r:.60}; expected a whole number, 0 or more")
+
+
 def check_plain(options: Any) -> None:
     """Refuse what is neither ``True`` nor ``False`` for a flag of a dataclass, and what is no path for a path.
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import InputError
+from ..errors import InputError, check_seed
 from .batching import Prepared
 from .columns import Columns
 from .examples import read_examples
@@ -48,8 +48,7 @@ def model_inputs(
     """
     if examples is not None and examples < 1:
         raise InputError(f"the number of examples is {examples}; expected at least 1")
-    if seed < 0:
-        raise InputError(f"seed is {seed}; expected 0 or more")
+    check_seed(seed)
     if data is None:
         if examples is None:
             raise InputError("the number of examples is 0, for all, of synthetic inputs; expected at least 1, or data")

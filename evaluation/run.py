@@ -17,7 +17,7 @@ from ..bundle.store import MANIFEST, Bundle, resolve, to_json_bytes
 from ..bundle.uses import overlaps
 from ..data.columns import Reading
 from ..data.examples import Examples, check_alike, check_apart, read_examples
-from ..errors import InputError, require
+from ..errors import InputError, check_seed, require
 from ..progress import Progress, no_progress
 from .baselines import baseline_notes, measure_baselines, read_training
 from .figures import decisions, differences, diversity, measured, outcomes, resample
@@ -87,6 +87,7 @@ def evaluate(
         _check_outside(Path(html), bundle)
     folder = report_folder(bundle, report)
     check_apart(data, ood)
+    check_seed(seed)
     known = read_examples(data, bundle.labels, columns=reading, limit=reading.limit(), seed=seed)
     ood = None if ood is None else read_examples(ood, None, columns=reading)
     _check_raw(known, ood, figures.corruptions)

@@ -23,7 +23,7 @@ from ..calib.taps import named_taps
 from ..data.columns import Reading
 from ..data.examples import Examples, check_apart, read_examples
 from ..data.fingerprints import fingerprint_of, fingerprints
-from ..errors import InputError, cut, require
+from ..errors import InputError, check_seed, cut, require
 from ..progress import Progress, no_progress
 from .features import Reference, best_set, standardised_by
 
@@ -106,6 +106,7 @@ def calibrate(
     from ..export.recalibrate import check_graphs
 
     targets = Targets(abstain, flags, sets)
+    check_seed(seed)
     check_apart(data, ood)
     bundle = resolve(bundle)
     bundle.check_addable(CALIBRATION)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..bundle.architecture import Architecture
-from ..errors import InputError, cut, is_whole
+from ..errors import InputError, check_seed, cut, is_whole
 from ..metrics.timing import Rules
 from ..runtime.predictor import checked_threads
 from .subjects import BASELINES
@@ -75,8 +75,7 @@ def checked_settings(architecture: Architecture, timing: Timing, baselines: str 
     Raises:
         InputError: something is out of range, or not for this model.
     """
-    if not is_whole(seed, most=2**63 - 1):
-        raise InputError(f"seed is {seed!r:.60}; expected 0 or more")
+    check_seed(seed)
     return Settings(
         _numbers("batch", timing.batch, LARGEST_BATCH),
         _sequences(architecture, timing.sequence),

@@ -23,7 +23,7 @@ from ..calib.heads.planning import plan_heads, resolve_processor
 from ..cost.estimate import cost_of
 from ..data.columns import Reading
 from ..data.examples import Examples, check_apart, random_parts, read_examples
-from ..errors import InputError, check_plain, cut, is_whole, listing
+from ..errors import InputError, check_plain, check_seed, cut, is_whole, listing
 from ..families.checkpoint import load_model, load_processor, model_labels
 from ..families.registry import architecture_of
 from ..measure.features import Reference
@@ -182,6 +182,7 @@ def explore(
     from ..fusion import fuse, save_bundle
 
     check_apart(data, ood)
+    check_seed(seed)
     loaded = load_model(model)
     architecture, labels = architecture_of(loaded), model_labels(loaded.config)
     points = list(grid.points(architecture))

@@ -22,7 +22,7 @@ from ..cost.estimate import cost_of
 from ..data.columns import Reading
 from ..data.examples import check_apart, read_examples
 from ..data.fingerprints import fingerprint_of
-from ..errors import InputError, cut, is_whole, require
+from ..errors import check_seed, require
 from ..progress import Progress, no_progress
 from .options import Recipe
 from .parts import Parts, parted
@@ -82,8 +82,7 @@ def make(
         BackendError: the model gives values that are not finite.
     """
     _check_installed(recipe)
-    if not is_whole(seed, most=2**63 - 1):
-        raise InputError(f"seed is {cut(seed)}; expected a whole number, 0 or more")
+    check_seed(seed)
     output = Path(output)
     check_replaceable(output, MANIFEST, force)
     if html is not None:

@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from hydrant import (
     GraphForm,
     HydrantError,
     Reading,
+    calibrate,
     evaluate,
     export_onnx,
     fuse,
@@ -164,8 +166,14 @@ def test_the_reference_must_be_named(path: Path) -> None:
     export_onnx(path)
     with pytest.raises(HydrantError, match=r"reference backend 'auto' is unknown; .* onnxruntime, openvino, torch"):
         verify(path, "onnxruntime", against="auto")
-    with pytest.raises(HydrantError, match="seed is -1"):
-        verify(path, seed=-1)
+
+
+@pytest.mark.parametrize("verb", [verify, calibrate, evaluate])
+@pytest.mark.parametrize("seed", [-1, 2**63, 0.5, True, "0"])
+def test_a_seed_that_no_generator_takes_is_refused(verb: Callable[..., Any], seed: Any, path: Path) -> None:
+    data = {} if verb is verify else {"data": (["hello", "money today"] * 4, ["a", "b"] * 4)}
+    with pytest.raises(HydrantError, match=r"seed is .*; expected a whole number, 0 or more"):
+        verb(path, seed=seed, reading=Reading(examples=3), **data)
 
 
 def test_inspect_says_when_the_verification_is_of_other_files(path: Path) -> None:

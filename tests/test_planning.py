@@ -395,7 +395,7 @@ def test_unusable_options_are_refused(
 
 
 def test_a_negative_seed_is_refused(bert_checkpoint: Path, text_csv: Path) -> None:
-    with pytest.raises(HydrantError, match="seed is -1; expected 0 or more"):
+    with pytest.raises(HydrantError, match="seed is -1; expected a whole number, 0 or more"):
         plan_heads(bert_checkpoint, text_csv, keep=2, seed=-1)
 
 

@@ -446,7 +446,7 @@ def test_parts_of_a_run_on_a_gpu_are_shown_where_there_are_some(
     ({"seconds": -1}, "seconds is -1; expected 0 or more"),
     ({"seconds": math.nan}, "seconds is nan; expected 0 or more"),
     ({"iterations": 0}, "iterations is 0; expected 1 or more"),
-    ({"seed": -1}, "seed is -1; expected 0 or more"),
+    ({"seed": -1}, "seed is -1; expected a whole number, 0 or more"),
 ])  # fmt: skip
 def test_options_that_cannot_be(options: dict[str, Any], message: str, text_bundle: Path) -> None:
     with pytest.raises(HydrantError) as caught:

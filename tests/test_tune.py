@@ -643,7 +643,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"data": (["hello", "world"], ["a", "b"])}, "no class with two examples"),
     ({"data": (["hello"] * 9, None)}, "has no label"),
     ({"data": (["hello", ""] * 9, ["a", "b"] * 9)}, "data given in memory: input 1 is an empty text"),
-    ({"seed": -1}, "seed is '-1'; expected a whole number of 0 or more"),
+    ({"seed": -1}, "seed is -1; expected a whole number, 0 or more"),
 ]
 
 

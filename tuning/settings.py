@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from ..bundle.architecture import check_parts
-from ..errors import InputError, check_plain, cut
+from ..errors import InputError, check_plain, check_seed, cut
 
 Device = Literal["auto", "cpu"]
 
@@ -120,8 +120,7 @@ class Settings:
     trunk: int = 0
 
     def __post_init__(self) -> None:
-        if isinstance(self.seed, bool) or not isinstance(self.seed, int) or self.seed < 0:
-            raise InputError(f"seed is {cut(self.seed)}; expected a whole number of 0 or more")
+        check_seed(self.seed)
 
     def to_json(self) -> dict[str, Any]:
         """What decides the result, as a JSON object."""

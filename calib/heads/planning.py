@@ -19,7 +19,7 @@ from ...data.examples import Examples, check_alike, check_apart, read_examples
 from ...data.fingerprints import fingerprints
 from ...data.processor import Processor, from_transformers
 from ...data.pseudo import pseudo_unknown
-from ...errors import InputError, cut, is_whole
+from ...errors import InputError, check_seed, cut, is_whole
 from ...families.checkpoint import load_model, load_processor, model_labels
 from ...families.registry import architecture_of, prompts_of
 from ...progress import Progress, no_progress
@@ -195,8 +195,7 @@ def _check(methods: Sequence[Method], data: Any, members: Any, keep: Any, seed: 
     """Refuse what does not go together, before any long work."""
     if not is_whole(members, 1):
         raise InputError(f"members is {cut(members)}; expected a whole number, 1 or more")
-    if not is_whole(seed, most=2**63 - 1):
-        raise InputError(f"seed is {seed!r:.60}; expected 0 or more")
+    check_seed(seed)
     if any(isinstance(method, Dropout) for method in methods):
         if keep != USUAL:
             raise InputError(
