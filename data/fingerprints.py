@@ -74,6 +74,12 @@ class Fingerprint:
         return cls(tuple(sorted(numbers)), complete)
 
 
+def shared_part(examples: Examples, earlier: Examples, modality: Modality) -> float:
+    """Share of examples that are among earlier ones; 0 where it cannot be told."""
+    now, then = (fingerprint_of(each.inputs, modality) for each in (examples, earlier))
+    return 0.0 if now is None or then is None else now.share_in(then)
+
+
 def fingerprint_of(inputs: Sequence[Any], modality: Modality) -> Fingerprint | None:
     """The fingerprint of raw inputs; ``None`` where there are none, or one is of a kind that has no lasting form."""
     numbers = set()

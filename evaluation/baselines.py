@@ -24,7 +24,7 @@ from ..calib.neighbours import Neighbours
 from ..calib.virtual_logit import VirtualLogit
 from ..data.columns import Reading
 from ..data.examples import Examples, check_alike, read_examples
-from ..data.fingerprints import fingerprint_of
+from ..data.fingerprints import shared_part
 from ..data.spec import Modality
 from ..errors import InputError, require
 from ..metrics.logit_scores import GAMMA, LIKELIEST, logit_scores
@@ -260,11 +260,7 @@ def baseline_notes(
 
 def _twice(training: Examples, measured: Sequence[Examples], modality: Modality) -> list[str]:
     """Say which data are measured on and hold training examples, whose nearest neighbours are themselves."""
-    fitted = fingerprint_of(training.inputs, modality)
-    shares = []
-    for examples in measured:
-        now = fingerprint_of(examples.inputs, modality)
-        shares.append((examples.name, 0.0 if now is None or fitted is None else now.share_in(fitted)))
+    shares = [(examples.name, shared_part(examples, training, modality)) for examples in measured]
     return [
         f"{share:.0%} of the examples of {name} are among those of {training.name} that baselines are fitted on, so "
         "that their figures are wrong; give data that nothing was fitted on"

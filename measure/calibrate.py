@@ -22,7 +22,7 @@ from ..calib.density import standardised
 from ..calib.taps import named_taps
 from ..data.columns import Reading
 from ..data.examples import Examples, check_apart, read_examples
-from ..data.fingerprints import fingerprint_of, fingerprints
+from ..data.fingerprints import fingerprints, shared_part
 from ..errors import InputError, check_seed, cut, require
 from ..progress import Progress, no_progress
 from .features import Reference, best_set, standardised_by
@@ -180,9 +180,7 @@ def _distance(density: Density | None, squared: np.ndarray | None) -> np.ndarray
 
 def _shared_examples(bundle: Bundle, known: Examples, training: Examples) -> list[str]:
     """Say if validation data are among those that the distance was fitted on: it would look smaller than it is."""
-    modality = bundle.architecture().modality
-    now, earlier = (fingerprint_of(examples.inputs, modality) for examples in (known, training))
-    share = 0.0 if now is None or earlier is None else now.share_in(earlier)
+    share = shared_part(known, training, bundle.architecture().modality)
     if share < LEAST:
         return []
     note = (
