@@ -1,4 +1,4 @@
-"""What the distance in feature space costs: latency of a graph with it ÷ that of the same graph without.
+"""What energy and the distance in feature space cost: latency of a graph with one of them ÷ that without.
 
     python benchmarks/distance.py -o benchmarks/results/distance-cpu.json
 
@@ -54,7 +54,7 @@ def random_density(taps: tuple[str, ...], width: int, classes: int) -> Density:
 
 
 def measured(name: str, rounds: int, threads: int | None) -> list[dict[str, Any]]:
-    """One row for each set of taps."""
+    """One row for energy, and one for the distance by each set of taps."""
     shape, (batch, sequence) = shape_of(name), CASES[name]
     fork = shape.layers - max(1, shape.layers // 3)
     plan = random_plan(shape, 4, fork)
@@ -65,22 +65,24 @@ def measured(name: str, rounds: int, threads: int | None) -> list[dict[str, Any]
         graphs[taps] = copy.deepcopy(plain)
         (chosen,) = named_taps(taps, shape, fork, MEMBERS).values()
         with_distance(graphs[taps], shape, random_density(chosen, shape.width, shape.classes))
-    outputs = {taps: ["probabilities"] if taps == "none" else ["probabilities", "distance"] for taps in graphs}
+    graphs["energy"] = plain
+    wanted = {"none": [], "energy": ["energy"]}
+    outputs = {score: ["probabilities", *wanted.get(score, ["distance"])] for score in graphs}
     runs = [
-        partial(_run, Case(graph, shape, streams, 1, threads), outputs[taps], inputs(shape, batch, sequence))
-        for taps, graph in graphs.items()
+        partial(_run, Case(graph, shape, streams, 1, threads), outputs[score], inputs(shape, batch, sequence))
+        for score, graph in graphs.items()
     ]
     columns = dict(zip(graphs, interleave(runs, Rules(0.2, rounds)).T, strict=True))
     rows = []
-    for taps in ("last", "all"):
-        ratio = Ratio.of(columns[taps], columns["none"])
+    for score in ("energy", "last", "all"):
+        ratio = Ratio.of(columns[score], columns["none"])
         rows.append(
             {
                 "model": name,
                 "batch": batch,
                 "tokens": sequence if shape.modality == "text" else None,
                 "classes": shape.classes,
-                "taps": taps,
+                "score": score if score == "energy" else f"distance, taps {score}",
                 "time": round(ratio.median, 4),
                 "from": round(ratio.p5, 4),
                 "to": round(ratio.p95, 4),

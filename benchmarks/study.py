@@ -1,45 +1,28 @@
-"""What the studies share: bundles made once, calibrated alike, measured on the same data, and one table of them.
+"""What the studies share: their data, and bundles that are made once, whose outputs are computed once.
 
-Every competitor is a hydrant bundle: planned, fused, tuned, calibrated, evaluated and exported by the package's own
-verbs. Whatever takes long is kept in a working folder with how it was made (``training.cached``), so that an
-interrupted study goes on where it stopped.
+Every competitor is a hydrant bundle: planned, fused and tuned by the package's own verbs. Whatever takes long is kept
+in a working folder with how it was made (``training.cached``), so that an interrupted study goes on where it stopped.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
-import os
-import platform
-import shlex
-import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from importlib.metadata import version
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import hydrant
 import numpy as np
-import study_figures as figures
-import study_table as tables
-from hydrant.calib.decisions.temperature import fit_temperature
+from hydrant.bundle.plan import HeadPlan
+from hydrant.calib.density import standardised
 from hydrant.calib.heads.options import METHODS
 from hydrant.calib.heads.selection import choose_heads
+from hydrant.calib.taps import named_taps
 from hydrant.data.examples import Examples
-from hydrant.metrics.timing import Rules
+from hydrant.measure.features import Reference, standardised_by
+from hydrant.progress import no_progress
 from training import cached, matmul
-
-REFERENCE = "Deep Ensemble"
-"""The row that the others are compared with, on the same bootstrap draws."""
-
-PLAIN_ROWS = ("single", "Taylor single", "CircAvg", "Hydra Taylor", "Hydra Circ")
-"""The rows of the one checkpoint, in the table's order."""
-
-TUNED_ROWS = ("single", "CircAvg", "Hydra Taylor", "Hydra Circ")
-"""Those that are also tuned; Taylor single stands for the ablation alone."""
-
-PACKAGES = ("torch", "transformers", "onnxruntime", "numpy", "peft")
 
 
 @dataclass(frozen=True)
@@ -54,6 +37,44 @@ class Data:
 
     def sizes(self) -> dict[str, int]:
         return {name: len(examples) for name, examples in vars(self).items()}
+
+
+SPLITS = ("validation", "ood_validation", "test", "ood_test")
+"""Those that outputs are computed on."""
+
+
+@dataclass(frozen=True)
+class Fork:
+    """Members that prune from one layer on.
+
+    Attributes:
+        layer: first layer in which heads are pruned.
+        keep: heads kept there and in every later layer.
+        method: how they are chosen.
+        members: M.
+    """
+
+    layer: int
+    keep: int
+    method: str = "random"
+    members: int = 3
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """What a bundle says of every split.
+
+    Attributes:
+        logits: split → member logits [N, M, C], before any temperature.
+        distances: set of taps (``calib.taps``) → split → distance [N], standardised on the validation split.
+    """
+
+    logits: Mapping[str, np.ndarray]
+    distances: Mapping[str, Mapping[str, np.ndarray]]
+
+    def of_members(self, count: int) -> Outputs:
+        """The logits of the first members alone, without distances."""
+        return Outputs({split: logits[:, :count] for split, logits in self.logits.items()}, {})
 
 
 class Bundles:
@@ -80,22 +101,41 @@ class Bundles:
 
         return self._kept(name, {"adapters": list(map(trained, adapters))}, make)
 
-    def pruned(self, name: str, checkpoint: Path, data: str, ood: str | None = None, **settings: Any) -> Path:
-        """Post hoc: the members are prunings of one checkpoint, planned on the splits named."""
+    def pruned(self, name: str, checkpoint: Path, fork: Fork, seed: int, **how: Any) -> Path:
+        """Post hoc: the members are prunings of one checkpoint.
+
+        Circuits are searched on the validation splits, and taken as they are; Taylor scores are those of the training
+        split.
+
+        Args:
+            name: of the bundle.
+            checkpoint: pruned.
+            fork: where and how much.
+            seed: of the plan.
+            how: further options of the method (``hydrant.Taylor``, ``hydrant.Circuit``).
+        """
 
         def make(folder: Path) -> dict[str, Any]:
-            shape = {name: settings[name] for name in ("members", "keep", "fork_from", "seed")}
-            how = {name: value for name, value in settings.items() if name not in (*shape, "method")}
-            how |= {"ood": getattr(self.data, ood), "max_accuracy_loss": 100} if ood else {}  # circuits as they are
-            method = METHODS[settings["method"]](**how)
+            circuit = fork.method == "circuit"
+            more = {"ood": self.data.ood_validation, "max_accuracy_loss": 100} if circuit else {}
+            known = self.data.validation if circuit else self.data.train
             with matmul(self.precision):
                 plan = hydrant.plan_heads(
-                    checkpoint, getattr(self.data, data), method, processor=self.processor, **shape
-                )
-            return self._save(hydrant.fuse(checkpoint, plan), folder) | {"overlap": plan.overlap()["mean"]}
+                    checkpoint, known, METHODS[fork.method](**how, **more),
+                    members=fork.members, keep=fork.keep, fork_from=fork.layer, seed=seed, processor=self.processor,
+                )  # fmt: skip
+            return self._save(hydrant.fuse(checkpoint, plan), folder)
 
-        recipe = {"checkpoint": trained(checkpoint), "data": data, "ood": ood, "plan": settings}
+        recipe = {"checkpoint": trained(checkpoint), "plan": {**vars(fork), **how, "seed": seed}}
         return self._kept(name, recipe, make)
+
+    def copied(self, name: str, checkpoint: Path, members: int) -> Path:
+        """Members that are all the checkpoint itself."""
+
+        def make(folder: Path) -> dict[str, Any]:
+            return self._save(hydrant.fuse(checkpoint, members=members), folder)
+
+        return self._kept(name, {"checkpoint": trained(checkpoint), "members": members}, make)
 
     def averaged(self, name: str, checkpoint: Path, circuits: Path) -> Path:
         """CircAvg of the circuits that another bundle was planned by."""
@@ -106,31 +146,63 @@ class Bundles:
 
         return self._kept(name, {"average of": made_by(circuits)}, make)
 
-    def tuned(self, name: str, source: Path, *, seed: int, batch_size: int = 32, **settings: Any) -> Path:
-        """All members of a bundle fine-tuned jointly on the training split."""
+    def tuned(self, name: str, source: Path, how: hydrant.Jointly, *, seed: int, batch_size: int) -> Path:
+        """A bundle fine-tuned on the training split, its epochs judged on the validation split."""
 
         def make(folder: Path) -> dict[str, Any]:
-            known, held_out = self.data.train, self.data.validation
             with matmul(self.precision):
                 report = hydrant.tune(
-                    source, known, hydrant.Jointly(**settings), validation=held_out, output=folder / name,
+                    source, self.data.train, how, validation=self.data.validation, output=folder / name,
                     reading=hydrant.Reading(batch_size=batch_size), seed=seed,
                 )  # fmt: skip
             return {"report": json.loads(json.dumps(report.to_json(), default=str))}
 
-        return self._kept(
-            name, {"source": made_by(source), "tune": {"seed": seed, "batch_size": batch_size, **settings}}, make
-        )
+        settings = {"seed": seed, "batch_size": batch_size, "how": type(how).__name__, **vars(how)}
+        recipe = {"source": made_by(source), "tune": settings, "examples": len(self.data.train)}
+        return self._kept(name, recipe, make)
 
-    def logits(self, source: Path, split: str) -> np.ndarray:
-        """Member logits [N, M, C] of a bundle on a split."""
+    def outputs(self, bundle: Path, further: Mapping[str, Examples] | None = None, *, distance: bool = True) -> Outputs:
+        """What a bundle says of every split, by the PyTorch reference; the distance is fitted on the training split.
+
+        Args:
+            bundle: that runs.
+            further: examples to run on as well, by names of their own; the names tell what they are.
+            distance: whether to fit one.
+        """
+        examples = {**{split: getattr(self.data, split) for split in SPLITS}, **(further or {})}
 
         def make(folder: Path) -> dict[str, Any]:
-            np.save(folder / "logits.npy", figures.member_logits(source, getattr(self.data, split)))
-            return {}
+            found, sets = self._run(bundle, examples, distance)
+            np.savez(folder / "outputs.npz", **found)  # type: ignore[arg-type]
+            return {"taps": sets}
 
-        recipe = {"source": made_by(source), "split": split, "size": len(getattr(self.data, split))}
-        return np.load(cached(self.work / "logits" / f"{source.name}-{split}", recipe, make) / "logits.npy")
+        sizes = {name: len(part) for name, part in examples.items()}
+        recipe = {"bundle": made_by(bundle), "sizes": sizes, "train": len(self.data.train), "distance": distance}
+        folder = f"{bundle.name}-and-more" if further else bundle.name
+        kept = cached(self.work / "outputs" / folder, recipe, make)
+        with np.load(kept / "outputs.npz") as arrays:
+            logits = {name: arrays[f"{name}.logits"] for name in examples}
+            taps = note_of(kept)["taps"]
+            return Outputs(logits, {each: {name: arrays[f"{name}.{each}"] for name in examples} for each in taps})
+
+    def _run(
+        self, path: Path, examples: Mapping[str, Examples], distance: bool
+    ) -> tuple[dict[str, np.ndarray], list[str]]:
+        reference = Reference(hydrant.Bundle.open(path), 64, no_progress)
+        ensemble, density, sets = reference.ensemble, None, {}
+        if distance:
+            sets = named_taps("auto", ensemble.architecture, ensemble.trunk, ensemble.members)
+            density = reference.fitted(self.data.train, max(sets.values(), key=len), {})
+        found: dict[str, np.ndarray] = {}
+        for split, part in examples.items():
+            logits, squared = reference.run(part, density)
+            found[f"{split}.logits"] = logits.astype(np.float32)
+            if density is None or squared is None:
+                continue
+            density = standardised_by(density, squared) if split == "validation" else density  # the first split
+            for name, taps in sets.items():
+                found[f"{split}.{name}"] = standardised(density.only(taps), squared[:, density.places(taps)])
+        return found, list(sets)
 
     def _save(self, ensemble: Any, folder: Path) -> dict[str, Any]:
         hydrant.save_bundle(ensemble, folder / folder.name.removesuffix(".partial"), self.processor)
@@ -156,156 +228,16 @@ def made_by(bundle: Path) -> dict[str, Any]:
     return note_of(bundle.parent)["recipe"]
 
 
-def average(plan: hydrant.HeadPlan) -> hydrant.HeadPlan:
+def average(plan: HeadPlan) -> HeadPlan:
     """What ``Circuit(average=True)`` makes of the same circuits, from the scores that their plan records."""
     scores = plan.provenance["scores"]  # [circuits][layers], None where all heads are kept
     heads, layers = tuple(range(plan.heads)), [layer for layer in range(plan.layers) if scores[0][layer]]
     mean = np.stack([np.mean([rows[layer] for rows in scores], axis=0) for layer in layers])
     kept = choose_heads(mean, [len(plan.members[0][layer]) for layer in layers])
     member = tuple(kept[layers.index(layer)] if layer in layers else heads for layer in range(plan.layers))
-    return hydrant.HeadPlan(plan.family, plan.layers, plan.heads, (member,), "circuit")
+    return HeadPlan(plan.family, plan.layers, plan.heads, (member,), "circuit")
 
 
 def slug(name: str) -> str:
     """A row's name as that of a folder."""
-    return name.lower().replace(",", "").replace("+", "and").replace(" ", "-")
-
-
-def results(rows: Mapping[str, Path], bundles: Bundles, resamples: int) -> list[dict[str, Any]]:
-    """Every row's figures before and after calibration.
-
-    Args:
-        rows: row → bundle; holds ``"single"`` and the reference.
-        bundles: with the data.
-        resamples: of the bootstrap.
-    """
-    labels = bundles.data.test.labels
-    before, after, temperatures = {}, {}, {}
-    for name, path in rows.items():
-        temperature = fit_temperature(bundles.logits(path, "validation"), bundles.data.validation.labels)
-        inside, outside = bundles.logits(path, "test"), bundles.logits(path, "ood_test")
-        before[name] = figures.measure(inside, labels, outside, 1.0, resamples)
-        after[name] = figures.measure(inside, labels, outside, temperature, resamples)
-        temperatures[name] = temperature
-    plain, fitted = (figures.with_intervals(found, REFERENCE) for found in (before, after))
-    return [
-        {
-            "name": name,
-            "members": bundles.logits(path, "test").shape[1],
-            "temperature": temperatures[name],
-            "head_overlap": hydrant.Bundle.open(path).plan().overlap()["mean"],
-            **figures.parameters(path),
-            "made": made_by(path),
-            "before": plain[name],
-            "after": fitted[name],
-        }
-        for name, path in rows.items()
-    ]
-
-
-def about(command: str, data: Data) -> dict[str, Any]:
-    """What ran: command, machine, versions, sizes."""
-    return {
-        "command": command,
-        "machine": platform.machine(),
-        "cores": os.cpu_count(),
-        "versions": {"hydrant": hydrant.__version__, **{name: version(name) for name in PACKAGES}},
-        "sizes": data.sizes(),
-    }
-
-
-@dataclass(frozen=True)
-class Choice:
-    """What was chosen on the validation splits.
-
-    Attributes:
-        keep: heads kept in each pruned layer.
-        fork_from: first layer in which heads are pruned.
-        taylor: further options of the Taylor plans, of ``hydrant.Taylor``.
-        circuit: of the circuits, of ``hydrant.Circuit``.
-        tune: of ``hydrant.Jointly``, and the batch size; empty for no tuned rows.
-        members: M.
-        seed: of plans and tuning.
-    """
-
-    keep: int = 8
-    fork_from: int = 0
-    taylor: Mapping[str, Any] = field(default_factory=dict)
-    circuit: Mapping[str, Any] = field(default_factory=dict)
-    tune: Mapping[str, Any] = field(default_factory=dict)
-    members: int = 3
-    seed: int = 0
-
-
-def make_rows(
-    bundles: Bundles, checkpoints: Sequence[Path], base: Path, adapters: Sequence[Path], choice: Choice
-) -> dict[str, Path]:
-    """Row → its bundle, not calibrated.
-
-    Args:
-        bundles: that makes them.
-        checkpoints: of the Deep Ensemble; the first is the single model, from which every pruning is made.
-        base, adapters: of the LoRA-Ensemble.
-        choice: settings.
-    """
-    single = checkpoints[0]
-    common = {"keep": choice.keep, "fork_from": choice.fork_from, "seed": choice.seed}
-    taylor = {"data": "train", "method": "taylor", **common, **choice.taylor}
-    circuit = {"data": "validation", "ood": "ood_validation", "method": "circuit", **common, **choice.circuit}
-    plans: dict[str, dict[str, Any]] = {
-        "Taylor single": {**taylor, "members": 1},
-        "Hydra Taylor": {**taylor, "members": choice.members},
-        "Hydra Circ": {**circuit, "members": choice.members},
-    }
-    made = {"single": bundles.joined("single", [single])}
-    made |= {name: bundles.pruned(slug(name), single, **plan) for name, plan in plans.items()}
-    made["CircAvg"] = bundles.averaged("circavg", single, made["Hydra Circ"])
-    made |= {
-        f"{name}, tuned": bundles.tuned(slug(f"{name}, tuned"), made[name], seed=choice.seed, **choice.tune)
-        for name in (TUNED_ROWS if choice.tune else ())
-    }
-    made = {name: made[name] for plain in PLAIN_ROWS for name in (plain, f"{plain}, tuned") if name in made}
-    made["LoRA-Ensemble"] = bundles.adapted("lora-ensemble", base, adapters)
-    made[REFERENCE] = bundles.joined(slug(REFERENCE), checkpoints)
-    return made
-
-
-def add_options(parser: argparse.ArgumentParser, name: str) -> None:
-    """The options that both studies have."""
-    work, document = Path("out/studies") / name, Path(__file__).parents[1] / "docs/studies" / f"{name}.md"
-    parser.add_argument("--work", type=Path, default=work, help=f"folder of what takes long (default {work})")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="trainings at a time (default: one a core)")
-    parser.add_argument("--seconds", type=float, default=1.0, help="that each row is timed at least (default 1)")
-    parser.add_argument("--no-tuning", action="store_true", help="leave the tuned rows out")
-    parser.add_argument("--resamples", type=int, default=200, help="of the bootstrap (default 200)")
-    parser.add_argument(
-        "--document", type=Path, default=document, help=f"gets the tables (default docs/studies/{name}.md)"
-    )
-    parser.add_argument("-o", "--output", type=Path, help="JSON file to write")
-
-
-def command_line() -> str:
-    """The command that runs, without the folder in which this machine keeps what takes long."""
-    given = [Path(sys.argv[0]).name, *sys.argv[1:]]
-    if "--work" in given:
-        del given[given.index("--work") : given.index("--work") + 2]
-    return f"python benchmarks/{shlex.join(given)}"
-
-
-def finish(
-    rows: Mapping[str, Path], bundles: Bundles, options: argparse.Namespace, command: str, facts: Mapping[str, Any]
-) -> None:
-    """Measure every row, and write the JSON file and the tables of the document."""
-    found = results(rows, bundles, options.resamples)
-    times = figures.latencies(
-        rows, REFERENCE, bundles.data.test, (1, 8), Rules(options.seconds, iterations=30, warm_up=options.seconds / 5)
-    )
-    for row in found:
-        row["latency"] = times[row["name"]]
-    report = {**about(command, bundles.data), **facts, "resamples": options.resamples, "rows": found}
-    report["latency"] = times
-    text = tables.render(found)
-    print(text)
-    if options.output:
-        options.output.write_text(json.dumps(report, indent=1, default=vars) + "\n")
-    tables.put_into(options.document, text)
+    return name.lower().replace(",", "").replace("+", "and").replace("≤ ", "").replace(" ", "-")

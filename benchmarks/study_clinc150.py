@@ -11,16 +11,18 @@ Everything long is kept in ``--work`` and used again. Data: CLINC150 (Larson et 
 
 from __future__ import annotations
 
-import argparse
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import study
+import hydrant
+import study_run
 import torch
 import transformers
 from hydrant.data.examples import read_examples
 from hydrant.families.checkpoint import load_model, load_processor, model_labels, quiet
+from study import Bundles, Data, Fork
+from study_rows import Rows, Settings
 from training import Recipe, as_json, cached, in_parallel, text_batches, train
 
 BASE = "all-MiniLM-L6-v2"
@@ -38,8 +40,16 @@ ADAPTER: dict[str, Any] = {
     "modules_to_save": ["classifier", "pooler"],  # the base model was not fine-tuned for classification
 }
 
-CHOICE = study.Choice(members=MEMBERS, tune={"epochs": 1, "learning_rate": 2e-5, "batch_size": 32})
-"""Chosen on ``val.csv`` and ``oos_val.csv``: docs/studies/clinc150.md tells between what."""
+FORKS = {0.9: Fork(5, 4, "taylor"), 1.05: Fork(4, 2), 1.25: Fork(3, 4)}
+"""Chosen on ``val.csv`` and ``oos_val.csv``: docs/findings.md shows the grid that they are from."""
+
+SETTINGS = Settings(
+    forks=FORKS,
+    keep=8,
+    tune=hydrant.Jointly(epochs=2, learning_rate=1e-4),
+    batch_size=64,
+    rank_one=hydrant.BatchEnsemble(epochs=2, learning_rate=1e-4, fork_from=4),
+)
 
 
 class Members:
@@ -51,11 +61,13 @@ class Members:
         self.labels = model_labels(load_model(self.reference).config)
         self.examples = read_examples(shared / "data/clinc150/train.csv", self.labels)
 
-    def train_all(self, count: int = MEMBERS) -> tuple[list[Path], Path, list[Path]]:
-        """The Deep Ensemble's checkpoints, the LoRA-Ensemble's base model, and its adapters."""
-        tasks = [(self.full, seed) for seed in range(1, count)] + [(self.adapter, seed) for seed in range(count)]
-        made = in_parallel(tasks, self.jobs)
-        return [self.reference, *made[: count - 1]], self.base(), made[count - 1 :]
+    def deep(self, count: int = MEMBERS) -> list[Path]:
+        """The Deep Ensemble's checkpoints."""
+        return [self.reference, *in_parallel([(self.full, seed) for seed in range(1, count)], self.jobs)]
+
+    def adapted(self, count: int = MEMBERS) -> tuple[Path, list[Path]]:
+        """The LoRA-Ensemble's base model, and its adapters."""
+        return self.base(), in_parallel([(self.adapter, seed) for seed in range(count)], self.jobs)
 
     def full(self, seed: int) -> Path:
         """A checkpoint as the shared one, from another seed."""
@@ -112,28 +124,39 @@ class Members:
         return train(model, batches, -(-len(encoded) // recipe.batch_size), recipe)
 
 
-def read_data(folder: Path, labels: list[str]) -> study.Data:
+def read_data(folder: Path, labels: list[str]) -> Data:
     """The splits of CLINC150."""
     known = (read_examples(folder / f"{name}.csv", labels) for name in ("train", "val", "test"))
     train_split, validation, test = known
     ood_validation, ood_test = (read_examples(folder / f"oos_{name}.csv", None) for name in ("val", "test"))
-    return study.Data(train_split, validation, ood_validation, test, ood_test)
+    return Data(train_split, validation, ood_validation, test, ood_test)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("shared", type=Path, help="folder with models/ and data/")
-    study.add_options(parser, "clinc150")
-    options = parser.parse_args()
-    members = Members(options.shared, options.work, options.jobs)
-    checkpoints, base, adapters = members.train_all()
-    data = read_data(options.shared / "data/clinc150", members.labels)
-    bundles = study.Bundles(options.work, data, members.tokenizer, FULL.matmul)
-    choice = replace(CHOICE, tune={}) if options.no_tuning else CHOICE
-    rows = study.make_rows(bundles, checkpoints, base, adapters, choice)
-    facts = {"full": vars(FULL), "lora": {**vars(LORA), **ADAPTER}, "choice": vars(choice)}
-    study.finish(rows, bundles, options, study.command_line(), facts)
+class Clinc150:
+    """The study's subject: its data, the single model, and what is trained to compare with.
+
+    Args:
+        shared: folder with models/ and data/.
+        work: folder of what takes long.
+        jobs: trainings at a time.
+    """
+
+    name = "clinc150"
+    title = "CLINC150"
+    settings = SETTINGS
+
+    def __init__(self, shared: Path, work: Path, jobs: int) -> None:
+        self.members = Members(shared, work, jobs)
+        self.single = self.members.reference
+        self.data = read_data(shared / "data/clinc150", self.members.labels)
+        self.bundles = Bundles(work, self.data, self.members.tokenizer, FULL.matmul)
+
+    def rows(self, *, deep: bool = True, lora: bool = True) -> Rows:
+        """All rows; members of the Deep Ensemble and adapters are trained where they are asked for."""
+        checkpoints = self.members.deep() if deep else []
+        adapters = self.members.adapted() if lora else None
+        return Rows(self.bundles, self.settings, self.single, checkpoints, adapters)
 
 
 if __name__ == "__main__":
-    main()
+    study_run.main(Clinc150, __doc__)

@@ -1,19 +1,22 @@
-"""Bundles → figures: member logits once for each split, then quality, detection and intervals before and after T.
+"""Outputs → figures: quality, detection by every score, flags, and intervals; latency and cost of each row.
 
-Logits come from the PyTorch reference. The temperature is what ``hydrant calibrate`` fits and the figures are those
-of ``hydrant evaluate``; from kept logits both are had without running a model again.
+The temperature is what ``hydrant calibrate`` fits and the figures are those of ``hydrant evaluate``; from kept outputs
+both are had without running a model again.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import hydrant
 import numpy as np
+from hydrant.calib.decisions.temperature import fit_temperature
+from hydrant.calib.decisions.thresholds import false_alarm_threshold
 from hydrant.data.examples import Examples
 from hydrant.export.random_model import PLAIN
 from hydrant.measure.subjects import Succession
@@ -24,89 +27,87 @@ from hydrant.metrics.timing import Ratio, Rules, interleave
 from hydrant.metrics.uncertainty import energy, summarise
 from hydrant.runtime.backends.protocol import Backend
 from hydrant.runtime.backends.registry import open_backend
-from hydrant.runtime.collect import collect
+from study import Data, Outputs
 
-Figures = dict[str, Any]
-Value = TypeVar("Value")
+FALSE_ALARM = 0.05
+"""Share of in-distribution inputs that may be flagged."""
 
-
-def member_logits(bundle: Path, examples: Examples) -> np.ndarray:
-    """[N, M, C] before any temperature, in the order of the examples."""
-    opened = hydrant.Bundle.open(bundle)
-    architecture, processor = opened.architecture(), opened.processor_for("read the study's data")
-    with open_backend(opened, "torch")[0] as backend:
-        found = collect(backend, processor, architecture, examples.inputs, lambda out: {"logits": out["member_logits"]})
-    return found["logits"]
+Scores = dict[str, np.ndarray]
 
 
-def scores_of(logits: np.ndarray, temperature: float) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+def scores_of(found: Outputs, split: str, temperature: float) -> tuple[np.ndarray, Scores]:
     """Averaged probabilities [N, C], and the uncertainty scores [N], of which higher means less certain."""
-    found = summarise(logits, temperature)
-    named = {name: found[name] for name in ("predictive_entropy", "mutual_information")}
-    return found["probabilities"], {"max_probability": -found["confidence"], **named, "energy": energy(logits)}
+    logits = found.logits[split]
+    summary = summarise(logits, temperature)
+    scores = {"max_probability": -summary["confidence"], "predictive_entropy": summary["predictive_entropy"]}
+    if logits.shape[1] > 1:
+        scores["mutual_information"] = summary["mutual_information"]
+    scores["energy"] = energy(logits)
+    return summary["probabilities"], scores | {f"distance_{name}": at[split] for name, at in found.distances.items()}
 
 
-def measure(
-    known: np.ndarray, labels: np.ndarray, ood: np.ndarray, temperature: float, resamples: int, seed: int = 0
-) -> tuple[dict[str, float], dict[str, np.ndarray]]:
-    """Figures (``metrics.figures``) and those of bootstrap resamples, name → [R]; the same seed draws the same ones.
-
-    Args:
-        known: member logits [N, M, C] of labelled examples.
-        labels: [N].
-        ood: member logits [K, M, C] of out-of-distribution examples.
-        temperature: T.
-        resamples: R.
-        seed: of the draws.
-    """
-    probabilities, inside = scores_of(known, temperature)
-    _, outside = scores_of(ood, temperature)
-    answers = Answers.of(probabilities, labels, inside)
-
-    draws = resampled(WeightedFigures(answers, outside), [len(known), len(ood)], resamples, seed)
-    return _wanted(figures(answers, outside)), _wanted(draws)
+def measure(found: Outputs, data: Data, temperature: float) -> dict[str, float]:
+    """Figures of a row (``metrics.figures``) on the test splits, at a temperature."""
+    probabilities, inside = scores_of(found, "test", temperature)
+    _, outside = scores_of(found, "ood_test", temperature)
+    return figures(Answers.of(probabilities, labels_of(data.test), inside), outside)
 
 
-def _wanted(found: Mapping[str, Value]) -> dict[str, Value]:
-    return {name: value for name, value in found.items() if not name.startswith("errors.")}
+def draws(found: Outputs, data: Data, temperature: float, resamples: int, seed: int = 0) -> dict[str, np.ndarray]:
+    """The same figures of bootstrap resamples, name → [R]; the same seed draws the same ones for every row."""
+    probabilities, inside = scores_of(found, "test", temperature)
+    _, outside = scores_of(found, "ood_test", temperature)
+    weighted = WeightedFigures(Answers.of(probabilities, labels_of(data.test), inside), outside)
+    return resampled(weighted, [len(data.test), len(data.ood_test)], resamples, seed)
 
 
-def with_intervals(
-    measured: Mapping[str, tuple[dict[str, float], dict[str, np.ndarray]]], reference: str
-) -> dict[str, Figures]:
-    """Row → figure → value, 95 % interval, and the same of its difference from the reference row on the same draws."""
-    reference_values, reference_draws = measured[reference]
-    found = {}
-    for name, (values, draws) in measured.items():
-        found[name] = {figure: _ranged(value, draws[figure]) for figure, value in values.items()}
-        if name != reference:
-            for figure, value in values.items():
-                distances = draws[figure] - reference_draws[figure]
-                found[name][figure]["minus_reference"] = _ranged(value - reference_values[figure], distances)
-    return found
+def temperature_of(found: Outputs, data: Data) -> float:
+    """What ``hydrant calibrate`` fits on the validation split."""
+    return fit_temperature(found.logits["validation"], labels_of(data.validation))
 
 
-def _ranged(value: float, draws: np.ndarray) -> Figures:
-    low, high = interval(draws)
-    return {"value": value, "low": low, "high": high}
+def flagged(found: Outputs, temperature: float) -> dict[str, dict[str, float]]:
+    """Score → share of test and of out-of-distribution inputs above the threshold for :data:`FALSE_ALARM`."""
+    validation, test, ood = (scores_of(found, split, temperature)[1] for split in ("validation", "test", "ood_test"))
+    shares = {}
+    for name, values in validation.items():
+        limit = false_alarm_threshold(values.astype(np.float32), FALSE_ALARM, math.inf)
+        shares[name] = {"test": float((test[name] > limit).mean()), "ood": float((ood[name] > limit).mean())}
+    return shares
+
+
+def labels_of(examples: Examples) -> np.ndarray:
+    assert examples.labels is not None
+    return np.asarray(examples.labels)
+
+
+def difference(ours: Mapping[str, np.ndarray], theirs: Mapping[str, np.ndarray], name: str) -> dict[str, float]:
+    """95 % interval of the difference of a figure, on the same draws."""
+    low, high = interval(ours[name] - theirs[name])
+    return {"low": low, "high": high}
 
 
 def latencies(
-    bundles: Mapping[str, Path], reference: str, examples: Examples, batches: Sequence[int], rules: Rules
-) -> dict[str, Figures]:
+    rows: Mapping[str, Path], examples: Examples, batches: Sequence[int], rules: Rules, reference: str | None = None
+) -> dict[str, dict[str, Any]]:
     """Time ÷ that of the plain single model: ONNX Runtime FP32 graphs in turn in one process; row → batch → ratio.
 
-    ``"single"`` is the graph that any exporter would write; ``"single, rewritten"`` has the exact rewrites that every
-    other row has too, and the reference "one by one" runs its members as plain single models.
+    Args:
+        rows: name → bundle; ``"single"`` is among them. ``"plain single"`` is added: the graph that any exporter would
+            write, without the exact rewrites that every other row has.
+        examples: a batch of them of median length is timed.
+        batches: sizes.
+        rules: of timing.
+        reference: a row of several checkpoints, of which ``"…, one by one"`` runs the plain graphs after each other.
     """
-    found: dict[str, Figures] = {}
+    found: dict[str, dict[str, Any]] = {}
     with ExitStack() as stack:
-        opened = dict(_opened(bundles, reference, stack))
+        opened = dict(_opened(rows, reference, stack))
         names = list(opened)
         for size in batches:
-            batch = middle_batch(bundles["single"], examples, size)
+            batch = middle_batch(rows["single"], examples, size)
             seconds = interleave([partial(backend.run, batch) for backend in opened.values()], rules)
-            baseline = seconds[:, names.index("single")]
+            baseline = seconds[:, names.index("plain single")]
             for name, taken in zip(names, seconds.T, strict=True):
                 milliseconds = float(np.median(taken)) * 1e3
                 found.setdefault(name, {})[str(size)] = {
@@ -116,18 +117,19 @@ def latencies(
     return found
 
 
-def _opened(bundles: Mapping[str, Path], reference: str, stack: ExitStack) -> Iterator[tuple[str, Backend]]:
+def _opened(rows: Mapping[str, Path], reference: str | None, stack: ExitStack) -> Iterator[tuple[str, Backend]]:
     def opened(path: Path, without: Sequence[str] = ()) -> Backend:
         if not (path / "model.fp32.onnx").is_file():
             hydrant.export_onnx(path, form=hydrant.GraphForm(without=without))
         return stack.enter_context(open_backend(hydrant.Bundle.open(path), "onnxruntime")[0])
 
-    for name, path in bundles.items():
-        yield ("single, rewritten" if name == "single" else name), opened(path)
-    plain = plain_copy(bundles["single"])
-    copies = [opened(plain, without=PLAIN) for _ in hydrant.Bundle.open(bundles[reference]).plan().members]
-    yield "single", copies[0]
-    yield f"{reference}, one by one", Succession(copies)
+    for name, path in rows.items():
+        yield name, opened(path)
+    plain = plain_copy(rows["single"])
+    yield "plain single", opened(plain, without=PLAIN)
+    if reference is not None:
+        copies = [opened(plain, without=PLAIN) for _ in hydrant.Bundle.open(rows[reference]).plan().members]
+        yield f"{reference}, one by one", Succession(copies)
 
 
 def plain_copy(bundle: Path) -> Path:
@@ -147,10 +149,19 @@ def middle_batch(bundle: Path, examples: Examples, size: int) -> dict[str, np.nd
     return processor.collate(encoded[middle : middle + size])
 
 
-def parameters(bundle: Path) -> dict[str, float]:
-    """Numbers that a bundle's FP32 graph stores (``hydrant.estimate_cost``), and ÷ those of the plain single model."""
-    cost = hydrant.estimate_cost(bundle)
+def cost(bundle: Path, tokens: int | None) -> dict[str, float]:
+    """Operations and stored numbers of the FP32 graph ÷ those of the plain single model (``hydrant.estimate_cost``)."""
+    found = hydrant.estimate_cost(bundle, sequence=tokens)
     return {
-        "parameters": cost.fused.parameters,
-        "parameters_ratio": cost.fused.parameters / cost.single.parameters,
+        "operations": found.fused.flops / found.single.flops,
+        "parameters": found.fused.parameters / found.single.parameters,
     }
+
+
+def mean_tokens(bundle: Path, examples: Examples) -> int | None:
+    """Mean length of texts in tokens, rounded up; ``None`` for images."""
+    opened = hydrant.Bundle.open(bundle)
+    if opened.architecture().modality == "image":
+        return None
+    lengths = [item.tokens for item in opened.processor_for("read the study's data").encode(examples.inputs)]
+    return math.ceil(float(np.mean(lengths)))

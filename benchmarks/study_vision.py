@@ -1,39 +1,50 @@
-"""CIFAR-10 against CIFAR-100: a small ViT, trained here, and images that it does not know, JPEG-coded alike.
+"""CIFAR-10 against CIFAR-100 at 96 pixels, every competitor from one ViT-Tiny that was pre-trained on ImageNet.
 
-    python benchmarks/study_cifar.py ../shared -o benchmarks/results/study-cifar.json
+    python benchmarks/study_vision.py ../shared -o benchmarks/results/study-vision.json
 
-Takes the folder that holds ``data/cifar``; trains what is missing, on a GPU if there is one, otherwise in the reduced
-setting for two CPU cores (``--setting`` overrules), then makes, calibrates, measures and times every row, and writes
-the tables into docs/studies/cifar.md.
-Everything long is kept in ``--work`` and used again. Data: CIFAR-10 and CIFAR-100
-(Krizhevsky 2009).
+Takes the folder that holds ``models/vit-tiny-cifar10``, ``models/vit-tiny-imagenet`` and ``data/cifar``; trains what is
+missing, then makes, calibrates, measures and times every row, and writes the tables into docs/studies/vision.md.
+Everything long is kept in ``--work`` and used again. Data: CIFAR-10 and CIFAR-100 (Krizhevsky 2009). Weights: the
+ViT-Tiny of "How to train your ViT?" (Steiner et al. 2022).
 """
 
 from __future__ import annotations
 
-import argparse
 import io
 import zipfile
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import hydrant
 import numpy as np
-import study
+import study_run
 import torch
 import transformers
 from hydrant.data.examples import Examples
-from hydrant.families.checkpoint import load_model
-from training import Recipe, as_json, cached, image_batches, in_parallel, train
+from hydrant.families.checkpoint import load_model, load_processor
+from PIL import Image
+from study import Bundles, Data, Fork, note_of, trained
+from study_rows import Rows, Settings
+from training import Batches, Recipe, as_json, augment, cached, in_parallel, train
 
 MEMBERS = 3
-SIZE = 32
 SPLITS = {"cifar10-train": "train", "cifar10-test": "test", "cifar100-test": "ood"}
-HALF = [0.5, 0.5, 0.5]
+SIZES = {
+    "train": 6_000,
+    "members": 12_000,
+    "validation": 2_000,
+    "ood_validation": 1_000,
+    "test": 3_000,
+    "ood_test": 3_000,
+}
+"""Images drawn at random with seed 0: tuned on, trained on, and of the other splits."""
 
-INITIALIZER = 0.06
-"""Standard deviation of the first weights; with the usual 0.02 so narrow a model is slow to begin to learn."""
+FULL = Recipe(seed=0, epochs=2, learning_rate=1e-4, batch_size=50, schedule="cosine")
+"""What the shared checkpoint (seed 0) was trained by; seeds 1 and 2 make a Deep Ensemble of it."""
 
+LORA = replace(FULL, learning_rate=1e-3)
 ADAPTER: dict[str, Any] = {
     "r": 16,
     "lora_alpha": 32,
@@ -42,116 +53,62 @@ ADAPTER: dict[str, Any] = {
     "modules_to_save": ["classifier"],
 }
 
+FORKS = {0.9: Fork(11, 1), 1.05: Fork(10, 1), 1.25: Fork(8, 2)}
+"""Chosen on the validation images: docs/findings.md shows the grid that they are from."""
 
-@dataclass(frozen=True)
-class Setting:
-    """The ViT and how much it is trained.
-
-    Attributes:
-        layers, heads, width: of the ViT; its MLP is twice as wide.
-        patch: side of a patch, pixels.
-        images: CIFAR-10 training images used for members and adapters.
-        tuned: how many of them plans are scored on and ``hydrant.tune`` sees.
-        validation, ood_validation: images held out to choose and calibrate on.
-        test: images of each test split that are reported; ``None`` for all that remain.
-        full: training of a member.
-        adapter: of a LoRA adapter.
-        tune: of ``hydrant.tune``.
-    """
-
-    patch: int
-    images: int
-    tuned: int
-    validation: int
-    ood_validation: int
-    test: int | None
-    full: Recipe
-    adapter: Recipe
-    tune: dict[str, Any]
-    layers: int = 6
-    heads: int = 6
-    width: int = 192
-
-    def model(self, classes: list[str]) -> Any:
-        """The ViT with random weights."""
-        config = transformers.ViTConfig(
-            image_size=SIZE,
-            patch_size=self.patch,
-            hidden_size=self.width,
-            num_hidden_layers=self.layers,
-            num_attention_heads=self.heads,
-            intermediate_size=2 * self.width,
-            initializer_range=INITIALIZER,
-            id2label=dict(enumerate(classes)),
-            label2id={name: index for index, name in enumerate(classes)},
-        )
-        return transformers.ViTForImageClassification(config)
-
-
-SETTINGS = {
-    "full": Setting(
-        patch=4,
-        images=45_000,
-        tuned=45_000,
-        validation=5_000,
-        ood_validation=2_000,
-        test=None,
-        full=Recipe(seed=0, epochs=100, learning_rate=1e-3, batch_size=128, schedule="cosine", warmup=0.05),
-        adapter=Recipe(seed=0, epochs=10, learning_rate=1e-3, batch_size=128, schedule="cosine", warmup=0.05),
-        tune={"epochs": 3, "learning_rate": 1e-4, "batch_size": 128},
-    ),
-    "reduced": Setting(
-        patch=8,
-        images=40_000,
-        tuned=20_000,
-        validation=2_000,
-        ood_validation=2_000,
-        test=5_000,
-        full=Recipe(seed=0, epochs=10, learning_rate=1e-3, batch_size=32, schedule="cosine", warmup=0.05),
-        adapter=Recipe(seed=0, epochs=1, learning_rate=1e-3, batch_size=32, schedule="cosine", warmup=0.05),
-        tune={"epochs": 1, "learning_rate": 1e-4, "batch_size": 32},
-    ),
-}
-
-CHOICE = study.Choice(members=MEMBERS, keep=4)
-"""Chosen on the validation images."""
+SETTINGS = Settings(
+    forks=FORKS,
+    keep=2,
+    tune=hydrant.Jointly(epochs=1, learning_rate=5e-5),
+    batch_size=32,
+    rank_one=hydrant.BatchEnsemble(epochs=1, learning_rate=5e-5, fork_from=8),
+)
 
 
 class Members:
-    """Trains the ViTs and adapters, and keeps them in ``work``."""
+    """Fine-tunes the ImageNet weights on CIFAR-10, and keeps what comes of it in ``work``."""
 
-    def __init__(self, setting: Setting, data: study.Data, classes: list[str], work: Path, jobs: int) -> None:
-        self.setting, self.train, self.classes, self.work, self.jobs = setting, data.train, classes, work, jobs
-        size = {"height": SIZE, "width": SIZE}
-        self.processor = transformers.ViTImageProcessorPil(size=size, image_mean=HALF, image_std=HALF)
+    def __init__(self, shared: Path, examples: Examples, work: Path, jobs: int) -> None:
+        self.reference, self.start = shared / "models/vit-tiny-cifar10", shared / "models/vit-tiny-imagenet"
+        self.examples, self.work, self.jobs = examples, work, jobs
+        self.processor = load_processor(self.reference, "image")
 
-    def train_all(self, count: int = MEMBERS) -> tuple[list[Path], Path, list[Path]]:
-        """The Deep Ensemble's checkpoints, the LoRA-Ensemble's base model (their first), and its adapters."""
-        checkpoints = in_parallel([(self.full, seed) for seed in range(count)], self.jobs)
-        adapters = in_parallel([(self.adapter, seed) for seed in range(count)], self.jobs)
-        return checkpoints, checkpoints[0], adapters
+    def deep(self, count: int = MEMBERS) -> list[Path]:
+        """The Deep Ensemble's checkpoints."""
+        return [self.reference, *in_parallel([(self.full, seed) for seed in range(1, count)], self.jobs)]
+
+    def adapted(self, count: int = MEMBERS) -> tuple[Path, list[Path]]:
+        """The LoRA-Ensemble's base model, and its adapters."""
+        return self.base(), in_parallel([(self.adapter, seed) for seed in range(count)], self.jobs)
 
     def full(self, seed: int) -> Path:
-        """A ViT trained from random weights."""
-        recipe = replace(self.setting.full, seed=seed)
+        """A checkpoint as the shared one, from another seed."""
+        recipe = replace(FULL, seed=seed)
 
         def make(folder: Path) -> dict[str, Any]:
-            torch.manual_seed(seed)
-            model = self.setting.model(self.classes)
+            model = self._fresh(seed)
             losses = self._train(model, recipe)
             model.save_pretrained(folder)
             self.processor.save_pretrained(folder)
             return {"losses": losses}
 
-        kind = as_json(recipe, patch=self.setting.patch, images=self.setting.images, initializer_range=INITIALIZER)
-        return cached(self.work / f"member-{seed}", kind, make)
+        return cached(self.work / f"member-{seed}", as_json(recipe, images=len(self.examples)), make)
+
+    def base(self) -> Path:
+        """The ImageNet weights at 96 pixels; the classifier is replaced by every adapter's own."""
+
+        def make(folder: Path) -> dict[str, Any]:
+            self._fresh(0).save_pretrained(folder)
+            self.processor.save_pretrained(folder)
+            return {}
+
+        return cached(self.work / "base", {"base": self.start.name, "head": "random, seed 0"}, make)
 
     def adapter(self, seed: int) -> Path:
-        """A PEFT LoRA adapter of the first ViT, with a fresh classifier of its own."""
+        """A PEFT LoRA adapter of the ImageNet weights, with a classifier of its own."""
         import peft
 
-        recipe = replace(self.setting.adapter, seed=seed)
-        base = self.full(0)
+        recipe, base = replace(LORA, seed=seed), self.base()
 
         def make(folder: Path) -> dict[str, Any]:
             torch.manual_seed(seed)
@@ -162,24 +119,54 @@ class Members:
             model.save_pretrained(folder)
             return {"losses": losses}
 
-        return cached(self.work / f"lora-{seed}", as_json(recipe, base=study.trained(base), adapter=ADAPTER), make)
+        kind = as_json(recipe, base=trained(base), adapter=ADAPTER, images=len(self.examples))
+        return cached(self.work / f"lora-{seed}", kind, make)
+
+    def _fresh(self, seed: int) -> Any:
+        """The ImageNet model for CIFAR-10's classes and pixels: its table of positions is resized bicubically."""
+        torch.manual_seed(seed)
+        source, model = (
+            load_model(self.start),
+            transformers.ViTForImageClassification(load_model(self.reference).config),
+        )
+        state = {name: tensor for name, tensor in source.state_dict().items() if not name.startswith("classifier")}
+        name = next(name for name in state if name.endswith("position_embeddings"))
+        state[name] = resized(state[name], model.state_dict()[name].shape[1])
+        missing, unexpected = model.load_state_dict(state, strict=False)
+        assert set(missing) == {"classifier.weight", "classifier.bias"} and not unexpected
+        return model
 
     def _train(self, model: Any, recipe: Recipe) -> list[float]:
-        pixels, labels = np.stack(self.train.inputs), self.train.labels
-        batches = image_batches(pixels, labels, normalized, recipe.batch_size)
+        images, labels = np.stack(self.examples.inputs), self.examples.labels
+        batches = pixel_batches(images, labels, self.processor, recipe.batch_size)
         device = "cuda" if torch.cuda.is_available() else "cpu"
-        return train(model, batches, -(-len(pixels) // recipe.batch_size), recipe, device)
+        return train(model, batches, -(-len(images) // recipe.batch_size), recipe, device)
 
 
-def normalized(images: np.ndarray) -> torch.Tensor:
-    """[B, H, W, 3] uint8 → [B, 3, H, W] float32 in −1 … 1, as the image processor does it."""
-    return torch.from_numpy(images.astype(np.float32).transpose(0, 3, 1, 2) / 127.5 - 1)
+def resized(table: torch.Tensor, positions: int) -> torch.Tensor:
+    """A table of positions [1, 1 + S², D], its square part resized bicubically to ``positions`` rows."""
+    first, square = table[:, :1], table[:, 1:]
+    old, new = (int((count - 1) ** 0.5) for count in (table.shape[1], positions))
+    grid = square.reshape(1, old, old, -1).permute(0, 3, 1, 2)
+    grid = torch.nn.functional.interpolate(grid, size=(new, new), mode="bicubic", align_corners=False)
+    return torch.cat([first, grid.permute(0, 2, 3, 1).reshape(1, new * new, -1)], dim=1)
+
+
+def pixel_batches(images: np.ndarray, labels: np.ndarray, processor: Any, batch_size: int) -> Batches:
+    """Shuffled batches of images [N, H, W, 3] uint8, moved and mirrored at random, then as the model reads them."""
+
+    def epoch(rng: np.random.Generator) -> Iterator[dict[str, Any]]:
+        order = rng.permutation(len(images))
+        for start in range(0, len(order), batch_size):
+            rows = order[start : start + batch_size]
+            moved = [Image.fromarray(image) for image in augment(images[rows], rng)]
+            yield {**processor(images=moved, return_tensors="pt"), "labels": torch.from_numpy(labels[rows])}
+
+    return epoch
 
 
 def read_zip(path: Path) -> tuple[np.ndarray, np.ndarray, list[str]]:
     """Images [N, 32, 32, 3] uint8, labels [N] and class names of a zip of ``class/name.jpg``, read in place."""
-    from PIL import Image
-
     with zipfile.ZipFile(path) as archive:
         names = sorted(name for name in archive.namelist() if name.endswith(".jpg"))
         images = [np.asarray(Image.open(io.BytesIO(archive.read(name))).convert("RGB")) for name in names]
@@ -187,7 +174,10 @@ def read_zip(path: Path) -> tuple[np.ndarray, np.ndarray, list[str]]:
     return np.stack(images), np.array([classes.index(name.split("/")[0]) for name in names]), classes
 
 
-def decoded(folder: Path, work: Path) -> tuple[dict[str, tuple[np.ndarray, np.ndarray]], list[str]]:
+Arrays = dict[str, tuple[np.ndarray, np.ndarray]]
+
+
+def decoded(folder: Path, work: Path) -> tuple[Arrays, list[str]]:
     """Images and labels of every zip, decoded once; and the classes of CIFAR-10."""
 
     def make(target: Path) -> dict[str, Any]:
@@ -199,60 +189,60 @@ def decoded(folder: Path, work: Path) -> tuple[dict[str, tuple[np.ndarray, np.nd
         return {"classes": classes["cifar10-train"]}
 
     kept = cached(work / "images", {"zips": list(SPLITS)}, make)
-    arrays = {name: tuple(np.load(kept / f"{name}-{kind}.npy") for kind in ("images", "labels")) for name in SPLITS}
-    return arrays, study.note_of(kept)["classes"]  # type: ignore[return-value]
+    arrays = {name: (np.load(kept / f"{name}-images.npy"), np.load(kept / f"{name}-labels.npy")) for name in SPLITS}
+    return arrays, note_of(kept)["classes"]
 
 
-def split(arrays: dict[str, tuple[np.ndarray, np.ndarray]], setting: Setting, seed: int = 0) -> study.Data:
-    """Training, validation and test images, drawn at random; no image stands in two of them."""
+def split(arrays: Arrays, sizes: dict[str, int], seed: int = 0) -> tuple[Data, Examples]:
+    """The splits, and what members are trained on; no image that chooses is among those that report.
+
+    Validation and test images are CIFAR-10's test images, of which the shared checkpoint has seen none.
+    """
     rng = np.random.default_rng(seed)
 
-    def drawn(name: str, *sizes: int | None) -> list[Examples]:
+    def drawn(name: str, *wanted: str) -> list[Examples]:
         images, labels = arrays[name]
         order, start, found = rng.permutation(len(images)), 0, []
-        for size in sizes:
-            rows = order[start : None if size is None else start + size]
+        for kind in wanted:
+            rows = order[start : start + sizes[kind]]
             start += len(rows)
             found.append(Examples(list(images[rows]), labels[rows].astype(np.int64), name))
         return found
 
-    validation, training = drawn("cifar10-train", setting.validation, setting.images)
-    (test,) = drawn("cifar10-test", setting.test)
-    ood_validation, ood_test = drawn("cifar100-test", setting.ood_validation, setting.test)
-    return study.Data(training, validation, ood_validation, test, ood_test)
+    (members,) = drawn("cifar10-train", "members")
+    validation, test = drawn("cifar10-test", "validation", "test")
+    ood_validation, ood_test = drawn("cifar100-test", "ood_validation", "ood_test")
+    training = members.take(np.arange(min(sizes["train"], len(members))))
+    return Data(training, validation, ood_validation, test, ood_test), members
 
 
-def first(examples: Examples, count: int) -> Examples:
-    """The first examples, which are as random as all."""
-    assert examples.labels is not None
-    return Examples(examples.inputs[:count], examples.labels[:count], examples.source)
+class Vision:
+    """The study's subject: its data, the single model, and what is trained to compare with.
 
+    Args:
+        shared: folder with models/ and data/.
+        work: folder of what takes long.
+        jobs: trainings at a time.
+        sizes: images of each split.
+    """
 
-def run(setting: Setting, name: str, choice: study.Choice, options: argparse.Namespace) -> None:
-    """The study in one setting: train, make every row, measure, write."""
-    arrays, classes = decoded(options.shared / "data/cifar", options.work)
-    data = split(arrays, setting)
-    work = options.work / name
-    members = Members(setting, data, classes, work, options.jobs)
-    trained = members.train_all()
-    some = replace(data, train=first(data.train, setting.tuned))
-    bundles = study.Bundles(work, some, members.processor)
-    choice = replace(choice, tune={} if options.no_tuning else setting.tune)
-    rows = study.make_rows(bundles, *trained, choice)
-    facts = {"setting": {**vars(setting), "name": name}, "lora": ADAPTER, "choice": vars(choice)}
-    study.finish(rows, bundles, options, study.command_line(), facts)
+    name = "vision"
+    title = "CIFAR-10"
+    settings = SETTINGS
 
+    def __init__(self, shared: Path, work: Path, jobs: int, sizes: dict[str, int] | None = None) -> None:
+        arrays, _ = decoded(shared / "data/cifar", work)
+        self.data, more = split(arrays, sizes or SIZES)
+        self.members = Members(shared, more, work, jobs)
+        self.single = self.members.reference
+        self.bundles = Bundles(work, self.data, self.members.processor)
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("shared", type=Path, help="folder with data/")
-    parser.add_argument("--setting", choices=["auto", *SETTINGS], default="auto", help="default: full with a GPU")
-    study.add_options(parser, "cifar")
-    options = parser.parse_args()
-    automatic = "full" if torch.cuda.is_available() else "reduced"
-    name = automatic if options.setting == "auto" else options.setting
-    run(SETTINGS[name], name, CHOICE, options)
+    def rows(self, *, deep: bool = True, lora: bool = True) -> Rows:
+        """All rows; members of the Deep Ensemble and adapters are trained where they are asked for."""
+        checkpoints = self.members.deep() if deep else []
+        adapters = self.members.adapted() if lora else None
+        return Rows(self.bundles, self.settings, self.single, checkpoints, adapters, dropout=False)
 
 
 if __name__ == "__main__":
-    main()
+    study_run.main(Vision, __doc__)

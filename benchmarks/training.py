@@ -149,17 +149,17 @@ def cached(folder: Path, recipe: dict[str, Any], make: Callable[[Path], dict[str
     return folder
 
 
-def in_parallel(tasks: Sequence[tuple[Callable[[int], Path], int]], jobs: int) -> list[Path]:
-    """Results of ``function(seed)`` for each task: ``jobs`` at a time, each on its share of the cores.
+def in_parallel(tasks: Sequence[tuple[Callable[[Any], Any], Any]], jobs: int) -> list[Any]:
+    """Results of ``function(argument)`` for each task: ``jobs`` at a time, each on its share of the cores.
 
     Small models train faster side by side on a core each than one after another on all.
     """
     if jobs == 1:
-        return [function(seed) for function, seed in tasks]
+        return [function(argument) for function, argument in tasks]
     threads = max(1, (os.cpu_count() or 1) // jobs)
     spawn = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(jobs, spawn, torch.set_num_threads, (threads,)) as pool:
-        futures = [pool.submit(function, seed) for function, seed in tasks]
+        futures = [pool.submit(function, argument) for function, argument in tasks]
         return [future.result() for future in futures]
 
 

@@ -1,0 +1,128 @@
+"""What the model still gets right and a score flags all the same: typing errors and image corruptions, five severities.
+
+    python benchmarks/study_shift.py clinc150 ../shared -o benchmarks/results/shift-clinc150.json
+    python benchmarks/study_shift.py vision ../shared -o benchmarks/results/shift-vision.json
+
+The single model, and the tuned late fork within 1.05 times its operations. Thresholds allow 5 % false alarms on the
+clean validation split; shares are of 1,500 test inputs, corrupted. Writes the tables of docs/findings.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import study_figures as figures
+import study_table as tables
+from hydrant.calib.decisions.thresholds import false_alarm_threshold
+from hydrant.data.corruptions import CORRUPTIONS, SEVERITIES, corrupt, typos
+from hydrant.data.examples import Examples
+from hydrant.metrics.uncertainty import area_under_roc
+from study import Data, Outputs
+from study_clinc150 import Clinc150
+from study_rows import SINGLE, TUNED, about
+from study_run import Subject, add_options, open_subject
+from study_vision import Vision
+
+DOCUMENT = Path(__file__).parents[1] / "docs/findings.md"
+KINDS = {"clinc150": Clinc150, "vision": Vision}
+INPUTS = 1_500
+LIMIT = 1.05
+"""Operations of the late fork."""
+
+SCORES = ("predictive_entropy", "energy", "distance_last", "distance_all")
+
+
+def corrupted(examples: Examples) -> dict[str, Examples]:
+    """The same examples at every severity, clean ones first: of images, each kind of corruption in turn."""
+    is_text = isinstance(examples.inputs[0], str)
+    found = {"clean": examples}
+    for severity in SEVERITIES:
+        if is_text:
+            changed = typos(examples.inputs, severity)
+        else:
+            kinds = list(CORRUPTIONS)
+            changed = [
+                corrupt([image], kinds[place % len(kinds)], severity, 0, place)[0]
+                for place, image in enumerate(examples.inputs)
+            ]
+        found[f"severity {severity}"] = Examples(changed, examples.labels, f"severity {severity}")
+    return found
+
+
+def measure(found: Outputs, data: Data, labels: np.ndarray, parts: Mapping[str, Examples]) -> list[dict[str, Any]]:
+    """For every severity: accuracy, and by each score the shares flagged and the AUROC of finding wrong answers."""
+    temperature = figures.temperature_of(found, data)
+    _, clean = figures.scores_of(found, "validation", temperature)
+    limits = {
+        score: false_alarm_threshold(values.astype(np.float32), figures.FALSE_ALARM, math.inf)
+        for score, values in clean.items() if score in SCORES
+    }  # fmt: skip
+    rows = []
+    for name in parts:
+        probabilities, scores = figures.scores_of(found, name, temperature)
+        right = probabilities.argmax(axis=1) == labels
+        row: dict[str, Any] = {"name": name, "accuracy": float(right.mean()), "scores": {}}
+        for score, limit in limits.items():
+            flagged = scores[score] > limit
+            row["scores"][score] = {
+                "right_flagged": float(flagged[right].mean()),
+                "wrong_flagged": float(flagged[~right].mean()),
+                "accuracy_unflagged": float(right[~flagged].mean()),
+                "errors_auroc": area_under_roc(scores[score][right], scores[score][~right]),
+            }
+        rows.append(row)
+    return rows
+
+
+def render(found: Mapping[str, list[dict[str, Any]]]) -> str:
+    """A table for each model: right answers flagged / accuracy of what is not flagged / AUROC of wrong answers."""
+    parts = []
+    for model, rows in found.items():
+        there = list(rows[0]["scores"])
+        lines = []
+        for row in rows:
+            cells = [
+                f"{100 * at['right_flagged']:.1f} % / {at['accuracy_unflagged']:.3f} / {at['errors_auroc']:.3f}"
+                for at in row["scores"].values()
+            ]
+            lines.append([row["name"], f"{row['accuracy']:.3f}", *cells])
+        head = ["", "accuracy", *(tables.SCORES[score] for score in there)]
+        parts.append(f"{model[0].upper()}{model[1:]}:\n\n{tables.table(head, lines)}")
+    return "\n\n".join(parts)
+
+
+def run(subject: Subject, options: argparse.Namespace) -> None:
+    rows = subject.rows(deep=False, lora=False)
+    data = subject.data
+    some = data.test.take(np.arange(min(INPUTS, len(data.test))))
+    parts = corrupted(some)
+    fork = list(rows.forks)[list(subject.settings.forks).index(LIMIT)] + TUNED
+    found = {
+        name: measure(rows.bundles.outputs(rows.bundle(name, 0), parts), data, figures.labels_of(some), parts)
+        for name in (SINGLE, fork)
+    }
+    report = {**about(data.sizes()), "inputs": len(some), "models": found}
+    text = render(found)
+    print(text)
+    if options.output:
+        options.output.write_text(json.dumps(report, indent=1) + "\n")
+    tables.put_into(options.document, text, f"shift-{subject.name}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("study", choices=KINDS, help="data set")
+    add_options(parser)
+    parser.add_argument("--document", type=Path, default=DOCUMENT, help="gets the tables (default docs/findings.md)")
+    options = parser.parse_args()
+    run(open_subject(KINDS[options.study], options), options)
+
+
+if __name__ == "__main__":
+    main()
