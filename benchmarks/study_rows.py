@@ -198,12 +198,15 @@ def results(rows: Rows, names: Sequence[str], references: Sequence[str], resampl
                 drawn[name] = figures.draws(outputs, data, temperature, resamples)
         path = rows.bundle(name, rows.seeds(name)[0])
         passes = rows.settings.passes if name == DROPOUT else 1
-        costs = figures.cost(path, figures.mean_tokens(path, data.test))
+        tokens = figures.mean_tokens(path, data.test)
+        costs, here = figures.cost(path, None), figures.cost(path, tokens)
         found.append(
             {
                 "name": name,
                 "members": outputs.logits["test"].shape[1],
                 "operations": costs["operations"] * passes,
+                "operations_at_mean": here["operations"] * passes,
+                "mean_tokens": tokens,
                 "parameters": costs["parameters"],
                 "made": made_by(path),
                 "seeds": seeds,

@@ -47,7 +47,10 @@ def main_table(rows: Sequence[Row], state: str = "after") -> str:
     lines = []
     for row in rows:
         found = [f"{np.mean(values(row, name, state)):.3f}" for name in ("accuracy", "nll", "ece")]
-        costs = [f"{row['operations']:.2f}", _latency(row), f"{row['parameters']:.2f}"]
+        operations = f"{row['operations']:.2f}"
+        if row.get("mean_tokens"):
+            operations += f" ({row['operations_at_mean']:.2f})"
+        costs = [operations, _latency(row), f"{row['parameters']:.2f}"]
         lines.append([row["name"], *costs, *found, *(_detection(row, score, state) for score in there)])
     return table(head, lines)
 

@@ -240,7 +240,10 @@ def check_replaceable(target: Path, marker: str, force: bool) -> None:
         raise InputError(f"{target} exists and is not a folder; choose another output folder")
     ours = (target / marker).is_file() or not any(target.iterdir())
     if not ours:
-        raise InputError(f"{target} exists and is not a bundle (no {marker}); choose another output folder")
+        raise InputError(
+            f"{target} exists, and holds something else than this command makes (no {marker}); choose another output "
+            "folder"
+        )
     if not force:
         raise InputError(f"{target} exists; choose another output folder, or replace it with --force (force=True)")
 

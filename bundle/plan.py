@@ -162,7 +162,9 @@ class HeadPlan:
         try:
             text = Path(path).read_text(encoding="utf-8")
         except OSError as error:
-            raise InputError(f"cannot read plan {path}: {error.strerror or error}") from error
+            raise InputError(
+                f"cannot read plan {path}: {error.strerror or error}; expected a plan that `hydrant plan` wrote"
+            ) from error
         except UnicodeDecodeError as error:
             raise PlanError(f"{path} is not a text file; expected a JSON head plan") from error
         try:

@@ -90,10 +90,12 @@ class Bundle:
         """
         folder = Path(path)
         if not folder.is_dir():
-            raise BundleError(f"{folder} is not a folder; expected a bundle made by `hydrant fuse`")
+            what = "is not a folder" if folder.exists() else "does not exist"
+            raise BundleError(f"{folder} {what}; expected a bundle, which `hydrant make` or `hydrant fuse` makes")
         file = folder / MANIFEST
         if not file.is_file():
-            raise BundleError(f"{folder} holds no {MANIFEST}; expected a bundle made by `hydrant fuse`")
+            what = "is a checkpoint" if (folder / "config.json").is_file() else f"holds no {MANIFEST}"
+            raise BundleError(f"{folder} {what}; expected a bundle, which `hydrant make` or `hydrant fuse` makes")
         if file.stat().st_size > MAX_MANIFEST_BYTES:
             raise BundleError(f"{file} is larger than {MAX_MANIFEST_BYTES} bytes; this is not a manifest of hydrant's")
         try:

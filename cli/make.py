@@ -12,7 +12,6 @@ from ..data.columns import Reading
 from ..pipeline.make import make, workspace_of
 from ..pipeline.options import Recipe
 from ..pipeline.report import MakeReport
-from ..tuning.settings import Jointly
 from . import shared
 from .options import Command, call
 from .terminal import show, table
@@ -36,8 +35,8 @@ def arguments(command: Command) -> None:
     command.take(Recipe, "budget", metavar="RATIO")
     command.take(Recipe, "method", metavar="METHOD")
     command.take(Recipe, "fast")
-    command.take(Jointly, "epochs", type=positive, metavar="N")
-    command.take(Jointly, "learning_rate", metavar="RATE")
+    command.take(Recipe, "epochs", type=positive, metavar="N")
+    command.take(Recipe, "learning_rate", metavar="RATE")
     command.take(Coverage, "share", "--coverage", type=share, metavar="SHARE")
     command.take(FalseAlarm, "share", "--false-alarm", type=share, metavar="SHARE")
     command.heading("output")
@@ -48,7 +47,7 @@ def arguments(command: Command) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Make it, telling each stage's choice; status 1 when a gate failed."""
-    chosen = {"tuning": call(Jointly, options), "abstain": call(Coverage, options), "flags": call(FalseAlarm, options)}
+    chosen = {"abstain": call(Coverage, options), "flags": call(FalseAlarm, options)}
     recipe = call(Recipe, options, **chosen)
     try:
         report = call(make, options, recipe=recipe, reading=call(Reading, options), say=_say)

@@ -42,6 +42,7 @@ def arguments(command: Command) -> None:
     with command.one_of():
         command.take(plan_heads, "keep", type=_keep, action="store")
         command.take(Budget, "ratio", "--budget", metavar="RATIO")
+    command.take(Budget, "to_tune")
     command.take(plan_heads, "fork_from", metavar="LAYER")
     command.heading("method")
     command.take(plan_heads, "method", action="store", metavar="METHOD")
@@ -77,12 +78,17 @@ def run(options: argparse.Namespace) -> int:
         if hasattr(options, name):
             raise InputError(f"--{name} is given without --explore, which alone has use for it; leave it out")
     names = value(plan_heads, "method", options).split(",")
-    if "dropout" in names and (hasattr(options, "keep") or hasattr(options, "budget")):
-        raise InputError("--keep or --budget is given for --method dropout, whose --rate decides; leave it out")
+    asked = [f"--{name.replace('_', '-')}" for name in ("keep", "budget", "to_tune") if hasattr(options, name)]
+    if "dropout" in names and asked:
+        raise InputError(f"{asked[0]} is given for --method dropout, whose --rate decides; leave it out")
+    if {"--keep", "--to-tune"} <= set(asked):
+        raise InputError(
+            "--keep and --to-tune are given; expected one of them: the heads kept, or a plan within a budget"
+        )
     searched = "circuit" in names and destination(options.output) is not None
     state = options.output.with_name(f"{options.output.name}.part") if searched else None
     method = choose("--method", METHODS, names, options, **({} if state is None else {"state": state}))
-    given = {"keep": call(Budget, options)} if hasattr(options, "budget") else {}
+    given = {"keep": call(Budget, options)} if {"--budget", "--to-tune"} & set(asked) else {}
     model = shared.source(options.model, options)
     try:
         made = call(plan_heads, options, model=model, method=method, reading=call(Reading, options), **given)
@@ -185,6 +191,14 @@ def plan_text(plan: HeadPlan) -> str:
     return "\n".join(lines)
 
 
+UNTUNED = (
+    "chosen: the most diverse plan whose NLL is within one standard error (of the paired difference) or 0.005 nats of "
+    "the lowest; the others by NLL"
+)
+
+TO_TUNE = "chosen for members that will be tuned: a third of the heads or fewer, from the earliest layer that fits"
+
+
 def budget_text(facts: Mapping[str, Any], rows: int = 10) -> str:
     """The plan chosen under a budget, and the best of those it was compared with.
 
@@ -213,8 +227,7 @@ def budget_text(facts: Mapping[str, Any], rows: int = 10) -> str:
             f"{len(facts['candidates'])} plans within {facts['limit']:g} × the single model's operations{tokens}, "
             f"compared on {facts['examples_held_out']} held-out examples, calibrated:",
             table(headers, body),
-            "chosen: the most diverse plan whose NLL is within one standard error (of the paired difference) or 0.005 "
-            "nats of the lowest; the others by NLL",
+            TO_TUNE if facts.get("to_tune") else UNTUNED,
         ]
     )
 

@@ -94,7 +94,12 @@ def predict_items(predictor: Predictor, options: argparse.Namespace) -> int:
     pairs = [tuple(pair) for pair in options.pair]
     _check_texts([text for pair in pairs for text in pair], "text")
     inputs: list[Any] = pairs or _arguments(options.inputs, predictor.modality)
-    prediction = predictor.predict(inputs, batch_size=options.batch_size, on_error=_on_error(options))
+    try:
+        prediction = predictor.predict(inputs, batch_size=options.batch_size, on_error=_on_error(options))
+    except InputError as error:
+        if len(inputs) == 1 or not str(error).startswith("input "):
+            raise
+        raise InputError(f"{error} (inputs count from 0; --skip-invalid predicts the others)") from error
     rows = prediction_rows(
         prediction,
         inputs,

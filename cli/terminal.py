@@ -7,7 +7,8 @@ import json
 import logging
 import os
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -19,10 +20,24 @@ log = logging.getLogger("hydrant")
 
 
 def progress(steps: Iterable[Any], total: int, title: str) -> Iterable[Any]:
-    """A progress bar on standard error, for work over two seconds on a terminal."""
+    """A progress bar on standard error, for work over two seconds on a terminal; elsewhere a line a minute."""
+    if not sys.stderr.isatty():
+        return told(steps, total, title)
     from tqdm import tqdm
 
     return tqdm(steps, total=total or None, desc=title, delay=2, disable=None, leave=False, file=sys.stderr)
+
+
+def told(
+    steps: Iterable[Any], total: int, title: str, *, every: float = 60.0, clock: Callable[[], float] = time.monotonic
+) -> Iterator[Any]:
+    """Say on standard error how far long work is, at most once in ``every`` seconds."""
+    said = clock()
+    for count, step in enumerate(steps):
+        if clock() - said >= every:
+            said = clock()
+            print(f"hydrant: {title}: {count}{f' of {total}' if total else ''} done", file=sys.stderr, flush=True)
+        yield step
 
 
 def show(options: argparse.Namespace, facts: Any, text: str) -> None:

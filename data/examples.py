@@ -164,7 +164,8 @@ def label_index(label: Any, labels: Sequence[str], where: str) -> int:
     elif str(label) in labels:
         return list(labels).index(str(label))
     raise InputError(
-        f"label {cut(label)} at {where} is not a class of the model; its {len(labels)} classes are {listing(labels, 5)}"
+        f"label {cut(label)} at {where} is not a class of the model; its {len(labels)} classes are "
+        f"{listing(labels, 5)}; leave such rows out, or give them as out-of-distribution data (ood=…, --ood)"
     )
 
 

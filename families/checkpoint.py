@@ -151,8 +151,11 @@ def _load_config(name: str) -> Any:
             return transformers.AutoConfig.from_pretrained(name, trust_remote_code=False)
     except Exception as error:  # as in load_model
         raise InputError(
-            f"cannot read a model configuration from {name}: {_first_line(error)}; "
-            "expected a local Hugging Face folder with config.json, or a hub name"
+            f"there is no folder {name}, and no model configuration of that name could be read from the hub: "
+            f"{_first_line(error)}; expected a Hugging Face folder with config.json, or a hub name"
+            if not Path(name).is_dir()
+            else f"cannot read a model configuration from {name}: {_first_line(error)}; expected a Hugging Face folder "
+            "with config.json"
         ) from error
 
 
@@ -179,8 +182,12 @@ def _checked_source(source: str | Path) -> str:
             remedy = "; give its base model, and this folder with --adapter (adapters=[…])" if adapter else ""
             raise InputError(f"{source} holds no config.json; expected a Hugging Face checkpoint folder{remedy}")
     elif path.exists() or isinstance(source, Path) or path.is_absolute() or str(source).startswith((".", "~")):
+        what = "is not a folder" if path.exists() else "does not exist"
+        raise InputError(f"model {cut(source, 120)} {what}; expected a Hugging Face checkpoint folder or hub name")
+    elif str(source).endswith(("/", "\\")):
         raise InputError(
-            f"model {cut(source, 120)} is not a folder; expected a Hugging Face checkpoint folder or hub name"
+            f"model {cut(source, 120)} does not exist; expected a Hugging Face checkpoint folder, or a hub name "
+            "(owner/name)"
         )
     elif str(source).count("/") > 1 or not str(source).strip():
         raise InputError(f"model {cut(source, 120)} is neither a folder nor a hub name (owner/name)")

@@ -93,7 +93,7 @@ def make(
     with folders_above(output):
         job = _Job(model, output, recipe, reading, seed, say, progress)
         parts = job.read(data, validation, ood, test, test_ood)
-        space = Workspace(workspace_of(output), job.digest(parts))
+        space = Workspace(workspace_of(output), job.digests(parts))
         stages = job.stages(space, parts, None if html is None else Path(html))
         report = MakeReport(output, stages, parts_of(parts), round(time.monotonic() - started, 1))
         job.publish(space, report, force)
@@ -146,24 +146,24 @@ class _Job:
             self.seed,
         )
 
-    def digest(self, parts: Parts) -> str:
-        """SHA-256 of all that decides the result: what is interrupted goes on with the same only."""
+    def digests(self, parts: Parts) -> dict[str, str]:
+        """SHA-256 of each thing that decides the result: what is interrupted goes on with the same only."""
         source = Path(self.model)
-        facts: dict[str, Any] = {
-            "model": str(source.resolve() if source.is_dir() else source),
-            "files": sorted((file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in source.glob("*")),
-            "recipe": repr(self.recipe),
-            "reading": repr(self.reading),
-            "seed": self.seed,
-        }
+        files = sorted((file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in source.glob("*"))
+        data: dict[str, Any] = {}
         for name, examples in vars(parts).items():
             found = None if examples is None else fingerprint_of(examples.inputs, self.architecture.modality)
             labels = None if examples is None or examples.labels is None else np.asarray(examples.labels).tobytes()
-            facts[name] = [
+            data[name] = [
                 None if found is None else found.to_json()["sha256"],
                 None if labels is None else hashlib.sha256(labels).hexdigest(),
             ]
-        return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+        facts = {
+            "model": [str(source.resolve() if source.is_dir() else source), files],
+            "data": data,
+            "options": [repr(self.recipe), repr(self.reading), self.seed],
+        }
+        return {name: hashlib.sha256(json.dumps(each).encode()).hexdigest() for name, each in facts.items()}
 
     def stages(self, space: Workspace, parts: Parts, html: Path | None) -> dict[str, Any]:
         """Every stage that is not done yet, in order."""
@@ -174,7 +174,7 @@ class _Job:
             found[name] = space.stage(name, work)
             self.say(f"{name:<10}{line(found[name])}")
 
-        stage("plan", planned_line, lambda: self._plan(space.folder / "plan.json", parts))
+        stage("plan", planned_line, lambda: self._plan(space.folder / "plan.json", parts, to_tune=not self.recipe.fast))
         stage("fuse", fused_line, lambda: self._fuse(space.folder / "plan.json", untuned))
         stage("tune", tuned_line, lambda: self._tune(untuned, bundle, parts))
         stage("export", exported_line, lambda: self._export(bundle))
@@ -194,7 +194,7 @@ class _Job:
         """Where the bundle grows, under the name that reports are to call it by."""
         return space.folder / "tuned" / self.output.resolve().name
 
-    def _plan(self, file: Path, parts: Parts) -> dict[str, Any]:
+    def _plan(self, file: Path, parts: Parts, *, to_tune: bool) -> dict[str, Any]:
         from ..calib.heads.options import Budget
         from ..calib.heads.planning import plan_heads
 
@@ -203,7 +203,7 @@ class _Job:
             parts.choosing,
             self.recipe.method,
             members=self.recipe.members,
-            keep=Budget(self.recipe.budget),
+            keep=Budget(self.recipe.budget, to_tune),
             reading=Reading(batch_size=self.reading.batch_size),
             seed=self.seed,
             progress=self.progress,
@@ -242,14 +242,19 @@ class _Job:
         report = tune(
             untuned,
             parts.training,
-            replace(self.recipe.tuning, state=state),
+            replace(self.recipe.tuning(), state=state),
             validation=parts.choosing,
             output=target,
             reading=Reading(batch_size=self.reading.batch_size, examples=0),
             seed=self.seed,
             progress=self.progress,
         )
-        return {"tuned": report.improved, "fast": False, **report.to_json()}
+        if report.improved:
+            return {"tuned": True, "fast": False, **report.to_json()}
+        plan = untuned.with_name("instead.json")  # members that stay as they are keep what serves these best
+        instead = self._plan(plan, parts, to_tune=False)
+        self._fuse(plan, target)
+        return {"tuned": False, "fast": False, "instead": instead, **report.to_json()}
 
     def _export(self, bundle: Path) -> dict[str, Any]:
         from ..export import export_onnx
@@ -295,14 +300,6 @@ class _Job:
 
 def _check_installed(recipe: Recipe) -> None:
     """Refuse what a stage lacks before any long work."""
-    for module, extra in (
-        ("torch", "fuse"),
-        ("onnx", "fuse"),
-        ("onnxruntime", "onnxruntime"),
-        ("polygraphy", "verify"),
-        ("scipy", "verify"),
-        ("sklearn", "report"),
-        ("matplotlib", "report"),
-        *([] if recipe.fast else [("accelerate", "tune")]),
-    ):
-        require(module, extra, "make a bundle")
+    needed = ["torch", "onnx", "onnxruntime", "polygraphy", "scipy", "sklearn", "matplotlib"]
+    for module in [*needed, *([] if recipe.fast else ["accelerate"])]:
+        require(module, "make", "make a bundle")

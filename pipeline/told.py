@@ -15,11 +15,16 @@ def planned_line(facts: Facts) -> str:
     counts = sorted(set(facts["counts"][facts["fork"] :]))
     heads = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
     tokens = f" at {facts['sequence']} tokens" if facts["sequence"] else ""
+    reason = (
+        f"few heads, since they will be tuned, from the earliest layer within {facts['limit']:g} ×"
+        if facts["to_tune"]
+        else f"of {facts['candidates']} plans within {facts['limit']:g} × the most diverse among the best on "
+        f"{facts['held_out']} held-out examples"
+    )
     return (
         f"{facts['members']} members part at layer {facts['fork']} of {facts['layers']} and keep {heads} of "
         f"{facts['heads']} heads there ({facts['method']}): {facts['ratio']:.2f} × the operations of the single "
-        f"model{tokens}; of {facts['candidates']} plans within {facts['limit']:g} × the most diverse among the best on "
-        f"{facts['held_out']} held-out examples"
+        f"model{tokens}; {reason}"
     )
 
 
@@ -34,7 +39,10 @@ def tuned_line(facts: Facts) -> str:
         return "left out (fast)"
     frozen = f", the {facts['frozen']} layers below the fork left as they are" if facts["frozen"] else ""
     if not facts["tuned"]:
-        return f"{facts['epochs']} epochs{frozen}: none was better than before, so the members stay untuned"
+        instead = planned_line(facts["instead"])
+        return (
+            f"{facts['epochs']} epochs{frozen}: none was better than before, so the members are untuned ones: {instead}"
+        )
     return (
         f"{facts['epochs']} epochs{frozen}, the weights after epoch {facts['best_epoch']}: NLL "
         f"{facts['nll_before']:.4f} → {facts['nll_after']:.4f}, accuracy {facts['accuracy_before']:.4f} → "

@@ -24,17 +24,17 @@ class Workspace:
 
     Args:
         folder: created if it is not there.
-        digest: of model, data and options; a folder of another digest is refused.
+        digests: of model, data and options; a folder of others is refused.
 
     Raises:
         InputError: the folder holds something else, or another making.
     """
 
-    def __init__(self, folder: Path, digest: str) -> None:
-        self.folder, self._digest = folder, digest
+    def __init__(self, folder: Path, digests: dict[str, str]) -> None:
+        self.folder, self._digests = folder, digests
         self._stages: dict[str, Any] = {}
         if folder.exists() or folder.is_symlink():
-            self._stages = _read(folder, digest)
+            self._stages = _read(folder, digests)
             log.warning("going on with what %s holds: %s", folder, ", ".join(self._stages) or "nothing yet")
             return
         try:
@@ -60,25 +60,26 @@ class Workspace:
         shutil.rmtree(self.folder)
 
     def _write(self) -> None:
-        content = {"schema": SCHEMA, "digest": self._digest, "stages": self._stages}
+        content = {"schema": SCHEMA, "digests": self._digests, "stages": self._stages}
         write_atomically(self.folder / STATE, to_json_bytes(content))
 
 
-def _read(folder: Path, digest: str) -> dict[str, Any]:
+def _read(folder: Path, digests: dict[str, str]) -> dict[str, Any]:
     remedy = f"delete {folder} to start anew, or choose another output"
     file = folder / STATE
     if not file.is_file():
         raise InputError(f"{folder} exists and is not an interrupted making (no {STATE}); {remedy}")
     try:
         state = json.loads(file.read_bytes())
-        stages, found, schema = state["stages"], state["digest"], state["schema"]
+        stages, found, schema = state["stages"], state["digests"], state["schema"]
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise InputError(f"{file} cannot be used ({error}); {remedy}") from error
     if schema != SCHEMA or not isinstance(stages, dict):
         raise InputError(f"{file} has schema {schema}; expected {SCHEMA}; {remedy}")
-    if found != digest:
+    if found != digests:
+        other = [name for name, digest in digests.items() if not isinstance(found, dict) or found.get(name) != digest]
         raise InputError(
-            f"{folder} holds an interrupted making of another model, of other data or with other options; run the "
-            f"command that began it, or {remedy}"
+            f"{folder} holds an interrupted making with other {' and other '.join(other)}; run the command that began "
+            f"it, or {remedy}"
         )
     return stages

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,10 +15,10 @@ import torch
 from hydrant import Budget, HeadPlan, Reading, Taylor, estimate_cost, plan_heads
 from hydrant.calib.heads import candidates as budgets
 from hydrant.calib.heads.budget import mean_tokens
-from hydrant.calib.heads.candidates import Candidate, find_candidates
+from hydrant.calib.heads.candidates import Candidate, few_heads, find_candidates
 from hydrant.calib.heads.held_out import split_examples
 from hydrant.calib.heads.planning import resolve_processor
-from hydrant.calib.heads.selection import head_counts
+from hydrant.calib.heads.selection import choose_heads, head_counts
 from hydrant.calib.heads.trials import HeldOut, Trial, choose, measure
 from hydrant.data.examples import Examples, read_examples
 from hydrant.errors import InputError
@@ -311,6 +312,46 @@ def test_unusable_options_are_refused(
 ) -> None:
     with pytest.raises(InputError, match=message):
         plan_heads(bert_checkpoint, **{"data": text_csv, **options})
+
+
+def test_members_to_be_tuned_keep_few_heads_from_the_earliest_layer_that_fits() -> None:
+    sizes = {"layers": 6, "heads": 12, "head_width": 32, "width": 384, "mlp_width": 1536}
+    shape = dataclasses.replace(ARCHITECTURES["bert"], **sizes)
+    scores = np.random.default_rng(0).gamma(1.0, size=(3, 6, 12))
+    forks: list[int] = []
+    for budget in (1.05, 1.2, 1.5, 3.0):
+        found = few_heads(shape, scores, budget, forks=range(6), sequence=12)
+        assert found.ratio <= budget
+        assert set(found.counts[: found.fork]) <= {12}
+        (count,) = set(found.counts[found.fork :])
+        assert 1 <= count <= 4
+        for fork, most in [(earlier, 4) for earlier in range(found.fork)] + [(found.fork, 5)]:
+            for keep in range(1 if fork < found.fork else count + 1, most):
+                dearer = tuple(choose_heads(table, [12] * fork + [keep] * (6 - fork)) for table in scores)
+                plan = HeadPlan("bert", 6, 12, dearer, "test")
+                assert estimate_cost(shape, plan, sequence=12).ratio > budget, (fork, keep)
+        forks.append(found.fork)
+    assert forks == sorted(forks, reverse=True)
+    assert forks[-1] < forks[0]
+    with pytest.raises(InputError, match=r"budget 0\.1 cannot be reached: the cheapest plan of 3 members costs"):
+        few_heads(shape, scores, 0.1, forks=range(6), sequence=12)
+
+
+def test_a_plan_to_be_tuned(bert_checkpoint: Path, text_csv: Path, tmp_path: Path) -> None:
+    plan = plan_heads(bert_checkpoint, text_csv, keep=Budget(1.6, to_tune=True), seed=2)
+    facts = plan.provenance["budget"]
+    assert facts["to_tune"]
+    assert len(facts["candidates"]) == 1
+    assert plan.head_counts() == [facts["counts"]] * 3
+    assert set(facts["counts"][facts["fork"] :]) == {1}, "a third of 4 heads"
+    command = ("plan", bert_checkpoint, "--data", text_csv, "--to-tune", "--seed", 2, "-o", tmp_path / "plan.json")
+    done = run_cli(*command, "--budget", 1.6)
+    assert done.returncode == 0, done.stderr
+    assert "chosen for members that will be tuned" in done.stdout
+    assert HeadPlan.load(tmp_path / "plan.json").members == plan.members
+    done = run_cli(*command, "--keep", 2)
+    assert done.returncode == 2
+    assert "--keep and --to-tune are given; expected one of them" in done.stderr
 
 
 # End to end

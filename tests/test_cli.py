@@ -13,6 +13,7 @@ import hydrant
 import numpy as np
 import pytest
 from hydrant import Bundle, HeadPlan
+from hydrant.cli.terminal import told
 from hydrant.families.checkpoint import load_processor
 from PIL import Image
 from support import make_model, run_cli
@@ -201,9 +202,15 @@ def test_mistakes_in_usage(made: Path, bert_checkpoint: Path, text_csv: Path, tm
         ),
         (("fuse", bert_checkpoint, "--plan", tmp_path / "absent.json", "-o", tmp_path / "x"), "cannot read plan"),
         (("fuse", bert_checkpoint, "-o", out), "exists; choose another output folder, or replace it with --force"),
-        (("fuse", bert_checkpoint, "-o", bert_checkpoint, "--force"), "exists and is not a bundle"),
-        (("export", tmp_path), "holds no hydrant.json; expected a bundle made by `hydrant fuse`"),
-        (("export", tmp_path / "absent"), "is not a folder; expected a bundle"),
+        (
+            ("fuse", bert_checkpoint, "-o", bert_checkpoint, "--force"),
+            "exists, and holds something else than this command makes",
+        ),
+        (
+            ("export", tmp_path),
+            "holds no hydrant.json; expected a bundle, which `hydrant make` or `hydrant fuse` makes",
+        ),
+        (("export", tmp_path / "absent"), "does not exist; expected a bundle"),
         (
             ("verify", out, "--backend", "abacus"),
             "backend 'abacus' is unknown; expected auto, tensorrt, tensorrt-rtx, onnxruntime-tensorrt, "
@@ -486,6 +493,14 @@ def test_probabilities_on_request(made: Path) -> None:
     assert list(found["probabilities"]) == list("abcde")
     assert sum(found["probabilities"].values()) == pytest.approx(1, abs=1e-6)
     assert max(found["probabilities"].values()) == found["confidence"]
+
+
+def test_long_work_says_how_far_it_is_where_there_is_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    now = iter([0, 10, 70, 70, 100, 131, 131])
+    assert list(told(range(4), 4, "tuning", clock=lambda: next(now))) == [0, 1, 2, 3]
+    assert capsys.readouterr().err == "hydrant: tuning: 1 of 4 done\nhydrant: tuning: 3 of 4 done\n"
+    assert list(told(iter("ab"), 0, "reading", every=0)) == ["a", "b"]
+    assert "hydrant: reading: 1 done\n" in capsys.readouterr().err
 
 
 def test_a_terminal_without_unicode(made: Path, text_csv: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -35,6 +35,7 @@ ROWS = 60
 NOT_RUN = {
     "make": "installs into .venv; the targets are looked up, and a shorter demo stands for the demo",
     "pip": "installs; the extras are looked up",
+    ".": "changes the shell that it is typed in",
     "python": "a study or benchmark takes hours or a GPU; script and options are looked up, test_studies.py runs them",
     "apt-get": "installs into the system",
     ".ci/onnxruntime-headers": "downloads",

@@ -195,7 +195,9 @@ def test_a_folder_that_is_no_bundle_is_never_replaced(force: bool, tmp_path: Pat
     target = tmp_path / "out"
     target.mkdir()
     (target / "thesis.tex").write_bytes(b"years of work")
-    with pytest.raises(InputError, match=r"out exists and is not a bundle \(no hydrant\.json\)"):
+    with pytest.raises(
+        InputError, match=r"out exists, and holds something else than this command makes \(no hydrant\.json\)"
+    ):
         make_bundle(target, force=force)
     assert tree(tmp_path) == {"out": None, "out/thesis.tex": b"years of work"}
 
@@ -450,7 +452,9 @@ def test_huge_manifest_is_refused_unread(tmp_path: Path) -> None:
 
 
 def test_what_is_no_bundle_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(BundleError, match="absent is not a folder; expected a bundle made by `hydrant fuse`"):
+    with pytest.raises(
+        BundleError, match="absent does not exist; expected a bundle, which `hydrant make` or `hydrant fuse` makes"
+    ):
         Bundle.open(tmp_path / "absent")
     with pytest.raises(BundleError, match=r"holds no hydrant\.json"):
         Bundle.open(tmp_path)

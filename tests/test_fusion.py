@@ -212,8 +212,14 @@ def test_a_processor_that_does_not_fit_leaves_no_bundle(tmp_path: Path) -> None:
 
 
 def test_unreadable_checkpoints(tmp_path: Path, bert_checkpoint: Path) -> None:
-    with pytest.raises(HydrantError, match="is not a folder; expected a Hugging Face checkpoint"):
+    with pytest.raises(HydrantError, match="does not exist; expected a Hugging Face checkpoint"):
         fuse(str(tmp_path / "absent"))
+    with pytest.raises(HydrantError, match=r"model 'nowhere/' does not exist; expected a Hugging Face checkpoint"):
+        fuse("nowhere/")
+    with pytest.raises(HydrantError, match=r"there is no folder nowhere, and no model .* from the hub"):
+        fuse("nowhere")
+    with pytest.raises(HydrantError, match="is not a folder; expected a Hugging Face checkpoint"):
+        fuse(bert_checkpoint / "config.json")
     with pytest.raises(HydrantError, match=r"holds no config\.json"):
         fuse(tmp_path)
     truncated = tmp_path / "truncated"

@@ -44,7 +44,7 @@ def tables(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 def made_once(tables: dict[str, Path], checkpoint: Path, output: Path, **options: Any) -> Any:
-    recipe = Recipe(members=2, budget=1.2, tuning=Jointly(epochs=1, learning_rate=1e-3))
+    recipe = Recipe(members=2, budget=1.2, epochs=1, learning_rate=1e-3)
     return make(
         checkpoint, tables["train"], tables["validation"], tables["ood"], output=output, **{"recipe": recipe, **options}
     )
@@ -84,7 +84,7 @@ def test_it_is_what_the_verbs_make_one_after_the_other(
     read = lambda name, labels: hydrant.data.examples.read_examples(tables[name], labels)  # noqa: E731
     labels = list("abcde")
     parts = parted(read("train", labels), read("validation", labels), read("ood", None), None, None, 0)
-    plan = hydrant.plan_heads(bert_checkpoint, parts.choosing, members=2, keep=hydrant.Budget(1.2))
+    plan = hydrant.plan_heads(bert_checkpoint, parts.choosing, members=2, keep=hydrant.Budget(1.2, to_tune=True))
     out = tmp_path / "out"
     processor = hydrant.families.checkpoint.load_processor(bert_checkpoint, "text")
     hydrant.save_bundle(hydrant.fuse(bert_checkpoint, plan), out, processor=processor)
@@ -158,7 +158,9 @@ def test_an_interrupted_making_goes_on_where_it_stopped(
     with pytest.raises(KeyboardInterrupt):
         made_once(tables, bert_checkpoint, tmp_path / "out", say=stopping_at(stage))
     assert [path.name for path in tmp_path.iterdir()] == ["out.make"]
-    with pytest.raises(InputError, match="holds an interrupted making of another model, of other data or with other"):
+    with pytest.raises(
+        InputError, match="holds an interrupted making with other data and other options; run"
+    ):
         made_once(tables, bert_checkpoint, tmp_path / "out", seed=1)
     monkeypatch.setattr("hydrant.calib.heads.planning.plan_heads", None)  # that is done
     said: list[str] = []
@@ -182,13 +184,28 @@ def test_a_tuning_that_was_interrupted_goes_on(
     assert digests(made_once(tables, bert_checkpoint, tmp_path / "out").bundle) == digests(finished.bundle)
 
 
+def test_members_that_tuning_does_not_help_are_planned_as_they_stay(
+    tables: dict[str, Path], bert_checkpoint: Path, tmp_path: Path
+) -> None:
+    said: list[str] = []
+    recipe = Recipe(members=2, budget=1.2, epochs=1, learning_rate=1e-30)  # moves nothing
+    report = made_once(tables, bert_checkpoint, tmp_path / "out", recipe=recipe, say=said.append)
+    tuned = report.stages["tune"]
+    assert not tuned["tuned"]
+    assert "none was better than before, so the members are untuned ones: 2 members part at layer" in said[2]
+    assert not tuned["instead"]["to_tune"]
+    assert report.stages["plan"]["to_tune"]
+    plain = made_once(tables, bert_checkpoint, tmp_path / "fast", recipe=Recipe(members=2, budget=1.2, fast=True))
+    assert digests(report.bundle) == digests(plain.bundle)
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [
         (None, r"exists and is not an interrupted making \(no make\.json\); delete"),
         ("{", r"make\.json cannot be used .*; delete"),
-        ('{"schema": 9, "digest": "", "stages": {}}', "has schema 9; expected 1; delete"),
-        ('{"schema": 1, "stages": {}}', r"make\.json cannot be used .*digest"),
+        ('{"schema": 9, "digests": {}, "stages": {}}', "has schema 9; expected 1; delete"),
+        ('{"schema": 1, "stages": {}}', r"make\.json cannot be used .*digests"),
     ],
 )
 def test_a_folder_of_something_else_is_refused(

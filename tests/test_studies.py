@@ -124,7 +124,15 @@ def _row(name: str, seeds: int = 3, operations: float = 1.0, **changes: float) -
          "flagged": {f"distance_{taps}": {"test": 0.05, "ood": 0.9} for taps in ("all", "last")}}
         for seed in range(seeds)
     ]  # fmt: skip
-    return {"name": name, "operations": operations, "parameters": 1.5, "seeds": made, "against": {}}
+    return {
+        "name": name,
+        "operations": operations,
+        "operations_at_mean": operations,
+        "mean_tokens": None,
+        "parameters": 1.5,
+        "seeds": made,
+        "against": {},
+    }
 
 
 FORK = {1.05: "fork at 4, keep 2"}

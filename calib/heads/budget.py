@@ -11,9 +11,10 @@ from ...bundle.plan import Keep
 from ...data.examples import Examples
 from ...data.processor import Processor
 from ...errors import InputError
-from .candidates import check_reachable, find_candidates, unpruned
+from .candidates import check_reachable, few_heads, find_candidates, unpruned
 from .choosing import Choice
 from .held_out import accuracy_kept
+from .options import Budget
 from .trials import Trial, choose, measure
 
 
@@ -26,12 +27,12 @@ def mean_tokens(examples: Examples, processor: Processor, architecture: Architec
 
 
 def plan_within(
-    limit: float, choice: Choice, members: int, fork: int | None, tokens: int | None, held_out: Examples
+    budget: Budget, choice: Choice, members: int, fork: int | None, tokens: int | None, held_out: Examples
 ) -> tuple[tuple[Keep, ...], dict[str, Any]]:
     """The best plan within a budget, forking at any layer or at the one given.
 
     Args:
-        limit: most operations, in those of the plain single model.
+        budget: most operations, and whether the members will be tuned.
         choice: of the heads.
         members: M.
         fork: first layer where members may differ, or ``None`` for any.
@@ -44,18 +45,20 @@ def plan_within(
     Raises:
         InputError: no plan fits, or circuits lose more accuracy than they may in every plan that does.
     """
-    job = choice.job
+    job, limit = choice.job, budget.ratio
     architecture = job.architecture
     forks = range(architecture.layers) if fork is None else [fork]
     check_reachable(architecture, members, limit, forks=forks, sequence=tokens)
-    candidates = find_candidates(
-        architecture, choice.tables, limit, forks=forks, sequence=tokens,
-        search=(lambda counts: choice.heads([counts] * members)) if choice.searches else None,
-    )  # fmt: skip
+    search = (lambda counts: choice.heads([counts] * members)) if choice.searches else None
+    if budget.to_tune:
+        candidates = [few_heads(architecture, choice.tables, limit, forks=forks, sequence=tokens, search=search)]
+    else:
+        candidates = find_candidates(architecture, choice.tables, limit, forks=forks, sequence=tokens, search=search)
     single, *trials = measure(
         job.model, [unpruned(architecture), *candidates], job.held_out(held_out), progress=job.progress
     )
-    allowed = [trial for trial in trials if accuracy_kept(single.accuracy, trial.accuracy, choice.max_accuracy_loss)]
+    margin = 100.0 if budget.to_tune else choice.max_accuracy_loss  # of members that are not yet what they will be
+    allowed = [trial for trial in trials if accuracy_kept(single.accuracy, trial.accuracy, margin)]
     if not allowed:
         best = max(trial.accuracy for trial in trials)
         raise InputError(
@@ -66,16 +69,17 @@ def plan_within(
         )
     best_trial = choose(allowed)
     counts = [best_trial.candidate.counts] * members
-    facts = {**choice.provenance(counts), "budget": _provenance(limit, tokens, single, trials, best_trial)}
+    facts = {**choice.provenance(counts), "budget": _provenance(budget, tokens, single, trials, best_trial)}
     return best_trial.candidate.members, facts
 
 
 def _provenance(
-    limit: float, tokens: int | None, single: Trial, trials: Sequence[Trial], best: Trial
+    budget: Budget, tokens: int | None, single: Trial, trials: Sequence[Trial], best: Trial
 ) -> dict[str, Any]:
     """What was compared under the budget; candidates in order of their NLL."""
     return {
-        "limit": limit,
+        "limit": budget.ratio,
+        "to_tune": budget.to_tune,
         **best.to_json(),
         "sequence": tokens,
         "examples_held_out": len(best.losses),

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 import numpy as np
 
@@ -114,6 +115,36 @@ def find_candidates(
     if not found:
         raise _unreachable(budget, len(scores), cheapest)
     return list(found.values())
+
+
+def few_heads(
+    architecture: Architecture,
+    scores: np.ndarray,
+    budget: float,
+    *,
+    forks: Iterable[int],
+    sequence: int | None,
+    search: Search | None = None,
+) -> Candidate:
+    """The plan of members that will be tuned: a third of the heads or fewer, from the earliest layer that fits.
+
+    What members lose to pruning says little of what they are once tuned, so that nothing is compared here; that few
+    heads and an early fork detect best then is what the studies found (docs/findings.md).
+
+    Args and raises as of :func:`find_candidates`.
+    """
+    cheapest: Candidate | None = None
+    for fork in forks:
+        made = [
+            _candidate(architecture, scores, fork, counts, sequence)
+            for counts in islice(_uniform(architecture, fork), max(1, architecture.heads // 3))
+        ]
+        for candidate in [each for each in reversed(made) if each is not None]:
+            exact = _searched(architecture, candidate, search, sequence) if search else candidate
+            if exact is not None and exact.ratio <= budget:
+                return exact
+            cheapest = min([candidate, *([cheapest] if cheapest else [])], key=lambda one: one.ratio)
+    raise _alike(len(scores)) if cheapest is None else _unreachable(budget, len(scores), cheapest)
 
 
 def round_up(ratio: float) -> float:

@@ -125,11 +125,16 @@ class Budget:
 
     Attributes:
         ratio: most operations, in those of the plain single model, such as 1.25; fork and number of heads follow.
+        to_tune: plan members that will be tuned: as many as a third of the heads, from the earliest layer that the
+            budget allows. Few heads make members that tell the unknown best once they are tuned; before, they may be
+            worse than members that keep more.
     """
 
-    ratio: float
+    ratio: float = 1.0
+    to_tune: bool = False
 
     def __post_init__(self) -> None:
+        check_plain(self)
         known = isinstance(self.ratio, int | float) and not isinstance(self.ratio, bool)
         if not known or not 0 < self.ratio < math.inf:
             raise InputError(

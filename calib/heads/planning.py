@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-USUAL = Budget(1.0)
+USUAL = Budget()
 """What a plan may cost where nothing is said of it: no more than the plain single model."""
 
 EXAMPLES = 2048
@@ -70,7 +70,7 @@ def plan_heads(
         members: number of members.
         keep: heads kept in each layer: a count, a share such as 0.66 (1.0: all), or a list, instead of a budget. A list
             has one count or share for each layer from ``fork_from`` on, or one such list for each member (a list of one
-            entry holds for every layer). The default is ``Budget(1.0)``: the best plan that costs no more than the
+            entry holds for every layer). The default is ``Budget()``: the best plan that costs no more than the
             plain single model; fork and heads are chosen on held-out examples (``calib.heads.budget``).
         fork_from: layers below this one keep every head in every member: one shared trunk, computed once. Default 0;
             with a budget, where it is best.
@@ -171,7 +171,7 @@ def _within(
 
     assert held_out is not None  # a budget always holds some out
     tokens = mean_tokens(drawn, choice.job.processor, choice.job.architecture)
-    return plan_within(budget.ratio, choice, members, fork, tokens, held_out)
+    return plan_within(budget, choice, members, fork, tokens, held_out)
 
 
 def resolve_processor(processor: Any, source: str | Path | None, architecture: Architecture) -> Processor:
