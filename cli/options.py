@@ -182,7 +182,7 @@ def _help(targets: Sequence[Target], name: str, also: str) -> str:
     sentence = re.split(r"\.(?: |$)", described(targets[0])[name].replace("``", ""), maxsplit=1)[0] + also
     defaults = {target.__name__: inspect.signature(target).parameters[name].default for target in targets}
     shown = {of: word for of, word in defaults.items() if isinstance(word, str | int | float) and word is not False}
-    if shown and "default" not in sentence and True not in shown.values():
+    if shown and "default" not in sentence and not any(word is True for word in shown.values()):
         alike = len(set(shown.values())) == 1
         words = [str(word) if alike else f"{word} for {of}" for of, word in shown.items()]
         sentence += f" (default: {words[0] if alike else ', '.join(words)})"
