@@ -158,9 +158,7 @@ def test_an_interrupted_making_goes_on_where_it_stopped(
     with pytest.raises(KeyboardInterrupt):
         made_once(tables, bert_checkpoint, tmp_path / "out", say=stopping_at(stage))
     assert [path.name for path in tmp_path.iterdir()] == ["out.make"]
-    with pytest.raises(
-        InputError, match="holds an interrupted making with other data and other options; run"
-    ):
+    with pytest.raises(InputError, match="holds an interrupted making with other data and other options; run"):
         made_once(tables, bert_checkpoint, tmp_path / "out", seed=1)
     monkeypatch.setattr("hydrant.calib.heads.planning.plan_heads", None)  # that is done
     said: list[str] = []
