@@ -65,11 +65,13 @@ std::string onnx_name(const std::string& precision) { return "model." + precisio
 Bundle Bundle::open(const fs::path& folder) {
   std::error_code ignored;
   if (!fs::is_directory(folder, ignored)) {
-    throw BundleError(folder.string() + " is not a folder; expected a bundle, which `hydrant make` or `hydrant fuse` makes");
+    throw BundleError(folder.string() +
+                      " is not a folder; expected a bundle, which `hydrant make` or `hydrant fuse` makes");
   }
   const fs::path file = folder / kManifest;
   if (!fs::is_regular_file(file, ignored)) {
-    throw BundleError(folder.string() + " holds no " + kManifest + "; expected a bundle, which `hydrant make` or `hydrant fuse` makes");
+    throw BundleError(folder.string() + " holds no " + kManifest +
+                      "; expected a bundle, which `hydrant make` or `hydrant fuse` makes");
   }
   if (fs::file_size(file, ignored) > kMostManifestBytes) {
     throw BundleError(file.string() + " is larger than " + std::to_string(kMostManifestBytes) +
