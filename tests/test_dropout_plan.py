@@ -75,7 +75,7 @@ def test_command_line(bert_checkpoint: Path, tmp_path: Path, capsys: pytest.Capt
     assert json.loads(done.stdout)["members"] == plan.to_json()["members"]
     assert plan.members == drop_heads(3, LAYERS, HEADS, 1, 0.4, 0)
     for extra, message in (
-        (["--keep", "2"], "--keep or --budget is given for --method dropout, whose --rate decides"),
+        (["--keep", "2"], "--keep is given for --method dropout, whose --rate decides"),
         (["--rate", "2"], "rate is '2.0'; expected a probability"),
         (["--method", "random", "--rate", "0.2"], "--rate is given for --method random, which has no use for it"),
     ):

@@ -513,7 +513,7 @@ def test_typos_by_kind_and_share(kind: str) -> None:
         ("text\nhello\n", {}, "has no label"),
         ("text,label\nhello,z\n", {}, "is not a class of the model"),
         (None, {"ood": "nowhere.csv"}, "nowhere.csv does not exist"),
-        (None, {"compare": ["/nowhere/model"]}, "is not a folder"),
+        (None, {"compare": ["/nowhere/model"]}, "does not exist"),
         (None, {"backend": "abacus"}, "backend 'abacus' is unknown"),
         (None, {"html": "/nowhere/report.html"}, "folder /nowhere does not exist"),
         (None, {"html": "/tmp"}, "/tmp is a folder; expected the name of a file to write"),

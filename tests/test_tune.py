@@ -662,7 +662,7 @@ def test_outputs_that_cannot_be_written(bundle: Path, bert_checkpoint: Path, tmp
     (tmp_path / "file").touch()
     shutil.copytree(bundle, tmp_path / "other")
     for output, message in (
-        ("taken", r"is not a bundle \(no hydrant.json\)"),
+        ("taken", r"holds something else than this command makes \(no hydrant.json\)"),
         ("file", "is not a folder"),
         ("other", "choose another output folder, or replace it with --force"),
         ("file/inside", "cannot create"),
@@ -674,7 +674,7 @@ def test_outputs_that_cannot_be_written(bundle: Path, bert_checkpoint: Path, tmp
         tune(tmp_path / "bare", data)
     with pytest.raises(HydrantError, match="is given both as data and as validation"):
         tune(bundle, "same.csv", validation=Path("same.csv"))
-    with pytest.raises(HydrantError, match="expected a bundle made by"):
+    with pytest.raises(HydrantError, match="is a checkpoint; expected a bundle, which"):
         tune(bert_checkpoint, data)
     with pytest.raises(HydrantError, match="column"):
         tune(bundle, write_csv(tmp_path / "x.csv", data), reading=Reading(text="sentence"))
