@@ -196,7 +196,9 @@ UNTUNED = (
     "the lowest; the others by NLL"
 )
 
-TO_TUNE = "chosen for members that will be tuned: a third of the heads or fewer, from the earliest layer that fits"
+TO_TUNE = (
+    "chosen for members that will be tuned: a third of the heads or two at most, from the earliest layer that fits"
+)
 
 
 def budget_text(facts: Mapping[str, Any], rows: int = 10) -> str:

