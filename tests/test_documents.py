@@ -162,7 +162,7 @@ def test_other_commands_name_what_there_is() -> None:
             script = ROOT / command[1]
             assert script.is_file(), (page, command)
             options = [word for word in command if word.startswith("--")]
-            source = "".join(path.read_text() for path in (script, ROOT / "benchmarks/study.py"))
+            source = "".join(path.read_text() for path in (script, ROOT / "benchmarks/study_run.py"))
             assert all(f'"{option}"' in source for option in options), (page, command)
         for extras in re.findall(r"pip install[^\n`]*\[([\w,-]+)\]", page.read_text()):
             assert set(extras.split(",")) <= set(SETTINGS["optional-dependencies"]), (page, extras)
