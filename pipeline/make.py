@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from ..bundle.architecture import Architecture
 from ..bundle.files import check_file, check_replaceable, folders_above, staged_folder
 from ..bundle.plan import HeadPlan
 from ..bundle.store import MANIFEST, Bundle, to_json_bytes
+from ..calib.heads.held_out import accuracy_kept
 from ..cost.estimate import cost_of
 from ..data.columns import Reading
 from ..data.examples import check_apart, read_examples
@@ -30,7 +31,13 @@ from .report import REPORT, MakeReport
 from .told import calibrated_line, evaluated_line, exported_line, fused_line, planned_line, tuned_line, verified_line
 from .workspace import Workspace
 
+if TYPE_CHECKING:
+    from ..tuning.report import TuneReport
+
 Say = Callable[[str], None]
+
+MARGIN = 0.5
+"""Percentage points of accuracy that tuned members with few heads may lose to the single model."""
 
 
 def make(
@@ -236,25 +243,47 @@ class _Job:
         if self.recipe.fast:
             shutil.copytree(untuned, target)
             return {"tuned": False, "fast": True}
+        single = self._single_accuracy(parts)
+        report = self._tuned(untuned, target, parts)
+        kept = accuracy_kept(single, report.accuracy_after, MARGIN)
+        facts = {"fast": False, "single_accuracy": single}
+        if report.improved and kept:
+            return {**facts, "tuned": True, **report.to_json()}
+        plan, other = untuned.with_name("instead.json"), untuned.with_name("instead")
+        facts["instead"] = self._plan(plan, parts, to_tune=False)  # heads that serve untuned members best
+        facts["why"] = f"accuracy {report.accuracy_after:.3f}, the single model {single:.3f}" if report.improved else ""
+        self._fuse(plan, other)
+        shutil.rmtree(target)
+        report = self._tuned(other, target, parts)
+        return {**facts, "tuned": report.improved, **report.to_json()}
+
+    def _tuned(self, source: Path, target: Path, parts: Parts) -> TuneReport:
         from ..tuning import tune
 
-        state = untuned.with_name("tune.part")
-        report = tune(
-            untuned,
+        return tune(
+            source,
             parts.training,
-            replace(self.recipe.tuning(), state=state),
+            replace(self.recipe.tuning(), state=source.with_name(f"{source.name}.part")),
             validation=parts.choosing,
             output=target,
             reading=Reading(batch_size=self.reading.batch_size, examples=0),
             seed=self.seed,
             progress=self.progress,
         )
-        if report.improved:
-            return {"tuned": True, "fast": False, **report.to_json()}
-        plan = untuned.with_name("instead.json")  # members that stay as they are keep what serves these best
-        instead = self._plan(plan, parts, to_tune=False)
-        self._fuse(plan, target)
-        return {"tuned": False, "fast": False, "instead": instead, **report.to_json()}
+
+    def _single_accuracy(self, parts: Parts) -> float:
+        """Of the checkpoint itself, on the examples that choose."""
+        from ..calib.heads.candidates import unpruned
+        from ..calib.heads.planning import resolve_processor
+        from ..calib.heads.trials import HeldOut, measure
+        from ..families.checkpoint import load_model
+
+        ready = parts.choosing.processor(
+            self.architecture, lambda: resolve_processor(None, self.model, self.architecture)
+        )
+        examples = HeldOut(parts.choosing, ready, self.architecture, self.reading.batch_size)
+        [trial] = measure(load_model(self.model), [unpruned(self.architecture)], examples, progress=self.progress)
+        return trial.accuracy
 
     def _export(self, bundle: Path) -> dict[str, Any]:
         from ..export import export_onnx

@@ -38,13 +38,14 @@ def tuned_line(facts: Facts) -> str:
     if facts["fast"]:
         return "left out (fast)"
     frozen = f", the {facts['frozen']} layers below the fork left as they are" if facts["frozen"] else ""
+    instead = ""
+    if "instead" in facts:
+        why = f"with few heads they lose too much ({facts['why']})" if facts["why"] else "few heads did not get better"
+        instead = f"{why}, so that {planned_line(facts['instead'])}; "
     if not facts["tuned"]:
-        instead = planned_line(facts["instead"])
-        return (
-            f"{facts['epochs']} epochs{frozen}: none was better than before, so the members are untuned ones: {instead}"
-        )
+        return f"{instead}{facts['epochs']} epochs{frozen}: none was better than before, so the members stay untuned"
     return (
-        f"{facts['epochs']} epochs{frozen}, the weights after epoch {facts['best_epoch']}: NLL "
+        f"{instead}{facts['epochs']} epochs{frozen}, the weights after epoch {facts['best_epoch']}: NLL "
         f"{facts['nll_before']:.4f} → {facts['nll_after']:.4f}, accuracy {facts['accuracy_before']:.4f} → "
         f"{facts['accuracy_after']:.4f} on {facts['validation_examples']} examples"
     )

@@ -47,7 +47,8 @@ def plan_within(
     """
     job, limit = choice.job, budget.ratio
     architecture = job.architecture
-    forks = range(architecture.layers) if fork is None else [fork]
+    late = architecture.layers - max(1, architecture.layers // 3) if budget.to_tune else 0
+    forks = range(late, architecture.layers) if fork is None else [fork]
     check_reachable(architecture, members, limit, forks=forks, sequence=tokens)
     search = (lambda counts: choice.heads([counts] * members)) if choice.searches else None
     if budget.to_tune:
