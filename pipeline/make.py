@@ -246,7 +246,7 @@ class _Job:
         single = self._single_accuracy(parts)
         report = self._tuned(untuned, target, parts)
         kept = accuracy_kept(single, report.accuracy_after, MARGIN)
-        facts = {"fast": False, "single_accuracy": single}
+        facts: dict[str, Any] = {"fast": False, "single_accuracy": single}
         if report.improved and kept:
             return {**facts, "tuned": True, **report.to_json()}
         plan, other = untuned.with_name("instead.json"), untuned.with_name("instead")
