@@ -25,11 +25,10 @@ from study import Bundles, Fork, Outputs
 from study_clinc150 import Clinc150
 from study_picture import draw_grid
 from study_rows import about
-from study_run import Subject, add_options, open_subject
+from study_run import Subject, finding_options, open_subject
 from study_vision import Vision
 from training import in_parallel
 
-DOCUMENT = Path(__file__).parents[1] / "docs/findings.md"
 EXAMPLES = 6_000
 SEEDS = (0, 1, 2)
 
@@ -182,11 +181,7 @@ def render(found: Mapping[str, Any]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("study", choices=KINDS, help="data set")
-    add_options(parser)
-    parser.add_argument("--document", type=Path, default=DOCUMENT, help="gets the tables (default docs/findings.md)")
-    options = parser.parse_args()
+    options = finding_options(__doc__, KINDS)
     kind, grid = KINDS[options.study]
     run(open_subject(kind, options), grid, options)
 

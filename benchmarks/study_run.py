@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Protocol
@@ -19,6 +19,7 @@ from study_picture import draw_rows
 from study_rows import DEEP, DROPOUT, LORA, SINGLE, Rows, Settings, about, results
 
 DOCUMENTS = Path(__file__).parents[1] / "docs/studies"
+FINDINGS = DOCUMENTS.parent / "findings.md"
 
 
 class Subject(Protocol):
@@ -40,6 +41,15 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--work", type=Path, help="folder of what takes long (default out/studies/NAME)")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="trainings at a time (default: one a core)")
     parser.add_argument("-o", "--output", type=Path, help="JSON file to write")
+
+
+def finding_options(about_it: str | None, kinds: Collection[str]) -> argparse.Namespace:
+    """The command line of a program that asks one question of either study."""
+    parser = argparse.ArgumentParser(description=about_it, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("study", choices=kinds, help="data set")
+    add_options(parser)
+    parser.add_argument("--document", type=Path, default=FINDINGS, help="gets the tables (default docs/findings.md)")
+    return parser.parse_args()
 
 
 def open_subject(kind: Callable[[Path, Path, int], Subject], options: argparse.Namespace) -> Subject:

@@ -13,7 +13,6 @@ import argparse
 import json
 import math
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,10 +25,9 @@ from hydrant.metrics.uncertainty import area_under_roc
 from study import Data, Outputs
 from study_clinc150 import Clinc150
 from study_rows import SINGLE, TUNED, about
-from study_run import Subject, add_options, open_subject
+from study_run import Subject, finding_options, open_subject
 from study_vision import Vision
 
-DOCUMENT = Path(__file__).parents[1] / "docs/findings.md"
 KINDS = {"clinc150": Clinc150, "vision": Vision}
 INPUTS = 1_500
 LIMIT = 1.05
@@ -116,11 +114,7 @@ def run(subject: Subject, options: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("study", choices=KINDS, help="data set")
-    add_options(parser)
-    parser.add_argument("--document", type=Path, default=DOCUMENT, help="gets the tables (default docs/findings.md)")
-    options = parser.parse_args()
+    options = finding_options(__doc__, KINDS)
     run(open_subject(KINDS[options.study], options), options)
 
 

@@ -197,7 +197,8 @@ UNTUNED = (
 )
 
 TO_TUNE = (
-    "chosen for members that will be tuned: a third of the heads or two at most, from the earliest layer that fits"
+    "chosen for members that will be tuned: a third of the heads or two at most, from the earliest of the "
+    "last layers that fits"
 )
 
 

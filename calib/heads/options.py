@@ -125,9 +125,9 @@ class Budget:
 
     Attributes:
         ratio: most operations, in those of the plain single model, such as 1.25; fork and number of heads follow.
-        to_tune: plan members that will be tuned: a third of the heads or two at most, from the earliest layer that the
-            budget allows. Few heads make members that tell the unknown best once they are tuned; before, they may be
-            worse than members that keep more.
+        to_tune: plan members that will be tuned: a third of the heads or two at most, from the earliest layer of the
+            last third that the budget allows. Few heads make members that tell the unknown best once they are tuned;
+            before, they may be worse than members that keep more.
     """
 
     ratio: float = 1.0
