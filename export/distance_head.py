@@ -12,6 +12,7 @@ import onnx
 from ..bundle.architecture import Architecture
 from ..bundle.density import TAP, Density
 from .graph import FLOAT, Graph
+from .layers import MEAN_TOKEN
 
 DISTANCE = "distance"
 
@@ -66,8 +67,10 @@ def _output(architecture: Architecture, layer: int) -> str:
 
 
 def _last(architecture: Architecture) -> str:
-    """The value whose first token the classifier reads."""
-    return "final_norm" if architecture.pre_norm else _output(architecture, architecture.layers - 1)
+    """The value whose first (or only) token the classifier reads."""
+    if not architecture.first_token_only:
+        return MEAN_TOKEN
+    return "final_norm" if architecture.ends_with_norm else _output(architecture, architecture.layers - 1)
 
 
 def _first(graph: Graph, value: str, stream: int, name: str) -> str:

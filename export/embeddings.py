@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import numpy as np
 
-from .blocks import Blocks
+from .blocks import Blocks, Linear
 from .context import Context, Stream
-from .layers import affine_norm
+from .layers import Lowering, affine_norm
+
+PROJECTION = "embeddings.projection"
+"""The linear map from narrower tables to the width d."""
 
 
-def embeddings(context: Context, blocks: Blocks) -> Stream:
+def embeddings(context: Context, lowering: Lowering, blocks: Blocks) -> Stream:
     """The model's inputs → [S, B, T, d]."""
     if context.architecture.modality == "text":
-        return _text(context, blocks)
+        return _text(context, lowering, blocks)
     wide = context.is_wide("embeddings")
     count = max(part.shape[0] for part in blocks.embeddings.values())
     x = Stream(_patches(context, blocks, wide), count, wide=wide)
@@ -20,8 +23,8 @@ def embeddings(context: Context, blocks: Blocks) -> Stream:
     return x if norm is None else affine_norm(context, "embeddings.norm", norm, x)
 
 
-def _text(context: Context, blocks: Blocks) -> Stream:
-    """``input_ids`` [B, T] (and ``token_type_ids``) → [S, B, T, d] after LayerNorm."""
+def _text(context: Context, lowering: Lowering, blocks: Blocks) -> Stream:
+    """``input_ids`` [B, T] (and ``token_type_ids``) → [S, B, T, d] after LayerNorm, and the projection to d."""
     arch, graph, tables = context.architecture, context.graph, blocks.embeddings
     rows = [_lookup(context, blocks, "embeddings.word", "input_ids"), _positions(context, blocks)]
     if arch.token_types > 1:
@@ -36,10 +39,14 @@ def _text(context: Context, blocks: Blocks) -> Stream:
         for index, row in enumerate(rows[1:]):
             last = index == len(rows) - 2
             x = graph.node("Add", [x, row], "embeddings.sum" if last else "embeddings.word_position")
-    count = max(table.shape[0] for table in tables.values())
+    count = max(table.shape[0] for name, table in tables.items() if not name.startswith(PROJECTION))
     assert blocks.embedding_norm is not None  # every text family has one
     summed = Stream(x, count, wide=wide)
-    return context.narrowed(affine_norm(context, "embeddings.norm", blocks.embedding_norm, summed))
+    normed = context.narrowed(affine_norm(context, "embeddings.norm", blocks.embedding_norm, summed))
+    if not arch.embedding_width:
+        return normed
+    projection = Linear(tables[f"{PROJECTION}.weight"], tables[f"{PROJECTION}.bias"])
+    return lowering.linear(context, PROJECTION, projection, normed)
 
 
 def _patches(context: Context, blocks: Blocks, wide: bool) -> str:

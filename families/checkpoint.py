@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,6 +15,12 @@ from .registry import LAYOUTS, unsupported, without_classes
 
 READS = "fuse", "read a checkpoint"
 """The extra that brings PyTorch and transformers, and what for."""
+
+
+CONFIG = "config.json"
+
+
+MAX_CONFIG_BYTES = 2**24
 
 
 def load_model(source: str | Path) -> Any:
@@ -94,7 +101,7 @@ def load_processor(source: str | Path, modality: str) -> Any:
 
 
 STORED = {
-    "text": ("tokenizer.json", "vocab.txt", "vocab.json"),
+    "text": ("tokenizer.json", "vocab.txt", "vocab.json", "sentencepiece.bpe.model"),
     "image": ("preprocessor_config.json", "processor_config.json"),
 }
 """Files of which a folder with a processor has some."""
@@ -144,6 +151,7 @@ def model_labels(config: Any) -> list[str]:
 
 
 def _load_config(name: str) -> Any:
+    check_supported(name)
     require("torch", *READS)
     transformers = require("transformers", *READS)
     try:
@@ -156,13 +164,37 @@ def _load_config(name: str) -> Any:
         ) from error
 
 
+def check_supported(source: str | Path) -> None:
+    """Refuse a local checkpoint whose ``config.json`` names an unsupported class, before anything large is imported.
+
+    Whatever else may be wrong with it, :func:`load_model` says; so it does of a hub name.
+
+    Raises:
+        UnsupportedModelError: the architecture is not supported.
+    """
+    file = Path(str(source)) / CONFIG
+    try:
+        if file.stat().st_size > MAX_CONFIG_BYTES:
+            return
+        config = json.loads(file.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return
+    named = config.get("architectures") if isinstance(config, dict) else None
+    if isinstance(named, list) and named and isinstance(named[0], str):
+        _known(named[0])
+
+
+def _known(class_name: str) -> str:
+    """The name of a class that has a layout."""
+    if class_name not in {layout.model_class for layout in LAYOUTS}:
+        raise unsupported(class_name)
+    return class_name
+
+
 def _class_name(config: Any) -> str:
     named = list(getattr(config, "architectures", None) or [])
-    known = {layout.model_class for layout in LAYOUTS}
     if named:
-        if named[0] not in known:
-            raise unsupported(named[0])
-        return str(named[0])
+        return _known(str(named[0]))
     for layout in LAYOUTS:
         if layout.family == config.model_type:
             return layout.model_class
@@ -174,10 +206,10 @@ def _checked_source(source: str | Path) -> str:
     if path.is_dir():
         if (path / "hydrant.json").is_file():
             raise InputError(f"{source} is a hydrant bundle; expected a Hugging Face checkpoint")
-        if not (path / "config.json").is_file():
+        if not (path / CONFIG).is_file():
             adapter = (path / "adapter_config.json").is_file()
             remedy = "; give its base model, and this folder with --adapter (adapters=[…])" if adapter else ""
-            raise InputError(f"{source} holds no config.json; expected a Hugging Face checkpoint folder{remedy}")
+            raise InputError(f"{source} holds no {CONFIG}; expected a Hugging Face checkpoint folder{remedy}")
     elif path.exists() or isinstance(source, Path) or path.is_absolute() or str(source).startswith((".", "~")):
         raise InputError(
             f"model {cut(source, 120)} is not a folder; expected a Hugging Face checkpoint folder or hub name"

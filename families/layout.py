@@ -21,7 +21,8 @@ class Layout:
         model_class: name of the supported transformers class.
         layer: prefix of layer ``{l}`` in the state dict.
         layer_names: for each of :data:`LAYER_PARTS`, its module name below that prefix.
-        other_names: canonical tensor name → state-dict name, for tensors outside the layers.
+        other_names: canonical tensor name → state-dict name, for tensors outside the layers; those of
+            ``embeddings.projection`` count only for a model that has one.
         architecture: reads a transformers configuration; raises for unsupported settings.
         wrapper: our own class that the model is loaded as, where the transformers class is no classifier;
             state-dict names are its.
@@ -37,7 +38,12 @@ class Layout:
 
     def names(self, architecture: Architecture) -> dict[str, str]:
         """Canonical name → state-dict name of every tensor of the model, in a fixed order."""
-        names = dict(self.other_names)
+        projected = architecture.embedding_width > 0
+        names = {
+            canonical: source
+            for canonical, source in self.other_names.items()
+            if projected or not canonical.startswith("embeddings.projection.")
+        }
         for layer in range(architecture.layers):
             for part, source in zip(LAYER_PARTS, self.layer_names, strict=True):
                 for kind in ("weight", "bias"):

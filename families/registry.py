@@ -1,7 +1,4 @@
-"""The supported model families, and how to read a model of one of them.
-
-BERT, RoBERTa, DistilBERT (text), ViT, DeiT and CLIP zero-shot (images), as transformers 5 defines them.
-"""
+"""The supported model families, and how to read a model of one of them, as transformers 5 defines them."""
 
 from __future__ import annotations
 
@@ -10,16 +7,16 @@ from typing import Any
 
 from ..bundle.architecture import Architecture
 from ..errors import InputError, UnsupportedModelError
-from .bert import BERT, ROBERTA
-from .clip import CLIP
+from .bert import BERT, CAMEMBERT, ELECTRA, ROBERTA, XLM_ROBERTA
+from .clip import CLIP, CLIP_CLASSIFIER
 from .distilbert import DISTILBERT
 from .layout import Layout
+from .unsupported import nearest, why
 from .vit import DEIT, VIT
 
-LAYOUTS: tuple[Layout, ...] = (BERT, ROBERTA, DISTILBERT, VIT, DEIT, CLIP)
-
-
-SIGMOID = ("SiglipModel", "Siglip2Model")
+LAYOUTS: tuple[Layout, ...] = (
+    BERT, ROBERTA, XLM_ROBERTA, CAMEMBERT, DISTILBERT, ELECTRA, VIT, DEIT, CLIP, CLIP_CLASSIFIER,
+)  # fmt: skip
 
 
 def layout_of(model: Any) -> Layout:
@@ -39,15 +36,14 @@ def layout_of(model: Any) -> Layout:
 
 
 def unsupported(name: str) -> UnsupportedModelError:
-    """The error for a class that has no layout here."""
-    classes = ", ".join(layout.model_class for layout in LAYOUTS)
-    reason = ""
-    if name in SIGMOID:
-        reason = (
-            ": its classes are independent yes-or-no questions (sigmoid), of which an averaged softmax would make "
-            "another method, and an attention head pools its image tower"
-        )
-    return UnsupportedModelError(f"architecture {name} is not supported{reason}; supported: {classes}")
+    """The error for a class that has no layout here: why, what is nearest, and all that there is."""
+    classes = [layout.model_class for layout in LAYOUTS]
+    found, near = why(name, classes), nearest(name, classes)
+    reason = f": {found}" if found else ""
+    remedy = f"; nearest: {near}" if near else ""
+    return UnsupportedModelError(
+        f"architecture {name} is not supported{reason}{remedy}; supported: {', '.join(classes)}"
+    )
 
 
 def without_classes(name: str) -> InputError:

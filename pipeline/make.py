@@ -23,6 +23,7 @@ from ..data.columns import Reading
 from ..data.examples import check_apart, read_examples
 from ..data.fingerprints import fingerprint_of
 from ..errors import InputError, cut, is_whole, require
+from ..families.checkpoint import check_supported
 from ..progress import Progress, no_progress
 from .options import Recipe
 from .parts import Parts, parted
@@ -81,6 +82,7 @@ def make(
         MissingExtraError: an extra that a stage needs is not installed; before any long work.
         BackendError: the model gives values that are not finite.
     """
+    check_supported(model)
     _check_installed(recipe)
     if not is_whole(seed, most=2**63 - 1):
         raise InputError(f"seed is {cut(seed)}; expected a whole number, 0 or more")
