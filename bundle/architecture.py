@@ -20,7 +20,7 @@ Activation = Literal["gelu", "gelu_tanh", "relu", "quick_gelu", "silu"]
 Pooling = Literal["none", "tanh", "relu", "gelu", "unit"]
 
 
-TokenPooling = Literal["first", "mean"]
+TokenPooling = Literal["first", "mean", "first_and_mean"]
 
 
 @dataclass(frozen=True)
@@ -44,15 +44,17 @@ class Architecture:
             for positions 0, 1, 2, …
         padding_token: id that fills short sequences.
         image_height, image_width, channels, patch_height, patch_width: image geometry, pixels.
-        prefix_tokens: learned tokens before the patches: 1 for ViT and CLIP, 2 for DeiT.
+        prefix_tokens: learned tokens before the patches: 1 for ViT and CLIP, 2 for DeiT; registers among them.
         patch_bias: whether the patch projection has a bias.
         patch_norm: LayerNorm behind the image embeddings (CLIP); text embeddings always have one.
         pooled_width: output of the dense layer before the classifier, P; 0 for the width d.
         token_pooling: which tokens the classifier (or the dense layer before it) reads, behind the last LayerNorm:
-            the ``"first"``, or the ``"mean"`` of all patches, prefix tokens left out.
+            the ``"first"``, the ``"mean"`` of all patches, prefix tokens left out, or both side by side
+            (``"first_and_mean"``, DINOv2).
         final_norm: whether a ``pre_norm`` model has a LayerNorm behind its last layer.
         embedding_width: width of the text tables and of the LayerNorm behind them, which a linear map brings to d
             (ELECTRA); 0 for tables of width d and no such map.
+        registers: prefix tokens behind the others that have no position.
     """
 
     family: str
@@ -88,6 +90,7 @@ class Architecture:
     token_pooling: TokenPooling = "first"
     final_norm: bool = True
     embedding_width: int = 0
+    registers: int = 0
 
     @property
     def input_names(self) -> tuple[str, ...]:
@@ -113,8 +116,8 @@ class Architecture:
 
     @property
     def classifier_width(self) -> int:
-        """Width of what the classifier reads: P or d."""
-        return self.pooled_width or self.width
+        """Width of what the classifier reads: P, d, or 2·d where that is two tokens side by side."""
+        return self.pooled_width or self.width * (2 if self.token_pooling == "first_and_mean" else 1)
 
     @property
     def head_bias(self) -> bool:
@@ -159,6 +162,11 @@ class Architecture:
                     f"the bundle's config.json has {name} = {cut(data[name])}; expected one of "
                     f"{', '.join(get_args(known))}; make the bundle again with `hydrant fuse`"
                 )
+        if data["modality"] == "text" and data["token_pooling"] != "first":
+            raise BundleError(
+                f"the bundle's config.json has token_pooling = {cut(data['token_pooling'])} for texts; expected first; "
+                "make the bundle again with `hydrant fuse`"
+            )
         needed = ["layers", "heads", "head_width", "width", "mlp_width", "classes"]
         needed += _TEXT_SIZES if data["modality"] == "text" else _IMAGE_SIZES
         found = cls(**data)
@@ -174,7 +182,7 @@ class Architecture:
 ADDED: dict[str, Any] = {
     field.name: field.default
     for field in fields(Architecture)
-    if field.name in ("token_pooling", "final_norm", "embedding_width")
+    if field.name in ("token_pooling", "final_norm", "embedding_width", "registers")
 }
 """Fields that hydrant 0.1 did not have, and their defaults: a bundle without them means these."""
 

@@ -73,12 +73,16 @@ def _placed(context: Context, blocks: Blocks, x: str, groups: int) -> str:
     """Patches [G, B, patches, d] at their positions, behind the learned prefix tokens: [S, B, T, d]."""
     arch, graph, parts, width = context.architecture, context.graph, blocks.embeddings, context.architecture.width
     position = parts["embeddings.position"][:, None]  # [G, 1, T, d]
-    placed = graph.weight("embeddings.position", position[:, :, arch.prefix_tokens :])
+    named = arch.prefix_tokens - arch.registers  # those that have a position
+    placed = graph.weight("embeddings.position", position[:, :, named:])
     x = graph.node("Add", [x, placed], "embeddings.placed")
-    names = ("embeddings.first_token", "embeddings.distillation_token")[: arch.prefix_tokens]
-    streams = max(groups, position.shape[0], *(parts[name].shape[0] for name in names))
+    names = ("embeddings.first_token", "embeddings.distillation_token")[:named]
+    registers = parts.get("embeddings.registers", np.zeros((1, 0, width), np.float32))
+    streams = max(groups, position.shape[0], registers.shape[0], *(parts[name].shape[0] for name in names))
     prefix = [np.broadcast_to(parts[name], (streams, 1, width)) for name in names]
-    tokens = np.concatenate(prefix, axis=1)[:, None] + position[:, :, : arch.prefix_tokens]  # [S, 1, prefix, d]
+    tokens = np.concatenate(prefix, axis=1)[:, None] + position[:, :, :named]  # [S, 1, named, d]
+    behind = np.broadcast_to(registers, (streams, *registers.shape[1:]))[:, None]  # [S, 1, R, d]
+    tokens = np.concatenate([tokens, behind], axis=2)  # [S, 1, prefix, d]
     batch = graph.node("Shape", ["pixel_values"], "batch_size", start=0, end=1)
     ends = [graph.constant([streams]), batch, graph.constant([arch.prefix_tokens, width])]
     shape = graph.node("Concat", ends, "embeddings.prefix.shape", axis=0)

@@ -9,7 +9,7 @@ from .blocks import Attention, Layer, Linear, Norm
 from .context import Context, Stream
 
 MEAN_TOKEN = "mean_token"
-"""The value that the classifier reads where it reads the mean of all patches."""
+"""The mean of all patches, where the classifier reads it, alone or beside the first token."""
 
 
 class Lowering(Protocol):
@@ -66,12 +66,15 @@ def affine_norm(context: Context, name: str, norm: Norm, x: Stream) -> Stream:
     return replace(x, name=out, count=max(x.count, norm.groups))
 
 
-def mean_token(context: Context, x: Stream) -> Stream:
-    """The mean of all patches, prefix tokens left out: [S, B, T, d] → [S, B, 1, d]."""
+def pooled_tokens(context: Context, x: Stream) -> Stream:
+    """The mean of all patches, perhaps beside the first token: [S, B, T, d] → [S, B, 1, d or 2·d]."""
     graph, ends = context.graph, (context.architecture.prefix_tokens, context.architecture.max_sequence, 2)
     patches = graph.node("Slice", [x.name, *(graph.constant([end]) for end in ends)], f"{MEAN_TOKEN}.patches")
     mean = graph.node("ReduceMean", [patches, graph.constant([2])], MEAN_TOKEN, keepdims=1)
-    return replace(x, name=mean, tokens=1)
+    if context.architecture.token_pooling == "mean":
+        return replace(x, name=mean, tokens=1)
+    first = context.first_token(x)
+    return replace(first, name=graph.node("Concat", [first.name, mean], f"{MEAN_TOKEN}.beside_first", axis=-1))
 
 
 def mlp(context: Context, lowering: Lowering, name: str, part: Layer, x: Stream) -> Stream:

@@ -14,7 +14,7 @@ from .blocks import Blocks
 from .context import Context, Stream
 from .embeddings import embeddings
 from .graph import FLOAT, INT64
-from .layers import Lowering, affine_norm, layer, mean_token
+from .layers import Lowering, affine_norm, layer, pooled_tokens
 from .uncertainty_head import MEMBER_OUTPUT, OUTPUTS, uncertainty_head
 
 LOWERINGS: dict[str, Lowering] = {"grouped": grouped, "unrolled": unrolled}
@@ -85,7 +85,7 @@ def _classify(context: Context, lowering: Lowering, blocks: Blocks, x: Stream) -
         if blocks.final_norm is not None:
             last = affine_norm(context, "final_norm", blocks.final_norm, last)
         if not first_only:
-            last = mean_token(context, last)
+            last = pooled_tokens(context, last)
         if blocks.pooler is not None:
             dense = lowering.linear(context, "pooler", blocks.pooler, last)
             last = replace(dense, name=_pooled(context, dense.name))

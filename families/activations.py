@@ -29,7 +29,9 @@ POOLERS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 def pooled_tokens(architecture: Architecture, x: Tensor) -> Tensor:
-    """The vector that the classifier reads, by ``Architecture.token_pooling``: [..., T, d] → [..., d]."""
+    """The vector that the classifier reads, by ``Architecture.token_pooling``: [..., T, d] → [..., d or 2·d]."""
+    first = x[..., 0, :]
     if architecture.first_token_only:
-        return x[..., 0, :]
-    return x[..., architecture.prefix_tokens :, :].mean(dim=-2)
+        return first
+    mean = x[..., architecture.prefix_tokens :, :].mean(dim=-2)
+    return torch.cat([first, mean], dim=-1) if architecture.token_pooling == "first_and_mean" else mean

@@ -88,7 +88,20 @@ def _load_weights(name: str, config: Any, class_name: str) -> Any:
             f"checkpoint {name} lacks {listing(missing, 3)}; those weights would be random. "
             "Expected a model fine-tuned for classification"
         )
+    _fit(model, name)
     return model.eval()
+
+
+def _fit(model: Any, name: str) -> None:
+    """Bring a model that reads images of any size to the size that its own processor makes."""
+    resize = next(layout.resize for layout in LAYOUTS if layout.model_class == type(model).__name__)
+    processor = None if resize is None else find_processor(name, "image")
+    if resize is None or processor is None:
+        return
+    config = processor.to_dict()
+    size = config.get("crop_size" if config.get("do_center_crop") else "size") or {}
+    if size.get("height") and size.get("height") == size.get("width"):
+        resize(model, int(size["height"]))
 
 
 def load_processor(source: str | Path, modality: str) -> Any:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from ..bundle.architecture import Architecture
@@ -26,6 +26,9 @@ class Layout:
         architecture: reads a transformers configuration; raises for unsupported settings.
         wrapper: our own class that the model is loaded as, where the transformers class is no classifier;
             state-dict names are its.
+        scales: for linear maps of a layer whose output is scaled channel by channel (layer scale), such as
+            ``mlp.down``: the scale's name below the layer's prefix.
+        resize: brings a model's positions to square images of another side, for a family whose models read any size.
     """
 
     family: str
@@ -35,6 +38,8 @@ class Layout:
     other_names: dict[str, str]
     architecture: Callable[[Any], Architecture]
     wrapper: str | None = None
+    scales: Mapping[str, str] = field(default_factory=dict)
+    resize: Callable[[Any, int], None] | None = None
 
     def names(self, architecture: Architecture) -> dict[str, str]:
         """Canonical name → state-dict name of every tensor of the model, in a fixed order."""
@@ -52,6 +57,12 @@ class Layout:
                         continue
                     names[f"layers.{layer}.{part}.{kind}"] = f"{self.layer.format(l=layer)}.{source}.{kind}"
         return names
+
+    def scale_of(self, canonical: str) -> str | None:
+        """State-dict name of the scale [out] that belongs to a weight or bias of a layer, or ``None``."""
+        pieces = canonical.split(".")
+        own = self.scales.get(".".join(pieces[2:-1])) if pieces[0] == "layers" else None
+        return own and f"{self.layer.format(l=pieces[1])}.{own}"
 
     def output_projection(self, layer: int) -> str:
         """Module name of a layer's output projection; its input is the heads' outputs, side by side."""

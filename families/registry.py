@@ -9,13 +9,15 @@ from ..bundle.architecture import Architecture
 from ..errors import InputError, UnsupportedModelError
 from .bert import BERT, CAMEMBERT, ELECTRA, ROBERTA, XLM_ROBERTA
 from .clip import CLIP, CLIP_CLASSIFIER
+from .dinov2 import DINOV2, DINOV2_WITH_REGISTERS
 from .distilbert import DISTILBERT
 from .layout import Layout
 from .unsupported import nearest, why
 from .vit import DEIT, VIT
 
 LAYOUTS: tuple[Layout, ...] = (
-    BERT, ROBERTA, XLM_ROBERTA, CAMEMBERT, DISTILBERT, ELECTRA, VIT, DEIT, CLIP, CLIP_CLASSIFIER,
+    BERT, ROBERTA, XLM_ROBERTA, CAMEMBERT, DISTILBERT, ELECTRA, VIT, DEIT, DINOV2, DINOV2_WITH_REGISTERS, CLIP,
+    CLIP_CLASSIFIER,
 )  # fmt: skip
 
 
@@ -79,7 +81,7 @@ def read_weights(model: Any) -> dict[str, Any]:
 
     Returns:
         ``layers.{l}.attention.query.weight`` [H·d_h, d], … as torch tensors; linear weights are
-        [out, in] as in torch.
+        [out, in] as in torch, times the scale behind them where there is one (``Layout.scales``).
 
     Raises:
         UnsupportedModelError: unsupported class or setting, or a tensor is missing.
@@ -91,11 +93,17 @@ def read_weights(model: Any) -> dict[str, Any]:
     state = model.state_dict()
     weights = {}
     for canonical, source in layout.names(layout.architecture(model.config)).items():
-        if source not in state:
-            raise UnsupportedModelError(
-                f"{layout.model_class} has no weight {source}; hydrant reads the layout of transformers 5.12 and newer"
-            )
+        scale = layout.scale_of(canonical)
+        for name in (source, scale):
+            if name is not None and name not in state:
+                raise UnsupportedModelError(
+                    f"{layout.model_class} has no weight {name}; hydrant reads the layout of transformers 5.12 and "
+                    "newer"
+                )
         tensor = state[source].detach().to(device="cpu", dtype=torch.float32)
+        if scale is not None:  # of every output channel: exact, but for one rounding
+            factor = state[scale].detach().cpu().double()
+            tensor = (tensor.double() * (factor[:, None] if tensor.ndim == 2 else factor)).float()
         if not bool(torch.isfinite(tensor).all()):
             bad = int((~torch.isfinite(tensor)).sum())
             raise InputError(f"weight {source} holds {bad} non-finite values (NaN or infinity); repair the checkpoint")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 RELATIVE = "its attention adds relative positions to its scores"
 DECODER = "it is a decoder, whose tokens see only those before them"
@@ -29,7 +29,6 @@ REASONS = {
     "Deberta": RELATIVE,
     "Deepseek": DECODER,
     "DeiTForImageClassificationWithTeacher": "it averages two classifiers, of which the second reads another token",
-    "Dinov2": "its classifier reads the first token beside the mean of all patches, and its layers are scaled",
     "EfficientNet": CONVOLUTIONS,
     "Ernie": "its embeddings have another table",
     "EuroBert": "its positions are rotary, and its MLP has a gate",
@@ -116,7 +115,7 @@ BY_TASK = {
         "fine-tune a RobertaForSequenceClassification, ElectraForSequenceClassification or another of these"
     ),
     "ForImageClassification": (
-        "fine-tune a ViTForImageClassification, DeiTForImageClassification or CLIPForImageClassification"
+        "fine-tune a ViTForImageClassification, Dinov2ForImageClassification or another of these"
     ),
     "ForAudioClassification": NOTHING,
 }
@@ -157,7 +156,7 @@ def nearest(name: str, supported: Sequence[str]) -> str:
     return next((near for end, near in BY_TASK.items() if name.endswith(end)), "")
 
 
-def _stem(name: str, stems: Sequence[str] | dict[str, str]) -> str:
+def _stem(name: str, stems: Iterable[str]) -> str:
     """The longest beginning of a name among some; a ``model_type`` counts as a name without capitals."""
     plain = name.replace("-", "").replace("_", "").lower()
     return max((stem for stem in stems if plain.startswith(stem.lower())), key=len, default="")

@@ -97,7 +97,7 @@ class FusedClassifier(nn.Module):
             InputError: the inputs of the other modality were given, or their shape does not fit.
         """
         taps = () if self.distance is None else self.distance.density.taps
-        logits, features = self._run(
+        logits, features, _ = self._run(
             taps,
             input_ids=input_ids,
             attention_mask=attention_mask,
@@ -117,18 +117,33 @@ class FusedClassifier(nn.Module):
         Raises:
             InputError: as of :meth:`forward`.
         """
-        return self._run(taps, **inputs)
+        return self._run(taps, **inputs)[:2]
 
-    def _run(self, taps: Sequence[str], **inputs: Tensor | None) -> tuple[Tensor, Tensor]:
+    def last_vectors(self, **inputs: Tensor) -> tuple[Tensor, Tensor]:
+        """Member logits [M, B, C] and what the members' classifiers, or the poolers before them, read [M, B, d or 2·d].
+
+        Args:
+            inputs: as of :meth:`forward`.
+
+        Raises:
+            InputError: as of :meth:`forward`.
+        """
+        logits, _, last = self._run((), **inputs)
+        return logits, last
+
+    def _run(self, taps: Sequence[str], **inputs: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
         x, mask = self._embedded(**inputs)
         found: dict[str, Tensor] = {}
         for index, layer in enumerate(self.layers):
             x = layer(x, mask)  # [S, B, T, d]
             found |= _tapped(x[0], mask, f"layers.{index}", taps)
         last = self._last(x)
-        found |= {f"last.{member}": last[member] for member in range(self.members)}
+        for member, vectors in enumerate(last.split(self.architecture.width, dim=-1)[0]):
+            found[f"last.{member}"] = vectors
+        for member, vectors in enumerate(last.split(self.architecture.width, dim=-1)[-1]):
+            found[f"last.{member}.mean"] = vectors
         kept = torch.stack([found[tap] for tap in taps]) if taps else last.new_zeros(0)
-        return self._classify(last), kept
+        return self._classify(last), kept, last
 
     @torch.no_grad()
     def trunk_output(self, layers: int, **inputs: Tensor) -> Tensor:
@@ -178,19 +193,19 @@ class FusedClassifier(nn.Module):
         return self.embeddings(pixel_values), None
 
     def _last(self, x: Tensor) -> Tensor:
-        """[S, B, T, d] → each member's vector that the classifier reads, or the pooler before it: [M, B, d]."""
+        """[S, B, T, d] → each member's vector that the classifier, or the pooler before it, reads: [M, B, d or 2·d]."""
         normed: Tensor = x if self.final_norm is None else self.final_norm(x)
         return pooled_tokens(self.architecture, normed).expand(self.members, -1, -1)
 
     def penultimate(self, last: Tensor) -> Tensor:
-        """What the last linear map reads, [M, B, d'], from each member's last vector [M, B, d] (the taps ``last.…``).
+        """What the last linear map reads, [M, B, d'], from each member's last vector (:meth:`last_vectors`).
 
         Behind the pooler where there is one; otherwise the same vector.
         """
         return last if self.pooler is None else POOLERS[self.architecture.pooling](self.pooler(last))
 
     def _classify(self, last: Tensor) -> Tensor:
-        """Each member's last vector [M, B, d] → member logits [M, B, C]."""
+        """Each member's last vector [M, B, d or 2·d] → member logits [M, B, C]."""
         rate = self.architecture.classifier_dropout
         return self.classifier(_dropout(self.penultimate(last), rate, self.training))
 
@@ -276,9 +291,10 @@ class PatchEmbeddings(nn.Module):
         self.architecture = architecture
         self.patch = _linear(weights, "embeddings.patch")  # [G, channels·patch_height·patch_width, d]
         self.first_token = nn.Parameter(weights["embeddings.first_token"])  # [G, 1, d]
-        distilled = architecture.prefix_tokens == 2
+        distilled = architecture.prefix_tokens - architecture.registers == 2
         self.distillation_token = nn.Parameter(weights["embeddings.distillation_token"]) if distilled else None
-        self.position = nn.Parameter(weights["embeddings.position"])  # [G, T, d]
+        self.registers = nn.Parameter(weights["embeddings.registers"]) if architecture.registers else None  # [G, R, d]
+        self.position = nn.Parameter(weights["embeddings.position"])  # [G, T − R, d]
         self.norm = _norm(architecture, weights, "embeddings.norm") if architecture.patch_norm else None
 
     def forward(self, pixel_values: Tensor) -> Tensor:
@@ -295,6 +311,9 @@ class PatchEmbeddings(nn.Module):
         prefix = [token for token in (self.first_token, self.distillation_token) if token is not None]
         tokens = [token[:, None].expand(-1, x.shape[1], -1, -1) for token in prefix]  # [G, B, 1, d]
         x = torch.cat([*tokens, x], dim=2) + self.position[:, None]
+        if self.registers is not None:  # without a position, behind the other prefix tokens
+            own, rest = x[:, :, : len(prefix)], x[:, :, len(prefix) :]
+            x = torch.cat([own, self.registers[:, None].expand(-1, x.shape[1], -1, -1), rest], dim=2)
         return _dropout(x if self.norm is None else self.norm(x), arch.hidden_dropout, self.training)
 
 

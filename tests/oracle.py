@@ -23,6 +23,8 @@ OUTPUT_PROJECTIONS = {
     "distilbert": "distilbert.transformer.layer.{}.attention.out_lin",
     "vit": "vit.layers.{}.attention.o_proj",
     "deit": "deit.layers.{}.attention.o_proj",
+    "dinov2": "dinov2.encoder.layer.{}.attention.o_proj",
+    "dinov2_with_registers": "dinov2_with_registers.encoder.layer.{}.attention.o_proj",
     "clip": "vision_model.encoder.layers.{}.self_attn.out_proj",
 }
 

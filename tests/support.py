@@ -18,7 +18,7 @@ from hydrant.data.examples import Examples
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
-FAMILIES = ("bert", "roberta", "distilbert", "electra", "vit", "deit", "clip", "clip-classifier")
+FAMILIES = ("bert", "roberta", "distilbert", "electra", "vit", "deit", "clip", "clip-classifier", "dinov2")
 TEXT_FAMILIES, IMAGE_FAMILIES = FAMILIES[:4], FAMILIES[4:]
 ALIASES = ("xlm-roberta", "camembert")  # RoBERTa by other names: test_families.py
 ROBERTAS = ("roberta", *ALIASES)
@@ -39,6 +39,7 @@ def make_model(family: str, seed: int = 0, **settings: Any) -> torch.nn.Module:
     shape = {"hidden_size": 32, "num_hidden_layers": LAYERS, "num_attention_heads": HEADS, "intermediate_size": 48}
     image = {"image_size": 12, "patch_size": 4, "num_labels": CLASSES}
     roberta = {**text, **shape, "type_vocab_size": 1, "pad_token_id": 1}
+    scaled = {**{name: size for name, size in shape.items() if name != "intermediate_size"}, **image, "mlp_ratio": 2}
     slim = {"dim": 32, "n_layers": LAYERS, "n_heads": HEADS, "hidden_dim": 48}
     makers: dict[str, Callable[[], torch.nn.Module]] = {
         "bert": lambda: transformers.BertForSequenceClassification(
@@ -62,6 +63,12 @@ def make_model(family: str, seed: int = 0, **settings: Any) -> torch.nn.Module:
         "vit": lambda: transformers.ViTForImageClassification(transformers.ViTConfig(**{**shape, **image, **settings})),
         "deit": lambda: transformers.DeiTForImageClassification(
             transformers.DeiTConfig(**{**shape, **image, **settings})
+        ),
+        "dinov2": lambda: transformers.Dinov2ForImageClassification(
+            transformers.Dinov2Config(**{**scaled, **settings})
+        ),
+        "dinov2_with_registers": lambda: transformers.Dinov2WithRegistersForImageClassification(
+            transformers.Dinov2WithRegistersConfig(**{**scaled, "num_register_tokens": 3, **settings})
         ),
         "clip": lambda: make_dual_encoder(**settings),
         "clip-classifier": lambda: transformers.CLIPForImageClassification(
@@ -130,7 +137,7 @@ def random_plan(family: str, members: int, seed: int = 0) -> HeadPlan:
 def make_inputs(family: str, batch: int = 4, seed: int = 0, padded: bool = True) -> dict[str, torch.Tensor]:
     """Inputs of a tiny model; text with rows of different lengths when padded."""
     rng = np.random.default_rng(seed)
-    if family in IMAGE_FAMILIES:
+    if family in (*IMAGE_FAMILIES, "dinov2_with_registers"):
         return {"pixel_values": torch.from_numpy(rng.standard_normal((batch, 3, 12, 12)).astype(np.float32))}
     tokens = 9
     ids = torch.from_numpy(rng.integers(5, VOCABULARY, (batch, tokens)))

@@ -16,11 +16,12 @@ import torch
 import transformers
 from hydrant import Bundle, GraphForm, Reading, export_onnx, fuse, load, plan_heads, save_bundle
 from hydrant.bundle.architecture import ADDED, Architecture
+from hydrant.bundle.density import check_taps
 from hydrant.calib.taps import named_taps
 from hydrant.errors import BundleError, UnsupportedModelError
 from hydrant.export import export
 from hydrant.families.checkpoint import check_supported, load_model, load_processor
-from hydrant.families.registry import LAYOUTS, architecture_of, unsupported
+from hydrant.families.registry import LAYOUTS, architecture_of, read_weights, unsupported
 from hydrant.families.unsupported import REASONS
 from PIL import Image
 from support import (
@@ -202,12 +203,12 @@ def test_a_clip_classifier_from_the_command_line(pictures: Path, tmp_path: Path)
     transformers.CLIPImageProcessorPil(**size).save_pretrained(checkpoint)
     ood = pictures.parent / "ood"
     for command in (
-        ("plan", checkpoint, "--data", pictures, "--budget", "2.0", "--members", "2", "-o", tmp_path / "plan.json"),
+        ("plan", checkpoint, "--data", pictures, "--keep", "2", "--members", "2", "-o", tmp_path / "plan.json"),
         ("fuse", checkpoint, "--plan", tmp_path / "plan.json", "-o", out),
         ("export", out),
         ("calibrate", out, "--data", pictures, "--fit", pictures, "--ood", ood, "--coverage", "0.9"),
         ("verify", out, "--examples", "16"),
-        ("evaluate", out, "--data", pictures, "--ood", ood, "--compare", checkpoint, "--baselines", "--fit", pictures),
+        ("evaluate", out, "--data", pictures, "--ood", ood),
     ):
         done = run_cli(*command)
         assert done.returncode == 0, f"{command}: {done.stderr}"
@@ -233,6 +234,104 @@ def test_int8_takes_the_last_layer_where_it_runs_on_every_token(tmp_path: Path) 
     assert all(gate.passed for gate in made.quantised.gates)
 
 
+# First token beside the mean, layer scale, registers
+
+
+@pytest.mark.parametrize("registers", [1, 3])
+def test_registers_have_no_position(registers: int, tmp_path: Path) -> None:
+    family = "dinov2_with_registers"
+    models = [make_model(family, seed=seed, num_register_tokens=registers) for seed in (1, 2, 3)]
+    assert architecture_of(models[0]).prefix_tokens == 1 + registers
+    one = fuse(models[0], random_plan(family, 3))
+    assert_parity(models[:1], one, make_inputs(family), tmp_path / "one")
+    assert list(one.state_dict()["embeddings.registers"].shape) == [1, registers, 32]
+    assert_parity(models, fuse(models, keep_separate="all"), make_inputs(family), tmp_path / "grouped")
+    arrays = {name: tensor.numpy() for name, tensor in make_inputs(family).items()}
+    expected = oracle.ensemble(models[:1], one.plan, make_inputs(family))["probabilities"]
+    export_onnx(tmp_path / "one", form=GraphForm(lowering="grouped"))
+    with load(tmp_path / "one", "onnxruntime") as predictor:
+        np.testing.assert_allclose(predictor.predict(arrays).probabilities, expected, atol=1e-5)
+
+
+def test_both_tokens_are_taps_of_their_own() -> None:
+    model, inputs = make_model("dinov2"), make_inputs("dinov2")
+    ensemble = fuse(model, forked("dinov2", 1, members=2))
+    taps = named_taps("last", ensemble.architecture, ensemble.trunk, ensemble.members)["last"]
+    assert taps == ("last.0", "last.0.mean", "last.1", "last.1.mean")
+    with torch.no_grad():
+        _, found = ensemble.features(taps, **inputs)
+        for member, keep in enumerate(ensemble.plan.members):
+            with oracle.silenced(model, keep, HEADS):
+                tokens = model.dinov2(**inputs).last_hidden_state
+            torch.testing.assert_close(found[2 * member], tokens[:, 0], rtol=1e-4, atol=1e-5)
+            torch.testing.assert_close(found[2 * member + 1], tokens[:, 1:].mean(dim=1), rtol=1e-4, atol=1e-5)
+    vit = fuse(make_model("vit"))
+    check_taps(["last.0"], vit.architecture, 1)
+    with pytest.raises(ValueError, match=r"tap 'last\.0\.mean'"):
+        check_taps(["last.0.mean"], vit.architecture, 1)
+
+
+def test_scales_are_part_of_the_weights_before_them() -> None:
+    model = make_model("dinov2")
+    weights, layer = read_weights(model), model.dinov2.encoder.layer[1]
+    for name, module, scale in (
+        ("layers.1.attention.output", layer.attention.o_proj, layer.layer_scale1),
+        ("layers.1.mlp.down", layer.mlp.fc2, layer.layer_scale2),
+    ):
+        x = torch.randn(5, module.in_features)
+        torch.testing.assert_close(
+            x @ weights[f"{name}.weight"].T + weights[f"{name}.bias"], scale(module(x)), rtol=1e-4, atol=1e-5
+        )
+    torch.testing.assert_close(weights["layers.1.mlp.up.weight"], layer.mlp.fc1.weight)
+
+
+@pytest.mark.parametrize("family", ["dinov2", "dinov2_with_registers"])
+def test_positions_are_brought_to_the_size_that_the_processor_makes(family: str, tmp_path: Path) -> None:
+    """The original interpolates them for every image."""
+    original = make_model(family, image_size=20)
+    original.save_pretrained(tmp_path / "checkpoint")
+    sizes = {"size": {"shortest_edge": 14}, "crop_size": {"height": 12, "width": 12}}
+    transformers.BitImageProcessorPil(**sizes).save_pretrained(tmp_path / "checkpoint")
+    ensemble = fuse(tmp_path / "checkpoint", random_plan(family, 2))
+    assert ensemble.architecture.image_height == ensemble.architecture.image_width == 12
+    assert_parity([original], ensemble, make_inputs(family), tmp_path / "bundle")
+    processor = load_processor(tmp_path / "checkpoint", "image")
+    save_bundle(ensemble, tmp_path / "out", processor)
+    export_onnx(tmp_path / "out")
+    picture = np.random.default_rng(0).integers(0, 256, (17, 15, 3)).astype(np.uint8)
+    pixels = processor(Image.fromarray(picture), return_tensors="pt")["pixel_values"]
+    expected = oracle.ensemble([original], ensemble.plan, {"pixel_values": pixels})["probabilities"]
+    with load(tmp_path / "out", "onnxruntime") as predictor:
+        np.testing.assert_allclose(predictor.predict([picture]).probabilities, expected, atol=1e-4)
+
+
+def test_a_model_of_the_processors_size_or_without_one_stays_as_it_is(tmp_path: Path) -> None:
+    original = make_model("dinov2")
+    original.save_pretrained(tmp_path)
+    for size in (None, {"shortest_edge": 12}, {"height": 12, "width": 12}):
+        if size is not None:
+            transformers.BitImageProcessorPil(size=size, do_center_crop=False).save_pretrained(tmp_path)
+        loaded = load_model(tmp_path)
+        for name, tensor in original.state_dict().items():
+            assert torch.equal(loaded.state_dict()[name], tensor), name
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"use_swiglu_ffn": True}, "use_swiglu_ffn = True"),
+        ({"image_size": (12, 16)}, "image_size = .*a square"),
+        ({"hidden_dropout_prob": 0.1}, "hidden_dropout_prob = 0.1"),
+        ({"image_size": 3}, "image_size = 3"),
+    ],
+)
+def test_settings_of_dinov2_that_are_refused(settings: dict[str, Any], message: str) -> None:
+    config = transformers.Dinov2Config(**{"num_labels": 3, "patch_size": 4, "image_size": 12, **settings})
+    (layout,) = [layout for layout in LAYOUTS if layout.family == "dinov2"]
+    with pytest.raises(UnsupportedModelError, match=message):
+        layout.architecture(config)
+
+
 # Bundles of earlier and other versions
 
 
@@ -240,7 +339,8 @@ def test_families_of_0_1_have_the_keys_that_it_knew() -> None:
     for family in FAMILIES:
         stored = architecture_of(make_model(family)).to_json()
         assert set(stored) & set(ADDED) == {
-            "electra": {"embedding_width"}, "clip-classifier": {"token_pooling", "final_norm"}
+            "electra": {"embedding_width"}, "clip-classifier": {"token_pooling", "final_norm"},
+            "dinov2": {"token_pooling"},
         }.get(family, set())  # fmt: skip
         assert Architecture.from_json(stored) == architecture_of(make_model(family))
 
@@ -248,11 +348,12 @@ def test_families_of_0_1_have_the_keys_that_it_knew() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"token_pooling": "maximum"}, "token_pooling = 'maximum'; expected one of first, mean"),
+        ({"token_pooling": "maximum"}, "token_pooling = 'maximum'; expected one of first, mean, first_and_mean"),
         ({"token_pooling": 3}, "token_pooling = '3'; expected TokenPooling"),
         ({"pooling": "swish"}, "pooling = 'swish'; expected one of none, tanh, relu, gelu, unit"),
         ({"final_norm": "no"}, "final_norm = 'no'; expected bool"),
         ({"embedding_width": None}, "embedding_width = 'None'; expected int"),
+        ({"modality": "text", "vocabulary": 9, "positions": 9}, "token_pooling = 'mean' for texts; expected first"),
         ({"layer_scale": True}, "does not describe an architecture"),
     ],
 )
@@ -334,5 +435,5 @@ def test_a_folder_whose_configuration_cannot_be_read_is_left_to_transformers(tmp
 
 
 def test_the_test_names_are_those_of_transformers() -> None:
-    for family in (*FAMILIES, *ALIASES):
+    for family in (*FAMILIES, *ALIASES, "dinov2_with_registers"):
         assert make_model(family).config.model_type == model_type(family)

@@ -100,9 +100,8 @@ def test_scores_of_different_examples_differ() -> None:
 
 @pytest.mark.parametrize("training", [True, False])
 def test_scoring_leaves_the_model_as_it_was(family: str, training: bool) -> None:
-    rate = {"distilbert": "dropout", "clip": "attention_dropout", "clip-classifier": "attention_dropout"}.get(
-        family, "hidden_dropout_prob"
-    )
+    others = {"distilbert": "dropout", "clip": "attention_dropout", "clip-classifier": "attention_dropout"}
+    rate = {**others, "dinov2": "attention_probs_dropout_prob"}.get(family, "hidden_dropout_prob")
     model = make_model(family, **{rate: 0.5})
     model.train(training)
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}

@@ -58,7 +58,7 @@ constexpr const char* kOthers[] = {
 };
 
 // Likewise, of which a bundle has those that its model needs.
-constexpr const char* kAdded[] = {"token_pooling", "final_norm", "embedding_width"};
+constexpr const char* kAdded[] = {"token_pooling", "final_norm", "embedding_width", "registers"};
 
 bool has_the_keys(const Json& data) {
   const auto there = [&](const char* key) { return data.contains(key); };
