@@ -42,8 +42,8 @@ LAYER_COUNTS = {
     "bert": {"fp16": 135, "bf16": 135},
     "roberta": {"fp16": 137},
     "electra": {"fp16": 136},
-    "clip-classifier": {"fp16": 138},
-    "dinov2": {"fp16": 138},
+    "clip-classifier": {"fp16": 134},
+    "dinov2": {"fp16": 136},
 }
 """Compiled layers of base-sized ensembles with TensorRT-RTX 1.7; a later version may need fewer, and hardly more."""
 
