@@ -83,22 +83,22 @@ def resize(model: Any, side: int) -> None:
     config.image_size = side
 
 
-def _layout(family: str, model_class: str, registers: bool) -> Layout:
+ATTENTION = ("attention.q_proj", "attention.k_proj", "attention.v_proj", "attention.o_proj")
+
+
+OLDER_ATTENTION = ("attention.attention.query", "attention.attention.key", "attention.attention.value",
+                   "attention.output.dense")  # fmt: skip
+"""As transformers 5.12 names them."""
+
+
+def _layout(family: str, model_class: str, attention: tuple[str, ...] = ATTENTION) -> Layout:
+    registers = family.endswith("registers")
     own = {"embeddings.registers": f"{family}.embeddings.register_tokens"} if registers else {}
     return Layout(
         family=family,
         model_class=model_class,
         layer=f"{family}.encoder.layer.{{l}}",
-        layer_names=(
-            "attention.q_proj",
-            "attention.k_proj",
-            "attention.v_proj",
-            "attention.o_proj",
-            "norm1",
-            "mlp.fc1",
-            "mlp.fc2",
-            "norm2",
-        ),
+        layer_names=(*attention, "norm1", "mlp.fc1", "mlp.fc2", "norm2"),
         other_names={
             **linear("embeddings.patch", f"{family}.embeddings.patch_embeddings.projection"),
             "embeddings.first_token": f"{family}.embeddings.cls_token",
@@ -113,7 +113,14 @@ def _layout(family: str, model_class: str, registers: bool) -> Layout:
     )
 
 
-DINOV2 = _layout("dinov2", "Dinov2ForImageClassification", registers=False)
+NAMES = {
+    "dinov2": "Dinov2ForImageClassification",
+    "dinov2_with_registers": "Dinov2WithRegistersForImageClassification",
+}
 
 
-DINOV2_WITH_REGISTERS = _layout("dinov2_with_registers", "Dinov2WithRegistersForImageClassification", registers=True)
+DINOV2, DINOV2_WITH_REGISTERS = (_layout(family, name) for family, name in NAMES.items())
+
+
+OLDER = {name: _layout(family, name, OLDER_ATTENTION) for family, name in NAMES.items()}
+"""Class → where its weights lay in older releases of transformers."""

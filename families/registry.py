@@ -9,7 +9,7 @@ from ..bundle.architecture import Architecture
 from ..errors import InputError, UnsupportedModelError
 from .bert import BERT, CAMEMBERT, ELECTRA, ROBERTA, XLM_ROBERTA
 from .clip import CLIP, CLIP_CLASSIFIER
-from .dinov2 import DINOV2, DINOV2_WITH_REGISTERS
+from .dinov2 import DINOV2, DINOV2_WITH_REGISTERS, OLDER
 from .distilbert import DISTILBERT
 from .layout import Layout
 from .unsupported import nearest, why
@@ -31,10 +31,16 @@ def layout_of(model: Any) -> Layout:
     name = type(model).__name__
     for layout in LAYOUTS:
         if name == (layout.wrapper or layout.model_class):
-            return layout
+            older = OLDER.get(name)
+            return older if older is not None and _has(model, older.output_projection(0)) else layout
     if name == CLIP.model_class:
         raise without_classes("the model")
     raise unsupported(name)
+
+
+def _has(model: Any, module: str) -> bool:
+    """Whether a model has a module of this name."""
+    return any(name == module for name, _ in model.named_modules())
 
 
 def unsupported(name: str) -> UnsupportedModelError:

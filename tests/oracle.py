@@ -13,7 +13,10 @@ from typing import Any
 
 import numpy as np
 import torch
+from transformers.models.dinov2 import modeling_dinov2
 
+OLDER = hasattr(modeling_dinov2, "Dinov2SelfAttention")  # transformers named DINOv2's projections otherwise
+DINOV2 = "encoder.layer.{}.attention.output.dense" if OLDER else "encoder.layer.{}.attention.o_proj"
 OUTPUT_PROJECTIONS = {
     "bert": "bert.encoder.layer.{}.attention.output.dense",
     "xlm-roberta": "roberta.encoder.layer.{}.attention.output.dense",
@@ -23,8 +26,8 @@ OUTPUT_PROJECTIONS = {
     "distilbert": "distilbert.transformer.layer.{}.attention.out_lin",
     "vit": "vit.layers.{}.attention.o_proj",
     "deit": "deit.layers.{}.attention.o_proj",
-    "dinov2": "dinov2.encoder.layer.{}.attention.o_proj",
-    "dinov2_with_registers": "dinov2_with_registers.encoder.layer.{}.attention.o_proj",
+    "dinov2": f"dinov2.{DINOV2}",
+    "dinov2_with_registers": f"dinov2_with_registers.{DINOV2}",
     "clip": "vision_model.encoder.layers.{}.self_attn.out_proj",
 }
 

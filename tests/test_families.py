@@ -274,8 +274,9 @@ def test_both_tokens_are_taps_of_their_own() -> None:
 def test_scales_are_part_of_the_weights_before_them() -> None:
     model = make_model("dinov2")
     weights, layer = read_weights(model), model.dinov2.encoder.layer[1]
+    output = model.get_submodule(oracle.OUTPUT_PROJECTIONS["dinov2"].format(1))
     for name, module, scale in (
-        ("layers.1.attention.output", layer.attention.o_proj, layer.layer_scale1),
+        ("layers.1.attention.output", output, layer.layer_scale1),
         ("layers.1.mlp.down", layer.mlp.fc2, layer.layer_scale2),
     ):
         x = torch.randn(5, module.in_features)
