@@ -46,7 +46,7 @@ def texts(count: int) -> dict[str, np.ndarray]:
     rng = np.random.default_rng(0)
     ids = rng.integers(1000, 20000, (count, TOKENS))
     parts = {"input_ids": ids, "attention_mask": np.ones_like(ids), "token_type_ids": np.zeros_like(ids)}
-    return {**parts, "labels": rng.integers(0, CLASSES, count)}
+    return {**parts, "y": rng.integers(0, CLASSES, count)}
 
 
 def stored(model: Any, fork: int) -> dict[str, Any]:
@@ -57,7 +57,7 @@ def stored(model: Any, fork: int) -> dict[str, Any]:
 
 def forward(model: Any, fork: int, batch: int, rounds: int) -> dict[str, Any]:
     """The PyTorch forward pass ÷ the Hugging Face model's."""
-    tensors = {name: torch.from_numpy(array) for name, array in texts(batch).items() if name != "labels"}
+    tensors = {name: torch.from_numpy(array) for name, array in texts(batch).items() if name != "y"}
     ensemble = ensemble_of(model, fork)
 
     def run(module: Any) -> Callable[[], None]:

@@ -1,7 +1,7 @@
 """One description of every supported classifier: an encoder of L layers with H attention heads each.
 
-The families differ in their embeddings, in where LayerNorm stands and in what stands between the
-first token and the classifier. Everything above this floor reads these fields instead of asking
+The families differ in their embeddings, in where LayerNorm stands, in which tokens the classifier reads
+and in what stands between these and the classifier. Everything above this floor reads these fields instead of asking
 which family it has.
 """
 
@@ -17,24 +17,26 @@ from ..errors import BundleError, InputError, cut
 Activation = Literal["gelu", "gelu_tanh", "relu", "quick_gelu", "silu"]
 
 
-Pooling = Literal["none", "tanh", "relu", "unit"]
+Pooling = Literal["none", "tanh", "relu", "gelu", "unit"]
+
+
+TokenPooling = Literal["first", "mean", "first_and_mean"]
 
 
 @dataclass(frozen=True)
 class Architecture:
-    """Shapes and settings of a transformer classifier that reads its first token.
+    """Shapes and settings of a transformer classifier.
 
     Attributes:
-        family: ``"bert"``, ``"roberta"``, ``"distilbert"``, ``"vit"``, ``"deit"`` or ``"clip"``.
+        family: the ``model_type`` of the checkpoint's configuration, such as ``"bert"``.
         modality: what it reads.
         layers, heads, head_width, width, mlp_width: L, H, d_h, d and the MLP's inner width.
         activation: of the MLP.
         pre_norm: LayerNorm before attention and MLP (ViT) instead of after the residual sum (BERT).
         norm_eps: of every LayerNorm.
         qkv_bias: whether query, key and value projections have a bias.
-        pooling: function of the dense layer between first token and classifier; ``"none"`` for
-            no such layer. ``"unit"`` (CLIP) divides its output by its Euclidean norm; then neither it
-            nor the classifier has a bias.
+        pooling: function of the dense layer before the classifier; ``"none"`` for no such layer. ``"unit"`` (CLIP
+            zero-shot) divides its output by its Euclidean norm; then neither it nor the classifier has a bias.
         classes: number of classes C.
         hidden_dropout, attention_dropout, classifier_dropout: rates, in training only.
         vocabulary, positions, token_types: text tables; ``token_types`` is 0 for a family without.
@@ -42,10 +44,17 @@ class Architecture:
             for positions 0, 1, 2, …
         padding_token: id that fills short sequences.
         image_height, image_width, channels, patch_height, patch_width: image geometry, pixels.
-        prefix_tokens: learned tokens before the patches: 1 for ViT and CLIP, 2 for DeiT.
+        prefix_tokens: learned tokens before the patches: 1 for ViT and CLIP, 2 for DeiT; registers among them.
         patch_bias: whether the patch projection has a bias.
         patch_norm: LayerNorm behind the image embeddings (CLIP); text embeddings always have one.
         pooled_width: output of the dense layer before the classifier, P; 0 for the width d.
+        token_pooling: which tokens the classifier (or the dense layer before it) reads, behind the last LayerNorm:
+            the ``"first"``, the ``"mean"`` of all patches, prefix tokens left out, or both side by side
+            (``"first_and_mean"``, DINOv2).
+        final_norm: whether a ``pre_norm`` model has a LayerNorm behind its last layer.
+        embedding_width: width of the text tables and of the LayerNorm behind them, which a linear map brings to d
+            (ELECTRA); 0 for tables of width d and no such map.
+        registers: prefix tokens behind the others that have no position.
     """
 
     family: str
@@ -78,6 +87,10 @@ class Architecture:
     patch_bias: bool = True
     patch_norm: bool = False
     pooled_width: int = 0
+    token_pooling: TokenPooling = "first"
+    final_norm: bool = True
+    embedding_width: int = 0
+    registers: int = 0
 
     @property
     def input_names(self) -> tuple[str, ...]:
@@ -92,9 +105,19 @@ class Architecture:
         return self.modality == "text" or self.patch_norm
 
     @property
+    def ends_with_norm(self) -> bool:
+        """Whether a LayerNorm of its own stands behind the last layer."""
+        return self.pre_norm and self.final_norm
+
+    @property
+    def first_token_only(self) -> bool:
+        """Whether nothing but the first token is read behind the last layer."""
+        return self.token_pooling == "first"
+
+    @property
     def classifier_width(self) -> int:
-        """Width of what the classifier reads: P or d."""
-        return self.pooled_width or self.width
+        """Width of what the classifier reads: P, d, or 2·d where that is two tokens side by side."""
+        return self.pooled_width or self.width * (2 if self.token_pooling == "first_and_mean" else 1)
 
     @property
     def head_bias(self) -> bool:
@@ -110,8 +133,8 @@ class Architecture:
         return self.positions - (0 if self.position_padding is None else self.position_padding + 1)
 
     def to_json(self) -> dict[str, Any]:
-        """The fields as a JSON object."""
-        return asdict(self)
+        """The fields as a JSON object; those of :data:`ADDED` only where they are not the default."""
+        return {name: value for name, value in asdict(self).items() if name not in ADDED or value != ADDED[name]}
 
     @classmethod
     def from_json(cls, data: Any) -> Architecture:
@@ -120,7 +143,9 @@ class Architecture:
         Raises:
             BundleError: keys are missing, unknown or of the wrong kind.
         """
-        if not isinstance(data, Mapping) or set(data) != {field.name for field in fields(cls)}:
+        if isinstance(data, Mapping):
+            data = {**ADDED, **data}
+        if not isinstance(data, dict) or set(data) != {field.name for field in fields(cls)}:
             raise BundleError(
                 "the bundle's config.json does not describe an architecture that this hydrant knows; "
                 "make the bundle again with `hydrant fuse`"
@@ -131,10 +156,16 @@ class Architecture:
                     f"the bundle's config.json has {field.name} = {cut(data[field.name])}; expected {field.type}; "
                     "make the bundle again with `hydrant fuse`"
                 )
-        if data["modality"] not in get_args(Modality) or data["activation"] not in get_args(Activation):
+        for name, known in _KNOWN.items():
+            if data[name] not in get_args(known):
+                raise BundleError(
+                    f"the bundle's config.json has {name} = {cut(data[name])}; expected one of "
+                    f"{', '.join(get_args(known))}; make the bundle again with `hydrant fuse`"
+                )
+        if data["modality"] == "text" and data["token_pooling"] != "first":
             raise BundleError(
-                f"the bundle's config.json has modality {cut(data['modality'])} and activation "
-                f"{cut(data['activation'])}; make the bundle again with `hydrant fuse`"
+                f"the bundle's config.json has token_pooling = {cut(data['token_pooling'])} for texts; expected first; "
+                "make the bundle again with `hydrant fuse`"
             )
         needed = ["layers", "heads", "head_width", "width", "mlp_width", "classes"]
         needed += _TEXT_SIZES if data["modality"] == "text" else _IMAGE_SIZES
@@ -146,6 +177,23 @@ class Architecture:
                     "with `hydrant fuse`"
                 )
         return found
+
+
+ADDED: dict[str, Any] = {
+    field.name: field.default
+    for field in fields(Architecture)
+    if field.name in ("token_pooling", "final_norm", "embedding_width", "registers")
+}
+"""Fields that hydrant 0.1 did not have, and their defaults: a bundle without them means these."""
+
+
+_KNOWN = {
+    "modality": Modality,
+    "activation": Activation,
+    "pooling": Pooling,
+    "token_pooling": TokenPooling,
+}
+"""Fields that name something, and what they may name."""
 
 
 _TEXT_SIZES = ["vocabulary", "positions"]

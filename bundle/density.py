@@ -1,9 +1,10 @@
 """``density.safetensors``: what the distance of an input's features from the training data is computed with.
 
 A *tap* is a vector f of the network: ``layers.3.first`` and ``layers.3.mean``, the first token and the mean over real
-tokens behind a layer of the trunk that all members share, or ``last.0``, what a member's classifier reads (behind the
-final norm, before the pooler). With f of unit length, the squared Mahalanobis distance to the nearest class
-(Lee et al. 2018; unit length: Müller & Hein 2025) is
+tokens behind a layer of the trunk that all members share, or ``last.0``, what a member's classifier reads (the first
+token, or the mean of all patches, behind the final norm and before the pooler; where it reads both, ``last.0`` is the
+first token and ``last.0.mean`` the mean). With f of unit length, the squared
+Mahalanobis distance to the nearest class (Lee et al. 2018; unit length: Müller & Hein 2025) is
 
     d = min_c |(f − centre) W − μ_c|²        W Wᵀ the inverse of the shrunk covariance within classes
 
@@ -29,6 +30,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from ..errors import BundleError, cut
+from .architecture import Architecture
 from .store import DENSITY, WEIGHTS, Bundle
 
 SCHEMA = 1
@@ -37,7 +39,7 @@ METADATA = "density"
 """The one entry of the file's metadata."""
 
 
-TAP = re.compile(r"layers\.(\d+)\.(first|mean)|last\.(\d+)")
+TAP = re.compile(r"layers\.(\d+)\.(first|mean)|last\.(\d+)(\.mean)?")
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,7 +128,7 @@ class Density:
 def _check(density: Density, bundle: Bundle) -> None:
     """Raise ValueError unless names, shapes and numbers are those of the bundle's model."""
     architecture = bundle.architecture()
-    check_taps(density.taps, architecture.layers, bundle.members)
+    check_taps(density.taps, architecture, bundle.members)
     if not isinstance(density.fitted, dict):
         raise ValueError(f"fitted is {density.fitted!r}, no JSON object")
     count, width, rows = len(density.taps), architecture.width, density.means.shape[1] if density.means.ndim > 1 else 0
@@ -144,12 +146,13 @@ def _check(density: Density, bundle: Bundle) -> None:
         raise ValueError("scale holds numbers that are not above 0")
 
 
-def check_taps(taps: Sequence[Any], layers: int, members: int) -> None:
+def check_taps(taps: Sequence[Any], architecture: Architecture, members: int) -> None:
     """Raise ValueError for a name that is no tap of a model of this shape, one named twice, or none at all."""
     if not taps or len(set(taps)) != len(taps):
         raise ValueError(f"taps {list(taps)}; expected different ones, at least one")
     for tap in taps:
         match = TAP.fullmatch(tap)
-        layer, _, member = match.groups() if match else (None, None, None)
-        if match is None or int(layer or 0) >= layers or int(member or 0) >= members:
-            raise ValueError(f"tap {tap!r} of a model of {layers} layers and {members} members")
+        layer, _, member, mean = match.groups() if match else (None,) * 4
+        both = mean is None or architecture.token_pooling == "first_and_mean"
+        if match is None or int(layer or 0) >= architecture.layers or int(member or 0) >= members or not both:
+            raise ValueError(f"tap {tap!r} of a model of {architecture.layers} layers and {members} members")

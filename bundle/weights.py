@@ -34,7 +34,7 @@ def fused_shapes(
                 shapes |= {f"{update}.down": (inputs, ranks[update]), f"{update}.up": (ranks[update], outputs)}
         shapes |= _linear(f"{name}.mlp.up", d, arch.mlp_width) | _linear(f"{name}.mlp.down", arch.mlp_width, d)
         shapes |= _norm(f"{name}.attention_norm", d) | _norm(f"{name}.mlp_norm", d)
-    if arch.pre_norm:
+    if arch.ends_with_norm:
         shapes |= _norm("final_norm", d)
     if arch.pooling != "none":
         shapes |= _linear("pooler", d, arch.classifier_width, bias=arch.head_bias)
@@ -91,11 +91,14 @@ def _embedding_shapes(arch: Architecture) -> dict[str, Shape]:
         pixels = arch.channels * arch.patch_height * arch.patch_width
         shapes = _linear("embeddings.patch", pixels, d, bias=arch.patch_bias)
         shapes |= _norm("embeddings.norm", d) if arch.patch_norm else {}
-        shapes |= {"embeddings.first_token": (1, d), "embeddings.position": (arch.max_sequence, d)}
-        return shapes | ({"embeddings.distillation_token": (1, d)} if arch.prefix_tokens == 2 else {})
+        shapes |= {"embeddings.first_token": (1, d), "embeddings.position": (arch.max_sequence - arch.registers, d)}
+        shapes |= {"embeddings.registers": (arch.registers, d)} if arch.registers else {}
+        return shapes | ({"embeddings.distillation_token": (1, d)} if arch.prefix_tokens - arch.registers == 2 else {})
     tables = {"word": arch.vocabulary, "position": arch.positions, "token_type": arch.token_types}
-    shapes = {f"embeddings.{name}": (rows, d) for name, rows in tables.items() if rows}
-    return shapes | _norm("embeddings.norm", d)
+    inner = arch.embedding_width or d
+    shapes = {f"embeddings.{name}": (rows, inner) for name, rows in tables.items() if rows}
+    shapes |= _norm("embeddings.norm", inner)
+    return shapes | (_linear("embeddings.projection", inner, d) if arch.embedding_width else {})
 
 
 def _linear(name: str, inputs: int, outputs: int, bias: bool = True) -> dict[str, Shape]:

@@ -29,7 +29,8 @@ def named_taps(asked: Any, architecture: Architecture, trunk: int, members: int)
         InputError: a name or layer that there is not.
     """
     shared = min(trunk, architecture.layers - 1)  # behind the last layer nothing but the first token may be computed
-    last = tuple(f"last.{member}" for member in range(members if trunk < architecture.layers else 1))
+    ends = ("", ".mean") if architecture.token_pooling == "first_and_mean" else ("",)
+    last = tuple(f"last.{m}{end}" for m in range(members if trunk < architecture.layers else 1) for end in ends)
     known = {"all": (*_both(range(shared)), *last), "last": last}
     if asked == "auto":
         names = SETS if architecture.modality == "text" else SETS[::-1]

@@ -55,7 +55,10 @@ def arguments(command: Command) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Fuse, and tell what was made and what averaging cost."""
-    from ..families.checkpoint import load_model, load_processor
+    from ..families.checkpoint import check_supported, load_model, load_processor
+
+    for model in options.model:
+        check_supported(model)  # before PyTorch is imported
     from ..fusion import common_processor, save_bundle
     from ..fusion import fuse as fuse_models
 

@@ -1,8 +1,8 @@
 """What an ensemble costs: floating-point operations, parameters and bytes moved, from shapes alone.
 
 The formulas follow the exported graph with every exact rewrite (``export.rewrites``): a shared trunk, distinct
-heads once in the fork layer, only the first token in the last layer. Separate parts of several checkpoints are
-taken to differ in every layer; the export finds out. Operations are those of matrix
+heads once in the fork layer, only the first token in the last layer where the classifier reads no other. Separate
+parts of several checkpoints are taken to differ in every layer; the export finds out. Operations are those of matrix
 products and convolutions, two for each multiply-add; everything else is linear in the activations.
 """
 

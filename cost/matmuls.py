@@ -40,9 +40,11 @@ def products(model: Sharing, batch: int, tokens: int) -> Iterable[Product]:
         pixels = arch.channels * arch.patch_height * arch.patch_width
         yield Product(1, batch * patches, pixels, streams * d)
     else:
+        if arch.embedding_width:
+            yield from _linear(streams, streams, batch * tokens, arch.embedding_width, d)
         streams = max(streams, model.groups("norms"))
     for layer in range(arch.layers):
-        pooled = model.exact and layer == arch.layers - 1
+        pooled = model.exact and arch.first_token_only and layer == arch.layers - 1
         entering = max(streams, model.groups("norms")) if arch.pre_norm else streams
         yield from attention(model, layer, entering, batch, tokens, pooled)
         streams = max(entering, 1 if model.shared_heads(layer) else model.members, model.groups("norms"))

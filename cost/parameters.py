@@ -9,7 +9,7 @@ from .sharing import Sharing
 def parameters(model: Sharing) -> int:
     """Numbers stored by the graph; the folds of the exact rewrites drop some vectors."""
     arch, d = model.architecture, model.architecture.width
-    total = _embedding_parameters(model) + (2 * d * model.groups("norms") if arch.pre_norm else 0)  # the final norm's
+    total = _embedding_parameters(model) + (2 * d * model.groups("norms") if arch.ends_with_norm else 0)
     total += arch.layers * (_norm(model, "attention") + _norm(model, "mlp"))
     has_biases = arch.qkv_bias or (model.exact and arch.pre_norm)  # a folded LayerNorm brings its own
     for layer in range(arch.layers):
@@ -49,7 +49,8 @@ def _joint_parameters(model: Sharing, layer: int, has_biases: bool) -> int:
     }
     by_value = max(by_norm["value"], model.members if model.differs(layer, "output") else 1)
     output_bias = d * (by_value if has_biases else 1)
-    if layer == arch.layers - 1 and model.absorbed_apart(layer):  # merged, a weight for each member
+    absorbed = layer == arch.layers - 1 and arch.first_token_only
+    if absorbed and model.absorbed_apart(layer):  # merged, a weight for each member
         return output_bias + model.members * (4 * d * inner + (inner if has_biases else 0))
     total = output_bias + (inner * by_norm["query"] if has_biases else 0)
     for projection in PROJECTIONS:
@@ -76,4 +77,6 @@ def _embedding_parameters(model: Sharing) -> int:
         vectors = (1 if arch.patch_bias else 0) + (2 if arch.patch_norm else 0)
         return groups * (pixels + vectors + arch.max_sequence) * d
     # part_of files the LayerNorm behind the tables under the embeddings
-    return groups * ((arch.vocabulary + arch.positions + arch.token_types) * d + 2 * d)
+    inner = arch.embedding_width or d
+    projection = (inner + 1) * d if arch.embedding_width else 0
+    return groups * ((arch.vocabulary + arch.positions + arch.token_types + 2) * inner + projection)

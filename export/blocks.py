@@ -156,7 +156,7 @@ class Blocks:
         embedding_norm: behind the embeddings, or ``None``.
         layers: L of them.
         final_norm, pooler: ``None`` for a family without.
-        classifier: reads the first token.
+        classifier: reads the first token, or the mean of all patches (``Architecture.token_pooling``).
     """
 
     architecture: Architecture

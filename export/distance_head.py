@@ -12,6 +12,7 @@ import onnx
 from ..bundle.architecture import Architecture
 from ..bundle.density import TAP, Density
 from .graph import FLOAT, Graph
+from .layers import MEAN_TOKEN
 
 DISTANCE = "distance"
 
@@ -50,9 +51,9 @@ def _taps(graph: Graph, architecture: Architecture, taps: tuple[str, ...]) -> st
     for tap in taps:
         match = TAP.fullmatch(tap)
         assert match is not None  # checked when the density was read
-        layer, kind, member = match.groups()
+        layer, kind, member, mean = match.groups()
         if member is not None:
-            made.append(_first(graph, _last(architecture), int(member), f"{DISTANCE}.{tap}"))
+            made.append(_first(graph, _last(architecture, mean is not None), int(member), f"{DISTANCE}.{tap}"))
         elif kind == "first":
             made.append(_first(graph, _output(architecture, int(layer)), 0, f"{DISTANCE}.{tap}"))
         else:
@@ -65,9 +66,11 @@ def _output(architecture: Architecture, layer: int) -> str:
     return f"layers.{layer}" if architecture.pre_norm else f"layers.{layer}.mlp_norm"
 
 
-def _last(architecture: Architecture) -> str:
-    """The value whose first token the classifier reads."""
-    return "final_norm" if architecture.pre_norm else _output(architecture, architecture.layers - 1)
+def _last(architecture: Architecture, mean: bool) -> str:
+    """The value whose first (or only) token the classifier reads; of two the second, if ``mean``."""
+    if mean or architecture.token_pooling == "mean":
+        return MEAN_TOKEN
+    return "final_norm" if architecture.ends_with_norm else _output(architecture, architecture.layers - 1)
 
 
 def _first(graph: Graph, value: str, stream: int, name: str) -> str:

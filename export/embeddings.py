@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import numpy as np
 
-from .blocks import Blocks
+from .blocks import Blocks, Linear
 from .context import Context, Stream
-from .layers import affine_norm
+from .layers import Lowering, affine_norm
+
+PROJECTION = "embeddings.projection"
+"""The linear map from narrower tables to the width d."""
 
 
-def embeddings(context: Context, blocks: Blocks) -> Stream:
+def embeddings(context: Context, lowering: Lowering, blocks: Blocks) -> Stream:
     """The model's inputs → [S, B, T, d]."""
     if context.architecture.modality == "text":
-        return _text(context, blocks)
+        return _text(context, lowering, blocks)
     wide = context.is_wide("embeddings")
     count = max(part.shape[0] for part in blocks.embeddings.values())
     x = Stream(_patches(context, blocks, wide), count, wide=wide)
@@ -20,8 +23,8 @@ def embeddings(context: Context, blocks: Blocks) -> Stream:
     return x if norm is None else affine_norm(context, "embeddings.norm", norm, x)
 
 
-def _text(context: Context, blocks: Blocks) -> Stream:
-    """``input_ids`` [B, T] (and ``token_type_ids``) → [S, B, T, d] after LayerNorm."""
+def _text(context: Context, lowering: Lowering, blocks: Blocks) -> Stream:
+    """``input_ids`` [B, T] (and ``token_type_ids``) → [S, B, T, d] after LayerNorm, and the projection to d."""
     arch, graph, tables = context.architecture, context.graph, blocks.embeddings
     rows = [_lookup(context, blocks, "embeddings.word", "input_ids"), _positions(context, blocks)]
     if arch.token_types > 1:
@@ -36,10 +39,14 @@ def _text(context: Context, blocks: Blocks) -> Stream:
         for index, row in enumerate(rows[1:]):
             last = index == len(rows) - 2
             x = graph.node("Add", [x, row], "embeddings.sum" if last else "embeddings.word_position")
-    count = max(table.shape[0] for table in tables.values())
+    count = max(table.shape[0] for name, table in tables.items() if not name.startswith(PROJECTION))
     assert blocks.embedding_norm is not None  # every text family has one
     summed = Stream(x, count, wide=wide)
-    return context.narrowed(affine_norm(context, "embeddings.norm", blocks.embedding_norm, summed))
+    normed = context.narrowed(affine_norm(context, "embeddings.norm", blocks.embedding_norm, summed))
+    if not arch.embedding_width:
+        return normed
+    projection = Linear(tables[f"{PROJECTION}.weight"], tables[f"{PROJECTION}.bias"])
+    return lowering.linear(context, PROJECTION, projection, normed)
 
 
 def _patches(context: Context, blocks: Blocks, wide: bool) -> str:
@@ -66,12 +73,16 @@ def _placed(context: Context, blocks: Blocks, x: str, groups: int) -> str:
     """Patches [G, B, patches, d] at their positions, behind the learned prefix tokens: [S, B, T, d]."""
     arch, graph, parts, width = context.architecture, context.graph, blocks.embeddings, context.architecture.width
     position = parts["embeddings.position"][:, None]  # [G, 1, T, d]
-    placed = graph.weight("embeddings.position", position[:, :, arch.prefix_tokens :])
+    named = arch.prefix_tokens - arch.registers  # those that have a position
+    placed = graph.weight("embeddings.position", position[:, :, named:])
     x = graph.node("Add", [x, placed], "embeddings.placed")
-    names = ("embeddings.first_token", "embeddings.distillation_token")[: arch.prefix_tokens]
-    streams = max(groups, position.shape[0], *(parts[name].shape[0] for name in names))
+    names = ("embeddings.first_token", "embeddings.distillation_token")[:named]
+    registers = parts.get("embeddings.registers", np.zeros((1, 0, width), np.float32))
+    streams = max(groups, position.shape[0], registers.shape[0], *(parts[name].shape[0] for name in names))
     prefix = [np.broadcast_to(parts[name], (streams, 1, width)) for name in names]
-    tokens = np.concatenate(prefix, axis=1)[:, None] + position[:, :, : arch.prefix_tokens]  # [S, 1, prefix, d]
+    tokens = np.concatenate(prefix, axis=1)[:, None] + position[:, :, :named]  # [S, 1, named, d]
+    behind = np.broadcast_to(registers, (streams, *registers.shape[1:]))[:, None]  # [S, 1, R, d]
+    tokens = np.concatenate([tokens, behind], axis=2)  # [S, 1, prefix, d]
     batch = graph.node("Shape", ["pixel_values"], "batch_size", start=0, end=1)
     ends = [graph.constant([streams]), batch, graph.constant([arch.prefix_tokens, width])]
     shape = graph.node("Concat", ends, "embeddings.prefix.shape", axis=0)

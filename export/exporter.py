@@ -26,7 +26,7 @@ from .onnx_file import bundle_blocks, metadata, write_model
 from .options import GraphForm
 from .quantize_search import BATCH, Quantised, search
 from .report import Export
-from .rewrites import FOR_PROCESSORS, rewrite
+from .rewrites import FOR_PROCESSORS, rewrite, unfit
 
 log = logging.getLogger(__name__)
 
@@ -80,7 +80,7 @@ def exported(
     with_distance(model, architecture, Density.of(bundle))
     name = onnx_name(precision)
     _write(bundle, model, name)
-    reasons = {"lowering": why, "attention": because}
+    reasons = {"lowering": why, "attention": because, **unfit(architecture)}
     return Export(bundle.path / name, precision, chosen, operator, reasons, changes, islands, quantised)
 
 
@@ -131,4 +131,5 @@ def _quantised(
     examples = inputs["examples"]
     wanted = {**inputs, "examples": None if examples is None else 2 * examples}
     batches, source = model_inputs(bundle.processor(), architecture, **wanted, sizes=(BATCH,))
-    return search(model, architecture.layers, batches, source, progress)
+    layers = architecture.layers - (1 if architecture.first_token_only else 0)
+    return search(model, layers, batches, source, progress)

@@ -12,6 +12,7 @@ from onnx import TensorProto, helper
 from ..errors import InputError
 from ..progress import Progress, no_progress
 from .blocks import Blocks
+from .embeddings import PROJECTION
 from .graph import LARGEST
 from .lowering import Form, lower
 from .onnx_file import open_graph
@@ -104,6 +105,7 @@ def residuals(blocks: Blocks) -> list[str]:
 def measure(blocks: Blocks, batches: Iterable[Mapping[str, np.ndarray]]) -> dict[str, float]:
     """Largest magnitude of every value that may become an island, on ONNX Runtime in float32."""
     names = residuals(blocks)
+    names += [PROJECTION] if blocks.architecture.embedding_width else []
     for index in range(len(blocks.layers)):
         own = f"layers.{index}"
         names += [f"{own}.attention.scores", f"{own}.attention", f"{own}.mlp.up", f"{own}.mlp.down"]

@@ -8,6 +8,9 @@ from typing import Protocol
 from .blocks import Attention, Layer, Linear, Norm
 from .context import Context, Stream
 
+MEAN_TOKEN = "mean_token"
+"""The mean of all patches, where the classifier reads it, alone or beside the first token."""
+
 
 class Lowering(Protocol):
     """How linear maps and attention of several groups are written (``grouped`` or ``unrolled``)."""
@@ -44,7 +47,8 @@ def layer(context: Context, lowering: Lowering, name: str, part: Layer, x: Strea
 
 def affine_norm(context: Context, name: str, norm: Norm, x: Stream) -> Stream:
     """LayerNorm of [S, B, T, d], with one affine map per group; in float32 when ``x`` is."""
-    graph, width, eps = context.graph, context.architecture.width, context.architecture.norm_eps
+    graph, eps = context.graph, context.architecture.norm_eps
+    width = context.architecture.width if norm.weight is None else norm.weight.shape[-1]
     with graph.wide(x.wide):
         if norm.groups == 1:
             scale = (
@@ -60,6 +64,17 @@ def affine_norm(context: Context, name: str, norm: Norm, x: Stream) -> Stream:
                 stored = graph.weight(f"{name}.{suffix}", values[:, None])  # [G, 1, 1, d]
                 out = graph.node(operator, [out, stored], name if suffix == "bias" else f"{name}.scaled")
     return replace(x, name=out, count=max(x.count, norm.groups))
+
+
+def pooled_tokens(context: Context, x: Stream) -> Stream:
+    """The mean of all patches, perhaps beside the first token: [S, B, T, d] → [S, B, 1, d or 2·d]."""
+    graph, ends = context.graph, (context.architecture.prefix_tokens, context.architecture.max_sequence, 2)
+    patches = graph.node("Slice", [x.name, *(graph.constant([end]) for end in ends)], f"{MEAN_TOKEN}.patches")
+    mean = graph.node("ReduceMean", [patches, graph.constant([2])], MEAN_TOKEN, keepdims=1)
+    if context.architecture.token_pooling == "mean":
+        return replace(x, name=mean, tokens=1)
+    first = context.first_token(x)
+    return replace(first, name=graph.node("Concat", [first.name, mean], f"{MEAN_TOKEN}.beside_first", axis=-1))
 
 
 def mlp(context: Context, lowering: Lowering, name: str, part: Layer, x: Stream) -> Stream:

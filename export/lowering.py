@@ -14,7 +14,7 @@ from .blocks import Blocks
 from .context import Context, Stream
 from .embeddings import embeddings
 from .graph import FLOAT, INT64
-from .layers import Lowering, affine_norm, layer
+from .layers import Lowering, affine_norm, layer, pooled_tokens
 from .uncertainty_head import MEMBER_OUTPUT, OUTPUTS, uncertainty_head
 
 LOWERINGS: dict[str, Lowering] = {"grouped": grouped, "unrolled": unrolled}
@@ -63,7 +63,7 @@ def lower(blocks: Blocks, temperature: float, metadata: Mapping[str, str], form:
     architecture, members = blocks.architecture, blocks.members
     context = Context(architecture, members, form.precision, form.islands, form.operator)
     lowering = LOWERINGS[form.lowering]
-    x = embeddings(context, blocks)
+    x = embeddings(context, lowering, blocks)
     for index, part in enumerate(blocks.layers):
         x = layer(context, lowering, f"layers.{index}", part, x)
     logits = _classify(context, lowering, blocks, x)
@@ -78,16 +78,18 @@ def lower(blocks: Blocks, temperature: float, metadata: Mapping[str, str], form:
 
 
 def _classify(context: Context, lowering: Lowering, blocks: Blocks, x: Stream) -> Stream:
-    """[S, B, T, d] → logits [S, B, C] from the first token, in float32: a few rows that decide everything."""
-    graph = context.graph
-    first = context.widened(context.first_token(x))
+    """[S, B, T, d] → logits [S, B, C], in float32: a few rows that decide everything."""
+    graph, first_only = context.graph, context.architecture.first_token_only
+    last = context.widened(context.first_token(x) if first_only else x)
     with graph.wide():
         if blocks.final_norm is not None:
-            first = affine_norm(context, "final_norm", blocks.final_norm, first)
+            last = affine_norm(context, "final_norm", blocks.final_norm, last)
+        if not first_only:
+            last = pooled_tokens(context, last)
         if blocks.pooler is not None:
-            dense = lowering.linear(context, "pooler", blocks.pooler, first)
-            first = replace(dense, name=_pooled(context, dense.name))
-        logits = lowering.linear(context, "classifier", blocks.classifier, first)  # [S, B, 1, C]
+            dense = lowering.linear(context, "pooler", blocks.pooler, last)
+            last = replace(dense, name=_pooled(context, dense.name))
+        logits = lowering.linear(context, "classifier", blocks.classifier, last)  # [S, B, 1, C]
         rows = graph.node("Squeeze", [logits.name, graph.constant([2])], "member_logits")
     return Stream(rows, logits.count, 1, logits.wide)
 
@@ -98,6 +100,8 @@ def _pooled(context: Context, x: str) -> str:
     if pooling == "unit":
         norm = graph.node("ReduceL2", [x, graph.constant([-1])], "pooled.norm", keepdims=1)
         return graph.node("Div", [x, norm], "pooled")
+    if pooling == "gelu":
+        return graph.node("Gelu", [x], "pooled", approximate="none")
     return graph.node({"tanh": "Tanh", "relu": "Relu"}[pooling], [x], "pooled")
 
 

@@ -3,7 +3,7 @@
 Activations are unsigned 8-bit with one scale and zero point for each tensor, fixed by calibration; weights are
 signed 8-bit with one scale for each column. A product's input is first divided, and its weight multiplied, by a factor
 for each channel that moves outliers of the activations into the weights (SmoothQuant, Xiao et al. 2023). Attention,
-the last layer's single token, classifier and uncertainty head stay float32. Since every scale is a constant,
+a last layer that runs on a single token, classifier and uncertainty head stay float32. Since every scale is a constant,
 a result does not depend on the other inputs of its batch.
 """
 
@@ -43,9 +43,14 @@ Seen = Mapping[str, Channels]
 
 
 def products(model: onnx.ModelProto, layers: int) -> list[onnx.NodeProto]:
-    """The products with a 2-D weight in all layers but the last, which runs on a single token."""
+    """The products with a 2-D weight in the first layers: in those that run on every token.
+
+    Args:
+        model: unrolled, float32.
+        layers: how many.
+    """
     weights = {tensor.name for tensor in model.graph.initializer if len(tensor.dims) == 2}
-    inner = tuple(f"layers.{index}." for index in range(layers - 1))
+    inner = tuple(f"layers.{index}." for index in range(layers))
     return [
         node
         for node in model.graph.node

@@ -66,14 +66,14 @@ def search(
 
     Args:
         model: unrolled, float32.
-        layers: L.
+        layers: L', those that run on every token: without the last one where it runs on the first alone.
         batches: real inputs in random order, in batches of equal size; one half calibrates, the other is held to
             ``TOLERANCES["int8"]``.
         source: what they are, in words.
         progress: display.
 
     Raises:
-        InputError: too few inputs, or a model of a single layer.
+        InputError: too few inputs, or no such layer.
         GateError: the gates fail with half of the parts in float32; the figures are given.
         MissingExtraError: onnxruntime or scipy is not installed.
     """
@@ -82,8 +82,8 @@ def search(
     nodes = products(model, layers)
     if checked < LEAST_CHECKED or not nodes:
         raise InputError(
-            f"INT8 needs {2 * LEAST_CHECKED} inputs, one half to calibrate on and one to check, and a model of two "
-            f"layers or more; found {source} and {layers} layers; give more data with --data and --examples, or "
+            f"INT8 needs {2 * LEAST_CHECKED} inputs, one half to calibrate on and one to check, and a layer that runs "
+            f"on every token; found {source} and {layers} such layers; give more data with --data and --examples, or "
             "export FP32"
         )
     singles = [single for batch in progress(calibrating, len(calibrating), "calibrating") for single in _rows(batch)]

@@ -19,7 +19,7 @@ class Export:
     Attributes:
         path: of the ONNX file.
         precision, lowering, attention: of the graph.
-        reasons: why ``lowering`` and ``attention`` were chosen, in words.
+        reasons: why ``lowering`` and ``attention`` were chosen, and which rewrites do not hold for the model, in words.
         changes: what each exact rewrite did.
         islands: what stays float32 in a half-precision graph, and why; ``None`` for the others.
         quantised: what an INT8 graph rounds, and the gates it passed; ``None`` for the others.

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from ..bundle.architecture import Architecture
 from ..errors import InputError, cut
 from .blocks import Attention, Blocks, Heads, Layer, Linear, LowRank
 from .folds import drop_key_bias, fold_norms, fold_softmax_scale, fold_value_bias
@@ -59,8 +60,10 @@ def fork_heads(blocks: Blocks) -> tuple[Blocks, list[str]]:
 def pooled_token(blocks: Blocks) -> tuple[Blocks, list[str]]:
     """The last layer computes query, output projection and MLP of the first token only.
 
-    Requires: a classifier that reads the first token alone, as in every supported family.
+    Requires: a classifier that reads the first token alone. One that reads the mean of all patches needs them all.
     """
+    if not blocks.architecture.first_token_only:
+        return blocks, []
     last = blocks.layers[-1]
     pooled = replace(last, attention=replace(last.attention, pooled=True))
     told = [f"layer {len(blocks.layers) - 1}: only the first token's query, output projection and MLP are computed"]
@@ -100,6 +103,14 @@ REWRITES: dict[str, Rewrite] = {
     "absorb-keys": absorb_keys,
 }
 """Every rewrite by its name, in the order in which they run."""
+
+
+def unfit(architecture: Architecture) -> dict[str, str]:
+    """The rewrites that do not hold for a model, each with the reason."""
+    if architecture.first_token_only:
+        return {}
+    why = "not applied: the classifier reads the mean of all patches, so the last layer computes every token"
+    return dict.fromkeys(("pooled-token", "absorb-keys"), why)
 
 
 FOR_PROCESSORS = frozenset({"absorb-keys"})

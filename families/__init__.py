@@ -1,1 +1,1 @@
-"""The supported model families: BERT, RoBERTa, DistilBERT (text), ViT, DeiT and CLIP zero-shot (images)."""
+"""The supported model families, texts and images (``registry.LAYOUTS``)."""

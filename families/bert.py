@@ -1,10 +1,14 @@
-"""BERT and RoBERTa: post-norm text encoders; a dense layer with tanh reads the first token."""
+"""BERT, RoBERTa, XLM-RoBERTa, CamemBERT and ELECTRA: post-norm text encoders; a dense layer reads the first token.
+
+XLM-RoBERTa and CamemBERT are RoBERTa by another name. ELECTRA's dense layer has GELU for tanh, and its tables may be
+narrower than its layers.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
-from ..bundle.architecture import Architecture
+from ..bundle.architecture import Architecture, Pooling
 from .config import activation, classes, encoder_only, head_width
 from .layout import Layout, linear
 
@@ -29,8 +33,9 @@ def _embeddings(prefix: str) -> dict[str, str]:
     }
 
 
-def _architecture(config: Any, position_padding: int | None) -> Architecture:
+def _architecture(config: Any, position_padding: int | None = None, pooling: Pooling = "tanh") -> Architecture:
     encoder_only(config)
+    own_width = getattr(config, "embedding_size", config.hidden_size)
     classifier_dropout = getattr(config, "classifier_dropout", None)
     return Architecture(
         family=config.model_type,
@@ -44,7 +49,7 @@ def _architecture(config: Any, position_padding: int | None) -> Architecture:
         pre_norm=False,
         norm_eps=config.layer_norm_eps,
         qkv_bias=True,
-        pooling="tanh",
+        pooling=pooling,
         classes=classes(config),
         hidden_dropout=config.hidden_dropout_prob,
         attention_dropout=config.attention_probs_dropout_prob,
@@ -54,6 +59,7 @@ def _architecture(config: Any, position_padding: int | None) -> Architecture:
         token_types=config.type_vocab_size,
         position_padding=position_padding,
         padding_token=config.pad_token_id or 0,
+        embedding_width=0 if own_width == config.hidden_size else own_width,
     )
 
 
@@ -67,19 +73,44 @@ BERT = Layout(
         **linear("pooler", "bert.pooler.dense"),
         **linear("classifier", "classifier"),
     },
-    architecture=lambda config: _architecture(config, position_padding=None),
+    architecture=_architecture,
 )
 
 
-ROBERTA = Layout(
-    family="roberta",
-    model_class="RobertaForSequenceClassification",
-    layer="roberta.encoder.layer.{l}",
+def _roberta(family: str, model_class: str) -> Layout:
+    return Layout(
+        family=family,
+        model_class=model_class,
+        layer="roberta.encoder.layer.{l}",
+        layer_names=LAYER_NAMES,
+        other_names={
+            **_embeddings("roberta.embeddings"),
+            **linear("pooler", "classifier.dense"),
+            **linear("classifier", "classifier.out_proj"),
+        },
+        architecture=lambda config: _architecture(config, position_padding=config.pad_token_id),
+    )
+
+
+ROBERTA = _roberta("roberta", "RobertaForSequenceClassification")
+
+
+XLM_ROBERTA = _roberta("xlm-roberta", "XLMRobertaForSequenceClassification")
+
+
+CAMEMBERT = _roberta("camembert", "CamembertForSequenceClassification")
+
+
+ELECTRA = Layout(
+    family="electra",
+    model_class="ElectraForSequenceClassification",
+    layer="electra.encoder.layer.{l}",
     layer_names=LAYER_NAMES,
     other_names={
-        **_embeddings("roberta.embeddings"),
+        **_embeddings("electra.embeddings"),
+        **linear("embeddings.projection", "electra.embeddings_project"),
         **linear("pooler", "classifier.dense"),
         **linear("classifier", "classifier.out_proj"),
     },
-    architecture=lambda config: _architecture(config, position_padding=config.pad_token_id),
+    architecture=lambda config: _architecture(config, pooling="gelu"),
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,6 +15,12 @@ from .registry import LAYOUTS, unsupported, without_classes
 
 READS = "fuse", "read a checkpoint"
 """The extra that brings PyTorch and transformers, and what for."""
+
+
+CONFIG = "config.json"
+
+
+MAX_CONFIG_BYTES = 2**24
 
 
 def load_model(source: str | Path) -> Any:
@@ -81,7 +88,20 @@ def _load_weights(name: str, config: Any, class_name: str) -> Any:
             f"checkpoint {name} lacks {listing(missing, 3)}; those weights would be random. "
             "Expected a model fine-tuned for classification"
         )
+    _fit(model, name)
     return model.eval()
+
+
+def _fit(model: Any, name: str) -> None:
+    """Bring a model that reads images of any size to the size that its own processor makes."""
+    resize = next(layout.resize for layout in LAYOUTS if layout.model_class == type(model).__name__)
+    processor = None if resize is None else find_processor(name, "image")
+    if resize is None or processor is None:
+        return
+    config = processor.to_dict()
+    size = config.get("crop_size" if config.get("do_center_crop") else "size") or {}
+    if size.get("height") and size.get("height") == size.get("width"):
+        resize(model, int(size["height"]))
 
 
 def load_processor(source: str | Path, modality: str) -> Any:
@@ -94,7 +114,7 @@ def load_processor(source: str | Path, modality: str) -> Any:
 
 
 STORED = {
-    "text": ("tokenizer.json", "vocab.txt", "vocab.json"),
+    "text": ("tokenizer.json", "vocab.txt", "vocab.json", "sentencepiece.bpe.model"),
     "image": ("preprocessor_config.json", "processor_config.json"),
 }
 """Files of which a folder with a processor has some."""
@@ -144,6 +164,7 @@ def model_labels(config: Any) -> list[str]:
 
 
 def _load_config(name: str) -> Any:
+    check_supported(name)
     require("torch", *READS)
     transformers = require("transformers", *READS)
     try:
@@ -159,13 +180,37 @@ def _load_config(name: str) -> Any:
         ) from error
 
 
+def check_supported(source: str | Path) -> None:
+    """Refuse a local checkpoint whose ``config.json`` names an unsupported class, before anything large is imported.
+
+    Whatever else may be wrong with it, :func:`load_model` says; so it does of a hub name.
+
+    Raises:
+        UnsupportedModelError: the architecture is not supported.
+    """
+    file = Path(str(source)) / CONFIG
+    try:
+        if file.stat().st_size > MAX_CONFIG_BYTES:
+            return
+        config = json.loads(file.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return
+    named = config.get("architectures") if isinstance(config, dict) else None
+    if isinstance(named, list) and named and isinstance(named[0], str):
+        _known(named[0])
+
+
+def _known(class_name: str) -> str:
+    """The name of a class that has a layout."""
+    if class_name not in {layout.model_class for layout in LAYOUTS}:
+        raise unsupported(class_name)
+    return class_name
+
+
 def _class_name(config: Any) -> str:
     named = list(getattr(config, "architectures", None) or [])
-    known = {layout.model_class for layout in LAYOUTS}
     if named:
-        if named[0] not in known:
-            raise unsupported(named[0])
-        return str(named[0])
+        return _known(str(named[0]))
     for layout in LAYOUTS:
         if layout.family == config.model_type:
             return layout.model_class
@@ -177,10 +222,10 @@ def _checked_source(source: str | Path) -> str:
     if path.is_dir():
         if (path / "hydrant.json").is_file():
             raise InputError(f"{source} is a hydrant bundle; expected a Hugging Face checkpoint")
-        if not (path / "config.json").is_file():
+        if not (path / CONFIG).is_file():
             adapter = (path / "adapter_config.json").is_file()
             remedy = "; give its base model, and this folder with --adapter (adapters=[…])" if adapter else ""
-            raise InputError(f"{source} holds no config.json; expected a Hugging Face checkpoint folder{remedy}")
+            raise InputError(f"{source} holds no {CONFIG}; expected a Hugging Face checkpoint folder{remedy}")
     elif path.exists() or isinstance(source, Path) or path.is_absolute() or str(source).startswith((".", "~")):
         what = "is not a folder" if path.exists() else "does not exist"
         raise InputError(f"model {cut(source, 120)} {what}; expected a Hugging Face checkpoint folder or hub name")

@@ -1,11 +1,13 @@
-"""CLIP's image tower: pre-norm, LayerNorm behind the embeddings, a projection to unit length before the classifier.
+"""CLIP's image tower: pre-norm, LayerNorm behind the embeddings; zero-shot, or with a classifier that was trained.
 
-The classifier is made of the text tower's embeddings of class prompts (``zero_shot``); state-dict names are those of
-``ZeroShotClassifier``.
+Zero-shot, a projection to unit length reads the first token behind the final LayerNorm, and the classifier is made of
+the text tower's embeddings of class prompts (``zero_shot``); state-dict names are those of ``ZeroShotClassifier``. A
+trained classifier (``CLIPForImageClassification``) reads the mean of all patches as the last layer leaves them.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from ..bundle.architecture import Architecture
@@ -13,7 +15,8 @@ from .config import activation, classes, head_width, refuse
 from .layout import Layout, linear
 
 
-def _architecture(config: Any) -> Architecture:
+def _tower(config: Any) -> Architecture:
+    """The image tower, and a classifier that reads its first token as it is."""
     tower = config.vision_config
     if tower.image_size < tower.patch_size:
         raise refuse(tower, "patch_size", tower.patch_size, f"at most the image size, {tower.image_size}")
@@ -29,7 +32,7 @@ def _architecture(config: Any) -> Architecture:
         pre_norm=True,
         norm_eps=tower.layer_norm_eps,
         qkv_bias=True,
-        pooling="unit",
+        pooling="none",
         classes=classes(config),
         attention_dropout=tower.attention_dropout,
         image_height=tower.image_size,
@@ -40,33 +43,53 @@ def _architecture(config: Any) -> Architecture:
         prefix_tokens=1,
         patch_bias=False,
         patch_norm=True,
-        pooled_width=config.projection_dim,
     )
+
+
+LAYER = "vision_model.encoder.layers.{l}"
+
+
+LAYER_NAMES = (
+    "self_attn.q_proj",
+    "self_attn.k_proj",
+    "self_attn.v_proj",
+    "self_attn.out_proj",
+    "layer_norm1",
+    "mlp.fc1",
+    "mlp.fc2",
+    "layer_norm2",
+)
+
+
+EMBEDDINGS = {
+    "embeddings.patch.weight": "vision_model.embeddings.patch_embedding.weight",
+    "embeddings.first_token": "vision_model.embeddings.class_embedding",
+    "embeddings.position": "vision_model.embeddings.position_embedding.weight",
+    **linear("embeddings.norm", "vision_model.pre_layrnorm"),
+}
 
 
 CLIP = Layout(
     family="clip",
     model_class="CLIPModel",
-    layer="vision_model.encoder.layers.{l}",
-    layer_names=(
-        "self_attn.q_proj",
-        "self_attn.k_proj",
-        "self_attn.v_proj",
-        "self_attn.out_proj",
-        "layer_norm1",
-        "mlp.fc1",
-        "mlp.fc2",
-        "layer_norm2",
-    ),
+    layer=LAYER,
+    layer_names=LAYER_NAMES,
     other_names={
-        "embeddings.patch.weight": "vision_model.embeddings.patch_embedding.weight",
-        "embeddings.first_token": "vision_model.embeddings.class_embedding",
-        "embeddings.position": "vision_model.embeddings.position_embedding.weight",
-        **linear("embeddings.norm", "vision_model.pre_layrnorm"),
+        **EMBEDDINGS,
         **linear("final_norm", "vision_model.post_layernorm"),
         "pooler.weight": "visual_projection.weight",
         "classifier.weight": "classifier.weight",
     },
-    architecture=_architecture,
+    architecture=lambda config: replace(_tower(config), pooling="unit", pooled_width=config.projection_dim),
     wrapper="ZeroShotClassifier",
+)
+
+
+CLIP_CLASSIFIER = Layout(
+    family="clip",
+    model_class="CLIPForImageClassification",
+    layer=LAYER,
+    layer_names=LAYER_NAMES,
+    other_names={**EMBEDDINGS, **linear("classifier", "classifier")},
+    architecture=lambda config: replace(_tower(config), token_pooling="mean", final_norm=False),
 )

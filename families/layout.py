@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from ..bundle.architecture import Architecture
@@ -21,10 +21,14 @@ class Layout:
         model_class: name of the supported transformers class.
         layer: prefix of layer ``{l}`` in the state dict.
         layer_names: for each of :data:`LAYER_PARTS`, its module name below that prefix.
-        other_names: canonical tensor name → state-dict name, for tensors outside the layers.
+        other_names: canonical tensor name → state-dict name, for tensors outside the layers; those of
+            ``embeddings.projection`` count only for a model that has one.
         architecture: reads a transformers configuration; raises for unsupported settings.
         wrapper: our own class that the model is loaded as, where the transformers class is no classifier;
             state-dict names are its.
+        scales: for linear maps of a layer whose output is scaled channel by channel (layer scale), such as
+            ``mlp.down``: the scale's name below the layer's prefix.
+        resize: brings a model's positions to square images of another side, for a family whose models read any size.
     """
 
     family: str
@@ -34,10 +38,17 @@ class Layout:
     other_names: dict[str, str]
     architecture: Callable[[Any], Architecture]
     wrapper: str | None = None
+    scales: Mapping[str, str] = field(default_factory=dict)
+    resize: Callable[[Any, int], None] | None = None
 
     def names(self, architecture: Architecture) -> dict[str, str]:
         """Canonical name → state-dict name of every tensor of the model, in a fixed order."""
-        names = dict(self.other_names)
+        projected = architecture.embedding_width > 0
+        names = {
+            canonical: source
+            for canonical, source in self.other_names.items()
+            if projected or not canonical.startswith("embeddings.projection.")
+        }
         for layer in range(architecture.layers):
             for part, source in zip(LAYER_PARTS, self.layer_names, strict=True):
                 for kind in ("weight", "bias"):
@@ -46,6 +57,12 @@ class Layout:
                         continue
                     names[f"layers.{layer}.{part}.{kind}"] = f"{self.layer.format(l=layer)}.{source}.{kind}"
         return names
+
+    def scale_of(self, canonical: str) -> str | None:
+        """State-dict name of the scale [out] that belongs to a weight or bias of a layer, or ``None``."""
+        pieces = canonical.split(".")
+        own = self.scales.get(".".join(pieces[2:-1])) if pieces[0] == "layers" else None
+        return own and f"{self.layer.format(l=pieces[1])}.{own}"
 
     def output_projection(self, layer: int) -> str:
         """Module name of a layer's output projection; its input is the heads' outputs, side by side."""

@@ -12,7 +12,7 @@ import math
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -106,6 +106,7 @@ def read_adapter(source: str | Path, model: Any) -> Adapter:
     halves, replaced = _sorted(tensors, names, shapes, folder)
     updates = {names[f"{module}.weight"]: _update(module, pair, config, shapes, folder)
                for module, pair in halves.items()}  # fmt: skip
+    updates = {canonical: _scaled(update, layout.scale_of(canonical), model) for canonical, update in updates.items()}
     _check_complete(config, names, halves, replaced, folder)
     base = _writable(Path(str(config.get("base_model_name_or_path") or "")).name)
     return Adapter(_writable(folder.resolve().name), sha256_of(folder / WEIGHTS), base or None, updates,
@@ -239,6 +240,14 @@ def _update(
         )
     alpha = _number(config, "lora_alpha", "alpha_pattern", module, folder)
     return Update(pair["A"], pair["B"], alpha / (math.sqrt(rank) if config.get("use_rslora") else rank))
+
+
+def _scaled(update: Update, scale: str | None, model: Any) -> Update:
+    """The update of a linear map whose output is scaled: λ (W + s · B A) = λ W + s · (λ B) A."""
+    if scale is None:
+        return update
+    factor = model.state_dict()[scale].detach().cpu().double()
+    return replace(update, up=(factor[:, None] * update.up.double()).float())
 
 
 def _number(config: Mapping[str, Any], name: str, pattern: str, module: str, folder: Path) -> float:

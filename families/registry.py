@@ -1,7 +1,4 @@
-"""The supported model families, and how to read a model of one of them.
-
-BERT, RoBERTa, DistilBERT (text), ViT, DeiT and CLIP zero-shot (images), as transformers 5 defines them.
-"""
+"""The supported model families, and how to read a model of one of them, as transformers 5 defines them."""
 
 from __future__ import annotations
 
@@ -10,16 +7,18 @@ from typing import Any
 
 from ..bundle.architecture import Architecture
 from ..errors import InputError, UnsupportedModelError
-from .bert import BERT, ROBERTA
-from .clip import CLIP
+from .bert import BERT, CAMEMBERT, ELECTRA, ROBERTA, XLM_ROBERTA
+from .clip import CLIP, CLIP_CLASSIFIER
+from .dinov2 import DINOV2, DINOV2_WITH_REGISTERS, OLDER
 from .distilbert import DISTILBERT
 from .layout import Layout
+from .unsupported import nearest, why
 from .vit import DEIT, VIT
 
-LAYOUTS: tuple[Layout, ...] = (BERT, ROBERTA, DISTILBERT, VIT, DEIT, CLIP)
-
-
-SIGMOID = ("SiglipModel", "Siglip2Model")
+LAYOUTS: tuple[Layout, ...] = (
+    BERT, ROBERTA, XLM_ROBERTA, CAMEMBERT, DISTILBERT, ELECTRA, VIT, DEIT, DINOV2, DINOV2_WITH_REGISTERS, CLIP,
+    CLIP_CLASSIFIER,
+)  # fmt: skip
 
 
 def layout_of(model: Any) -> Layout:
@@ -32,22 +31,27 @@ def layout_of(model: Any) -> Layout:
     name = type(model).__name__
     for layout in LAYOUTS:
         if name == (layout.wrapper or layout.model_class):
-            return layout
+            older = OLDER.get(name)
+            return older if older is not None and _has(model, older.output_projection(0)) else layout
     if name == CLIP.model_class:
         raise without_classes("the model")
     raise unsupported(name)
 
 
+def _has(model: Any, module: str) -> bool:
+    """Whether a model has a module of this name."""
+    return any(name == module for name, _ in model.named_modules())
+
+
 def unsupported(name: str) -> UnsupportedModelError:
-    """The error for a class that has no layout here."""
-    classes = ", ".join(layout.model_class for layout in LAYOUTS)
-    reason = ""
-    if name in SIGMOID:
-        reason = (
-            ": its classes are independent yes-or-no questions (sigmoid), of which an averaged softmax would make "
-            "another method, and an attention head pools its image tower"
-        )
-    return UnsupportedModelError(f"architecture {name} is not supported{reason}; supported: {classes}")
+    """The error for a class that has no layout here: why, what is nearest, and all that there is."""
+    classes = [layout.model_class for layout in LAYOUTS]
+    found, near = why(name, classes), nearest(name, classes)
+    reason = f": {found}" if found else ""
+    remedy = f"; nearest: {near}" if near else ""
+    return UnsupportedModelError(
+        f"architecture {name} is not supported{reason}{remedy}; supported: {', '.join(classes)}"
+    )
 
 
 def without_classes(name: str) -> InputError:
@@ -83,7 +87,7 @@ def read_weights(model: Any) -> dict[str, Any]:
 
     Returns:
         ``layers.{l}.attention.query.weight`` [H·d_h, d], … as torch tensors; linear weights are
-        [out, in] as in torch.
+        [out, in] as in torch, times the scale behind them where there is one (``Layout.scales``).
 
     Raises:
         UnsupportedModelError: unsupported class or setting, or a tensor is missing.
@@ -95,11 +99,17 @@ def read_weights(model: Any) -> dict[str, Any]:
     state = model.state_dict()
     weights = {}
     for canonical, source in layout.names(layout.architecture(model.config)).items():
-        if source not in state:
-            raise UnsupportedModelError(
-                f"{layout.model_class} has no weight {source}; hydrant reads the layout of transformers 5.12 and newer"
-            )
+        scale = layout.scale_of(canonical)
+        for name in (source, scale):
+            if name is not None and name not in state:
+                raise UnsupportedModelError(
+                    f"{layout.model_class} has no weight {name}; hydrant reads the layout of transformers 5.12 and "
+                    "newer"
+                )
         tensor = state[source].detach().to(device="cpu", dtype=torch.float32)
+        if scale is not None:  # of every output channel: exact, but for one rounding
+            factor = state[scale].detach().cpu().double()
+            tensor = (tensor.double() * (factor[:, None] if tensor.ndim == 2 else factor)).float()
         if not bool(torch.isfinite(tensor).all()):
             bad = int((~torch.isfinite(tensor)).sum())
             raise InputError(f"weight {source} holds {bad} non-finite values (NaN or infinity); repair the checkpoint")

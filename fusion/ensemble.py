@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -222,7 +222,7 @@ def _common(models: Sequence[Any]) -> tuple[Architecture, list[str]]:
     """The architecture and labels that all models share."""
     architecture, labels = architecture_of(models[0]), model_labels(models[0].config)
     for index, model in enumerate(models[1:], start=1):
-        other, mine = architecture_of(model).to_json(), architecture.to_json()
+        other, mine = asdict(architecture_of(model)), asdict(architecture)
         different = [f"{key} {mine[key]!r} and {other[key]!r}" for key in mine if mine[key] != other[key]]
         if different:
             raise InputError(f"models 0 and {index} differ in {'; '.join(different)}; members need one architecture")
@@ -239,8 +239,8 @@ def _grouped_form(name: str, single: Tensor, stacked: Tensor) -> Tensor:
         return stacked.flatten(2).transpose(1, 2)  # [G, channels·height·width, d]
     if name.startswith("embeddings.") and single.ndim == 3:  # ViT's [1, rows, d] tokens and positions
         return stacked[:, 0]
-    if name.startswith("embeddings.") and single.ndim == 2:  # tables [rows, d]
-        return stacked
+    if name.startswith("embeddings.") and single.ndim == 2 and not name.startswith("embeddings.projection."):
+        return stacked  # tables [rows, d]
     return stacked.transpose(1, 2) if single.ndim == 2 else stacked[:, None]
 
 

@@ -12,7 +12,7 @@ from ..bundle.architecture import PROJECTIONS, Architecture
 from ..bundle.density import Density
 from ..bundle.plan import HeadPlan
 from ..errors import InputError
-from ..families.activations import ACTIVATIONS, POOLERS
+from ..families.activations import ACTIVATIONS, POOLERS, pooled_tokens
 from .distance import FeatureDistance
 from .grouped import GroupedAttention, GroupedLinear, GroupedNorm, LowRank
 from .uncertainty_head import FusedOutput, summarize
@@ -61,7 +61,7 @@ class FusedClassifier(nn.Module):
         self.layers = nn.ModuleList(
             FusedLayer(architecture, weights, f"layers.{layer}.") for layer in range(architecture.layers)
         )
-        self.final_norm = _norm(architecture, weights, "final_norm") if architecture.pre_norm else None
+        self.final_norm = _norm(architecture, weights, "final_norm") if architecture.ends_with_norm else None
         self.pooler = _linear(weights, "pooler") if architecture.pooling != "none" else None
         self.classifier = _linear(weights, "classifier")
         self.distance = None if density is None else FeatureDistance(density)
@@ -97,7 +97,7 @@ class FusedClassifier(nn.Module):
             InputError: the inputs of the other modality were given, or their shape does not fit.
         """
         taps = () if self.distance is None else self.distance.density.taps
-        logits, features = self._run(
+        logits, features, _ = self._run(
             taps,
             input_ids=input_ids,
             attention_mask=attention_mask,
@@ -117,19 +117,33 @@ class FusedClassifier(nn.Module):
         Raises:
             InputError: as of :meth:`forward`.
         """
-        return self._run(taps, **inputs)
+        return self._run(taps, **inputs)[:2]
 
-    def _run(self, taps: Sequence[str], **inputs: Tensor | None) -> tuple[Tensor, Tensor]:
+    def last_vectors(self, **inputs: Tensor) -> tuple[Tensor, Tensor]:
+        """Member logits [M, B, C] and what the members' classifiers, or the poolers before them, read [M, B, d or 2·d].
+
+        Args:
+            inputs: as of :meth:`forward`.
+
+        Raises:
+            InputError: as of :meth:`forward`.
+        """
+        logits, _, last = self._run((), **inputs)
+        return logits, last
+
+    def _run(self, taps: Sequence[str], **inputs: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
         x, mask = self._embedded(**inputs)
-        x = _dropout(x, self.architecture.hidden_dropout, self.training)
         found: dict[str, Tensor] = {}
         for index, layer in enumerate(self.layers):
             x = layer(x, mask)  # [S, B, T, d]
             found |= _tapped(x[0], mask, f"layers.{index}", taps)
-        first = self._first(x)
-        found |= {f"last.{member}": first[member] for member in range(self.members)}
-        kept = torch.stack([found[tap] for tap in taps]) if taps else first.new_zeros(0)
-        return self._classify(first), kept
+        last = self._last(x)
+        for member, vectors in enumerate(last.split(self.architecture.width, dim=-1)[0]):
+            found[f"last.{member}"] = vectors
+        for member, vectors in enumerate(last.split(self.architecture.width, dim=-1)[-1]):
+            found[f"last.{member}.mean"] = vectors
+        kept = torch.stack([found[tap] for tap in taps]) if taps else last.new_zeros(0)
+        return self._classify(last), kept, last
 
     @torch.no_grad()
     def trunk_output(self, layers: int, **inputs: Tensor) -> Tensor:
@@ -159,7 +173,7 @@ class FusedClassifier(nn.Module):
         x = hidden[None]
         for layer in self.layers[layers:]:
             x = layer(x, mask)
-        return self._classify(self._first(x))
+        return self._classify(self._last(x))
 
     def _embedded(
         self,
@@ -168,7 +182,7 @@ class FusedClassifier(nn.Module):
         token_type_ids: Tensor | None = None,
         pixel_values: Tensor | None = None,
     ) -> tuple[Tensor, Tensor | None]:
-        """Inputs → the first activations [G, B, T, d], and which keys may be seen [B, 1, 1, T]."""
+        """Inputs → the first activations [G, B, T, d], dropout included, and which keys may be seen [B, 1, 1, T]."""
         if self.architecture.modality == "text":
             if input_ids is None or pixel_values is not None:
                 raise InputError(f"a {self.architecture.family} ensemble reads input_ids, not pixel_values")
@@ -178,22 +192,22 @@ class FusedClassifier(nn.Module):
             raise InputError(f"a {self.architecture.family} ensemble reads pixel_values, not input_ids")
         return self.embeddings(pixel_values), None
 
-    def _first(self, x: Tensor) -> Tensor:
-        """[S, B, T, d] → each member's vector that the classifier reads, [M, B, d]."""
-        first: Tensor = (x if self.final_norm is None else self.final_norm(x))[:, :, 0]
-        return first.expand(self.members, -1, -1)
+    def _last(self, x: Tensor) -> Tensor:
+        """[S, B, T, d] → each member's vector that the classifier, or the pooler before it, reads: [M, B, d or 2·d]."""
+        normed: Tensor = x if self.final_norm is None else self.final_norm(x)
+        return pooled_tokens(self.architecture, normed).expand(self.members, -1, -1)
 
-    def penultimate(self, first: Tensor) -> Tensor:
-        """What the last linear map reads, [M, B, d'], from each member's last vector [M, B, d] (the taps ``last.…``).
+    def penultimate(self, last: Tensor) -> Tensor:
+        """What the last linear map reads, [M, B, d'], from each member's last vector (:meth:`last_vectors`).
 
         Behind the pooler where there is one; otherwise the same vector.
         """
-        return first if self.pooler is None else POOLERS[self.architecture.pooling](self.pooler(first))
+        return last if self.pooler is None else POOLERS[self.architecture.pooling](self.pooler(last))
 
-    def _classify(self, first: Tensor) -> Tensor:
-        """Each member's first token [M, B, d] → member logits [M, B, C]."""
+    def _classify(self, last: Tensor) -> Tensor:
+        """Each member's last vector [M, B, d or 2·d] → member logits [M, B, C]."""
         rate = self.architecture.classifier_dropout
-        return self.classifier(_dropout(self.penultimate(first), rate, self.training))
+        return self.classifier(_dropout(self.penultimate(last), rate, self.training))
 
 
 class FusedLayer(nn.Module):
@@ -233,17 +247,19 @@ class FusedLayer(nn.Module):
 
 
 class TextEmbeddings(nn.Module):
-    """Word, position and token-type tables, then LayerNorm."""
+    """Word, position and token-type tables, then LayerNorm and dropout, perhaps a linear map to width d (ELECTRA)."""
 
     def __init__(self, architecture: Architecture, weights: Weights) -> None:
         super().__init__()
         self.position_padding = architecture.position_padding
         self.max_sequence = architecture.max_sequence
-        self.word = nn.Parameter(weights["embeddings.word"])  # [G, vocabulary, d]
+        self.word = nn.Parameter(weights["embeddings.word"])  # [G, vocabulary, d], or narrower before a projection
         self.position = nn.Parameter(weights["embeddings.position"])  # [G, positions, d]
         has_types = architecture.token_types > 0
         self.token_type = nn.Parameter(weights["embeddings.token_type"]) if has_types else None  # [G, types, d]
         self.norm = _norm(architecture, weights, "embeddings.norm")
+        self.dropout = architecture.hidden_dropout
+        self.projection = _linear(weights, "embeddings.projection") if architecture.embedding_width else None
 
     def forward(self, input_ids: Tensor, token_type_ids: Tensor | None) -> Tensor:
         """[B, T] → [G, B, T, d]."""
@@ -256,7 +272,8 @@ class TextEmbeddings(nn.Module):
                 x = x + self.token_type[:, None, :1]  # type 0 everywhere
             else:
                 x = x + _rows(self.token_type, token_type_ids)
-        return self.norm(x)
+        x = _dropout(self.norm(x), self.dropout, self.training)
+        return x if self.projection is None else self.projection(x)
 
     def _positions(self, input_ids: Tensor) -> Tensor:
         """[G, 1 or B, T, d]; RoBERTa counts from its padding id and skips padding tokens."""
@@ -274,9 +291,10 @@ class PatchEmbeddings(nn.Module):
         self.architecture = architecture
         self.patch = _linear(weights, "embeddings.patch")  # [G, channels·patch_height·patch_width, d]
         self.first_token = nn.Parameter(weights["embeddings.first_token"])  # [G, 1, d]
-        distilled = architecture.prefix_tokens == 2
+        distilled = architecture.prefix_tokens - architecture.registers == 2
         self.distillation_token = nn.Parameter(weights["embeddings.distillation_token"]) if distilled else None
-        self.position = nn.Parameter(weights["embeddings.position"])  # [G, T, d]
+        self.registers = nn.Parameter(weights["embeddings.registers"]) if architecture.registers else None  # [G, R, d]
+        self.position = nn.Parameter(weights["embeddings.position"])  # [G, T − R, d]
         self.norm = _norm(architecture, weights, "embeddings.norm") if architecture.patch_norm else None
 
     def forward(self, pixel_values: Tensor) -> Tensor:
@@ -293,7 +311,10 @@ class PatchEmbeddings(nn.Module):
         prefix = [token for token in (self.first_token, self.distillation_token) if token is not None]
         tokens = [token[:, None].expand(-1, x.shape[1], -1, -1) for token in prefix]  # [G, B, 1, d]
         x = torch.cat([*tokens, x], dim=2) + self.position[:, None]
-        return x if self.norm is None else self.norm(x)
+        if self.registers is not None:  # without a position, behind the other prefix tokens
+            own, rest = x[:, :, : len(prefix)], x[:, :, len(prefix) :]
+            x = torch.cat([own, self.registers[:, None].expand(-1, x.shape[1], -1, -1), rest], dim=2)
+        return _dropout(x if self.norm is None else self.norm(x), arch.hidden_dropout, self.training)
 
 
 def _tapped(x: Tensor, mask: Tensor | None, name: str, taps: Sequence[str]) -> dict[str, Tensor]:

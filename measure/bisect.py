@@ -106,6 +106,7 @@ def _values(architecture: Architecture) -> list[str]:
     """Names of the values that are compared, in the order of computation."""
     end = "" if architecture.pre_norm else ".mlp_norm"
     first = "embeddings.norm" if architecture.embedding_norm else "embeddings"
+    first = "embeddings.projection" if architecture.embedding_width else first
     layers = range(architecture.layers)
     return [first, *(f"layers.{i}{part}" for i in layers for part in (".attention", ".mlp.down", end))]
 

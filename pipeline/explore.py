@@ -24,7 +24,7 @@ from ..cost.estimate import cost_of
 from ..data.columns import Reading
 from ..data.examples import Examples, check_apart, random_parts, read_examples
 from ..errors import InputError, check_plain, check_seed, cut, is_whole, listing
-from ..families.checkpoint import load_model, load_processor, model_labels
+from ..families.checkpoint import check_supported, load_model, load_processor, model_labels
 from ..families.registry import architecture_of
 from ..measure.features import Reference
 from ..metrics import classification as metrics
@@ -178,6 +178,7 @@ def explore(
         UnsupportedModelError: the architecture is not supported.
         MissingExtraError: an extra that is needed is not installed.
     """
+    check_supported(model)
     from ..calib.heads.budget import mean_tokens  # PyTorch
     from ..fusion import fuse, save_bundle
 

@@ -24,6 +24,7 @@ from ..data.columns import Reading
 from ..data.examples import check_apart, read_examples
 from ..data.fingerprints import fingerprint_of
 from ..errors import check_seed, require
+from ..families.checkpoint import check_supported
 from ..progress import Progress, no_progress
 from .options import Recipe
 from .parts import Parts, parted
@@ -88,6 +89,7 @@ def make(
         MissingExtraError: an extra that a stage needs is not installed; before any long work.
         BackendError: the model gives values that are not finite.
     """
+    check_supported(model)
     _check_installed(recipe)
     check_seed(seed)
     output = Path(output)

@@ -42,7 +42,10 @@ def make_golden(folder: Path) -> list[Path]:
         text_case(folder / "bert", "bert", "aps"),
         text_case(folder / "distilbert", "distilbert", None),
         text_case(folder / "roberta", "roberta", None),
+        text_case(folder / "electra", "electra", None),
         pixels_case(folder / "vit"),
+        pixels_case(folder / "clip-classifier"),
+        pixels_case(folder / "dinov2"),
         images_case(folder / "vit-images", {"size": {"height": 12, "width": 12}, "resample": 2}),
         images_case(folder / "vit-crop", {"size": {"shortest_edge": 15}, "resample": 3, "do_center_crop": True,
                                           "crop_size": {"height": 12, "width": 12}}),
@@ -70,9 +73,9 @@ def text_case(folder: Path, family: str, sets: str | None) -> Path:
 
 def pixels_case(folder: Path) -> Path:
     """A tiny image model without a processor, ready pixels, and a threshold for abstention only."""
-    bundle = folder / "bundle"
-    hydrant.save_bundle(hydrant.fuse(make_model("vit"), random_plan("vit", 3)), bundle)
-    inputs = {key: tensor.numpy() for key, tensor in make_inputs("vit", ROWS).items()}
+    family, bundle = folder.name, folder / "bundle"
+    hydrant.save_bundle(hydrant.fuse(make_model(family), random_plan(family, 3)), bundle)
+    inputs = {key: tensor.numpy() for key, tensor in make_inputs(family, ROWS).items()}
     calibrated(bundle, inputs, "confidence", None)
     hydrant.export_onnx(bundle)
     np.savez(folder / "inputs.npz", **inputs)

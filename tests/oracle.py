@@ -13,13 +13,21 @@ from typing import Any
 
 import numpy as np
 import torch
+from transformers.models.dinov2 import modeling_dinov2
 
+OLDER = hasattr(modeling_dinov2, "Dinov2SelfAttention")  # transformers named DINOv2's projections otherwise
+DINOV2 = "encoder.layer.{}.attention.output.dense" if OLDER else "encoder.layer.{}.attention.o_proj"
 OUTPUT_PROJECTIONS = {
     "bert": "bert.encoder.layer.{}.attention.output.dense",
+    "xlm-roberta": "roberta.encoder.layer.{}.attention.output.dense",
+    "camembert": "roberta.encoder.layer.{}.attention.output.dense",
+    "electra": "electra.encoder.layer.{}.attention.output.dense",
     "roberta": "roberta.encoder.layer.{}.attention.output.dense",
     "distilbert": "distilbert.transformer.layer.{}.attention.out_lin",
     "vit": "vit.layers.{}.attention.o_proj",
     "deit": "deit.layers.{}.attention.o_proj",
+    "dinov2": f"dinov2.{DINOV2}",
+    "dinov2_with_registers": f"dinov2_with_registers.{DINOV2}",
     "clip": "vision_model.encoder.layers.{}.self_attn.out_proj",
 }
 
@@ -49,7 +57,7 @@ def silenced(model: Any, keep: Sequence[Sequence[int]], heads: int) -> Iterator[
 def member_logits(model: Any, keep: Sequence[Sequence[int]], heads: int, inputs: dict[str, torch.Tensor]) -> np.ndarray:
     """Logits [B, C] float64 of one member: ``keep[layer]`` lists the heads that stay."""
     output = "logits"
-    if model.config.model_type == "clip":  # the whole model, which reads image and prompts, is the original
+    if hasattr(model, "dual_encoder"):  # CLIP: the whole model, which reads image and prompts, is the original
         model, inputs, output = model.dual_encoder, {**inputs, **model.prompt_tokens}, "logits_per_image"
     with silenced(model, keep, heads), torch.no_grad():
         return getattr(model(**inputs), output).double().numpy()

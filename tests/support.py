@@ -18,8 +18,10 @@ from hydrant.data.examples import Examples
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
-FAMILIES = ("bert", "roberta", "distilbert", "vit", "deit", "clip")
-TEXT_FAMILIES, IMAGE_FAMILIES = FAMILIES[:3], FAMILIES[3:]
+FAMILIES = ("bert", "roberta", "distilbert", "electra", "vit", "deit", "clip", "clip-classifier", "dinov2")
+TEXT_FAMILIES, IMAGE_FAMILIES = FAMILIES[:4], FAMILIES[4:]
+ALIASES = ("xlm-roberta", "camembert")  # RoBERTa by other names: test_families.py
+ROBERTAS = ("roberta", *ALIASES)
 PROMPTS = ("a cat", "a photo of a dog", "the moon", "a house by the sea", "2 trees")
 LAYERS, HEADS, CLASSES, VOCABULARY = 3, 4, 5, 99
 
@@ -36,13 +38,24 @@ def make_model(family: str, seed: int = 0, **settings: Any) -> torch.nn.Module:
     text = {"vocab_size": VOCABULARY, "max_position_embeddings": 40, "num_labels": CLASSES}
     shape = {"hidden_size": 32, "num_hidden_layers": LAYERS, "num_attention_heads": HEADS, "intermediate_size": 48}
     image = {"image_size": 12, "patch_size": 4, "num_labels": CLASSES}
+    roberta = {**text, **shape, "type_vocab_size": 1, "pad_token_id": 1}
+    scaled = {**{name: size for name, size in shape.items() if name != "intermediate_size"}, **image, "mlp_ratio": 2}
     slim = {"dim": 32, "n_layers": LAYERS, "n_heads": HEADS, "hidden_dim": 48}
     makers: dict[str, Callable[[], torch.nn.Module]] = {
         "bert": lambda: transformers.BertForSequenceClassification(
             transformers.BertConfig(**{**text, **shape, **settings})
         ),
         "roberta": lambda: transformers.RobertaForSequenceClassification(
-            transformers.RobertaConfig(**{**text, **shape, "type_vocab_size": 1, "pad_token_id": 1, **settings})
+            transformers.RobertaConfig(**{**roberta, **settings})
+        ),
+        "xlm-roberta": lambda: transformers.XLMRobertaForSequenceClassification(
+            transformers.XLMRobertaConfig(**{**roberta, **settings})
+        ),
+        "camembert": lambda: transformers.CamembertForSequenceClassification(
+            transformers.CamembertConfig(**{**roberta, **settings})
+        ),
+        "electra": lambda: transformers.ElectraForSequenceClassification(
+            transformers.ElectraConfig(**{**text, **shape, "embedding_size": 20, **settings})
         ),
         "distilbert": lambda: transformers.DistilBertForSequenceClassification(
             transformers.DistilBertConfig(**{**text, **slim, **settings})
@@ -51,7 +64,18 @@ def make_model(family: str, seed: int = 0, **settings: Any) -> torch.nn.Module:
         "deit": lambda: transformers.DeiTForImageClassification(
             transformers.DeiTConfig(**{**shape, **image, **settings})
         ),
+        "dinov2": lambda: transformers.Dinov2ForImageClassification(
+            transformers.Dinov2Config(**{**scaled, **settings})
+        ),
+        "dinov2_with_registers": lambda: transformers.Dinov2WithRegistersForImageClassification(
+            transformers.Dinov2WithRegistersConfig(**{**scaled, "num_register_tokens": 3, **settings})
+        ),
         "clip": lambda: make_dual_encoder(**settings),
+        "clip-classifier": lambda: transformers.CLIPForImageClassification(
+            transformers.CLIPConfig(
+                vision_config={**shape, "image_size": 12, "patch_size": 4, **settings}, num_labels=CLASSES
+            )
+        ),
     }
     torch.manual_seed(seed)
     model = makers[family]()
@@ -60,7 +84,14 @@ def make_model(family: str, seed: int = 0, **settings: Any) -> torch.nn.Module:
             is_norm = "norm" in name.lower() and name.endswith("weight")
             centre = 1.0 if is_norm else 0.0
             parameter.normal_(centre, 0.3)
+        if family == "clip-classifier":  # no LayerNorm stands before it
+            model.classifier.weight.mul_(0.1)
     return zero_shot(model.eval(), list(PROMPTS)) if family == "clip" else model.eval()
+
+
+def model_type(family: str) -> str:
+    """The name that plans and bundles have for a family: transformers' own."""
+    return "clip" if family == "clip-classifier" else family
 
 
 def make_dual_encoder(**settings: Any) -> torch.nn.Module:
@@ -100,13 +131,13 @@ def random_plan(family: str, members: int, seed: int = 0) -> HeadPlan:
         )
         for _ in range(members)
     )
-    return HeadPlan(family, LAYERS, HEADS, keep, "random")
+    return HeadPlan(model_type(family), LAYERS, HEADS, keep, "random")
 
 
 def make_inputs(family: str, batch: int = 4, seed: int = 0, padded: bool = True) -> dict[str, torch.Tensor]:
     """Inputs of a tiny model; text with rows of different lengths when padded."""
     rng = np.random.default_rng(seed)
-    if family in IMAGE_FAMILIES:
+    if family in (*IMAGE_FAMILIES, "dinov2_with_registers"):
         return {"pixel_values": torch.from_numpy(rng.standard_normal((batch, 3, 12, 12)).astype(np.float32))}
     tokens = 9
     ids = torch.from_numpy(rng.integers(5, VOCABULARY, (batch, tokens)))
@@ -115,9 +146,9 @@ def make_inputs(family: str, batch: int = 4, seed: int = 0, padded: bool = True)
         for row, length in enumerate(rng.integers(2, tokens + 1, batch)):
             mask[row, length:] = 0
         mask[0] = 1
-        ids[mask == 0] = 1 if family == "roberta" else 0
+        ids[mask == 0] = 1 if family in ROBERTAS else 0
     inputs = {"input_ids": ids, "attention_mask": mask}
-    if family == "bert":
+    if family in ("bert", "electra"):
         inputs["token_type_ids"] = torch.from_numpy(rng.integers(0, 2, (batch, tokens))) * mask
     return inputs
 

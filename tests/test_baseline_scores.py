@@ -199,14 +199,20 @@ def test_single_model_of_every_family(family: str) -> None:
         found = single.run(arrays)
     read = found.get("penultimate", found["features"])
     np.testing.assert_allclose(read @ single.weight + single.bias, found["logits"], atol=1e-4)
-    assert ("penultimate" in found) == (family not in ("vit", "deit"))
+    assert ("penultimate" in found) == (family not in ("vit", "deit", "clip-classifier", "dinov2"))
     if family != "clip":  # whose tower is not run by itself here
         with torch.no_grad():
             hidden: Any = model(**inputs, output_hidden_states=True)
         np.testing.assert_allclose(found["logits"], hidden.logits.numpy(), atol=1e-4)
         last = hidden.hidden_states[LAYERS]
-        norm = getattr(getattr(model, family), "layernorm", torch.nn.Identity())
-        expected = norm(last).detach()[:, 0].numpy()
+        if family == "clip-classifier":  # the mean of all patches, as the last layer leaves them
+            expected = last.detach()[:, 1:].mean(dim=1).numpy()
+        else:
+            norm = getattr(getattr(model, family), "layernorm", torch.nn.Identity())
+            normed = norm(last).detach()
+            expected = normed[:, 0].numpy()
+            if family == "dinov2":
+                expected = np.concatenate([expected, normed[:, 1:].mean(dim=1).numpy()], axis=1)
         np.testing.assert_allclose(found["features"], expected, atol=1e-4)
 
 

@@ -57,12 +57,17 @@ LINEAR = {
     "clip": ("vision_model.encoder.layers.{}.", "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj",
              "self_attn.out_proj", "mlp.fc1", "mlp.fc2"),
 }  # fmt: skip
+LINEAR["electra"] = ("electra.encoder.layer.{}.", *LINEAR["bert"][1:])
+LINEAR["clip-classifier"] = LINEAR["clip"]
+LINEAR["dinov2"] = ("dinov2.encoder.layer.{}.", *LINEAR["vit"][1:])
 """Hugging Face's linear maps of a layer: query, key, value, output projection, both of the MLP."""
 
 LAST = {
     "bert": ("bert.pooler.dense", "classifier"), "roberta": ("classifier.dense", "classifier.out_proj"),
     "distilbert": ("pre_classifier", "classifier"), "vit": (None, "classifier"), "deit": (None, "classifier"),
-    "clip": ("visual_projection", "classifier"),
+    "clip": ("visual_projection", "classifier"), "clip-classifier": (None, "classifier"),
+    "dinov2": (None, "classifier"),
+    "electra": ("classifier.dense", "classifier.out_proj"),
 }  # fmt: skip
 OURS = ("attention.qkv", "attention.qkv", "attention.qkv", "attention.output", "mlp.up", "mlp.down")
 Factors = dict[str, tuple[torch.Tensor, torch.Tensor]]

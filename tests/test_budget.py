@@ -25,7 +25,7 @@ from hydrant.errors import InputError
 from hydrant.families.registry import architecture_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support import FAMILIES, HEADS, LAYERS, make_inputs, make_model, run_cli
+from support import FAMILIES, HEADS, LAYERS, make_inputs, make_model, model_type, run_cli
 from transformers import AutoModelForSequenceClassification, BertTokenizerFast
 
 FULL = tuple(range(HEADS))
@@ -37,7 +37,7 @@ def random_scores(members: int, seed: int) -> np.ndarray:
 
 
 def ratio_of(family: str, members: Any, sequence: int | None) -> float:
-    plan = HeadPlan(family, LAYERS, HEADS, members, "test")
+    plan = HeadPlan(model_type(family), LAYERS, HEADS, members, "test")
     return estimate_cost(ARCHITECTURES[family], plan, sequence=sequence).ratio
 
 
@@ -71,7 +71,7 @@ def test_every_candidate_fits_the_budget(family: str, members: int, budget: floa
         return
     assert len({candidate.members for candidate in found}) == len(found)
     for candidate in found:
-        plan = HeadPlan(family, LAYERS, HEADS, candidate.members, "test")
+        plan = HeadPlan(model_type(family), LAYERS, HEADS, candidate.members, "test")
         assert plan.fork == candidate.fork
         assert candidate.ratio == ratio_of(family, candidate.members, sequence) <= budget
         for keep in candidate.members:

@@ -28,8 +28,8 @@ from hydrant.bundle.architecture import Architecture
 from hydrant.export.random_model import random_model
 from hydrant.families.checkpoint import load_processor
 from hydrant.families.registry import LAYOUTS, architecture_of
-from support import make_model
-from transformers import BertConfig, CLIPConfig, DeiTConfig, RobertaConfig, ViTConfig
+from support import make_model, model_type
+from transformers import BertConfig, CLIPConfig, DeiTConfig, Dinov2Config, ElectraConfig, RobertaConfig, ViTConfig
 
 trt: ModuleType = pytest.importorskip("tensorrt_rtx", reason="tensorrt-rtx is not installed")
 
@@ -41,6 +41,9 @@ LAYER_COUNTS = {
     "clip": {"fp16": 138},
     "bert": {"fp16": 135, "bf16": 135},
     "roberta": {"fp16": 137},
+    "electra": {"fp16": 136},
+    "clip-classifier": {"fp16": 134},
+    "dinov2": {"fp16": 136},
 }
 """Compiled layers of base-sized ensembles with TensorRT-RTX 1.7; a later version may need fewer, and hardly more."""
 
@@ -69,10 +72,15 @@ def compiled(model: onnx.ModelProto, shape: Architecture, precision: str, folder
 )
 def test_base_sized_ensembles_are_fused(family: str, precision: str, tmp_path: Path) -> None:
     configs: dict[str, Any] = {
-        "vit": ViTConfig, "deit": DeiTConfig, "clip": CLIPConfig, "bert": BertConfig, "roberta": RobertaConfig
+        "vit": ViTConfig, "deit": DeiTConfig, "dinov2": Dinov2Config, "clip": CLIPConfig, "clip-classifier": CLIPConfig,
+        "bert": BertConfig, "roberta": RobertaConfig, "electra": ElectraConfig,
     }  # fmt: skip
-    (layout,) = [layout for layout in LAYOUTS if layout.family == family]
-    shape = layout.architecture(configs[family](num_labels=100, **({"vocab_size": 3000} if family[-1] == "a" else {})))
+    base = {"hidden_size": 768, "num_attention_heads": 12, "intermediate_size": 3072}  # the default is the small one
+    more = {"roberta": {"vocab_size": 3000}, "electra": {"vocab_size": 3000, **base}}
+    kind = "CLIPForImageClassification" if family == "clip-classifier" else "CLIPModel"
+    (layout,) = [each for each in LAYOUTS if each.family == model_type(family) and (each.family != "clip" or
+                 each.model_class == kind)]  # fmt: skip
+    shape = layout.architecture(configs[family](num_labels=100, **more.get(family, {})))
     model = random_model(shape, random_heads(shape, 4), precision=precision, lowering="grouped")
     layers, fused = compiled(model, shape, precision, tmp_path)
     assert fused == 12

@@ -14,7 +14,7 @@ from hydrant.bundle.plan import HeadPlan
 from hydrant.export.random_model import PLAIN, random_model
 from hydrant.families.registry import architecture_of
 from hydrant.tuning.weights import shared_form, stored_form
-from support import FAMILIES, HEADS, LAYERS, TEXT_FAMILIES, make_inputs, make_model, random_plan
+from support import FAMILIES, HEADS, LAYERS, TEXT_FAMILIES, make_inputs, make_model, model_type, random_plan
 from test_rewrites import forked
 
 
@@ -95,10 +95,10 @@ def test_cost_falls_with_a_later_fork_and_fewer_heads(family: str) -> None:
     model = architecture_of(make_model(family))
     ratios = [estimate_cost(model, forked(family, fork)).ratio for fork in range(LAYERS + 1)]
     assert ratios == sorted(ratios, reverse=True)
-    whole = estimate_cost(model, HeadPlan.all_heads(family, LAYERS, HEADS, 3))
+    whole = estimate_cost(model, HeadPlan.all_heads(model_type(family), LAYERS, HEADS, 3))
     assert whole.fused.flops == whole.single_rewritten.flops, "equal members run once"
-    few = HeadPlan(family, LAYERS, HEADS, tuple(((m,),) * LAYERS for m in range(3)), "random")
-    more = HeadPlan(family, LAYERS, HEADS, tuple(((m, 3),) * LAYERS for m in range(3)), "random")
+    few = HeadPlan(model_type(family), LAYERS, HEADS, tuple(((m,),) * LAYERS for m in range(3)), "random")
+    more = HeadPlan(model_type(family), LAYERS, HEADS, tuple(((m, 3),) * LAYERS for m in range(3)), "random")
     assert estimate_cost(model, few).fused.flops < estimate_cost(model, more).fused.flops
 
 

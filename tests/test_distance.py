@@ -20,7 +20,7 @@ from hydrant.measure.features import standardised_by
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.covariance import OAS
-from support import CLASSES, FAMILIES, HEADS, LAYERS, TEXT_FAMILIES, make_inputs, make_model
+from support import CLASSES, FAMILIES, HEADS, LAYERS, TEXT_FAMILIES, make_inputs, make_model, model_type
 
 RANDOM = np.random.default_rng(0)
 
@@ -35,7 +35,7 @@ def forked(family: str, members: int = 3, fork: int = 1) -> HeadPlan:
         )
         for _ in range(members)
     )
-    return HeadPlan(family, LAYERS, HEADS, keep, "random")
+    return HeadPlan(model_type(family), LAYERS, HEADS, keep, "random")
 
 
 def oracle(features: np.ndarray, labels: np.ndarray, asked: np.ndarray) -> np.ndarray:

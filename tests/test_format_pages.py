@@ -93,6 +93,20 @@ def test_keys_of_the_json_files(calibrated: Bundle) -> None:
     assert quoted(table("bundle.md", "key of `conformal`")) == list(facts["conformal"])
 
 
+def test_keys_that_only_some_models_have(tmp_path: Path) -> None:
+    told = table("bundle.md", "key that only some have", "config.json")
+    found: dict[str, set[str]] = {}
+    usual = set(quoted(table("bundle.md", "keys", "config.json")))
+    for family in (*FAMILIES, "dinov2_with_registers"):
+        made = save_bundle(fuse(make_model(family)), tmp_path / family, tensors_only=True)
+        for name, value in json.loads(made.file("config.json").read_bytes()).items():
+            if name not in usual:
+                found.setdefault(name, set()).add(str(value).lower())
+    assert {row[0].strip("`") for row in told} == set(found)
+    for name, _, _, values in told:
+        assert found[name.strip("`")] == set(re.findall(r"`(\w+)`", values)) or values == "a number", name
+
+
 def test_bytes_of_the_examples(tmp_path: Path) -> None:
     text = (PAGES / "bundle.md").read_text()
     (shown,) = re.findall(r"^```json\n(.*)\n```$", text, flags=re.M)
@@ -120,7 +134,9 @@ def test_tensors_of_every_family(bundle: Bundle) -> None:
     config = json.loads((bundle.path / "config.json").read_bytes())
     d, inner, patch = config["width"], config["mlp_width"], config["patch_height"] * config["patch_width"]
     pooled = (config["pooled_width"] or d) if config["pooling"] != "none" else d
-    sizes = {"d": d, "mlp width": inner, "C": config["classes"], "P": pooled}
+    pooled *= 2 if config.get("token_pooling") == "first_and_mean" else 1
+    narrow = config.get("embedding_width") or d
+    sizes = {"d": d, "e": narrow, "mlp width": inner, "C": config["classes"], "P": pooled}
     sizes["channels · patch height · patch width"] = config["channels"] * patch
     told = {
         name: shapes
@@ -136,7 +152,7 @@ def test_tensors_of_every_family(bundle: Bundle) -> None:
         assert tensor.dtype == np.float32
         assert len(tensor) in {1, MEMBERS}
         if name.startswith(("embeddings.word", "embeddings.position", "embeddings.token_type")):
-            assert tensor.shape[2] == d
+            assert tensor.shape[2] == narrow
             continue
         heads = counts[int(layer[1])] * config["head_width"] if layer else 0
         known = {**sizes, "h·d_h": heads, "3·h·d_h": 3 * heads}
@@ -147,7 +163,7 @@ def test_tensors_of_every_family(bundle: Bundle) -> None:
 
 def test_every_row_of_tensors_is_of_some_family(tmp_path: Path) -> None:
     found: set[str] = set()
-    for family in FAMILIES:
+    for family in (*FAMILIES, "dinov2_with_registers"):
         made = save_bundle(fuse(make_model(family)), tmp_path / family, tensors_only=True)
         found |= {re.sub(r"^layers\.\d+\.", "layers.l.", name) for name in load_file(made.file("fused.safetensors"))}
     assert found == {
@@ -175,7 +191,7 @@ def test_inputs_outputs_and_metadata_of_a_graph(bundle: Bundle) -> None:
     assert {v.name: types[v.type.tensor_type.elem_type] for v in model.graph.input}.items() <= kinds.items()
     assert {types[v.type.tensor_type.elem_type] for v in model.graph.output} == {"float32"}
     wanted = {"pixel_values"} if config["modality"] == "image" else {"input_ids", "attention_mask"}
-    wanted |= {"token_type_ids"} if bundle.family == "bert" else set()
+    wanted |= {"token_type_ids"} if bundle.family in ("bert", "electra") else set()
     assert found(model.graph.input) == {name: axes for name, axes in told("input").items() if name in wanted}
     outputs = told("output, always float32")
     assert outputs.pop("distance") == ["batch"]

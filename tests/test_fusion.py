@@ -13,14 +13,14 @@ import transformers
 from hydrant import HeadPlan, HydrantError, export_onnx, fuse, load_ensemble, save_bundle
 from hydrant.fusion import measure_drift
 from safetensors.torch import load_file
-from support import FAMILIES, HEADS, LAYERS, make_inputs, make_model, make_tokenizer, random_plan
+from support import FAMILIES, HEADS, LAYERS, make_inputs, make_model, make_tokenizer, model_type, random_plan
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_training_reaches_every_parameter_and_leaves_padding_heads_empty(family: str) -> None:
     """Members of 1 and 4 heads share a padded weight; its empty heads must stay empty."""
     keep = (((0,),) * LAYERS, (tuple(range(HEADS)),) * LAYERS)
-    ensemble = fuse(make_model(family), HeadPlan(family, LAYERS, HEADS, keep, "random"))
+    ensemble = fuse(make_model(family), HeadPlan(model_type(family), LAYERS, HEADS, keep, "random"))
     before = {name: tensor.clone() for name, tensor in ensemble.state_dict().items()}
     inputs, labels = make_inputs(family, batch=8), torch.arange(8) % 5
     optimizer = torch.optim.AdamW(ensemble.parameters(), lr=1e-3)
@@ -162,7 +162,8 @@ REFUSED = [
     (lambda: fuse(make_model("bert", hidden_act="mish")), "hidden_act = 'mish'.*supported: gelu"),
     (
         lambda: fuse(transformers.BertForTokenClassification(transformers.BertConfig(num_hidden_layers=1))),
-        "architecture BertForTokenClassification is not supported; supported: BertForSequenceClassification, Roberta",
+        "BertForTokenClassification is not supported: it is no classifier of whole inputs, as "
+        "BertForSequenceClassification is; nearest: fine-tune it as BertForSequenceClassification; supported: Bert",
     ),
 ]
 

@@ -35,7 +35,7 @@ def test_inputs_outputs_and_operators(family: str, tmp_path: Path) -> None:
     if family in IMAGE_FAMILIES:
         assert shapes(model.graph.input) == {"pixel_values": ["batch", 3, 12, 12]}
     else:
-        names = ["input_ids", "attention_mask"] + ["token_type_ids"] * (family == "bert")
+        names = ["input_ids", "attention_mask"] + ["token_type_ids"] * (family in ("bert", "electra"))
         assert shapes(model.graph.input) == {name: ["batch", "sequence"] for name in names}
         assert {v.type.tensor_type.elem_type for v in model.graph.input} == {onnx.TensorProto.INT64}
     assert shapes(model.graph.output) == {"probabilities": ["batch", CLASSES], **{name: ["batch"] for name in SCORES}}

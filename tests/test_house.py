@@ -26,7 +26,8 @@ FLOORS: list[dict[str, str]] = [
         "cost": "__init__ sharing matmuls parameters estimate",
         "engines": "__init__ gpu log metadata",
         "families": """
-            __init__ activations config layout bert clip distilbert vit registry checkpoint lora prompts zero_shot
+            __init__ activations config layout bert clip dinov2 distilbert vit unsupported registry checkpoint lora
+            prompts zero_shot
         """,
         "export": """
             graph context attention blocks layers embeddings grouped uncertainty_head distance_head unrolled lowering

@@ -32,6 +32,9 @@ TARGETS = {
     "distilbert": ["q_lin", "k_lin", "v_lin", "out_lin"],
     "vit": ["q_proj", "k_proj", "v_proj", "o_proj"],
     "deit": ["q_proj", "k_proj", "v_proj", "o_proj"],
+    "electra": ["query", "key", "value", "attention.output.dense"],
+    "dinov2": ["q_proj", "k_proj", "v_proj", "o_proj", "fc2"],
+    "clip-classifier": ["q_proj", "k_proj", "v_proj", "out_proj"],
 }
 ATTENTION = ("probabilities", "predictive_entropy", "expected_entropy", "mutual_information", "disagreement")
 
@@ -266,7 +269,7 @@ def test_int8_rounds_updates_too(tmp_path: Path) -> None:
     folders = [make_adapter("bert", tmp_path / f"a{m}", m, ["query", "value"]) for m in range(3)]
     save_bundle(fuse(make_model("bert"), adapters=folders, low_rank="keep"), tmp_path / "bundle")
     model = onnx.load(export_onnx(tmp_path / "bundle"))
-    nodes = int8.products(model, LAYERS)
+    nodes = int8.products(model, LAYERS - 1)
     parts = {int8.part_of(node.name) for node in nodes if ".low_rank." in node.name}
     assert parts == {f"layers.{layer}.attention.input" for layer in range(LAYERS - 1)}
     feed = {name: tensor.numpy() for name, tensor in make_inputs("bert", batch=16, padded=False).items()}

@@ -30,6 +30,7 @@ RATES: dict[str, dict[str, Any]] = {
     "roberta": {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.2, "classifier_dropout": 0.3},
     "distilbert": {"dropout": 0.2, "attention_dropout": 0.1, "seq_classif_dropout": 0.2},
     "vit": {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1},
+    "electra": {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1, "classifier_dropout": 0.2},
     "clip": {"attention_dropout": 0.2},
 }
 

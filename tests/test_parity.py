@@ -13,7 +13,7 @@ import torch
 from hydrant import GraphForm, HeadPlan, export_onnx, fuse, save_bundle
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support import FAMILIES, HEADS, LAYERS, TEXT_FAMILIES, make_inputs, make_model, random_plan
+from support import FAMILIES, HEADS, LAYERS, TEXT_FAMILIES, make_inputs, make_model, model_type, random_plan
 
 OUTPUTS = ("probabilities", "predictive_entropy", "expected_entropy", "mutual_information")
 
@@ -123,7 +123,7 @@ def test_member_outputs_and_temperature(tmp_path: Path) -> None:
 def plans(draw: st.DrawFn, family: str) -> HeadPlan:
     kept = st.sets(st.integers(0, HEADS - 1), min_size=1).map(lambda heads: tuple(sorted(heads)))
     member = st.tuples(*[kept] * LAYERS)
-    return HeadPlan(family, LAYERS, HEADS, tuple(draw(st.lists(member, min_size=1, max_size=4))), "random")
+    return HeadPlan(model_type(family), LAYERS, HEADS, tuple(draw(st.lists(member, min_size=1, max_size=4))), "random")
 
 
 @pytest.mark.parametrize("family", FAMILIES)

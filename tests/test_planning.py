@@ -24,6 +24,7 @@ from support import (
     make_inputs,
     make_model,
     make_tokenizer,
+    model_type,
 )
 from transformers import AutoModelForSequenceClassification, BertTokenizerFast, ViTImageProcessorPil
 
@@ -43,7 +44,9 @@ def oracle(model: torch.nn.Module, family: str, examples: Examples) -> np.ndarra
             return hook
 
         handles = [
-            model.get_submodule(OUTPUT_PROJECTIONS[family].format(layer)).register_forward_pre_hook(capture(layer))
+            model.get_submodule(OUTPUT_PROJECTIONS[model_type(family)].format(layer)).register_forward_pre_hook(
+                capture(layer)
+            )
             for layer in range(LAYERS)
         ]
         logits = model(**{name: torch.from_numpy(array)[None] for name, array in item.tensors.items()}).logits
@@ -97,7 +100,8 @@ def test_scores_of_different_examples_differ() -> None:
 
 @pytest.mark.parametrize("training", [True, False])
 def test_scoring_leaves_the_model_as_it_was(family: str, training: bool) -> None:
-    rate = {"distilbert": "dropout", "clip": "attention_dropout"}.get(family, "hidden_dropout_prob")
+    others = {"distilbert": "dropout", "clip": "attention_dropout", "clip-classifier": "attention_dropout"}
+    rate = {**others, "dinov2": "attention_probs_dropout_prob"}.get(family, "hidden_dropout_prob")
     model = make_model(family, **{rate: 0.5})
     model.train(training)
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
@@ -138,7 +142,7 @@ def test_zero_gate_removes_a_head(family: str) -> None:
         with gated_heads(model, gates):
             gated = model(**inputs).logits
         width = 32 // HEADS
-        model.get_submodule(OUTPUT_PROJECTIONS[family].format(1)).weight[:, 2 * width : 3 * width] = 0
+        model.get_submodule(OUTPUT_PROJECTIONS[model_type(family)].format(1)).weight[:, 2 * width : 3 * width] = 0
         assert torch.allclose(gated, model(**inputs).logits, atol=1e-5)
     assert not torch.allclose(gated, plain, atol=1e-3)
 

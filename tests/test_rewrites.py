@@ -16,7 +16,7 @@ from hydrant.export import export
 from hydrant.export.rewrites import REWRITES
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support import FAMILIES, HEADS, LAYERS, make_inputs, make_model, random_plan
+from support import FAMILIES, HEADS, LAYERS, make_inputs, make_model, model_type, random_plan
 
 FIELDS = ("probabilities", "predictive_entropy", "expected_entropy", "mutual_information", "disagreement")
 ALL = tuple(range(HEADS))
@@ -38,7 +38,7 @@ def forked(family: str, fork: int, members: int = 3) -> HeadPlan:
     """Members that share every head up to layer ``fork``."""
     plan = random_plan(family, members)
     keep = tuple(tuple(ALL if layer < fork else heads for layer, heads in enumerate(m)) for m in plan.members)
-    return HeadPlan(family, LAYERS, HEADS, keep, "random")
+    return HeadPlan(model_type(family), LAYERS, HEADS, keep, "random")
 
 
 @st.composite
@@ -49,7 +49,7 @@ def plans(draw: st.DrawFn, family: str) -> HeadPlan:
     own = st.tuples(*[kept] * LAYERS)
     members = draw(st.lists(own, min_size=1, max_size=4))
     joined = tuple(tuple(trunk[layer] if layer < fork else m[layer] for layer in range(LAYERS)) for m in members)
-    return HeadPlan(family, LAYERS, HEADS, joined, "random")
+    return HeadPlan(model_type(family), LAYERS, HEADS, joined, "random")
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -2,7 +2,8 @@
 
 Written on canonical weights and :class:`Architecture` only, so every family runs through the same lines. The output
 projection is linear, so a layer's attention is a sum over heads, and the sum without head h is the whole sum minus
-that head's term: every masked variant of a layer costs one subtraction. The last layer computes the first token only.
+that head's term: every masked variant of a layer costs one subtraction. The last layer computes the first token only
+where the classifier reads no other.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from ...bundle.architecture import Architecture
-from ...families.activations import ACTIVATIONS, POOLERS
+from ...families.activations import ACTIVATIONS, POOLERS, pooled_tokens
 from ...families.registry import architecture_of, layout_of, read_weights
 
 Weights = Mapping[str, Tensor]
@@ -39,7 +40,8 @@ class _Layer:
 class Encoder:
     """The layers of one model, in evaluation mode and float32 on the CPU.
 
-    Axes: batch B, tokens T, width d, heads H, head width d_h, classes C; T' is T, or 1 in the last layer.
+    Axes: batch B, tokens T, width d, heads H, head width d_h, classes C; T' is T, or in the last layer 1 where the
+    classifier reads the first token alone.
 
     Args:
         model: a transformers classifier of a supported family.
@@ -52,7 +54,7 @@ class Encoder:
         self._layers = [
             _layer(self.architecture, weights, f"layers.{index}") for index in range(self.architecture.layers)
         ]
-        self._final_norm = _norm(self.architecture, weights, "final_norm") if self.architecture.pre_norm else None
+        self._final_norm = _norm(self.architecture, weights, "final_norm") if self.architecture.ends_with_norm else None
         self._pooler = _linear(weights, "pooler") if self.architecture.pooling != "none" else None
         self._classifier = _linear(weights, "classifier")
 
@@ -106,16 +108,16 @@ class Encoder:
 
     def classify(self, x: Tensor) -> Tensor:
         """Logits from what leaves the last layer: [B, T', d] → [B, C]."""
-        first = x[:, 0]
-        if self._final_norm is not None:
-            first = self._final_norm(first)
+        normed = x if self._final_norm is None else self._final_norm(x)
+        last = pooled_tokens(self.architecture, normed)
         if self._pooler is not None:
-            first = POOLERS[self.architecture.pooling](self._pooler(first))
-        return self._classifier(first)
+            last = POOLERS[self.architecture.pooling](self._pooler(last))
+        return self._classifier(last)
 
     def _read(self, index: int, x: Tensor) -> Tensor:
-        """The tokens whose output a layer must give: only the first in the last layer."""
-        return x[:, :1].contiguous() if index == self.architecture.layers - 1 else x
+        """The tokens whose output a layer must give: in the last layer only the first, if the classifier reads that."""
+        last = index == self.architecture.layers - 1 and self.architecture.first_token_only
+        return x[:, :1].contiguous() if last else x
 
 
 def attention_mask(inputs: Mapping[str, Tensor]) -> Tensor | None:

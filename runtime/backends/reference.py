@@ -66,7 +66,7 @@ class TorchFeatures(TorchModule):
 class TorchSingle(TorchModule):
     """The first member of a fused module as the single model that it is, in its own order of classes.
 
-    It gives ``logits`` [B, C] before any temperature, ``features`` [B, d], the last vector of the network, and
+    It gives ``logits`` [B, C] before any temperature, ``features`` [B, d or 2·d], the last vector of the network, and
     ``penultimate`` [B, d'], what the last linear map reads; the latter only where a pooler makes them differ.
 
     Args:
@@ -79,7 +79,6 @@ class TorchSingle(TorchModule):
 
     def __init__(self, ensemble: Any) -> None:
         super().__init__(ensemble)
-        self._taps = [f"last.{member}" for member in range(ensemble.members)]
         self.outputs = ("logits", "features") if ensemble.pooler is None else ("logits", "features", "penultimate")
         last = ensemble.classifier
         self.weight: np.ndarray = last.weight[0].detach().numpy()
@@ -88,7 +87,7 @@ class TorchSingle(TorchModule):
 
     def _run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         with self._torch.inference_mode():
-            logits, features = self._ensemble.features(self._taps, **self._tensors(inputs))
+            logits, features = self._ensemble.last_vectors(**self._tensors(inputs))
             given = {"logits": logits, "features": features, "penultimate": self._ensemble.penultimate(features)}
         return {name: given[name][0].contiguous().numpy() for name in self.outputs}
 

@@ -57,9 +57,14 @@ constexpr const char* kOthers[] = {
     "pooled_width",
 };
 
+// Likewise, of which a bundle has those that its model needs.
+constexpr const char* kAdded[] = {"token_pooling", "final_norm", "embedding_width", "registers"};
+
 bool has_the_keys(const Json& data) {
   const auto there = [&](const char* key) { return data.contains(key); };
-  return data.is_object() && data.size() == std::size(kNumbers) + std::size(kOthers) &&
+  if (!data.is_object()) return false;
+  const auto added = static_cast<std::size_t>(std::count_if(std::begin(kAdded), std::end(kAdded), there));
+  return data.size() == std::size(kNumbers) + std::size(kOthers) + added &&
          std::all_of(std::begin(kNumbers), std::end(kNumbers),
                      [&](const Number& number) { return there(number.key); }) &&
          std::all_of(std::begin(kOthers), std::end(kOthers), there);

@@ -1,0 +1,172 @@
+"""Why a class of transformers has no layout here, and which one with a layout is nearest to it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+RELATIVE = "its attention adds relative positions to its scores"
+DECODER = "it is a decoder, whose tokens see only those before them"
+PAIR = "it is an encoder and a decoder"
+SPARSE = "its attention is not over all tokens"
+CONVOLUTIONS = "it is a convolutional network, without attention heads"
+WINDOWS = "it attends within windows, and its width changes from stage to stage"
+ROTARY = "its positions are rotary"
+SOUND = "it reads sound"
+PRE_NORM = "it has LayerNorm before attention and MLP, as no family of texts here"
+STAGES = "the number and width of its tokens change from stage to stage"
+
+REASONS = {
+    "Albert": "all its layers are one and the same",
+    "Bart": PAIR,
+    "Beit": RELATIVE,
+    "BigBird": SPARSE,
+    "Bloom": DECODER,
+    "ConvBert": "convolutions stand beside its attention heads",
+    "ConvNext": CONVOLUTIONS,
+    "Cvt": STAGES,
+    "Data2VecAudio": SOUND,
+    "Data2VecVision": RELATIVE,
+    "Deberta": RELATIVE,
+    "Deepseek": DECODER,
+    "DeiTForImageClassificationWithTeacher": "it averages two classifiers, of which the second reads another token",
+    "EfficientNet": CONVOLUTIONS,
+    "Ernie": "its embeddings have another table",
+    "EuroBert": "its positions are rotary, and its MLP has a gate",
+    "FNet": "it mixes tokens by Fourier transforms, without attention heads",
+    "Falcon": DECODER,
+    "Funnel": STAGES,
+    "GPT": DECODER,
+    "Gemma": DECODER,
+    "Glm": DECODER,
+    "Gte": ROTARY,
+    "Hubert": SOUND,
+    "JinaEmbeddings": ROTARY,
+    "LayoutLM": "it reads where on the page a word stands, too",
+    "Led": PAIR,
+    "Levit": STAGES,
+    "Llama": DECODER,
+    "Longformer": SPARSE,
+    "MBart": PAIR,
+    "MPNet": RELATIVE,
+    "MT5": PAIR,
+    "MegatronBert": PRE_NORM,
+    "Mistral": DECODER,
+    "Mixtral": DECODER,
+    "MobileBert": "its layers narrow and widen again, and have several MLPs",
+    "MobileNet": CONVOLUTIONS,
+    "MobileVit": "convolutions stand between its attention layers",
+    "ModernBert": "its positions are rotary, its MLP has a gate, and some of its layers attend within windows",
+    "NomicBert": ROTARY,
+    "Nystromformer": SPARSE,
+    "OPT": DECODER,
+    "Olmo": DECODER,
+    "Perceiver": "its attention heads read other tokens than they write",
+    "Phi": DECODER,
+    "PoolFormer": "it mixes tokens by pooling, without attention heads",
+    "Pvt": STAGES,
+    "Qwen": DECODER,
+    "Reformer": SPARSE,
+    "RegNet": CONVOLUTIONS,
+    "RemBert": "its embeddings are made in another way",
+    "ResNet": CONVOLUTIONS,
+    "RoFormer": ROTARY,
+    "RobertaPreLayerNorm": PRE_NORM,
+    "SEW": SOUND,
+    "Segformer": STAGES,
+    "Siglip": (
+        "its classes are independent yes-or-no questions (sigmoid), of which an averaged softmax would make another "
+        "method, and an attention head pools its image tower"
+    ),
+    "SqueezeBert": "its linear maps are convolutions in groups",
+    "Swiftformer": STAGES,
+    "Swin": WINDOWS,
+    "T5": PAIR,
+    "UMT5": PAIR,
+    "UniSpeech": SOUND,
+    "Wav2Vec2": SOUND,
+    "WavLM": SOUND,
+    "XLNet": RELATIVE,
+    "XLMRobertaXL": PRE_NORM,
+    "Yoso": SPARSE,
+}
+"""Beginning of a class name → the reason in words; the longest that fits counts."""
+
+
+NOTHING = "none, since hydrant reads texts and images"
+
+
+MULTILINGUAL = "fine-tune an XLMRobertaForSequenceClassification"
+
+
+OTHERS = {
+    "DeiT": "load it as DeiTForImageClassification, and save it",
+    "MBart": MULTILINGUAL,
+    "MT5": MULTILINGUAL,
+    "RemBert": MULTILINGUAL,
+    "Siglip": "CLIPModel, with class names (--classes)",
+    "UMT5": MULTILINGUAL,
+    "XLM": MULTILINGUAL,
+}
+"""Beginning of a class name → what to do instead, where its end does not say it."""
+
+
+BY_TASK = {
+    "ForSequenceClassification": (
+        "fine-tune a RobertaForSequenceClassification, ElectraForSequenceClassification or another of these"
+    ),
+    "ForImageClassification": (
+        "fine-tune a ViTForImageClassification, Dinov2ForImageClassification or another of these"
+    ),
+    "ForAudioClassification": NOTHING,
+}
+"""End of a class name → what to do instead."""
+
+
+HEADS = ("ForMaskedLM", "ForTokenClassification", "ForQuestionAnswering", "ForMultipleChoice", "ForPreTraining",
+         "ForNextSentencePrediction", "ForMaskedImageModeling", "ForCausalLM", "LMHeadModel", "VisionModel",
+         "VisionModelWithProjection", "TextModel", "Backbone", "Model")  # fmt: skip
+"""Ends of the names of classes that are no classifiers of whole inputs."""
+
+
+def why(name: str, supported: Sequence[str]) -> str:
+    """The reason in words, or nothing where none is known.
+
+    Args:
+        name: of a class, or a ``model_type``.
+        supported: names of the classes that have a layout.
+    """
+    if sibling := _sibling(name, supported):
+        return f"it is no classifier of whole inputs, as {sibling} is"
+    return REASONS.get(_stem(name, REASONS), "")
+
+
+def nearest(name: str, supported: Sequence[str]) -> str:
+    """What to do instead, or nothing where the class says too little.
+
+    Args:
+        name: of a class, or a ``model_type``.
+        supported: names of the classes that have a layout.
+    """
+    if sibling := _sibling(name, supported):
+        return f"fine-tune it as {sibling}"
+    if REASONS.get(_stem(name, REASONS)) == SOUND:
+        return NOTHING
+    if near := OTHERS.get(_stem(name, OTHERS)):
+        return near
+    return next((near for end, near in BY_TASK.items() if name.endswith(end)), "")
+
+
+def _stem(name: str, stems: Iterable[str]) -> str:
+    """The longest beginning of a name among some; a ``model_type`` counts as a name without capitals."""
+    plain = name.replace("-", "").replace("_", "").lower()
+    return max((stem for stem in stems if plain.startswith(stem.lower())), key=len, default="")
+
+
+def _sibling(name: str, supported: Sequence[str]) -> str:
+    """The supported classifier of the same encoder, for a class with another head."""
+    for head in sorted(HEADS, key=len, reverse=True):
+        stem = name.removesuffix(head)
+        if stem != name:
+            ends = ("ForSequenceClassification", "ForImageClassification")
+            return next((stem + end for end in ends if stem + end in supported), "")
+    return ""

@@ -1,0 +1,440 @@
+"""What sets families apart: RoBERTa by other names, narrow tables, the mean of all patches; and what is refused."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import hydrant
+import numpy as np
+import oracle
+import pytest
+import torch
+import transformers
+from hydrant import Bundle, GraphForm, Reading, export_onnx, fuse, load, plan_heads, save_bundle
+from hydrant.bundle.architecture import ADDED, Architecture
+from hydrant.bundle.density import check_taps
+from hydrant.calib.taps import named_taps
+from hydrant.errors import BundleError, UnsupportedModelError
+from hydrant.export import export
+from hydrant.families.checkpoint import check_supported, load_model, load_processor
+from hydrant.families.registry import LAYOUTS, architecture_of, read_weights, unsupported
+from hydrant.families.unsupported import REASONS
+from PIL import Image
+from support import (
+    ALIASES,
+    FAMILIES,
+    HEADS,
+    LAYERS,
+    make_inputs,
+    make_model,
+    model_type,
+    random_plan,
+    run_cli,
+)
+from test_parity import assert_parity
+from test_rewrites import forked
+
+LETTERS = "abcdefghijklmnopqrstuvwxyzéçà0123456789.,!?"
+TEXTS = ["hello world", "héllo, ça va?", "  the weather \n today ", "世界 hello", "money " * 60, "a"]
+PAIRS = [("hello world", "transfer money"), ("money " * 30, "hello"), ("a", "the weather " * 30)]
+
+
+def make_unigram(family: str) -> Any:
+    """The SentencePiece tokenizer of XLM-RoBERTa or CamemBERT with a small vocabulary."""
+    special = ["<s>", "<pad>", "</s>", "<unk>"]
+    if family == "camembert":
+        special += ["<s>NOTUSED", "</s>NOTUSED", "<unk>NOTUSED"]
+    pieces = ["▁", *LETTERS, "▁the", "▁hello", "▁money", "▁weather", "el", "or", "▁w", "<mask>"]
+    vocabulary = [(word, 0.0) for word in special] + [(piece, -1.0 - len(piece) / 10) for piece in pieces]
+    kind = transformers.XLMRobertaTokenizer if family == "xlm-roberta" else transformers.CamembertTokenizer
+    return kind(vocab=vocabulary, model_max_length=38)
+
+
+@pytest.fixture(scope="module", params=ALIASES)
+def checkpoint(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny RoBERTa by another name, with its tokenizer, as a Hugging Face folder."""
+    folder = tmp_path_factory.mktemp("alias") / request.param
+    names = dict(enumerate("abcde"))
+    model = make_model(request.param, id2label=names, label2id={name: index for index, name in names.items()})
+    model.save_pretrained(folder)
+    make_unigram(request.param).save_pretrained(folder)
+    return folder
+
+
+# RoBERTa by other names
+
+
+def test_an_alias_matches_the_oracle(checkpoint: Path, tmp_path: Path) -> None:
+    family, model = checkpoint.name, load_model(checkpoint)
+    assert model.config.model_type == family
+    inputs, plan = make_inputs(family), random_plan(family, 3)
+    ensemble = fuse(checkpoint, plan)
+    assert_parity([model], ensemble, inputs, tmp_path / "bundle")
+    opened = Bundle.open(tmp_path / "bundle")
+    assert opened.family == opened.plan().family == opened.architecture().family == family
+    with pytest.raises(hydrant.HydrantError, match=f"made for a 'roberta' model, but this model is '{family}'"):
+        fuse(checkpoint, random_plan("roberta", 2))
+
+
+def test_its_tokens_are_those_of_its_own_tokenizer(checkpoint: Path) -> None:
+    tokenizer = transformers.AutoTokenizer.from_pretrained(checkpoint)
+    processor = hydrant.data.processor.load_processor(checkpoint, architecture_of(load_model(checkpoint)))
+    for texts in (TEXTS, PAIRS):
+        expected = tokenizer(texts, padding=True, truncation=True, return_tensors="np")
+        found = processor.collate(processor.encode(texts))
+        assert set(found) == {"input_ids", "attention_mask"}
+        for name, array in found.items():
+            np.testing.assert_array_equal(array, expected[name], err_msg=name)
+
+
+def test_texts_are_predicted_as_the_original_models_would(checkpoint: Path, tmp_path: Path) -> None:
+    model, tokenizer = load_model(checkpoint), transformers.AutoTokenizer.from_pretrained(checkpoint)
+    plan = plan_heads(checkpoint, (TEXTS, list("abcdea")), members=2, keep=2)
+    assert plan.family == checkpoint.name
+    save_bundle(fuse(checkpoint, plan), tmp_path / "out", load_processor(checkpoint, "text"))
+    export_onnx(tmp_path / "out")
+    inputs = dict(tokenizer(TEXTS, padding=True, truncation=True, return_tensors="pt"))
+    inputs.pop("token_type_ids", None)
+    expected = oracle.ensemble([model], plan, inputs)
+    for backend in ("torch", "onnxruntime"):
+        with load(tmp_path / "out", backend) as predictor:
+            np.testing.assert_allclose(predictor.predict(TEXTS).probabilities, expected["probabilities"], atol=1e-5)
+
+
+# The width of the tables
+
+
+@pytest.mark.parametrize("width", [32, 20, 48])
+def test_tables_of_any_width(width: int, tmp_path: Path) -> None:
+    """As wide as the layers there is no projection, as in ELECTRA of large size."""
+    models = [make_model("electra", seed=seed, embedding_size=width) for seed in (1, 2, 3)]
+    architecture = architecture_of(models[0])
+    assert architecture.embedding_width == (0 if width == 32 else width)
+    assert_parity(models[:1], fuse(models[0], random_plan("electra", 3)), make_inputs("electra"), tmp_path / "one")
+    grouped = fuse(models, random_plan("electra", 3), keep_separate="all")
+    assert_parity(models, grouped, make_inputs("electra"), tmp_path / "grouped")
+    assert ("embeddings.projection.weight" in grouped.state_dict()) == (width != 32)
+
+
+@pytest.mark.parametrize("separate", ["embeddings", "norms"])
+def test_separate_narrow_tables(separate: str, tmp_path: Path) -> None:
+    models = [make_model("electra", seed=seed) for seed in (1, 2, 3)]
+    ensemble, inputs = fuse(models, random_plan("electra", 3), keep_separate=separate), make_inputs("electra")
+    with torch.no_grad():
+        expected = ensemble(**inputs).member_logits.softmax(-1).mean(0).numpy()
+    save_bundle(ensemble, tmp_path / "out")
+    arrays = {name: tensor.numpy() for name, tensor in inputs.items()}
+    for lowering in ("unrolled", "grouped"):
+        export_onnx(tmp_path / "out", form=GraphForm(lowering=lowering))
+        with load(tmp_path / "out", "onnxruntime") as predictor:
+            np.testing.assert_allclose(predictor.predict(arrays).probabilities, expected, atol=2e-5)
+
+
+def test_dropout_of_narrow_tables_stands_before_the_projection() -> None:
+    """In training mode the first activations are the projection of a dropped-out row, as in transformers."""
+    model = make_model("electra", hidden_dropout_prob=0.5, attention_probs_dropout_prob=0.0)
+    embeddings = fuse(model).train().embeddings
+    inputs = make_inputs("electra", padded=False)
+    ids, types = inputs["input_ids"], inputs["token_type_ids"]
+    torch.manual_seed(3)
+    found = embeddings(ids, types)[0]
+    torch.manual_seed(3)
+    reference = model.train().electra
+    expected = reference.embeddings_project(reference.embeddings(input_ids=ids, token_type_ids=types))
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+
+
+# The mean of all patches
+
+
+def test_rewrites_that_do_not_hold_are_not_offered_and_said_so(tmp_path: Path) -> None:
+    save_bundle(fuse(make_model("clip-classifier"), forked("clip-classifier", 1)), tmp_path / "out")
+    made = export(tmp_path / "out")
+    done = {change.rewrite for change in made.changes}
+    assert {"fork-heads", "fold-norms", "fold-value-bias"} <= done
+    assert not done & {"pooled-token", "absorb-keys"}
+    for name in ("pooled-token", "absorb-keys"):
+        assert made.reasons[name].startswith("not applied: the classifier reads the mean of all patches")
+    save_bundle(fuse(make_model("vit"), forked("vit", 1)), tmp_path / "vit")
+    assert "pooled-token" not in export(tmp_path / "vit").reasons
+
+
+def test_what_the_classifier_reads_is_what_the_distance_reads() -> None:
+    model, inputs = make_model("clip-classifier"), make_inputs("clip-classifier")
+    plan = forked("clip-classifier", 1)
+    ensemble = fuse(model, plan)
+    taps = named_taps("last", ensemble.architecture, ensemble.trunk, ensemble.members)["last"]
+    assert taps == tuple(f"last.{member}" for member in range(len(plan.members)))
+    with torch.no_grad():
+        _, found = ensemble.features(taps, **inputs)
+        for member, keep in enumerate(plan.members):
+            with oracle.silenced(model, keep, HEADS):
+                tokens = model.vision_model(**inputs).last_hidden_state
+            torch.testing.assert_close(found[member], tokens[:, 1:].mean(dim=1), rtol=1e-4, atol=1e-5)
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two classes of noise that differ in colour, in folders; and others in ``../ood``."""
+    folder = tmp_path_factory.mktemp("pictures")
+    rng = np.random.default_rng(0)
+    for place, tint in (("data/red", (1, 0, 0)), ("data/blue", (0, 0, 1)), ("ood", (0, 1, 0))):
+        (folder / place).mkdir(parents=True)
+        for index in range(24):
+            pixels = rng.integers(0, 256, (14, 14, 1)) * np.array(tint) + rng.integers(0, 60, (14, 14, 3))
+            Image.fromarray(pixels.clip(0, 255).astype(np.uint8)).save(folder / place / f"{index}.png")
+    return folder / "data"
+
+
+def test_a_clip_classifier_from_the_command_line(pictures: Path, tmp_path: Path) -> None:
+    """Plan, fuse, export (INT8, too), calibrate with a distance, verify, evaluate and predict."""
+    names = {0: "blue", 1: "red"}
+    torch.manual_seed(0)
+    small = {"hidden_size": 32, "num_hidden_layers": LAYERS, "num_attention_heads": HEADS, "intermediate_size": 48}
+    config = transformers.CLIPConfig(vision_config={**small, "image_size": 12, "patch_size": 4}, id2label=names,
+                                     label2id={name: index for index, name in names.items()})  # fmt: skip
+    checkpoint, out = tmp_path / "checkpoint", tmp_path / "out"
+    transformers.CLIPForImageClassification(config).save_pretrained(checkpoint)
+    size = {"size": {"shortest_edge": 12}, "crop_size": {"height": 12, "width": 12}}
+    transformers.CLIPImageProcessorPil(**size).save_pretrained(checkpoint)
+    ood = pictures.parent / "ood"
+    for command in (
+        ("plan", checkpoint, "--data", pictures, "--keep", "2", "--members", "2", "-o", tmp_path / "plan.json"),
+        ("fuse", checkpoint, "--plan", tmp_path / "plan.json", "-o", out),
+        ("export", out),
+        ("calibrate", out, "--data", pictures, "--fit", pictures, "--ood", ood, "--coverage", "0.9"),
+        ("verify", out, "--examples", "16"),
+        ("evaluate", out, "--data", pictures, "--ood", ood),
+    ):
+        done = run_cli(*command)
+        assert done.returncode == 0, f"{command}: {done.stderr}"
+    done = run_cli("predict", out, pictures / "red/0.png", "--json")
+    (row,) = json.loads(done.stdout)["predictions"]
+    assert row["label"] in names.values()
+    assert row["distance"] is not None
+    assert "clip" in run_cli("inspect", out).stdout
+
+
+def test_int8_takes_the_last_layer_where_it_runs_on_every_token(tmp_path: Path) -> None:
+    model = make_model("clip-classifier")
+    with torch.no_grad():  # of an ordinary size, so that 8 bits are enough
+        for parameter in model.parameters():
+            parameter.mul_(0.3)
+    bundle = save_bundle(fuse(model, random_plan("clip-classifier", 2)), tmp_path / "out")
+    rng = np.random.default_rng(0)
+    images = rng.standard_normal((64, 3, 12, 12)).astype(np.float32)
+    np.savez(tmp_path / "images.npz", pixel_values=images, y=np.zeros(64, np.int64))
+    made = export(bundle, "int8", data=tmp_path / "images.npz", reading=Reading(examples=32))
+    assert made.quantised is not None
+    assert made.quantised.quantised + len(made.quantised.left) == 4 * LAYERS
+    assert all(gate.passed for gate in made.quantised.gates)
+
+
+# First token beside the mean, layer scale, registers
+
+
+@pytest.mark.parametrize("registers", [1, 3])
+def test_registers_have_no_position(registers: int, tmp_path: Path) -> None:
+    family = "dinov2_with_registers"
+    models = [make_model(family, seed=seed, num_register_tokens=registers) for seed in (1, 2, 3)]
+    assert architecture_of(models[0]).prefix_tokens == 1 + registers
+    one = fuse(models[0], random_plan(family, 3))
+    assert_parity(models[:1], one, make_inputs(family), tmp_path / "one")
+    assert list(one.state_dict()["embeddings.registers"].shape) == [1, registers, 32]
+    assert_parity(models, fuse(models, keep_separate="all"), make_inputs(family), tmp_path / "grouped")
+    arrays = {name: tensor.numpy() for name, tensor in make_inputs(family).items()}
+    expected = oracle.ensemble(models[:1], one.plan, make_inputs(family))["probabilities"]
+    export_onnx(tmp_path / "one", form=GraphForm(lowering="grouped"))
+    with load(tmp_path / "one", "onnxruntime") as predictor:
+        np.testing.assert_allclose(predictor.predict(arrays).probabilities, expected, atol=1e-5)
+
+
+def test_both_tokens_are_taps_of_their_own() -> None:
+    model, inputs = make_model("dinov2"), make_inputs("dinov2")
+    ensemble = fuse(model, forked("dinov2", 1, members=2))
+    taps = named_taps("last", ensemble.architecture, ensemble.trunk, ensemble.members)["last"]
+    assert taps == ("last.0", "last.0.mean", "last.1", "last.1.mean")
+    with torch.no_grad():
+        _, found = ensemble.features(taps, **inputs)
+        for member, keep in enumerate(ensemble.plan.members):
+            with oracle.silenced(model, keep, HEADS):
+                tokens = model.dinov2(**inputs).last_hidden_state
+            torch.testing.assert_close(found[2 * member], tokens[:, 0], rtol=1e-4, atol=1e-5)
+            torch.testing.assert_close(found[2 * member + 1], tokens[:, 1:].mean(dim=1), rtol=1e-4, atol=1e-5)
+    vit = fuse(make_model("vit"))
+    check_taps(["last.0"], vit.architecture, 1)
+    with pytest.raises(ValueError, match=r"tap 'last\.0\.mean'"):
+        check_taps(["last.0.mean"], vit.architecture, 1)
+
+
+def test_scales_are_part_of_the_weights_before_them() -> None:
+    model = make_model("dinov2")
+    weights, layer = read_weights(model), model.dinov2.encoder.layer[1]
+    output = model.get_submodule(oracle.OUTPUT_PROJECTIONS["dinov2"].format(1))
+    for name, module, scale in (
+        ("layers.1.attention.output", output, layer.layer_scale1),
+        ("layers.1.mlp.down", layer.mlp.fc2, layer.layer_scale2),
+    ):
+        x = torch.randn(5, module.in_features)
+        torch.testing.assert_close(
+            x @ weights[f"{name}.weight"].T + weights[f"{name}.bias"], scale(module(x)), rtol=1e-4, atol=1e-5
+        )
+    torch.testing.assert_close(weights["layers.1.mlp.up.weight"], layer.mlp.fc1.weight)
+
+
+@pytest.mark.parametrize("family", ["dinov2", "dinov2_with_registers"])
+def test_positions_are_brought_to_the_size_that_the_processor_makes(family: str, tmp_path: Path) -> None:
+    """The original interpolates them for every image."""
+    original = make_model(family, image_size=20)
+    original.save_pretrained(tmp_path / "checkpoint")
+    sizes = {"size": {"shortest_edge": 14}, "crop_size": {"height": 12, "width": 12}}
+    transformers.BitImageProcessorPil(**sizes).save_pretrained(tmp_path / "checkpoint")
+    ensemble = fuse(tmp_path / "checkpoint", random_plan(family, 2))
+    assert ensemble.architecture.image_height == ensemble.architecture.image_width == 12
+    assert_parity([original], ensemble, make_inputs(family), tmp_path / "bundle")
+    processor = load_processor(tmp_path / "checkpoint", "image")
+    save_bundle(ensemble, tmp_path / "out", processor)
+    export_onnx(tmp_path / "out")
+    picture = np.random.default_rng(0).integers(0, 256, (17, 15, 3)).astype(np.uint8)
+    pixels = processor(Image.fromarray(picture), return_tensors="pt")["pixel_values"]
+    expected = oracle.ensemble([original], ensemble.plan, {"pixel_values": pixels})["probabilities"]
+    with load(tmp_path / "out", "onnxruntime") as predictor:
+        np.testing.assert_allclose(predictor.predict([picture]).probabilities, expected, atol=1e-4)
+
+
+def test_a_model_of_the_processors_size_or_without_one_stays_as_it_is(tmp_path: Path) -> None:
+    original = make_model("dinov2")
+    original.save_pretrained(tmp_path)
+    for size in (None, {"shortest_edge": 12}, {"height": 12, "width": 12}):
+        if size is not None:
+            transformers.BitImageProcessorPil(size=size, do_center_crop=False).save_pretrained(tmp_path)
+        loaded = load_model(tmp_path)
+        for name, tensor in original.state_dict().items():
+            assert torch.equal(loaded.state_dict()[name], tensor), name
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"use_swiglu_ffn": True}, "use_swiglu_ffn = True"),
+        ({"image_size": (12, 16)}, "image_size = .*a square"),
+        ({"hidden_dropout_prob": 0.1}, "hidden_dropout_prob = 0.1"),
+        ({"image_size": 3}, "image_size = 3"),
+    ],
+)
+def test_settings_of_dinov2_that_are_refused(settings: dict[str, Any], message: str) -> None:
+    config = transformers.Dinov2Config(**{"num_labels": 3, "patch_size": 4, "image_size": 12, **settings})
+    (layout,) = [layout for layout in LAYOUTS if layout.family == "dinov2"]
+    with pytest.raises(UnsupportedModelError, match=message):
+        layout.architecture(config)
+
+
+# Bundles of earlier and other versions
+
+
+def test_families_of_0_1_have_the_keys_that_it_knew() -> None:
+    for family in FAMILIES:
+        stored = architecture_of(make_model(family)).to_json()
+        assert set(stored) & set(ADDED) == {
+            "electra": {"embedding_width"}, "clip-classifier": {"token_pooling", "final_norm"},
+            "dinov2": {"token_pooling"},
+        }.get(family, set())  # fmt: skip
+        assert Architecture.from_json(stored) == architecture_of(make_model(family))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"token_pooling": "maximum"}, "token_pooling = 'maximum'; expected one of first, mean, first_and_mean"),
+        ({"token_pooling": 3}, "token_pooling = '3'; expected TokenPooling"),
+        ({"pooling": "swish"}, "pooling = 'swish'; expected one of none, tanh, relu, gelu, unit"),
+        ({"final_norm": "no"}, "final_norm = 'no'; expected bool"),
+        ({"embedding_width": None}, "embedding_width = 'None'; expected int"),
+        ({"modality": "text", "vocabulary": 9, "positions": 9}, "token_pooling = 'mean' for texts; expected first"),
+        ({"layer_scale": True}, "does not describe an architecture"),
+    ],
+)
+def test_unknown_settings_of_a_bundle_are_refused(change: dict[str, Any], message: str) -> None:
+    stored = architecture_of(make_model("clip-classifier")).to_json()
+    with pytest.raises(BundleError, match=message):
+        Architecture.from_json({**stored, **change})
+
+
+# Refusals
+
+
+CONFIGS = {
+    "DebertaV2ForSequenceClassification": ("deberta-v2", "adds relative positions", "RobertaForSequenceClassification"),
+    "SwinForImageClassification": ("swin", "within windows", "ViTForImageClassification"),
+    "XLMRobertaForTokenClassification": ("xlm-roberta", "no classifier of whole", "XLMRobertaForSequenceClass"),
+    "MBartForSequenceClassification": ("mbart", "an encoder and a decoder", "XLMRobertaForSequenceClassification"),
+    "DeiTForImageClassificationWithTeacher": ("deit", "two classifiers", "DeiTForImageClassification"),
+    "CLIPVisionModel": ("clip", "no classifier of whole inputs", "CLIPForImageClassification"),
+    "HubertForSequenceClassification": ("hubert", "it reads sound", "hydrant reads texts and images"),
+    "ASTForAudioClassification": ("audio-spectrogram-transformer", "", "hydrant reads texts and images"),
+}
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_a_refusal_says_why_and_what_is_nearest(name: str, tmp_path: Path) -> None:
+    kind, reason, near = CONFIGS[name]
+    (tmp_path / "config.json").write_text(json.dumps({"architectures": [name], "model_type": kind}))
+    for refused in (lambda: check_supported(tmp_path), lambda: load_model(tmp_path)):
+        with pytest.raises(UnsupportedModelError, match=f"architecture {name} is not supported") as caught:
+            refused()
+        line = str(caught.value)
+        assert reason in line.partition("; nearest: ")[0]
+        assert near in line.partition("; nearest: ")[2].partition("; supported: ")[0]
+        assert line.count("\n") == 0
+        assert line.endswith(", ".join(layout.model_class for layout in LAYOUTS))
+
+
+@pytest.mark.parametrize("verb", ["fuse", "plan", "make"])
+def test_a_refusal_does_not_wait_for_pytorch(verb: str, tmp_path: Path) -> None:
+    """Importing it takes seconds; whether the class is supported stands in a small file."""
+    config = {"architectures": ["DebertaV2ForSequenceClassification"], "model_type": "deberta-v2"}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    data = tmp_path / "data.csv"
+    data.write_text("text,label\nhello,a\n")
+    words = [verb, str(tmp_path), "-o", str(tmp_path / "out")]
+    words += {"fuse": [], "plan": ["--data", str(data)], "make": ["--data", str(data), "--validation", str(data)]}[verb]
+    code = (
+        "import sys; from hydrant.cli.main import main\n"
+        f"try: status = main({words!r})\n"
+        "except SystemExit as end: status = end.code\n"
+        "print(status, 'torch' in sys.modules, 'transformers' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd="/")
+    assert done.stdout.split() == ["2", "False", "False"], done.stdout
+    assert done.stderr.startswith("hydrant: error: architecture DebertaV2ForSequenceClassification is not supported: ")
+    assert done.stderr.count("\n") == 1
+
+
+def test_every_classifier_of_transformers_is_read_or_refused_in_one_line() -> None:
+    supported = {layout.model_class for layout in LAYOUTS}
+    ends = ("ForSequenceClassification", "ForImageClassification")
+    classes = [name for name in dir(transformers) if name.endswith(ends) and not name.startswith("Auto")]
+    assert len(classes) > 80
+    assert {name for name in supported if name != "CLIPModel"} <= set(classes)
+    for name in set(classes) - supported:
+        assert "; nearest: " in str(unsupported(name)), name
+    named = [name for name in dir(transformers) if name.endswith((*ends, "Model"))]
+    for stem in REASONS:
+        assert any(name.lower().startswith(stem.lower()) for name in [*named, "DeiTForImageClassificationWithTeacher"])
+
+
+def test_a_folder_whose_configuration_cannot_be_read_is_left_to_transformers(tmp_path: Path) -> None:
+    for content in ("{", "[]", "{}", '{"architectures": []}', '{"architectures": [3]}', '{"architectures": "x"}'):
+        (tmp_path / "config.json").write_text(content)
+        check_supported(tmp_path)
+    check_supported("owner/name-that-is-no-folder")
+    check_supported(tmp_path / "absent")
+
+
+def test_the_test_names_are_those_of_transformers() -> None:
+    for family in (*FAMILIES, *ALIASES, "dinov2_with_registers"):
+        assert make_model(family).config.model_type == model_type(family)
