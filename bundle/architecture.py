@@ -12,7 +12,8 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal, get_args
 
 from ..data.spec import Modality
-from ..errors import BundleError, InputError, cut
+from ..errors import BundleError, InputError, cut, listing
+from .tasks import TASKS, ScoreActivation, Task
 
 Activation = Literal["gelu", "gelu_tanh", "relu", "quick_gelu", "silu"]
 
@@ -46,6 +47,8 @@ class Architecture:
         patch_bias: whether the patch projection has a bias.
         patch_norm: LayerNorm behind the image embeddings (CLIP); text embeddings always have one.
         pooled_width: output of the dense layer before the classifier, P; 0 for the width d.
+        task: what it answers (``bundle.tasks``). A ``"score"`` has one "class", the last linear map's one output.
+        score_activation: function of that output which makes it the score.
     """
 
     family: str
@@ -78,6 +81,8 @@ class Architecture:
     patch_bias: bool = True
     patch_norm: bool = False
     pooled_width: int = 0
+    task: Task = "classification"
+    score_activation: ScoreActivation = "identity"
 
     @property
     def input_names(self) -> tuple[str, ...]:
@@ -110,21 +115,29 @@ class Architecture:
         return self.positions - (0 if self.position_padding is None else self.position_padding + 1)
 
     def to_json(self) -> dict[str, Any]:
-        """The fields as a JSON object."""
-        return asdict(self)
+        """The fields as a JSON object; those of the task only where it is another than classification."""
+        named = asdict(self)
+        return {name: named[name] for name in named if self.task != "classification" or name not in _OF_TASK}
 
     @classmethod
     def from_json(cls, data: Any) -> Architecture:
         """Rebuild from :meth:`to_json`.
 
         Raises:
-            BundleError: keys are missing, unknown or of the wrong kind.
+            BundleError: keys are missing, unknown or of the wrong kind, or a task is not known.
         """
-        if not isinstance(data, Mapping) or set(data) != {field.name for field in fields(cls)}:
+        if isinstance(data, Mapping) and data.get("task", TASKS[0]) not in TASKS:
+            raise BundleError(
+                f"the bundle's config.json has task {cut(data['task'])}; this hydrant knows {listing(TASKS)}; use the "
+                "version that made the bundle"
+            )
+        names = {field.name for field in fields(cls)}
+        if not isinstance(data, Mapping) or not names - set(_OF_TASK) <= set(data) <= names:
             raise BundleError(
                 "the bundle's config.json does not describe an architecture that this hydrant knows; "
                 "make the bundle again with `hydrant fuse`"
             )
+        data = {**_OF_TASK, **data}
         for field in fields(cls):
             if not _is_a(data[field.name], str(field.type)):
                 raise BundleError(
@@ -136,6 +149,16 @@ class Architecture:
                 f"the bundle's config.json has modality {cut(data['modality'])} and activation "
                 f"{cut(data['activation'])}; make the bundle again with `hydrant fuse`"
             )
+        if data["score_activation"] not in get_args(ScoreActivation):
+            raise BundleError(
+                f"the bundle's config.json has score_activation {cut(data['score_activation'])}; expected "
+                f"{listing(get_args(ScoreActivation))}; make the bundle again with `hydrant fuse`"
+            )
+        if (data["task"] == "score") != (data["classes"] == 1):
+            raise BundleError(
+                f"the bundle's config.json has task {data['task']} and classes = {data['classes']}; expected 1 for a "
+                "score, and 2 or more for a classification; make the bundle again with `hydrant fuse`"
+            )
         needed = ["layers", "heads", "head_width", "width", "mlp_width", "classes"]
         needed += _TEXT_SIZES if data["modality"] == "text" else _IMAGE_SIZES
         found = cls(**data)
@@ -146,6 +169,10 @@ class Architecture:
                     "with `hydrant fuse`"
                 )
         return found
+
+
+_OF_TASK = {"task": "classification", "score_activation": "identity"}
+"""Fields that a bundle may lack, and what holds then."""
 
 
 _TEXT_SIZES = ["vocabulary", "positions"]

@@ -6,6 +6,7 @@ BERT, RoBERTa, DistilBERT (text), ViT, DeiT and CLIP zero-shot (images), as tran
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 from ..bundle.architecture import Architecture
@@ -14,6 +15,7 @@ from .bert import BERT, ROBERTA
 from .clip import CLIP
 from .distilbert import DISTILBERT
 from .layout import Layout
+from .tasks import task_of
 from .vit import DEIT, VIT
 
 LAYOUTS: tuple[Layout, ...] = (BERT, ROBERTA, DISTILBERT, VIT, DEIT, CLIP)
@@ -75,7 +77,7 @@ def architecture_of(model: Any) -> Architecture:
     Raises:
         UnsupportedModelError: unsupported class, or an unsupported setting in its configuration.
     """
-    return layout_of(model).architecture(model.config)
+    return replace(layout_of(model).architecture(model.config), **task_of(model.config))
 
 
 def read_weights(model: Any) -> dict[str, Any]:

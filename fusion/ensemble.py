@@ -223,7 +223,8 @@ def _common(models: Sequence[Any]) -> tuple[Architecture, list[str]]:
     architecture, labels = architecture_of(models[0]), model_labels(models[0].config)
     for index, model in enumerate(models[1:], start=1):
         other, mine = architecture_of(model).to_json(), architecture.to_json()
-        different = [f"{key} {mine[key]!r} and {other[key]!r}" for key in mine if mine[key] != other[key]]
+        keys = [key for key in {**mine, **other} if mine.get(key) != other.get(key)]
+        different = [f"{key} {mine.get(key)!r} and {other.get(key)!r}" for key in keys]
         if different:
             raise InputError(f"models 0 and {index} differ in {'; '.join(different)}; members need one architecture")
         if model_labels(model.config) != labels:

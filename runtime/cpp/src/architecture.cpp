@@ -22,7 +22,7 @@ struct Number {
 
 constexpr Number kNumbers[] = {
     {"layers", &Architecture::layers, 1, 1},
-    {"classes", &Architecture::classes, 2, 2},
+    {"classes", &Architecture::classes, 1, 1},
     {"vocabulary", &Architecture::vocabulary, 1, 0},
     {"positions", &Architecture::positions, 1, 0},
     {"token_types", &Architecture::token_types, 0, 0},
@@ -57,9 +57,13 @@ constexpr const char* kOthers[] = {
     "pooled_width",
 };
 
+// Keys that only a model of another task than classification has.
+constexpr const char* kOfTask[] = {"task", "score_activation"};
+
 bool has_the_keys(const Json& data) {
   const auto there = [&](const char* key) { return data.contains(key); };
-  return data.is_object() && data.size() == std::size(kNumbers) + std::size(kOthers) &&
+  const auto further = static_cast<std::size_t>(std::count_if(std::begin(kOfTask), std::end(kOfTask), there));
+  return data.is_object() && data.size() == std::size(kNumbers) + std::size(kOthers) + further &&
          std::all_of(std::begin(kNumbers), std::end(kNumbers),
                      [&](const Number& number) { return there(number.key); }) &&
          std::all_of(std::begin(kOthers), std::end(kOthers), there);
@@ -69,6 +73,11 @@ bool has_the_keys(const Json& data) {
 
 Architecture Architecture::of(const Bundle& bundle) {
   const Json data = bundle.read_json("config.json");
+  const Json& task = member(data, "task");
+  if (!task.is_null() && task != "classification" && task != "score") {
+    throw BundleError("the bundle's config.json has task " + shown(task) +
+                      "; this hydrant knows classification, score; use the version that made the bundle");
+  }
   if (!has_the_keys(data)) {
     throw BundleError(
         std::string("the bundle's config.json does not describe an architecture that this hydrant knows") + kFuseAgain);
@@ -87,6 +96,8 @@ Architecture Architecture::of(const Bundle& bundle) {
     if (!value) throw malformed(number.key, "a whole number, at least " + std::to_string(least));
     found.*number.field = *value;
   }
+  found.score = task == "score";
+  if (found.score != (found.classes == 1)) throw malformed("classes", "1 for a score, and otherwise 2 or more");
   if (!data["position_padding"].is_null()) {
     found.position_padding = integer(data["position_padding"], 0, kMost);
     if (!found.position_padding) throw malformed("position_padding", "a token id or null");
