@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from .export import export_onnx
     from .export.options import GraphForm
     from .families.zero_shot import load_zero_shot
-    from .fusion import FusedClassifier, FusedOutput, fuse, load_ensemble, measure_drift, save_bundle
+    from .fusion import FusedClassifier, FusedOutput, ScoreOutput, fuse, load_ensemble, measure_drift, save_bundle
     from .measure.calibrate import calibrate
     from .measure.cost import estimate_cost
     from .measure.profile import profile
@@ -80,6 +80,7 @@ _HOMES = {
     "Reading": "data.columns",
     "Recipe": "pipeline.options",
     "Risk": "calib.decisions.targets",
+    "ScoreOutput": "fusion",
     "save_bundle": "fusion",
     "Taylor": "calib.heads.options",
     "TensorRT": "build.options",
@@ -116,6 +117,7 @@ __all__ = [
     "Reading",
     "Recipe",
     "Risk",
+    "ScoreOutput",
     "Taylor",
     "TensorRT",
     "TensorRTForRTX",

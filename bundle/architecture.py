@@ -12,7 +12,8 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal, get_args
 
 from ..data.spec import Modality
-from ..errors import BundleError, InputError, cut
+from ..errors import BundleError, InputError, cut, listing
+from .tasks import TASKS, ScoreActivation, Task
 
 Activation = Literal["gelu", "gelu_tanh", "relu", "quick_gelu", "silu"]
 
@@ -55,6 +56,8 @@ class Architecture:
         embedding_width: width of the text tables and of the LayerNorm behind them, which a linear map brings to d
             (ELECTRA); 0 for tables of width d and no such map.
         registers: prefix tokens behind the others that have no position.
+        task: what it answers (``bundle.tasks``). A ``"score"`` has one "class", the last linear map's one output.
+        score_activation: function of that output which makes it the score.
     """
 
     family: str
@@ -91,6 +94,8 @@ class Architecture:
     final_norm: bool = True
     embedding_width: int = 0
     registers: int = 0
+    task: Task = "classification"
+    score_activation: ScoreActivation = "identity"
 
     @property
     def input_names(self) -> tuple[str, ...]:
@@ -141,32 +146,9 @@ class Architecture:
         """Rebuild from :meth:`to_json`.
 
         Raises:
-            BundleError: keys are missing, unknown or of the wrong kind.
+            BundleError: keys are missing, unknown or of the wrong kind, or a task is not known.
         """
-        if isinstance(data, Mapping):
-            data = {**ADDED, **data}
-        if not isinstance(data, dict) or set(data) != {field.name for field in fields(cls)}:
-            raise BundleError(
-                "the bundle's config.json does not describe an architecture that this hydrant knows; "
-                "make the bundle again with `hydrant fuse`"
-            )
-        for field in fields(cls):
-            if not _is_a(data[field.name], str(field.type)):
-                raise BundleError(
-                    f"the bundle's config.json has {field.name} = {cut(data[field.name])}; expected {field.type}; "
-                    "make the bundle again with `hydrant fuse`"
-                )
-        for name, known in _KNOWN.items():
-            if data[name] not in get_args(known):
-                raise BundleError(
-                    f"the bundle's config.json has {name} = {cut(data[name])}; expected one of "
-                    f"{', '.join(get_args(known))}; make the bundle again with `hydrant fuse`"
-                )
-        if data["modality"] == "text" and data["token_pooling"] != "first":
-            raise BundleError(
-                f"the bundle's config.json has token_pooling = {cut(data['token_pooling'])} for texts; expected first; "
-                "make the bundle again with `hydrant fuse`"
-            )
+        data = _checked(data)
         needed = ["layers", "heads", "head_width", "width", "mlp_width", "classes"]
         needed += _TEXT_SIZES if data["modality"] == "text" else _IMAGE_SIZES
         found = cls(**data)
@@ -182,7 +164,7 @@ class Architecture:
 ADDED: dict[str, Any] = {
     field.name: field.default
     for field in fields(Architecture)
-    if field.name in ("token_pooling", "final_norm", "embedding_width", "registers")
+    if field.name in ("token_pooling", "final_norm", "embedding_width", "registers", "task", "score_activation")
 }
 """Fields that hydrant 0.1 did not have, and their defaults: a bundle without them means these."""
 
@@ -192,6 +174,7 @@ _KNOWN = {
     "activation": Activation,
     "pooling": Pooling,
     "token_pooling": TokenPooling,
+    "score_activation": ScoreActivation,
 }
 """Fields that name something, and what they may name."""
 
@@ -200,6 +183,46 @@ _TEXT_SIZES = ["vocabulary", "positions"]
 
 
 _IMAGE_SIZES = ["channels", "patch_height", "patch_width", "image_height", "image_width"]
+
+
+def _checked(data: Any) -> dict[str, Any]:
+    """The fields of a decoded ``config.json``, each known and of its kind; of sizes that no model has, nothing yet."""
+    if not isinstance(data, Mapping):
+        data = {}
+    if data.get("task", TASKS[0]) not in TASKS:
+        raise BundleError(
+            f"the bundle's config.json has task {cut(data['task'])}; this hydrant knows {listing(TASKS)}; use the "
+            "version that made the bundle"
+        )
+    data = {**ADDED, **data}
+    if set(data) != {field.name for field in fields(Architecture)}:
+        raise BundleError(
+            "the bundle's config.json does not describe an architecture that this hydrant knows; "
+            "make the bundle again with `hydrant fuse`"
+        )
+    for field in fields(Architecture):
+        if not _is_a(data[field.name], str(field.type)):
+            raise BundleError(
+                f"the bundle's config.json has {field.name} = {cut(data[field.name])}; expected {field.type}; "
+                "make the bundle again with `hydrant fuse`"
+            )
+    for name, known in _KNOWN.items():
+        if data[name] not in get_args(known):
+            raise BundleError(
+                f"the bundle's config.json has {name} = {cut(data[name])}; expected one of "
+                f"{', '.join(get_args(known))}; make the bundle again with `hydrant fuse`"
+            )
+    if data["modality"] == "text" and data["token_pooling"] != "first":
+        raise BundleError(
+            f"the bundle's config.json has token_pooling = {cut(data['token_pooling'])} for texts; expected first; "
+            "make the bundle again with `hydrant fuse`"
+        )
+    if (data["task"] == "score") != (data["classes"] == 1):
+        raise BundleError(
+            f"the bundle's config.json has task {data['task']} and classes = {data['classes']}; expected 1 for a "
+            "score, and 2 or more for a classification; make the bundle again with `hydrant fuse`"
+        )
+    return data
 
 
 def _is_a(value: Any, kind: str) -> bool:

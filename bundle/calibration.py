@@ -8,6 +8,8 @@
        "ood": {"score": "predictive_entropy", "side": "above", "value": 1.2,
                "target": {"true_positive_rate": 0.95}, "measured": {…}, "n": 100}},
      "conformal": {"method": "lac", "alpha": 0.1, "quantile": 0.7, "measured": {…}, "n": 3000} or null,
+     "intervals": {"confidence": 0.9, "quantile": 1.7, "floor": 0.01, "factor": 0.9, "bounds": [0, 1] or null,
+                   "measured": {…}, "n": 3000}, of a model of one output, once it was calibrated; else absent,
      "fitted": how: data, numbers, and NLL and ECE before and after; null for a bundle never calibrated}
 
 An input is abstained from, or flagged as out of distribution, when its score lies on the named side of
@@ -28,7 +30,15 @@ from .store import CALIBRATION, Bundle
 SCHEMA = 1
 
 
-Score = Literal["confidence", "predictive_entropy", "expected_entropy", "mutual_information", "energy", "distance"]
+Score = Literal[
+    "confidence",
+    "predictive_entropy",
+    "expected_entropy",
+    "mutual_information",
+    "energy",
+    "distance",
+    "score_variance",
+]
 
 SIDES: dict[str, str] = {**dict.fromkeys(get_args(Score), "above"), "confidence": "below"}
 """Scores that a threshold may stand on, and the side of it that is uncertain."""
@@ -89,6 +99,37 @@ class Conformal:
 
 
 @dataclass(frozen=True)
+class Intervals:
+    """Intervals around a score that hold the label with a probability of at least the confidence.
+
+    The half width is quantile · √(variance + floor), in float32; the normalised conformal score of Lei et al. (2018),
+    |label − score| ÷ √(variance + floor), gives the quantile.
+
+    Attributes:
+        confidence: share of labels that they hold.
+        quantile: of the normalised errors.
+        floor: ε, added to the members' variance.
+        factor: a, by which variance and floor become the variance of an error, σ² = a · (variance + floor): for the
+            likelihood of labels, not for the intervals.
+        bounds: that labels cannot leave, to which intervals are cut; ``None`` for none.
+        measured: coverage and mean width on the data that they were fitted on.
+        n: number of examples that they were fitted on.
+    """
+
+    confidence: float
+    quantile: float
+    floor: float
+    factor: float
+    bounds: tuple[float, float] | None = None
+    measured: Mapping[str, float] = field(default_factory=dict)
+    n: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        """The fields as a JSON object."""
+        return {**asdict(self), "bounds": None if self.bounds is None else list(self.bounds)}
+
+
+@dataclass(frozen=True)
 class Calibration:
     """What a bundle's ``calibration.json`` says.
 
@@ -97,12 +138,14 @@ class Calibration:
         thresholds: ``"abstain"`` and ``"ood"``, where fitted.
         conformal: where fitted.
         fitted: how, for people; ``None`` for a bundle that was never calibrated.
+        intervals: of a model of one output, where fitted.
     """
 
     temperature: float = 1.0
     thresholds: Mapping[str, Threshold] = field(default_factory=dict)
     conformal: Conformal | None = None
     fitted: Mapping[str, Any] | None = None
+    intervals: Intervals | None = None
 
     def to_json(self) -> dict[str, Any]:
         """The JSON object documented at the top of this file."""
@@ -111,6 +154,7 @@ class Calibration:
             "temperature": self.temperature,
             "thresholds": {name: threshold.to_json() for name, threshold in sorted(self.thresholds.items())},
             "conformal": self.conformal and self.conformal.to_json(),
+            **({} if self.intervals is None else {"intervals": self.intervals.to_json()}),
             "fitted": self.fitted and dict(self.fitted),
         }
 
@@ -126,12 +170,13 @@ class Calibration:
             raise BundleError(f"{file} has schema {cut(found['schema'])}; this hydrant reads schema {SCHEMA}")
         try:
             thresholds = {name: _threshold(name, entry) for name, entry in _object(found, "thresholds", {}).items()}
-            conformal = _object(found, "conformal", None)
+            conformal, intervals = _object(found, "conformal", None), _object(found, "intervals", None)
             return cls(
                 bundle.temperature(),
                 thresholds,
                 None if conformal is None else _conformal(conformal),
                 _object(found, "fitted", None),
+                None if intervals is None else _intervals(intervals),
             )
         except _MalformedError as error:
             raise BundleError(f"{file} has {error}; calibrate again with `hydrant calibrate`") from error
@@ -168,6 +213,21 @@ def _conformal(entry: Mapping[str, Any]) -> Conformal:
         raise _MalformedError(f"conformal method {cut(method)}, which is none of {', '.join(METHODS)}")
     notes = (_numbers(entry, "measured"), _count(entry))
     return Conformal(method, _number(entry, "alpha", 0.0), _number(entry, "quantile", 0.0), *notes)
+
+
+def _intervals(entry: Mapping[str, Any]) -> Intervals:
+    confidence, quantile, factor = (_number(entry, name, 0.0) for name in ("confidence", "quantile", "factor"))
+    floor, bounds = _number(entry, "floor", 0.0), entry.get("bounds")
+    if not 0 < confidence < 1:
+        raise _MalformedError(f"intervals of confidence {confidence:g}, which is no share")
+    if bounds is not None:
+        if not isinstance(bounds, list) or len(bounds) != 2:
+            raise _MalformedError(f"bounds = {cut(bounds)}, which are not two numbers")
+        low, high = (_number({"bounds": bound}, "bounds", -sys.float_info.max) for bound in bounds)
+        if low > high:
+            raise _MalformedError(f"bounds = {cut(bounds)}, of which the first is the larger")
+        bounds = (low, high)
+    return Intervals(confidence, quantile, floor, factor, bounds, _numbers(entry, "measured"), _count(entry))
 
 
 def _numbers(entry: Mapping[str, Any], key: str) -> dict[str, float]:

@@ -90,6 +90,7 @@ def _expected(bundle: Bundle) -> dict[str, tuple[str, Any, Callable[[str], Any]]
         "hydrant.temperature": (CALIBRATION, calibration.temperature, float),
         "hydrant.thresholds": (CALIBRATION, _limits(facts["thresholds"]), lambda text: _limits(json.loads(text))),
         "hydrant.conformal": (CALIBRATION, _sets(facts["conformal"]), lambda text: _sets(json.loads(text))),
+        "hydrant.intervals": (CALIBRATION, _ends(facts.get("intervals")), lambda text: _ends(json.loads(text))),
     }
 
 
@@ -100,6 +101,10 @@ def _limits(thresholds: Mapping[str, Mapping[str, Any]]) -> dict[str, tuple[Any,
 
 def _sets(conformal: Mapping[str, Any] | None) -> tuple[Any, Any] | None:
     return None if conformal is None else (conformal["method"], conformal["quantile"])
+
+
+def _ends(intervals: Mapping[str, Any] | None) -> list[Any] | None:
+    return None if intervals is None else [intervals["quantile"], intervals["floor"], intervals["bounds"]]
 
 
 def _different(value: Any, expected: Any) -> tuple[Any, Any]:

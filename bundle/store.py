@@ -381,8 +381,8 @@ def _validated(manifest: Any, file: Path) -> dict[str, Any]:
             raise BundleError(f"{file} has {key} = {cut(manifest.get(key))}; expected a JSON {kind.__name__}")
     if manifest["members"] < 1:
         raise BundleError(f"{file} has {manifest['members']} members; expected at least 1")
-    if len(manifest["labels"]) < 2 or not all(isinstance(label, str) for label in manifest["labels"]):
-        raise BundleError(f"{file} has labels {listing(manifest['labels'])}; expected two or more names")
+    if not manifest["labels"] or not all(isinstance(label, str) for label in manifest["labels"]):
+        raise BundleError(f"{file} has labels {listing(manifest['labels'])}; expected names, one for each output")
     if len(set(manifest["labels"])) < len(manifest["labels"]):
         raise BundleError(f"{file} has labels {listing(manifest['labels'])}; expected each name once")
     _check_fusion(manifest.get("fusion", {}), file)

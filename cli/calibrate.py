@@ -37,6 +37,7 @@ def arguments(command: Command) -> None:
     command.take(calibrate, "taps", metavar="TAPS", action="store")
     command.take(Conformal, "alpha", "--conformal", type=share, metavar="ALPHA")
     command.take(Conformal, "method", "--conformal-method")
+    command.take(calibrate, "confidence", type=share, metavar="SHARE")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -57,6 +58,8 @@ _FORMS = {
     "true_positive_rate": "catches {:.1%} of what is out of distribution",
     "false_positive_rate": "flags {:.1%} of what is not",
     "auroc": "AUROC {:.3f}",
+    "rmse": "RMSE of these {:.4g}",
+    "spearman": "rank correlation with the error {:.3f}",
 }
 _SETS_FORMS = {"coverage": "{:.1%} hold the label", "mean_size": "{:.2f} classes on average"}
 
@@ -65,12 +68,11 @@ def calibration_text(report: CalibrationReport) -> str:
     """What was fitted, what it gives on the data that it was fitted on, and what carries it now."""
     facts = report.to_json()
     fitted = facts["fitted"]
-    before, after = fitted["before"], fitted["after"]
+    scores = "intervals" in facts
     lines = [
-        *inspected_calibration(facts),
+        *inspected_calibration(facts, scores),
         *distance_text(facts["distance"]),
-        f"NLL           {before['nll']:.4f} → {after['nll']:.4f}",
-        f"ECE           {before['ece']:.4f} → {after['ece']:.4f}",
+        *(_errors(fitted) if scores else _quality(fitted["before"], fitted["after"])),
         f"written to    calibration.json, {', '.join(report.graphs) or 'no graph yet: make one with `hydrant export`'}",
     ]
     if report.outdated:
@@ -79,11 +81,25 @@ def calibration_text(report: CalibrationReport) -> str:
     return "\n".join(lines)
 
 
-def inspected_calibration(facts: Mapping[str, Any] | None) -> list[str]:
-    """Lines for temperature, thresholds and prediction sets.
+def _quality(before: Mapping[str, float], after: Mapping[str, float]) -> list[str]:
+    return [
+        f"NLL           {before['nll']:.4f} → {after['nll']:.4f}",
+        f"ECE           {before['ece']:.4f} → {after['ece']:.4f}",
+    ]
+
+
+def _errors(fitted: Mapping[str, Any]) -> list[str]:
+    ranked = fitted["spearman"]
+    told = "" if ranked is None else f"; rank correlation of error and variance {ranked:.3f}"
+    return [f"errors        RMSE {fitted['rmse']:.4g}, NLL {fitted['nll']:.4f}{told}"]
+
+
+def inspected_calibration(facts: Mapping[str, Any] | None, score: bool = False) -> list[str]:
+    """Lines for temperature, thresholds, and prediction sets or intervals.
 
     Args:
         facts: as in ``calibration.json``; ``None`` where it cannot be read.
+        score: whether the model gives a score, which has no temperature.
     """
     if facts is None:
         return ["temperature   unreadable"]
@@ -92,12 +108,14 @@ def inspected_calibration(facts: Mapping[str, Any] | None) -> list[str]:
     if fitted:
         ood = f" and {fitted.get('ood_examples', '?')} of {fitted['ood']}" if fitted.get("ood") else ""
         told = f"fitted on {fitted.get('examples', '?')} examples of {fitted.get('data', '?')}{ood}"
-    lines = [f"temperature   {facts['temperature']:g} ({told})"]
+    lines = [f"calibration   {told}" if score else f"temperature   {facts['temperature']:g} ({told})"]
     for name, title in ((ABSTAIN, "abstains"), (OOD, "flags as OOD")):
         if name in facts["thresholds"]:
             lines.append(f"{title:<14}{_threshold(facts['thresholds'][name])}")
     if facts["conformal"]:
         lines.append(f"{'sets':<14}{_conformal(facts['conformal'])}")
+    if facts.get("intervals"):
+        lines.append(f"{'intervals':<14}{_intervals(facts['intervals'])}")
     return lines
 
 
@@ -128,6 +146,15 @@ def _threshold(facts: Mapping[str, Any]) -> str:
 def _conformal(facts: Mapping[str, Any]) -> str:
     line = f"{facts['method'].upper()} at α = {facts['alpha']:g}: quantile {facts['quantile']:.4f}"
     return line + _told(facts["measured"], _SETS_FORMS)
+
+
+def _intervals(facts: Mapping[str, Any]) -> str:
+    line = (
+        f"score ± {facts['quantile']:.4g} · √(variance + {facts['floor']:.3g}), at confidence {facts['confidence']:g}"
+    )
+    return line + _told(
+        facts["measured"], {"coverage": "{:.1%} hold the label", "mean_width": "{:.4g} wide on average"}
+    )
 
 
 def _told(measured: Mapping[str, float], forms: Mapping[str, str]) -> str:

@@ -14,6 +14,7 @@ from ..evaluation.figure_names import (
     DIFFERENCES,
     DIVERSITY,
     QUALITY,
+    SCORE_QUALITY,
     SCORES,
     Told,
     baseline_remarks,
@@ -47,6 +48,7 @@ def arguments(command: Command) -> None:
     command.take(Figures, "baselines")
     command.take(Figures, "fit", metavar="FILE")
     command.take(Figures, "neighbours", type=positive, metavar="N")
+    command.take(Figures, "caution", metavar="LAMBDA")
     shared.backend(command, evaluate)
     command.heading("output")
     command.take(evaluate, "html", metavar="FILE")
@@ -67,8 +69,10 @@ def evaluation_text(report: EvaluationReport) -> str:
     intervals = f"; 95 % intervals from {report.resamples} resamples" if report.resamples else ""
     parts = [f"{report.examples} examples of {report.data}{ood}{intervals}"]
     parts += [verdict.sentence for verdict in report.verdict] or [ALONE]
-    parts.append(_figures("quality", QUALITY, {name: name for name in QUALITY}, models))
-    groups = [("wrong answers", "errors")] + ([("out of distribution", "ood")] if report.ood else [])
+    quality = QUALITY if report.task == "classification" else _there(SCORE_QUALITY, models)
+    parts.append(_figures("quality", quality, {name: name for name in quality}, models))
+    groups = [("wrong answers", "errors")] if report.task == "classification" else []
+    groups += [("out of distribution", "ood")] if report.ood else []
     for title, prefix in groups:
         for score, words in SCORES.items():
             names = {name: f"{prefix}.{score}.{name}" for name in DETECTION}
@@ -92,6 +96,11 @@ def evaluation_text(report: EvaluationReport) -> str:
     if written:
         parts.append(f"wrote {' and '.join(written)}")
     return "\n\n".join(parts)
+
+
+def _there(told: Mapping[str, Told], models: Sequence[ModelReport]) -> dict[str, Told]:
+    """What one model at least has a figure of."""
+    return {name: each for name, each in told.items() if any(name in model.figures for model in models)}
 
 
 def _figures(title: str, told: Mapping[str, Told], keys: Mapping[str, str], models: Sequence[ModelReport]) -> str:

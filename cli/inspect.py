@@ -71,6 +71,8 @@ def inspect_bundle(bundle: Bundle | str | Path) -> dict[str, Any]:
         "layers": architecture and architecture.layers,
         "heads": architecture and architecture.heads,
         "width": architecture and architecture.width,
+        "task": architecture and architecture.task,
+        "score_activation": architecture and architecture.score_activation,
         "members": bundle.members,
         "method": plan and plan.method,
         "heads_kept": [[min(column), max(column)] for column in columns],
@@ -276,10 +278,10 @@ def inspect_text(facts: Mapping[str, Any]) -> str:
         f"separate parts: {', '.join(map(str, facts['separate'])) or 'none'}",
         *adapters_text(facts["adapters"], facts["adapted"]),
         *_factors_text(facts["batch_ensemble"], facts["adapted"]),
-        f"labels        {len(facts['labels'])}: {short(', '.join(facts['labels']), 90)}",
+        _task_text(facts),
         *([] if facts["prompts"] is None else [f"prompts       {short(facts['prompts'], 90)}"]),
         *_tuned_text(facts["tuned"], [name for name in ("adapters", "prompts") if facts[name]]),
-        *inspected_calibration(facts["calibration"]),
+        *inspected_calibration(facts["calibration"], facts["task"] == "score"),
         *distance_text(facts["distance"]),
         f"processor     {facts['processor'] or 'none: takes tensors only'}",
         *([] if facts["cost"] is None else [f"cost          {_cost(facts['cost'], facts['layers'])}"]),
@@ -306,6 +308,14 @@ def _shape_text(facts: Mapping[str, Any]) -> list[str]:
     if facts["overlap"] is not None:
         members += f", overlap {facts['overlap']:.2f}"
     return [f"family        {facts['family']}{shape}", members]
+
+
+def _task_text(facts: Mapping[str, Any]) -> str:
+    """What the model answers: its classes, or one score."""
+    labels = short(", ".join(facts["labels"]), 90)
+    if facts["task"] == "score":
+        return f"score         {labels}; the model's activation is {facts['score_activation']}"
+    return f"labels        {len(facts['labels'])}: {labels}"
 
 
 def _factors_text(facts: Any, forms: Mapping[str, Any]) -> list[str]:

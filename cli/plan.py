@@ -215,13 +215,15 @@ def budget_text(facts: Mapping[str, Any], rows: int = 10) -> str:
     for row in [*single, facts, *others[: rows - 1]]:
         counts = [f"{count}" for count in row["counts"][row["fork"] :]]
         heads = counts[0] if len(set(counts)) == 1 else " ".join(counts)
-        figures = [f"{row['ratio']:.3f}×", f"{row['nll']:.4f}", f"{row['accuracy']:.3f}"]
+        quality = f"{row['accuracy']:.3f}" if "accuracy" in row else f"{row['rmse']:.4g}"
+        figures = [f"{row['ratio']:.3f}×", f"{row['nll']:.4f}", quality]
         if row in single:
             body.append(["–", "all, single model", *figures, "–", ""])
             continue
         mark = "chosen" if row is facts else ""
         body.append([str(row["fork"]), heads, *figures, f"{row['mutual_information']:.4f}", mark])
-    headers = ["fork", "heads from there on", "cost", "NLL", "accuracy", "mutual information", ""]
+    quality = "accuracy" if "accuracy" in facts else "RMSE"
+    headers = ["fork", "heads from there on", "cost", "NLL", quality, "mutual information", ""]
     tokens = f" at {facts['sequence']} tokens" if facts["sequence"] else ""
     hidden = len(others) - (rows - 1)
     body += [["…", f"{hidden} more", "", "", "", "", ""]] if hidden > 0 else []

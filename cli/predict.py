@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import logging
+import math
 import os
 import shlex
 import shutil
@@ -65,7 +66,9 @@ def arguments(command: Command) -> None:
     )
     command.heading("output")
     command.add("--output", type=Path, metavar="FILE", help="Write JSON lines to this file instead of standard output")
-    command.add("--probabilities", action="store_true", help="Also give every class's probability, in JSON")
+    command.add(
+        "--probabilities", action="store_true", help="Also give every class's probability, in JSON; a score has none"
+    )
 
 
 def run(options: argparse.Namespace) -> int:
@@ -232,7 +235,7 @@ def _predict_tensors(
         prediction = predictor.predict(tensors, batch_size=options.batch_size)
     except InputError as error:
         raise InputError(f"{options.input}: {error}") from error
-    count = len(prediction.label)
+    count = len(prediction)
     shown = [f"{options.input}, row {index}" for index in range(count)]
     if count:
         yield prediction_rows(prediction, shown, predictor.labels, 0, options.probabilities)
@@ -279,7 +282,35 @@ def _about(predictor: Predictor) -> dict[str, Any]:
 
 
 def prediction_text(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Label, confidence and the uncertainties of each input; below them those that failed, with the reason."""
+    """What was predicted of each input, and how sure that is; below them those that failed, with the reason."""
+    scores = any("score" in row for row in rows)
+    shown = _score_table(rows) if scores else _class_table(rows)
+    failed = [f"{short(_text(row['input']), 46)}: {row['error']}" for row in rows if "error" in row]
+    return "\n".join([*([shown] if len(failed) < len(rows) else []), *failed])
+
+
+def _score_table(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Score and deviation of the members, and where calibrated the interval and the decisions."""
+    found = [row for row in rows if "error" not in row]
+    interval, far = (any(name in row for row in found) for name in ("interval_low", "distance"))
+    decides = any(row.get("abstain") is not None or row.get("out_of_distribution") is not None for row in found)
+    headers = ["input", "score", "√variance", *(["interval"] if interval else []), *(["distance"] if far else [])]
+    body = [
+        [
+            short(_text(row["input"]), 46),
+            f"{row['score']:.4g}",
+            f"{math.sqrt(row['score_variance']):.3g}",
+            *([f"{row['interval_low']:.4g} to {row['interval_high']:.4g}"] if interval else []),
+            *([f"{row['distance']:.2f}"] if far else []),
+            *([_decision(row)] if decides else []),
+        ]
+        for row in found
+    ]
+    return table([*headers, *(["decision"] if decides else [])], body)
+
+
+def _class_table(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Label, confidence and the uncertainties of each input."""
     headers = [
         "input",
         "label",
@@ -294,9 +325,7 @@ def prediction_text(rows: Sequence[Mapping[str, Any]]) -> str:
     decides = any(row.get("abstain") is not None or row.get("out_of_distribution") is not None for row in rows)
     if decides:
         headers.append("decision")
-    body = [_cells(row, far, decides) for row in rows if "error" not in row]
-    failed = [f"{short(_text(row['input']), 46)}: {row['error']}" for row in rows if "error" in row]
-    return "\n".join([*([table(headers, body)] if body else []), *failed])
+    return table(headers, [_cells(row, far, decides) for row in rows if "error" not in row])
 
 
 def _cells(row: Mapping[str, Any], far: bool, decides: bool) -> list[str]:

@@ -90,8 +90,9 @@ def tune_text(report: TuneReport) -> str:
             ["validation", "before", "after"],
             [
                 ["NLL", f"{report.nll_before:.4f}", f"{report.nll_after:.4f}"],
-                ["accuracy", f"{report.accuracy_before:.4f}", f"{report.accuracy_after:.4f}"],
-                ["ECE", f"{report.ece_before:.4f}", f"{report.ece_after:.4f}"],
+                *_row("accuracy", report.accuracy_before, report.accuracy_after),
+                *_row("ECE", report.ece_before, report.ece_after),
+                *_row("RMSE", report.rmse_before, report.rmse_after),
             ],
         ),
         "",
@@ -99,6 +100,11 @@ def tune_text(report: TuneReport) -> str:
     if report.drift is not None:
         lines.append(drift_text(dict(report.drift)))
     return "\n".join([*lines, *_outcome(report)])
+
+
+def _row(title: str, before: float | None, after: float | None) -> list[list[str]]:
+    """A row of a figure; none where the task has no such figure."""
+    return [] if before is None or after is None else [[title, f"{before:.4f}", f"{after:.4f}"]]
 
 
 def _histories(report: TuneReport) -> list[str]:
@@ -118,11 +124,12 @@ def _history(history: Sequence[Epoch]) -> str:
             str(entry.epoch),
             "–" if entry.loss is None else f"{entry.loss:.4f}",
             f"{entry.nll:.4f}",
-            f"{entry.accuracy:.4f}",
+            f"{entry.rmse if entry.accuracy is None else entry.accuracy:.4f}",
         ]
         for entry in history
     ]
-    return table(["epoch", "loss", "validation NLL", "accuracy"], rows)
+    quality = "RMSE" if history and history[0].accuracy is None else "accuracy"
+    return table(["epoch", "loss", "validation NLL", quality], rows)
 
 
 def _outcome(report: TuneReport) -> list[str]:
@@ -131,14 +138,15 @@ def _outcome(report: TuneReport) -> list[str]:
         return [f"no epoch was better than the weights as they were: {report.bundle} holds them unchanged"]
     kept = "the merged members" if report.members else f"the weights after epoch {report.best_epoch}"
     lines = [f"wrote {report.bundle}: {kept}; exported again: {', '.join(report.graphs) or 'no graph, there was none'}"]
-    if report.accuracy_after < report.accuracy_before:
+    before, after = report.accuracy_before, report.accuracy_after
+    if before is not None and after is not None and after < before:
         lines.append(
-            f"accuracy fell by {100 * (report.accuracy_before - report.accuracy_after):.2f} points while NLL improved; "
+            f"accuracy fell by {100 * (before - after):.2f} points while NLL improved; "
             "judge on other data which counts: hydrant evaluate"
         )
     lines += [f"{name} does not hold any more; make it again: {command}" for name, command in report.dropped.items()]
     lines.append(
-        "temperature, thresholds and distance are gone; fit them again: "
+        f"{'temperature' if before is not None else 'intervals'}, thresholds and distance are gone; fit them again: "
         f"hydrant calibrate {report.bundle} --data FILE --fit FILE"
     )
     return lines

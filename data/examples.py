@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +29,7 @@ class Examples:
     Attributes:
         inputs: texts; pairs of texts as tuples of two; images as paths, PIL images or uint8 arrays; or ready tensors,
             each input a mapping of names to tensors without the batch axis.
-        labels: [N] int64 class indices, or ``None``.
+        labels: [N] int64 class indices, or float64 numbers for a model of one output; or ``None``.
         source: what to call the data in messages and reports.
     """
 
@@ -106,14 +108,15 @@ def read_examples(
         data: a path; a table in memory (pandas, polars, pyarrow or ``datasets``) with the named columns (or
             ``image``); ``(inputs, labels)``, where inputs are what ``predict`` takes, a table with the same
             columns, or a mapping of names to ready tensors [N, …]; or ``Examples``.
-        labels: class names of the model, in class order; ``None`` leaves the labels out.
+        labels: class names of the model, in class order, or the one name of its score, whose labels are numbers;
+            ``None`` leaves the labels out.
         columns: of tabular data; with a second column of texts, inputs are pairs of them.
         limit: keep a uniform random sample of this many, in their original order.
         seed: of the sample.
         need_labels: refuse data without labels.
 
     Raises:
-        InputError: no rows, a missing column, or a label that the model does not have.
+        InputError: no rows, a missing column, or a label that the model does not have or that is no number.
     """
     rows, source = _rows_of(data, columns)
     if limit is not None and limit < 1:
@@ -130,7 +133,31 @@ def read_examples(
             f"data {source} has no label{where}; expected a column {columns.label!r} "
             "(choose another with --label-column)"
         )
-    return Examples([row.input for row in kept], None if unlabelled else encode_labels(kept, labels), source)
+    encode = encode_numbers if len(labels) == 1 else partial(encode_labels, labels=labels)
+    return Examples([row.input for row in kept], None if unlabelled else encode(kept), source)
+
+
+def encode_numbers(rows: Sequence[Row]) -> np.ndarray:
+    """Labels [N] float64 of rows for a model of one output.
+
+    Raises:
+        InputError: a label that is no finite number.
+    """
+    return np.array([_number(row) for row in rows], np.float64)
+
+
+def _number(row: Row) -> float:
+    """The label of a row as a number; texts are read as decimals."""
+    value = _plain(row.label)
+    try:
+        found = float(value) if isinstance(value, str | int | float) and not isinstance(value, bool) else math.nan
+    except (ValueError, OverflowError):
+        found = math.nan
+    if not math.isfinite(found):
+        raise InputError(
+            f"label {cut(value)} at {row.where} is no finite number; expected one, since this model gives a score"
+        )
+    return found
 
 
 def encode_labels(rows: Sequence[Row], labels: Sequence[str]) -> np.ndarray:

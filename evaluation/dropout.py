@@ -95,12 +95,14 @@ class DropoutPasses:
                 "with a checkpoint that was trained with dropout, or drop heads: hydrant plan --method dropout"
             )
         self._model, self._passes, self._seed = model.train(), passes, seed
+        self.architecture = architecture
         self._lock = threading.Lock()  # masks come from the one generator of this process
 
     def __call__(self, **inputs: Any) -> Any:
-        """All passes as members, ``fusion.FusedOutput``, from tensors of a batch [B, …]."""
+        """All passes as members, ``fusion.FusedOutput`` or ``ScoreOutput``, from tensors of a batch [B, …]."""
         import torch
 
+        from ..fusion.score_head import summarize_scores
         from ..fusion.uncertainty_head import summarize
 
         found = []
@@ -110,7 +112,10 @@ class DropoutPasses:
                 torch.manual_seed(self._seed_of(own))
                 copies = {name: tensor.expand(self._passes, *tensor.shape) for name, tensor in own.items()}
                 found.append(self._model(**copies).logits)  # [passes, C]
-        return summarize(torch.stack(found, dim=1), 1.0, None)
+        logits = torch.stack(found, dim=1)
+        if self.architecture.task == "score":
+            return summarize_scores(logits, self.architecture.score_activation)
+        return summarize(logits, 1.0, None)
 
     def _seed_of(self, tensors: dict[str, Any]) -> int:
         """A number that follows from the seed and an input's own tensors."""

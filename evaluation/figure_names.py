@@ -54,6 +54,22 @@ QUALITY = {
 }
 """Of labelled examples."""
 
+SCORE_QUALITY = {
+    "rmse": Told("RMSE", "{:.4g}"),
+    "mae": Told("mean absolute error", "{:.4g}"),
+    "nll": Told("NLL"),
+    "correlation": Told("rank correlation with the label", better="high"),
+    "mrr": Told("MRR@10", better="high"),
+    "ndcg": Told("nDCG@10", better="high"),
+    "mrr_cautious": Told("MRR@10, cautious", better="high"),
+    "ndcg_cautious": Told("nDCG@10, cautious", better="high"),
+    "interval_coverage": _share("intervals that hold the label", better="high"),
+    "interval_width": Told("width of an interval", "{:.4g}"),
+    "errors.score_variance.spearman": Told("rank correlation of error and variance", better="high"),
+    "errors.distance.spearman": Told("rank correlation of error and distance", better="high"),
+}
+"""Of labelled examples of a model of one output."""
+
 DETECTION = {"auroc": Told("AUROC", better="high"), "aupr": Told("AUPR", better="high"), "fpr95": _share("FPR95")}
 """Of finding wrong answers or out-of-distribution inputs by a score."""
 
@@ -64,6 +80,7 @@ SCORES = {
     "mutual_information": "mutual information",
     "energy": "energy",
     "distance": "distance",
+    "score_variance": "variance of the scores",
 }
 
 
@@ -91,6 +108,10 @@ DIFFERENCES = {
     "ece": _share("ECE", "{:+z.2f}", unit=" points"),
     "ood.predictive_entropy.auroc": Told("OOD AUROC by entropy", "{:+z.3f}", better="high"),
     "ood.predictive_entropy.fpr95": _share("OOD FPR95 by entropy", "{:+z.1f}", unit=" points"),
+    "rmse": Told("RMSE", "{:+z.4g}"),
+    "correlation": Told("rank correlation with the label", "{:+z.3f}", better="high"),
+    "mrr": Told("MRR@10", "{:+z.3f}", better="high"),
+    "ndcg": Told("nDCG@10", "{:+z.3f}", better="high"),
 }
 """Of the evaluated bundle's figures from a competitor's, on the same resamples; points are percentage points."""
 
@@ -99,6 +120,7 @@ DIVERSITY = {
     "disagreement": _share("members that disagree with the ensemble", "{:.2f}", ""),
     "pair_disagreement": _share("pairs of members that disagree", "{:.2f}", ""),
     "divergence": Told("KL divergence between members, nats", "{:.4f}", ""),
+    "deviation": Told("√variance of the scores", "{:.4g}", ""),
     "head_overlap": _share("overlap of kept heads (Jaccard)", better=""),
 }
 
@@ -106,6 +128,7 @@ DIVERSITY = {
 DECISIONS = {
     "coverage": _share("inputs answered", better="high"),
     "risk": _share("answers that are wrong"),
+    "answered_rmse": Told("RMSE of the answers", "{:.4g}"),
     "ood_abstained": _share("out-of-distribution inputs abstained from", better="high"),
     "true_positive_rate": _share("out-of-distribution inputs flagged", better="high"),
     "false_positive_rate": _share("in-distribution inputs flagged"),

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from ..bundle.tasks import DISTANCE, OUTPUTS
 from ..data.examples import Examples
 from ..metrics.gates import FURTHER_SCORES, SCORES
 from ..metrics.uncertainty import pairwise_disagreement, pairwise_divergence
@@ -36,8 +37,11 @@ class Observation:
     pair_disagreement: np.ndarray | None
 
     def scores(self) -> dict[str, np.ndarray]:
-        """Uncertainty scores by name, [N] each; higher means less certain. One member has no mutual information."""
+        """Uncertainty scores by name, [N] each; higher means less certain. One member has nothing to disagree with."""
         prediction = self.prediction
+        if prediction.score is not None:
+            scores = {"score_variance": prediction.score_variance} if self.members > 1 else {}
+            return scores | ({} if prediction.distance is None else {"distance": prediction.distance})
         found = {"max_probability": -prediction.confidence, "predictive_entropy": prediction.predictive_entropy}
         if self.members > 1:
             found["mutual_information"] = prediction.mutual_information
@@ -60,6 +64,8 @@ def observe(
     """
 
     def reduce(outputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        if "score" in outputs:
+            return {name: outputs[name] for name in (*OUTPUTS["score"], DISTANCE) if name in outputs}
         kept = {name: outputs[name] for name in (*SCORES, *FURTHER_SCORES) if name in outputs}
         kept["probabilities"] = outputs["probabilities"][:, model.columns]
         if "member_probabilities" in outputs:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +23,8 @@ class Figures:
         fit: labelled training data of the models, for the baselines that need their features (kNN, ViM, Mahalanobis);
             without them these are left out. Features are kept in memory: up to 12 bytes for each example and dimension.
         neighbours: number k of neighbours: the kNN baseline is the distance to the k-th nearest training example.
+        caution: for rerankers: also rank by score − caution · √variance, so that what the members disagree on comes
+            later.
     """
 
     corruptions: bool = False
@@ -31,6 +34,7 @@ class Figures:
     baselines: bool = False
     fit: Any = None
     neighbours: int = 10
+    caution: float = 0.0
 
     def __post_init__(self) -> None:
         check_plain(self)
@@ -38,6 +42,9 @@ class Figures:
             value = getattr(self, name)
             if not is_whole(value, least):
                 raise InputError(f"{name} is {cut(value)}; expected a whole number, {least} or more")
+        caution = self.caution
+        if isinstance(caution, bool) or not isinstance(caution, int | float) or not 0 <= caution < math.inf:
+            raise InputError(f"caution is {cut(caution)}; expected a finite number, 0 or more")
         if self.fit is not None and not self.baselines:
             raise InputError(
                 "training data are given (fit=…, --fit), but nothing is fitted on them; ask for the baselines as well "

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ..bundle.tasks import Task
 from ..version import __version__
 
 
@@ -154,6 +155,7 @@ class EvaluationReport:
         notes: what to know when reading the figures, such as that the bundle was tuned on these data.
         fit, fit_examples: training data that baselines were fitted on and how many, or ``None``.
         latency_note: what was timed where that is not what was evaluated, or why nothing was.
+        task: of all models: ``"classification"`` or ``"score"``.
     """
 
     data: str
@@ -172,6 +174,7 @@ class EvaluationReport:
     notes: list[str] = field(default_factory=list)
     fit: str | None = None
     fit_examples: int | None = None
+    task: Task = "classification"
 
     def to_json(self) -> dict[str, Any]:
         """The report as a JSON object."""

@@ -14,6 +14,7 @@ from ..bundle.files import check_file, write_atomically
 from ..bundle.precision import Precision
 from ..bundle.reports import report_folder, store_reports
 from ..bundle.store import MANIFEST, Bundle, resolve, to_json_bytes
+from ..bundle.tasks import Task
 from ..bundle.uses import overlaps
 from ..data.columns import Reading
 from ..data.examples import Examples, check_alike, check_apart, read_examples
@@ -29,6 +30,8 @@ from .observation import Evidence, observe
 from .options import Figures
 from .plots import pictures
 from .report import EvaluationReport, ModelReport
+from .score_figures import score_reports
+from .score_page import score_page
 from .verdict import verdicts
 
 REPORT = "reports/evaluation.json"
@@ -82,6 +85,8 @@ def evaluate(
     for module in ("sklearn", "matplotlib"):
         require(module, "report", "evaluate a bundle")
     bundle = resolve(bundle)
+    task = bundle.architecture().task
+    _check_figures(figures, task)
     if html is not None:
         check_file(Path(html))
         _check_outside(Path(html), bundle)
@@ -101,7 +106,10 @@ def evaluate(
     with ExitStack() as opened:
         models = open_models(bundle, compare, backend, precision, opened, known, seed)
         evidence = _observed(models, known, ood, bundle.labels, batch_size, progress)
-        reports = _reports(models, evidence, figures.bootstrap, seed, progress)
+        if task == "score":
+            reports = score_reports(models, evidence, figures.caution, figures.bootstrap, seed, progress)
+        else:
+            reports = _reports(models, evidence, figures.bootstrap, seed, progress)
         if figures.baselines and ood is not None:
             notes += baseline_notes(models, bundle, known, ood, training)
             alone = measure_baselines(models, known, ood, training, figures, batch_size, seed, progress)
@@ -133,8 +141,25 @@ def evaluate(
         notes=notes,
         fit=None if training is None else training.name,
         fit_examples=None if training is None else len(training),
+        task=task,
     )
     return _written(bundle, found, evidence, folder)
+
+
+def _check_figures(figures: Figures, task: Task) -> None:
+    """Refuse what is measured for the other task only."""
+    if task == "score":
+        for name, given in (("corruptions", figures.corruptions), ("baselines", figures.baselines)):
+            if given:
+                raise InputError(
+                    f"{name} (--{name}) are measured for classifiers, and this bundle gives one score (num_labels = "
+                    "1); leave them out"
+                )
+    elif figures.caution:
+        raise InputError(
+            f"caution is {figures.caution:g}, by which scores are ranked, and this bundle has classes; leave it "
+            "(--caution) out"
+        )
 
 
 def _check_raw(known: Examples, ood: Examples | None, corruptions: bool) -> None:
@@ -202,7 +227,7 @@ def _reports(
 
 def _written(bundle: Bundle, report: EvaluationReport, evidence: Evidence, folder: Path | None) -> EvaluationReport:
     """Draw the pictures; put them and the figures into bundle or folder, and the HTML where it was asked for."""
-    drawn = pictures(report, evidence)
+    drawn = pictures(report, evidence) if report.task == "classification" else {}
     files: dict[str, bytes | Path] = {f"reports/evaluation-{name}.png": png for name, png in drawn.items()}
     report = replace(report, files=sorted([REPORT, *files]))
     stale = {
@@ -211,6 +236,7 @@ def _written(bundle: Bundle, report: EvaluationReport, evidence: Evidence, folde
         if name.startswith("reports/evaluation-") and name.endswith(".png") and name not in files
     }
     if report.html is not None:
-        write_atomically(report.html, page(report, evidence, drawn).encode(errors="replace"))
+        made = score_page(report) if report.task == "score" else page(report, evidence, drawn)
+        write_atomically(report.html, made.encode(errors="replace"))
     content = {**files, REPORT: to_json_bytes(report.to_json())}
     return replace(report, files=sorted(store_reports(bundle, content, folder, remove=stale)))

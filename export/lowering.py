@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import onnx
 
 from ..bundle.architecture import Architecture
+from ..bundle.tasks import MEMBER_OUTPUTS, OUTPUTS
 from ..version import __version__
 from . import grouped, unrolled
 from .blocks import Blocks
@@ -15,7 +16,8 @@ from .context import Context, Stream
 from .embeddings import embeddings
 from .graph import FLOAT, INT64
 from .layers import Lowering, affine_norm, layer, pooled_tokens
-from .uncertainty_head import MEMBER_OUTPUT, OUTPUTS, uncertainty_head
+from .score_head import score_head
+from .uncertainty_head import uncertainty_head
 
 LOWERINGS: dict[str, Lowering] = {"grouped": grouped, "unrolled": unrolled}
 """``grouped`` for GPUs, ``unrolled`` for CPUs."""
@@ -30,7 +32,7 @@ class Form:
         operator: of attention: ``"primitive"`` or ``"onnx"``.
         precision: of the trunk: ``"fp32"``, ``"fp16"`` or ``"bf16"``.
         islands: values computed in float32 whatever the precision (``export.islands``).
-        member_outputs: also emit ``member_probabilities`` [B, M, C].
+        member_outputs: also emit ``member_probabilities`` [B, M, C], or ``member_scores`` [B, M].
     """
 
     lowering: str = "unrolled"
@@ -50,7 +52,7 @@ def lower(blocks: Blocks, temperature: float, metadata: Mapping[str, str], form:
 
     Args:
         blocks: of the ensemble, rewritten or not.
-        temperature: T of the uncertainty head.
+        temperature: T of the uncertainty head; a score has none.
         metadata: entries for ``metadata_props``.
         form: what the graph looks like.
 
@@ -68,13 +70,25 @@ def lower(blocks: Blocks, temperature: float, metadata: Mapping[str, str], form:
         x = layer(context, lowering, f"layers.{index}", part, x)
     logits = _classify(context, lowering, blocks, x)
     with context.graph.wide():
-        uncertainty_head(context.graph, logits.name, logits.count, members, temperature, form.member_outputs)
-    outputs: dict[str, tuple[int, Sequence[int | str]]] = dict.fromkeys(OUTPUTS, (FLOAT, ("batch",)))
-    outputs["probabilities"] = (FLOAT, ("batch", architecture.classes))
-    if form.member_outputs:
-        outputs[MEMBER_OUTPUT] = (FLOAT, ("batch", members, architecture.classes))
+        head = (context.graph, logits.name, logits.count, members)
+        if architecture.task == "score":
+            score_head(*head, architecture.score_activation, form.member_outputs)
+        else:
+            uncertainty_head(*head, temperature, form.member_outputs)
+    outputs = _outputs(architecture, members if form.member_outputs else None)
     name = f"hydrant.{architecture.family}"
     return context.graph.model(name, _inputs(architecture), outputs, metadata, __version__, form.opset)
+
+
+def _outputs(architecture: Architecture, members: int | None) -> dict[str, tuple[int, Sequence[int | str]]]:
+    """Name → type and shape; ``members`` is M where they are given each for itself."""
+    task, classes = architecture.task, [architecture.classes] if architecture.task == "classification" else []
+    found: dict[str, tuple[int, Sequence[int | str]]] = dict.fromkeys(OUTPUTS[task], (FLOAT, ("batch",)))
+    if task == "classification":
+        found["probabilities"] = (FLOAT, ("batch", *classes))
+    if members is not None:
+        found[MEMBER_OUTPUTS[task]] = (FLOAT, ("batch", members, *classes))
+    return found
 
 
 def _classify(context: Context, lowering: Lowering, blocks: Blocks, x: Stream) -> Stream:

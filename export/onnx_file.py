@@ -44,6 +44,7 @@ def metadata(bundle: Bundle, architecture: Architecture) -> dict[str, str]:
     return {
         "hydrant.schema": "1",
         "hydrant.family": architecture.family,
+        **({} if architecture.task == "classification" else {"hydrant.task": architecture.task}),
         "hydrant.members": str(bundle.members),
         "hydrant.labels": json.dumps(bundle.labels, ensure_ascii=False),
         "hydrant.max_sequence": str(architecture.max_sequence),
@@ -60,6 +61,7 @@ def calibration_metadata(calibration: Calibration, density: str | None) -> dict[
         "hydrant.temperature": repr(calibration.temperature),
         "hydrant.thresholds": json.dumps(facts["thresholds"], sort_keys=True),
         "hydrant.conformal": json.dumps(facts["conformal"], sort_keys=True),
+        **({"hydrant.intervals": json.dumps(facts["intervals"], sort_keys=True)} if "intervals" in facts else {}),
         **({DENSITY_KEY: density} if density else {}),
     }
 

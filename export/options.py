@@ -23,7 +23,8 @@ class GraphForm:
             bf16).
         attention: operators of attention: MatMul-Softmax-MatMul (primitive), the Attention operator of opset 23 (onnx),
             or what suits the precision (auto).
-        member_outputs: also output each member's probabilities, ``member_probabilities`` [batch, members, classes].
+        member_outputs: also output each member's probabilities, ``member_probabilities`` [batch, members, classes], or
+            scores, ``member_scores`` [batch, members].
         without: exact rewrite to leave out, by its name in ``export.rewrites.REWRITES``.
     """
 

@@ -11,7 +11,8 @@ import numpy as np
 import onnx
 
 from ..errors import GateError, InputError
-from ..metrics.gates import TOLERANCES, Gate, agreement, gates
+from ..metrics.gates import TOLERANCES, Gate
+from ..metrics.judging import judged as judged_by
 from ..progress import Progress, no_progress
 from .onnx_file import open_graph
 from .quantize import Seen, calibrate, part_of, products, quantise
@@ -97,7 +98,7 @@ def search(
             ranked = _most_sensitive(model, nodes, seen, parts, calibrating, progress)
         left = ranked[: math.ceil(share * len(parts))]
         quantised = quantise(model, nodes, seen, left)
-        judged = gates(agreement(expected, _outputs(quantised, checking), TOLERANCES["int8"]), TOLERANCES["int8"])
+        _, judged = judged_by(expected, _outputs(quantised, checking), TOLERANCES["int8"])
         if all(gate.passed for gate in judged):
             return Quantised(quantised, len(parts) - len(left), sorted(left), judged, source)
     failed = "; ".join(f"{gate.name} is {gate.value:.3g}, limit {gate.limit:.3g}" for gate in judged if not gate.passed)
@@ -127,13 +128,14 @@ def _most_sensitive(
     batches: Sequence[Batch],
     progress: Progress,
 ) -> list[str]:
-    """Parts in the order of mean |Δ probability| when each alone is in INT8, largest first."""
+    """Parts in the order of mean |Δ probability| (or |Δ score|) when each alone is in INT8, largest first."""
     few = batches[:SENSITIVITY_BATCHES]
-    expected = _outputs(model, few)["probabilities"]
+    answer = model.graph.output[0].name
+    expected = _outputs(model, few)[answer]
     errors = {}
     for part in progress(parts, len(parts), "ranking parts by INT8 error"):
         alone = quantise(model, nodes, seen, [other for other in parts if other != part])
-        errors[part] = float(np.abs(_outputs(alone, few)["probabilities"] - expected).mean())
+        errors[part] = float(np.abs(_outputs(alone, few)[answer] - expected).mean())
     return sorted(parts, key=lambda part: -errors[part])
 
 

@@ -59,8 +59,8 @@ def write_recalibrated(
         BundleError: it cannot be read, or has no temperature to set.
     """
     model = _read(source)
-    (divisor,) = [tensor for tensor in model.graph.initializer if tensor.name == TEMPERATURE]
-    divisor.CopyFrom(numpy_helper.from_array(np.array([calibration.temperature], np.float32), TEMPERATURE))
+    for divisor in [tensor for tensor in model.graph.initializer if tensor.name == TEMPERATURE]:  # none of a score
+        divisor.CopyFrom(numpy_helper.from_array(np.array([calibration.temperature], np.float32), TEMPERATURE))
     with_distance(model, architecture, density)
     facts = {entry.key: entry.value for entry in model.metadata_props if entry.key != DENSITY_KEY}
     facts |= calibration_metadata(calibration, density_sha256)
@@ -73,6 +73,8 @@ def _read(path: Path) -> onnx.ModelProto:
         model = onnx.load(str(path), load_external_data=False)
     except Exception as error:  # protobuf raises several kinds
         raise BundleError(f"{path} is not an ONNX file ({error}); export it again with `hydrant export`") from error
+    if any(output.name == "score" for output in model.graph.output):
+        return model  # has no temperature; intervals stand in its metadata
     found = [tensor for tensor in model.graph.initializer if tensor.name == TEMPERATURE]
     fits = len(found) == 1 and list(found[0].dims) == [1] and found[0].data_type == onnx.TensorProto.FLOAT
     if not fits or not any(output.name == "energy" for output in model.graph.output):

@@ -9,12 +9,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from ..bundle.tasks import MEMBER_OUTPUTS
 from .graph import FLOAT, Graph
 
-OUTPUTS = ("probabilities", "predictive_entropy", "expected_entropy", "mutual_information", "disagreement", "energy")
-
-
-MEMBER_OUTPUT = "member_probabilities"
+MEMBER_OUTPUT = MEMBER_OUTPUTS["classification"]
 
 
 TEMPERATURE = "const.temperature"

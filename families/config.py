@@ -35,11 +35,14 @@ def activation(config: Any, name: object) -> Activation:
 
 
 def classes(config: Any) -> int:
-    """Number of classes of a single-label classifier."""
-    if config.num_labels < 2:
-        raise refuse(config, "num_labels", config.num_labels, "2 or more (single-label classification)")
-    if getattr(config, "problem_type", None) not in (None, "single_label_classification"):
-        raise refuse(config, "problem_type", config.problem_type, "single_label_classification")
+    """Number of classes of a single-label classifier; 1 for a model that gives a score (``families.tasks``)."""
+    if config.num_labels < 1:
+        raise refuse(config, "num_labels", config.num_labels, "1 (a score), or 2 or more (classes)")
+    asked, expected = getattr(config, "problem_type", None), "single_label_classification"
+    if config.num_labels == 1:
+        expected = "regression"
+    if asked not in (None, expected):
+        raise refuse(config, "problem_type", asked, f"{expected} where num_labels is {config.num_labels}")
     return int(config.num_labels)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 from ..bundle.architecture import Architecture
@@ -12,6 +13,7 @@ from .clip import CLIP, CLIP_CLASSIFIER
 from .dinov2 import DINOV2, DINOV2_WITH_REGISTERS, OLDER
 from .distilbert import DISTILBERT
 from .layout import Layout
+from .tasks import task_of
 from .unsupported import nearest, why
 from .vit import DEIT, VIT
 
@@ -79,7 +81,7 @@ def architecture_of(model: Any) -> Architecture:
     Raises:
         UnsupportedModelError: unsupported class, or an unsupported setting in its configuration.
     """
-    return layout_of(model).architecture(model.config)
+    return replace(layout_of(model).architecture(model.config), **task_of(model.config))
 
 
 def read_weights(model: Any) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from .drift import Drift, measure_drift
 from .ensemble import fuse
 from .module import FusedClassifier
 from .preprocessing import common_processor
+from .score_head import ScoreOutput
 from .storage import load_ensemble, save_bundle
 from .uncertainty_head import FusedOutput
 
@@ -13,6 +14,7 @@ __all__ = [
     "Drift",
     "FusedClassifier",
     "FusedOutput",
+    "ScoreOutput",
     "common_processor",
     "fuse",
     "load_ensemble",

@@ -21,15 +21,15 @@ class Drift:
         examples: number of inputs compared.
         max_abs_logit_difference: max |Δ member logits|.
         mean_abs_logit_difference: mean |Δ member logits|.
-        label_changes: share of inputs whose ensemble label differs.
-        accuracy: accuracy of the merged ensemble, or ``None`` without labels.
+        label_changes: share of inputs whose ensemble label differs; ``None`` for a model of one output.
+        accuracy: accuracy of the merged ensemble, or ``None`` without labels and for a model of one output.
         unmerged_accuracy: accuracy of the unmerged ensemble, or ``None``.
     """
 
     examples: int
     max_abs_logit_difference: float
     mean_abs_logit_difference: float
-    label_changes: float
+    label_changes: float | None
     accuracy: float | None
     unmerged_accuracy: float | None
 
@@ -60,18 +60,22 @@ def measure_drift(
         difference = (a.member_logits - b.member_logits).abs()  # [M, B, C]
         largest = max(largest, float(difference.max()))
         total, count = total + float(difference.sum(dtype=torch.float64)), count + difference.numel()
-        examples, changes = examples + len(a.label), changes + int((a.label != b.label).sum())
+        examples += a.member_logits.shape[1]
+        if merged.architecture.task == "score":
+            continue
+        changes += int((a.label != b.label).sum())
         if labels is None:
             labelled = False
         else:
             truth = torch.as_tensor(labels)
             hits.append((int((a.label == truth).sum()), int((b.label == truth).sum())))
-    known = labelled and examples > 0
+    classifies = merged.architecture.task == "classification"
+    known = labelled and examples > 0 and classifies
     return Drift(
         examples=examples,
         max_abs_logit_difference=largest,
         mean_abs_logit_difference=total / max(count, 1),
-        label_changes=changes / max(examples, 1),
+        label_changes=changes / max(examples, 1) if classifies else None,
         accuracy=sum(hit for hit, _ in hits) / examples if known else None,
         unmerged_accuracy=sum(hit for _, hit in hits) / examples if known else None,
     )

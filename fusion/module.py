@@ -15,6 +15,7 @@ from ..errors import InputError
 from ..families.activations import ACTIVATIONS, POOLERS, pooled_tokens
 from .distance import FeatureDistance
 from .grouped import GroupedAttention, GroupedLinear, GroupedNorm, LowRank
+from .score_head import ScoreOutput, summarize_scores
 from .uncertainty_head import FusedOutput, summarize
 
 Weights = Mapping[str, Tensor]
@@ -84,8 +85,8 @@ class FusedClassifier(nn.Module):
         attention_mask: Tensor | None = None,
         token_type_ids: Tensor | None = None,
         pixel_values: Tensor | None = None,
-    ) -> FusedOutput:
-        """Run all members.
+    ) -> FusedOutput | ScoreOutput:
+        """Run all members; a model of one output gives a ``ScoreOutput``.
 
         Args:
             input_ids: [B, T] int64 (text).
@@ -105,6 +106,8 @@ class FusedClassifier(nn.Module):
             pixel_values=pixel_values,
         )
         distance = None if self.distance is None else self.distance(features)
+        if self.architecture.task == "score":
+            return summarize_scores(logits, self.architecture.score_activation, distance)
         return summarize(logits, self.temperature, distance)
 
     def features(self, taps: Sequence[str], **inputs: Tensor) -> tuple[Tensor, Tensor]:

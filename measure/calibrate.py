@@ -15,8 +15,10 @@ from ..bundle.calibration import Calibration
 from ..bundle.density import Density
 from ..bundle.files import temporary_folder
 from ..bundle.store import CALIBRATION, DENSITY, WEIGHTS, Bundle, resolve, to_json_bytes
+from ..bundle.tasks import ScoreActivation, Task
 from ..bundle.uses import LEAST, overlaps
 from ..calib.decisions.fit import fit as fit_decisions
+from ..calib.decisions.intervals import CONFIDENCE, check_targets, fit_intervals
 from ..calib.decisions.targets import Conformal, Coverage, FalseAlarm, Risk, Targets
 from ..calib.density import standardised
 from ..calib.taps import named_taps
@@ -24,6 +26,7 @@ from ..data.columns import Reading
 from ..data.examples import Examples, check_apart, read_examples
 from ..data.fingerprints import fingerprints, shared_part
 from ..errors import InputError, check_seed, cut, require
+from ..metrics.scores import is_binary
 from ..progress import Progress, no_progress
 from .features import Reference, best_set, standardised_by
 
@@ -65,11 +68,12 @@ def calibrate(
     abstain: Coverage | Risk = Coverage(),
     flags: FalseAlarm = FalseAlarm(),
     sets: Conformal | None = None,
+    confidence: float | None = None,
     reading: Reading = Reading(),
     seed: int = 0,
     progress: Progress = no_progress,
 ) -> CalibrationReport:
-    """Fit temperature, thresholds and the distance, and write them into the bundle and every graph of it.
+    """Fit temperature (or intervals), thresholds and the distance, and write them into the bundle and its graphs.
 
     Two questions get two answers: ``abstain`` stands on the score that ranks the model's errors best, ``flags`` on the
     one that finds what the model does not know. The float32 PyTorch reference runs; a graph of lower precision follows
@@ -91,6 +95,7 @@ def calibrate(
         abstain: when to abstain: ``Coverage(0.95)`` or ``Risk(0.02)``.
         flags: what to call out of distribution: ``FalseAlarm(0.05)``.
         sets: prediction sets: ``Conformal(0.1)``, or none.
+        confidence: share of labels that the intervals of a model of one output hold (default: 0.9).
         reading: columns, number (all) and batch size of the examples.
         seed: of the draw.
         progress: display.
@@ -109,10 +114,18 @@ def calibrate(
     check_seed(seed)
     check_apart(data, ood)
     bundle = resolve(bundle)
+    activation, task = bundle.architecture().score_activation, bundle.architecture().task
+    share = _confidence(confidence, task)
+    if task == "score":
+        check_targets(targets)
     bundle.check_addable(CALIBRATION)
     graphs = check_graphs(bundle)  # before the long work
     known = read_examples(data, bundle.labels, columns=reading, limit=reading.limit(), seed=seed)
     assert known.labels is not None  # read_examples asks for them
+    if task == "score":
+        from ..calib.score_loss import loss_of
+
+        loss_of(known.labels, activation, known.source)  # refuses what a sigmoid cannot give
     ood = None if ood is None else read_examples(ood, None, columns=reading)
     training = None if fit is None else read_examples(fit, bundle.labels, columns=reading)
     notes = overlaps(bundle, "calibrating", {"data": known, "ood": ood}, calibrated=False)
@@ -131,18 +144,53 @@ def calibrate(
         "seed": seed,
         **fingerprints(bundle.architecture().modality, data=known, ood=ood),
     }
-    fitted = fit_decisions(
-        logits,
-        known.labels,
-        ood_logits,
-        targets,
-        about,
-        progress,
-        distance=_distance(density, squared),
-        ood_distance=_distance(density, ood_squared),
-    )
+    far = {"distance": _distance(density, squared), "ood_distance": _distance(density, ood_squared)}
+    if task == "score":
+        members, outside = (None if z is None else _activated(z, activation) for z in (logits, ood_logits))
+        assert members is not None  # there are examples
+        bounds = (0.0, 1.0) if activation == "sigmoid" else None
+        fitted = fit_intervals(members, known.labels, outside, targets, share, bounds, about, **far)
+        notes += _other_scale(known, activation)
+    else:
+        fitted = fit_decisions(logits, known.labels, ood_logits, targets, about, progress, **far)
     changed = _changed(bundle, graphs, fitted, density, new=training is not None)
     return CalibrationReport(fitted, graphs, _outdated(changed), notes, density)
+
+
+def _confidence(asked: float | None, task: Task) -> float:
+    """Of the intervals of a score; refused for classes."""
+    if asked is None:
+        return CONFIDENCE
+    if task != "score":
+        raise InputError(
+            f"confidence is {cut(asked)}, which is of intervals around a score, and this model has classes; leave it "
+            "(--confidence) out, or ask for prediction sets (sets=Conformal(0.1), --conformal)"
+        )
+    if isinstance(asked, bool) or not isinstance(asked, int | float) or not 0 < asked < 1:
+        raise InputError(f"confidence is {cut(asked)}; expected a number above 0 and below 1")
+    return float(asked)
+
+
+def _activated(logits: np.ndarray, activation: ScoreActivation) -> np.ndarray:
+    """Members' scores [N, M] from their logits [N, M, 1]."""
+    rows = logits[..., 0].astype(np.float64)
+    if activation == "identity":
+        return rows
+    with np.errstate(over="ignore"):
+        return 1 / (1 + np.exp(-rows))
+
+
+def _other_scale(known: Examples, activation: ScoreActivation) -> list[str]:
+    """Say if labels are no values of the score: relevance beside logits."""
+    assert known.labels is not None  # read_examples asks for them
+    if activation != "identity" or not is_binary(known.labels):
+        return []
+    note = (
+        f"the labels of {known.name} are all 0 or 1, and the scores are not cut to that range: intervals and RMSE tell "
+        "how far the scores are from 0 and 1; their order is judged by the ranking figures of `hydrant evaluate`"
+    )
+    log.warning("%s", note)
+    return [note]
 
 
 def _unstandardised(

@@ -16,9 +16,12 @@ from ..bundle.graphs import check_all_graphs
 from ..bundle.precision import Precision
 from ..bundle.reports import report_folder, store_reports
 from ..bundle.store import Bundle, onnx_name, resolve, to_json_bytes
+from ..bundle.tasks import DISTANCE, OUTPUTS
 from ..data.columns import Reading
 from ..errors import BackendError, InputError, MissingExtraError, cut, require
-from ..metrics.gates import FURTHER_SCORES, SCORES, TOLERANCES, Agreement, Gate, Tolerances, agreement, gates
+from ..metrics.gates import TOLERANCES, Agreement, Gate, Tolerances
+from ..metrics.judging import judged as judged_by
+from ..metrics.score_gates import ScoreAgreement
 from ..progress import Progress, no_progress
 from ..runtime.backends.protocol import Backend
 from ..runtime.backends.registry import OPENERS, needs_gpu, open_backend, reasons
@@ -26,10 +29,6 @@ from ..version import __version__
 from .bisect import Bisection, find_divergence
 
 REPORT = "reports/verify.json"
-
-
-OUTPUTS = ("probabilities", *SCORES)
-"""What every backend gives; of the further scores those that both sides have are compared, too."""
 
 
 EXAMPLES = 256
@@ -46,7 +45,7 @@ class BackendReport:
     Attributes:
         backend, precision: what was tested.
         outputs: output name → ``max_abs``, ``mean_abs``, ``max_rel`` difference (Polygraphy).
-        agreement: how far labels, probabilities and scores are the same.
+        agreement: how far labels, probabilities and uncertainties are the same, or scores.
         tolerances: the limits for this precision.
         gates: each figure against its limit.
         bisection: where a graph that failed leaves the reference; ``None`` when not asked for.
@@ -55,7 +54,7 @@ class BackendReport:
     backend: str
     precision: str
     outputs: dict[str, dict[str, float]]
-    agreement: Agreement
+    agreement: Agreement | ScoreAgreement
     tolerances: Tolerances
     gates: list[Gate]
     bisection: Bisection | None = None
@@ -166,11 +165,11 @@ def verify(
         reports = []
         for candidate in progress(tested, len(tested), "verifying backends"):
             tolerances = TOLERANCES[candidate.precision]
-            further = [name for name in FURTHER_SCORES if name in reference.outputs and name in candidate.outputs]
-            comparison = compare(reference, candidate, architecture, batches, (*OUTPUTS, *further))
-            figures = agreement(comparison.reference, comparison.tested, tolerances)
+            both = set(reference.outputs) & set(candidate.outputs)  # a graph of hydrant 0.1 has no energy
+            names = [name for name in (*OUTPUTS[architecture.task], DISTANCE) if name in both]
+            comparison = compare(reference, candidate, architecture, batches, names)
+            figures, judged = judged_by(comparison.reference, comparison.tested, tolerances)
             differences = {name: asdict(difference) for name, difference in comparison.differences.items()}
-            judged = gates(figures, tolerances)
             failed = not all(gate.passed for gate in judged)
             parted = _bisected(bundle, architecture, candidate, batches) if bisect and failed else None
             reports.append(

@@ -16,6 +16,7 @@ from typing import Any
 from ..bundle.architecture import Architecture
 from ..bundle.plan import HeadPlan
 from ..bundle.store import Bundle
+from ..bundle.tasks import check_classifies
 from ..calib.decisions.temperature import fit_temperature
 from ..calib.heads.held_out import accuracy_kept
 from ..calib.heads.options import METHODS
@@ -186,6 +187,7 @@ def explore(
     check_seed(seed)
     loaded = load_model(model)
     architecture, labels = architecture_of(loaded), model_labels(loaded.config)
+    check_classifies(architecture.task, "exploring plans", "plan with a budget instead (hydrant plan --budget)")
     points = list(grid.points(architecture))
     known = read_examples(data, labels, columns=reading, limit=reading.limit(), seed=seed)
     judging, measuring = random_parts(known, 2, seed)

@@ -18,6 +18,7 @@ from ..bundle.architecture import Architecture
 from ..bundle.files import check_file, check_replaceable, folders_above, staged_folder
 from ..bundle.plan import HeadPlan
 from ..bundle.store import MANIFEST, Bundle, to_json_bytes
+from ..bundle.tasks import check_classifies
 from ..calib.heads.held_out import accuracy_kept
 from ..cost.estimate import cost_of
 from ..data.columns import Reading
@@ -140,6 +141,10 @@ class _Job:
         self.reading, self.seed, self.say, self.progress = reading, seed, say, progress
         loaded = load_model(model)
         self.architecture: Architecture = architecture_of(loaded)
+        check_classifies(
+            self.architecture.task, "hydrant make",
+            "take the stages one by one: plan, fuse, tune, export, calibrate, verify, evaluate",
+        )  # fmt: skip
         self.labels: Sequence[str] = model_labels(loaded.config)
 
     def read(self, data: Any, validation: Any, ood: Any, test: Any, test_ood: Any) -> Parts:

@@ -1,4 +1,4 @@
-"""What calibrated thresholds decide about a prediction: abstain or answer, in or out of distribution, which classes."""
+"""What a calibration decides of a prediction: abstain or answer, in or out of distribution, classes or an interval."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ import numpy as np
 
 from ..bundle.calibration import ABSTAIN, OOD, Calibration, Threshold
 from ..errors import BackendError
+from ..metrics.scores import interval
 from ..metrics.uncertainty import prediction_sets
 from .prediction import Prediction
 
 
 def decided(prediction: Prediction, calibration: Calibration) -> Prediction:
-    """The prediction with ``abstain``, ``out_of_distribution`` and ``prediction_set``, where calibrated.
+    """The prediction with ``abstain``, ``out_of_distribution``, and ``prediction_set`` or interval, where calibrated.
 
     Raises:
         BackendError: a threshold stands on a score that the graph does not give.
@@ -26,6 +27,10 @@ def decided(prediction: Prediction, calibration: Calibration) -> Prediction:
     if conformal is not None:
         sets = prediction_sets(prediction.probabilities, conformal.quantile, conformal.method)
         prediction = replace(prediction, prediction_set=sets)
+    if (ends := calibration.intervals) is not None:
+        given = prediction.score, prediction.score_variance
+        low, high = interval(*given, ends.quantile, ends.floor, ends.bounds)
+        prediction = replace(prediction, interval_low=low, interval_high=high)
     return prediction
 
 

@@ -8,13 +8,23 @@ from typing import Any
 
 import numpy as np
 
+from ..bundle.tasks import OUTPUTS
 from ..data.text import is_pair
 from ..metrics.gates import FURTHER_SCORES, SCORES
+
+SCORE_FIELDS = OUTPUTS["score"]
+
+
+Given = np.ndarray | Any
+"""An array that every prediction of one task has, and none of the other: there it is ``None``."""
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """Averaged probabilities and uncertainty of B inputs; the first axis of every array is the batch.
+    """What a model answers and how sure it is, for B inputs; the first axis of every array is the batch.
+
+    A classifier gives averaged probabilities and the uncertainties of its classes, up to ``energy``; a model of one
+    output gives a ``score`` and what follows it. What the other kind gives is ``None``.
 
     Attributes:
         probabilities: [B, C] float32, mean of the members' softmax outputs.
@@ -35,15 +45,20 @@ class Prediction:
             calibrated for sets.
         error: [B] of ``str`` or ``None``, why an input could not be used; ``None`` when such an input raises. All else
             of a failed input is blank: NaN, ``label`` −1, an empty set, not flagged; ``abstain`` is true.
+        score: [B] float32, mean of the members' scores, after the model's own activation.
+        score_variance: [B] float32, ≥ 0, of the members' scores around it.
+        interval_low, interval_high: [B] float32, ends of each input's conformal interval, or ``None`` when the bundle
+            was not calibrated for intervals.
+        member_scores: [B, M] float32, or ``None`` when the backend does not give them.
     """
 
-    probabilities: np.ndarray
-    label: np.ndarray
-    confidence: np.ndarray
-    predictive_entropy: np.ndarray
-    expected_entropy: np.ndarray
-    mutual_information: np.ndarray
-    disagreement: np.ndarray
+    probabilities: Given
+    label: Given
+    confidence: Given
+    predictive_entropy: Given
+    expected_entropy: Given
+    mutual_information: Given
+    disagreement: Given
     energy: np.ndarray | None = None
     distance: np.ndarray | None = None
     abstain: np.ndarray | None = None
@@ -51,9 +66,20 @@ class Prediction:
     member_probabilities: np.ndarray | None = None
     prediction_set: np.ndarray | None = None
     error: np.ndarray | None = None
+    score: Given = None
+    score_variance: Given = None
+    interval_low: np.ndarray | None = None
+    interval_high: np.ndarray | None = None
+    member_scores: np.ndarray | None = None
 
     def __len__(self) -> int:
-        return len(self.label)
+        return len(self._answer)
+
+    @property
+    def _answer(self) -> np.ndarray:
+        """The label, or the score of a model of one output, [B]."""
+        found: np.ndarray = self.label if self.score is None else self.score
+        return found
 
     def __getitem__(self, index: Any) -> Prediction:
         """Some of the inputs, of which there may be one: an index, a slice or an array as NumPy takes them."""
@@ -61,8 +87,13 @@ class Prediction:
 
     def __repr__(self) -> str:
         """One line: what is there, not every number."""
-        parts = [f"{len(self)} input{'' if len(self) == 1 else 's'} of {self.probabilities.shape[1]} classes"]
-        if len(self) == 1:
+        count = f"{len(self)} input{'' if len(self) == 1 else 's'}"
+        if self.score is not None:
+            parts = [f"scores of {count}"]
+            parts += [f"{self.score[0]:.4g} ± {np.sqrt(self.score_variance[0]):.2g}"] if len(self) == 1 else []
+        else:
+            parts = [f"{count} of {self.probabilities.shape[1]} classes"]
+        if len(self) == 1 and self.score is None:
             parts.append(f"label {self.label[0]}, confidence {self.confidence[0]:.3f}")
         flags = {"abstain": self.abstain, "out_of_distribution": self.out_of_distribution}
         parts += [f"{name} {int(flag.sum())}" for name, flag in flags.items() if flag is not None]
@@ -74,21 +105,24 @@ class Prediction:
         return {name: array for name, array in named.items() if array is not None}
 
     def rows(self, labels: Sequence[str]) -> list[dict[str, Any]]:
-        """One JSON-ready dict for each input: its label by name, the scores and the decisions.
+        """One JSON-ready dict for each input: its label by name or its score, the uncertainties and the decisions.
 
         Args:
-            labels: class names (``predictor.labels``).
+            labels: class names (``predictor.labels``); not read for scores.
         """
         return prediction_rows(self, None, labels)
 
     @property
     def failed(self) -> np.ndarray:
         """[B] bool, which inputs could not be used."""
-        return np.asarray(self.label < 0)
+        return np.asarray(self.label < 0 if self.score is None else np.isnan(self.score))
 
     @classmethod
     def from_outputs(cls, outputs: Mapping[str, np.ndarray]) -> Prediction:
-        """From the outputs of a graph or backend (``probabilities``, the scores, maybe ``member_probabilities``)."""
+        """From the outputs of a graph or backend (``bundle.tasks``), with or without those of the members."""
+        if "score" in outputs:
+            names = [name for name in (*SCORE_FIELDS, "distance", "member_scores") if name in outputs]
+            return cls(*[None] * 7, **{name: np.asarray(outputs[name], np.float32) for name in names})
         probabilities = np.asarray(outputs["probabilities"], np.float32)
         return cls(
             probabilities=probabilities,
@@ -131,7 +165,7 @@ class Prediction:
             errors: why the input at each other place failed.
         """
         count = len(places) + len(errors)
-        spread: dict[str, Any] = {}
+        spread: dict[str, Any] = {field.name: None for field in fields(self)}
         for field in fields(self):
             array = getattr(self, field.name)
             if array is not None:
@@ -161,7 +195,7 @@ def prediction_rows(
         inputs: as they were given, to be repeated; pairs of texts become lists of two. ``None`` leaves them out.
         labels: class names.
         first: index of the first input.
-        probabilities: also give those of every class by its name.
+        probabilities: also give those of every class by its name; a score has none.
     """
     rows = []
     for index in range(len(prediction)):
@@ -172,8 +206,9 @@ def prediction_rows(
         if prediction.error is not None and prediction.error[index] is not None:
             row["error"] = prediction.error[index]
             continue
-        row["label"] = labels[prediction.label[index]]
-        for name in ("confidence", *SCORES, *FURTHER_SCORES):
+        if prediction.score is None:
+            row["label"] = labels[prediction.label[index]]
+        for name in (*SCORE_FIELDS, "interval_low", "interval_high", "confidence", *SCORES, *FURTHER_SCORES):
             if (score := getattr(prediction, name)) is not None:
                 row[name] = _float(score[index])
         row["abstain"] = None if prediction.abstain is None else bool(prediction.abstain[index])
@@ -181,7 +216,7 @@ def prediction_rows(
             row["out_of_distribution"] = bool(prediction.out_of_distribution[index])
         if prediction.prediction_set is not None:
             row["prediction_set"] = [labels[choice] for choice in prediction.prediction_set[index].nonzero()[0]]
-        if probabilities:
+        if probabilities and prediction.score is None:
             row["probabilities"] = dict(zip(labels, map(_float, prediction.probabilities[index]), strict=True))
     return rows
 

@@ -16,6 +16,7 @@ from ..bundle.calibration import Calibration
 from ..bundle.graphs import check_all_graphs
 from ..bundle.precision import Precision
 from ..bundle.store import Bundle, resolve
+from ..bundle.tasks import DISTANCE, OUTPUTS
 from ..data.batching import READER, WINDOW_BATCHES, batches
 from ..data.given import given_inputs
 from ..data.processor import load_processor
@@ -79,6 +80,7 @@ def load(
             f"bundle {bundle.path} has {len(bundle.labels)} labels for {architecture.classes} classes; "
             "make it again with `hydrant fuse`"
         )
+    _check_calibration(bundle, architecture)
     check_all_graphs(bundle)
     opened, fallbacks = open_backend(bundle, backend, threads, precision)
     try:
@@ -88,11 +90,21 @@ def load(
         raise
 
 
+def _check_calibration(bundle: Bundle, architecture: Architecture) -> None:
+    """Refuse a calibration that speaks of what a model of this task does not give."""
+    calibration, scores = Calibration.of(bundle), architecture.task == "score"
+    if (calibration.conformal if scores else calibration.intervals) is not None:
+        raise BundleError(
+            f"bundle {bundle.path} gives {'a score' if scores else 'classes'}, but its calibration.json has "
+            f"{'prediction sets' if scores else 'intervals'}; calibrate again with `hydrant calibrate`"
+        )
+
+
 class Predictor(Closable):
     """Predicts with one bundle on one backend. Safe to use from many threads, and to close while they predict.
 
     Attributes:
-        labels: class names in class order.
+        labels: class names in class order; of a model of one output the name of its score.
         backend: name of the backend that runs.
         precision: of its weights and activations.
         fallbacks: (backend, reason) of each one that was skipped.
@@ -251,16 +263,21 @@ class Predictor(Closable):
 
     def _run(self, arrays: Mapping[str, np.ndarray]) -> Prediction:
         prediction = Prediction.from_outputs(self._running.run(arrays))
-        if not np.isfinite(prediction.probabilities).all() or not np.isfinite(prediction.predictive_entropy).all():
+        scores = self._architecture.task == "score"
+        names = OUTPUTS["score"] if scores else ("probabilities", "predictive_entropy")
+        if not all(np.isfinite(getattr(prediction, name)).all() for name in names):
             raise BackendError(
-                f"backend {self.backend} gave probabilities that are not finite; check the inputs, "
-                "or compare backends with `hydrant verify`"
+                f"backend {self.backend} gave {'scores' if scores else 'probabilities'} that are not finite; check the "
+                "inputs, or compare backends with `hydrant verify`"
             )
         return decided(prediction, self.calibration)
 
     def _nothing(self) -> Prediction:
         """The prediction for no inputs at all."""
         none = np.zeros(0, np.float32)
+        if self._architecture.task == "score":
+            names = [name for name in (*OUTPUTS["score"], DISTANCE) if name in self._running.outputs]
+            return decided(Prediction.from_outputs(dict.fromkeys(names, none)), self.calibration)
         scores = dict.fromkeys(SCORES, none)
         scores |= {name: none for name in FURTHER_SCORES if name in self._running.outputs}
         empty = Prediction(np.zeros((0, len(self.labels)), np.float32), np.zeros(0, np.int64), none, **scores)

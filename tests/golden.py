@@ -19,7 +19,7 @@ import numpy as np
 import transformers
 from golden_engines import make_engines
 from hydrant import Bundle, GraphForm, HeadPlan, Predictor
-from hydrant.bundle.calibration import Calibration, Conformal, Threshold
+from hydrant.bundle.calibration import Calibration, Conformal, Intervals, Threshold
 from hydrant.bundle.store import CALIBRATION, DENSITY, WEIGHTS, to_json_bytes
 from hydrant.calib.density import DensityFit
 from hydrant.calib.taps import named_taps
@@ -43,6 +43,8 @@ def make_golden(folder: Path) -> list[Path]:
         text_case(folder / "distilbert", "distilbert", None),
         text_case(folder / "roberta", "roberta", None),
         text_case(folder / "electra", "electra", None),
+        scores_case(folder / "scores", "identity"),
+        scores_case(folder / "scores-sigmoid", "sigmoid"),
         pixels_case(folder / "vit"),
         pixels_case(folder / "clip-classifier"),
         pixels_case(folder / "dinov2"),
@@ -67,6 +69,27 @@ def text_case(folder: Path, family: str, sets: str | None) -> Path:
     inputs = {key: tensor.numpy() for key, tensor in make_inputs(family, ROWS).items()}
     calibrated(bundle, inputs, "mutual_information", sets)
     hydrant.export_onnx(bundle, form=GraphForm(member_outputs=sets is not None))
+    np.savez_compressed(folder / "inputs.npz", **inputs)
+    return expected(folder, inputs)
+
+
+def scores_case(folder: Path, activation: str) -> Path:
+    """A tiny model of one output with intervals, and thresholds on distance and variance."""
+    stored = {"activation_fn": f"torch.nn.modules.{activation.capitalize()}"}
+    model = make_model("bert", num_labels=1, sentence_transformers=stored)
+    path = folder / "bundle"
+    bundle = hydrant.save_bundle(hydrant.fuse(model, random_plan("bert", 3)), path, tensors_only=True)
+    inputs = {key: tensor.numpy() for key, tensor in make_inputs("bert", ROWS).items()}
+    bundle = write_density(bundle, inputs)
+    with hydrant.load(path, "torch") as predictor:
+        found = predictor.predict(inputs)
+    assert found.distance is not None
+    names = {"abstain": "score_variance", "ood": "distance"}
+    thresholds = {name: Threshold(score, middle(getattr(found, score))) for name, score in names.items()}
+    bounds = (0.0, 1.0) if activation == "sigmoid" else None
+    ends = Intervals(0.9, 1.7, float(np.float32(found.score_variance.mean())), 1.0, bounds)
+    write_calibration(bundle, Calibration(1.0, thresholds, None, None, ends))
+    hydrant.export_onnx(path, form=GraphForm(member_outputs=activation == "sigmoid"))
     np.savez_compressed(folder / "inputs.npz", **inputs)
     return expected(folder, inputs)
 
@@ -146,7 +169,7 @@ def write_density(bundle: Bundle, inputs: dict[str, np.ndarray]) -> Bundle:
     with TorchFeatures(ensemble, taps) as model:
         features = model.run(inputs)["features"]
     fit = DensityFit(taps, len(bundle.labels), ensemble.architecture.width)
-    fit.add(features, np.arange(len(features)) % 2)
+    fit.add(features, np.arange(len(features)) % min(2, len(bundle.labels)))
     density = standardised_by(fit.density({}), np.random.default_rng(0).gamma(9, 2, (50, len(taps))))
     return bundle.add({DENSITY: density.to_bytes(bundle.digests()[WEIGHTS])})
 

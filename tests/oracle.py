@@ -94,3 +94,12 @@ def uncertainty(members: np.ndarray) -> dict[str, np.ndarray]:
 def entropy(probabilities: np.ndarray) -> np.ndarray:
     logs = np.log(probabilities, where=probabilities > 0, out=np.zeros_like(probabilities))
     return -(probabilities * logs).sum(axis=-1)
+
+
+def scores(models: Sequence[Any], plan: Any, inputs: dict[str, torch.Tensor], activation: str) -> dict[str, np.ndarray]:
+    """Every output of the fused ensemble of a model of one output, in float64; ``models`` as of :func:`ensemble`."""
+    logits = np.stack(
+        [member_logits(models[m % len(models)], keep, plan.heads, inputs) for m, keep in enumerate(plan.members)]
+    )[..., 0]
+    members = 1 / (1 + np.exp(-logits)) if activation == "sigmoid" else logits  # [M, B]
+    return {"score": members.mean(axis=0), "score_variance": members.var(axis=0), "member_scores": members.T}

@@ -90,6 +90,34 @@ def test_rows_are_those_of_hydrant_predict(runner: Path, golden: Path) -> None:
     assert whole["count"] == len(pictures)
 
 
+@pytest.mark.parametrize("case", ["scores", "scores-sigmoid"])
+def test_rows_of_scores_are_those_of_hydrant_predict(case: str, runner: Path, golden: Path) -> None:
+    bundle, inputs = golden / case / "bundle", golden / case / "inputs.npz"
+    theirs = json.loads(run_cli("predict", bundle, "--input", inputs, "--json").stdout)["predictions"]
+    ours = lines(run(runner, bundle, inputs, "--probabilities"))
+    assert len(ours) == len(theirs) > 0
+    for mine, other in zip(ours, theirs, strict=True):
+        assert list(mine) == list(other)
+        for key, value in other.items():
+            assert mine[key] == (pytest.approx(value, abs=1e-6) if isinstance(value, float) else value), key
+
+
+@pytest.mark.parametrize("activation", ["identity", "sigmoid"])
+def test_the_golden_scores_are_those_of_the_original_model(activation: str, golden: Path) -> None:
+    case = golden / ("scores-sigmoid" if activation == "sigmoid" else "scores")
+    tensors = {name: torch.from_numpy(array) for name, array in inputs_of(case).items()}
+    plan = HeadPlan.load(case / "bundle/plan.json")
+    wanted = oracle.scores([make_model("bert", num_labels=1)], plan, tensors, activation)
+    stored = json.loads((case / "bundle/calibration.json").read_text())["intervals"]
+    half = stored["quantile"] * np.sqrt(wanted["score_variance"] + stored["floor"])
+    low, high = stored["bounds"] or [-np.inf, np.inf]
+    wanted["interval_low"] = np.clip(wanted["score"] - half, low, high)
+    wanted["interval_high"] = np.clip(wanted["score"] + half, low, high)
+    with np.load(case / "expected.npz") as expected:
+        for name in ("score", "score_variance", "interval_low", "interval_high"):
+            np.testing.assert_allclose(expected[name], wanted[name], rtol=1e-4, atol=1e-4, err_msg=name)
+
+
 def test_tensors_and_arrays_of_images_from_files(runner: Path, golden: Path, tmp_path: Path) -> None:
     with np.load(golden / "vit/inputs.npz") as arrays, np.load(golden / "vit/expected.npz") as expected:
         np.save(tmp_path / "x.npy", arrays["pixel_values"].astype(np.float64))

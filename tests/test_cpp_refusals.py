@@ -18,6 +18,7 @@ from onnx import helper
 from PIL import Image
 
 Bad = Callable[[Path], list[str]]
+ENDS = {"confidence": 0.9, "quantile": 1.0, "floor": 1.0, "factor": 1.0, "bounds": None}
 
 
 def put(bundle: Path, name: str, content: bytes) -> None:
@@ -114,8 +115,9 @@ BAD_BUNDLES: dict[str, tuple[Bad, str]] = {
     "members": (manifest(members=0), "has members = '0'; expected a number"),
     "members true": (manifest(members=True), "has members = 'true'"),
     "members huge": (manifest(members=2**80), "has members = "),
-    "labels": (manifest(labels=["one"]), "expected a list of two or more names"),
-    "label kind": (manifest(labels=["one", 2]), "expected a list of two or more names"),
+    "labels": (manifest(labels=[]), "expected a list of names, one for each output"),
+    "label kind": (manifest(labels=["one", 2]), "expected a list of names, one for each output"),
+    "one label": (manifest(labels=["one"]), "has 1 labels for 5 classes"),
     "label twice": (manifest(labels=["a", "b", "a"]), "has labels a, b, a; expected each name once"),
     "label count": (manifest(labels=["a", "b"]), "has 2 labels for 5 classes"),
     "files": (manifest(files=[]), "has files = '[]'"),
@@ -168,6 +170,10 @@ BAD_BUNDLES: dict[str, tuple[Bad, str]] = {
     "threshold value": (
         calibration(thresholds={"ood": {"score": "confidence", "value": "1"}}), "value = '1', which is no finite number"
     ),
+    "task": (config(task="tagging"), "this hydrant knows classification, score"),
+    "task and classes": (config(task="score"), "expected 1 for a score, and otherwise 2 or more"),
+    "intervals": (calibration(intervals={**ENDS, "confidence": 2}), "intervals of confidence '2', which is no share"),
+    "intervals of classes": (calibration(intervals=ENDS), "gives classes, but its calibration.json has intervals"),
     "conformal": (calibration(conformal={"method": "x", "alpha": 0.1, "quantile": 1}), "conformal method 'x'"),
     "processor altered": (raw("processor/tokenizer.json", b"[]"), "tokenizer.json has 2 bytes"),
     "processor slipped in": (raw("processor/x.json", b"[]"), "holds processor/x.json, which"),

@@ -415,8 +415,8 @@ def test_bundle_reached_through_a_link_opens(tmp_path: Path) -> None:
         (lambda m: m.update(files=[]), r"has files = '\[\]'; expected a JSON dict"),
         (lambda m: m.update(members=True), "has members = 'True'; expected a JSON int"),
         (lambda m: m.update(members=0), "has 0 members; expected at least 1"),
-        (lambda m: m.update(labels=["one"]), "has labels one; expected two or more names"),
-        (lambda m: m.update(labels=["one", 2]), "has labels one, 2; expected two or more names"),
+        (lambda m: m.update(labels=[]), "has labels none; expected names, one for each output"),
+        (lambda m: m.update(labels=["one", 2]), "has labels one, 2; expected names, one for each output"),
         (
             lambda m: m["files"].update({"plan.json": None}),
             "lists 'plan.json' without its size in bytes and its SHA-256",

@@ -148,7 +148,10 @@ REFUSED = [
         lambda: fuse([make_model("bert"), make_model("bert", id2label=dict(enumerate("vwxyz")))]),
         "models 0 and 1 have different labels",
     ),
-    (lambda: fuse(make_model("bert", num_labels=1)), "num_labels = 1, which hydrant does not support"),
+    (
+        lambda: fuse(make_model("bert", num_labels=1, problem_type="multi_label_classification")),
+        "supported: regression where num_labels is 1",
+    ),
     (
         lambda: fuse(make_model("bert", is_decoder=True)),
         "bert model has is_decoder = True.*supported: is_decoder = False",

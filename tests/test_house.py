@@ -17,34 +17,41 @@ FLOORS: list[dict[str, str]] = [
             examples fingerprints samples pseudo
         """,
         "metrics": """
-            __init__ bootstrap classification selective figures gates resampled timing uncertainty
-            logit_scores
+            __init__ bootstrap classification selective figures gates score_gates judging resampled timing uncertainty
+            logit_scores scores ranking
         """,
     },
-    {"bundle": "__init__ precision architecture files plan store calibration density weights graphs reports uses"},
+    {
+        "bundle": """
+            __init__ precision tasks architecture files plan store calibration density weights graphs reports uses
+        """
+    },
     {
         "cost": "__init__ sharing matmuls parameters estimate",
         "engines": "__init__ gpu log metadata",
         "families": """
-            __init__ activations config layout bert clip dinov2 distilbert vit unsupported registry checkpoint lora
-            prompts zero_shot
+            __init__ activations config tasks layout bert clip dinov2 distilbert vit unsupported registry checkpoint
+            lora prompts zero_shot
         """,
         "export": """
-            graph context attention blocks layers embeddings grouped uncertainty_head distance_head unrolled lowering
-            onnx_file islands quantize quantize_search folds rewrites options report exporter run __init__ random_model
-            recalibrate
+            graph context attention blocks layers embeddings grouped uncertainty_head score_head distance_head unrolled
+            lowering onnx_file islands quantize quantize_search folds rewrites options report exporter run __init__
+            random_model recalibrate
         """,
     },
     {
         "build": "fusion_report messages monitor compiler library profiles options engine __init__",
         "calib": """
-            __init__ density taps gaussians neighbours virtual_logit
+            __init__ density taps gaussians neighbours virtual_logit score_loss
             decisions.__init__ decisions.targets decisions.temperature decisions.thresholds decisions.fit
+            decisions.intervals
             heads.__init__ heads.options heads.selection heads.held_out heads.taylor heads.encoder heads.masking
             heads.objectives heads.search_state heads.circuits heads.candidates heads.trials heads.choosing
             heads.margin heads.budget heads.planning
         """,
-        "fusion": "grouped uncertainty_head distance module drift lora preprocessing ensemble storage __init__",
+        "fusion": """
+            grouped uncertainty_head score_head distance module drift lora preprocessing ensemble storage __init__
+        """,
     },
     {
         "runtime": """
@@ -65,8 +72,8 @@ FLOORS: list[dict[str, str]] = [
             polygraphy profile verify
         """,
         "evaluation": """
-            options report dropout models latency observation figures baselines classes examples figure_names verdict
-            style markup class_tables html noise plots run __init__
+            options report dropout models latency observation figures score_figures baselines classes examples
+            figure_names verdict style markup class_tables html score_page noise plots run __init__
         """,
     },
     {

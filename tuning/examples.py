@@ -52,6 +52,12 @@ class Source:
         part.labels, part.places, part.lengths = self.labels[chosen], self.places[chosen], self.lengths[chosen]
         return part
 
+    def labelled(self, labels: np.ndarray) -> Source:
+        """The same examples with other labels [N]."""
+        part = copy(self)
+        part.labels = labels
+        return part
+
     def batch(self, indices: np.ndarray) -> tuple[dict[str, np.ndarray], np.ndarray]:
         """Tensors and labels [B] of some examples.
 

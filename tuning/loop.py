@@ -13,11 +13,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..bundle.tasks import ScoreActivation
 from ..calib.decisions.temperature import averaged_nll, best_temperature
+from ..calib.score_loss import activated
 from ..data.batching import by_length
 from ..errors import InputError, require
 from ..fusion import FusedClassifier
 from ..metrics.classification import accuracy, expected_calibration_error
+from ..metrics.scores import fit_scale, gaussian_nll, rmse
 from ..metrics.uncertainty import summarise
 from ..progress import Progress
 from .examples import Source, epoch_batches
@@ -157,7 +160,8 @@ class _Run:
         entry = Epoch(epoch, loss, **measure(self.module, self.held_out, self.settings))
         if not math.isfinite(entry.nll):
             raise self._diverged("validation NLL", entry.nll)
-        log.info("%sepoch %d: validation NLL %.4f, accuracy %.4f", self.title, epoch, entry.nll, entry.accuracy)
+        quality = ("RMSE", entry.rmse) if entry.accuracy is None else ("accuracy", entry.accuracy)
+        log.info("%sepoch %d: validation NLL %.4f, %s %.4f", self.title, epoch, entry.nll, *quality)
         self.point.history.append(entry)
         self.point.loss = 0.0
         if not epoch:
@@ -192,7 +196,8 @@ class _Run:
         tensors, labels = self.known.batch(indices)
         device = self.accelerator.device
         logits = member_logits(self.module, on_device(tensors, device), settings.trunk)  # [M, B, C]
-        loss = member_loss(logits, torch.from_numpy(labels).to(device))
+        activation = self.module.architecture.score_activation
+        loss = member_loss(logits, torch.from_numpy(labels).to(device), activation)
         found = float(loss.detach())
         if not math.isfinite(found):
             raise self._diverged("loss", found)
@@ -223,8 +228,10 @@ class _Run:
         return ", ".join(words)
 
 
-def measure(module: FusedClassifier, source: Source, settings: Settings) -> dict[str, float]:
+def measure(module: FusedClassifier, source: Source, settings: Settings) -> dict[str, Any]:
     """NLL (nats), accuracy and ECE of the averaged probabilities at their best temperature, and that.
+
+    Of a score whose labels are relevance likewise, as of two classes; of a regression NLL at its best scale, and RMSE.
 
     Tuning sharpens what a model says, which one number takes back: judged at temperature 1, members that got better
     would be refused. Leaves ``module`` evaluating.
@@ -237,8 +244,13 @@ def measure(module: FusedClassifier, source: Source, settings: Settings) -> dict
             tensors, _ = source.batch(indices)
             logits = member_logits(module, on_device(tensors, device), settings.trunk).float()  # [M, B, C]
             found[indices] = logits.transpose(0, 1).cpu().numpy()
+    regression = source.labels.dtype != np.int64
     if not np.isfinite(found).all():
         return dict.fromkeys(("nll", "accuracy", "ece", "temperature"), math.nan)
+    if regression:
+        return _regression(found, source.labels, module.architecture.score_activation)
+    if found.shape[-1] == 1:
+        found = np.concatenate([np.zeros_like(found), found], axis=-1)  # not relevant, relevant
     temperature = best_temperature(found, source.labels)
     probabilities = summarise(found, temperature)["probabilities"]
     return {
@@ -247,6 +259,14 @@ def measure(module: FusedClassifier, source: Source, settings: Settings) -> dict
         "ece": expected_calibration_error(probabilities, source.labels),
         "temperature": temperature,
     }
+
+
+def _regression(logits: np.ndarray, labels: np.ndarray, activation: ScoreActivation) -> dict[str, Any]:
+    """NLL and RMSE of members' scores, from logits [N, M, 1]."""
+    scores = activated(torch.from_numpy(logits), activation).double().numpy()  # [N, M]
+    errors, variance = labels - scores.mean(axis=1), scores.var(axis=1)
+    nll = float(gaussian_nll(errors, variance, fit_scale(errors, variance)).mean())
+    return {"nll": nll, "accuracy": None, "ece": None, "temperature": 1.0, "rmse": rmse(errors)}
 
 
 def _dropout_seed(seed: int, updates: int) -> int:

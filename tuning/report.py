@@ -15,18 +15,20 @@ class Epoch:
     Attributes:
         epoch: 0 for before tuning.
         loss: mean training loss of the epoch's updates, nats; ``None`` for epoch 0.
-        nll: of the averaged probabilities, nats.
-        accuracy: of the averaged probabilities.
-        ece: expected calibration error of the averaged probabilities, 15 bins.
-        temperature: of least NLL on these data.
+        nll: of the averaged probabilities, nats; of a regression under normal errors (``metrics.scores``).
+        accuracy: of the averaged probabilities; ``None`` for a regression.
+        ece: expected calibration error of the averaged probabilities, 15 bins; ``None`` for a regression.
+        temperature: of least NLL on these data; 1 for a regression.
+        rmse: of the scores of a regression; ``None`` otherwise.
     """
 
     epoch: int
     loss: float | None
     nll: float
-    accuracy: float
-    ece: float
+    accuracy: float | None
+    ece: float | None
     temperature: float
+    rmse: float | None = None
 
 
 def best_epoch(history: Sequence[Epoch]) -> int:
@@ -48,6 +50,7 @@ class TuneReport:
         best_epoch: whose weights were kept; 0: none was better than before, and nothing was changed.
         nll_before, nll_after, accuracy_before, accuracy_after, ece_before, ece_after: of the averaged
             probabilities on the validation data, each at its best temperature; after: of the weights that were kept.
+            A regression has no accuracy and no ECE.
         history: epoch by epoch; empty for members tuned alone.
         members: for members tuned alone, the history of each.
         drift: of merging members tuned alone (``fusion.Drift``), else ``None``.
@@ -56,6 +59,7 @@ class TuneReport:
         dropped: what the untuned bundle had and the tuned one lacks → the command that makes it again.
         frozen: layers below the fork that were left as they are.
         seconds: that tuning took, interruptions left out.
+        rmse_before, rmse_after: of the scores of a regression; ``None`` otherwise.
     """
 
     bundle: Path
@@ -69,10 +73,10 @@ class TuneReport:
     best_epoch: int
     nll_before: float
     nll_after: float
-    accuracy_before: float
-    accuracy_after: float
-    ece_before: float
-    ece_after: float
+    accuracy_before: float | None
+    accuracy_after: float | None
+    ece_before: float | None
+    ece_after: float | None
     history: tuple[Epoch, ...]
     members: tuple[tuple[Epoch, ...], ...]
     drift: Mapping[str, Any] | None
@@ -81,6 +85,8 @@ class TuneReport:
     dropped: Mapping[str, str]
     frozen: int
     seconds: float
+    rmse_before: float | None = None
+    rmse_after: float | None = None
 
     @property
     def improved(self) -> bool:

@@ -8,9 +8,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from ..bundle.architecture import check_parts
 from ..bundle.files import folders_above
 from ..bundle.store import Bundle, onnx_name
+from ..bundle.tasks import ScoreActivation
+from ..calib.score_loss import loss_of
 from ..data.columns import Reading
 from ..data.examples import read_examples
 from ..data.fingerprints import Fingerprint
@@ -117,17 +121,42 @@ def _job(
         return Source(found, found.processor(ensemble.architecture, load), ensemble.architecture)
 
     known = read(data)
+    if ensemble.architecture.task == "score":
+        known = _as_asked(known, ensemble.architecture.score_activation)
     if validation is None:
-        chosen = held_out_share(known.labels, settings.seed, known.name)
+        chosen = held_out_share(_strata(known.labels), settings.seed, known.name)
         known, judges = known.subset(~chosen), known.subset(chosen)
     else:
         judges = read(validation)
+        if ensemble.architecture.task == "score":
+            judges = _as_asked(judges, ensemble.architecture.score_activation)
+            _check_alike(known, judges)
     digests = known.digest(progress), judges.digest(progress)
     unseen = _unseen(bundle, known)
     if unseen:
         pronoun = "it" if len(unseen) == 1 else "them"
         log.warning("%s has no example of %s; the members may unlearn %s", known.name, listing(unseen), pronoun)
     return Job(bundle, ensemble, known, judges, digests, settings, accelerator, progress)
+
+
+def _as_asked(source: Source, activation: ScoreActivation) -> Source:
+    """The examples with the labels of their loss: classes 0 and 1 for relevance, numbers for a regression."""
+    relevance = loss_of(source.labels, activation, source.name) == "cross-entropy"
+    return source.labelled(source.labels.astype(np.int64 if relevance else np.float64))
+
+
+def _check_alike(known: Source, judges: Source) -> None:
+    if known.labels.dtype != judges.labels.dtype:
+        relevance, numbers = (known, judges) if known.labels.dtype == np.int64 else (judges, known)
+        raise InputError(
+            f"the labels of {relevance.name} are all 0 or 1, those of {numbers.name} are other numbers; expected both "
+            "of one kind, since they decide what is tuned for"
+        )
+
+
+def _strata(labels: np.ndarray) -> np.ndarray:
+    """Classes of which a share each is held out; numbers are one."""
+    return labels if labels.dtype == np.int64 else np.zeros(len(labels), np.int64)
 
 
 def _assembled(job: Job, weights: Weights, separate: frozenset[str], apart: list[str]) -> FusedClassifier:
@@ -161,6 +190,7 @@ def _provenance(job: Job, done: Outcome) -> dict[str, Any]:
         "nll": [done.before.nll, done.after.nll],
         "accuracy": [done.before.accuracy, done.after.accuracy],
         "temperature": [done.before.temperature, done.after.temperature],
+        **({} if done.before.rmse is None else {"rmse": [done.before.rmse, done.after.rmse]}),
         "settings": job.settings.to_json(),
     }
     return {"tuned": facts, **({} if done.drift is None else {"drift": done.drift})}
@@ -205,6 +235,8 @@ def _report(job: Job, done: Outcome, path: Path, graphs: Graphs | None, held_out
         dropped=graphs.dropped if graphs else {},
         frozen=job.settings.trunk,
         seconds=done.seconds,
+        rmse_before=before.rmse,
+        rmse_after=after.rmse,
     )
 
 
@@ -214,6 +246,8 @@ def _epochs(done: Outcome) -> int:
 
 
 def _unseen(bundle: Bundle, source: Source) -> list[str]:
-    """Classes without an example."""
+    """Classes without an example; a score has none."""
+    if source.labels.dtype != np.int64 or len(bundle.labels) == 1:
+        return []
     seen = set(source.labels.tolist())
     return [name for index, name in enumerate(bundle.labels) if index not in seen]

@@ -56,7 +56,7 @@ def fit(
     outside = None if ood_logits is None else _scores(ood_logits, temperature, ood_distance)
     thresholds = {
         ABSTAIN: _abstention(known, labels, targets.abstain),
-        OOD: _flags(known, outside, targets.flags),
+        OOD: flag_threshold(known, outside, targets.flags),
     }
     fitted = {
         **about,
@@ -90,30 +90,43 @@ def _abstention(known: Mapping[str, np.ndarray], labels: np.ndarray, abstain: Co
 def _chosen(asked: str, known: Mapping[str, np.ndarray], wrong: np.ndarray) -> tuple[str, dict[str, float]]:
     """The score that abstention stands on, and how well it ranks the wrong answers (AUROC), where there are some."""
     if not wrong.any() or wrong.all():
-        return _present("confidence" if asked == "auto" else asked, known), {}
-    names = [name for name in SIDES if name in known] if asked == "auto" else [_present(asked, known)]
+        return present("confidence" if asked == "auto" else asked, known), {}
+    names = [name for name in SIDES if name in known] if asked == "auto" else [present(asked, known)]
     areas = {name: area_under_roc(uncertainty(known, name)[~wrong], uncertainty(known, name)[wrong]) for name in names}
     best = max(areas, key=lambda name: areas[name])
     return best, {"auroc": areas[best]}
 
 
-def _present(score: str, known: Mapping[str, np.ndarray]) -> str:
-    """The score itself, if the model gives it."""
+def present(score: str, known: Mapping[str, np.ndarray]) -> str:
+    """The score itself, if the model gives it.
+
+    Raises:
+        InputError: it does not.
+    """
     if score not in known:
-        raise InputError(
-            f"the score {score} was asked for, but this bundle has none; fit it with training data (fit=…, --fit), or "
-            "choose another"
-        )
+        fit = "fit it with training data (fit=…, --fit), or " if score == "distance" else ""
+        raise InputError(f"the score {score} was asked for, but this bundle has none; {fit}choose another")
     return score
 
 
-def _flags(known: Mapping[str, np.ndarray], outside: Mapping[str, np.ndarray] | None, flags: FalseAlarm) -> Threshold:
-    """The threshold beyond which an input is called out of distribution; examples that are, choose the score only."""
+def flag_threshold(
+    known: Mapping[str, np.ndarray], outside: Mapping[str, np.ndarray] | None, flags: FalseAlarm
+) -> Threshold:
+    """The threshold beyond which an input is called out of distribution; examples that are, choose the score only.
+
+    Args:
+        known: scores [N] of in-distribution examples, by the names of ``SIDES``.
+        outside: likewise [K] of out-of-distribution examples, or ``None``.
+        flags: what for.
+
+    Raises:
+        InputError: a score that the model does not give, or too few examples.
+    """
     names = [name for name in SIDES if name in known]
     if flags.score != "auto":
-        names = [_present(flags.score, known)]
+        names = [present(flags.score, known)]
     elif outside is None:
-        names = ["distance" if "distance" in known else "energy"]
+        names = [next(name for name in ("distance", "energy", "score_variance") if name in known)]
     areas = {} if outside is None else {
         name: area_under_roc(uncertainty(known, name), uncertainty(outside, name)) for name in names
     }  # fmt: skip

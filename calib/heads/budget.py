@@ -58,10 +58,13 @@ def plan_within(
     single, *trials = measure(
         job.model, [unpruned(architecture), *candidates], job.held_out(held_out), progress=job.progress
     )
-    margin = 100.0 if budget.to_tune else choice.max_accuracy_loss  # of members that are not yet what they will be
-    allowed = [trial for trial in trials if accuracy_kept(single.accuracy, trial.accuracy, margin)]
+    best, allowed = 0.0, list(trials)
+    if single.accuracy is not None:  # a regression has none, and no circuits that could lose it
+        known = [(trial, trial.accuracy) for trial in trials if trial.accuracy is not None]
+        best = max(accuracy for _, accuracy in known)
+        margin = 100.0 if budget.to_tune else choice.max_accuracy_loss  # of members that are not yet what they will be
+        allowed = [trial for trial, accuracy in known if accuracy_kept(single.accuracy, accuracy, margin)]
     if not allowed:
-        best = max(trial.accuracy for trial in trials)
         raise InputError(
             f"of {len(trials)} plans within {limit:g} × the single model's operations, the most accurate has "
             f"{best:.3f} on {len(held_out)} held-out examples, and the single model {single.accuracy:.3f}; expected a "

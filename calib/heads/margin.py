@@ -42,6 +42,7 @@ def heads_within_margin(choice: Choice, counts: Counts, held_out: Examples) -> t
 
     def measured(candidate: Candidate) -> float:
         [trial] = measure(job.model, [candidate], prepared, progress=job.progress)
+        assert trial.accuracy is not None  # circuits are for classifiers
         return trial.accuracy
 
     single = measured(unpruned(job.architecture))

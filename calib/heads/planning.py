@@ -94,6 +94,7 @@ def plan_heads(
     source = model if isinstance(model, str | Path) else getattr(model, "name_or_path", "") or None
     loaded = load_model(model) if isinstance(model, str | Path) else model
     architecture = architecture_of(loaded)
+    _check_task(architecture, methods)
     shape = members, architecture.layers, architecture.heads
     fork = _check_fork(fork_from, architecture.layers)
     dropped = methods[0] if isinstance(methods[0], Dropout) else None
@@ -111,6 +112,10 @@ def plan_heads(
 
         read = partial(read_examples, columns=reading, limit=reading.limit(EXAMPLES), seed=seed)
         drawn = read(data, model_labels(loaded.config))
+        if architecture.task == "score":
+            from ..score_loss import loss_of  # PyTorch
+
+            facts["loss"] = loss_of(np.asarray(drawn.labels), architecture.score_activation, drawn.source)
         unknown = _unknown(methods, drawn, read, architecture, seed)
         ready = drawn.processor(architecture, lambda: resolve_processor(processor, source, architecture))
         scoring, held_out = _parts(methods, drawn, keep, seed)
@@ -216,6 +221,15 @@ def _check(methods: Sequence[Method], data: Any, members: Any, keep: Any, seed: 
                 f"{needs} needs labelled calibration data; give it with data=… (--data)"
                 + ("" if isinstance(method, Taylor) else ", or say how many heads to keep")
             )
+
+
+def _check_task(architecture: Architecture, methods: Sequence[Method]) -> None:
+    """Refuse circuits for a model of one output."""
+    if architecture.task == "score" and any(isinstance(method, Circuit) for method in methods):
+        raise InputError(
+            "circuits are searched by the entropy of class probabilities, which a model of one output (num_labels = 1) "
+            "does not have; choose method 'taylor' or 'random'"
+        )
 
 
 def _check_budget(budget: Budget, methods: Sequence[Method], members: int) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 
 import numpy as np
 import torch
@@ -20,6 +21,7 @@ from ...data.examples import Examples
 from ...data.processor import Processor
 from ...families.registry import architecture_of, layout_of
 from ...progress import Progress, no_progress
+from ..score_loss import loss_of, score_losses
 
 
 def taylor_scores(
@@ -30,7 +32,9 @@ def taylor_scores(
     batch_size: int = 32,
     progress: Progress = no_progress,
 ) -> np.ndarray:
-    """Per-example head importance |Σ a_h · ∂L/∂a_h|, with L the example's cross-entropy.
+    """Per-example head importance |Σ a_h · ∂L/∂a_h|, with L the example's loss.
+
+    That is the cross-entropy of a classifier; of a model of one output what its labels ask for (``calib.score_loss``).
 
     The model runs in evaluation mode; its parameters get no gradients.
 
@@ -46,6 +50,10 @@ def taylor_scores(
     architecture = architecture_of(model)
     scores = np.empty((len(examples), architecture.layers, architecture.heads), np.float32)
     labels = np.asarray(examples.labels)
+    loss: Losses = classification_loss
+    if architecture.task == "score":
+        asked = loss_of(labels, architecture.score_activation, examples.source)
+        loss = partial(score_losses, loss=asked, activation=architecture.score_activation)
     steps = progress(
         batches(examples.inputs, processor, architecture, batch_size),
         -(-len(examples) // batch_size),
@@ -56,19 +64,27 @@ def taylor_scores(
     try:
         for indices, arrays in steps:
             tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
-            scores[indices] = _batch_scores(model, tensors, torch.from_numpy(labels[indices]))
+            scores[indices] = _batch_scores(model, tensors, torch.from_numpy(labels[indices]), loss)
     finally:
         model.train(training)
     return scores
 
 
-def _batch_scores(model: nn.Module, inputs: dict[str, Tensor], labels: Tensor) -> np.ndarray:
+Losses = Callable[[Tensor, Tensor], Tensor]
+"""Logits [B, C] and labels [B] → the loss of each example, [B]."""
+
+
+def classification_loss(logits: Tensor, labels: Tensor) -> Tensor:
+    """Cross-entropy, nats."""
+    return nn.functional.cross_entropy(logits, labels, reduction="none")
+
+
+def _batch_scores(model: nn.Module, inputs: dict[str, Tensor], labels: Tensor, losses: Losses) -> np.ndarray:
     """[B, L, H] absolute gate gradients of one batch."""
     architecture = architecture_of(model)
     gates = [torch.ones(len(labels), 1, architecture.heads, 1, requires_grad=True) for _ in range(architecture.layers)]
     with torch.enable_grad(), gated_heads(model, gates):
-        logits = model(**inputs).logits
-        loss = nn.functional.cross_entropy(logits, labels, reduction="sum")  # examples stay independent
+        loss = losses(model(**inputs).logits, labels).sum()  # examples stay independent
         gradients = torch.autograd.grad(loss, gates)
     return torch.stack([gradient[:, 0, :, 0].abs() for gradient in gradients], dim=1).numpy()
 

@@ -1,10 +1,11 @@
 """Candidate plans on held-out examples, and the choice among them.
 
 The objective is the negative log-likelihood: probabilities are averaged, then one temperature is fitted, then it is
-measured. Without the temperature it would count the lower confidence of pruned members, which calibration takes away,
-and always prefer the plan that prunes least. Of the plans that are as good as the best one (within one standard error
-of the paired difference, or within 0.005 nats), that of highest mutual information wins: diversity that costs next to
-nothing. On a tie, the cheaper one.
+measured. For a regression it is that of the labels under normal errors, after fitting the scale of the members'
+variance (``metrics.scores``). Without the temperature it would count the lower confidence of pruned members, which
+calibration takes away, and always prefer the plan that prunes least. Of the plans that are as good as the best one
+(within one standard error of the paired difference, or within 0.005 nats), that of highest mutual information wins:
+diversity that costs next to nothing. On a tie, the cheaper one.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ from ...data.examples import Examples
 from ...data.kept import Batch, KeptBatches
 from ...data.processor import Processor
 from ...families.registry import architecture_of, layout_of
+from ...metrics.scores import fit_scale, gaussian_nll, information, rmse
 from ...progress import Progress, no_progress
+from ..score_loss import Loss, activated, loss_of, two_classes
 from .candidates import Candidate, round_up
 from .taylor import gated_heads
 
@@ -39,21 +42,24 @@ TEMPERATURES = tuple(2 ** (step / 4) for step in range(-8, 9))
 
 @dataclass(frozen=True)
 class Trial:
-    """A candidate measured on held-out examples, after fitting one temperature.
+    """A candidate measured on held-out examples, after fitting one temperature, or the scale of a regression.
 
     Attributes:
         candidate: what was measured.
-        temperature: of all member logits, fitted on these examples.
-        losses: −log averaged probability of the label, nats, [N].
-        accuracy: of the averaged probabilities.
+        temperature: of all member logits, fitted on these examples; 1 for a regression.
+        losses: −log averaged probability of the label, nats, [N]; of a regression its density under the fitted scale
+            (``metrics.scores``).
+        accuracy: of the averaged probabilities; ``None`` for a regression.
         mutual_information: mean over examples, nats.
+        rmse: of the scores of a regression; ``None`` otherwise.
     """
 
     candidate: Candidate
     temperature: float
     losses: np.ndarray
-    accuracy: float
+    accuracy: float | None
     mutual_information: float
+    rmse: float | None = None
 
     @property
     def nll(self) -> float:
@@ -68,7 +74,8 @@ class Trial:
             "ratio": round_up(self.candidate.ratio),
             "nll": round(self.nll, 5),
             "temperature": round(self.temperature, 3),
-            "accuracy": round(self.accuracy, 4),
+            **({} if self.accuracy is None else {"accuracy": round(self.accuracy, 4)}),
+            **({} if self.rmse is None else {"rmse": float(f"{self.rmse:.4g}")}),
             "mutual_information": round(self.mutual_information, 5),
         }
 
@@ -85,6 +92,10 @@ class HeldOut:
 
     def __init__(self, examples: Examples, processor: Processor, architecture: Architecture, batch_size: int) -> None:
         self.labels = torch.from_numpy(np.asarray(examples.labels))
+        self.activation = architecture.score_activation
+        self.loss: Loss | None = None  # of a classifier, whose labels are classes
+        if architecture.task == "score":
+            self.loss = loss_of(np.asarray(examples.labels), self.activation, examples.source)
         self._places: list[np.ndarray] = []
         self._batches = KeptBatches(self._each(batches(examples.inputs, processor, architecture, batch_size)))
 
@@ -125,7 +136,12 @@ def measure(
     trials = []
     for candidate in progress(candidates, len(candidates), "comparing plans"):
         stacked = torch.stack([logits[keep] for keep in candidate.members])
-        trials.append(_trial(candidate, stacked, held_out.labels))
+        if held_out.loss == "squared error":
+            trials.append(_regression_trial(candidate, activated(stacked, held_out.activation), held_out.labels))
+        elif held_out.loss is not None:
+            trials.append(_trial(candidate, two_classes(stacked), held_out.labels.long()))
+        else:
+            trials.append(_trial(candidate, stacked, held_out.labels))
     return trials
 
 
@@ -155,6 +171,15 @@ def _trial(candidate: Candidate, logits: Tensor, labels: Tensor) -> Trial:
         float((mean.argmax(dim=-1) == labels).double().mean()),
         float(information.clamp(min=0).mean()),
     )
+
+
+def _regression_trial(candidate: Candidate, scores: Tensor, labels: Tensor) -> Trial:
+    """Fit the scale of members' scores [M, N] and measure."""
+    members = scores.double().numpy()
+    errors, variance = labels.numpy() - members.mean(axis=0), members.var(axis=0)
+    scale = fit_scale(errors, variance)
+    losses = gaussian_nll(errors, variance, scale)
+    return Trial(candidate, 1.0, losses, None, float(information(variance, scale).mean()), rmse(errors))
 
 
 def _losses(logits: Tensor, labels: Tensor) -> Tensor:

@@ -8,11 +8,9 @@ from typing import Any
 import numpy as np
 
 from ...bundle.store import Bundle
+from ...bundle.tasks import DISTANCE, MEMBER_OUTPUTS, OUTPUTS
 from ...errors import BackendError, cut, require
-from ...metrics.gates import SCORES
 from .protocol import Backend
-
-OUTPUTS = ("probabilities", *SCORES, "energy", "member_probabilities")
 
 
 class TorchModule(Backend):
@@ -28,7 +26,8 @@ class TorchModule(Backend):
     def __init__(self, ensemble: Any) -> None:
         self._torch = require("torch", "fuse", "run the PyTorch reference")
         self._ensemble = ensemble
-        self._given = OUTPUTS if ensemble.distance is None else (*OUTPUTS, "distance")
+        task = ensemble.architecture.task
+        self._given = (*OUTPUTS[task], MEMBER_OUTPUTS[task], *([] if ensemble.distance is None else [DISTANCE]))
         super().__init__(self.name, self.precision, (*self._given, "member_logits"))
 
     def _run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

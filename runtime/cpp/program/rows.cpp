@@ -22,12 +22,19 @@ std::vector<OrderedJson> prediction_rows(const Predictor& predictor, const Predi
     OrderedJson row;
     row["index"] = first + i;
     row["input"] = inputs[i];
-    row["label"] = labels[static_cast<std::size_t>(prediction.label[i])];
-    row["confidence"] = shortest(prediction.confidence[i]);
-    row["predictive_entropy"] = shortest(prediction.predictive_entropy[i]);
-    row["expected_entropy"] = shortest(prediction.expected_entropy[i]);
-    row["mutual_information"] = shortest(prediction.mutual_information[i]);
-    row["disagreement"] = shortest(prediction.disagreement[i]);
+    if (predictor.gives_scores()) {
+      row["score"] = shortest(prediction.score[i]);
+      row["score_variance"] = shortest(prediction.score_variance[i]);
+      if (prediction.interval_low) row["interval_low"] = shortest((*prediction.interval_low)[i]);
+      if (prediction.interval_high) row["interval_high"] = shortest((*prediction.interval_high)[i]);
+    } else {
+      row["label"] = labels[static_cast<std::size_t>(prediction.label[i])];
+      row["confidence"] = shortest(prediction.confidence[i]);
+      row["predictive_entropy"] = shortest(prediction.predictive_entropy[i]);
+      row["expected_entropy"] = shortest(prediction.expected_entropy[i]);
+      row["mutual_information"] = shortest(prediction.mutual_information[i]);
+      row["disagreement"] = shortest(prediction.disagreement[i]);
+    }
     if (prediction.energy) row["energy"] = shortest((*prediction.energy)[i]);
     if (prediction.distance) row["distance"] = shortest((*prediction.distance)[i]);
     row["abstain"] = prediction.abstain ? OrderedJson(bool((*prediction.abstain)[i])) : OrderedJson();
@@ -38,7 +45,7 @@ std::vector<OrderedJson> prediction_rows(const Predictor& predictor, const Predi
         if ((*prediction.prediction_set)[i * labels.size() + c]) row["prediction_set"].push_back(labels[c]);
       }
     }
-    for (std::size_t c = 0; probabilities && c < labels.size(); ++c) {
+    for (std::size_t c = 0; probabilities && !predictor.gives_scores() && c < labels.size(); ++c) {
       row["probabilities"][labels[c]] = shortest(prediction.probabilities[i * labels.size() + c]);
     }
     rows.push_back(std::move(row));

@@ -22,7 +22,7 @@ struct Number {
 
 constexpr Number kNumbers[] = {
     {"layers", &Architecture::layers, 1, 1},
-    {"classes", &Architecture::classes, 2, 2},
+    {"classes", &Architecture::classes, 1, 1},
     {"vocabulary", &Architecture::vocabulary, 1, 0},
     {"positions", &Architecture::positions, 1, 0},
     {"token_types", &Architecture::token_types, 0, 0},
@@ -57,8 +57,9 @@ constexpr const char* kOthers[] = {
     "pooled_width",
 };
 
-// Likewise, of which a bundle has those that its model needs.
-constexpr const char* kAdded[] = {"token_pooling", "final_norm", "embedding_width", "registers"};
+// Likewise, of which a bundle has those that its model or its task needs.
+constexpr const char* kAdded[] = {"token_pooling", "final_norm", "embedding_width",
+                                  "registers",     "task",       "score_activation"};
 
 bool has_the_keys(const Json& data) {
   const auto there = [&](const char* key) { return data.contains(key); };
@@ -74,6 +75,11 @@ bool has_the_keys(const Json& data) {
 
 Architecture Architecture::of(const Bundle& bundle) {
   const Json data = bundle.read_json("config.json");
+  const Json& task = member(data, "task");
+  if (!task.is_null() && task != "classification" && task != "score") {
+    throw BundleError("the bundle's config.json has task " + shown(task) +
+                      "; this hydrant knows classification, score; use the version that made the bundle");
+  }
   if (!has_the_keys(data)) {
     throw BundleError(
         std::string("the bundle's config.json does not describe an architecture that this hydrant knows") + kFuseAgain);
@@ -92,6 +98,8 @@ Architecture Architecture::of(const Bundle& bundle) {
     if (!value) throw malformed(number.key, "a whole number, at least " + std::to_string(least));
     found.*number.field = *value;
   }
+  found.score = task == "score";
+  if (found.score != (found.classes == 1)) throw malformed("classes", "1 for a score, and otherwise 2 or more");
   if (!data["position_padding"].is_null()) {
     found.position_padding = integer(data["position_padding"], 0, kMost);
     if (!found.position_padding) throw malformed("position_padding", "a token id or null");

@@ -12,6 +12,7 @@ namespace hydrant {
 
 struct Architecture {
   bool image = false;  // reads pixels; otherwise token ids
+  bool score = false;  // gives one score; otherwise classes
   std::int64_t layers = 0;
   std::int64_t classes = 0;
   std::int64_t vocabulary = 0;

@@ -104,9 +104,9 @@ void Bundle::read_manifest(const Json& manifest) {
   members_ = *members;
 
   const Json& labels = member(manifest, "labels");
-  const bool named = labels.is_array() && labels.size() >= 2 &&
+  const bool named = labels.is_array() && !labels.empty() &&
                      std::all_of(labels.begin(), labels.end(), [](const Json& label) { return label.is_string(); });
-  if (!named) throw malformed(" has labels = " + shown(labels) + "; expected a list of two or more names");
+  if (!named) throw malformed(" has labels = " + shown(labels) + "; expected a list of names, one for each output");
   labels_ = labels.get<std::vector<std::string>>();
   if (std::set<std::string>(labels_.begin(), labels_.end()).size() < labels_.size()) {
     throw malformed(" has labels " + listing(labels_) + "; expected each name once");

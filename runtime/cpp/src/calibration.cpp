@@ -1,8 +1,10 @@
 #include "calibration.h"
 
 #include <algorithm>
+#include <cmath>
 #include <nlohmann/json.hpp>
 #include <numeric>
+#include <utility>
 
 #include "messages.h"
 
@@ -34,6 +36,7 @@ constexpr Score kScores[] = {
     {"mutual_information", always<&Prediction::mutual_information>, false},
     {"energy", perhaps<&Prediction::energy>, false},
     {"distance", perhaps<&Prediction::distance>, false},
+    {"score_variance", always<&Prediction::score_variance>, false},
 };
 
 // Reads `calibration.json` and says what is wrong with it, and where.
@@ -64,6 +67,8 @@ class Reader {
     }
     const Json& conformal = member(data, "conformal");
     if (!conformal.is_null()) found.conformal = sets(conformal);
+    const Json& intervals = member(data, "intervals");
+    if (!intervals.is_null()) found.intervals = ends(intervals);
     const Json& fitted = member(data, "fitted");
     if (!fitted.is_null() && !fitted.is_object())
       throw malformed("fitted = " + shown(fitted) + ", which is no JSON object");
@@ -82,7 +87,7 @@ class Reader {
     if (score == std::end(kScores)) {
       throw malformed("a threshold on " + shown(name) +
                       ", which is none of confidence, predictive_entropy, expected_entropy, mutual_information, "
-                      "energy, distance");
+                      "energy, distance, score_variance");
     }
     const char* side = score->below ? "below" : "above";
     if (entry.contains("side") && entry["side"] != side) {
@@ -101,6 +106,23 @@ class Reader {
     notes(entry, {"measured"});
     value(entry, "alpha", 0);
     return {method == "aps", value(entry, "quantile", 0)};
+  }
+
+  Intervals ends(const Json& entry) const {
+    if (!entry.is_object()) throw malformed("intervals = " + shown(entry) + ", which is no JSON object");
+    if (const float share = value(entry, "confidence", 0); share <= 0 || share >= 1)
+      throw malformed("intervals of confidence " + shown(entry["confidence"]) + ", which is no share");
+    value(entry, "factor", 0);
+    notes(entry, {"measured"});
+    Intervals found{value(entry, "quantile", 0), value(entry, "floor", 0), std::nullopt};
+    const Json& bounds = member(entry, "bounds");
+    if (bounds.is_null()) return found;
+    const auto low = bounds.is_array() && bounds.size() == 2 ? number(bounds[0]) : std::nullopt;
+    const auto high = low ? number(bounds[1]) : std::nullopt;
+    if (!low || !high || *low > *high)
+      throw malformed("bounds = " + shown(bounds) + ", which are not two numbers of which the first is the smaller");
+    found.bounds = {static_cast<float>(*low), static_cast<float>(*high)};
+    return found;
   }
 
   // Notes for people: objects of figures, and a number of examples.
@@ -151,7 +173,7 @@ std::vector<bool> Threshold::beyond(const Prediction& prediction) const {
   std::vector<bool> found;
   if (prediction.size() == 0) return found;
   const std::vector<float>* const values = score(prediction);
-  if (values == nullptr) {
+  if (values == nullptr || values->size() != prediction.size()) {
     throw BackendError(std::string("a threshold of this bundle stands on ") + name +
                        ", which its graph or engine does not give; export it again with `hydrant export` (and build "
                        "engines again), or calibrate on another score");
@@ -170,6 +192,20 @@ std::vector<bool> Conformal::sets(const Prediction& prediction) const {
   return found;
 }
 
+void Intervals::surround(Prediction& prediction) const {
+  std::vector<float> low, high;
+  for (std::size_t i = 0; i < prediction.score.size(); ++i) {
+    const float half = quantile * std::sqrt(prediction.score_variance[i] + floor);
+    low.push_back(prediction.score[i] - half);
+    high.push_back(prediction.score[i] + half);
+    if (!bounds) continue;
+    low.back() = std::clamp(low.back(), bounds->first, bounds->second);
+    high.back() = std::clamp(high.back(), bounds->first, bounds->second);
+  }
+  prediction.interval_low = std::move(low);
+  prediction.interval_high = std::move(high);
+}
+
 Calibration Calibration::of(const Bundle& bundle) {
   const std::string name = "calibration.json";
   return Reader((bundle.path() / name).string()).read(bundle.read_json(name));
@@ -179,6 +215,7 @@ void Calibration::decide(Prediction& prediction) const {
   if (abstain) prediction.abstain = abstain->beyond(prediction);
   if (out_of_distribution) prediction.out_of_distribution = out_of_distribution->beyond(prediction);
   if (conformal) prediction.prediction_set = conformal->sets(prediction);
+  if (intervals) intervals->surround(prediction);
 }
 
 }  // namespace hydrant

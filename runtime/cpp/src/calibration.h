@@ -4,6 +4,7 @@
 
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "bundle.h"
@@ -31,16 +32,28 @@ struct Conformal {
   std::vector<bool> sets(const Prediction& prediction) const;
 };
 
+// Intervals around a score that hold the label with a probability of at least the confidence.
+struct Intervals {
+  float quantile = 0;                             // of |label − score| ÷ √(variance + floor)
+  float floor = 0;                                // added to the variance
+  std::optional<std::pair<float, float>> bounds;  // that labels cannot leave
+
+  // Fills `interval_low` and `interval_high`, in float32 as in Python.
+  void surround(Prediction& prediction) const;
+};
+
 struct Calibration {
   std::optional<Threshold> abstain;
   std::optional<Threshold> out_of_distribution;
   std::optional<Conformal> conformal;
+  std::optional<Intervals> intervals;
 
   // Reads and validates the calibration of a bundle; its temperature is in the graph.
   // Throws BundleError: missing, altered, malformed or too new.
   static Calibration of(const Bundle& bundle);
 
-  // Fills `abstain`, `out_of_distribution` and `prediction_set`, where the calibration has what they need.
+  // Fills `abstain`, `out_of_distribution`, `prediction_set` and the interval, where the calibration has what they
+  // need.
   void decide(Prediction& prediction) const;
 };
 

@@ -93,6 +93,11 @@ Json sets(const Json& conformal) {
   return {member(conformal, "method"), member(conformal, "quantile")};
 }
 
+Json ends(const Json& intervals) {
+  if (intervals.is_null()) return intervals;
+  return {member(intervals, "quantile"), member(intervals, "floor"), member(intervals, "bounds")};
+}
+
 // An entry of the metadata, and the value that it must have.
 struct Expected {
   const char* key;     // without "hydrant."
@@ -110,7 +115,8 @@ std::vector<Expected> expected_of(const Bundle& bundle) {
                             {"labels", kByManifest, bundle.labels(), whole},
                             {"temperature", kCalibration, member(calibration, "temperature"), whole},
                             {"thresholds", kCalibration, member(calibration, "thresholds"), limits},
-                            {"conformal", kCalibration, member(calibration, "conformal"), sets}};
+                            {"conformal", kCalibration, member(calibration, "conformal"), sets},
+                            {"intervals", kCalibration, member(calibration, "intervals"), ends}};
   const Json density = bundle.has(kDensity) ? Json(bundle.digest(kDensity)) : Json("none");
   all.push_back({"density_sha256", kByManifest, density, whole});
   if (bundle.has(kWeights))

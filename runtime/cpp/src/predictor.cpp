@@ -39,8 +39,24 @@ std::vector<float> taken(Outputs& outputs, const std::string& name, std::size_t 
                      std::to_string(batch * width) + "; export it again with `hydrant export`");
 }
 
-// Adds the outputs of one batch to a prediction.
-void append_outputs(Prediction& prediction, Outputs outputs, std::size_t batch) {
+// Adds an output that a graph may lack, with `width` values for each input.
+void append_further(std::optional<std::vector<float>>& values, Outputs& outputs, const char* name, std::size_t batch,
+                    std::size_t width) {
+  if (outputs.count(name) == 0) return;
+  if (!values) values.emplace();
+  extend(*values, taken(outputs, name, batch, width));
+}
+
+// Adds the outputs of one batch to a prediction of scores.
+void append_scores(Prediction& prediction, Outputs outputs, std::size_t batch) {
+  extend(prediction.score, taken(outputs, "score", batch, 1));
+  extend(prediction.score_variance, taken(outputs, "score_variance", batch, 1));
+  append_further(prediction.distance, outputs, "distance", batch, 1);
+  append_further(prediction.member_scores, outputs, "member_scores", batch, prediction.members);
+}
+
+// Adds the outputs of one batch to a prediction of classes.
+void append_classes(Prediction& prediction, Outputs outputs, std::size_t batch) {
   const std::size_t classes = prediction.classes;
   const std::vector<float> probabilities = taken(outputs, "probabilities", batch, classes);
   for (std::size_t row = 0; row < batch; ++row) {
@@ -54,28 +70,19 @@ void append_outputs(Prediction& prediction, Outputs outputs, std::size_t batch) 
   extend(prediction.expected_entropy, taken(outputs, "expected_entropy", batch, 1));
   extend(prediction.mutual_information, taken(outputs, "mutual_information", batch, 1));
   extend(prediction.disagreement, taken(outputs, "disagreement", batch, 1));
-  const auto further = [&](const char* name, std::optional<std::vector<float>>& scores) {
-    if (outputs.count(name) == 0) return;
-    if (!scores) scores.emplace();
-    extend(*scores, taken(outputs, name, batch, 1));
-  };
-  further("energy", prediction.energy);
-  further("distance", prediction.distance);
-  if (outputs.count("member_probabilities") > 0) {
-    if (!prediction.member_probabilities) prediction.member_probabilities.emplace();
-    extend(*prediction.member_probabilities,
-           taken(outputs, "member_probabilities", batch, prediction.members * classes));
-  }
+  append_further(prediction.energy, outputs, "energy", batch, 1);
+  append_further(prediction.distance, outputs, "distance", batch, 1);
+  append_further(prediction.member_probabilities, outputs, "member_probabilities", batch, prediction.members * classes);
 }
 
 void check_finite(const Prediction& prediction, const std::string& backend) {
   const auto finite = [](float value) { return std::isfinite(value); };
-  const auto& p = prediction.probabilities;
-  const auto& entropy = prediction.predictive_entropy;
-  if (std::all_of(p.begin(), p.end(), finite) && std::all_of(entropy.begin(), entropy.end(), finite)) return;
-  throw BackendError("backend " + backend +
-                     " gave probabilities that are not finite; check the inputs, or compare backends "
-                     "with `hydrant verify`");
+  const auto all = [&](const std::vector<float>& values) { return std::all_of(values.begin(), values.end(), finite); };
+  if (all(prediction.probabilities) && all(prediction.predictive_entropy) && all(prediction.score) &&
+      all(prediction.score_variance))
+    return;
+  throw BackendError("backend " + backend + " gave " + (prediction.score.empty() ? "probabilities" : "scores") +
+                     " that are not finite; check the inputs, or compare backends with `hydrant verify`");
 }
 
 }  // namespace
@@ -98,6 +105,11 @@ struct Predictor::State {
                         " classes; make it again with `hydrant fuse`");
     }
     calibration = Calibration::of(bundle);
+    if (architecture.score ? calibration.conformal.has_value() : calibration.intervals.has_value()) {
+      throw BundleError("bundle " + folder.string() + " gives " + (architecture.score ? "a score" : "classes") +
+                        ", but its calibration.json has " + (architecture.score ? "prediction sets" : "intervals") +
+                        "; calibrate again with `hydrant calibrate`");
+    }
     const bool processor = !bundle.processor().empty();
     if (processor && architecture.image) images.emplace(bundle, architecture);
     backend = open_backend(bundle, architecture, options, fallbacks);
@@ -115,7 +127,8 @@ struct Predictor::State {
     const std::size_t size = batch_of(inputs);
     for (std::size_t first = 0; first < size; first += options.batch_size) {
       const std::size_t last = std::min(first + options.batch_size, size);
-      append_outputs(prediction, backend->run(rows_of(inputs, first, last)), last - first);
+      const auto append = architecture.score ? append_scores : append_classes;
+      append(prediction, backend->run(rows_of(inputs, first, last)), last - first);
     }
   }
 
@@ -223,6 +236,7 @@ const std::vector<Fallback>& Predictor::fallbacks() const { return state().fallb
 const std::string& Predictor::family() const { return state().bundle.family(); }
 std::size_t Predictor::members() const { return static_cast<std::size_t>(state().bundle.members()); }
 bool Predictor::reads_images() const { return state().architecture.image; }
+bool Predictor::gives_scores() const { return state().architecture.score; }
 std::size_t Predictor::longest() const {
   const auto most = static_cast<std::size_t>(state().architecture.max_sequence());
   return std::min(most, state().backend->longest().value_or(most));

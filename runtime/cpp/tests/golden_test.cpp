@@ -96,17 +96,30 @@ void compare(const Prediction& found, const Case& golden) {
   const auto floats = [&](const char* name, const std::vector<float>& values) {
     compare_floats(where + name, values, expected.at(name), kTolerance);
   };
-  floats("probabilities", found.probabilities);
-  floats("confidence", found.confidence);
-  floats("predictive_entropy", found.predictive_entropy);
-  floats("expected_entropy", found.expected_entropy);
-  floats("mutual_information", found.mutual_information);
-  floats("disagreement", found.disagreement);
+  if (expected.count("score") > 0) {
+    floats("score", found.score);
+    floats("score_variance", found.score_variance);
+    check(found.label.empty() && found.probabilities.empty(), where, "a score has no classes");
+  } else {
+    floats("probabilities", found.probabilities);
+    floats("confidence", found.confidence);
+    floats("predictive_entropy", found.predictive_entropy);
+    floats("expected_entropy", found.expected_entropy);
+    floats("mutual_information", found.mutual_information);
+    floats("disagreement", found.disagreement);
+    check(found.label == std::get<std::vector<std::int64_t>>(expected.at("label").data), where, "label differs");
+  }
+  using Further = std::pair<const char*, const std::optional<std::vector<float>>*>;
+  for (const auto& [name, values] :
+       {Further{"interval_low", &found.interval_low}, Further{"interval_high", &found.interval_high},
+        Further{"member_scores", &found.member_scores}}) {
+    check(values->has_value() == (expected.count(name) > 0), where, name);
+    if (*values) floats(name, **values);
+  }
   for (const auto& [name, scores] : {std::pair{"energy", &found.energy}, std::pair{"distance", &found.distance}}) {
     check(scores->has_value() == (expected.count(name) > 0), where, name);
     if (*scores) floats(name, **scores);
   }
-  check(found.label == std::get<std::vector<std::int64_t>>(expected.at("label").data), where, "label differs");
   check(found.member_probabilities.has_value() == (expected.count("member_probabilities") > 0), where,
         "member_probabilities");
   if (found.member_probabilities) floats("member_probabilities", *found.member_probabilities);

@@ -63,7 +63,8 @@ struct Image {
   std::vector<std::uint8_t> pixels;  // [height, width, channels]
 };
 
-// Averaged probabilities and uncertainty of B inputs; the same fields as `hydrant.Prediction` in Python.
+// What a model answers and how sure it is, for B inputs; the same fields as `hydrant.Prediction` in Python. A
+// classifier leaves `score` and what follows it empty; a model of one output all from `probabilities` to `energy`.
 struct Prediction {
   std::size_t classes = 0;                     // C
   std::size_t members = 0;                     // M
@@ -81,7 +82,13 @@ struct Prediction {
   std::optional<std::vector<float>> member_probabilities;  // [B, M, C]; empty where the graph does not give them
   std::optional<std::vector<bool>> prediction_set;         // [B, C]; empty where no sets were calibrated
 
-  std::size_t size() const { return label.size(); }  // B
+  std::vector<float> score;                         // [B], mean of the members' scores
+  std::vector<float> score_variance;                // [B], ≥ 0, of the members' scores around it
+  std::optional<std::vector<float>> interval_low;   // [B]; empty where no intervals were calibrated
+  std::optional<std::vector<float>> interval_high;  // [B]; likewise
+  std::optional<std::vector<float>> member_scores;  // [B, M]; empty where the graph does not give them
+
+  std::size_t size() const { return score.empty() ? label.size() : score.size(); }  // B
 };
 
 // How a bundle is opened.
@@ -127,13 +134,14 @@ class Predictor {
   // The tensors that pictures become: `pixel_values` [B, channels, height, width].
   Tensors prepare(const std::vector<Image>& images, std::size_t first = 0) const;
 
-  const std::vector<std::string>& labels() const;  // class names in class order
+  const std::vector<std::string>& labels() const;  // class names in class order; or the one name of a score
   const std::string& backend() const;              // name of the one that runs
   const std::string& precision() const;            // of weights and activations
   const std::vector<Fallback>& fallbacks() const;  // backends that were skipped
   const std::string& family() const;               // "bert", "vit", …
   std::size_t members() const;                     // M
   bool reads_images() const;                       // otherwise token ids
+  bool gives_scores() const;                       // otherwise classes
 
   // A synthetic batch without padding: token ids [batch, sequence], or standard normal pixels. For measuring only.
   Tensors synthetic(std::size_t batch, std::size_t sequence, std::uint64_t seed) const;

@@ -1,0 +1,83 @@
+"""The HTML report of models of one output: the verdict and the tables, everything in one file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from html import escape
+
+from ..version import __version__
+from .figure_names import DECISIONS, DETECTION, DIVERSITY, SCORE_QUALITY, SCORES, Told
+from .markup import cell, figure_cell, note, prose, row, section, table
+from .report import EvaluationReport
+from .style import STYLE
+from .verdict import ALONE
+
+
+def score_page(report: EvaluationReport) -> str:
+    """The page."""
+    name = escape(report.models[0].name)
+    ood = "" if report.ood is None else f" · {report.ood_examples} of {escape(report.ood)} (out of distribution)"
+    intervals = f" · 95 % intervals from {report.resamples} bootstrap resamples" if report.resamples else ""
+    sentences = [verdict.sentence for verdict in report.verdict] or [ALONE]
+    parts = [
+        f"<h1>Evaluation of {name}</h1>",
+        f'<p class="about">{report.examples} examples of {escape(report.data)}{ood}{intervals} · seed {report.seed}'
+        f" · hydrant {escape(__version__)}</p>",
+        *(f'<p class="wrong">{prose(remark)}</p>' for remark in report.notes),
+        section("Verdict", *(f'<p class="verdict">{prose(sentence)}</p>' for sentence in sentences)),
+        section(
+            "Scores",
+            _figures(report, SCORE_QUALITY),
+            note(
+                "Intervals, likelihood and decisions are those of the bundle's calibration; a model without has none."
+            ),
+        ),
+        section("Finding out-of-distribution inputs", _detection(report)),
+        section("Members", _facts(report, DIVERSITY, [model.diversity for model in report.models])),
+        section("Decisions", _facts(report, DECISIONS, [model.decisions for model in report.models])),
+        section("Latency", _latency(report)),
+    ]
+    return (
+        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        '<meta name="color-scheme" content="light dark">'
+        f"<title>hydrant: evaluation of {name}</title><style>{STYLE}</style></head>\n"
+        f"<body><main>\n{chr(10).join(part for part in parts if part)}\n</main></body></html>\n"
+    )
+
+
+def _headers(report: EvaluationReport) -> list[str]:
+    return ["", *(model.name for model in report.models)]
+
+
+def _figures(report: EvaluationReport, told: Mapping[str, Told], prefix: str = "") -> str:
+    rows = [
+        row(each.title, *(figure_cell(model.figures.get(prefix + name), each) for model in report.models))
+        for name, each in told.items()
+        if any(prefix + name in model.figures for model in report.models)
+    ]
+    return table("Figures", _headers(report), {"": rows}) if rows else ""
+
+
+def _detection(report: EvaluationReport) -> str:
+    return "".join(
+        f"<h3>by {escape(words)}</h3>{found}"
+        for score, words in SCORES.items()
+        if (found := _figures(report, DETECTION, f"ood.{score}."))
+    )
+
+
+def _facts(report: EvaluationReport, told: Mapping[str, Told], facts: Sequence[Mapping[str, float | None]]) -> str:
+    rows = [
+        row(each.title, *(cell(each.text(known.get(name))) for known in facts))
+        for name, each in told.items()
+        if any(known.get(name) is not None for known in facts)
+    ]
+    return table("Facts", _headers(report), {"": rows}) if rows else ""
+
+
+def _latency(report: EvaluationReport) -> str:
+    if not report.batch:
+        return note(report.latency_note) if report.latency_note else ""
+    cells = [cell(f"{model.latency_ms:.1f}") for model in report.models]
+    return table("Latency", _headers(report), {"": [row(f"ms for a batch of {report.batch}", *cells)]})

@@ -1,0 +1,26 @@
+"""Two backends' outputs on the same inputs → how far they agree, and each figure against its limit, for any task."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from .gates import Agreement, Gate, Tolerances, agreement, gates
+from .score_gates import ScoreAgreement, score_agreement, score_gates
+
+
+def judged(
+    reference: Mapping[str, np.ndarray], tested: Mapping[str, np.ndarray], tolerances: Tolerances
+) -> tuple[Agreement | ScoreAgreement, list[Gate]]:
+    """Compare outputs, and judge the differences; a graph with a ``score`` is one of a score.
+
+    Args:
+        reference, tested: outputs [N, …] by name.
+        tolerances: of the precision.
+    """
+    if "score" in reference:
+        scores = score_agreement(reference, tested, tolerances)
+        return scores, score_gates(scores, tolerances)
+    figures = agreement(reference, tested, tolerances)
+    return figures, gates(figures, tolerances)

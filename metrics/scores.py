@@ -1,0 +1,111 @@
+"""Figures of a model that gives a score: how far from the labels, and how much its variance says of that.
+
+The members' variance v is on no scale of its own: members of one checkpoint differ little. It becomes the variance of
+an error through two numbers, σ² = a · (v + ε), which make the labels most likely under normal errors (the regression
+counterpart of one temperature): ε is the share that does not depend on the input, a the scale.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+STEPS = tuple(range(-20, 21))
+"""ε is tried at 2^step of the mean variance: nearly none of it, up to so much that v hardly counts."""
+
+
+@dataclass(frozen=True)
+class Scale:
+    """From members' variances to those of errors.
+
+    Attributes:
+        factor: a > 0.
+        floor: ε > 0.
+    """
+
+    factor: float
+    floor: float
+
+    def variance(self, variance: np.ndarray) -> np.ndarray:
+        """σ² = a · (v + ε), [N] float64."""
+        return self.factor * (np.asarray(variance, np.float64) + self.floor)
+
+
+def fit_scale(errors: np.ndarray, variance: np.ndarray) -> Scale:
+    """The scale under which errors are most likely, normal with mean 0.
+
+    For a given ε the best a is the mean of error² ÷ (v + ε); ε is the best of :data:`STEPS`, the larger on a tie.
+
+    Args:
+        errors: [N], label − score.
+        variance: [N], ≥ 0.
+    """
+    squares, spread = np.asarray(errors, np.float64) ** 2, np.asarray(variance, np.float64)
+    mean = float(spread.mean())
+    unit = mean if mean > 0 else max(float(squares.mean()), 1.0)
+    tried = []
+    for step in STEPS if mean > 0 else (0,):
+        floor = float(np.float32(unit * 2.0**step))
+        floor = max(floor, float(np.finfo(np.float32).tiny))
+        factor = max(float((squares / (spread + floor)).mean()), float(np.finfo(np.float32).tiny))
+        scale = Scale(factor, floor)
+        tried.append((float(gaussian_nll(errors, variance, scale).mean()), -step, scale))
+    return min(tried, key=lambda entry: entry[:2])[2]
+
+
+def gaussian_nll(errors: np.ndarray, variance: np.ndarray, scale: Scale) -> np.ndarray:
+    """−log N(label; score, σ²), nats, [N] float64."""
+    known = scale.variance(variance)
+    found: np.ndarray = 0.5 * (np.log(2 * math.pi * known) + np.asarray(errors, np.float64) ** 2 / known)
+    return found
+
+
+def information(variance: np.ndarray, scale: Scale) -> np.ndarray:
+    """What the members' disagreement is worth, ½ log((v + ε) ÷ ε), nats, [N]: the counterpart of mutual information."""
+    found: np.ndarray = 0.5 * np.log1p(np.asarray(variance, np.float64) / scale.floor)
+    return found
+
+
+def rmse(errors: np.ndarray) -> float:
+    """Root of the mean squared error."""
+    return float(np.sqrt((np.asarray(errors, np.float64) ** 2).mean()))
+
+
+def is_binary(labels: np.ndarray) -> bool:
+    """Whether labels say what is relevant: all are 0 or 1."""
+    return set(np.unique(labels).tolist()) <= {0.0, 1.0}
+
+
+def interval(
+    score: np.ndarray, variance: np.ndarray, quantile: float, floor: float, bounds: tuple[float, float] | None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Ends of score ± quantile · √(variance + floor), [B] float32 each, computed in float32 in every runtime.
+
+    Args:
+        score, variance: [B] float32.
+        quantile, floor: exact in float32.
+        bounds: that labels cannot leave; the interval is cut to them.
+    """
+    half = np.float32(quantile) * np.sqrt(np.asarray(variance, np.float32) + np.float32(floor))
+    low, high = np.asarray(score, np.float32) - half, np.asarray(score, np.float32) + half
+    if bounds is None:
+        return low, high
+    least, most = map(np.float32, bounds)
+    return np.clip(low, least, most), np.clip(high, least, most)
+
+
+def rank_correlation(a: np.ndarray, b: np.ndarray) -> float | None:
+    """Spearman's rank correlation, ties at their mean rank; ``None`` where one of them does not vary."""
+    x, y = (_ranks(np.asarray(values, np.float64)) for values in (a, b))
+    if not np.ptp(x) or not np.ptp(y):
+        return None
+    return float(np.corrcoef(x, y)[0, 1])
+
+
+def _ranks(values: np.ndarray) -> np.ndarray:
+    """Ranks from 0, ties at their mean."""
+    _, places, counts = np.unique(values, return_inverse=True, return_counts=True)
+    ends = np.cumsum(counts)
+    return ((ends - 1 + ends - counts) / 2)[places]

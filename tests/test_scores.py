@@ -1,0 +1,364 @@
+"""Models of one output, regressions and cross-encoders: from the checkpoint to a score, against the hook oracle."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import hydrant
+import numpy as np
+import onnx
+import onnxruntime
+import oracle
+import pytest
+import torch
+import transformers
+from hydrant import GraphForm, Reading
+from hydrant.bundle.architecture import Architecture
+from hydrant.data.examples import read_examples
+from hydrant.errors import BundleError, InputError, UnsupportedModelError
+from hydrant.families.checkpoint import load_processor
+from hydrant.families.registry import architecture_of
+from support import LAYERS, make_inputs, make_model, make_tokenizer, random_plan, run_cli
+
+SIGMOID = {"sentence_transformers": {"activation_fn": "torch.nn.modules.activation.Sigmoid", "version": "5.0.0"}}
+OLDER = {"sbert_ce_default_activation_function": "torch.nn.modules.activation.Sigmoid"}
+IDENTITY = {"sentence_transformers": {"activation_fn": "torch.nn.modules.linear.Identity"}}
+FAMILIES = ("bert", "roberta", "distilbert", "vit")
+PAIRS = [
+    ("what is the weather", "the weather today"),
+    ("what is the weather", "transfer money"),
+    ("transfer money", "money today"),
+    ("transfer money", "hello world"),
+]
+
+
+def make_scorer(family: str = "bert", seed: int = 0, **settings: Any) -> Any:
+    """A tiny model of one output."""
+    return make_model(family, seed=seed, num_labels=1, **settings)
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny cross-encoder with a sigmoid, with its tokenizer."""
+    folder = tmp_path_factory.mktemp("scores") / "reranker"
+    make_scorer(**SIGMOID).save_pretrained(folder)
+    make_tokenizer(folder.parent / "source").save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Pairs of a query and a document with their relevance, 160 of them."""
+    path = tmp_path_factory.mktemp("data") / "pairs.csv"
+    rows = [f"{query},{text},{(index + index // 4) % 2}" for index, (query, text) in enumerate(PAIRS * 40)]
+    path.write_text("\n".join(["query,text,label", *rows]) + "\n")
+    return path
+
+
+@pytest.fixture(scope="module")
+def bundle(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Fused with a random plan, and exported with the members' scores."""
+    folder = tmp_path_factory.mktemp("bundle") / "out"
+    plan = hydrant.plan_heads(checkpoint, method="random", keep=2)
+    hydrant.save_bundle(hydrant.fuse(checkpoint, plan), folder, load_processor(checkpoint, "text"))
+    hydrant.export_onnx(folder, form=GraphForm(member_outputs=True))
+    return folder
+
+
+READING = Reading(text="query", text_pair="text")
+
+
+# What the configuration says
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"), [({}, "identity"), (IDENTITY, "identity"), (SIGMOID, "sigmoid"), (OLDER, "sigmoid")]
+)
+def test_the_activation_that_sentence_transformers_stores(settings: dict[str, Any], expected: str) -> None:
+    architecture = architecture_of(make_scorer(**settings))
+    assert (architecture.task, architecture.classes, architecture.score_activation) == ("score", 1, expected)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"num_labels": 1, "sentence_transformers": {"activation_fn": "torch.nn.modules.activation.Tanh"}},
+         r"activation_fn = 'torch\.nn\.modules\.activation\.Tanh', which hydrant does not support; supported: "
+         r"Identity or Sigmoid of torch\.nn"),
+        ({"num_labels": 1, "sbert_ce_default_activation_function": "mine.Sigmoid"},
+         r"sbert_ce_default_activation_function = 'mine\.Sigmoid'"),
+        ({"num_labels": 1, "problem_type": "multi_label_classification"},
+         r"problem_type = 'multi_label_classification'.*supported: regression where num_labels is 1"),
+        ({"num_labels": 3, "problem_type": "regression"}, r"problem_type = 'regression'"),
+        ({"num_labels": 3, "problem_type": "multi_label_classification"},
+         r"problem_type = 'multi_label_classification'.*supported: single_label_classification"),
+    ],
+)  # fmt: skip
+def test_what_is_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(UnsupportedModelError, match=message):
+        architecture_of(make_model("bert", **settings))
+
+
+def test_a_classifiers_configuration_has_no_word_of_tasks() -> None:
+    architecture = architecture_of(make_model("bert"))
+    assert not {"task", "score_activation"} & set(architecture.to_json())
+    assert Architecture.from_json(architecture.to_json()) == architecture
+
+
+def test_the_architecture_of_a_score_is_read_again_and_checked() -> None:
+    architecture = architecture_of(make_scorer(**SIGMOID))
+    data = architecture.to_json()
+    assert Architecture.from_json(data) == architecture
+    for change, message in (
+        ({"task": "token classification"}, "has task 'token classification'; this hydrant knows classification, score"),
+        ({"score_activation": "tanh"}, "has score_activation 'tanh'; expected identity, sigmoid"),
+        ({"classes": 2}, "has task score and classes = 2; expected 1"),
+        ({"task": "classification"}, "has task classification and classes = 1"),
+    ):
+        with pytest.raises(BundleError, match=message):
+            Architecture.from_json({**data, **change})
+
+
+# Against the oracle
+
+
+def outputs_of(path: Path, inputs: dict[str, torch.Tensor]) -> dict[str, np.ndarray]:
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    found = session.run(None, {name: tensor.numpy() for name, tensor in inputs.items()})
+    return dict(zip([output.name for output in session.get_outputs()], found, strict=True))
+
+
+@pytest.mark.parametrize("lowering", ["unrolled", "grouped"])
+@pytest.mark.parametrize("activation", ["identity", "sigmoid"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_scores_are_those_of_the_pruned_originals(family: str, activation: str, lowering: str, tmp_path: Path) -> None:
+    model = make_scorer(family, **(SIGMOID if activation == "sigmoid" else {}))
+    plan, inputs = random_plan(family, 3), make_inputs(family)
+    expected = oracle.scores([model], plan, inputs, activation)
+    assert np.ptp(expected["score"]) > 1e-3
+    assert expected["score_variance"].max() > 1e-5
+    ensemble = hydrant.fuse(model, plan)
+    with torch.no_grad():
+        fused = ensemble(**inputs)
+    hydrant.save_bundle(ensemble, tmp_path / "bundle", tensors_only=True)
+    path = hydrant.export_onnx(tmp_path / "bundle", form=GraphForm(lowering=lowering, member_outputs=True))
+    exported = outputs_of(path, inputs)
+    assert set(exported) == set(expected)
+    arrays = {name: tensor.numpy() for name, tensor in inputs.items()}
+    for name, wanted in expected.items():
+        np.testing.assert_allclose(getattr(fused, name).numpy(), wanted, rtol=1e-4, atol=1e-5, err_msg=f"fused {name}")
+        np.testing.assert_allclose(exported[name], wanted, rtol=1e-4, atol=1e-4, err_msg=f"ONNX {name}")
+    if lowering == "unrolled":
+        for backend in ("torch", "onnxruntime", "openvino"):
+            with hydrant.load(tmp_path / "bundle", backend=backend) as predictor:
+                found = predictor.predict(arrays)
+            for name, wanted in expected.items():
+                np.testing.assert_allclose(
+                    getattr(found, name), wanted, rtol=1e-4, atol=1e-4, err_msg=f"{backend} {name}"
+                )
+
+
+def test_members_that_are_alike_have_no_variance(tmp_path: Path) -> None:
+    model, inputs = make_scorer(), make_inputs("bert")
+    ensemble = hydrant.fuse(model, members=2)
+    hydrant.save_bundle(ensemble, tmp_path / "bundle", tensors_only=True)
+    found = outputs_of(hydrant.export_onnx(tmp_path / "bundle", form=GraphForm(member_outputs=True)), inputs)
+    with torch.no_grad():
+        original = model(**inputs).logits[:, 0].numpy()
+    np.testing.assert_allclose(found["score"], original, atol=1e-5)
+    assert found["member_scores"].shape == (len(original), 2)
+    assert not found["score_variance"].any()
+
+
+def test_checkpoints_trained_apart_are_a_deep_ensemble(tmp_path: Path) -> None:
+    models = [make_scorer(seed=seed) for seed in (1, 2, 3)]
+    inputs = make_inputs("bert")
+    ensemble = hydrant.fuse(models, keep_separate=["all"])
+    expected = oracle.scores(models, ensemble.plan, inputs, "identity")
+    with torch.no_grad():
+        np.testing.assert_allclose(ensemble(**inputs).score, expected["score"], atol=1e-4)
+    drift = hydrant.measure_drift(hydrant.fuse(models), ensemble, [(inputs, np.zeros(4))])
+    assert drift.examples == 4
+    assert drift.max_abs_logit_difference > 0
+    assert drift.label_changes is drift.accuracy is None
+    with pytest.raises(InputError, match="differ in classes 1 and 5; task 'score' and None"):
+        hydrant.fuse([make_scorer(), make_model("bert")])
+
+
+# The bundle and the graph
+
+
+def test_what_the_graph_and_the_bundle_say(bundle: Path) -> None:
+    graph = onnx.load(bundle / "model.fp32.onnx")
+    facts = {entry.key: entry.value for entry in graph.metadata_props}
+    assert facts["hydrant.task"] == "score"
+    assert json.loads(facts["hydrant.labels"]) == ["LABEL_0"]
+    assert [output.name for output in graph.graph.output] == ["score", "score_variance", "member_scores"]
+    before = (bundle / "model.fp32.onnx").read_bytes()
+    hydrant.export_onnx(bundle, form=GraphForm(member_outputs=True))
+    assert (bundle / "model.fp32.onnx").read_bytes() == before
+    seen = run_cli("inspect", bundle)
+    assert seen.returncode == 0, seen.stderr
+    assert "score         LABEL_0; the model's activation is sigmoid" in seen.stdout
+    assert "calibration   not calibrated" in seen.stdout
+
+
+@pytest.mark.parametrize("precision", ["fp16", "bf16"])
+def test_low_precision_follows_the_reference(precision: Any, bundle: Path) -> None:
+    hydrant.export_onnx(bundle, precision)
+    report = hydrant.verify(bundle)
+    names = {gate.name for backend in report.backends for gate in backend.gates}
+    assert {"max |Δ score| ÷ scale", "max |Δ √variance| ÷ scale", "Spearman score"} <= names
+    assert report.passed, [gate for backend in report.backends for gate in backend.gates if not gate.passed]
+
+
+def test_int8_follows_the_reference(bundle: Path, table: Path) -> None:
+    hydrant.export_onnx(bundle, "int8", data=table, reading=READING)
+    report = hydrant.verify(bundle, "onnxruntime", precision="int8", data=table, reading=READING)
+    assert report.passed
+
+
+# Predicting
+
+
+def test_predictions_of_pairs(bundle: Path, checkpoint: Path) -> None:
+    tokenizer = transformers.AutoTokenizer.from_pretrained(checkpoint)
+    queries, texts = (list(part) for part in zip(*PAIRS, strict=True))
+    tensors = dict(tokenizer(queries, texts, padding=True, return_tensors="pt"))
+    model = transformers.AutoModelForSequenceClassification.from_pretrained(checkpoint)
+    plan = hydrant.Bundle.open(bundle).plan()
+    expected = oracle.scores([model], plan, tensors, "sigmoid")
+    with hydrant.load(bundle) as predictor:
+        found = predictor.predict(PAIRS)
+        np.testing.assert_allclose(found.score, expected["score"], atol=1e-5)
+        np.testing.assert_allclose(found.score_variance, expected["score_variance"], atol=1e-5)
+        assert found.probabilities is found.label is found.interval_low is None
+        assert set(found.to_dict()) == {"score", "score_variance", "member_scores"}
+        assert repr(found) == "Prediction(scores of 4 inputs)"
+        assert len(found) == 4
+        assert len(found[1:3]) == 2
+        assert repr(found[0]).startswith("Prediction(scores of 1 input, 0.")
+        assert found.rows(predictor.labels)[0] == {
+            "index": 0, "score": float(str(found.score[0])), "score_variance": float(str(found.score_variance[0])),
+            "abstain": None,
+        }  # fmt: skip
+        assert len(predictor.predict([])) == 0
+        failed = predictor.predict([PAIRS[0], 3], on_error="row")
+        assert failed.failed.tolist() == [False, True]
+        assert "error" in failed.rows(predictor.labels)[1]
+        assert np.isnan(failed.score[1])
+
+
+def test_the_command_line_from_a_checkpoint_to_scores(checkpoint: Path, table: Path, tmp_path: Path) -> None:
+    columns = ("--text-column", "query", "--text-pair-column", "text")
+    planned = run_cli("plan", checkpoint, "--data", table, *columns, "--keep", 2, "-o", tmp_path / "plan.json")
+    assert planned.returncode == 0, planned.stderr
+    assert json.loads((tmp_path / "plan.json").read_text())["provenance"]["loss"] == "cross-entropy"
+    assert run_cli("fuse", checkpoint, "--plan", tmp_path / "plan.json", "-o", tmp_path / "out").returncode == 0
+    assert run_cli("export", tmp_path / "out").returncode == 0
+    shown = run_cli("predict", tmp_path / "out", "--pair", *PAIRS[0], "--pair", *PAIRS[1])
+    assert shown.returncode == 0, shown.stderr
+    assert shown.stdout.splitlines()[0].split() == ["input", "score", "√variance"]
+    told = json.loads(run_cli("predict", tmp_path / "out", "--input", table, *columns, "--json").stdout)
+    assert told["count"] == 160
+    assert set(told["predictions"][0]) == {"index", "input", "score", "score_variance", "abstain"}
+    verified = run_cli("verify", tmp_path / "out", "--backend", "onnxruntime")
+    assert verified.returncode == 0, verified.stdout + verified.stderr
+
+
+# Labels that are numbers
+
+
+def test_labels_are_numbers(tmp_path: Path) -> None:
+    path = tmp_path / "data.csv"
+    path.write_text("text,label\na,1.5\nb,-2\nc,1e3\n")
+    found = read_examples(path, ["score"]).labels
+    assert found is not None
+    assert found.dtype == np.float64
+    assert found.tolist() == [1.5, -2.0, 1000.0]
+    given = read_examples((["a", "b"], np.array([0.25, 3], np.float32)), ["score"]).labels
+    assert given is not None
+    assert given.tolist() == [0.25, 3.0]
+    for wrong in ("great", "nan", "inf", ""):
+        path.write_text(f"text,label\na,1\nb,{wrong}\n")
+        message = "has no label at" if wrong == "" else f"label '{wrong}' at .* row 2 is no finite number"
+        with pytest.raises(InputError, match=message):
+            read_examples(path, ["score"])
+
+
+# Plans
+
+
+def test_taylor_importance_of_a_regression_is_that_of_its_squared_error() -> None:
+    from hydrant.calib.heads.taylor import taylor_scores
+    from hydrant.data.examples import Examples
+    from support import ReadyTensors, examples_of
+
+    model = make_scorer()
+    drawn = examples_of("bert", 3)
+    labels = np.array([0.5, -1.0, 2.0])
+    found = taylor_scores(model, Examples(drawn.inputs, labels, "test"), ReadyTensors(0))  # type: ignore[arg-type]
+    for row, item in enumerate(drawn.inputs):
+        tensors = {name: torch.from_numpy(array)[None] for name, array in item.tensors.items()}
+        for layer in range(LAYERS):
+            for head in range(4):
+                losses = [(_scaled(model, layer, head, gate, tensors) - labels[row]) ** 2 for gate in (0.999, 1.001)]
+                slope = abs(losses[1] - losses[0]) / 0.002
+                assert found[row, layer, head] == pytest.approx(slope, rel=2e-2, abs=2e-3)
+
+
+def _scaled(model: Any, layer: int, head: int, gate: float, tensors: dict[str, torch.Tensor]) -> float:
+    """The logit of the double-precision model with one head scaled."""
+    import copy
+
+    double = copy.deepcopy(model).double()
+
+    def scale(_: Any, arguments: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor]:
+        states = arguments[0].clone()
+        states[..., head * 8 : (head + 1) * 8] *= gate
+        return (states,)
+
+    double.get_submodule(oracle.OUTPUT_PROJECTIONS["bert"].format(layer)).register_forward_pre_hook(scale)
+    with torch.no_grad():
+        return float(double(**tensors).logits[0, 0])
+
+
+@pytest.mark.parametrize("kind", ["relevance", "regression"])
+def test_a_budget_compares_plans_by_what_labels_ask_for(
+    kind: str, checkpoint: Path, table: Path, tmp_path: Path
+) -> None:
+    source: Path = checkpoint
+    data: Any = table
+    if kind == "regression":
+        source = tmp_path / "regression"
+        make_scorer().save_pretrained(source)
+        make_tokenizer(tmp_path / "source").save_pretrained(source)
+        data = (PAIRS * 40, np.random.default_rng(0).normal(3, 1, 160))
+    plan = hydrant.plan_heads(
+        source, data, keep=hydrant.Budget(2.5), reading=READING if kind == "relevance" else Reading()
+    )
+    found = plan.provenance["budget"]
+    assert plan.provenance["loss"] == ("cross-entropy" if kind == "relevance" else "squared error")
+    assert ("accuracy" in found) == (kind == "relevance")
+    assert ("rmse" in found) == (kind == "regression")
+    assert found["ratio"] <= 2.5
+    assert len(found["candidates"]) > 1
+    from hydrant.cli.plan import plan_text
+
+    assert ("RMSE" in plan_text(plan)) == (kind == "regression")
+
+
+def test_what_has_no_meaning_for_a_score_is_refused(
+    checkpoint: Path, bundle: Path, table: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(InputError, match="circuits are searched by the entropy of class probabilities"):
+        hydrant.plan_heads(checkpoint, table, hydrant.Circuit(objective="nll"), keep=2, reading=READING)
+    with pytest.raises(InputError, match=r"data .* have the label 2, but this model's scores go through a sigmoid"):
+        hydrant.plan_heads(checkpoint, (PAIRS, [0, 1, 2, 0.5]), keep=2)
+    made = run_cli("make", checkpoint, "--data", table, "--validation", table, "-o", tmp_path / "made",
+                   "--text-column", "query", "--text-pair-column", "text")  # fmt: skip
+    assert made.returncode == 2
+    assert made.stderr.count("\n") == 1
+    assert "hydrant make is for classifiers, and this model gives one score" in made.stderr
