@@ -1,6 +1,6 @@
 """What a late fork costs beside its graph: stored numbers, the PyTorch forward pass, and an epoch of tuning.
 
-    python benchmarks/late_fork.py -o benchmarks/results/late-fork-cpu.json
+    python benchmarks/late_fork.py --examples 500 -o benchmarks/results/late-fork-cpu.json
 
 MiniLM's shape (6 layers, 12 heads, width 384, 150 classes) with random weights, three members that keep 4 of 12 heads
 above the fork, 12 tokens. The single model is the Hugging Face one. An epoch of tuning above the fork is set against
@@ -116,7 +116,7 @@ def main() -> None:
     options = parser.parse_args()
     model = single_model()
     report: dict[str, Any] = {
-        "command": "python benchmarks/late_fork.py",
+        "command": f"python benchmarks/late_fork.py --examples {options.examples} --rounds {options.rounds}",
         "stored": [stored(model, fork) for fork in (4, 5)],
         "forward": [forward(model, fork, batch, 30) for fork in (4, 5) for batch in (1, 8)],
     }

@@ -252,6 +252,7 @@ class _Job:
             return {"tuned": False, "fast": True}
         single = self._single_accuracy(parts)
         report = self._tuned(untuned, target, parts)
+        assert report.accuracy_after is not None  # of a classifier
         kept = accuracy_kept(single, report.accuracy_after, MARGIN)
         facts: dict[str, Any] = {"fast": False, "single_accuracy": single}
         if report.improved and kept:
@@ -290,6 +291,7 @@ class _Job:
         )
         examples = HeldOut(parts.choosing, ready, self.architecture, self.reading.batch_size)
         [trial] = measure(load_model(self.model), [unpruned(self.architecture)], examples, progress=self.progress)
+        assert trial.accuracy is not None  # of a classifier
         return trial.accuracy
 
     def _export(self, bundle: Path) -> dict[str, Any]:
