@@ -113,7 +113,7 @@ def test_the_architecture_of_a_score_is_read_again_and_checked() -> None:
     assert Architecture.from_json(data) == architecture
     for change, message in (
         ({"task": "token classification"}, "has task 'token classification'; this hydrant knows classification, score"),
-        ({"score_activation": "tanh"}, "has score_activation 'tanh'; expected identity, sigmoid"),
+        ({"score_activation": "tanh"}, "has score_activation = 'tanh'; expected one of identity, sigmoid"),
         ({"classes": 2}, "has task score and classes = 2; expected 1"),
         ({"task": "classification"}, "has task classification and classes = 1"),
     ):
@@ -183,7 +183,7 @@ def test_checkpoints_trained_apart_are_a_deep_ensemble(tmp_path: Path) -> None:
     assert drift.examples == 4
     assert drift.max_abs_logit_difference > 0
     assert drift.label_changes is drift.accuracy is None
-    with pytest.raises(InputError, match="differ in classes 1 and 5; task 'score' and None"):
+    with pytest.raises(InputError, match="differ in classes 1 and 5; task 'score' and 'classification'"):
         hydrant.fuse([make_scorer(), make_model("bert")])
 
 
