@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from .measure.settings import Timing
     from .measure.verify import verify
     from .runtime import Prediction, Predictor, load
+    from .runtime.pipeline import Pipeline, pipeline
     from .tuning import TuneReport, tune
     from .tuning.settings import BatchEnsemble, Jointly, PerMember
     from .workflow import explore, make
@@ -72,6 +73,8 @@ _HOMES = {
     "make": "workflow",
     "measure_drift": "fusion",
     "PerMember": "tuning.settings",
+    "Pipeline": "runtime.pipeline",
+    "pipeline": "runtime.pipeline",
     "plan_heads": "calib.heads.planning",
     "Prediction": "runtime",
     "Predictor": "runtime",
@@ -111,6 +114,7 @@ __all__ = [
     "HydrantError",
     "Jointly",
     "PerMember",
+    "Pipeline",
     "Prediction",
     "Predictor",
     "Random",
@@ -136,6 +140,7 @@ __all__ = [
     "load_zero_shot",
     "make",
     "measure_drift",
+    "pipeline",
     "plan_heads",
     "profile",
     "save_bundle",

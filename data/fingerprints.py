@@ -105,8 +105,9 @@ def _content(item: Any) -> bytes | None:
     """Bytes that are the same for the same input: spacing and Unicode forms of a text do not count."""
     if isinstance(item, str):
         return b"text " + " ".join(unicodedata.normalize("NFC", item).split()).encode(errors="surrogatepass")
-    if isinstance(item, Path):
-        return b"file " + hashlib.sha256(item.read_bytes()).digest() if item.is_file() else None
+    if isinstance(item, Path | bytes | bytearray):  # of an image
+        content = item if not isinstance(item, Path) else item.read_bytes() if item.is_file() else None
+        return None if content is None else b"file " + hashlib.sha256(content).digest()
     if isinstance(item, Mapping):  # ready tensors
         return _joined([part for name in sorted(item) for part in (str(name), item[name])])
     if isinstance(item, tuple | list):  # a pair of texts
