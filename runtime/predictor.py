@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -17,10 +18,12 @@ from ..bundle.graphs import check_all_graphs
 from ..bundle.precision import Precision
 from ..bundle.store import Bundle, resolve
 from ..bundle.tasks import DISTANCE, OUTPUTS
+from ..bundle.uses import FORMS, REMEDY, form_used
 from ..data.batching import READER, WINDOW_BATCHES, batches
 from ..data.given import are_tensors, given_inputs
 from ..data.processor import load_processor
 from ..data.tensors import checked_tensors
+from ..data.text import is_pair
 from ..errors import LARGEST, BackendError, BundleError, InputError, cut, is_whole
 from ..metrics.gates import FURTHER_SCORES, SCORES
 from .backends.dlpack import DeviceArray
@@ -29,6 +32,8 @@ from .backends.registry import open_backend
 from .closing import Closable
 from .decisions import decided
 from .prediction import Prediction
+
+log = logging.getLogger(__name__)
 
 
 def checked_threads(threads: int | None) -> int | None:
@@ -129,6 +134,7 @@ class Predictor(Closable):
         self.regression = bundle.manifest.get("fusion", {}).get("problem_type") == "regression"
         self.calibration = Calibration.of(bundle)
         self._path = bundle.path
+        self._form = form_used(bundle) if architecture.modality == "text" else None
         self._architecture = architecture
         self._running = backend
         folder = bundle.processor_folder()
@@ -257,6 +263,7 @@ class Predictor(Closable):
         """
         processor = self._processor
         assert processor is not None  # checked by stream
+        self._warn_of_form(window, first)
         parts, order = [self._nothing()], [np.zeros(0, np.int64)]
         for places, tensors in batches(
             window, processor, self._architecture, batch_size, first=first, reader=self._reader, failed=failed
@@ -265,6 +272,20 @@ class Predictor(Closable):
             order.append(places)
         found, found_at = Prediction.concatenate(parts), np.concatenate(order)
         return found.take(np.argsort(found_at)) if failed is None else found.among_failed(found_at, failed)
+
+    def _warn_of_form(self, window: Sequence[Any], first: int) -> None:
+        """Say once if a bundle that was made on single texts is given pairs, or the other way round."""
+        if self._form is None:
+            return
+        pairs, words = self._form
+        for index, item in enumerate(window, start=first):
+            if isinstance(item, str | tuple) and is_pair(item) is not pairs:
+                self._form = None
+                log.warning(
+                    "predicting %s (first: input %d), and the bundle was %s; %s",
+                    FORMS[not pairs], index, words, REMEDY[not pairs],
+                )  # fmt: skip
+                return
 
     def _predict_tensors(self, inputs: Mapping[str, Any], batch_size: int) -> Iterator[Prediction]:
         _check_batch_size(batch_size)
