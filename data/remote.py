@@ -27,11 +27,16 @@ def shown(url: str) -> str:
     >>> shown("https://user:word@host/train.csv?signature=abc")
     'https://host/train.csv'
     """
-    try:
-        parts = urlsplit(url)
-        return parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment="").geturl()
-    except ValueError:  # as of a malformed address, which fsspec refuses in its own words
-        return url.partition("?")[0]
+    scheme, _, rest = url.partition("?")[0].partition("://")
+    host, slash, path = rest.partition("/")
+    return f"{scheme}://{host.rpartition('@')[2]}{slash}{path}"
+
+
+def _said(error: Exception, url: str) -> str:
+    """What a library says, without what may be secret in the URL."""
+    _, _, query = url.partition("?")
+    words = str(error).replace(url, shown(url))
+    return cut(words.replace(query, "…") if query else words, 160)
 
 
 def remote_rows(url: str, columns: Columns, *, missing: bool = False) -> Iterator[Row]:
@@ -65,13 +70,15 @@ def _opened(url: str) -> tuple[Any, str]:
         system, place = core.url_to_fs(url)
     except ImportError as error:  # fsspec knows the protocol, and says what brings it
         protocol = url.partition("://")[0]
+        remedy = "; pip install 'hydrant-uq[hub]'" if protocol in ("http", "https") else ""
         raise MissingExtraError(
-            f"data {shown(url)} need a plugin of fsspec for {protocol}:// that is not installed: {cut(error, 200)}"
+            f"data {shown(url)} need a plugin of fsspec for {protocol}:// that is not installed: "
+            f"{_said(error, url)}{remedy}"
         ) from error
     except Exception as error:  # plugins raise what their libraries do
         known = listing(sorted(require("fsspec.registry", "hub", "read URLs").known_implementations), 40)
         raise InputError(
-            f"cannot open data {shown(url)}: {cut(error, 160)}; expected a URL of what fsspec reads: {known}"
+            f"cannot open data {shown(url)}: {_said(error, url)}; expected a URL of what fsspec reads: {known}"
         ) from error
     return system, str(place)
 
@@ -121,6 +128,6 @@ def _guarded(url: str) -> Iterator[None]:
         raise InputError(f"data {shown(url)} does not exist; expected {FORMS}") from error
     except Exception as error:  # of every network and every plugin
         raise InputError(
-            f"cannot read data {shown(url)}: {type(error).__name__}, {cut(error, 160)}; check the address, the "
+            f"cannot read data {shown(url)}: {type(error).__name__}, {_said(error, url)}; check the address, the "
             "connection and the credentials"
         ) from error
