@@ -53,7 +53,8 @@ def arguments(command: Command) -> None:
     command.add(
         "--input",
         metavar="FILE",
-        help="File or image folder with many inputs, or - for the lines of standard input; the result is JSON lines",
+        help="File or image folder with many inputs, hf:NAME:CONFIG:SPLIT, a URL, or - for the lines of standard "
+        "input; the result is JSON lines",
     )
     shared.columns(command, labels=False)
     command.heading("method")

@@ -411,7 +411,7 @@ def test_a_hub_out_of_reach(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(datasets, "load_dataset", unreachable)
     with pytest.raises(
-        InputError, match="cannot read data set a/b of the hub: \"Couldn't reach .*, and a connection, or"
+        InputError, match=r"cannot read data set a/b of the hub: \"Couldn't reach .*, and a connection, or"
     ):
         texts("hf:a/b:plus:test")
     assert asked == [("a/b", "plus")]
