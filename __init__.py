@@ -33,12 +33,13 @@ if TYPE_CHECKING:
     from .measure.profile import profile
     from .measure.settings import Timing
     from .measure.verify import verify
-    from .pipeline import explore, make
-    from .pipeline.explore import Grid
-    from .pipeline.options import Recipe
     from .runtime import Prediction, Predictor, load
+    from .runtime.pipeline import Pipeline, pipeline
     from .tuning import TuneReport, tune
     from .tuning.settings import BatchEnsemble, Jointly, PerMember
+    from .workflow import explore, make
+    from .workflow.explore import Grid
+    from .workflow.options import Recipe
 
 
 _HOMES = {
@@ -55,30 +56,32 @@ _HOMES = {
     "Dropout": "calib.heads.options",
     "estimate_cost": "measure.cost",
     "evaluate": "evaluation",
-    "explore": "pipeline",
+    "explore": "workflow",
     "export_onnx": "export",
     "Figures": "evaluation.options",
     "fuse": "fusion",
     "FusedClassifier": "fusion",
     "FusedOutput": "fusion",
     "GraphForm": "export.options",
-    "Grid": "pipeline.explore",
+    "Grid": "workflow.explore",
     "HeadPlan": "bundle.plan",
     "HydrantError": "errors",
     "Jointly": "tuning.settings",
     "load": "runtime",
     "load_ensemble": "fusion",
     "load_zero_shot": "families.zero_shot",
-    "make": "pipeline",
+    "make": "workflow",
     "measure_drift": "fusion",
     "PerMember": "tuning.settings",
+    "Pipeline": "runtime.pipeline",
+    "pipeline": "runtime.pipeline",
     "plan_heads": "calib.heads.planning",
     "Prediction": "runtime",
     "Predictor": "runtime",
     "profile": "measure.profile",
     "Random": "calib.heads.options",
     "Reading": "data.columns",
-    "Recipe": "pipeline.options",
+    "Recipe": "workflow.options",
     "Risk": "calib.decisions.targets",
     "ScoreOutput": "fusion",
     "save_bundle": "fusion",
@@ -111,6 +114,7 @@ __all__ = [
     "HydrantError",
     "Jointly",
     "PerMember",
+    "Pipeline",
     "Prediction",
     "Predictor",
     "Random",
@@ -136,6 +140,7 @@ __all__ = [
     "load_zero_shot",
     "make",
     "measure_drift",
+    "pipeline",
     "plan_heads",
     "profile",
     "save_bundle",

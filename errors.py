@@ -58,6 +58,7 @@ class MissingExtraError(HydrantError):
 EXTRAS = {
     **dict.fromkeys(("datasets", "ml_dtypes", "onnx", "pyarrow", "torch", "transformers"), "fuse"),
     "onnxruntime": "onnxruntime",
+    **dict.fromkeys(("aiohttp", "fsspec"), "hub"),
     **dict.fromkeys(("accelerate", "peft"), "tune"),
     **dict.fromkeys(("matplotlib", "sklearn", "scipy"), "report"),
     "polygraphy": "verify",

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from ..data.examples import Examples
 from ..data.fingerprints import Fingerprint, fingerprint_of
-from ..errors import cut
+from ..errors import HydrantError, cut
 from .calibration import Calibration
 from .store import PLAN, Bundle
 
@@ -19,6 +19,9 @@ LEAST = 0.05
 """Share of examples from which on an overlap is told: a few inputs, such as short greetings, recur in any data, and
 move no figure by much."""
 
+
+Use = tuple[str, str, Fingerprint]
+"""What a bundle was, the name of the data, and their fingerprint."""
 
 USES = {
     "planned": {"data": "planned on", "ood": "planned against"},
@@ -44,6 +47,7 @@ def overlaps(bundle: Bundle, doing: str, given: Mapping[str, Examples | None], *
     notes = []
     for examples in [examples for examples in given.values() if examples is not None]:
         now = fingerprint_of(examples.inputs, modality)
+        notes += _other_form(uses, f"{doing} {bundle.path.name} on {examples.name}", now)
         for words, name, earlier in uses:
             share = 0.0 if now is None else now.share_in(earlier)
             if share >= LEAST:
@@ -57,7 +61,58 @@ def overlaps(bundle: Bundle, doing: str, given: Mapping[str, Examples | None], *
     return notes
 
 
-def _recorded(bundle: Bundle) -> Iterator[tuple[str, str, Fingerprint]]:
+FORMS = {True: "pairs of texts", False: "single texts"}
+"""What inputs are, by whether they are pairs."""
+
+REMEDY = {
+    True: "a model that has learnt from single texts answers pairs all the same, and nobody has measured how well: "
+    "give single texts, or make the bundle with pairs (--text-pair-column)",
+    False: "a model that has learnt from pairs answers single texts all the same, and nobody has measured how well: "
+    "name the second column (--text-pair-column), or give both texts (--pair; tuples in Python)",
+}
+"""What to do about inputs that are pairs, and about those that are none."""
+
+
+def form_used(bundle: Bundle) -> tuple[bool, str] | None:
+    """Whether a bundle was made and fitted on pairs of texts, and on which data it was what; ``None`` if unknown.
+
+    A checkpoint does not tell: every BERT has two token types, whatever it learnt from. The data of the steps do.
+    """
+    try:
+        return _form(_recorded(bundle))
+    except HydrantError:  # whoever needs the plan or the calibration says what is wrong with them
+        return None
+
+
+def warn_of_form(bundle: Bundle, doing: str, name: str, now: Fingerprint | None) -> None:
+    """Warn in the log of single texts for a bundle of pairs, or the other way round.
+
+    Args:
+        bundle: whose earlier steps count.
+        doing: what is done now, as in "tuning".
+        name: of the data that it is done on.
+        now: their fingerprint.
+    """
+    for note in _other_form(_recorded(bundle), f"{doing} {bundle.path.name} on {name}", now):
+        log.warning("%s", note)
+
+
+def _form(uses: Iterable[Use]) -> tuple[bool, str] | None:
+    """The one form of all recorded data, and the last of them in words."""
+    found = [
+        (each.pairs, f"{words} {FORMS[each.pairs]} ({name})") for words, name, each in uses if each.pairs is not None
+    ]
+    return found[-1] if len({pairs for pairs, _ in found}) == 1 else None
+
+
+def _other_form(uses: Iterable[Use], doing: str, now: Fingerprint | None) -> list[str]:
+    earlier = _form(uses)
+    if earlier is None or now is None or now.pairs in (None, earlier[0]):
+        return []
+    return [f"{doing}: these are {FORMS[now.pairs]}, and the bundle was {earlier[1]}; {REMEDY[now.pairs]}"]
+
+
+def _recorded(bundle: Bundle) -> Iterator[Use]:
     """What the bundle was, on which data, and their fingerprint; nothing for bundles that record none."""
     facts: dict[str, Any] = {
         "planned": bundle.plan().provenance if bundle.has(PLAN) else {},

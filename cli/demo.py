@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from ..pipeline.demo import run_demo
+from ..workflow.demo import run_demo
 from .options import Command, call
 from .predict import prediction_text
 from .terminal import show, table

@@ -123,6 +123,6 @@ def drift_report(
     )
     steps = progress(pairs, -(-len(found) // 32), "measuring drift")
     return {
-        "inputs": f"{len(found)} inputs of {Path(options.data).name}",
+        "inputs": f"{len(found)} inputs of {found.name}",
         **measure_drift(ensemble, unmerged, steps).to_json(),
     }

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from ..calib.decisions.targets import Coverage, FalseAlarm
 from ..data.columns import Reading
-from ..pipeline.make import make, workspace_of
-from ..pipeline.options import Recipe
-from ..pipeline.report import MakeReport
+from ..workflow.make import make, workspace_of
+from ..workflow.options import Recipe
+from ..workflow.report import MakeReport
 from . import shared
 from .options import Command, call
 from .terminal import show, table

@@ -17,9 +17,9 @@ from ..calib.heads.options import METHODS, Budget, Circuit, Dropout, Taylor
 from ..calib.heads.planning import EXAMPLES, plan_heads
 from ..data.columns import Reading
 from ..errors import InputError, cut
-from ..pipeline.explore import Exploration, Grid, explore
-from ..pipeline.picture import draw_exploration
 from ..tuning.settings import Jointly
+from ..workflow.explore import Exploration, Grid, explore
+from ..workflow.picture import draw_exploration
 from . import shared
 from .options import Command, call, choose, value
 from .terminal import members_of, print_beside, print_json, table

@@ -20,7 +20,8 @@ from ..bundle.files import atomic_file, check_file, destination
 from ..data.arrays import EXAMPLES, LABELS, array_names, read_arrays
 from ..data.columns import Reading
 from ..data.images import is_image
-from ..data.readers import Row, stream_lines, stream_rows
+from ..data.readers import Row, stream_lines
+from ..data.sources import named_rows
 from ..engines.gpu import NO_GPU
 from ..errors import InputError, cut
 from ..progress import Progress
@@ -52,7 +53,8 @@ def arguments(command: Command) -> None:
     command.add(
         "--input",
         metavar="FILE",
-        help="File or image folder with many inputs, or - for the lines of standard input; the result is JSON lines",
+        help="File or image folder with many inputs, hf:NAME:CONFIG:SPLIT, a URL, or - for the lines of standard "
+        "input; the result is JSON lines",
     )
     shared.columns(command, labels=False)
     command.heading("method")
@@ -225,7 +227,8 @@ def _predictions(predictor: Predictor, options: argparse.Namespace) -> Iterator[
     if path.suffix.lower() == ".npz" and path.is_file() and EXAMPLES not in array_names(path):
         tensors = read_arrays(path, set(array_names(path)) - {LABELS})
         return _predict_tensors(predictor, tensors, options)
-    return _predict_rows(predictor, stream_rows(path, call(Reading, options), missing=options.skip_invalid), options)
+    rows = named_rows(options.input, call(Reading, options), missing=options.skip_invalid)
+    return _predict_rows(predictor, rows, options)
 
 
 def _predict_tensors(

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import os
 from typing import Any
 
 from ..data.columns import Reading
-from ..data.readers import FORMS
+from ..data.sources import check_named
 from ..errors import InputError
 from .options import Command, Target
 from .terminal import progress
@@ -57,8 +56,8 @@ def check_data(data: str | None) -> None:
     Raises:
         InputError: they do not.
     """
-    if data is not None and not os.path.exists(data):  # noqa: PTH110 - of a long text, Path's raises
-        raise InputError(f"data {data} does not exist; expected {FORMS}")
+    if data is not None:
+        check_named(data)
 
 
 def prompts(command: Command) -> None:

@@ -10,13 +10,11 @@ from typing import Any
 import numpy as np
 
 from ..errors import InputError, cut, listing
+from .from_torch import as_array
 from .given import image_stack
+from .records import TENSORS
 
 EXAMPLES, LABELS = "x", "y"
-
-
-TENSORS = ("input_ids", "attention_mask", "token_type_ids", "pixel_values")
-"""Names of ready tensors: those of the graphs' inputs."""
 
 
 @contextmanager
@@ -78,7 +76,7 @@ def tensor_rows(tensors: Mapping[str, Any]) -> list[dict[str, np.ndarray]]:
     Raises:
         InputError: there are none, or not all have as many inputs.
     """
-    arrays = {name: np.asarray(value) for name, value in tensors.items()}
+    arrays = {name: as_array(value) for name, value in tensors.items()}
     counts = {len(array) if array.ndim else None for array in arrays.values()}
     if len(counts) != 1 or None in counts:
         shapes = {name: list(array.shape) for name, array in arrays.items()}

@@ -14,11 +14,13 @@ import numpy as np
 from ..errors import InputError, cut, listing
 from .arrays import tensor_rows
 from .columns import Columns
-from .given import given_inputs, kind_of
+from .given import kind_of, ordered
 from .processor import Processor
-from .readers import FORMS, Row, rows_of_table, stream_rows
+from .readers import FORMS, Row, rows_of_items, rows_of_table
+from .records import as_input, usual_keys
+from .sources import named_rows, source_name
 from .spec import InputSpec
-from .tables import column_names, is_table
+from .tables import column_names, is_table, only_split
 from .tensors import TensorProcessor
 
 
@@ -105,9 +107,11 @@ def read_examples(
     """Read, sample and label-encode examples.
 
     Args:
-        data: a path; a table in memory (pandas, polars, pyarrow or ``datasets``) with the named columns (or
-            ``image``); ``(inputs, labels)``, where inputs are what ``predict`` takes, a table with the same
-            columns, or a mapping of names to ready tensors [N, …]; or ``Examples``.
+        data: a path, or another name of data (``data.sources``); a table in memory (pandas, polars, pyarrow or
+            ``datasets``) with the named columns (or ``image``), or a ``DatasetDict`` of one split; ``(inputs,
+            labels)``, where inputs are what ``predict`` takes, a table with the same columns, or a mapping of names
+            to ready tensors [N, …]; a list, generator or data set of torch with rows as dicts, ``(input, number)``
+            pairs or, without labels, inputs alone; or ``Examples``.
         labels: class names of the model, in class order, or the one name of its score, whose labels are numbers;
             ``None`` leaves the labels out.
         columns: of tabular data; with a second column of texts, inputs are pairs of them.
@@ -126,12 +130,13 @@ def read_examples(
         raise InputError(f"data {source} holds no rows; expected at least one example")
     if labels is None:
         return Examples([row.input for row in kept], None, source)
-    unlabelled = [row.where for row in kept if row.label is None]
+    unlabelled = [row for row in kept if row.label is None]
     if unlabelled and need_labels:
-        where = "" if len(unlabelled) == len(kept) else f" at {unlabelled[0]}"
+        where = "" if len(unlabelled) == len(kept) else f" at {unlabelled[0].where}"
+        names = f" among {listing(unlabelled[0].names)}" if unlabelled[0].names else ""
         raise InputError(
-            f"data {source} has no label{where}; expected a column {columns.label!r} "
-            "(choose another with --label-column)"
+            f"data {source} has no label{where}; expected a column {columns.label!r}{names} "
+            "(choose another with --label-column, Reading(label=…))"
         )
     encode = encode_numbers if len(labels) == 1 else partial(encode_labels, labels=labels)
     return Examples([row.input for row in kept], None if unlabelled else encode(kept), source)
@@ -208,8 +213,8 @@ def _whole(text: str) -> bool:
 
 def _rows_of(data: Any, columns: Columns) -> tuple[Iterable[Row], str]:
     if isinstance(data, str | Path):
-        return stream_rows(data, columns), str(data)
-    source = "given in memory"
+        return named_rows(data, columns), source_name(data)
+    source, data = "given in memory", only_split(data)
     if isinstance(data, Examples):
         data, source = (list(data.inputs), data.labels), data.source
     if isinstance(data, tuple) and len(data) == 2:
@@ -222,19 +227,22 @@ def _rows_of(data: Any, columns: Columns) -> tuple[Iterable[Row], str]:
         return (Row(x, y, f"example {i}") for i, (x, y) in enumerate(pairs)), source
     if is_table(data):
         return rows_of_table(data, columns), f"table of {listing(column_names(data))}"
-    raise InputError(
-        f"data is a {type(data).__name__}; expected a path ({FORMS}), a table (pandas, polars, pyarrow or "
-        "datasets.Dataset) or a pair (inputs, labels)"
-    )
+    if isinstance(data, Mapping) or not (hasattr(data, "__iter__") or hasattr(data, "__getitem__")):
+        raise InputError(
+            f"data is a {kind_of(data)}; expected a path ({FORMS}), a table (pandas, polars, pyarrow or "
+            "datasets.Dataset), rows as dicts (a list or generator) or a pair (inputs, labels)"
+        )
+    return rows_of_items(ordered(data, None), columns), source
 
 
 def _listed(inputs: Any, columns: Columns) -> list[Any]:
     """The inputs of ``(inputs, labels)``: of a table those of its columns, else as ``predict`` reads them."""
+    inputs = only_split(inputs)
     if isinstance(inputs, Mapping):
         return list(tensor_rows(inputs))
     if is_table(inputs):
         return [row.input for row in rows_of_table(inputs, columns)]
-    return list(given_inputs(inputs, None))
+    return [as_input(item, columns, usual_keys(columns)) for item in ordered(inputs, None)]
 
 
 def _labels(labels: Any) -> list[Any] | None:

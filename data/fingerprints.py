@@ -20,6 +20,7 @@ import numpy as np
 
 from .examples import Examples
 from .spec import Modality
+from .text import is_pair
 
 LOWEST = 4096
 """Hashes that a record keeps; data of no more examples are compared exactly."""
@@ -34,10 +35,13 @@ class Fingerprint:
     Attributes:
         hashes: integers below 2^48.
         complete: whether these are all.
+        pairs: whether all inputs are pairs of texts, or all single ones; ``None`` for anything else, or where it was
+            not recorded.
     """
 
     hashes: tuple[int, ...]
     complete: bool = True
+    pairs: bool | None = None
 
     def share_in(self, earlier: Fingerprint) -> float:
         """Share of these examples that are among earlier ones; an estimate where not all of these were recorded."""
@@ -49,7 +53,7 @@ class Fingerprint:
         """Of the examples of both."""
         ends = [each.hashes[-1] for each in (self, other) if not each.complete]
         both = sorted(number for number in {*self.hashes, *other.hashes} if number <= min(ends, default=number))
-        return Fingerprint(tuple(both), not ends)
+        return Fingerprint(tuple(both), not ends, self.pairs if self.pairs == other.pairs else None)
 
     def to_json(self) -> dict[str, Any]:
         """The lowest hashes as a JSON object, with a digest of all."""
@@ -58,6 +62,7 @@ class Fingerprint:
             "complete": self.complete and len(self.hashes) <= LOWEST,
             "sha256": hashlib.sha256(stored).hexdigest(),
             "lowest": base64.b64encode(stored[: BYTES * LOWEST]).decode(),
+            **({} if self.pairs is None else {"pairs": self.pairs}),
         }
 
     @classmethod
@@ -65,13 +70,13 @@ class Fingerprint:
         """Rebuild from :meth:`to_json`; ``None`` for what is none, as in a bundle of an earlier version."""
         try:
             stored = base64.b64decode(data["lowest"], validate=True)
-            complete = data["complete"]
-        except (TypeError, KeyError, ValueError, binascii.Error):
+            complete, pairs = data["complete"], data.get("pairs")
+        except (AttributeError, TypeError, KeyError, ValueError, binascii.Error):
             return None
         if not stored or len(stored) % BYTES or not isinstance(complete, bool):
             return None
         numbers = {int.from_bytes(stored[at : at + BYTES], "big") for at in range(0, len(stored), BYTES)}
-        return cls(tuple(sorted(numbers)), complete)
+        return cls(tuple(sorted(numbers)), complete, pairs if isinstance(pairs, bool) else None)
 
 
 def shared_part(examples: Examples, earlier: Examples, modality: Modality) -> float:
@@ -91,7 +96,10 @@ def fingerprint_of(inputs: Sequence[Any], modality: Modality) -> Fingerprint | N
         if content is None:
             return None
         numbers.add(int.from_bytes(hashlib.blake2b(content, digest_size=BYTES).digest(), "big"))
-    return Fingerprint(tuple(sorted(numbers))) if numbers else None
+    pairs = (
+        {is_pair(item) if isinstance(item, str | tuple) else None for item in inputs} if modality == "text" else set()
+    )
+    return Fingerprint(tuple(sorted(numbers)), pairs=pairs.pop() if len(pairs) == 1 else None) if numbers else None
 
 
 def fingerprints(modality: Modality, **examples: Examples | None) -> dict[str, Any]:
@@ -105,8 +113,9 @@ def _content(item: Any) -> bytes | None:
     """Bytes that are the same for the same input: spacing and Unicode forms of a text do not count."""
     if isinstance(item, str):
         return b"text " + " ".join(unicodedata.normalize("NFC", item).split()).encode(errors="surrogatepass")
-    if isinstance(item, Path):
-        return b"file " + hashlib.sha256(item.read_bytes()).digest() if item.is_file() else None
+    if isinstance(item, Path | bytes | bytearray):  # of an image
+        content = item if not isinstance(item, Path) else item.read_bytes() if item.is_file() else None
+        return None if content is None else b"file " + hashlib.sha256(content).digest()
     if isinstance(item, Mapping):  # ready tensors
         return _joined([part for name in sorted(item) for part in (str(name), item[name])])
     if isinstance(item, tuple | list):  # a pair of texts

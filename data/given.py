@@ -9,45 +9,100 @@ from typing import Any
 import numpy as np
 
 from ..errors import InputError, cut
+from .columns import Columns
+from .from_torch import image_array, is_tensor
+from .records import Unusable, as_input, is_record
 from .spec import Modality
-from .tables import input_column, is_table, rows
+from .tables import input_column, is_table, only_split, rows
 from .text import is_pair
 
 TABLE_KINDS = "a table of pandas, polars, pyarrow or datasets"
 
-EXPECTED = "expected texts, images, a table with a column of them, or a dict of tensors"
+EXPECTED = "expected texts, images, a table with a column of them, rows as dicts, or a dict of tensors"
 
 
-def given_inputs(given: Any, modality: Modality | None, text_column: str | None = None) -> Iterable[Any]:
+def given_inputs(
+    given: Any, modality: Modality | None, text_column: str | None = None, text_pair_column: str | None = None
+) -> Iterable[Any]:
     """Raw inputs, one by one and in order.
 
     Args:
-        given: a text, path or image; any number of them in an ordered iterable or an array; or a table.
+        given: a text, path, image or row as a dict; any number of them in an ordered iterable or an array; or a table.
         modality: what the model reads; ``None`` where that is not known.
-        text_column: column of a table; ``None`` for what the model reads, ``"text"`` or ``"image"``, or the only one.
+        text_column: column of a table, or key of rows; ``None`` for what the model reads, ``"text"`` or ``"image"``,
+            or the only column.
+        text_pair_column: column of the second texts; of rows ``"text_pair"`` without being asked for.
 
     Raises:
         InputError: something else, or something that could be meant in several ways.
     """
+    usual = ["text", "image"] if modality is None else [modality]
+    columns = Columns(text_column or "text", text_pair=text_pair_column)
+    known = usual if text_column is None else [text_column]
+    given = only_split(given)
     if is_table(given):
-        usual = ["text", "image"] if modality is None else [modality]
-        return (item for (item,) in rows(given, [input_column(given, text_column, usual)]))
-    if text_column is not None:
-        raise InputError(f"text_column is {cut(text_column)}, but inputs is a {kind_of(given)}; expected a table")
+        return _columns(given, text_column, text_pair_column, usual)
+    if is_record(given, known) and not any(isinstance(value, list) for value in given.values()):
+        return [as_input(given, columns, known)]
+    if text_column is not None or text_pair_column is not None:
+        _check_rows(given, text_column, text_pair_column)
+        return (_row(item, columns, known) for item in ordered(given, modality))
+    return (as_input(item, columns, known) for item in ordered(given, modality))
+
+
+def are_tensors(given: Any) -> bool:
+    """Whether a caller gave a dict of ready tensors, or meant to."""
+    return isinstance(given, Mapping) and not is_record(given) and only_split(given) is given
+
+
+def ordered(given: Any, modality: Modality | None) -> Iterable[Any]:
+    """What a caller gave that is no table, as many inputs, each as it is; raises as :func:`given_inputs` does."""
     if modality is None and is_pair(given):
         raise InputError("inputs is a tuple of two strings, which are one pair or two inputs; expected a list")
     pair = modality == "text" and is_pair(given)
-    if pair or isinstance(given, str | Path) or hasattr(given, "convert"):  # PIL images convert
+    image = isinstance(given, bytes | bytearray) and modality == "image"
+    if pair or image or isinstance(given, str | Path) or hasattr(given, "convert"):  # PIL images convert
         return [given]
+    if is_tensor(given):
+        given = image_array(given)
     if isinstance(given, np.ndarray):
         return _texts(given) if given.dtype.kind in "USO" else _images(given, modality)
     if hasattr(given, "collect_schema"):
         raise InputError(f"inputs is a {kind_of(given)}, which is not computed yet; give what its collect() returns")
     if hasattr(given, "columns"):
         raise InputError(f"inputs is a {kind_of(given)}, a table of an unknown kind; expected {TABLE_KINDS}")
-    if isinstance(given, Mapping | bytes | bytearray | set | frozenset) or not isinstance(given, Iterable):
+    if isinstance(given, Mapping | bytes | bytearray | set | frozenset):
         raise InputError(f"inputs is a {kind_of(given)}; {EXPECTED}")
+    if not isinstance(given, Iterable):
+        if not (hasattr(given, "__getitem__") and hasattr(given, "__len__")):
+            raise InputError(f"inputs is a {kind_of(given)}; {EXPECTED}")
+        return (given[index] for index in range(len(given)))  # a data set of torch
     return given.to_pylist() if hasattr(given, "to_pylist") else given  # a column of pyarrow holds its own scalars
+
+
+def _row(item: Any, columns: Columns, known: list[str]) -> Any:
+    """The input of an element that must be a row, since a key of it is named."""
+    if is_record(item, known):
+        return as_input(item, columns, known)
+    return Unusable(f"is a {kind_of(item)}; expected a dict with the key {columns.text_pair or columns.text!r}")
+
+
+def _columns(table: Any, text: str | None, text_pair: str | None, usual: list[str]) -> Iterable[Any]:
+    """Inputs of a table: one column, or pairs of two."""
+    names = [input_column(table, text, usual)]
+    if text_pair is not None:
+        names.append(input_column(table, text_pair, [], option="text_pair_column=…"))
+        return rows(table, names)
+    return (as_input(item, Columns(), usual) for (item,) in rows(table, names))
+
+
+def _check_rows(given: Any, text: str | None, text_pair: str | None) -> None:
+    """Refuse names of columns for what surely has none."""
+    name, value = ("text_column", text) if text is not None else ("text_pair_column", text_pair)
+    if isinstance(given, str | Path | bytes | set | frozenset | np.ndarray | Mapping) or (
+        hasattr(given, "columns") or hasattr(given, "collect_schema") or not isinstance(given, Iterable)
+    ):
+        raise InputError(f"{name} is {cut(value)}, but inputs is a {kind_of(given)}; expected a table, or dicts")
 
 
 def image_stack(array: np.ndarray, name: str) -> list[np.ndarray]:

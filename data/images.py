@@ -7,6 +7,7 @@ rescale, normalise.
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import InputError, cut
+from .records import Unusable
 from .spec import InputSpec
 
 MOST_PIXELS = 2**28
@@ -66,7 +68,7 @@ class ImageProcessor:
         self._read(config, file)
 
     def encode(self, images: Sequence[Any], first: int = 0) -> list[EncodedImage]:
-        """Preprocess images: paths, PIL images, or uint8 arrays [H, W] or [H, W, 3].
+        """Preprocess images: paths, bytes of image files, PIL images, or uint8 arrays [H, W] or [H, W, 3].
 
         Args:
             images: the images.
@@ -156,13 +158,16 @@ class ImageProcessor:
         """The image as a PIL image in the model's mode."""
         from PIL import Image
 
-        if isinstance(image, str | Path | Image.Image):
+        if isinstance(image, Unusable):
+            raise InputError(f"input {index} {image.reason}")
+        if isinstance(image, str | Path | bytes | bytearray | Image.Image):
             picture = _upright(image, index)
         elif isinstance(image, np.ndarray):
             picture = _from_array(image, index)
         else:
             raise InputError(
-                f"input {index} is a {type(image).__name__}; expected a path, a PIL image or a uint8 array"
+                f"input {index} is a {type(image).__name__}; expected a path, a PIL image, the bytes of an image file "
+                "or a uint8 array"
             )
         if picture.mode in ("F", "I") or picture.mode.startswith("I;"):
             raise InputError(
@@ -176,23 +181,32 @@ def _upright(image: Any, index: int) -> Any:
     from PIL import Image, ImageOps
 
     given = isinstance(image, Image.Image)
+    file = io.BytesIO(image) if isinstance(image, bytes | bytearray) else image
     try:
-        with contextlib.nullcontext(image) if given else Image.open(image) as opened:
+        with contextlib.nullcontext(image) if given else Image.open(file) as opened:
             picture = ImageOps.exif_transpose(opened)
             picture.load()
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        name, expected = (f"input {index}", "a whole image") if given else (image, "a readable image file")
+        named = isinstance(image, str | Path)
+        name, expected = (image, "a readable image file") if named else (f"input {index}", "a whole image")
         reason = getattr(error, "strerror", None) or cut(error, 100)
         raise InputError(f"cannot read image {name}: {reason}; expected {expected}") from error
     return picture
+
+
+def has_image_name(path: str | Path) -> bool:
+    """Whether a file is an image by its name."""
+    from PIL import Image
+
+    Image.init()
+    return Path(path).suffix.lower() in Image.EXTENSION
 
 
 def is_image(path: str | Path) -> bool:
     """Whether a file is an image by its name, or by its first bytes."""
     from PIL import Image
 
-    Image.init()
-    if Path(path).suffix.lower() in Image.EXTENSION:
+    if has_image_name(path):
         return True
     try:
         with Image.open(path):
@@ -210,6 +224,7 @@ def _from_array(image: np.ndarray, index: int) -> Any:
         raise InputError(
             f"input {index} is an array of {image.dtype} {list(image.shape)}; expected uint8 [height, width] or "
             f"[height, width, 3]{', which array.transpose(1, 2, 0) gives of channels first' * first}"
+            f"{'; scaled and normalised pixels go in a dict, as pixel_values' * (image.dtype.kind == 'f')}"
         )
     return Image.fromarray(image)
 

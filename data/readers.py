@@ -9,7 +9,7 @@ import csv
 import glob
 import json
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -17,6 +17,8 @@ from typing import Any, TypeVar
 from ..errors import InputError, cut, listing, require
 from .arrays import read_npz
 from .columns import Columns
+from .images import has_image_name
+from .records import TENSORS, as_input, is_record, usual_keys
 from .tables import column_names, input_column, rows
 
 T = TypeVar("T")
@@ -26,14 +28,19 @@ FORMS = ".csv, .tsv, .jsonl, .parquet, .npz or an image folder with one subfolde
 
 @dataclass(frozen=True)
 class Row:
-    """One example as it stands in the data: its input, its label if any, and where it was found.
+    """One example as it stands in the data.
 
-    The input is a text, a pair of texts as a tuple, an image or its path, or a mapping of names to ready tensors.
+    Attributes:
+        input: a text, a pair of texts as a tuple, an image, its path or bytes, or a mapping of names to ready tensors.
+        label: if there is any.
+        where: it was found.
+        names: of the columns or keys there, where the one of labels is not among them.
     """
 
     input: Any
     label: Any | None
     where: str
+    names: tuple[Any, ...] = ()
 
 
 def stream_rows(path: str | Path, columns: Columns = Columns(), *, missing: bool = False) -> Iterator[Row]:
@@ -78,22 +85,56 @@ def stream_lines(lines: Iterable[bytes], name: str = "standard input") -> Iterat
             raise InputError(f"{where} is not UTF-8 ({error.reason}); convert it first") from error
 
 
-def rows_of_table(table: Any, columns: Columns) -> Iterator[Row]:
+def rows_of_table(table: Any, columns: Columns, source: str = "") -> Iterator[Row]:
     """Rows of a table in memory (``data.tables``); rows have label ``None`` where there is no such column.
+
+    Args:
+        table: of a kind that is known.
+        columns: of the table.
+        source: what messages call it.
 
     Raises:
         InputError: it has neither the text column nor one of images.
     """
-    usual = [columns.text, "image"] if columns.text_pair is None else [columns.text]
-    inputs = [input_column(table, None, usual, only=False)]
+    usual = usual_keys(columns)
+    inputs = [input_column(table, None, usual, only=False, option="--text-column, Reading(text=…)")]
     if columns.text_pair is not None:
-        inputs.append(input_column(table, columns.text_pair, [], only=False))
+        option = "--text-pair-column, Reading(text_pair=…)"
+        inputs.append(input_column(table, columns.text_pair, [], only=False, option=option))
     named = getattr((getattr(table, "features", None) or {}).get(columns.label), "int2str", None)  # of a ClassLabel
-    wanted = [*inputs, *([columns.label] if columns.label in column_names(table) else [])]
-    for index, found in enumerate(rows(table, wanted)):
-        item = found[0] if len(inputs) == 1 else tuple(found[:2])
-        label = found[len(inputs)] if len(found) > len(inputs) else None
-        yield Row(item, named(label) if named and label is not None else label, f"row {index + 1}")
+    names = column_names(table)
+    labelled = columns.label in names
+    place = f"{source}, row" if source else "row"
+    for number, found in enumerate(rows(table, [*inputs, *([columns.label] if labelled else [])]), start=1):
+        item = as_input(found[0], columns, usual) if len(inputs) == 1 else tuple(found[:2])
+        label = found[len(inputs)] if labelled else None
+        label = named(label) if named and label is not None else label
+        yield Row(item, label, f"{place} {number}", () if labelled else tuple(names))
+
+
+def rows_of_items(items: Iterable[Any], columns: Columns) -> Iterator[Row]:
+    """Rows of a list or stream: dicts, pairs of an input and a whole number as its label, or inputs alone.
+
+    Args:
+        items: in order.
+        columns: keys of the dicts.
+    """
+    usual = usual_keys(columns)
+    for number, item in enumerate(items, start=1):
+        found, label, names = item, None, ()
+        if isinstance(item, tuple) and len(item) == 2 and _is_label(item[1]):
+            found, label = item
+        elif isinstance(item, Mapping):
+            label, names = item.get(columns.label), () if columns.label in item else tuple(item)
+            if not is_record(item, usual):
+                found = {name: item[name] for name in TENSORS if name in item} or item
+        yield Row(as_input(found, columns, usual), label, f"example {number}", names)
+
+
+def _is_label(value: Any) -> bool:
+    """Whether the second of two is a number: a label, and no second text."""
+    plain = value.tolist() if hasattr(value, "tolist") else value
+    return isinstance(plain, int | float) and not isinstance(plain, bool)
 
 
 def _table_rows(path: Path, columns: Columns, missing: bool) -> Iterator[Row]:
@@ -113,7 +154,8 @@ def _table_rows(path: Path, columns: Columns, missing: bool) -> Iterator[Row]:
         label = record.get(columns.label)
         label = None if label == "" else label
         label = known(label) if known and label is not None else label
-        yield Row(texts[0] if columns.text_pair is None else texts, label, where)
+        names = () if columns.label in record else tuple(record)
+        yield Row(texts[0] if columns.text_pair is None else texts, label, where, names)
     for name, record in absent.items():
         raise InputError(f"{path} has the columns {listing(record)}; expected {name!r} (choose with {options[name]})")
 
@@ -222,12 +264,9 @@ def _image_rows(folder: Path) -> Iterator[Row]:
 
     Images directly in the folder have no label. Paths are no strings, which a text model would read as texts.
     """
-    from PIL import Image
-
-    Image.init()
     found = False
     for path in sorted(folder.rglob("*")):
-        if path.suffix.lower() in Image.EXTENSION and path.is_file():
+        if has_image_name(path) and path.is_file():
             found = True
             yield Row(path, None if path.parent == folder else path.parent.name, str(path))
     if not found:

@@ -50,6 +50,24 @@ def is_table(value: Any) -> bool:
     return _reader(value) is not None
 
 
+SPLITS = {("datasets", "DatasetDict"), ("datasets", "IterableDatasetDict")}
+"""Several tables under the names of their splits."""
+
+
+def only_split(given: Any) -> Any:
+    """The table of a data set that has one split; anything else as it is.
+
+    Raises:
+        InputError: it has several splits, or none.
+    """
+    if not any((kind.__module__.partition(".")[0], kind.__name__) in SPLITS for kind in type(given).__mro__):
+        return given
+    if len(given) != 1:
+        first = next(iter(given), "test")
+        raise InputError(f"the data set has the splits {listing(given)}; expected one of them, as data[{first!r}]")
+    return next(iter(given.values()))
+
+
 def column_names(table: Any) -> list[Any]:
     """Names of its columns, in order."""
     if not hasattr(table, "column_names"):
@@ -57,7 +75,9 @@ def column_names(table: Any) -> list[Any]:
     return list(table.column_names or next(iter(table), {}))  # none where a stream of records does not declare them
 
 
-def input_column(table: Any, wanted: str | None, usual: Sequence[str], *, only: bool = True) -> Any:
+def input_column(
+    table: Any, wanted: str | None, usual: Sequence[str], *, only: bool = True, option: str = "text_column=…"
+) -> Any:
     """The name of the column that holds the inputs.
 
     Args:
@@ -65,6 +85,7 @@ def input_column(table: Any, wanted: str | None, usual: Sequence[str], *, only: 
         wanted: the column asked for; ``None`` for the first usual one there is.
         usual: names by which it is known without asking.
         only: otherwise, the only column is the one.
+        option: that names the column, for messages.
 
     Raises:
         InputError: there is no such column, there are several of that name, or none stands out.
@@ -75,7 +96,7 @@ def input_column(table: Any, wanted: str | None, usual: Sequence[str], *, only: 
     if names.count(wanted) != 1:
         asked = " or ".join(map(repr, usual if wanted is None else [wanted]))
         found = f"the columns {listing(names)}" if names else "no columns"
-        raise InputError(f"the table has {found}; expected one column {asked} (choose another with text_column=…)")
+        raise InputError(f"the table has {found}; expected one column {asked} (choose another with {option})")
     return wanted
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import InputError, listing
+from .from_torch import as_array
 from .spec import InputSpec
 
 
@@ -57,7 +58,7 @@ class TensorProcessor:
     def _checked(self, item: Any, index: int) -> EncodedTensors:
         if not isinstance(item, Mapping):
             raise InputError(f"input {index} is a {type(item).__name__}; expected ready tensors, as the others are")
-        batch = {name: np.asarray(value)[None] for name, value in item.items()}
+        batch = {name: as_array(value)[None] for name, value in item.items()}
         try:
             tensors = checked_tensors(batch, self._spec, index)
         except InputError as error:
@@ -117,7 +118,7 @@ def _check_names(inputs: Mapping[str, Any], needed: set[str], allowed: set[str])
 
 
 def _integers(name: str, value: Any, limit: int) -> np.ndarray:
-    array = np.asarray(value)
+    array = as_array(value)
     if array.dtype.kind not in "iub" or array.ndim != 2 or 0 in array.shape[1:]:
         raise InputError(f"{name} is {array.dtype} {list(array.shape)}; expected int64 [batch, sequence]")
     if array.size and not (array.min() >= 0 and array.max() < limit):
@@ -126,7 +127,7 @@ def _integers(name: str, value: Any, limit: int) -> np.ndarray:
 
 
 def _pixels(value: Any, spec: InputSpec) -> np.ndarray:
-    array = np.asarray(value)
+    array = as_array(value)
     shape = [spec.channels, spec.image_height, spec.image_width]
     if array.dtype.kind != "f" or array.ndim != 4 or list(array.shape[1:]) != shape:
         raise InputError(

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import InputError, cut
+from .records import Unusable
 from .spec import InputSpec
 
 UNLIMITED = 2**31
@@ -156,6 +157,8 @@ class TextProcessor:
 
 def _check_text(item: Any, index: int) -> None:
     """Refuse what is no text and no pair of texts."""
+    if isinstance(item, Unusable):
+        raise InputError(f"input {index} {item.reason}")
     if not isinstance(item, str) and not is_pair(item):
         raise InputError(
             f"input {index} is a {type(item).__name__}; this model reads text (str), or a pair of texts as a tuple"

@@ -59,8 +59,8 @@ def evaluate(
 
     Args:
         bundle: bundle made by `hydrant fuse`: a folder. In Python also an open ``Bundle``.
-        data: labelled data, neither tuned nor calibrated on: .csv, .tsv, .jsonl, .parquet, .npz, or an image folder. In
-            Python also what ``data.examples.read_examples`` takes.
+        data: labelled data, neither tuned nor calibrated on: .csv, .tsv, .jsonl, .parquet, .npz, an image folder,
+            hf:NAME:CONFIG:SPLIT or a URL. In Python also what ``data.examples.read_examples`` takes.
         ood: out-of-distribution data, whose labels are not read.
         compare: checkpoints (single models) or bundles to set beside it, or mc-dropout:10:CHECKPOINT: 10 passes of a
             checkpoint with its dropout on, averaged (mc-dropout:10 where one checkpoint is compared with). They know

@@ -53,8 +53,8 @@ def export(
         precision: precision of weights and activations.
         form: lowering, operators and outputs: ``GraphForm(member_outputs=True)``.
         data: inputs on which activations are measured for fp16 (without them: synthetic ones) and int8 is calibrated
-            and checked (needed): .csv, .tsv, .jsonl, .parquet, .npz, or an image folder. In Python also what
-            ``data.examples.read_examples`` takes.
+            and checked (needed): .csv, .tsv, .jsonl, .parquet, .npz, an image folder, hf:NAME:CONFIG:SPLIT or a URL. In
+            Python also what ``data.examples.read_examples`` takes.
         reading: columns and number (256) of these inputs.
         seed: of the draw, or of the synthetic inputs.
         progress: display.

@@ -46,3 +46,12 @@ def score_activation(config: Any) -> ScoreActivation:
     if name not in ACTIVATIONS or module.partition(".")[0] not in ("", "torch"):
         raise refuse(config, key, path, "Identity or Sigmoid of torch.nn")
     return ACTIVATIONS[name]
+
+
+def problem_of(config: Any) -> dict[str, str]:
+    """What a checkpoint of one output says of itself, where it says that it is a regression.
+
+    Pipelines of transformers show the logit of such a checkpoint, and of any other of one output its sigmoid.
+    """
+    regression = config.num_labels == 1 and getattr(config, "problem_type", None) == "regression"
+    return {"problem_type": "regression"} if regression else {}

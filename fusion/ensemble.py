@@ -17,6 +17,7 @@ from ..errors import InputError, cut, is_whole
 from ..families.checkpoint import load_model, model_labels
 from ..families.lora import Adapter, LowRank, read_adapter
 from ..families.registry import architecture_of, prompts_of, read_weights
+from ..families.tasks import problem_of
 from .grouped import stack_heads
 from .lora import FORMS, choose_forms, kept_updates, merged
 from .module import FusedClassifier
@@ -93,7 +94,12 @@ def fuse(
     if separate and len(loaded) == 1:
         raise InputError("keep_separate needs one checkpoint for each member; one checkpoint has nothing to separate")
     weights = fuse_weights(architecture, plan, [read_weights(model) for model in loaded], separate)
-    provenance = {"checkpoints": len(loaded), "separate": sorted(separate), **prompts_of(loaded)}
+    provenance = {
+        "checkpoints": len(loaded),
+        "separate": sorted(separate),
+        **prompts_of(loaded),
+        **problem_of(loaded[0].config),
+    }
     return _told(FusedClassifier(architecture, plan, weights, labels, provenance=provenance).eval(), planned)
 
 
@@ -138,6 +144,7 @@ def _fuse_adapters(model: Any, plan: HeadPlan | None, adapters: Sequence[Adapter
         "adapters": sources,
         "adapted": forms,
         **prompts_of([model]),
+        **problem_of(model.config),
     }
     return FusedClassifier(architecture, plan, weights, model_labels(model.config), provenance=provenance).eval()
 

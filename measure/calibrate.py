@@ -82,8 +82,8 @@ def calibrate(
 
     Args:
         bundle: bundle made by `hydrant fuse`: a folder. In Python also an open ``Bundle``.
-        data: labelled data that the model was not tuned on: .csv, .tsv, .jsonl, .parquet, .npz, or an image folder. In
-            Python also what ``data.examples.read_examples`` takes.
+        data: labelled data that the model was not tuned on: .csv, .tsv, .jsonl, .parquet, .npz, an image folder,
+            hf:NAME:CONFIG:SPLIT or a URL. In Python also what ``data.examples.read_examples`` takes.
         ood: out-of-distribution data, whose labels are not read; chooses the score that flags stand on, and the taps of
             the distance.
         fit: labelled training data, from which the distance in feature space is fitted; without them the bundle keeps

@@ -125,8 +125,8 @@ def verify(
         precision: precision of the graph to test; without it every one that the bundle has, or that of the backend's
             choice where a backend is named.
         against: reference backend.
-        data: real inputs: .csv, .tsv, .jsonl, .parquet, .npz, or an image folder; without them synthetic ones, on which
-            INT8 is not judged. In Python also what ``data.examples.read_examples`` takes.
+        data: real inputs: .csv, .tsv, .jsonl, .parquet, .npz, an image folder, hf:NAME:CONFIG:SPLIT or a URL; without
+            them synthetic ones, on which INT8 is not judged. In Python also what ``data.examples.read_examples`` takes.
         reading: columns and number (256) of the inputs.
         bisect: when a gate fails, also find the first layers whose outputs diverge.
         report: folder that gets the report instead of the bundle. Without one, a bundle that cannot be written is

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -17,10 +18,12 @@ from ..bundle.graphs import check_all_graphs
 from ..bundle.precision import Precision
 from ..bundle.store import Bundle, resolve
 from ..bundle.tasks import DISTANCE, OUTPUTS
+from ..bundle.uses import FORMS, REMEDY, form_used
 from ..data.batching import READER, WINDOW_BATCHES, batches
-from ..data.given import given_inputs
+from ..data.given import are_tensors, given_inputs
 from ..data.processor import load_processor
 from ..data.tensors import checked_tensors
+from ..data.text import is_pair
 from ..errors import LARGEST, BackendError, BundleError, InputError, cut, is_whole
 from ..metrics.gates import FURTHER_SCORES, SCORES
 from .backends.dlpack import DeviceArray
@@ -29,6 +32,8 @@ from .backends.registry import open_backend
 from .closing import Closable
 from .decisions import decided
 from .prediction import Prediction
+
+log = logging.getLogger(__name__)
 
 
 def checked_threads(threads: int | None) -> int | None:
@@ -109,6 +114,9 @@ class Predictor(Closable):
         precision: of its weights and activations.
         fallbacks: (backend, reason) of each one that was skipped.
         modality: ``"text"`` or ``"image"``, what the model reads.
+        task: ``"classification"``, or ``"score"`` for a model of one output.
+        activation: what stands between the one output and the score: ``"identity"`` or ``"sigmoid"``.
+        regression: whether the checkpoint calls itself a regression (``problem_type``).
         calibration: temperature, thresholds and prediction sets of the bundle.
     """
 
@@ -121,8 +129,12 @@ class Predictor(Closable):
         self.precision = backend.precision
         self.fallbacks = fallbacks
         self.modality = architecture.modality
+        self.task = architecture.task
+        self.activation = architecture.score_activation
+        self.regression = bundle.manifest.get("fusion", {}).get("problem_type") == "regression"
         self.calibration = Calibration.of(bundle)
         self._path = bundle.path
+        self._form = form_used(bundle) if architecture.modality == "text" else None
         self._architecture = architecture
         self._running = backend
         folder = bundle.processor_folder()
@@ -141,33 +153,37 @@ class Predictor(Closable):
         first: int = 0,
         on_error: str = "raise",
         text_column: str | None = None,
+        text_pair_column: str | None = None,
     ) -> Prediction:
         """Predict a text or image, any number of them, a table with a column of them, or ready tensors.
 
         Args:
-            inputs: texts; pairs of texts, each a tuple of two; images as paths, PIL images or uint8 arrays [H, W] or
-                [H, W, 3]; a table (pandas, polars, pyarrow or ``datasets``) with a column ``text`` or ``image``, or
-                with one column; or a dict of NumPy tensors under the graph's input names (``token_type_ids`` may be
-                left out). For a model that reads text a tuple of two strings is one pair, and a list of strings are
-                as many texts: ``predict(("a", "b"))`` has one row, ``predict(["a", "b"])`` two. Texts longer than the
-                model reads, or than the engine was built for, are cut, with a warning in the log.
+            inputs: texts; pairs of texts, each a tuple of two; images as paths, bytes of files, PIL images, uint8
+                arrays [H, W] or [H, W, 3], or uint8 tensors of torch [C, H, W]; rows as dicts with the key ``text``
+                (and ``text_pair``) or ``image``; a table (pandas, polars, pyarrow or ``datasets``) with a column of
+                that name, or with one column; any of these in a list, generator or data set; or a dict of tensors
+                (NumPy, torch) under the graph's input names (``token_type_ids`` may be left out). For a model that
+                reads text a tuple of two strings is one pair, and a list of strings are as many texts:
+                ``predict(("a", "b"))`` has one row, ``predict(["a", "b"])`` two. Texts longer than the model reads, or
+                than the engine was built for, are cut, with a warning in the log.
             batch_size: inputs per run; memory grows with it, not with the number of inputs.
             first: index by which messages name the first input.
             on_error: ``"raise"`` refuses everything if one input cannot be used; ``"row"`` gives that one its
                 ``error`` and goes on. Ready tensors are always refused as a whole.
-            text_column: column of a table to read instead.
+            text_column: column of a table, or key of rows, to read instead.
+            text_pair_column: column or key of the second texts, for a model that reads pairs.
 
         Raises:
             InputError: an input cannot be used; it is named by its index.
             BackendError: the backend gave values that are not finite, or the predictor was closed.
         """
         with self._use():
-            if isinstance(inputs, Mapping) and text_column is None:
+            if are_tensors(inputs) and text_column is None:
                 _check_on_error(on_error)
                 parts = list(self._predict_tensors(inputs, batch_size))
             else:
-                options: dict[str, Any] = {"on_error": on_error, "text_column": text_column}
-                parts = list(self.stream(inputs, batch_size=batch_size, first=first, **options))
+                columns: dict[str, Any] = {"text_column": text_column, "text_pair_column": text_pair_column}
+                parts = list(self.stream(inputs, batch_size=batch_size, first=first, on_error=on_error, **columns))
         return Prediction.concatenate(parts) if parts else self._nothing()
 
     def stream(
@@ -178,6 +194,7 @@ class Predictor(Closable):
         first: int = 0,
         on_error: str = "raise",
         text_column: str | None = None,
+        text_pair_column: str | None = None,
     ) -> Iterator[Prediction]:
         """Predict an iterable of any length, with memory bounded by ``batch_size``.
 
@@ -187,6 +204,7 @@ class Predictor(Closable):
             first: as of ``predict``.
             on_error: as of ``predict``.
             text_column: as of ``predict``.
+            text_pair_column: as of ``predict``.
 
         Yields:
             Predictions in the order of the inputs, several batches at a time.
@@ -200,7 +218,7 @@ class Predictor(Closable):
             raise InputError(
                 f"bundle {self._path} has no processor; give ready tensors as a dict, or fuse with a processor"
             )
-        iterator = iter(given_inputs(inputs, self.modality, text_column))
+        iterator = iter(given_inputs(inputs, self.modality, text_column, text_pair_column))
         while window := list(islice(iterator, batch_size * WINDOW_BATCHES)):
             with self._use():
                 predicted = self._predict_window(window, first, batch_size, {} if on_error == "row" else None)
@@ -245,6 +263,7 @@ class Predictor(Closable):
         """
         processor = self._processor
         assert processor is not None  # checked by stream
+        self._warn_of_form(window, first)
         parts, order = [self._nothing()], [np.zeros(0, np.int64)]
         for places, tensors in batches(
             window, processor, self._architecture, batch_size, first=first, reader=self._reader, failed=failed
@@ -253,6 +272,20 @@ class Predictor(Closable):
             order.append(places)
         found, found_at = Prediction.concatenate(parts), np.concatenate(order)
         return found.take(np.argsort(found_at)) if failed is None else found.among_failed(found_at, failed)
+
+    def _warn_of_form(self, window: Sequence[Any], first: int) -> None:
+        """Say once if a bundle that was made on single texts is given pairs, or the other way round."""
+        if self._form is None:
+            return
+        pairs, words = self._form
+        for index, item in enumerate(window, start=first):
+            if isinstance(item, str | tuple) and is_pair(item) is not pairs:
+                self._form = None
+                log.warning(
+                    "predicting %s (first: input %d), and the bundle was %s; %s",
+                    FORMS[not pairs], index, words, REMEDY[not pairs],
+                )  # fmt: skip
+                return
 
     def _predict_tensors(self, inputs: Mapping[str, Any], batch_size: int) -> Iterator[Prediction]:
         _check_batch_size(batch_size)

@@ -673,8 +673,8 @@ def test_unusable_objects() -> None:
         read_examples((["a", "b"], [0]), LABELS)
     with pytest.raises(InputError, match="holds no rows"):
         read_examples(([], []), LABELS)
-    with pytest.raises(InputError, match="data is a DatasetDict; expected a path"):
-        read_examples(datasets.DatasetDict(train=datasets.Dataset.from_dict({"text": ["a"]})), LABELS)
+    with pytest.raises(InputError, match="data is a dict; expected a path"):
+        read_examples({"text": ["a"], "label": [0]}, LABELS)
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,8 @@ import torch
 from hydrant import Grid, HeadPlan, estimate_cost, explore
 from hydrant.errors import InputError
 from hydrant.families.registry import architecture_of
-from hydrant.pipeline.explore import Row, chosen_place
 from hydrant.tuning.settings import Jointly
+from hydrant.workflow.explore import Row, chosen_place
 from PIL import Image
 from support import HEADS, LAYERS, make_model, run_cli
 from transformers import AutoModelForSequenceClassification, BertTokenizerFast

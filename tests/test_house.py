@@ -13,8 +13,8 @@ FLOORS: list[dict[str, str]] = [
     {"": "version errors progress"},
     {
         "data": """
-            __init__ spec images text processor batching kept corruptions columns tables given arrays tensors readers
-            examples fingerprints samples pseudo
+            __init__ spec from_torch columns records images text processor batching kept corruptions tables given
+            arrays tensors readers hub remote sources examples fingerprints samples pseudo
         """,
         "metrics": """
             __init__ bootstrap classification selective figures gates score_gates judging resampled timing uncertainty
@@ -60,7 +60,7 @@ FLOORS: list[dict[str, str]] = [
             backends.tensorrt.profiles
             backends.ort_gpu backends.reference backends.tensorrt.choose backends.tensorrt.cuda
             backends.tensorrt.device backends.tensorrt.load backends.tensorrt.lane backends.tensorrt.engine
-            backends.registry decisions predictor __init__ collect
+            backends.registry decisions predictor __init__ pipeline collect
         """,
         "tuning": """
             report examples settings optimizer state trunk loop weights rank_one job writing stages run __init__
@@ -77,7 +77,7 @@ FLOORS: list[dict[str, str]] = [
         """,
     },
     {
-        "pipeline": """
+        "workflow": """
             options parts report told workspace make explore picture __init__
             demo.comparison demo.digits demo.picture demo.run demo.__init__
         """,

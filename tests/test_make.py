@@ -15,8 +15,8 @@ import pytest
 from hydrant import Bundle, Recipe, make
 from hydrant.data.examples import Examples
 from hydrant.errors import InputError
-from hydrant.pipeline.parts import LEAST, parted
 from hydrant.tuning.settings import Jointly
+from hydrant.workflow.parts import LEAST, parted
 from hypothesis import given
 from hypothesis import strategies as st
 from support import run_cli

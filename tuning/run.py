@@ -40,8 +40,8 @@ def tune(
 
     Args:
         bundle: bundle made by `hydrant fuse`: a folder. In Python also an open ``Bundle``.
-        data: labelled data to tune on: .csv, .tsv, .jsonl, .parquet, .npz, or an image folder. In Python also what
-            ``data.examples.read_examples`` takes.
+        data: labelled data to tune on: .csv, .tsv, .jsonl, .parquet, .npz, an image folder, hf:NAME:CONFIG:SPLIT or a
+            URL. In Python also what ``data.examples.read_examples`` takes.
         how: ``Jointly(epochs=5, …)``, or ``PerMember(…)``: each pruned member alone; own attention heads stay, what
             they shared is averaged, and the drift is reported. The merged ensemble is kept if it is better than the
             bundle. ``BatchEnsemble(fork_from=4, …)``: factors of rank one tell the members apart, which share all else.

@@ -14,6 +14,7 @@ from ..bundle.architecture import check_parts
 from ..bundle.files import folders_above
 from ..bundle.store import Bundle, onnx_name
 from ..bundle.tasks import ScoreActivation
+from ..bundle.uses import warn_of_form
 from ..calib.score_loss import loss_of
 from ..data.columns import Reading
 from ..data.examples import read_examples
@@ -132,6 +133,7 @@ def _job(
             judges = _as_asked(judges, ensemble.architecture.score_activation)
             _check_alike(known, judges)
     digests = known.digest(progress), judges.digest(progress)
+    warn_of_form(bundle, "tuning", known.name, known.fingerprint())
     unseen = _unseen(bundle, known)
     if unseen:
         pronoun = "it" if len(unseen) == 1 else "them"

@@ -60,9 +60,9 @@ def plan_heads(
     Args:
         model: checkpoint of a transformers classifier: a folder or hub name. In Python also the classifier itself, or
             what ``load_zero_shot`` returns.
-        data: labelled calibration data: .csv, .tsv, .jsonl, .parquet, .npz, or an image folder. In Python also what
-            ``data.examples.read_examples`` takes. Not needed for random heads where ``keep`` says how many; for a
-            budget, best data that the model was not tuned on.
+        data: labelled calibration data: .csv, .tsv, .jsonl, .parquet, .npz, an image folder, hf:NAME:CONFIG:SPLIT or a
+            URL. In Python also what ``data.examples.read_examples`` takes. Not needed for random heads where ``keep``
+            says how many; for a budget, best data that the model was not tuned on.
         method: how heads are scored: by Taylor importance (taylor), by circuits (circuit), or at random (random); or
             one of these for each member, as taylor,random,random; or dropped at a rate (dropout), which needs neither
             ``data`` nor ``keep``. In Python also an option object, ``Taylor(noise=1.0)``, ``Circuit(ood=…)``,

@@ -1,0 +1,86 @@
+"""Rows as dicts, and what a column of a table holds, as the inputs that they stand for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..errors import cut, listing
+from .columns import Columns
+from .from_torch import image_array, is_tensor
+
+TENSORS = ("input_ids", "attention_mask", "token_type_ids", "pixel_values")
+"""Names of ready tensors: those of the graphs' inputs."""
+
+PAIR = "text_pair"
+"""The key of a second text, as in the dicts that pipelines of transformers take."""
+
+
+@dataclass(frozen=True)
+class Unusable:
+    """What stands in the place of an input that could not be read; whoever prepares it refuses it.
+
+    Attributes:
+        reason: completes "input 3 …".
+    """
+
+    reason: str
+
+
+def usual_keys(columns: Columns) -> list[str]:
+    """Names by which the input of labelled data is known: the first that is there."""
+    return [columns.text, "image"] if columns.text_pair is None else [columns.text]
+
+
+def is_record(value: Any, usual: Sequence[str] = ("text", "image")) -> bool:
+    """Whether a value is one row as a dict, and not a dict of ready tensors.
+
+    Args:
+        value: of any kind.
+        usual: keys by which an input is known.
+    """
+    if not isinstance(value, Mapping) or set(value) & set(TENSORS):
+        return False
+    return bool(set(value) & set(usual)) or not all(hasattr(each, "shape") for each in value.values())
+
+
+def record_input(record: Mapping[str, Any], columns: Columns, usual: Sequence[str]) -> Any:
+    """The input of one row: a text, a pair of texts or an image, or :class:`Unusable`.
+
+    Args:
+        record: the row.
+        columns: names of its keys. A second text under ``text_pair`` is read without being asked for.
+        usual: keys by which the input is known, the first that is there.
+    """
+    name = next((name for name in usual if name in record), None)
+    pair = columns.text_pair if columns.text_pair is not None else PAIR if PAIR in record else None
+    absent = [each for each in (name or usual[0], pair) if each is not None and each not in record]
+    if absent:
+        found = f"the keys {listing(record)}"
+        return Unusable(f"is a dict with {found}; expected {' or '.join(map(repr, usual if name is None else absent))}")
+    given = [record[each] for each in (name, pair) if each is not None]
+    if any(isinstance(each, list | tuple) for each in given):
+        return Unusable(f"is a dict with a list under {name!r}; expected one input: give a list of dicts, or a table")
+    return tuple(given) if pair is not None else as_input(given[0], columns, usual)
+
+
+def as_input(item: Any, columns: Columns, usual: Sequence[str]) -> Any:
+    """One element of what a caller gave, as an input.
+
+    Rows are read by their keys, tensors of torch become arrays, and images that ``datasets`` did not decode
+    (``{"bytes": …, "path": …}``) their bytes or path; everything else is what it is.
+
+    Args:
+        item: the element.
+        columns: as of :func:`record_input`.
+        usual: as of :func:`record_input`.
+    """
+    if is_tensor(item):
+        return image_array(item)
+    if not is_record(item, usual):
+        return item
+    if set(item) <= {"bytes", "path"}:
+        found = item.get("bytes") or item.get("path")
+        return Unusable(f"is an image of {cut(dict(item))}; expected its bytes or its path") if found is None else found
+    return record_input(item, columns, usual)

@@ -1,0 +1,457 @@
+"""Inputs as people have them: rows, bytes, tensors and data sets in Python; patterns, URLs and the hub by name."""
+
+from __future__ import annotations
+
+import http.server
+import io
+import json
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import datasets
+import fsspec
+import hydrant
+import numpy as np
+import pandas
+import pytest
+import torch
+from hydrant import Figures, Reading
+from hydrant.data.columns import Columns
+from hydrant.data.examples import read_examples
+from hydrant.data.from_torch import as_array, image_array
+from hydrant.data.given import given_inputs
+from hydrant.data.hub import HubName
+from hydrant.data.remote import shown
+from hydrant.data.sources import check_named, named_rows
+from hydrant.errors import InputError, MissingExtraError
+from hydrant.families.checkpoint import load_processor
+from hypothesis import given as drawn
+from hypothesis import strategies as st
+from PIL import Image
+from support import random_plan, run_cli
+
+LABELS = list("abcde")
+ROWS = [{"text": "hello world", "label": "a"}, {"text": "the money", "label": "c"}]
+CSV = "text,label\nhello world,a\nthe money,c\n"
+PIXELS = np.random.default_rng(0).integers(0, 256, (3, 9, 11, 3), np.uint8)
+
+
+def as_bytes(pixels: np.ndarray) -> bytes:
+    content = io.BytesIO()
+    Image.fromarray(pixels).save(content, "png")
+    return content.getvalue()
+
+
+class Listed(torch.utils.data.Dataset[Any]):
+    """A data set of torch, which has a length and places, and no iterator."""
+
+    def __init__(self, items: list[Any]) -> None:
+        self.items = items
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def __getitem__(self, index: int) -> Any:
+        return self.items[index]
+
+
+# In Python
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        list,
+        iter,
+        Listed,
+        lambda rows: (row for row in rows),
+        lambda rows: [(row["text"], LABELS.index(row["label"])) for row in rows],
+        lambda rows: [(row["text"], torch.tensor(LABELS.index(row["label"]))) for row in rows],
+        lambda rows: ([{"text": row["text"]} for row in rows], [row["label"] for row in rows]),
+        lambda rows: (Listed([row["text"] for row in rows]), torch.tensor([0, 2])),
+        lambda rows: datasets.DatasetDict(validation=datasets.Dataset.from_list(rows)),
+        lambda rows: datasets.IterableDatasetDict({"x": datasets.Dataset.from_list(rows).to_iterable_dataset()}),
+    ],
+)
+def test_labelled_data_of_every_kind(make: Callable[[list[dict[str, Any]]], Any]) -> None:
+    found = read_examples(make(ROWS), LABELS)
+    assert list(found.inputs) == ["hello world", "the money"]
+    assert found.labels is not None
+    assert found.labels.tolist() == [0, 2]
+
+
+def test_inputs_without_labels_where_none_are_needed() -> None:
+    assert read_examples(["a", "b"], None).inputs == ["a", "b"]
+    assert read_examples((text for text in "ab"), None).inputs == ["a", "b"]
+    assert read_examples([("a", "b")], None).inputs == [("a", "b")]
+    assert len(read_examples(PIXELS, None)) == 3
+    assert read_examples([{"text": "a", "text_pair": "b"}], None).inputs == [("a", "b")]
+    with pytest.raises(InputError, match="data given in memory has no label; expected a column 'label'"):
+        read_examples(["a", "b"], LABELS)
+
+
+def test_rows_of_ready_tensors() -> None:
+    rows = [{"input_ids": torch.tensor([2, 5, 3]), "attention_mask": torch.ones(3, dtype=torch.long), "label": 1}]
+    found = read_examples(rows, LABELS)
+    assert found.ready
+    assert set(found.inputs[0]) == {"input_ids", "attention_mask"}
+    assert found.labels is not None
+    assert found.labels.tolist() == [1]
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: [{"sentence": "a", "label": 0}], "input 0 is a dict with the keys sentence, label; expected 'text'"),
+        (lambda: [{"text": "a", "intent": 0}], "has no label; expected a column 'label' among text, intent"),
+        (lambda: pandas.DataFrame({"text": ["a"], "intent": [0]}), "expected a column 'label' among text, intent"),
+        (lambda: pandas.DataFrame({"sentence": ["a"]}), "the columns sentence; expected one column 'text' or"),
+        (lambda: datasets.DatasetDict(a=datasets.Dataset.from_list(ROWS), b=datasets.Dataset.from_list(ROWS)),
+         r"the data set has the splits a, b; expected one of them, as data\['a'\]"),
+        (lambda: [{"text": ["a"], "label": 0}], "input 0 is a dict with a list under 'text'; expected one input"),
+    ],
+)  # fmt: skip
+def test_wrong_names_are_answered_with_those_that_are_there(
+    make: Callable[[], Any], message: str, text_bundle: Path
+) -> None:
+    with pytest.raises(InputError, match=message):
+        hydrant.evaluate(text_bundle, make(), figures=Figures(bootstrap=0))
+
+
+def test_wrong_names_of_files(tmp_path: Path) -> None:
+    (tmp_path / "data.csv").write_text("text,intent\nhello,a\n")
+    with pytest.raises(InputError, match=r"data\.csv has no label; expected a column 'label' among text, intent"):
+        read_examples(tmp_path / "data.csv", LABELS)
+
+
+@drawn(st.lists(st.fixed_dictionaries({"text": st.text(), "text_pair": st.text()}, optional={"label": st.none()})))
+def test_pairs_in_dicts_are_the_tuples_of_their_texts(rows: list[dict[str, str]]) -> None:
+    assert list(given_inputs(rows, "text")) == [(row["text"], row["text_pair"]) for row in rows]
+
+
+@pytest.fixture(scope="module")
+def text_bundle(bert_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("text") / "bundle"
+    plan = random_plan("bert", 2)
+    hydrant.save_bundle(hydrant.fuse(bert_checkpoint, plan), path, load_processor(bert_checkpoint, "text"))
+    hydrant.export_onnx(path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def image_bundle(vit_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("image") / "bundle"
+    plan = random_plan("vit", 2)
+    hydrant.save_bundle(hydrant.fuse(vit_checkpoint, plan), path, load_processor(vit_checkpoint, "image"))
+    hydrant.export_onnx(path)
+    return path
+
+
+def test_rows_and_tables_of_pairs_are_predicted_as_pairs(text_bundle: Path) -> None:
+    pairs = [("hello world", "money"), ("the", "what is the weather")]
+    rows = [{"first": first, "second": second} for first, second in pairs]
+    names = {"text_column": "first", "text_pair_column": "second"}
+    with hydrant.load(text_bundle) as predictor:
+        expected = predictor.predict(pairs).probabilities
+        for given in (rows, iter(rows), pandas.DataFrame(rows), datasets.Dataset.from_list(rows)):
+            np.testing.assert_array_equal(predictor.predict(given, **names).probabilities, expected)
+        usual = [{"text": first, "text_pair": second} for first, second in pairs]
+        np.testing.assert_array_equal(predictor.predict(usual).probabilities, expected)
+        np.testing.assert_array_equal(predictor.predict(usual[0]).probabilities, expected[:1])
+        with pytest.raises(InputError, match="has the columns first, second; expected one column 'third'"):
+            predictor.predict(pandas.DataFrame(rows), text_column="first", text_pair_column="third")
+        with pytest.raises(InputError, match="input 0 is a dict with the keys first, second; expected 'third'"):
+            predictor.predict(rows, text_column="first", text_pair_column="third")
+        with pytest.raises(InputError, match="input 0 is a str; expected a dict with the key 'first'"):
+            predictor.predict(["hello"], text_column="first")
+        failed = predictor.predict([{"text": "hello"}, {"title": "hello"}], on_error="row")
+        assert failed.error is not None
+        assert failed.error.tolist() == [None, "input 1 is a dict with the keys title; expected 'text'"]
+
+
+def test_images_of_every_kind_are_one_image(image_bundle: Path, tmp_path: Path) -> None:
+    pixels = PIXELS[0]
+    (tmp_path / "a.png").write_bytes(as_bytes(pixels))
+    table = datasets.Dataset.from_dict(
+        {"image": [Image.fromarray(pixels)]}, datasets.Features({"image": datasets.Image()})
+    )
+    undecoded = table.cast_column("image", datasets.Image(decode=False))
+    with hydrant.load(image_bundle) as predictor:
+        expected = predictor.predict(pixels).probabilities
+        tensor = torch.from_numpy(pixels.transpose(2, 0, 1).copy())
+        for given in (
+            as_bytes(pixels),
+            [bytearray(as_bytes(pixels))],
+            tensor,
+            [tensor],
+            tensor[None],
+            {"image": Image.fromarray(pixels)},
+            {"image": pixels},
+            table,
+            undecoded,
+            undecoded.to_pandas(),
+            datasets.DatasetDict(test=table),
+            Listed([{"image": tensor}]),
+        ):
+            np.testing.assert_allclose(predictor.predict(given).probabilities, expected, atol=1e-6)
+        with pytest.raises(InputError, match=r"cannot read image input 0: .*; expected a whole image"):
+            predictor.predict(b"no image")
+        with pytest.raises(InputError, match="scaled and normalised pixels go in a dict, as pixel_values"):
+            predictor.predict([tensor / 255])
+        ready = torch.zeros(2, 3, 12, 12, requires_grad=True)
+        assert len(predictor.predict({"pixel_values": ready})) == 2
+
+
+def test_tensors_of_torch_become_arrays() -> None:
+    half = torch.tensor([0.5, 1.5], dtype=torch.bfloat16, requires_grad=True)
+    np.testing.assert_array_equal(as_array(half), np.array([0.5, 1.5], np.float32))
+    for shape, expected in (
+        ((3, 5, 4), (5, 4, 3)),
+        ((1, 5, 4), (5, 4)),
+        ((5, 4, 3), (5, 4, 3)),
+        ((2, 3, 5, 4), (2, 5, 4, 3)),
+    ):
+        assert image_array(torch.zeros(shape, dtype=torch.uint8)).shape == expected
+
+
+# By name
+
+
+@pytest.fixture
+def memory() -> Iterator[Any]:
+    """The file system in memory of fsspec, emptied afterwards."""
+    system = fsspec.filesystem("memory")
+    yield system
+    system.rm("/", recursive=True)
+
+
+def texts(name: str | Path, columns: Columns = Columns()) -> list[Any]:
+    return [(row.input, row.label) for row in named_rows(name, columns)]
+
+
+def test_a_pattern_reads_its_files_in_order(tmp_path: Path) -> None:
+    for name, word in (("part-2.csv", "second"), ("part-1.csv", "first"), ("other.csv", "no")):
+        (tmp_path / name).write_text(f"text,label\n{word},a\n")
+    assert texts(f"{tmp_path}/part-*.csv") == [("first", "a"), ("second", "a")]
+    (tmp_path / "[x].csv").write_text("text,label\nitself,a\n")
+    assert texts(f"{tmp_path}/[x].csv") == [("itself", "a")], "a file of that name comes first"
+    for name, pixels in (("cat/1.png", PIXELS[0]), ("dog/2.png", PIXELS[1])):
+        (tmp_path / "pets" / name).parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(pixels).save(tmp_path / "pets" / name)
+    assert texts(f"{tmp_path}/pets/*/*.png") == texts(tmp_path / "pets")
+    with pytest.raises(InputError, match=r"none-\*.csv match no file; expected .csv"):
+        texts(f"{tmp_path}/none-*.csv")
+    with pytest.raises(InputError, match=r"none-\*.csv does not exist"):
+        check_named(f"{tmp_path}/none-*.csv")
+
+
+def test_files_behind_urls_are_read_as_files(tmp_path: Path, memory: Any) -> None:
+    local = tmp_path / "a b.csv"
+    local.write_text(CSV)
+    assert texts(f"file://{local}") == texts(local)
+    memory.pipe({"/data/1.csv": CSV.encode(), "/data/2.jsonl": json.dumps(ROWS[0]).encode()})
+    assert texts("memory://data/1.csv") == texts(local)
+    assert texts("memory://data/*") == [*texts(local), ("hello world", "a")]
+    packed = io.BytesIO()
+    np.savez(packed, x=np.array(["a", "b"]), y=np.array([0, 1]))
+    memory.pipe("/data/3.npz", packed.getvalue())
+    assert texts("memory://data/3.npz") == [("a", 0), ("b", 1)]
+    pandas.DataFrame(ROWS).to_parquet(tmp_path / "x.parquet")
+    memory.pipe("/data/4.parquet", (tmp_path / "x.parquet").read_bytes())
+    assert texts("memory://data/4.parquet") == texts(local)
+
+
+def test_images_behind_urls(memory: Any, image_bundle: Path, vit_checkpoint: Path) -> None:
+    memory.pipe(
+        {f"/pets/{name}": as_bytes(pixels) for name, pixels in zip(("cat/1.png", "dog/2.png"), PIXELS, strict=False)}
+    )
+    memory.pipe("/pets/notes.txt", b"no image")
+    for name in ("memory://pets", "memory://pets/*/*.png"):
+        rows = list(named_rows(name))
+        assert [row.label for row in rows] == ["cat", "dog"]
+        assert [row.where for row in rows] == ["memory:///pets/cat/1.png", "memory:///pets/dog/2.png"]
+        with hydrant.load(image_bundle) as predictor:
+            found = predictor.predict([row.input for row in rows]).probabilities
+            np.testing.assert_allclose(found, predictor.predict(list(PIXELS[:2])).probabilities, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("name", "error", "message"),
+    [
+        ("memory://absent.csv", InputError, "data memory://absent.csv match no file; expected .csv"),
+        ("memory://absent-*.csv", InputError, r"data memory://absent-\*.csv match no file"),
+        ("memory://data/x.xyz", InputError, "data memory:///data/x.xyz has the unknown ending '.xyz'; expected .csv"),
+        ("memory://data/bad.csv", InputError, r"memory:///data/bad.csv has the columns sentence; expected 'text'"),
+        ("memory://data/row.csv", InputError, r"memory:///data/row.csv, row 2 has 1 fields; expected 2"),
+        ("s3://bucket/train.csv", MissingExtraError, "need a plugin of fsspec for s3:// that is not installed: .*s3fs"),
+        ("nonsense://x.csv", InputError, "cannot open data nonsense://x.csv: .*; expected a URL of what"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_read_behind_a_url(
+    name: str, error: Any, message: str, memory: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "s3fs", None)
+    files = {"x.xyz": b"what", "bad.csv": b"sentence\nhello\n", "row.csv": b"text,label\na,b\nc\n"}
+    memory.pipe({f"/data/{file}": content for file, content in files.items()})
+    with pytest.raises(error, match=message) as caught:
+        texts(name)
+    assert "/tmp" not in str(caught.value)
+
+
+def test_secrets_of_a_url_are_not_repeated() -> None:
+    assert shown("https://user:word@host:80/a/train.csv?X-Signature=abc#x") == "https://host:80/a/train.csv"
+    assert shown("s3://bucket/a b*.csv") == "s3://bucket/a b*.csv"
+    with pytest.raises(InputError) as caught:
+        texts("memory://absent.csv?token=secret")
+    assert "secret" not in str(caught.value)
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[str]:
+    """A server on this machine, for the files of a folder."""
+    pytest.importorskip("aiohttp")
+
+    class Quiet(http.server.SimpleHTTPRequestHandler):
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(tmp_path))) as running:
+        thread = threading.Thread(target=running.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{running.server_port}"
+        running.shutdown()
+        thread.join()
+
+
+def test_files_of_the_web(server: str, tmp_path: Path) -> None:
+    (tmp_path / "train.csv").write_text(CSV)
+    (tmp_path / "cat.png").write_bytes(as_bytes(PIXELS[0]))
+    found = read_examples(f"{server}/train.csv?key=secret", LABELS)
+    assert list(found.inputs) == ["hello world", "the money"]
+    assert found.source == f"{server}/train.csv"
+    assert [type(row.input) for row in named_rows(f"{server}/cat.png")] == [bytes]
+    with pytest.raises(InputError, match=r"absent\.csv does not exist; expected"):
+        texts(f"{server}/absent.csv")
+
+
+def test_the_web_without_its_plugin_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "aiohttp", None)
+    monkeypatch.delitem(sys.modules, "fsspec.implementations.http", raising=False)
+    sys.modules["fsspec.registry"]._registry.pop("https", None)  # imported by an earlier test
+    with pytest.raises(MissingExtraError, match=r"for https:// .* pip install 'hydrant-uq\[hub\]'"):
+        texts("https://localhost/train.csv")
+
+
+# The hub
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("hf:imdb", ("imdb", None, None)),
+        ("hf:clinc/oos:plus", ("clinc/oos", "plus", None)),
+        ("hf:clinc/oos:plus:test", ("clinc/oos", "plus", "test")),
+        ("hf:imdb::test", ("imdb", None, "test")),
+    ],
+)
+def test_names_of_the_hub(text: str, expected: tuple[Any, ...]) -> None:
+    found = HubName.parse(text)
+    assert (found.name, found.config, found.split) == expected
+    check_named(text)
+
+
+@pytest.mark.parametrize("text", ["hf:", "hf::plus:test", "hf:a:b:c:d"])
+def test_names_that_are_none(text: str) -> None:
+    with pytest.raises(
+        InputError, match=f"data '{text}' names no data set of the hub; expected hf:NAME, hf:NAME:CONFIG"
+    ):
+        check_named(text)
+
+
+@pytest.fixture
+def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A folder as repositories of the hub are: two configurations, one of two splits, one of one."""
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    folder = tmp_path / "repository"
+    folder.mkdir()
+    (folder / "train.csv").write_text(CSV)
+    (folder / "test.csv").write_text("text,label\nwhat is the weather,b\n")
+    configs = [
+        {"config_name": "plus", "data_files": [{"split": s, "path": f"{s}.csv"} for s in ("train", "test")]},
+        {"config_name": "small", "data_files": [{"split": "test", "path": "test.csv"}]},
+    ]
+    (folder / "README.md").write_text(f"---\nconfigs: {json.dumps(configs)}\n---\n")
+    return f"hf:{folder}"
+
+
+def test_a_data_set_by_configuration_and_split(repository: str) -> None:
+    assert texts(f"{repository}:plus:train") == [("hello world", "a"), ("the money", "c")]
+    assert texts(f"{repository}:small") == [("what is the weather", "b")]
+    (row,) = named_rows(f"{repository}:plus:test")
+    assert row.where == f"{repository}:plus:test, row 1"
+    for name in (f"{repository}:plus", f"{repository}:plus:validation"):
+        with pytest.raises(InputError, match=r"has the splits train, test; expected one of them, as hf:.*:plus:train"):
+            texts(name)
+    with pytest.raises(InputError, match=r"cannot read data set .* of the hub: .*plus.*small"):
+        texts(repository)
+    with pytest.raises(InputError, match="has the columns text, label; expected one column 'sentence'"):
+        texts(f"{repository}:small", Columns(text="sentence"))
+
+
+def test_a_hub_out_of_reach(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def unreachable(*arguments: Any) -> Any:
+        asked.append(arguments)
+        raise ConnectionError("Couldn't reach the hub")
+
+    monkeypatch.setattr(datasets, "load_dataset", unreachable)
+    with pytest.raises(
+        InputError, match=r"cannot read data set a/b of the hub: \"Couldn't reach .*, and a connection, or"
+    ):
+        texts("hf:a/b:plus:test")
+    assert asked == [("a/b", "plus")]
+
+
+# Through the verbs and the command line
+
+
+def test_the_verbs_take_what_reading_takes(bert_checkpoint: Path, text_bundle: Path) -> None:
+    words = ["hello", "world", "transfer", "money", "weather", "today", "what", "is", "the"]
+    rows = [{"text": f"{words[i % 9]} {words[i % 7]} {words[i % 5]}", "label": "abcde"[i % 5]} for i in range(40)]
+    reading = Reading(batch_size=8)
+    forms: list[Any] = [rows, iter(rows), datasets.Dataset.from_list(rows), pandas.DataFrame(rows)]
+    plans = [hydrant.plan_heads(bert_checkpoint, data, keep=2, reading=reading) for data in forms]
+    assert len({str(plan.members) for plan in plans}) == 1
+    unlike = [row["text"][::-1] for row in rows]
+    report = hydrant.calibrate(text_bundle, Listed(rows), iter(unlike), reading=reading)
+    assert report.calibration.fitted is not None
+    assert report.calibration.fitted["ood_examples"] == 40
+    found = hydrant.evaluate(text_bundle, datasets.DatasetDict(test=datasets.Dataset.from_list(rows)), unlike,
+                             figures=Figures(bootstrap=0))  # fmt: skip
+    assert found.examples == 40
+
+
+def test_the_command_line_reads_by_name(text_bundle: Path, tmp_path: Path) -> None:
+    for index in range(2):
+        (tmp_path / f"part-{index}.csv").write_text(CSV)
+    done = run_cli("predict", text_bundle, "--input", f"file://{tmp_path}/part-*.csv")
+    assert done.returncode == 0, done.stderr
+    rows = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [row["input"] for row in rows] == ["hello world", "the money"] * 2
+    plain = run_cli("predict", text_bundle, "--input", f"{tmp_path}/part-*.csv")
+    assert [json.loads(line) for line in plain.stdout.splitlines()] == rows
+    for name, message in (
+        ("s3://bucket/x.csv", "need a plugin of fsspec for s3://"),
+        ("hf:a:b:c:d", "names no data set of the hub"),
+        (f"{tmp_path}/none-*.csv", "match no file"),
+    ):
+        done = run_cli("predict", text_bundle, "--input", name)
+        assert done.returncode == 2
+        assert done.stderr.startswith("hydrant: error: ")
+        assert done.stderr.count("\n") == 1
+        assert message in done.stderr

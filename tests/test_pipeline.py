@@ -1,0 +1,209 @@
+"""``hydrant.pipeline`` beside the real pipelines of transformers, on the same checkpoints."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import datasets
+import hydrant
+import numpy as np
+import pandas
+import pytest
+import torch
+import transformers
+from hydrant.errors import InputError
+from hydrant.families.checkpoint import load_processor
+from PIL import Image
+from support import make_model, make_tokenizer, random_plan
+from transformers.pipelines.pt_utils import KeyDataset
+
+TEXTS = ["hello world", "transfer money today what is the weather", "the", "money " * 60]
+PAIR = {"text": "hello world", "text_pair": "transfer money"}
+BEYOND = {"predictive_entropy", "expected_entropy", "mutual_information", "disagreement", "energy"}
+
+
+def bundle_of(checkpoint: Path, kind: str, folder: Path, members: int = 1) -> Path:
+    """A bundle with every head of the checkpoint, exported."""
+    ensemble = hydrant.fuse(checkpoint, members=members)
+    hydrant.save_bundle(ensemble, folder, load_processor(checkpoint, kind))
+    hydrant.export_onnx(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def text(bert_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Any, Any]]:
+    """Theirs and ours, of texts."""
+    theirs = transformers.pipeline("text-classification", str(bert_checkpoint), device="cpu", truncation=True)
+    with hydrant.pipeline(bundle_of(bert_checkpoint, "text", tmp_path_factory.mktemp("text") / "out")) as ours:
+        yield theirs, ours
+
+
+@pytest.fixture(scope="module")
+def image(vit_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Any, Any]]:
+    """Theirs and ours, of images."""
+    processor = transformers.ViTImageProcessorPil.from_pretrained(vit_checkpoint)
+    model = transformers.ViTForImageClassification.from_pretrained(vit_checkpoint).eval()
+    theirs = transformers.pipeline("image-classification", model, image_processor=processor, device="cpu")
+    with hydrant.pipeline(bundle_of(vit_checkpoint, "image", tmp_path_factory.mktemp("image") / "out")) as ours:
+        yield theirs, ours
+
+
+def assert_alike(ours: Any, theirs: Any) -> None:
+    """The same nesting, labels and scores; ours may know more."""
+    assert type(ours) is type(theirs)
+    if isinstance(theirs, list):
+        assert len(ours) == len(theirs)
+        for one, other in zip(ours, theirs, strict=True):
+            assert_alike(one, other)
+        return
+    assert list(ours)[:2] == ["label", "score"]
+    assert set(ours) - set(theirs)
+    assert ours["label"] == theirs["label"]
+    assert type(ours["score"]) is float
+    assert ours["score"] == pytest.approx(theirs["score"], abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"top_k": 1}, {"top_k": 2}, {"top_k": None}, {"top_k": 99}, {"batch_size": 2}, {"truncation": True},
+     {"function_to_apply": "softmax"}],
+    ids=repr,
+)  # fmt: skip
+@pytest.mark.parametrize(
+    "given", [TEXTS[0], TEXTS, TEXTS[:1], PAIR, [PAIR, {"text": "money"}], {"text": "money"}, []], ids=type
+)
+def test_texts_are_answered_as_transformers_does(text: tuple[Any, Any], given: Any, options: dict[str, Any]) -> None:
+    theirs, ours = text
+    if given == []:
+        assert ours(given, **options) == []  # transformers fails
+        return
+    assert_alike(ours(given, **options), theirs(given, **options))
+
+
+@pytest.mark.parametrize("top_k", [1, 3, None])
+def test_a_number_of_labels_given_when_it_is_made(text: tuple[Any, Any], bert_checkpoint: Path, top_k: Any) -> None:
+    theirs = transformers.pipeline("text-classification", str(bert_checkpoint), device="cpu", top_k=top_k)
+    ours = hydrant.Pipeline(text[1].predictor, top_k=top_k, batch_size=2)
+    for given in (TEXTS[0], PAIR, TEXTS[:3]):
+        assert_alike(ours(given), theirs(given))
+        assert_alike(ours(given, top_k=2), theirs(given, top_k=2))
+
+
+def test_streams_are_read_as_they_are_asked(text: tuple[Any, Any]) -> None:
+    theirs, ours = text
+    taken = 0
+
+    def endless() -> Iterator[str]:
+        nonlocal taken
+        while True:
+            yield TEXTS[taken % 3]
+            taken += 1
+
+    stream = ours(endless())
+    assert_alike([next(stream), next(stream)], theirs(TEXTS[:2]))
+    assert taken == 1, "the second was yielded, and nothing asked for after it"
+    many = list(ours((text for text in TEXTS), batch_size=3, top_k=2))
+    assert_alike(many, list(theirs((text for text in TEXTS), batch_size=3, top_k=2)))
+    table = datasets.Dataset.from_dict({"sentence": TEXTS})
+    assert_alike(list(ours(KeyDataset(table, "sentence"))), list(theirs(KeyDataset(table, "sentence"))))
+    assert_alike(list(ours(table)), theirs(TEXTS))
+    assert_alike(ours(pandas.DataFrame({"text": TEXTS})), theirs(TEXTS))
+
+
+def test_pairs_as_tuples_are_pairs(text: tuple[Any, Any]) -> None:
+    theirs, ours = text
+    assert_alike(ours(("hello world", "transfer money")), theirs(PAIR))
+    assert_alike(ours([("hello world", "transfer money")]), theirs([PAIR]))
+
+
+def test_answers_know_what_predictions_know(bert_checkpoint: Path, tmp_path: Path) -> None:
+    plan = random_plan("bert", 3)
+    hydrant.save_bundle(hydrant.fuse(bert_checkpoint, plan), tmp_path / "out", load_processor(bert_checkpoint, "text"))
+    hydrant.export_onnx(tmp_path / "out")
+    texts = [f"hello money {index}" for index in range(40)]
+    hydrant.calibrate(tmp_path / "out", (texts, list("abcde") * 8), sets=hydrant.Conformal(0.2))
+    with hydrant.pipeline(tmp_path / "out", top_k=2) as ours, hydrant.load(tmp_path / "out") as predictor:
+        answers, rows = ours(TEXTS), predictor.predict(TEXTS).rows(predictor.labels)
+        for (first, second), row in zip(answers, rows, strict=True):
+            assert first["label"] == row.pop("label")
+            assert first["score"] == pytest.approx(row.pop("confidence"))
+            del row["index"]
+            assert set(row) == BEYOND | {"abstain", "out_of_distribution", "prediction_set"}
+            assert {name: first[name] for name in row} == {name: second[name] for name in row} == row
+            assert first["score"] >= second["score"]
+
+
+@pytest.mark.parametrize("options", [{}, {"top_k": 1}, {"top_k": 3}, {"top_k": None}, {"batch_size": 2}], ids=repr)
+def test_images_are_answered_as_transformers_does(
+    image: tuple[Any, Any], options: dict[str, Any], tmp_path: Path
+) -> None:
+    theirs, ours = image
+    rng = np.random.default_rng(0)
+    pictures = [Image.fromarray(rng.integers(0, 256, (14, 17, 3), np.uint8)) for _ in range(3)]
+    pictures[0].save(tmp_path / "a.png")
+    for given in (pictures[0], pictures, str(tmp_path / "a.png"), [str(tmp_path / "a.png")]):
+        assert_alike(ours(given, **options), theirs(given, **options))
+    assert_alike(list(ours((each for each in pictures), **options)), list(theirs((p for p in pictures), **options)))
+    content = io.BytesIO()
+    pictures[0].save(content, "png")
+    array = np.asarray(pictures[0])
+    expected = theirs(pictures[0], **options)
+    tensor = torch.from_numpy(array.transpose(2, 0, 1).copy())
+    for one in (content.getvalue(), array, tensor, {"image": pictures[0]}):
+        assert_alike(ours(one, **options), expected)
+    assert_alike(ours(torch.stack([tensor, tensor]), **options), [expected, expected])
+
+
+@pytest.mark.parametrize("problem", [None, "regression"])
+def test_one_output_is_answered_as_transformers_does(problem: str | None, tmp_path: Path) -> None:
+    model = make_model("bert", num_labels=1, problem_type=problem)
+    model.save_pretrained(tmp_path / "scorer")
+    make_tokenizer(tmp_path / "source").save_pretrained(tmp_path / "scorer")
+    theirs = transformers.pipeline("text-classification", str(tmp_path / "scorer"), device="cpu", truncation=True)
+    with hydrant.pipeline(bundle_of(tmp_path / "scorer", "text", tmp_path / "out")) as ours:
+        for options in ({}, {"top_k": 1}, {"function_to_apply": "none"}, {"function_to_apply": "sigmoid"}):
+            for given in (TEXTS[0], TEXTS, PAIR):
+                assert_alike(ours(given, **options), theirs(given, **options))
+        assert ours(PAIR)["score_variance"] == 0
+        with pytest.raises(InputError, match="'softmax', and this bundle gives one score; expected sigmoid or"):
+            ours("hello", function_to_apply="softmax")
+
+
+def test_a_score_behind_a_sigmoid_goes_through_no_other(tmp_path: Path) -> None:
+    stored = {"sentence_transformers": {"activation_fn": "torch.nn.modules.activation.Sigmoid"}}
+    make_model("bert", num_labels=1, **stored).save_pretrained(tmp_path / "scorer")
+    make_tokenizer(tmp_path / "source").save_pretrained(tmp_path / "scorer")
+    theirs = transformers.pipeline("text-classification", str(tmp_path / "scorer"), device="cpu", truncation=True)
+    with hydrant.pipeline(bundle_of(tmp_path / "scorer", "text", tmp_path / "out")) as ours:
+        assert_alike(ours(TEXTS), theirs(TEXTS))
+        with pytest.raises(InputError, match="stand behind the model's own sigmoid; leave it out"):
+            ours("hello", function_to_apply="none")
+
+
+@pytest.mark.parametrize(
+    ("given", "options", "message"),
+    [
+        ("hello", {"top_k": 0}, "top_k is '0'; expected a whole number, 1 or more, or None"),
+        ("hello", {"batch_size": 0}, "batch_size is '0'; expected a whole number"),
+        ("hello", {"truncation": False}, "truncation is 'False'; expected True"),
+        ("hello", {"function_to_apply": "sigmoid"}, "no logits; expected softmax"),
+        ({"sentence": "hello"}, {}, "input 0 is a dict with the keys sentence; expected 'text'"),
+        ({"text": "hello", "text_pair": ""}, {}, "input 0 is a pair whose second text is empty"),
+        (["hello", ""], {}, "input 1 is an empty text"),
+        (3, {}, "inputs is a int; expected texts"),
+    ],
+    ids=repr,
+)
+def test_what_cannot_be_answered_is_refused(
+    text: tuple[Any, Any], given: Any, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(InputError, match=message):
+        list(text[1](given, **options))
+
+
+def test_wrong_options_are_refused_before_the_bundle_is_opened(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="top_k is 'all'; expected a whole number"):
+        hydrant.pipeline(tmp_path / "absent", top_k="all")
