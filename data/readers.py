@@ -1,4 +1,4 @@
-"""Reading labelled data: CSV, TSV, JSON lines, Parquet, image folders and ``.npz`` files.
+"""Reading labelled data: CSV, TSV, JSON lines, Parquet, words with tags a line (CoNLL), image folders and ``.npz``.
 
 Everything is read as a stream, so that a file larger than memory is fine; Parquet by Hugging Face ``datasets``.
 """
@@ -9,8 +9,9 @@ import csv
 import glob
 import json
 import threading
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -18,17 +19,25 @@ from ..errors import InputError, cut, listing, require
 from .arrays import read_npz
 from .columns import Columns
 from .tables import column_names, input_column, rows
+from .words import is_words
 
 T = TypeVar("T")
 
-FORMS = ".csv, .tsv, .jsonl, .parquet, .npz or an image folder with one subfolder per class"
+FORMS = ".csv, .tsv, .jsonl, .parquet, .conll, .npz or an image folder with one subfolder per class"
+
+WORDS = "tokens"
+"""Column of texts as lists of words, where there is none of texts."""
+
+TAGS = ("tags", "ner_tags")
+"""Columns of their tags, where there is none of labels; the first that is there."""
 
 
 @dataclass(frozen=True)
 class Row:
     """One example as it stands in the data: its input, its label if any, and where it was found.
 
-    The input is a text, a pair of texts as a tuple, an image or its path, or a mapping of names to ready tensors.
+    The input is a text, its words as a list, a pair of texts as a tuple, an image or its path, or a mapping of names to
+    ready tensors; the label of words is a list of their tags.
     """
 
     input: Any
@@ -59,6 +68,8 @@ def stream_rows(path: str | Path, columns: Columns = Columns(), *, missing: bool
         raise InputError(f"data {path} does not exist; expected {FORMS}")
     if path.suffix.lower() == ".npz":
         return _npz_rows(path)
+    if path.suffix.lower() in CONLL:
+        return _conll_rows(path, _lines(path))
     if path.suffix.lower() not in _READERS:
         raise InputError(f"data {path} has the unknown ending {path.suffix!r}; expected {FORMS}")
     return _table_rows(path, columns, missing)
@@ -85,10 +96,14 @@ def rows_of_table(table: Any, columns: Columns) -> Iterator[Row]:
         InputError: it has neither the text column nor one of images.
     """
     usual = [columns.text, "image"] if columns.text_pair is None else [columns.text]
+    if WORDS in column_names(table) and columns.text_pair is None:
+        usual.append(WORDS)
     inputs = [input_column(table, None, usual, only=False)]
+    if inputs == [WORDS] and columns.label not in column_names(table):
+        columns = replace(columns, label=next((name for name in TAGS if name in column_names(table)), columns.label))
     if columns.text_pair is not None:
         inputs.append(input_column(table, columns.text_pair, [], only=False))
-    named = getattr((getattr(table, "features", None) or {}).get(columns.label), "int2str", None)  # of a ClassLabel
+    named = _named((getattr(table, "features", None) or {}).get(columns.label))
     wanted = [*inputs, *([columns.label] if columns.label in column_names(table) else [])]
     for index, found in enumerate(rows(table, wanted)):
         item = found[0] if len(inputs) == 1 else tuple(found[:2])
@@ -99,12 +114,14 @@ def rows_of_table(table: Any, columns: Columns) -> Iterator[Row]:
 def _table_rows(path: Path, columns: Columns, missing: bool) -> Iterator[Row]:
     """Rows of a CSV, TSV, JSON-lines or Parquet file."""
     records, names = _READERS[path.suffix.lower()](path)
-    known = names.get(columns.label)
-    options = {columns.text_pair: "--text-pair-column", columns.text: "--text-column"}
-    wanted = [columns.text] if columns.text_pair is None else [columns.text, columns.text_pair]
     patient = missing and path.suffix.lower() == ".jsonl"  # whose records need not be alike
     absent: dict[str, Any] = {}  # the first record, by columns that no record had so far
     for number, record in enumerate(records, start=1):
+        if number == 1:
+            columns = _of_words(columns, record)
+            known = names.get(columns.label)
+            options = {columns.text_pair: "--text-pair-column", columns.text: "--text-column"}
+            wanted = [columns.text] if columns.text_pair is None else [columns.text, columns.text_pair]
         absent = {name: absent.get(name, record) for name in (wanted if number == 1 else absent) if name not in record}
         if absent and not patient:
             break
@@ -118,9 +135,28 @@ def _table_rows(path: Path, columns: Columns, missing: bool) -> Iterator[Row]:
         raise InputError(f"{path} has the columns {listing(record)}; expected {name!r} (choose with {options[name]})")
 
 
+def _of_words(columns: Columns, record: Mapping[str, Any]) -> Columns:
+    """The columns to read, by a first record: where it has no text but words, these and their tags."""
+    text = columns.text if columns.text in record else WORDS
+    if columns.text_pair is not None or not isinstance(record.get(text), list):
+        return columns
+    label = next((name for name in (columns.label, *TAGS) if name in record), columns.label)
+    return replace(columns, text=text, label=label)
+
+
+def _named(feature: Any) -> Callable[[Any], Any] | None:
+    """Names of the classes of a column of ``datasets``, or of lists of them; ``None`` where it has none."""
+    if hasattr(feature, "int2str"):
+        return lambda value: feature.int2str(value)
+    inner = getattr(feature, "feature", None)
+    if not hasattr(inner, "int2str"):
+        return None
+    return lambda values: [tag if tag is None or tag < 0 else inner.int2str(tag) for tag in values]
+
+
 def _text(value: Any, column: str, where: str, missing: bool) -> Any:
-    """A text, or a number as one; with ``missing``, whatever else is there."""
-    if isinstance(value, str) or (missing and not _number(value)):
+    """A text, or a number as one, or a list of words; with ``missing``, whatever else is there."""
+    if isinstance(value, str) or (missing and not _number(value)) or (column != Columns.text and is_words(value)):
         return value
     if value is None:
         raise InputError(f"{where} has no {column}; expected a text")
@@ -133,7 +169,38 @@ def _number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-Records = tuple[Iterator[dict[str, Any]], dict[str, Callable[[Any], str]]]
+CONLL = (".conll", ".bio", ".iob")
+"""Endings of files with a word on each line, and an empty line behind each text."""
+
+
+def _conll_rows(path: Path, lines: Iterable[str]) -> Iterator[Row]:
+    """Rows of a file of words, as of the CoNLL-2003 task: the first column is the word, the last its tag.
+
+    Columns are apart by spaces or tabs; a file of one column has no tags. Lines that begin with ``-DOCSTART-`` are left
+    out.
+
+    Raises:
+        InputError: a line has another number of columns than the first.
+    """
+    columns, begun, words, tags = 0, 1, [], []
+    for number, line in enumerate(chain(lines, [""]), start=1):
+        fields = line.split()
+        if fields and not line.startswith("-DOCSTART-"):
+            columns = columns or len(fields)
+            if len(fields) != columns:
+                raise InputError(
+                    f"{path}, line {number} has {len(fields)} columns; expected {columns}, as in the lines before: a "
+                    "word, and its tag in the last one"
+                )
+            begun = begun if words else number
+            words.append(fields[0])
+            tags.append(fields[-1])
+        elif words:
+            yield Row(words, tags if columns > 1 else None, f"{path}, line {begun}")
+            words, tags = [], []
+
+
+Records = tuple[Iterator[dict[str, Any]], dict[str, Callable[[Any], Any]]]
 """Records of a table, and for columns of class indices the map to class names."""
 
 
@@ -204,9 +271,8 @@ def _json_lines(path: Path) -> Records:
 def _parquet(path: Path) -> Records:
     stream = _open("parquet", path)
     features = stream.features or {}
-    return _guarded(stream, path), {
-        name: feature.int2str for name, feature in features.items() if hasattr(feature, "int2str")
-    }
+    named = {name: _named(feature) for name, feature in features.items()}
+    return _guarded(stream, path), {name: known for name, known in named.items() if known is not None}
 
 
 _READERS: dict[str, Callable[[Path], Records]] = {

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from ..bundle.architecture import Architecture
-from ..data.batching import WINDOW_BATCHES, batches
+from ..data.batching import WINDOW_BATCHES, batches, item_batches
 from ..data.processor import Processor
+from ..data.tags import word_starts
+from ..data.words import NO_WORD
 from ..errors import BackendError
 from ..progress import Progress, no_progress
 from .backends.protocol import Backend
@@ -77,6 +80,66 @@ def visit(
             outputs = model.run(tensors)
             _check_finite(model, outputs)
             yield places + start, outputs
+
+
+@dataclass(frozen=True)
+class WordOutputs:
+    """Outputs of N words, in the order of the texts and of the words in each.
+
+    Attributes:
+        texts: [N], index of each word's text.
+        words: [N], index of the word in its text.
+        outputs: what was kept of each word, [N, …].
+    """
+
+    texts: np.ndarray
+    words: np.ndarray
+    outputs: dict[str, np.ndarray]
+
+
+def collect_words(
+    model: Backend,
+    processor: Processor,
+    architecture: Architecture,
+    inputs: Sequence[Any],
+    reduce: Callable[[Arrays], dict[str, np.ndarray]],
+    *,
+    batch_size: int = 32,
+    progress: Progress = no_progress,
+    title: str = "predicting",
+) -> WordOutputs:
+    """Run a model that tags tokens, and gather what ``reduce`` keeps at the first token of each word.
+
+    Args:
+        model, processor, architecture, inputs, batch_size, progress, title: as of :func:`collect`.
+        reduce: outputs at words → arrays whose first axis is these; of members [n, M, C].
+
+    Raises:
+        InputError, BackendError: as of :func:`collect`.
+    """
+    texts: list[np.ndarray] = []
+    words: list[np.ndarray] = []
+    parts: list[dict[str, np.ndarray]] = []
+    size = batch_size * WINDOW_BATCHES
+    begun = range(0, len(inputs), size)
+    for start in progress(begun, len(begun), title):
+        window = inputs[start : start + size]
+        for places, items, tensors in item_batches(window, processor, architecture, batch_size, first=start):
+            outputs = model.run(tensors)
+            _check_finite(model, outputs)
+            starts = word_starts(items, tensors["input_ids"].shape[1])
+            rows, columns = np.nonzero(starts != NO_WORD)
+            texts.append(places[rows] + start)
+            words.append(starts[rows, columns])
+            parts.append(reduce({name: _by_token(name, array)[rows, columns] for name, array in outputs.items()}))
+    order = np.lexsort((np.concatenate(words), np.concatenate(texts)))
+    joined = {name: np.concatenate([part[name] for part in parts])[order] for name in parts[0]}
+    return WordOutputs(np.concatenate(texts)[order], np.concatenate(words)[order], joined)
+
+
+def _by_token(name: str, array: np.ndarray) -> np.ndarray:
+    """An output [B, T, …]; members' are [B, M, T, C] and become [B, T, M, C]."""
+    return array.swapaxes(1, 2) if name.startswith("member_") else array
 
 
 def _check_finite(model: Backend, outputs: Arrays) -> None:
