@@ -79,6 +79,19 @@ def token_labels(starts: np.ndarray, labels: np.ndarray) -> np.ndarray:
     return np.where(inside, found, IGNORED)
 
 
+def batch_labels(items: Sequence[Any], labels: np.ndarray, tensors: Mapping[str, np.ndarray]) -> np.ndarray:
+    """Labels of a batch as its loss reads them: [B] as they are, tags of words [B, W] as those of tokens [B, T].
+
+    Args:
+        items: B prepared inputs.
+        labels: of these.
+        tensors: of the batch.
+    """
+    if labels.ndim == 1:
+        return labels
+    return token_labels(word_starts(items, tensors["input_ids"].shape[1]), labels)
+
+
 def labelled(logits: Any, labels: Any) -> tuple[Any, Any]:
     """What has a label: logits [M, B, T, C] and labels [B, T] → [M, N, C] and [N], in NumPy as in PyTorch.
 
