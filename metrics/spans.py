@@ -7,7 +7,8 @@ names without such a prefix equal neighbours are one span.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -92,3 +93,50 @@ def span_figures(counts: np.ndarray) -> dict[str, np.ndarray]:
 
 def _ratio(part: np.ndarray, whole: np.ndarray) -> np.ndarray:
     return np.divide(part, whole, out=np.zeros_like(part, np.float64), where=whole > 0)
+
+
+@dataclass(frozen=True)
+class Span:
+    """A span among the words of many texts, one behind the other.
+
+    Attributes:
+        text: index of its text.
+        kind: its type.
+        first, last: places of its first and last word among all words.
+    """
+
+    text: int
+    kind: str
+    first: int
+    last: int
+
+
+def spans_in(texts: np.ndarray, tags: Sequence[str]) -> list[Span]:
+    """The spans of many texts.
+
+    Args:
+        texts: [N], index of each word's text, ascending.
+        tags: of the N words.
+    """
+    ends = np.flatnonzero(np.diff(texts, append=-1)) + 1
+    found = []
+    for start, end in zip([0, *ends[:-1]], ends, strict=True):
+        for kind, first, last in find_spans(tags[start:end]):
+            found.append(Span(int(texts[start]), kind, int(start) + first, int(start) + last))
+    return found
+
+
+def span_scores(spans: Sequence[Span], scores: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Scores [S] of spans from those of N words: the largest, and of ``confidence`` the least.
+
+    Args:
+        spans: S of them.
+        scores: by name, [N].
+    """
+    return {
+        name: np.array(
+            [(np.min if name == "confidence" else np.max)(values[span.first : span.last + 1]) for span in spans],
+            values.dtype,
+        )
+        for name, values in scores.items()
+    }

@@ -11,7 +11,7 @@ import numpy as np
 from ..bundle.architecture import Architecture
 from ..data.batching import WINDOW_BATCHES, batches, item_batches
 from ..data.processor import Processor
-from ..data.tags import word_starts
+from ..data.tags import IGNORED, word_starts
 from ..data.words import NO_WORD
 from ..errors import BackendError
 from ..progress import Progress, no_progress
@@ -95,6 +95,18 @@ class WordOutputs:
     texts: np.ndarray
     words: np.ndarray
     outputs: dict[str, np.ndarray]
+
+    def tagged(self, tags: np.ndarray) -> tuple[WordOutputs, np.ndarray]:
+        """The words that have a tag, n of them, and these tags [n].
+
+        Args:
+            tags: of every text [B, W] (``data.tags``).
+        """
+        inside = self.words < tags.shape[1]
+        found = np.where(inside, tags[self.texts, np.where(inside, self.words, 0)], IGNORED)
+        kept = found != IGNORED
+        outputs = {name: array[kept] for name, array in self.outputs.items()}
+        return WordOutputs(self.texts[kept], self.words[kept], outputs), found[kept]
 
 
 def collect_words(
