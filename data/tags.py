@@ -103,6 +103,18 @@ def labelled(logits: Any, labels: Any) -> tuple[Any, Any]:
     return logits[:, real], labels[real]
 
 
+def at_tokens(outputs: Mapping[str, np.ndarray], tokens: np.ndarray) -> dict[str, np.ndarray]:
+    """Outputs [B, T, …] of a model that tags tokens at some of them, [n, …]; of members, [B, M, T, C] → [n, M, C].
+
+    Args:
+        outputs: by name.
+        tokens: [B, T] bool, which ones.
+    """
+    return {
+        name: (array.swapaxes(1, 2) if name.startswith("member_") else array)[tokens] for name, array in outputs.items()
+    }
+
+
 def _listed(item: Any, tags: Any, where: str) -> list[Any]:
     """The tags of one input, as many as its words."""
     found = tags.tolist() if hasattr(tags, "tolist") else tags

@@ -11,7 +11,7 @@ import numpy as np
 from ..bundle.architecture import Architecture
 from ..data.batching import WINDOW_BATCHES, batches, item_batches
 from ..data.processor import Processor
-from ..data.tags import IGNORED, word_starts
+from ..data.tags import IGNORED, at_tokens, word_starts
 from ..data.words import NO_WORD
 from ..errors import BackendError
 from ..progress import Progress, no_progress
@@ -143,15 +143,10 @@ def collect_words(
             rows, columns = np.nonzero(starts != NO_WORD)
             texts.append(places[rows] + start)
             words.append(starts[rows, columns])
-            parts.append(reduce({name: _by_token(name, array)[rows, columns] for name, array in outputs.items()}))
+            parts.append(reduce(at_tokens(outputs, starts != NO_WORD)))
     order = np.lexsort((np.concatenate(words), np.concatenate(texts)))
     joined = {name: np.concatenate([part[name] for part in parts])[order] for name in parts[0]}
     return WordOutputs(np.concatenate(texts)[order], np.concatenate(words)[order], joined)
-
-
-def _by_token(name: str, array: np.ndarray) -> np.ndarray:
-    """An output [B, T, …]; members' are [B, M, T, C] and become [B, T, M, C]."""
-    return array.swapaxes(1, 2) if name.startswith("member_") else array
 
 
 def _check_finite(model: Backend, outputs: Arrays) -> None:
