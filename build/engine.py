@@ -100,8 +100,8 @@ def build_engine(
     bundle = resolve(bundle)
     if bundle.architecture().every_token:
         raise InputError(
-            f"engines are built of models that answer for whole inputs, and {bundle.path} gives a class for each token; run "
-            "its graph with onnxruntime or openvino"
+            f"engines are built of models that answer for whole inputs; {bundle.path} gives a class for each token; "
+            "run its graph with onnxruntime or openvino"
         )
     library, options = library_of(backend)
     trt = open_library(library)

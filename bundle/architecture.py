@@ -228,12 +228,17 @@ def _checked(data: Any) -> dict[str, Any]:
             f"the bundle's config.json has task {data['task']} and classes = {data['classes']}; expected 1 for a "
             "score, and 2 or more for a classification; make the bundle again with `hydrant fuse`"
         )
+    _check_tokens(data)
+    return data
+
+
+def _check_tokens(data: Mapping[str, Any]) -> None:
+    """Refuse tokens of images, and a dense layer before the classifier of tokens, which no such model has."""
     if data["task"] == "tokens" and (data["modality"], data["pooling"]) != ("text", "none"):
         raise BundleError(
             f"the bundle's config.json has task tokens, modality {data['modality']} and pooling = "
             f"{cut(data['pooling'])}; expected text and none; make the bundle again with `hydrant fuse`"
         )
-    return data
 
 
 def _is_a(value: Any, kind: str) -> bool:

@@ -12,7 +12,7 @@ from ..errors import InputError
 from ..metrics.gates import SCORES
 
 Task = Literal["classification", "score", "tokens"]
-"""One of C classes; one number: a regression, or the relevance that a cross-encoder gives; or a class for each token."""
+"""One of C classes; one number: a regression, or the relevance that a cross-encoder gives; a class for each token."""
 
 TASKS: tuple[str, ...] = get_args(Task)
 

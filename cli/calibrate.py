@@ -83,7 +83,7 @@ def calibration_text(report: CalibrationReport) -> str:
 
 
 def _of_spans(fitted: Mapping[str, Any]) -> str:
-    return f"thresholds    of spans: {fitted['spans']} found, {fitted['wrong_spans']} of them wrong; temperature of words"
+    return f"thresholds    of {fitted['spans']} spans, {fitted['wrong_spans']} of them wrong; temperature of words"
 
 
 def _quality(before: Mapping[str, float], after: Mapping[str, float]) -> list[str]:

@@ -63,8 +63,8 @@ def arguments(command: Command) -> None:
     command.add(
         "--aggregation",
         choices=AGGREGATIONS,
-        help="What a word takes of its tokens, of a model that tags tokens: the first (default), the most confident one "
-        "(max), or the mean of their probabilities and scores",
+        help="What a word takes of its tokens, of a model that tags tokens: the first (default), the most confident "
+        "one (max), or the mean of their probabilities and scores",
     )
     command.add(
         "--skip-invalid",
@@ -214,7 +214,7 @@ def _aggregation(predictor: Predictor, options: argparse.Namespace) -> dict[str,
     if options.aggregation is None:
         return {}
     if predictor.task != "tokens":
-        raise InputError("--aggregation is for models that tag tokens, and this one answers for whole inputs; leave it out")
+        raise InputError("--aggregation is for models that tag tokens; this one answers for whole inputs; leave it out")
     return {"aggregation": options.aggregation}
 
 

@@ -28,8 +28,8 @@ class Examples:
     """Examples in memory.
 
     Attributes:
-        inputs: texts; their words as lists; pairs of texts as tuples of two; images as paths, PIL images or uint8 arrays; or ready tensors,
-            each input a mapping of names to tensors without the batch axis.
+        inputs: texts; their words as lists; pairs of texts as tuples of two; images as paths, PIL images or uint8
+            arrays; or ready tensors, each input a mapping of names to tensors without the batch axis.
         labels: [N] int64 class indices, or float64 numbers for a model of one output; [N, W] int64 for tags of words,
             ``data.tags.IGNORED`` where there is none; or ``None``.
         source: what to call the data in messages and reports.
@@ -139,8 +139,8 @@ def read_examples(
         )
     inputs = [row.input for row in kept]
     if tags:
-        named = [row.where for row in kept]
-        return Examples(inputs, None if unlabelled else word_tags(inputs, [row.label for row in kept], labels, named), source)
+        given = [row.label for row in kept], labels, [row.where for row in kept]
+        return Examples(inputs, None if unlabelled else word_tags(inputs, *given), source)
     encode = encode_numbers if len(labels) == 1 else partial(encode_labels, labels=labels)
     return Examples(inputs, None if unlabelled else encode(kept), source)
 

@@ -146,12 +146,11 @@ def _of_words(columns: Columns, record: Mapping[str, Any]) -> Columns:
 
 def _named(feature: Any) -> Callable[[Any], Any] | None:
     """Names of the classes of a column of ``datasets``, or of lists of them; ``None`` where it has none."""
-    if hasattr(feature, "int2str"):
-        return lambda value: feature.int2str(value)
-    inner = getattr(feature, "feature", None)
-    if not hasattr(inner, "int2str"):
-        return None
-    return lambda values: [tag if tag is None or tag < 0 else inner.int2str(tag) for tag in values]
+    whole: Callable[[Any], Any] | None = getattr(feature, "int2str", None)
+    each: Callable[[Any], Any] | None = getattr(getattr(feature, "feature", None), "int2str", None)
+    if each is None:
+        return whole
+    return lambda values: [tag if tag is None or tag < 0 else each(tag) for tag in values]
 
 
 def _text(value: Any, column: str, where: str, missing: bool) -> Any:
@@ -182,7 +181,9 @@ def _conll_rows(path: Path, lines: Iterable[str]) -> Iterator[Row]:
     Raises:
         InputError: a line has another number of columns than the first.
     """
-    columns, begun, words, tags = 0, 1, [], []
+    columns, begun = 0, 1
+    words: list[str] = []
+    tags: list[str] = []
     for number, line in enumerate(chain(lines, [""]), start=1):
         fields = line.split()
         if fields and not line.startswith("-DOCSTART-"):

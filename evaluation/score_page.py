@@ -19,6 +19,7 @@ def score_page(report: EvaluationReport) -> str:
     ood = "" if report.ood is None else f" · {report.ood_examples} of {escape(report.ood)} (out of distribution)"
     intervals = f" · 95 % intervals from {report.resamples} bootstrap resamples" if report.resamples else ""
     sentences = [verdict.sentence for verdict in report.verdict] or [ALONE]
+    decisions = "Decisions" + " about spans" * (report.task == "tokens")
     parts = [
         f"<h1>Evaluation of {name}</h1>",
         f'<p class="about">{report.examples} examples of {escape(report.data)}{ood}{intervals} · seed {report.seed}'
@@ -28,7 +29,7 @@ def score_page(report: EvaluationReport) -> str:
         *(_of_tokens(report) if report.task == "tokens" else _of_scores(report)),
         section("Finding out-of-distribution inputs", _detection(report)),
         section("Members", _facts(report, DIVERSITY, [model.diversity for model in report.models])),
-        section("Decisions" + " about spans" * (report.task == "tokens"), _facts(report, DECISIONS, [model.decisions for model in report.models])),
+        section(decisions, _facts(report, DECISIONS, [model.decisions for model in report.models])),
         section("Latency", _latency(report)),
     ]
     return (
@@ -46,7 +47,7 @@ def _of_scores(report: EvaluationReport) -> list[str]:
 
 
 def _of_tokens(report: EvaluationReport) -> list[str]:
-    told = "A span is right where its type and both ends are, as seqeval counts it; it is as unsure as its least sure word."
+    told = "A span is right where its type and both ends are (seqeval); it is as unsure as its least sure word."
     return [
         section("Spans and words", _figures(report, TOKEN_QUALITY), note(told)),
         section("Finding wrong spans", _detection(report, "errors")),

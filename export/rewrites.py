@@ -60,8 +60,8 @@ def fork_heads(blocks: Blocks) -> tuple[Blocks, list[str]]:
 def pooled_token(blocks: Blocks) -> tuple[Blocks, list[str]]:
     """The last layer computes query, output projection and MLP of the first token only.
 
-    Requires: a classifier that reads the first token alone. One that reads the mean of all patches, or every token, needs
-    them all.
+    Requires: a classifier that reads the first token alone. One that reads the mean of all patches, or every token,
+    needs them all.
     """
     if not blocks.architecture.first_token_only:
         return blocks, []

@@ -57,7 +57,10 @@ def uncertainty_head(
 
 
 def _energy(graph: Graph, logits: str, last: int) -> None:
-    """[S, B, …, C], whose axis C is the ``last``, → ``energy`` [B, …]; the largest logit is taken out first, so that no exponential overflows."""
+    """[S, B, …, C], whose axis C is the ``last``, → ``energy`` [B, …].
+
+    The largest logit is taken out first, so that no exponential overflows.
+    """
     top = graph.node("ReduceMax", [logits, graph.constant([-1])], "energy.top", keepdims=1)  # [S, B, 1]
     shifted = graph.node("Sub", [logits, top], "energy.shifted")
     log = graph.node("ReduceLogSumExp", [shifted, graph.constant([-1])], "energy.log", keepdims=1)

@@ -56,7 +56,8 @@ def measure_drift(
     largest, total, count, examples, changes = 0.0, 0.0, 0, 0, 0
     hits: list[tuple[int, int]] = []
     labelled = True
-    for inputs, labels in batches:
+    for inputs, given in batches:
+        labels = given
         tensors: dict[str, Tensor] = {name: torch.as_tensor(value) for name, value in inputs.items()}
         a, b = merged(**tensors), unmerged(**tensors)
         label, other = a.label, b.label

@@ -215,7 +215,7 @@ class FusedClassifier(nn.Module):
         return last if self.pooler is None else POOLERS[self.architecture.pooling](self.pooler(last))
 
     def _classify(self, last: Tensor) -> Tensor:
-        """Each member's last vector [M, B, d or 2·d] → member logits [M, B, C]; of tokens [M, B, T, d] → [M, B, T, C]."""
+        """Each member's last vector [M, B, d or 2·d] → member logits [M, B, C]; of tokens with T behind B in both."""
         rate = self.architecture.classifier_dropout
         return self.classifier(_dropout(self.penultimate(last), rate, self.training))
 

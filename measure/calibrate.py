@@ -94,7 +94,8 @@ def calibrate(
             that all members share (all), which finds what is unknown best in texts, but flags noise such as typing
             errors with it; layers of the trunk by hand, such as 1,3; or (auto) the better of all and last where
             out-of-distribution data are given, and otherwise all for texts and last for images.
-        abstain: when to abstain: ``Coverage(0.95)`` or ``Risk(0.02)``. Of a model that tags tokens thresholds are for spans.
+        abstain: when to abstain: ``Coverage(0.95)`` or ``Risk(0.02)``. Of a model that tags tokens all thresholds are
+            for spans.
         flags: what to call out of distribution: ``FalseAlarm(0.05)``.
         sets: prediction sets: ``Conformal(0.1)``, or none.
         confidence: share of labels that the intervals of a model of one output hold (default: 0.9).
@@ -176,8 +177,9 @@ def _check_no_distance(fit: Any, taps: str | Sequence[int]) -> None:
     """Refuse the distance for a model that tags tokens."""
     if fit is not None or taps != "auto":
         raise InputError(
-            "the distance (fit=…, --fit; taps=…, --taps) is of one vector for an input, and this model gives a class for "
-            "each token; leave it out: flags stand on the energy, or with out-of-distribution data on the best score"
+            "the distance (fit=…, --fit; taps=…, --taps) is of one vector for an input, and this model gives a class "
+            "for each token; leave it out: flags stand on the energy, or with out-of-distribution data on the best "
+            "score"
         )
 
 

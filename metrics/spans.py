@@ -118,11 +118,11 @@ def spans_in(texts: np.ndarray, tags: Sequence[str]) -> list[Span]:
         texts: [N], index of each word's text, ascending.
         tags: of the N words.
     """
-    ends = np.flatnonzero(np.diff(texts, append=-1)) + 1
+    ends: list[int] = (np.flatnonzero(np.diff(texts, append=-1)) + 1).tolist()
     found = []
     for start, end in zip([0, *ends[:-1]], ends, strict=True):
         for kind, first, last in find_spans(tags[start:end]):
-            found.append(Span(int(texts[start]), kind, int(start) + first, int(start) + last))
+            found.append(Span(int(texts[start]), kind, start + first, start + last))
     return found
 
 

@@ -97,8 +97,8 @@ def _check_calibration(bundle: Bundle, architecture: Architecture) -> None:
     calibration, scores = Calibration.of(bundle), architecture.task == "score"
     if architecture.every_token and calibration.conformal is not None:
         raise BundleError(
-            f"bundle {bundle.path} gives classes of tokens, but its calibration.json has prediction sets; calibrate again "
-            "with `hydrant calibrate`"
+            f"bundle {bundle.path} gives classes of tokens, but its calibration.json has prediction sets; calibrate "
+            "again with `hydrant calibrate`"
         )
     if (calibration.conformal if scores else calibration.intervals) is not None:
         raise BundleError(
@@ -155,11 +155,12 @@ class Predictor(Closable):
 
         Args:
             inputs: texts; pairs of texts, each a tuple of two; images as paths, PIL images or uint8 arrays [H, W] or
-                [H, W, 3]; for a model that tags tokens also lists of words, each list one text; a table (pandas, polars, pyarrow or ``datasets``) with a column ``text`` or ``image``, or
-                with one column; or a dict of NumPy tensors under the graph's input names (``token_type_ids`` may be
-                left out). For a model that reads text a tuple of two strings is one pair, and a list of strings are
-                as many texts: ``predict(("a", "b"))`` has one row, ``predict(["a", "b"])`` two. Texts longer than the
-                model reads, or than the engine was built for, are cut, with a warning in the log.
+                [H, W, 3]; for a model that tags tokens also lists of words, each list one text; a table (pandas,
+                polars, pyarrow or ``datasets``) with a column ``text`` or ``image``, or with one column; or a dict of
+                NumPy tensors under the graph's input names (``token_type_ids`` may be left out). For a model that reads
+                text a tuple of two strings is one pair, and a list of strings are as many texts:
+                ``predict(("a", "b"))`` has one row, ``predict(["a", "b"])`` two. Texts longer than the model reads, or
+                than the engine was built for, are cut, with a warning in the log.
             batch_size: inputs per run; memory grows with it, not with the number of inputs.
             first: index by which messages name the first input.
             on_error: ``"raise"`` refuses everything if one input cannot be used; ``"row"`` gives that one its

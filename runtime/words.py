@@ -35,8 +35,8 @@ class Words:
 
     Attributes:
         index: [W] int64, of each word in the text: one that the model did not read, or has no token for, is left out.
-        start, end: [W] int64, its first character, and the one behind its last; of words given as a list in these joined
-            by spaces.
+        start, end: [W] int64, its first character, and the one behind its last; of words given as a list in these
+            joined by spaces.
         prediction: what the model says of each word; its first axis is W.
     """
 
@@ -58,8 +58,8 @@ class Span:
         start, end: its first character, and the one behind its last (see :class:`Words`).
         first_word, last_word: index in the text.
         confidence: the least of its words.
-        predictive_entropy, expected_entropy, mutual_information, disagreement, energy: the largest of its words, nats but
-            for the disagreement; energy ``None`` where the graph gives none.
+        predictive_entropy, expected_entropy, mutual_information, disagreement, energy: the largest of its words, nats
+            but for the disagreement; energy ``None`` where the graph gives none.
         abstain, out_of_distribution: whether a word of it lies beyond the threshold; ``None`` without a threshold.
     """
 
@@ -100,7 +100,7 @@ def words_of(
     if aggregation not in AGGREGATIONS:
         raise InputError(f"aggregation is {cut(aggregation)}; expected one of {', '.join(AGGREGATIONS)}")
     if prediction.mask is None:
-        raise InputError("this prediction is of whole inputs and has no words; expected one of a model that tags tokens")
+        raise InputError("this prediction is of whole inputs, without words; expected one of a model that tags tokens")
     if prediction.words is None or prediction.offsets is None:
         raise InputError(
             "this prediction was made of ready tensors, whose words are not known; predict texts, or lists of words"

@@ -1,4 +1,4 @@
-"""What tests of models that tag tokens build on: tiny models, sentences of a made-up language, their tags, a checkpoint."""
+"""What tests of models that tag tokens build on: tiny models, sentences of a made-up language, and a checkpoint."""
 
 from __future__ import annotations
 

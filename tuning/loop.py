@@ -232,7 +232,9 @@ class _Run:
 def measure(module: FusedClassifier, source: Source, settings: Settings) -> dict[str, Any]:
     """NLL (nats), accuracy and ECE of the averaged probabilities at their best temperature, and that.
 
-    Of tags of words these are over the words. Of a score whose labels are relevance likewise, as of two classes; of a regression NLL at its best scale, and RMSE.
+    Of tags these are over the words that have one.
+
+    Of a score whose labels are relevance likewise, as of two classes; of a regression NLL at its best scale, and RMSE.
 
     Tuning sharpens what a model says, which one number takes back: judged at temperature 1, members that got better
     would be refused. Leaves ``module`` evaluating.

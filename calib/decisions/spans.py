@@ -66,8 +66,8 @@ def fit_spans(
     spans, known = found_spans(words, texts, names)
     if not spans:
         raise InputError(
-            f"the model finds no span in the {len(labels)} tagged words of {about['data']}, and thresholds are fitted on "
-            "spans; give more data, with some"
+            f"the model finds no span in the {len(labels)} tagged words of {about['data']}, and thresholds are fitted "
+            "on spans; give more data, with some"
         )
     beyond = None
     if outside is not None:
@@ -98,7 +98,7 @@ def fit_spans(
 def found_spans(
     words: Mapping[str, np.ndarray], texts: np.ndarray, names: Sequence[str]
 ) -> tuple[list[Span], dict[str, np.ndarray]]:
-    """The spans that a model finds, S of them, and their scores [S]; ``probabilities`` [S, C] of their least sure words.
+    """The spans that a model finds, S of them, and their scores [S]; ``probabilities`` [S, C] of the least sure words.
 
     Args:
         words: ``probabilities`` [N, C] and scores [N], as of :func:`summarise`.

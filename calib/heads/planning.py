@@ -228,8 +228,8 @@ def _check_task(architecture: Architecture, methods: Sequence[Method]) -> None:
     circuits = any(isinstance(method, Circuit) for method in methods)
     if architecture.every_token and circuits:
         raise InputError(
-            "circuits are searched by the uncertainty of whole inputs, and this model gives a class for each token; choose "
-            "method 'taylor' or 'random'"
+            "circuits are searched by the uncertainty of whole inputs, and this model gives a class for each token; "
+            "choose method 'taylor' or 'random'"
         )
     if architecture.task == "score" and circuits:
         raise InputError(

@@ -49,8 +49,8 @@ class Trial:
     Attributes:
         candidate: what was measured.
         temperature: of all member logits, fitted on these examples; 1 for a regression.
-        losses: −log averaged probability of the label, nats, [N]; of tags of words summed for each text, in shares of the
-            mean text's words; of a regression its density under the fitted scale (``metrics.scores``).
+        losses: −log averaged probability of the label, nats, [N]; of tags of words summed for each text, in shares of
+            the mean text's words; of a regression its density under the fitted scale (``metrics.scores``).
         accuracy: of the averaged probabilities; ``None`` for a regression.
         mutual_information: mean over examples, or labelled words, nats.
         rmse: of the scores of a regression; ``None`` otherwise.
@@ -104,7 +104,8 @@ class HeldOut:
         self._tags: list[np.ndarray] = []
         self._batches = KeptBatches(self._each(item_batches(examples.inputs, processor, architecture, batch_size)))
         if architecture.every_token:
-            self.texts = np.concatenate([places[np.nonzero(tags != IGNORED)[0]] for places, tags in self._each_tagged()])
+            tagged = zip(self._places, self._tags, strict=True)
+            self._texts = np.concatenate([places[np.nonzero(tags != IGNORED)[0]] for places, tags in tagged])
             self.labels = torch.from_numpy(np.concatenate([tags[tags != IGNORED] for tags in self._tags]))
             if not len(self.labels):
                 raise InputError(f"no word of the held-out examples of {examples.source} has a tag; give more examples")
@@ -129,10 +130,7 @@ class HeldOut:
         """Losses of answers → [N] of examples, of the same mean: words of one text do not vary by themselves."""
         if not self._tags:
             return losses
-        return np.bincount(self.texts, losses, minlength=self._count) * (self._count / len(losses))
-
-    def _each_tagged(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        return zip(self._places, self._tags, strict=True)
+        return np.bincount(self._texts, losses, minlength=self._count) * (self._count / len(losses))
 
     def batches(self) -> Iterator[tuple[Tensor, dict[str, Tensor]]]:
         """Places and tensors of one batch after the other."""
