@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from .pipeline import explore, make
     from .pipeline.explore import Grid
     from .pipeline.options import Recipe
-    from .runtime import Prediction, Predictor, load
+    from .runtime import Prediction, Predictor, Span, Words, load
     from .tuning import TuneReport, tune
     from .tuning.settings import BatchEnsemble, Jointly, PerMember
 
@@ -82,6 +82,7 @@ _HOMES = {
     "Risk": "calib.decisions.targets",
     "ScoreOutput": "fusion",
     "save_bundle": "fusion",
+    "Span": "runtime",
     "Taylor": "calib.heads.options",
     "TensorRT": "build.options",
     "TensorRTForRTX": "build.options",
@@ -89,6 +90,7 @@ _HOMES = {
     "tune": "tuning",
     "TuneReport": "tuning",
     "verify": "measure.verify",
+    "Words": "runtime",
 }
 
 
@@ -118,11 +120,13 @@ __all__ = [
     "Recipe",
     "Risk",
     "ScoreOutput",
+    "Span",
     "Taylor",
     "TensorRT",
     "TensorRTForRTX",
     "Timing",
     "TuneReport",
+    "Words",
     "__version__",
     "build_engine",
     "calibrate",

@@ -52,4 +52,4 @@ def check_classifies(task: Task, what: str, instead: str) -> None:
         InputError: it gives something else than one class for each input.
     """
     if task != "classification":
-        raise InputError(f"{what} is for classifiers of whole inputs, and this model gives {GIVES[task]}; {instead}")
+        raise InputError(f"{what} is for classifiers, and this model gives {GIVES[task]}; {instead}")

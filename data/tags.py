@@ -138,7 +138,7 @@ def _listed(item: Any, tags: Any, where: str) -> list[Any]:
 
 def _index(tag: Any, names: Mapping[str, int], labels: Sequence[str], where: str) -> int:
     """The class index of a tag, or :data:`IGNORED`."""
-    if tag is None or (not isinstance(tag, str) and tag == IGNORED):
+    if tag is None or str(tag) == str(IGNORED):
         return IGNORED
     index = names.get(tag) if isinstance(tag, str) else tag
     if isinstance(index, bool) or not isinstance(index, int) or not 0 <= index < len(labels):

@@ -81,15 +81,16 @@ def observe(
     how: dict[str, Any] = {"batch_size": batch_size, "progress": progress, "title": title}
     if model.architecture.every_token:
         of_words = collect_words(*given, **how)
-        found, places = of_words.outputs, (of_words.texts, of_words.words)
+        found, texts, words = of_words.outputs, of_words.texts, of_words.words
     else:
-        found, places = collect(*given, **how), (None, None)
+        found, texts, words = collect(*given, **how), None, None
     return Observation(
         len(model.plan.members),
         Prediction.from_outputs(found),
         found.get("divergence"),
         found.get("pair_disagreement"),
-        *places,
+        texts,
+        words,
     )
 
 

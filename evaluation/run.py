@@ -156,8 +156,8 @@ def _check_figures(figures: Figures, task: Task) -> None:
         for name, given in (("corruptions", figures.corruptions), ("baselines", figures.baselines)):
             if given:
                 raise InputError(
-                    f"{name} (--{name}) are measured for classifiers of whole inputs, and this bundle gives "
-                    f"{GIVES[task]}; leave them out"
+                    f"{name} (--{name}) are measured for classifiers, and this bundle gives {GIVES[task]}; leave them "
+                    "out"
                 )
     if task != "score" and figures.caution:
         raise InputError(

@@ -152,7 +152,7 @@ def token_rows(
         if prediction.error is not None and prediction.error[place] is not None:
             row["error"] = prediction.error[place]
             continue
-        text = " ".join(given) if is_words(given) else given
+        text = " ".join(row["input"]) if is_words(given) else given
         row["words"] = [
             {**_place(text, words, at), **answer} for at, answer in enumerate(_answers(words, labels, probabilities))
         ]
@@ -206,7 +206,7 @@ def _mean(flat: Prediction, tokens: Sequence[np.ndarray]) -> Prediction:
 def _span(words: Words, label: str, first: int, last: int) -> Span:
     found, part = words.prediction, slice(first, last + 1)
     largest = {name: _largest(getattr(found, name), part) for name in UNCERTAINTIES}
-    flags = {
+    flags: dict[str, Any] = {
         name: None if (flag := getattr(found, name)) is None else bool(flag[part].any())
         for name in ("abstain", "out_of_distribution")
     }
