@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from .measure.profile import profile
     from .measure.settings import Timing
     from .measure.verify import verify
-    from .runtime import Prediction, Predictor, load
+    from .runtime import Prediction, Predictor, Span, Words, load
     from .runtime.pipeline import Pipeline, pipeline
     from .tuning import TuneReport, tune
     from .tuning.settings import BatchEnsemble, Jointly, PerMember
@@ -85,6 +85,7 @@ _HOMES = {
     "Risk": "calib.decisions.targets",
     "ScoreOutput": "fusion",
     "save_bundle": "fusion",
+    "Span": "runtime",
     "Taylor": "calib.heads.options",
     "TensorRT": "build.options",
     "TensorRTForRTX": "build.options",
@@ -92,6 +93,7 @@ _HOMES = {
     "tune": "tuning",
     "TuneReport": "tuning",
     "verify": "measure.verify",
+    "Words": "runtime",
 }
 
 
@@ -122,11 +124,13 @@ __all__ = [
     "Recipe",
     "Risk",
     "ScoreOutput",
+    "Span",
     "Taylor",
     "TensorRT",
     "TensorRTForRTX",
     "Timing",
     "TuneReport",
+    "Words",
     "__version__",
     "build_engine",
     "calibrate",

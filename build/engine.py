@@ -98,6 +98,11 @@ def build_engine(
         GateError: ``require_fused``, and an attention block was not fused; nothing is written.
     """
     bundle = resolve(bundle)
+    if bundle.architecture().every_token:
+        raise InputError(
+            f"engines are built of models that answer for whole inputs; {bundle.path} gives a class for each token; "
+            "run its graph with onnxruntime or openvino"
+        )
     library, options = library_of(backend)
     trt = open_library(library)
     if precision not in PRECISIONS:

@@ -56,7 +56,8 @@ class Architecture:
         embedding_width: width of the text tables and of the LayerNorm behind them, which a linear map brings to d
             (ELECTRA); 0 for tables of width d and no such map.
         registers: prefix tokens behind the others that have no position.
-        task: what it answers (``bundle.tasks``). A ``"score"`` has one "class", the last linear map's one output.
+        task: what it answers (``bundle.tasks``). A ``"score"`` has one "class", the last linear map's one output; of
+            ``"tokens"`` the classifier reads every token, so ``token_pooling`` says nothing.
         score_activation: function of that output which makes it the score.
     """
 
@@ -117,7 +118,12 @@ class Architecture:
     @property
     def first_token_only(self) -> bool:
         """Whether nothing but the first token is read behind the last layer."""
-        return self.token_pooling == "first"
+        return self.token_pooling == "first" and not self.every_token
+
+    @property
+    def every_token(self) -> bool:
+        """Whether the classifier reads each token by itself."""
+        return self.task == "tokens"
 
     @property
     def classifier_width(self) -> int:
@@ -222,7 +228,17 @@ def _checked(data: Any) -> dict[str, Any]:
             f"the bundle's config.json has task {data['task']} and classes = {data['classes']}; expected 1 for a "
             "score, and 2 or more for a classification; make the bundle again with `hydrant fuse`"
         )
+    _check_tokens(data)
     return data
+
+
+def _check_tokens(data: Mapping[str, Any]) -> None:
+    """Refuse tokens of images, and a dense layer before the classifier of tokens, which no such model has."""
+    if data["task"] == "tokens" and (data["modality"], data["pooling"]) != ("text", "none"):
+        raise BundleError(
+            f"the bundle's config.json has task tokens, modality {data['modality']} and pooling = "
+            f"{cut(data['pooling'])}; expected text and none; make the bundle again with `hydrant fuse`"
+        )
 
 
 def _is_a(value: Any, kind: str) -> bool:

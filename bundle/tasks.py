@@ -11,8 +11,8 @@ from typing import Literal, get_args
 from ..errors import InputError
 from ..metrics.gates import SCORES
 
-Task = Literal["classification", "score"]
-"""One of C classes; or one number: a regression, or the relevance that a cross-encoder gives."""
+Task = Literal["classification", "score", "tokens"]
+"""One of C classes; one number: a regression, or the relevance that a cross-encoder gives; a class for each token."""
 
 TASKS: tuple[str, ...] = get_args(Task)
 
@@ -22,18 +22,26 @@ ScoreActivation = Literal["identity", "sigmoid"]
 OUTPUTS: dict[str, tuple[str, ...]] = {
     "classification": ("probabilities", *SCORES, "energy"),
     "score": ("score", "score_variance"),
+    "tokens": ("probabilities", *SCORES, "energy"),
 }
-"""Outputs of every graph of a task, float32: [B], but ``probabilities`` [B, C]."""
+"""Outputs of every graph of a task, float32: [B], but ``probabilities`` [B, C]; of tokens [B, T], and [B, T, C]."""
 
-MEMBER_OUTPUTS = {"classification": "member_probabilities", "score": "member_scores"}
-"""What the members say each for itself: [B, M, C], or [B, M]."""
+MEMBER_OUTPUTS = {
+    "classification": "member_probabilities",
+    "score": "member_scores",
+    "tokens": "member_probabilities",
+}
+"""What the members say each for itself: [B, M, C], [B, M], or [B, M, T, C]."""
+
+GIVES = {"score": "one score (num_labels = 1)", "tokens": "a class for each token"}
+"""What a model that is no classifier of whole inputs gives, in words."""
 
 DISTANCE = "distance"
 """Output [B] of a graph of any task, once it was fitted."""
 
 
 def check_classifies(task: Task, what: str, instead: str) -> None:
-    """Refuse a model of one output where only classifiers are served.
+    """Refuse a model of another task where only classifiers of whole inputs are served.
 
     Args:
         task: of the model.
@@ -41,7 +49,7 @@ def check_classifies(task: Task, what: str, instead: str) -> None:
         instead: what to do.
 
     Raises:
-        InputError: it gives a score.
+        InputError: it gives something else than one class for each input.
     """
     if task != "classification":
-        raise InputError(f"{what} is for classifiers, and this model gives one score (num_labels = 1); {instead}")
+        raise InputError(f"{what} is for classifiers, and this model gives {GIVES[task]}; {instead}")

@@ -72,6 +72,7 @@ def calibration_text(report: CalibrationReport) -> str:
     lines = [
         *inspected_calibration(facts, scores),
         *distance_text(facts["distance"]),
+        *([_of_spans(fitted)] if "spans" in fitted else []),
         *(_errors(fitted) if scores else _quality(fitted["before"], fitted["after"])),
         f"written to    calibration.json, {', '.join(report.graphs) or 'no graph yet: make one with `hydrant export`'}",
     ]
@@ -79,6 +80,10 @@ def calibration_text(report: CalibrationReport) -> str:
         lines.append(f"outdated      engines {', '.join(report.outdated)}: build them again with `hydrant build`")
     lines += [f"note          {note}" for note in report.notes]
     return "\n".join(lines)
+
+
+def _of_spans(fitted: Mapping[str, Any]) -> str:
+    return f"thresholds    of {fitted['spans']} spans, {fitted['wrong_spans']} of them wrong; temperature of words"
 
 
 def _quality(before: Mapping[str, float], after: Mapping[str, float]) -> list[str]:

@@ -16,6 +16,7 @@ from ..evaluation.figure_names import (
     QUALITY,
     SCORE_QUALITY,
     SCORES,
+    TOKEN_QUALITY,
     Told,
     baseline_remarks,
     shown,
@@ -69,9 +70,10 @@ def evaluation_text(report: EvaluationReport) -> str:
     intervals = f"; 95 % intervals from {report.resamples} resamples" if report.resamples else ""
     parts = [f"{report.examples} examples of {report.data}{ood}{intervals}"]
     parts += [verdict.sentence for verdict in report.verdict] or [ALONE]
-    quality = QUALITY if report.task == "classification" else _there(SCORE_QUALITY, models)
+    quality = QUALITY if report.task == "classification" else _there(_OF_TASK[report.task], models)
     parts.append(_figures("quality", quality, {name: name for name in quality}, models))
-    groups = [("wrong answers", "errors")] if report.task == "classification" else []
+    wrong = {"classification": "wrong answers", "tokens": "wrong spans"}.get(report.task)
+    groups = [] if wrong is None else [(wrong, "errors")]
     groups += [("out of distribution", "ood")] if report.ood else []
     for title, prefix in groups:
         for score, words in SCORES.items():
@@ -83,7 +85,8 @@ def evaluation_text(report: EvaluationReport) -> str:
         parts.append(_differences(models))
     parts.append(_facts("diversity", DIVERSITY, [model.diversity for model in models], models))
     if any(model.decisions for model in models):
-        parts.append(_facts("calibrated decisions", DECISIONS, [model.decisions for model in models], models))
+        of_spans = "calibrated decisions" + " about spans" * (report.task == "tokens")
+        parts.append(_facts(of_spans, DECISIONS, [model.decisions for model in models], models))
     if report.corrupted:
         parts.append(_noise(report))
     if report.batch:
@@ -96,6 +99,10 @@ def evaluation_text(report: EvaluationReport) -> str:
     if written:
         parts.append(f"wrote {' and '.join(written)}")
     return "\n\n".join(parts)
+
+
+_OF_TASK = {"score": SCORE_QUALITY, "tokens": TOKEN_QUALITY}
+"""Figures of quality of models that are no classifiers of whole inputs."""
 
 
 def _there(told: Mapping[str, Told], models: Sequence[ModelReport]) -> dict[str, Told]:

@@ -99,10 +99,11 @@ def drift_report(
     options: argparse.Namespace, models: list[Any], ensemble: Any, processor: Any, progress: Progress
 ) -> dict[str, Any] | None:
     """Drift of merging separately tuned members, on real or synthetic inputs; ``None`` when nothing was merged."""
-    from ..data.batching import batches
+    from ..data.batching import item_batches
     from ..data.examples import read_examples
     from ..data.processor import from_transformers
     from ..data.samples import synthetic_batches
+    from ..data.tags import batch_labels
     from ..fusion import fuse as fuse_models
     from ..fusion import measure_drift
 
@@ -113,13 +114,13 @@ def drift_report(
         pairs: Any = [(batch, None) for batch in synthetic_batches(ensemble.architecture, 64, options.seed)]
         return {"inputs": "64 synthetic inputs", **measure_drift(ensemble, unmerged, pairs).to_json()}
     found = read_examples(options.data, ensemble.labels, columns=call(Reading, options), limit=512, seed=options.seed,
-                          need_labels=False)  # fmt: skip
+                          need_labels=False, tags=ensemble.architecture.every_token)  # fmt: skip
     if processor is None and not found.ready:
         raise InputError("--data needs the processor; leave out --no-processor, or --data, or give ready tensors")
     ready = found.processor(ensemble.architecture, lambda: from_transformers(processor, ensemble.architecture))
     pairs = (
-        (arrays, None if found.labels is None else found.labels[index])
-        for index, arrays in batches(found.inputs, ready, ensemble.architecture, 32)
+        (arrays, None if found.labels is None else batch_labels(items, found.labels[index], arrays))
+        for index, items, arrays in item_batches(found.inputs, ready, ensemble.architecture, 32)
     )
     steps = progress(pairs, -(-len(found) // 32), "measuring drift")
     return {

@@ -22,11 +22,12 @@ from ..data.columns import Reading
 from ..data.images import is_image
 from ..data.readers import Row, stream_lines
 from ..data.sources import named_rows
+from ..data.words import is_words
 from ..engines.gpu import NO_GPU
 from ..errors import InputError, cut
 from ..progress import Progress
 from ..runtime import Predictor, load
-from ..runtime.prediction import prediction_rows
+from ..runtime.words import AGGREGATIONS
 from . import shared
 from .options import Command, call, value
 from .terminal import json_lines, log, print_beside, print_json, print_text, progress, short, standard_output, table
@@ -61,6 +62,12 @@ def arguments(command: Command) -> None:
     shared.backend(command, load)
     command.take(load, "threads", type=positive, metavar="N")
     command.take(Predictor.predict, "batch_size", type=positive, metavar="N")
+    command.add(
+        "--aggregation",
+        choices=AGGREGATIONS,
+        help="What a word takes of its tokens, of a model that tags tokens: the first (default), the most confident "
+        "one (max), or the mean of their probabilities and scores",
+    )
     command.add(
         "--skip-invalid",
         action="store_true",
@@ -105,12 +112,7 @@ def predict_items(predictor: Predictor, options: argparse.Namespace) -> int:
         if len(inputs) == 1 or not str(error).startswith("input "):
             raise
         raise InputError(f"{error} (inputs count from 0; --skip-invalid predicts the others)") from error
-    rows = prediction_rows(
-        prediction,
-        inputs,
-        predictor.labels,
-        probabilities=options.probabilities,
-    )
+    rows = predictor.rows(prediction, inputs, probabilities=options.probabilities, **_aggregation(predictor, options))
     if options.output:
         with atomic_file(options.output) as handle:
             handle.write(json_lines(rows))
@@ -210,6 +212,14 @@ def _name(options: argparse.Namespace) -> str:
     return "standard input" if options.input == "-" else str(options.input)
 
 
+def _aggregation(predictor: Predictor, options: argparse.Namespace) -> dict[str, Any]:
+    if options.aggregation is None:
+        return {}
+    if predictor.task != "tokens":
+        raise InputError("--aggregation is for models that tag tokens; this one answers for whole inputs; leave it out")
+    return {"aggregation": options.aggregation}
+
+
 def _on_error(options: argparse.Namespace) -> str:
     return "row" if options.skip_invalid else "raise"
 
@@ -241,7 +251,7 @@ def _predict_tensors(
     count = len(prediction)
     shown = [f"{options.input}, row {index}" for index in range(count)]
     if count:
-        yield prediction_rows(prediction, shown, predictor.labels, 0, options.probabilities)
+        yield predictor.rows(prediction, shown, probabilities=options.probabilities, **_aggregation(predictor, options))
 
 
 def _predict_rows(
@@ -259,12 +269,15 @@ def _predict_rows(
             _name_the_row(predictor, window, first)
             raise
         shown = [_shown(row) for row in window]
-        yield prediction_rows(prediction, shown, predictor.labels, first, options.probabilities)
+        told = {"probabilities": options.probabilities, **_aggregation(predictor, options)}
+        yield predictor.rows(prediction, shown, first=first, **told)
         first += len(window)
 
 
 def _shown(row: Row) -> Any:
     """What stands for an input in its row: texts and paths themselves, anything else by its place."""
+    if isinstance(row.input, list) and is_words(row.input):
+        return row.input
     parts = row.input if isinstance(row.input, tuple) else (row.input,)
     texts = all(isinstance(part, str | Path) or (part is None and len(parts) > 1) for part in parts)
     return row.input if texts else row.where
@@ -286,8 +299,10 @@ def _about(predictor: Predictor) -> dict[str, Any]:
 
 def prediction_text(rows: Sequence[Mapping[str, Any]]) -> str:
     """What was predicted of each input, and how sure that is; below them those that failed, with the reason."""
-    scores = any("score" in row for row in rows)
-    shown = _score_table(rows) if scores else _class_table(rows)
+    if any("spans" in row for row in rows):
+        shown = _span_table(rows)
+    else:
+        shown = _score_table(rows) if any("score" in row for row in rows) else _class_table(rows)
     failed = [f"{short(_text(row['input']), 46)}: {row['error']}" for row in rows if "error" in row]
     return "\n".join([*([shown] if len(failed) < len(rows) else []), *failed])
 
@@ -310,6 +325,38 @@ def _score_table(rows: Sequence[Mapping[str, Any]]) -> str:
         for row in found
     ]
     return table([*headers, *(["decision"] if decides else [])], body)
+
+
+def _span_table(rows: Sequence[Mapping[str, Any]]) -> str:
+    """The spans of each text, the least sure word's figures for each; a text without spans has a line of its own."""
+    found = [row for row in rows if "error" not in row]
+    decides = any(
+        span["abstain"] is not None or span["out_of_distribution"] is not None for row in found for span in row["spans"]
+    )
+    body = []
+    for row in found:
+        text = short(_words(row["input"]), 46)
+        body += [
+            [
+                text,
+                short(span["text"], 30),
+                short(span["label"], 24),
+                f"{span['confidence']:.3f}",
+                f"{span['predictive_entropy']:.3f}",
+                f"{span['expected_entropy']:.3f}",
+                f"{span['mutual_information']:.4f}",
+                f"{span['disagreement']:.2f}",
+                *([_decision(span)] if decides else []),
+            ]
+            for span in row["spans"]
+        ] or [[text, "–", "no span", *["–"] * 5, *([""] if decides else [])]]
+    headers = ["input", "span", "label", "confidence", "predictive entropy", "expected entropy", "mutual information"]
+    return table([*headers, "disagreement", *(["decision"] if decides else [])], body)
+
+
+def _words(item: str | list[str]) -> str:
+    """A text, or its words joined."""
+    return item if isinstance(item, str) else " ".join(item)
 
 
 def _class_table(rows: Sequence[Mapping[str, Any]]) -> str:

@@ -56,7 +56,8 @@ def products(model: Sharing, batch: int, tokens: int) -> Iterable[Product]:
     if arch.pooling != "none":
         yield from _linear(model.groups("pooler"), streams, batch, d, arch.classifier_width)
         streams = max(streams, model.groups("pooler"))
-    yield from _linear(model.groups("classifier"), streams, batch, arch.classifier_width, arch.classes)
+    rows = batch * tokens if arch.every_token else batch
+    yield from _linear(model.groups("classifier"), streams, rows, arch.classifier_width, arch.classes)
 
 
 def _linear(groups: int, streams: int, rows: int, inner: int, columns: int) -> Iterable[Product]:

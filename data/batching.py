@@ -140,11 +140,27 @@ def batches(
     Raises:
         InputError: an input cannot be used, and ``failed`` is not given; it is named by its index.
     """
+    made = item_batches(inputs, processor, spec, batch_size, first=first, reader=reader, failed=failed)
+    return ((places, tensors) for places, _, tensors in made)
+
+
+def item_batches(
+    inputs: Sequence[Any],
+    processor: Processor,
+    spec: InputSpec,
+    batch_size: int,
+    *,
+    first: int = 0,
+    reader: str = READER,
+    failed: dict[int, str] | None = None,
+) -> Iterator[tuple[np.ndarray, list[Any], dict[str, np.ndarray]]]:
+    """As :func:`batches`, with the prepared inputs of each batch between its places and its tensors."""
     ready = Prepared(inputs, processor, spec, first=first, reader=reader, failed=failed)
     for chosen in by_length(ready.lengths, batch_size):
-        places, tensors = ready.batch(chosen)
-        if len(places):
-            yield places, tensors
+        items = ready.items(chosen)
+        if items:
+            found = list(items.values())
+            yield np.array(list(items), np.int64), found, processor.collate(found)
 
 
 def by_length(lengths: np.ndarray, batch_size: int) -> list[np.ndarray]:

@@ -21,6 +21,7 @@ from .records import as_input, usual_keys
 from .sources import named_rows, source_name
 from .spec import InputSpec
 from .tables import column_names, is_table, only_split
+from .tags import word_tags
 from .tensors import TensorProcessor
 
 
@@ -29,9 +30,10 @@ class Examples:
     """Examples in memory.
 
     Attributes:
-        inputs: texts; pairs of texts as tuples of two; images as paths, PIL images or uint8 arrays; or ready tensors,
-            each input a mapping of names to tensors without the batch axis.
-        labels: [N] int64 class indices, or float64 numbers for a model of one output; or ``None``.
+        inputs: texts; their words as lists; pairs of texts as tuples of two; images as paths, PIL images or uint8
+            arrays; or ready tensors, each input a mapping of names to tensors without the batch axis.
+        labels: [N] int64 class indices, or float64 numbers for a model of one output; [N, W] int64 for tags of words,
+            ``data.tags.IGNORED`` where there is none; or ``None``.
         source: what to call the data in messages and reports.
     """
 
@@ -103,6 +105,7 @@ def read_examples(
     limit: int | None = None,
     seed: int = 0,
     need_labels: bool = True,
+    tags: bool = False,
 ) -> Examples:
     """Read, sample and label-encode examples.
 
@@ -118,6 +121,7 @@ def read_examples(
         limit: keep a uniform random sample of this many, in their original order.
         seed: of the sample.
         need_labels: refuse data without labels.
+        tags: labels are lists of tags, one for each word (``data.tags``).
 
     Raises:
         InputError: no rows, a missing column, or a label that the model does not have or that is no number.
@@ -136,10 +140,14 @@ def read_examples(
         names = f" among {listing(unlabelled[0].names)}" if unlabelled[0].names else ""
         raise InputError(
             f"data {source} has no label{where}; expected a column {columns.label!r}{names} "
-            "(choose another with --label-column, Reading(label=…))"
+            f"{'of tags, one for each word ' * tags}(choose another with --label-column, Reading(label=…))"
         )
+    inputs = [row.input for row in kept]
+    if tags:
+        given = [row.label for row in kept], labels, [row.where for row in kept]
+        return Examples(inputs, None if unlabelled else word_tags(inputs, *given), source)
     encode = encode_numbers if len(labels) == 1 else partial(encode_labels, labels=labels)
-    return Examples([row.input for row in kept], None if unlabelled else encode(kept), source)
+    return Examples(inputs, None if unlabelled else encode(kept), source)
 
 
 def encode_numbers(rows: Sequence[Row]) -> np.ndarray:

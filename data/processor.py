@@ -34,8 +34,11 @@ def load_processor(folder: Path, spec: InputSpec) -> Processor:
     """
     from .images import ImageProcessor
     from .text import TextProcessor
+    from .words import WordProcessor
 
-    return (TextProcessor if spec.modality == "text" else ImageProcessor)(folder, spec)
+    if spec.modality == "image":
+        return ImageProcessor(folder, spec)
+    return (WordProcessor if spec.every_token else TextProcessor)(folder, spec)
 
 
 def from_transformers(processor: Any, spec: InputSpec) -> Processor:

@@ -1,4 +1,4 @@
-"""Reading labelled data: CSV, TSV, JSON lines, Parquet, image folders and ``.npz`` files.
+"""Reading labelled data: CSV, TSV, JSON lines, Parquet, words with tags a line (CoNLL), image folders and ``.npz``.
 
 Everything is read as a stream, so that a file larger than memory is fine; Parquet by Hugging Face ``datasets``.
 """
@@ -10,7 +10,8 @@ import glob
 import json
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -18,12 +19,16 @@ from ..errors import InputError, cut, listing, require
 from .arrays import read_npz
 from .columns import Columns
 from .images import has_image_name
-from .records import TENSORS, as_input, is_record, usual_keys
+from .records import TENSORS, WORDS, as_input, is_record, usual_keys
 from .tables import column_names, input_column, rows
+from .words import is_words
 
 T = TypeVar("T")
 
-FORMS = ".csv, .tsv, .jsonl, .parquet, .npz or an image folder with one subfolder per class"
+FORMS = ".csv, .tsv, .jsonl, .parquet, .conll, .npz or an image folder with one subfolder per class"
+
+TAGS = ("tags", "ner_tags")
+"""Columns of their tags, where there is none of labels; the first that is there."""
 
 
 @dataclass(frozen=True)
@@ -31,8 +36,9 @@ class Row:
     """One example as it stands in the data.
 
     Attributes:
-        input: a text, a pair of texts as a tuple, an image, its path or bytes, or a mapping of names to ready tensors.
-        label: if there is any.
+        input: a text, its words as a list, a pair of texts as a tuple, an image, its path or bytes, or a mapping of
+            names to ready tensors.
+        label: if there is any; of words a list of their tags.
         where: it was found.
         names: of the columns or keys there, where the one of labels is not among them.
     """
@@ -66,6 +72,8 @@ def stream_rows(path: str | Path, columns: Columns = Columns(), *, missing: bool
         raise InputError(f"data {path} does not exist; expected {FORMS}")
     if path.suffix.lower() == ".npz":
         return _npz_rows(path)
+    if path.suffix.lower() in CONLL:
+        return _conll_rows(path, _lines(path))
     if path.suffix.lower() not in _READERS:
         raise InputError(f"data {path} has the unknown ending {path.suffix!r}; expected {FORMS}")
     return _table_rows(path, columns, missing)
@@ -96,13 +104,16 @@ def rows_of_table(table: Any, columns: Columns, source: str = "") -> Iterator[Ro
     Raises:
         InputError: it has neither the text column nor one of images.
     """
-    usual = usual_keys(columns)
+    usual, names = usual_keys(columns), column_names(table)
+    if WORDS in names and columns.text_pair is None:
+        usual.append(WORDS)
     inputs = [input_column(table, None, usual, only=False, option="--text-column, Reading(text=…)")]
+    if inputs == [WORDS] and columns.label not in names:
+        columns = replace(columns, label=next((name for name in TAGS if name in names), columns.label))
     if columns.text_pair is not None:
         option = "--text-pair-column, Reading(text_pair=…)"
         inputs.append(input_column(table, columns.text_pair, [], only=False, option=option))
-    named = getattr((getattr(table, "features", None) or {}).get(columns.label), "int2str", None)  # of a ClassLabel
-    names = column_names(table)
+    named = _named((getattr(table, "features", None) or {}).get(columns.label))  # of a ClassLabel
     labelled = columns.label in names
     place = f"{source}, row" if source else "row"
     for number, found in enumerate(rows(table, [*inputs, *([columns.label] if labelled else [])]), start=1):
@@ -125,8 +136,9 @@ def rows_of_items(items: Iterable[Any], columns: Columns) -> Iterator[Row]:
         if isinstance(item, tuple) and len(item) == 2 and _is_label(item[1]):
             found, label = item
         elif isinstance(item, Mapping):
-            label, names = item.get(columns.label), () if columns.label in item else tuple(item)
-            if not is_record(item, usual):
+            keys = _of_words(columns, item)
+            label, names = item.get(keys.label), () if keys.label in item else tuple(item)
+            if not is_record(item, [*usual, keys.text]):
                 found = {name: item[name] for name in TENSORS if name in item} or item
         yield Row(as_input(found, columns, usual), label, f"example {number}", names)
 
@@ -140,12 +152,14 @@ def _is_label(value: Any) -> bool:
 def _table_rows(path: Path, columns: Columns, missing: bool) -> Iterator[Row]:
     """Rows of a CSV, TSV, JSON-lines or Parquet file."""
     records, names = _READERS[path.suffix.lower()](path)
-    known = names.get(columns.label)
-    options = {columns.text_pair: "--text-pair-column", columns.text: "--text-column"}
-    wanted = [columns.text] if columns.text_pair is None else [columns.text, columns.text_pair]
     patient = missing and path.suffix.lower() == ".jsonl"  # whose records need not be alike
     absent: dict[str, Any] = {}  # the first record, by columns that no record had so far
     for number, record in enumerate(records, start=1):
+        if number == 1:
+            columns = _of_words(columns, record)
+            known = names.get(columns.label)
+            options = {columns.text_pair: "--text-pair-column", columns.text: "--text-column"}
+            wanted = [columns.text] if columns.text_pair is None else [columns.text, columns.text_pair]
         absent = {name: absent.get(name, record) for name in (wanted if number == 1 else absent) if name not in record}
         if absent and not patient:
             break
@@ -160,9 +174,27 @@ def _table_rows(path: Path, columns: Columns, missing: bool) -> Iterator[Row]:
         raise InputError(f"{path} has the columns {listing(record)}; expected {name!r} (choose with {options[name]})")
 
 
+def _of_words(columns: Columns, record: Mapping[str, Any]) -> Columns:
+    """The columns to read, by a first record: where it has no text but words, these and their tags."""
+    text = columns.text if columns.text in record else WORDS
+    if columns.text_pair is not None or not isinstance(record.get(text), list):
+        return columns
+    label = next((name for name in (columns.label, *TAGS) if name in record), columns.label)
+    return replace(columns, text=text, label=label)
+
+
+def _named(feature: Any) -> Callable[[Any], Any] | None:
+    """Names of the classes of a column of ``datasets``, or of lists of them; ``None`` where it has none."""
+    whole: Callable[[Any], Any] | None = getattr(feature, "int2str", None)
+    each: Callable[[Any], Any] | None = getattr(getattr(feature, "feature", None), "int2str", None)
+    if each is None:
+        return whole
+    return lambda values: [tag if tag is None or tag < 0 else each(tag) for tag in values]
+
+
 def _text(value: Any, column: str, where: str, missing: bool) -> Any:
-    """A text, or a number as one; with ``missing``, whatever else is there."""
-    if isinstance(value, str) or (missing and not _number(value)):
+    """A text, or a number as one, or a list of words; with ``missing``, whatever else is there."""
+    if isinstance(value, str) or (missing and not _number(value)) or (column != Columns.text and is_words(value)):
         return value
     if value is None:
         raise InputError(f"{where} has no {column}; expected a text")
@@ -175,7 +207,40 @@ def _number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-Records = tuple[Iterator[dict[str, Any]], dict[str, Callable[[Any], str]]]
+CONLL = (".conll", ".bio", ".iob")
+"""Endings of files with a word on each line, and an empty line behind each text."""
+
+
+def _conll_rows(path: Path, lines: Iterable[str]) -> Iterator[Row]:
+    """Rows of a file of words, as of the CoNLL-2003 task: the first column is the word, the last its tag.
+
+    Columns are apart by spaces or tabs; a file of one column has no tags. Lines that begin with ``-DOCSTART-`` are left
+    out.
+
+    Raises:
+        InputError: a line has another number of columns than the first.
+    """
+    columns, begun = 0, 1
+    words: list[str] = []
+    tags: list[str] = []
+    for number, line in enumerate(chain(lines, [""]), start=1):
+        fields = line.split()
+        if fields and not line.startswith("-DOCSTART-"):
+            columns = columns or len(fields)
+            if len(fields) != columns:
+                raise InputError(
+                    f"{path}, line {number} has {len(fields)} columns; expected {columns}, as in the lines before: a "
+                    "word, and its tag in the last one"
+                )
+            begun = begun if words else number
+            words.append(fields[0])
+            tags.append(fields[-1])
+        elif words:
+            yield Row(words, tags if columns > 1 else None, f"{path}, line {begun}")
+            words, tags = [], []
+
+
+Records = tuple[Iterator[dict[str, Any]], dict[str, Callable[[Any], Any]]]
 """Records of a table, and for columns of class indices the map to class names."""
 
 
@@ -246,9 +311,8 @@ def _json_lines(path: Path) -> Records:
 def _parquet(path: Path) -> Records:
     stream = _open("parquet", path)
     features = stream.features or {}
-    return _guarded(stream, path), {
-        name: feature.int2str for name, feature in features.items() if hasattr(feature, "int2str")
-    }
+    named = {name: _named(feature) for name, feature in features.items()}
+    return _guarded(stream, path), {name: known for name, known in named.items() if known is not None}
 
 
 _READERS: dict[str, Callable[[Path], Records]] = {

@@ -16,6 +16,9 @@ TENSORS = ("input_ids", "attention_mask", "token_type_ids", "pixel_values")
 PAIR = "text_pair"
 """The key of a second text, as in the dicts that pipelines of transformers take."""
 
+WORDS = "tokens"
+"""The key of a text as a list of words, for models that tag tokens, where there is none of texts."""
+
 
 @dataclass(frozen=True)
 class Unusable:
@@ -54,6 +57,8 @@ def record_input(record: Mapping[str, Any], columns: Columns, usual: Sequence[st
         usual: keys by which the input is known, the first that is there.
     """
     name = next((name for name in usual if name in record), None)
+    if name is None and isinstance(record.get(WORDS), list | tuple):
+        return list(record[WORDS])
     pair = columns.text_pair if columns.text_pair is not None else PAIR if PAIR in record else None
     absent = [each for each in (name or usual[0], pair) if each is not None and each not in record]
     if absent:

@@ -19,6 +19,10 @@ class InputSpec(Protocol):
         """Names of its tensors, in order."""
 
     @property
+    def every_token(self) -> bool:
+        """Whether it answers for each token, so that texts are read word by word."""
+
+    @property
     def vocabulary(self) -> int:
         """Number of token ids."""
 

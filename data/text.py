@@ -90,7 +90,7 @@ class TextProcessor:
             InputError: an item is neither, or is empty; its index is named.
         """
         for index, text in enumerate(texts, start=first):
-            _check_text(text, index)
+            self._check(text, index)
         encodings = self._tokenizer.encode_batch(list(texts))
         for index, (text, encoding) in enumerate(zip(texts, encodings, strict=True), start=first):
             empty = is_pair(text) and not {0, 1} <= set(encoding.sequence_ids)
@@ -104,7 +104,7 @@ class TextProcessor:
     def _shortened(self, encoding: Any, index: int) -> EncodedText:
         """A tokenised text, or pair, with as many tokens as the model reads."""
         if len(encoding.ids) <= self.max_tokens:
-            return EncodedText(encoding.ids, encoding.type_ids, False)
+            return self._made(encoding, range(len(encoding.ids)), False)
         belongs = encoding.sequence_ids  # to text 0, to text 1, or None: a special token, which stays
         counts = belongs.count(0), belongs.count(1)
         room = self.max_tokens - (len(belongs) - sum(counts))
@@ -118,8 +118,16 @@ class TextProcessor:
             places = [place for place, owner in enumerate(belongs) if owner == text]
             dropped |= set(places[kept:] if self._side == "right" else places[: count - kept])
         left = [place for place in range(len(belongs)) if place not in dropped]
+        return self._made(encoding, left, True)
+
+    def _check(self, item: Any, index: int) -> None:
+        """Refuse what the model cannot read."""
+        _check_text(item, index)
+
+    def _made(self, encoding: Any, places: Sequence[int], truncated: bool) -> EncodedText:
+        """The tokens at some places."""
         ids, types = encoding.ids, encoding.type_ids
-        return EncodedText([ids[place] for place in left], [types[place] for place in left], True)
+        return EncodedText([ids[place] for place in places], [types[place] for place in places], truncated)
 
     def collate(self, items: Sequence[EncodedText]) -> dict[str, np.ndarray]:
         """Pad encoded texts to the longest of them.

@@ -111,7 +111,10 @@ class DropoutPasses:
                 own = _alone({name: tensor[row] for name, tensor in inputs.items()})
                 torch.manual_seed(self._seed_of(own))
                 copies = {name: tensor.expand(self._passes, *tensor.shape) for name, tensor in own.items()}
-                found.append(self._model(**copies).logits)  # [passes, C]
+                found.append(self._model(**copies).logits)  # [passes, C], of tokens [passes, T, C]
+        if self.architecture.every_token:
+            tokens = inputs["input_ids"].shape[1]
+            found = [torch.nn.functional.pad(each, (0, 0, 0, tokens - each.shape[1])) for each in found]
         logits = torch.stack(found, dim=1)
         if self.architecture.task == "score":
             return summarize_scores(logits, self.architecture.score_activation)

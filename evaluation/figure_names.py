@@ -70,6 +70,18 @@ SCORE_QUALITY = {
 }
 """Of labelled examples of a model of one output."""
 
+TOKEN_QUALITY = {
+    "span_precision": _share("span precision", better="high"),
+    "span_recall": _share("span recall", better="high"),
+    "span_f1": _share("span F1", better="high"),
+    "span_macro_f1": _share("span F1, mean of the types", better="high"),
+    "accuracy": _share("accuracy of words", better="high"),
+    "nll": Told("NLL of words"),
+    "brier": Told("Brier of words"),
+    "ece": _share("ECE of words", "{:.2f}"),
+}
+"""Of tagged words, and of the spans they make up."""
+
 DETECTION = {"auroc": Told("AUROC", better="high"), "aupr": Told("AUPR", better="high"), "fpr95": _share("FPR95")}
 """Of finding wrong answers or out-of-distribution inputs by a score."""
 
@@ -108,6 +120,7 @@ DIFFERENCES = {
     "ece": _share("ECE", "{:+z.2f}", unit=" points"),
     "ood.predictive_entropy.auroc": Told("OOD AUROC by entropy", "{:+z.3f}", better="high"),
     "ood.predictive_entropy.fpr95": _share("OOD FPR95 by entropy", "{:+z.1f}", unit=" points"),
+    "span_f1": _share("span F1", "{:+z.1f}", "high", " points"),
     "rmse": Told("RMSE", "{:+z.4g}"),
     "correlation": Told("rank correlation with the label", "{:+z.3f}", better="high"),
     "mrr": Told("MRR@10", "{:+z.3f}", better="high"),

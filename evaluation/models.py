@@ -90,6 +90,7 @@ def open_models(
         else:
             model = _open_checkpoint(source, bundle, opened, examples)
         models.append(model)
+        _check_same_task(models[0], model)
         if examples.ready:
             _check_same_tensors(models[0], model)
     return [Model(**{**vars(model), "name": name}) for model, name in zip(models, _distinct(models), strict=True)]
@@ -130,6 +131,15 @@ def _module_of(bundle: Bundle) -> Any:
     from ..fusion import load_ensemble
 
     return load_ensemble(bundle)
+
+
+def _check_same_task(first: Model, other: Model) -> None:
+    """Refuse to compare what answers different questions."""
+    mine, its = first.architecture.task, other.architecture.task
+    if mine != its:
+        raise InputError(
+            f"{first.name} is of the task {mine}, and {other.name} of {its}; expected models of one task to compare"
+        )
 
 
 def _check_same_tensors(first: Model, other: Model) -> None:

@@ -14,7 +14,7 @@ from ..metrics.gates import FURTHER_SCORES, SCORES
 from ..metrics.uncertainty import pairwise_disagreement, pairwise_divergence
 from ..progress import Progress, no_progress
 from ..runtime import Prediction
-from ..runtime.collect import collect
+from ..runtime.collect import collect, collect_words
 from .models import Model
 
 
@@ -29,12 +29,16 @@ class Observation:
             where the backend gives no logits.
         divergence: [N], mean KL divergence between members, nats; ``None`` where it gives no member probabilities.
         pair_disagreement: [N], share of pairs of members whose labels differ; likewise.
+        texts, words: of a model that tags tokens, whose inputs here are N words: index of each word's text, and of the
+            word in it, [N]; otherwise ``None``.
     """
 
     members: int
     prediction: Prediction
     divergence: np.ndarray | None
     pair_disagreement: np.ndarray | None
+    texts: np.ndarray | None = None
+    words: np.ndarray | None = None
 
     def scores(self) -> dict[str, np.ndarray]:
         """Uncertainty scores by name, [N] each; higher means less certain. One member has nothing to disagree with."""
@@ -73,21 +77,20 @@ def observe(
             kept["pair_disagreement"] = pairwise_disagreement(outputs["member_probabilities"])
         return kept
 
-    found = collect(
-        model.runs,
-        model.processor,
-        model.architecture,
-        inputs,
-        reduce,
-        batch_size=batch_size,
-        progress=progress,
-        title=title,
-    )
+    given = (model.runs, model.processor, model.architecture, inputs, reduce)
+    how: dict[str, Any] = {"batch_size": batch_size, "progress": progress, "title": title}
+    if model.architecture.every_token:
+        of_words = collect_words(*given, **how)
+        found, texts, words = of_words.outputs, of_words.texts, of_words.words
+    else:
+        found, texts, words = collect(*given, **how), None, None
     return Observation(
         len(model.plan.members),
         Prediction.from_outputs(found),
         found.get("divergence"),
         found.get("pair_disagreement"),
+        texts,
+        words,
     )
 
 

@@ -155,7 +155,7 @@ class EvaluationReport:
         notes: what to know when reading the figures, such as that the bundle was tuned on these data.
         fit, fit_examples: training data that baselines were fitted on and how many, or ``None``.
         latency_note: what was timed where that is not what was evaluated, or why nothing was.
-        task: of all models: ``"classification"`` or ``"score"``.
+        task: of all models: ``"classification"``, ``"score"`` or ``"tokens"``.
     """
 
     data: str

@@ -1,4 +1,4 @@
-"""The HTML report of models of one output: the verdict and the tables, everything in one file."""
+"""The HTML report of models that are no classifiers of whole inputs: the verdict and the tables, all in one file."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 
 from ..version import __version__
-from .figure_names import DECISIONS, DETECTION, DIVERSITY, SCORE_QUALITY, SCORES, Told
+from .figure_names import DECISIONS, DETECTION, DIVERSITY, SCORE_QUALITY, SCORES, TOKEN_QUALITY, Told
 from .markup import cell, figure_cell, note, prose, row, section, table
 from .report import EvaluationReport
 from .style import STYLE
@@ -19,22 +19,17 @@ def score_page(report: EvaluationReport) -> str:
     ood = "" if report.ood is None else f" · {report.ood_examples} of {escape(report.ood)} (out of distribution)"
     intervals = f" · 95 % intervals from {report.resamples} bootstrap resamples" if report.resamples else ""
     sentences = [verdict.sentence for verdict in report.verdict] or [ALONE]
+    decisions = "Decisions" + " about spans" * (report.task == "tokens")
     parts = [
         f"<h1>Evaluation of {name}</h1>",
         f'<p class="about">{report.examples} examples of {escape(report.data)}{ood}{intervals} · seed {report.seed}'
         f" · hydrant {escape(__version__)}</p>",
         *(f'<p class="wrong">{prose(remark)}</p>' for remark in report.notes),
         section("Verdict", *(f'<p class="verdict">{prose(sentence)}</p>' for sentence in sentences)),
-        section(
-            "Scores",
-            _figures(report, SCORE_QUALITY),
-            note(
-                "Intervals, likelihood and decisions are those of the bundle's calibration; a model without has none."
-            ),
-        ),
+        *(_of_tokens(report) if report.task == "tokens" else _of_scores(report)),
         section("Finding out-of-distribution inputs", _detection(report)),
         section("Members", _facts(report, DIVERSITY, [model.diversity for model in report.models])),
-        section("Decisions", _facts(report, DECISIONS, [model.decisions for model in report.models])),
+        section(decisions, _facts(report, DECISIONS, [model.decisions for model in report.models])),
         section("Latency", _latency(report)),
     ]
     return (
@@ -44,6 +39,19 @@ def score_page(report: EvaluationReport) -> str:
         f"<title>hydrant: evaluation of {name}</title><style>{STYLE}</style></head>\n"
         f"<body><main>\n{chr(10).join(part for part in parts if part)}\n</main></body></html>\n"
     )
+
+
+def _of_scores(report: EvaluationReport) -> list[str]:
+    told = "Intervals, likelihood and decisions are those of the bundle's calibration; a model without has none."
+    return [section("Scores", _figures(report, SCORE_QUALITY), note(told))]
+
+
+def _of_tokens(report: EvaluationReport) -> list[str]:
+    told = "A span is right where its type and both ends are (seqeval); it is as unsure as its least sure word."
+    return [
+        section("Spans and words", _figures(report, TOKEN_QUALITY), note(told)),
+        section("Finding wrong spans", _detection(report, "errors")),
+    ]
 
 
 def _headers(report: EvaluationReport) -> list[str]:
@@ -59,11 +67,11 @@ def _figures(report: EvaluationReport, told: Mapping[str, Told], prefix: str = "
     return table("Figures", _headers(report), {"": rows}) if rows else ""
 
 
-def _detection(report: EvaluationReport) -> str:
+def _detection(report: EvaluationReport, what: str = "ood") -> str:
     return "".join(
         f"<h3>by {escape(words)}</h3>{found}"
         for score, words in SCORES.items()
-        if (found := _figures(report, DETECTION, f"ood.{score}."))
+        if (found := _figures(report, DETECTION, f"{what}.{score}."))
     )
 
 

@@ -32,7 +32,8 @@ class Form:
         operator: of attention: ``"primitive"`` or ``"onnx"``.
         precision: of the trunk: ``"fp32"``, ``"fp16"`` or ``"bf16"``.
         islands: values computed in float32 whatever the precision (``export.islands``).
-        member_outputs: also emit ``member_probabilities`` [B, M, C], or ``member_scores`` [B, M].
+        member_outputs: also emit ``member_probabilities`` [B, M, C] (of tokens [B, M, T, C]), or ``member_scores``
+            [B, M].
     """
 
     lowering: str = "unrolled"
@@ -74,7 +75,7 @@ def lower(blocks: Blocks, temperature: float, metadata: Mapping[str, str], form:
         if architecture.task == "score":
             score_head(*head, architecture.score_activation, form.member_outputs)
         else:
-            uncertainty_head(*head, temperature, form.member_outputs)
+            uncertainty_head(*head, temperature, form.member_outputs, architecture.every_token)
     outputs = _outputs(architecture, members if form.member_outputs else None)
     name = f"hydrant.{architecture.family}"
     return context.graph.model(name, _inputs(architecture), outputs, metadata, __version__, form.opset)
@@ -82,28 +83,31 @@ def lower(blocks: Blocks, temperature: float, metadata: Mapping[str, str], form:
 
 def _outputs(architecture: Architecture, members: int | None) -> dict[str, tuple[int, Sequence[int | str]]]:
     """Name → type and shape; ``members`` is M where they are given each for itself."""
-    task, classes = architecture.task, [architecture.classes] if architecture.task == "classification" else []
-    found: dict[str, tuple[int, Sequence[int | str]]] = dict.fromkeys(OUTPUTS[task], (FLOAT, ("batch",)))
-    if task == "classification":
-        found["probabilities"] = (FLOAT, ("batch", *classes))
+    task, classes = architecture.task, [] if architecture.task == "score" else [architecture.classes]
+    tokens = ["sequence"] if architecture.every_token else []
+    found: dict[str, tuple[int, Sequence[int | str]]] = dict.fromkeys(OUTPUTS[task], (FLOAT, ("batch", *tokens)))
+    if classes:
+        found["probabilities"] = (FLOAT, ("batch", *tokens, *classes))
     if members is not None:
-        found[MEMBER_OUTPUTS[task]] = (FLOAT, ("batch", members, *classes))
+        found[MEMBER_OUTPUTS[task]] = (FLOAT, ("batch", members, *tokens, *classes))
     return found
 
 
 def _classify(context: Context, lowering: Lowering, blocks: Blocks, x: Stream) -> Stream:
-    """[S, B, T, d] → logits [S, B, C], in float32: a few rows that decide everything."""
-    graph, first_only = context.graph, context.architecture.first_token_only
+    """[S, B, T, d] → logits [S, B, C], in float32: a few rows that decide everything; of tokens [S, B, T, C]."""
+    graph, first_only, every = context.graph, context.architecture.first_token_only, context.architecture.every_token
     last = context.widened(context.first_token(x) if first_only else x)
     with graph.wide():
         if blocks.final_norm is not None:
             last = affine_norm(context, "final_norm", blocks.final_norm, last)
-        if not first_only:
+        if not first_only and not every:
             last = pooled_tokens(context, last)
         if blocks.pooler is not None:
             dense = lowering.linear(context, "pooler", blocks.pooler, last)
             last = replace(dense, name=_pooled(context, dense.name))
-        logits = lowering.linear(context, "classifier", blocks.classifier, last)  # [S, B, 1, C]
+        logits = lowering.linear(context, "classifier", blocks.classifier, last)  # [S, B, 1 or T, C]
+        if every:
+            return logits
         rows = graph.node("Squeeze", [logits.name, graph.constant([2])], "member_logits")
     return Stream(rows, logits.count, 1, logits.wide)
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import onnx
 
+from ..data.tags import at_tokens
 from ..errors import GateError, InputError
 from ..metrics.gates import TOLERANCES, Gate
 from ..metrics.judging import judged as judged_by
@@ -90,7 +91,7 @@ def search(
     singles = [single for batch in progress(calibrating, len(calibrating), "calibrating") for single in _rows(batch)]
     seen = calibrate(model, nodes, singles)
     parts = list(dict.fromkeys(part_of(node.name) for node in nodes))
-    expected = _outputs(model, checking)
+    expected, tokens = _outputs(model, checking), _tags_tokens(model)
     judged: list[Gate] = []
     ranked: list[str] = []
     for share in progress(FLOAT_SHARES, len(FLOAT_SHARES), "checking INT8"):
@@ -98,7 +99,7 @@ def search(
             ranked = _most_sensitive(model, nodes, seen, parts, calibrating, progress)
         left = ranked[: math.ceil(share * len(parts))]
         quantised = quantise(model, nodes, seen, left)
-        _, judged = judged_by(expected, _outputs(quantised, checking), TOLERANCES["int8"])
+        _, judged = judged_by(expected, _outputs(quantised, checking), TOLERANCES["int8"], tokens)
         if all(gate.passed for gate in judged):
             return Quantised(quantised, len(parts) - len(left), sorted(left), judged, source)
     failed = "; ".join(f"{gate.name} is {gate.value:.3g}, limit {gate.limit:.3g}" for gate in judged if not gate.passed)
@@ -139,8 +140,16 @@ def _most_sensitive(
     return sorted(parts, key=lambda part: -errors[part])
 
 
+def _tags_tokens(model: onnx.ModelProto) -> bool:
+    """Whether its first output, the probabilities, has an axis of tokens."""
+    return len(model.graph.output[0].type.tensor_type.shape.dim) == 3
+
+
 def _outputs(model: onnx.ModelProto, batches: Sequence[Batch]) -> dict[str, np.ndarray]:
     session = open_graph(model, "check an INT8 graph")
     names = [output.name for output in session.get_outputs()]
-    runs = [session.run(names, dict(batch)) for batch in batches]
-    return {name: np.concatenate([run[index] for run in runs]) for index, name in enumerate(names)}
+    runs = [dict(zip(names, session.run(names, dict(batch)), strict=True)) for batch in batches]
+    if _tags_tokens(model):
+        masks = [batch["attention_mask"].astype(bool) for batch in batches]
+        runs = [at_tokens(run, mask) for run, mask in zip(runs, masks, strict=True)]
+    return {name: np.concatenate([run[name] for run in runs]) for name in names}

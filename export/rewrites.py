@@ -60,7 +60,8 @@ def fork_heads(blocks: Blocks) -> tuple[Blocks, list[str]]:
 def pooled_token(blocks: Blocks) -> tuple[Blocks, list[str]]:
     """The last layer computes query, output projection and MLP of the first token only.
 
-    Requires: a classifier that reads the first token alone. One that reads the mean of all patches needs them all.
+    Requires: a classifier that reads the first token alone. One that reads the mean of all patches, or every token,
+    needs them all.
     """
     if not blocks.architecture.first_token_only:
         return blocks, []
@@ -109,7 +110,8 @@ def unfit(architecture: Architecture) -> dict[str, str]:
     """The rewrites that do not hold for a model, each with the reason."""
     if architecture.first_token_only:
         return {}
-    why = "not applied: the classifier reads the mean of all patches, so the last layer computes every token"
+    read = "every token" if architecture.every_token else "the mean of all patches"
+    why = f"not applied: the classifier reads {read}, so the last layer computes every token"
     return dict.fromkeys(("pooled-token", "absorb-keys"), why)
 
 

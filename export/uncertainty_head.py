@@ -2,7 +2,8 @@
 
 With p̄ = mean_m softmax(z_m / T), predictive entropy H(p̄),
 expected entropy mean_m H(p_m), mutual information = their difference, disagreement = share of
-members whose argmax differs from that of p̄, energy = −mean_m log Σ exp z_m, without T.
+members whose argmax differs from that of p̄, energy = −mean_m log Σ exp z_m, without T. Of tokens every output has an
+axis of them behind the batch.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ TEMPERATURE = "const.temperature"
 """Initializer [1] float32 that divides the member logits."""
 
 
-def uncertainty_head(graph: Graph, logits: str, streams: int, members: int, temperature: float, emit: bool) -> None:
+def uncertainty_head(
+    graph: Graph, logits: str, streams: int, members: int, temperature: float, emit: bool, tokens: bool = False
+) -> None:
     """Add the head.
 
     Args:
@@ -28,8 +31,9 @@ def uncertainty_head(graph: Graph, logits: str, streams: int, members: int, temp
         members: M.
         temperature: T > 0.
         emit: also emit ``member_probabilities`` [B, M, C].
+        tokens: the logits are [S, B, T, C], and everything has an axis T behind B.
     """
-    _energy(graph, logits)
+    _energy(graph, logits, 3 if tokens else 2)
     divisor = graph.weight(TEMPERATURE, np.array([temperature], np.float32))  # a value of its own: calibration sets it
     logits = graph.node("Div", [logits, divisor], "logits.tempered")
     probabilities = graph.node("Softmax", [logits], "members", axis=-1)  # [S, B, C]
@@ -44,20 +48,24 @@ def uncertainty_head(graph: Graph, logits: str, streams: int, members: int, temp
     same = graph.node("Equal", [votes, label], "members.agree")
     other = graph.node("Cast", [graph.node("Not", [same], "members.differ")], "members.differ.float", to=FLOAT)
     graph.node("ReduceMean", [other, graph.constant([0])], "disagreement", keepdims=0)
+    order = [1, 0, 2, 3] if tokens else [1, 0, 2]
     if emit and streams < members:
-        members_in_rows = graph.node("Transpose", [probabilities], "members.rows", perm=[1, 0, 2])
-        graph.node("Tile", [members_in_rows, graph.constant([1, members, 1])], MEMBER_OUTPUT)
+        members_in_rows = graph.node("Transpose", [probabilities], "members.rows", perm=order)
+        graph.node("Tile", [members_in_rows, graph.constant([1, members, *([1] * (len(order) - 2))])], MEMBER_OUTPUT)
     elif emit:
-        graph.node("Transpose", [probabilities], MEMBER_OUTPUT, perm=[1, 0, 2])
+        graph.node("Transpose", [probabilities], MEMBER_OUTPUT, perm=order)
 
 
-def _energy(graph: Graph, logits: str) -> None:
-    """[S, B, C] → ``energy`` [B]; the largest logit is taken out first, so that no exponential overflows."""
+def _energy(graph: Graph, logits: str, last: int) -> None:
+    """[S, B, …, C], whose axis C is the ``last``, → ``energy`` [B, …].
+
+    The largest logit is taken out first, so that no exponential overflows.
+    """
     top = graph.node("ReduceMax", [logits, graph.constant([-1])], "energy.top", keepdims=1)  # [S, B, 1]
     shifted = graph.node("Sub", [logits, top], "energy.shifted")
     log = graph.node("ReduceLogSumExp", [shifted, graph.constant([-1])], "energy.log", keepdims=1)
     total = graph.node("Add", [log, top], "energy.members")
-    mean = graph.node("ReduceMean", [total, graph.constant([0, 2])], "energy.mean", keepdims=0)
+    mean = graph.node("ReduceMean", [total, graph.constant([0, last])], "energy.mean", keepdims=0)
     graph.node("Neg", [mean], "energy")
 
 

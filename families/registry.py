@@ -14,12 +14,13 @@ from .dinov2 import DINOV2, DINOV2_WITH_REGISTERS, OLDER
 from .distilbert import DISTILBERT
 from .layout import Layout
 from .tasks import task_of
+from .tokens import TOKEN_LAYOUTS
 from .unsupported import nearest, why
 from .vit import DEIT, VIT
 
 LAYOUTS: tuple[Layout, ...] = (
     BERT, ROBERTA, XLM_ROBERTA, CAMEMBERT, DISTILBERT, ELECTRA, VIT, DEIT, DINOV2, DINOV2_WITH_REGISTERS, CLIP,
-    CLIP_CLASSIFIER,
+    CLIP_CLASSIFIER, *TOKEN_LAYOUTS,
 )  # fmt: skip
 
 
@@ -81,7 +82,8 @@ def architecture_of(model: Any) -> Architecture:
     Raises:
         UnsupportedModelError: unsupported class, or an unsupported setting in its configuration.
     """
-    return replace(layout_of(model).architecture(model.config), **task_of(model.config))
+    found = layout_of(model).architecture(model.config)
+    return found if found.every_token else replace(found, **task_of(model.config))
 
 
 def read_weights(model: Any) -> dict[str, Any]:

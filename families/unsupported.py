@@ -117,6 +117,9 @@ BY_TASK = {
     "ForImageClassification": (
         "fine-tune a ViTForImageClassification, Dinov2ForImageClassification or another of these"
     ),
+    "ForTokenClassification": (
+        "fine-tune a RobertaForTokenClassification, ElectraForTokenClassification or another of these"
+    ),
     "ForAudioClassification": NOTHING,
 }
 """End of a class name → what to do instead."""

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..data.tags import IGNORED
 from .module import FusedClassifier
 
 
@@ -18,7 +19,7 @@ class Drift:
     """Merged members against unmerged ones, on the same inputs.
 
     Attributes:
-        examples: number of inputs compared.
+        examples: number of inputs compared, or of tokens.
         max_abs_logit_difference: max |Δ member logits|.
         mean_abs_logit_difference: mean |Δ member logits|.
         label_changes: share of inputs whose ensemble label differs; ``None`` for a model of one output.
@@ -49,27 +50,37 @@ def measure_drift(
     Args:
         merged: some parts averaged.
         unmerged: ``fuse(..., keep_separate="all")`` of the same checkpoints and plan.
-        batches: (inputs, labels [B] or ``None``) pairs; inputs as NumPy arrays or tensors.
+        batches: (inputs, labels [B] or ``None``) pairs; inputs as NumPy arrays or tensors. Of tokens labels [B, T], and
+            figures over those that have one (``data.tags``), or over real ones without labels.
     """
     largest, total, count, examples, changes = 0.0, 0.0, 0, 0, 0
     hits: list[tuple[int, int]] = []
     labelled = True
-    for inputs, labels in batches:
+    for inputs, given in batches:
+        labels = given
         tensors: dict[str, Tensor] = {name: torch.as_tensor(value) for name, value in inputs.items()}
         a, b = merged(**tensors), unmerged(**tensors)
+        label, other = a.label, b.label
         difference = (a.member_logits - b.member_logits).abs()  # [M, B, C]
+        if merged.architecture.every_token:
+            real = tensors.get("attention_mask", torch.ones_like(label)) > 0
+            if labels is not None:
+                real, labels = torch.as_tensor(labels != IGNORED), labels[labels != IGNORED]
+            difference, label, other = difference[:, real], label[real], other[real]
+            if not difference.numel():
+                continue
         largest = max(largest, float(difference.max()))
         total, count = total + float(difference.sum(dtype=torch.float64)), count + difference.numel()
-        examples += a.member_logits.shape[1]
+        examples += difference.shape[1]
         if merged.architecture.task == "score":
             continue
-        changes += int((a.label != b.label).sum())
+        changes += int((label != other).sum())
         if labels is None:
             labelled = False
         else:
             truth = torch.as_tensor(labels)
-            hits.append((int((a.label == truth).sum()), int((b.label == truth).sum())))
-    classifies = merged.architecture.task == "classification"
+            hits.append((int((label == truth).sum()), int((other == truth).sum())))
+    classifies = merged.architecture.task != "score"
     known = labelled and examples > 0 and classifies
     return Drift(
         examples=examples,

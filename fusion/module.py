@@ -88,6 +88,8 @@ class FusedClassifier(nn.Module):
     ) -> FusedOutput | ScoreOutput:
         """Run all members; a model of one output gives a ``ScoreOutput``.
 
+        Of tokens everything has an axis T behind B; what stands at padding says nothing.
+
         Args:
             input_ids: [B, T] int64 (text).
             attention_mask: [B, T], 1 where a token counts; default all ones.
@@ -196,8 +198,13 @@ class FusedClassifier(nn.Module):
         return self.embeddings(pixel_values), None
 
     def _last(self, x: Tensor) -> Tensor:
-        """[S, B, T, d] → each member's vector that the classifier, or the pooler before it, reads: [M, B, d or 2·d]."""
+        """[S, B, T, d] → each member's vector that the classifier, or the pooler before it, reads: [M, B, d or 2·d].
+
+        Of tokens all of them, [M, B, T, d].
+        """
         normed: Tensor = x if self.final_norm is None else self.final_norm(x)
+        if self.architecture.every_token:
+            return normed.expand(self.members, -1, -1, -1)
         return pooled_tokens(self.architecture, normed).expand(self.members, -1, -1)
 
     def penultimate(self, last: Tensor) -> Tensor:
@@ -208,7 +215,7 @@ class FusedClassifier(nn.Module):
         return last if self.pooler is None else POOLERS[self.architecture.pooling](self.pooler(last))
 
     def _classify(self, last: Tensor) -> Tensor:
-        """Each member's last vector [M, B, d or 2·d] → member logits [M, B, C]."""
+        """Each member's last vector [M, B, d or 2·d] → member logits [M, B, C]; of tokens with T behind B in both."""
         rate = self.architecture.classifier_dropout
         return self.classifier(_dropout(self.penultimate(last), rate, self.training))
 

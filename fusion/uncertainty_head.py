@@ -21,6 +21,8 @@ from torch import Tensor
 class FusedOutput:
     """What the fused module returns: member logits and the fields of a ``Prediction`` as tensors.
 
+    Of a model of tokens everything has an axis T behind B; ``member_probabilities`` are [B, M, T, C].
+
     Attributes:
         member_logits: [M, B, C], before the temperature.
         probabilities: [B, C].
@@ -52,7 +54,7 @@ def summarize(member_logits: Tensor, temperature: float = 1.0, distance: Tensor 
     """Apply the uncertainty head in float32.
 
     Args:
-        member_logits: [M, B, C].
+        member_logits: [M, B, C]; of tokens [M, B, T, C].
         temperature: T > 0, one for all members.
         distance: [B], passed on.
     """

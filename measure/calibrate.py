@@ -19,6 +19,8 @@ from ..bundle.tasks import ScoreActivation, Task
 from ..bundle.uses import LEAST, overlaps
 from ..calib.decisions.fit import fit as fit_decisions
 from ..calib.decisions.intervals import CONFIDENCE, check_targets, fit_intervals
+from ..calib.decisions.spans import check_targets as check_span_targets
+from ..calib.decisions.spans import fit_spans
 from ..calib.decisions.targets import Conformal, Coverage, FalseAlarm, Risk, Targets
 from ..calib.density import standardised
 from ..calib.taps import named_taps
@@ -92,7 +94,8 @@ def calibrate(
             that all members share (all), which finds what is unknown best in texts, but flags noise such as typing
             errors with it; layers of the trunk by hand, such as 1,3; or (auto) the better of all and last where
             out-of-distribution data are given, and otherwise all for texts and last for images.
-        abstain: when to abstain: ``Coverage(0.95)`` or ``Risk(0.02)``.
+        abstain: when to abstain: ``Coverage(0.95)`` or ``Risk(0.02)``. Of a model that tags tokens all thresholds are
+            for spans.
         flags: what to call out of distribution: ``FalseAlarm(0.05)``.
         sets: prediction sets: ``Conformal(0.1)``, or none.
         confidence: share of labels that the intervals of a model of one output hold (default: 0.9).
@@ -118,9 +121,13 @@ def calibrate(
     share = _confidence(confidence, task)
     if task == "score":
         check_targets(targets)
+    if task == "tokens":
+        check_span_targets(targets)
+        _check_no_distance(fit, taps)
     bundle.check_addable(CALIBRATION)
     graphs = check_graphs(bundle)  # before the long work
-    known = read_examples(data, bundle.labels, columns=reading, limit=reading.limit(), seed=seed)
+    tags = task == "tokens"
+    known = read_examples(data, bundle.labels, columns=reading, limit=reading.limit(), seed=seed, tags=tags)
     assert known.labels is not None  # read_examples asks for them
     if task == "score":
         from ..calib.score_loss import loss_of
@@ -130,20 +137,17 @@ def calibrate(
     training = None if fit is None else read_examples(fit, bundle.labels, columns=reading)
     notes = overlaps(bundle, "calibrating", {"data": known, "ood": ood}, calibrated=False)
     reference = Reference(bundle, reading.batch_size, progress)
+    if task == "tokens":
+        fitted = _spans_fitted(reference, known, ood, bundle, targets, _about(bundle, known, ood, seed), progress)
+        changed = _changed(bundle, graphs, fitted, None, new=False)
+        return CalibrationReport(fitted, graphs, _outdated(changed), notes)
     density, choice = _unstandardised(bundle, reference, training, taps)
     logits, squared = reference.run(known, density)
     ood_logits, ood_squared = (None, None) if ood is None else reference.run(ood, density)
     if density is not None and squared is not None and training is not None:
         density, squared, ood_squared = _settled(density, choice, squared, ood_squared)
         notes += _shared_examples(bundle, known, training)
-    about = {
-        "data": known.name,
-        "examples": len(known),
-        "ood": None if ood is None else ood.name,
-        "ood_examples": None if ood is None else len(ood),
-        "seed": seed,
-        **fingerprints(bundle.architecture().modality, data=known, ood=ood),
-    }
+    about = _about(bundle, known, ood, seed)
     far = {"distance": _distance(density, squared), "ood_distance": _distance(density, ood_squared)}
     if task == "score":
         members, outside = (None if z is None else _activated(z, activation) for z in (logits, ood_logits))
@@ -155,6 +159,48 @@ def calibrate(
         fitted = fit_decisions(logits, known.labels, ood_logits, targets, about, progress, **far)
     changed = _changed(bundle, graphs, fitted, density, new=training is not None)
     return CalibrationReport(fitted, graphs, _outdated(changed), notes, density)
+
+
+def _about(bundle: Bundle, known: Examples, ood: Examples | None, seed: int) -> dict[str, Any]:
+    """What the calibration records of its data."""
+    return {
+        "data": known.name,
+        "examples": len(known),
+        "ood": None if ood is None else ood.name,
+        "ood_examples": None if ood is None else len(ood),
+        "seed": seed,
+        **fingerprints(bundle.architecture().modality, data=known, ood=ood),
+    }
+
+
+def _check_no_distance(fit: Any, taps: str | Sequence[int]) -> None:
+    """Refuse the distance for a model that tags tokens."""
+    if fit is not None or taps != "auto":
+        raise InputError(
+            "the distance (fit=…, --fit; taps=…, --taps) is of one vector for an input, and this model gives a class "
+            "for each token; leave it out: flags stand on the energy, or with out-of-distribution data on the best "
+            "score"
+        )
+
+
+def _spans_fitted(
+    reference: Reference,
+    known: Examples,
+    ood: Examples | None,
+    bundle: Bundle,
+    targets: Targets,
+    about: dict[str, Any],
+    progress: Progress,
+) -> Calibration:
+    """The calibration of a model that tags tokens."""
+    assert known.labels is not None  # read_examples asks for them
+    words, labels = reference.words(known).tagged(known.labels)
+    if not len(labels):
+        raise InputError(f"no token of {known.source} has a tag that the model read; give more data")
+    strange = None if ood is None else reference.words(ood)
+    outside = None if strange is None else (strange.outputs["logits"], strange.texts)
+    given = words.outputs["logits"], words.texts, labels, bundle.labels, outside
+    return fit_spans(*given, targets, about, progress)
 
 
 def _confidence(asked: float | None, task: Task) -> float:

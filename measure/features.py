@@ -15,7 +15,7 @@ from ..data.examples import Examples
 from ..metrics.uncertainty import area_under_roc
 from ..progress import Progress
 from ..runtime.backends.reference import TorchFeatures
-from ..runtime.collect import collect, visit
+from ..runtime.collect import WordOutputs, collect, collect_words, visit
 
 
 class Reference:
@@ -83,6 +83,25 @@ class Reference:
                 title=f"running on {examples.name}",
             )
         return found["logits"], found.get("taps")
+
+    def words(self, examples: Examples) -> WordOutputs:
+        """Member logits [N, M, C] of the words of texts, before any temperature, under the name ``"logits"``.
+
+        Raises:
+            InputError: an example cannot be used.
+            BackendError: the model gives values that are not finite.
+        """
+        with TorchFeatures(self.ensemble, ()) as model:
+            return collect_words(
+                model,
+                self._processor(examples),
+                self._architecture,
+                examples.inputs,
+                lambda outputs: {"logits": outputs["member_logits"]},
+                batch_size=self._batch_size,
+                progress=self._progress,
+                title=f"running on {examples.name}",
+            )
 
     def _processor(self, examples: Examples) -> Any:
         load = lambda: self._bundle.processor_for(f"read {examples.source}")  # noqa: E731 (asked for when needed)

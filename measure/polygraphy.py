@@ -13,6 +13,7 @@ from polygraphy.comparator import Comparator, SimpleCompareFunc
 from polygraphy.logger import G_LOGGER
 
 from ..bundle.architecture import Architecture
+from ..data.tags import at_tokens
 from ..runtime.backends.protocol import Backend
 
 Batch = dict[str, np.ndarray]
@@ -56,10 +57,12 @@ class BackendRunner(BaseRunner):  # type: ignore[misc]  # polygraphy is untyped
         return metadata
 
     def infer_impl(self, feed_dict: Mapping[str, np.ndarray]) -> Batch:
-        """Run one batch and note how long it took, in seconds."""
+        """Run one batch and note how long it took, in seconds; of tokens the outputs are those of the real ones."""
         start = time.perf_counter()
         outputs = self._backend.run(feed_dict)
         self.inference_time = time.perf_counter() - start
+        if self._architecture.every_token:
+            return at_tokens(outputs, feed_dict["attention_mask"].astype(bool))
         return outputs
 
 
@@ -78,7 +81,7 @@ def compare(
         function = SimpleCompareFunc(check_error_stat="max", atol=np.inf, rtol=np.inf)
         pairs = Comparator.compare_accuracy(results, compare_func=function)
     (iterations,) = pairs[0].values()
-    sizes = [len(next(iter(batch.values()))) for batch in batches]
+    sizes = [len(iteration[outputs[0]]) for iteration in results[0][1]]
     differences = {
         name: OutputDifference(
             max_abs=max(iteration[name].max_absdiff for iteration in iterations),

@@ -168,7 +168,7 @@ def verify(
             both = set(reference.outputs) & set(candidate.outputs)  # a graph of hydrant 0.1 has no energy
             names = [name for name in (*OUTPUTS[architecture.task], DISTANCE) if name in both]
             comparison = compare(reference, candidate, architecture, batches, names)
-            figures, judged = judged_by(comparison.reference, comparison.tested, tolerances)
+            figures, judged = judged_by(comparison.reference, comparison.tested, tolerances, architecture.every_token)
             differences = {name: asdict(difference) for name, difference in comparison.differences.items()}
             failed = not all(gate.passed for gate in judged)
             parted = _bisected(bundle, architecture, candidate, batches) if bisect and failed else None

@@ -100,13 +100,16 @@ class Agreement:
 
 
 def agreement(
-    reference: Mapping[str, np.ndarray], tested: Mapping[str, np.ndarray], tolerances: Tolerances
+    reference: Mapping[str, np.ndarray], tested: Mapping[str, np.ndarray], tolerances: Tolerances, least: bool = False
 ) -> Agreement:
     """Compare two backends' outputs on the same inputs.
 
     Args:
         reference, tested: ``probabilities`` [N, C] and the scores [N]; those of :data:`FURTHER_SCORES` where both
             have them.
+        tolerances: of the precision.
+        least: entropies and mutual information below their tolerance tie when they are ranked. Of tokens most are so
+            close to zero that their order is that of rounding.
     """
     p, q = reference["probabilities"], tested["probabilities"]
     flipped = p.argmax(axis=1) != q.argmax(axis=1)
@@ -125,7 +128,10 @@ def agreement(
         max_distance_difference=further.get("distance"),
         disagreement_changes=int((np.abs(reference["disagreement"] - tested["disagreement"]) > 1e-6).sum()),
         spearman={
-            name: _spearman(reference[name], tested[name], _tolerance(name, tolerances)) for name in (*SCORES, *further)
+            name: _spearman(
+                reference[name], tested[name], _tolerance(name, tolerances), least and name not in FURTHER_SCORES
+            )
+            for name in (*SCORES, *further)
         },
     )
 
@@ -161,8 +167,10 @@ def _tolerance(score: str, tolerances: Tolerances) -> float:
     return float(getattr(tolerances, score)) if score in own else tolerances.entropy
 
 
-def _spearman(a: np.ndarray, b: np.ndarray, tolerance: float) -> float | None:
+def _spearman(a: np.ndarray, b: np.ndarray, tolerance: float, least: bool = False) -> float | None:
     if len(a) < 8 or np.ptp(a) <= 10 * tolerance or np.ptp(b) == 0:
         return None
+    if least:
+        a, b = np.maximum(a, tolerance), np.maximum(b, tolerance)
     stats = require("scipy.stats", "verify", "compute rank correlations")
     return float(stats.spearmanr(a, b).statistic)

@@ -11,14 +11,18 @@ from .score_gates import ScoreAgreement, score_agreement, score_gates
 
 
 def judged(
-    reference: Mapping[str, np.ndarray], tested: Mapping[str, np.ndarray], tolerances: Tolerances
+    reference: Mapping[str, np.ndarray], tested: Mapping[str, np.ndarray], tolerances: Tolerances, tokens: bool = False
 ) -> tuple[Agreement | ScoreAgreement, list[Gate]]:
     """Compare outputs, and judge the differences; a graph with a ``score`` is one of a score.
 
     Args:
         reference, tested: outputs [N, …] by name.
         tolerances: of the precision.
+        tokens: the N are tokens, most of which a tagger is sure of (``agreement``, with ``least``).
     """
+    if tokens:
+        words = agreement(reference, tested, tolerances, least=True)
+        return words, gates(words, tolerances)
     if "score" in reference:
         scores = score_agreement(reference, tested, tolerances)
         return scores, score_gates(scores, tolerances)

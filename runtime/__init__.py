@@ -4,5 +4,6 @@ from __future__ import annotations
 
 from .prediction import Prediction
 from .predictor import Predictor, load
+from .words import Span, Words
 
-__all__ = ["Prediction", "Predictor", "load"]
+__all__ = ["Prediction", "Predictor", "Span", "Words", "load"]

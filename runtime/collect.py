@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from ..bundle.architecture import Architecture
-from ..data.batching import WINDOW_BATCHES, batches
+from ..data.batching import WINDOW_BATCHES, batches, item_batches
 from ..data.processor import Processor
+from ..data.tags import IGNORED, at_tokens, word_starts
+from ..data.words import NO_WORD
 from ..errors import BackendError
 from ..progress import Progress, no_progress
 from .backends.protocol import Backend
@@ -77,6 +80,73 @@ def visit(
             outputs = model.run(tensors)
             _check_finite(model, outputs)
             yield places + start, outputs
+
+
+@dataclass(frozen=True)
+class WordOutputs:
+    """Outputs of N words, in the order of the texts and of the words in each.
+
+    Attributes:
+        texts: [N], index of each word's text.
+        words: [N], index of the word in its text.
+        outputs: what was kept of each word, [N, …].
+    """
+
+    texts: np.ndarray
+    words: np.ndarray
+    outputs: dict[str, np.ndarray]
+
+    def tagged(self, tags: np.ndarray) -> tuple[WordOutputs, np.ndarray]:
+        """The words that have a tag, n of them, and these tags [n].
+
+        Args:
+            tags: of every text [B, W] (``data.tags``).
+        """
+        inside = self.words < tags.shape[1]
+        found = np.where(inside, tags[self.texts, np.where(inside, self.words, 0)], IGNORED)
+        kept = found != IGNORED
+        outputs = {name: array[kept] for name, array in self.outputs.items()}
+        return WordOutputs(self.texts[kept], self.words[kept], outputs), found[kept]
+
+
+def collect_words(
+    model: Backend,
+    processor: Processor,
+    architecture: Architecture,
+    inputs: Sequence[Any],
+    reduce: Callable[[Arrays], dict[str, np.ndarray]],
+    *,
+    batch_size: int = 32,
+    progress: Progress = no_progress,
+    title: str = "predicting",
+) -> WordOutputs:
+    """Run a model that tags tokens, and gather what ``reduce`` keeps at the first token of each word.
+
+    Args:
+        model, processor, architecture, inputs, batch_size, progress, title: as of :func:`collect`.
+        reduce: outputs at words → arrays whose first axis is these; of members [n, M, C].
+
+    Raises:
+        InputError, BackendError: as of :func:`collect`.
+    """
+    texts: list[np.ndarray] = []
+    words: list[np.ndarray] = []
+    parts: list[dict[str, np.ndarray]] = []
+    size = batch_size * WINDOW_BATCHES
+    begun = range(0, len(inputs), size)
+    for start in progress(begun, len(begun), title):
+        window = inputs[start : start + size]
+        for places, items, tensors in item_batches(window, processor, architecture, batch_size, first=start):
+            outputs = model.run(tensors)
+            _check_finite(model, outputs)
+            starts = word_starts(items, tensors["input_ids"].shape[1])
+            rows, columns = np.nonzero(starts != NO_WORD)
+            texts.append(places[rows] + start)
+            words.append(starts[rows, columns])
+            parts.append(reduce(at_tokens(outputs, starts != NO_WORD)))
+    order = np.lexsort((np.concatenate(words), np.concatenate(texts)))
+    joined = {name: np.concatenate([part[name] for part in parts])[order] for name in parts[0]}
+    return WordOutputs(np.concatenate(texts)[order], np.concatenate(words)[order], joined)
 
 
 def _check_finite(model: Backend, outputs: Arrays) -> None:

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
 
-from ..bundle.tasks import OUTPUTS
+from ..bundle.tasks import MEMBER_OUTPUTS, OUTPUTS
 from ..data.text import is_pair
+from ..errors import InputError
 from ..metrics.gates import FURTHER_SCORES, SCORES
 
 SCORE_FIELDS = OUTPUTS["score"]
+
+
+MEMBERS = MEMBER_OUTPUTS["tokens"]
+"""Of tokens, the one field whose second axis is not theirs."""
 
 
 Given = np.ndarray | Any
@@ -25,6 +30,11 @@ class Prediction:
 
     A classifier gives averaged probabilities and the uncertainties of its classes, up to ``energy``; a model of one
     output gives a ``score`` and what follows it. What the other kind gives is ``None``.
+
+    A model that tags tokens gives what a classifier gives, for each token: every array has an axis T behind B
+    (``probabilities`` [B, T, C], ``label`` and the scores [B, T], ``member_probabilities`` [B, M, T, C]), and ``mask``
+    says which tokens are real. At the others stands NaN, and −1 for the label. ``predictor.words`` and
+    ``predictor.spans`` make words and spans of it.
 
     Attributes:
         probabilities: [B, C] float32, mean of the members' softmax outputs.
@@ -50,6 +60,10 @@ class Prediction:
         interval_low, interval_high: [B] float32, ends of each input's conformal interval, or ``None`` when the bundle
             was not calibrated for intervals.
         member_scores: [B, M] float32, or ``None`` when the backend does not give them.
+        mask: [B, T] bool, of tokens: which are real, special tokens among them; no padding.
+        words: [B, T] int64, index of the word that each token belongs to, −1 for none; ``None`` for ready tensors.
+        offsets: [B, T, 2] int64, first character of each token and the one behind its last, of words given as a list in
+            these joined by spaces; ``None`` for ready tensors.
     """
 
     probabilities: Given
@@ -71,6 +85,9 @@ class Prediction:
     interval_low: np.ndarray | None = None
     interval_high: np.ndarray | None = None
     member_scores: np.ndarray | None = None
+    mask: np.ndarray | None = None
+    words: np.ndarray | None = None
+    offsets: np.ndarray | None = None
 
     def __len__(self) -> int:
         return len(self._answer)
@@ -91,9 +108,11 @@ class Prediction:
         if self.score is not None:
             parts = [f"scores of {count}"]
             parts += [f"{self.score[0]:.4g} ± {np.sqrt(self.score_variance[0]):.2g}"] if len(self) == 1 else []
+        elif self.mask is not None:
+            parts = [f"{int(self.mask.sum())} tokens of {count}", f"{self.probabilities.shape[2]} classes"]
         else:
             parts = [f"{count} of {self.probabilities.shape[1]} classes"]
-        if len(self) == 1 and self.score is None:
+        if len(self) == 1 and self.score is None and self.mask is None:
             parts.append(f"label {self.label[0]}, confidence {self.confidence[0]:.3f}")
         flags = {"abstain": self.abstain, "out_of_distribution": self.out_of_distribution}
         parts += [f"{name} {int(flag.sum())}" for name, flag in flags.items() if flag is not None]
@@ -109,12 +128,19 @@ class Prediction:
 
         Args:
             labels: class names (``predictor.labels``); not read for scores.
+
+        Raises:
+            InputError: a prediction of tokens; ``predictor.rows`` gives its words and spans.
         """
+        if self.mask is not None:
+            raise InputError("this prediction is of tokens, whose rows are made by predictor.rows(prediction)")
         return prediction_rows(self, None, labels)
 
     @property
     def failed(self) -> np.ndarray:
         """[B] bool, which inputs could not be used."""
+        if self.mask is not None:
+            return np.asarray(~self.mask.any(axis=1))
         return np.asarray(self.label < 0 if self.score is None else np.isnan(self.score))
 
     @classmethod
@@ -126,16 +152,34 @@ class Prediction:
         probabilities = np.asarray(outputs["probabilities"], np.float32)
         return cls(
             probabilities=probabilities,
-            label=probabilities.argmax(axis=1).astype(np.int64),
-            confidence=probabilities.max(axis=1),
+            label=probabilities.argmax(axis=-1).astype(np.int64),
+            confidence=probabilities.max(axis=-1),
             **{name: np.asarray(outputs[name], np.float32) for name in SCORES},
             **{name: np.asarray(outputs[name], np.float32) for name in FURTHER_SCORES if name in outputs},
             member_probabilities=outputs.get("member_probabilities"),
         )
 
+    def of_tokens(
+        self, mask: np.ndarray, words: np.ndarray | None = None, offsets: np.ndarray | None = None
+    ) -> Prediction:
+        """Of tokens, blank where there is padding.
+
+        Args:
+            mask: [B, T] bool, which tokens are real.
+            words, offsets: [B, T] and [B, T, 2], as of the fields.
+        """
+        found: dict[str, Any] = {}
+        for name, array in self.to_dict().items():
+            real = mask[:, None, :, None] if name == MEMBERS else mask.reshape(*mask.shape, *[1] * (array.ndim - 2))
+            found[name] = np.where(real, array, _filler(name, array)).astype(array.dtype)
+        return replace(self, **found, mask=mask, words=words, offsets=offsets)
+
     @classmethod
     def concatenate(cls, parts: Sequence[Prediction]) -> Prediction:
-        """Join predictions along the batch."""
+        """Join predictions along the batch; of tokens, with padding up to the longest."""
+        if any(part.mask is not None for part in parts):
+            longest = max(part.mask.shape[1] for part in parts if part.mask is not None)
+            parts = [part._lengthened(longest) for part in parts]
         joined: dict[str, Any] = {}
         for field in fields(cls):
             arrays = [getattr(part, field.name) for part in parts]
@@ -148,6 +192,20 @@ class Prediction:
             filled = zip(arrays, blanks, strict=True)
             joined[field.name] = np.concatenate([blank if array is None else array for array, blank in filled])
         return cls(**joined)
+
+    def _lengthened(self, tokens: int) -> Prediction:
+        """The same with blank tokens up to a number of them."""
+        if self.mask is None or self.mask.shape[1] == tokens:
+            return self
+        found: dict[str, Any] = {}
+        for name, array in self.to_dict().items():
+            if name == "error":
+                continue
+            axis = 2 if name == MEMBERS else 1
+            widths = [(0, tokens - self.mask.shape[1] if place == axis else 0) for place in range(array.ndim)]
+            value = False if array.dtype.kind == "b" else _filler(name, array)
+            found[name] = np.pad(array, widths, constant_values=value)
+        return replace(self, **found)
 
     def take(self, order: np.ndarray) -> Prediction:
         """The rows ``order`` of every array."""
@@ -177,8 +235,12 @@ class Prediction:
 
 def _blank(name: str, like: np.ndarray, count: int) -> np.ndarray:
     """What a field holds for inputs that failed, [count, …]."""
-    value = {"f": np.nan, "i": -1, "b": name == "abstain", "O": None}[like.dtype.kind]
-    return np.full((count, *like.shape[1:]), value, like.dtype)
+    return np.full((count, *like.shape[1:]), _filler(name, like), like.dtype)
+
+
+def _filler(name: str, like: np.ndarray) -> Any:
+    """What a field holds where there is nothing to predict."""
+    return {"f": np.nan, "i": -1, "b": name == "abstain", "O": None}[like.dtype.kind]
 
 
 def prediction_rows(

@@ -19,11 +19,12 @@ from ..bundle.precision import Precision
 from ..bundle.store import Bundle, resolve
 from ..bundle.tasks import DISTANCE, OUTPUTS
 from ..bundle.uses import FORMS, REMEDY, form_used
-from ..data.batching import READER, WINDOW_BATCHES, batches
+from ..data.batching import READER, WINDOW_BATCHES, item_batches
 from ..data.given import are_tensors, given_inputs
 from ..data.processor import load_processor
 from ..data.tensors import checked_tensors
 from ..data.text import is_pair
+from ..data.words import NO_WORD
 from ..errors import LARGEST, BackendError, BundleError, InputError, cut, is_whole
 from ..metrics.gates import FURTHER_SCORES, SCORES
 from .backends.dlpack import DeviceArray
@@ -31,7 +32,8 @@ from .backends.protocol import Backend
 from .backends.registry import open_backend
 from .closing import Closable
 from .decisions import decided
-from .prediction import Prediction
+from .prediction import Prediction, prediction_rows
+from .words import Aggregation, Span, Words, spans_of, token_rows, words_of
 
 log = logging.getLogger(__name__)
 
@@ -98,6 +100,11 @@ def load(
 def _check_calibration(bundle: Bundle, architecture: Architecture) -> None:
     """Refuse a calibration that speaks of what a model of this task does not give."""
     calibration, scores = Calibration.of(bundle), architecture.task == "score"
+    if architecture.every_token and calibration.conformal is not None:
+        raise BundleError(
+            f"bundle {bundle.path} gives classes of tokens, but its calibration.json has prediction sets; calibrate "
+            "again with `hydrant calibrate`"
+        )
     if (calibration.conformal if scores else calibration.intervals) is not None:
         raise BundleError(
             f"bundle {bundle.path} gives {'a score' if scores else 'classes'}, but its calibration.json has "
@@ -114,7 +121,7 @@ class Predictor(Closable):
         precision: of its weights and activations.
         fallbacks: (backend, reason) of each one that was skipped.
         modality: ``"text"`` or ``"image"``, what the model reads.
-        task: ``"classification"``, or ``"score"`` for a model of one output.
+        task: what it answers: ``"classification"``, ``"score"`` for a model of one output, or ``"tokens"``.
         activation: what stands between the one output and the score: ``"identity"`` or ``"sigmoid"``.
         regression: whether the checkpoint calls itself a regression (``problem_type``).
         calibration: temperature, thresholds and prediction sets of the bundle.
@@ -134,7 +141,8 @@ class Predictor(Closable):
         self.regression = bundle.manifest.get("fusion", {}).get("problem_type") == "regression"
         self.calibration = Calibration.of(bundle)
         self._path = bundle.path
-        self._form = form_used(bundle) if architecture.modality == "text" else None
+        reads_pairs = architecture.modality == "text" and not architecture.every_token
+        self._form = form_used(bundle) if reads_pairs else None
         self._architecture = architecture
         self._running = backend
         folder = bundle.processor_folder()
@@ -159,11 +167,12 @@ class Predictor(Closable):
 
         Args:
             inputs: texts; pairs of texts, each a tuple of two; images as paths, bytes of files, PIL images, uint8
-                arrays [H, W] or [H, W, 3], or uint8 tensors of torch [C, H, W]; rows as dicts with the key ``text``
-                (and ``text_pair``) or ``image``; a table (pandas, polars, pyarrow or ``datasets``) with a column of
-                that name, or with one column; any of these in a list, generator or data set; or a dict of tensors
-                (NumPy, torch) under the graph's input names (``token_type_ids`` may be left out). For a model that
-                reads text a tuple of two strings is one pair, and a list of strings are as many texts:
+                arrays [H, W] or [H, W, 3], or uint8 tensors of torch [C, H, W]; for a model that tags tokens also lists
+                of words, each list one text; rows as dicts with the key ``text`` (and ``text_pair``), ``tokens`` or
+                ``image``; a table (pandas, polars, pyarrow or ``datasets``) with a column of that name, or with one
+                column; any of these in a list, generator or data set; or a dict of tensors (NumPy, torch) under the
+                graph's input names (``token_type_ids`` may be left out). For a model that reads text a tuple of two
+                strings is one pair, and a list of strings are as many texts:
                 ``predict(("a", "b"))`` has one row, ``predict(["a", "b"])`` two. Texts longer than the model reads, or
                 than the engine was built for, are cut, with a warning in the log.
             batch_size: inputs per run; memory grows with it, not with the number of inputs.
@@ -225,6 +234,56 @@ class Predictor(Closable):
             yield predicted
             first += len(window)
 
+    def words(self, prediction: Prediction, aggregation: Aggregation = "first") -> list[Words]:
+        """The words of every text of a prediction of tokens, with the decisions of this bundle's thresholds.
+
+        Args:
+            prediction: of this predictor, made of texts or lists of words.
+            aggregation: what a word takes of its tokens: the ``"first"``, the most confident one (``"max"``), or the
+                ``"mean"`` of their probabilities and scores.
+
+        Raises:
+            InputError: a prediction of whole inputs or of ready tensors, or an unknown aggregation.
+        """
+        return words_of(prediction, aggregation, self.calibration)
+
+    def spans(self, prediction: Prediction, aggregation: Aggregation = "first") -> list[list[Span]]:
+        """The spans of every text, such as its named entities, with their uncertainties and decisions.
+
+        Args:
+            prediction, aggregation: as of :meth:`words`.
+
+        Raises:
+            InputError: as of :meth:`words`.
+        """
+        return [spans_of(words, self.labels) for words in self.words(prediction, aggregation)]
+
+    def rows(
+        self,
+        prediction: Prediction,
+        inputs: Sequence[Any] | None = None,
+        *,
+        first: int = 0,
+        probabilities: bool = False,
+        aggregation: Aggregation = "first",
+    ) -> list[dict[str, Any]]:
+        """One JSON-ready dict for each input, for a model of any task; of tokens with its words and spans.
+
+        Args:
+            prediction: of this predictor.
+            inputs: as they were given, to be repeated in the rows; without them they are left out.
+            first: index of the first input.
+            probabilities: also give those of every class by its name; a score has none.
+            aggregation: of tokens, as of :meth:`words`.
+
+        Raises:
+            InputError: as of :meth:`words`.
+        """
+        given = (prediction, inputs, self.labels, first, probabilities)
+        if prediction.mask is None:
+            return prediction_rows(*given)
+        return token_rows(*given, aggregation, self.calibration)
+
     def run_device(self, tensors: Mapping[str, Any]) -> dict[str, DeviceArray]:
         """Run one batch that lies on the GPU already, and leave the outputs there; nothing is copied.
 
@@ -265,10 +324,10 @@ class Predictor(Closable):
         assert processor is not None  # checked by stream
         self._warn_of_form(window, first)
         parts, order = [self._nothing()], [np.zeros(0, np.int64)]
-        for places, tensors in batches(
+        for places, items, tensors in item_batches(
             window, processor, self._architecture, batch_size, first=first, reader=self._reader, failed=failed
         ):
-            parts.append(self._run(tensors))
+            parts.append(self._run(tensors, items if self._architecture.every_token else None))
             order.append(places)
         found, found_at = Prediction.concatenate(parts), np.concatenate(order)
         return found.take(np.argsort(found_at)) if failed is None else found.among_failed(found_at, failed)
@@ -294,7 +353,8 @@ class Predictor(Closable):
         for start in range(0, count, batch_size):
             yield self._run({name: array[start : start + batch_size] for name, array in arrays.items()})
 
-    def _run(self, arrays: Mapping[str, np.ndarray]) -> Prediction:
+    def _run(self, arrays: Mapping[str, np.ndarray], items: Sequence[Any] | None = None) -> Prediction:
+        """Predict one batch; ``items`` are the prepared texts of tokens, which tell their words."""
         prediction = Prediction.from_outputs(self._running.run(arrays))
         scores = self._architecture.task == "score"
         names = OUTPUTS["score"] if scores else ("probabilities", "predictive_entropy")
@@ -303,6 +363,9 @@ class Predictor(Closable):
                 f"backend {self.backend} gave {'scores' if scores else 'probabilities'} that are not finite; check the "
                 "inputs, or compare backends with `hydrant verify`"
             )
+        if self._architecture.every_token:
+            mask = arrays["attention_mask"].astype(bool)
+            prediction = prediction.of_tokens(mask, *(_words_of(items, mask.shape[1]) if items is not None else ()))
         return decided(prediction, self.calibration)
 
     def _nothing(self) -> Prediction:
@@ -313,8 +376,24 @@ class Predictor(Closable):
             return decided(Prediction.from_outputs(dict.fromkeys(names, none)), self.calibration)
         scores = dict.fromkeys(SCORES, none)
         scores |= {name: none for name in FURTHER_SCORES if name in self._running.outputs}
+        if self._architecture.every_token:
+            blank = {name: np.zeros((0, 0), np.float32) for name in scores}
+            outputs = {"probabilities": np.zeros((0, 0, len(self.labels)), np.float32), **blank}
+            nothing = np.zeros((0, 0), np.int64), np.zeros((0, 0, 2), np.int64)
+            tokens = Prediction.from_outputs(outputs).of_tokens(np.zeros((0, 0), bool), *nothing)
+            return decided(tokens, self.calibration)
         empty = Prediction(np.zeros((0, len(self.labels)), np.float32), np.zeros(0, np.int64), none, **scores)
         return decided(empty, self.calibration)
+
+
+def _words_of(items: Sequence[Any], tokens: int) -> tuple[np.ndarray, np.ndarray]:
+    """Words [B, T] and offsets [B, T, 2] of prepared texts, −1 at padding."""
+    words = np.full((len(items), tokens), NO_WORD, np.int64)
+    offsets = np.full((len(items), tokens, 2), -1, np.int64)
+    for row, item in enumerate(items):
+        words[row, : item.tokens] = item.words
+        offsets[row, : item.tokens] = item.offsets
+    return words, offsets
 
 
 def _check_on_error(on_error: str) -> None:

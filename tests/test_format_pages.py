@@ -101,9 +101,9 @@ def test_keys_that_only_some_models_have(tmp_path: Path) -> None:
     models = {family: make_model(family) for family in (*FAMILIES, "dinov2_with_registers")} | {"scores": ranks}
     for name, model in models.items():
         made = save_bundle(fuse(model), tmp_path / name, tensors_only=True)
-        for name, value in json.loads(made.file("config.json").read_bytes()).items():
-            if name not in usual:
-                found.setdefault(name, set()).add(str(value).lower())
+        for key, value in json.loads(made.file("config.json").read_bytes()).items():
+            if key not in usual:
+                found.setdefault(key, set()).add(str(value).lower())
     assert {row[0].strip("`") for row in told} == set(found)
     for name, _, _, values in told:
         assert found[name.strip("`")] == set(re.findall(r"`(\w+)`", values)) or values == "a number", name

@@ -13,12 +13,12 @@ FLOORS: list[dict[str, str]] = [
     {"": "version errors progress"},
     {
         "data": """
-            __init__ spec from_torch columns records images text processor batching kept corruptions tables given
-            arrays tensors readers hub remote sources examples fingerprints samples pseudo
+            __init__ spec from_torch columns records images text words tags processor batching kept corruptions tables
+            given arrays tensors readers hub remote sources examples fingerprints samples pseudo
         """,
         "metrics": """
             __init__ bootstrap classification selective figures gates score_gates judging resampled timing uncertainty
-            logit_scores scores ranking
+            logit_scores scores ranking spans
         """,
     },
     {
@@ -30,8 +30,8 @@ FLOORS: list[dict[str, str]] = [
         "cost": "__init__ sharing matmuls parameters estimate",
         "engines": "__init__ gpu log metadata",
         "families": """
-            __init__ activations config tasks layout bert clip dinov2 distilbert vit unsupported registry checkpoint
-            lora prompts zero_shot
+            __init__ activations config tasks layout bert clip dinov2 distilbert vit tokens unsupported registry
+            checkpoint lora prompts zero_shot
         """,
         "export": """
             graph context attention blocks layers embeddings grouped uncertainty_head score_head distance_head unrolled
@@ -44,7 +44,7 @@ FLOORS: list[dict[str, str]] = [
         "calib": """
             __init__ density taps gaussians neighbours virtual_logit score_loss
             decisions.__init__ decisions.targets decisions.temperature decisions.thresholds decisions.fit
-            decisions.intervals
+            decisions.intervals decisions.spans
             heads.__init__ heads.options heads.selection heads.held_out heads.taylor heads.encoder heads.masking
             heads.objectives heads.search_state heads.circuits heads.candidates heads.trials heads.choosing
             heads.margin heads.budget heads.planning
@@ -60,7 +60,7 @@ FLOORS: list[dict[str, str]] = [
             backends.tensorrt.profiles
             backends.ort_gpu backends.reference backends.tensorrt.choose backends.tensorrt.cuda
             backends.tensorrt.device backends.tensorrt.load backends.tensorrt.lane backends.tensorrt.engine
-            backends.registry decisions predictor __init__ pipeline collect
+            backends.registry decisions words predictor __init__ pipeline collect
         """,
         "tuning": """
             report examples settings optimizer state trunk loop weights rank_one job writing stages run __init__
@@ -72,8 +72,8 @@ FLOORS: list[dict[str, str]] = [
             polygraphy profile verify
         """,
         "evaluation": """
-            options report dropout models latency observation figures score_figures baselines classes examples
-            figure_names verdict style markup class_tables html score_page noise plots run __init__
+            options report dropout models latency observation figures score_figures token_figures baselines classes
+            examples figure_names verdict style markup class_tables html score_page noise plots run __init__
         """,
     },
     {

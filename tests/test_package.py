@@ -23,10 +23,10 @@ from test_house import APART, SOURCES
 PUBLIC = {
     "BatchEnsemble", "Budget", "Bundle", "Circuit", "Conformal", "Cost", "Coverage", "Dropout", "FalseAlarm",
     "Figures", "FusedClassifier", "FusedOutput", "GraphForm", "Grid", "HeadPlan", "HydrantError", "Jointly",
-    "PerMember", "Pipeline", "Prediction", "Predictor", "Random", "Reading", "Recipe", "Risk", "ScoreOutput", "Taylor",
-    "TensorRT", "TensorRTForRTX", "Timing", "TuneReport", "__version__", "build_engine", "calibrate", "estimate_cost",
-    "evaluate", "explore", "export_onnx", "fuse", "load", "load_ensemble", "load_zero_shot", "make", "measure_drift",
-    "pipeline", "plan_heads", "profile", "save_bundle", "tune", "verify",
+    "PerMember", "Pipeline", "Prediction", "Predictor", "Random", "Reading", "Recipe", "Risk", "ScoreOutput", "Span",
+    "Taylor", "TensorRT", "TensorRTForRTX", "Timing", "TuneReport", "Words", "__version__", "build_engine", "calibrate",
+    "estimate_cost", "evaluate", "explore", "export_onnx", "fuse", "load", "load_ensemble", "load_zero_shot", "make",
+    "measure_drift", "pipeline", "plan_heads", "profile", "save_bundle", "tune", "verify",
 }  # fmt: skip
 
 

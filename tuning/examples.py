@@ -12,6 +12,7 @@ from ..data.batching import Prepared, shuffled_by_length
 from ..data.examples import Examples
 from ..data.fingerprints import Fingerprint, fingerprint_of
 from ..data.processor import Processor
+from ..data.tags import token_labels, word_starts
 from ..errors import InputError
 from ..progress import Progress
 
@@ -59,13 +60,21 @@ class Source:
         return part
 
     def batch(self, indices: np.ndarray) -> tuple[dict[str, np.ndarray], np.ndarray]:
-        """Tensors and labels [B] of some examples.
+        """Tensors and labels [B] of some examples; of tags those of their tokens [B, T].
 
         Raises:
             InputError: an image that cannot be read.
         """
         _, tensors = self._ready.batch(self.places[indices])
-        return tensors, self.labels[indices]
+        return tensors, self.aligned(indices)
+
+    def aligned(self, indices: np.ndarray) -> np.ndarray:
+        """Labels [B] of some examples, or of tags those of their tokens [B, T], T the longest of these."""
+        labels = self.labels[indices]
+        if labels.ndim == 1:
+            return labels
+        items = list(self._ready.items(self.places[indices]).values())
+        return token_labels(word_starts(items, max(item.tokens for item in items)), labels)
 
     def fingerprint(self) -> Fingerprint | None:
         """Which inputs these are (``data.fingerprints``)."""

@@ -17,6 +17,7 @@ from ..bundle.tasks import ScoreActivation
 from ..calib.decisions.temperature import averaged_nll, best_temperature
 from ..calib.score_loss import activated
 from ..data.batching import by_length
+from ..data.tags import labelled
 from ..errors import InputError, require
 from ..fusion import FusedClassifier
 from ..metrics.classification import accuracy, expected_calibration_error
@@ -231,32 +232,42 @@ class _Run:
 def measure(module: FusedClassifier, source: Source, settings: Settings) -> dict[str, Any]:
     """NLL (nats), accuracy and ECE of the averaged probabilities at their best temperature, and that.
 
+    Of tags these are over the words that have one.
+
     Of a score whose labels are relevance likewise, as of two classes; of a regression NLL at its best scale, and RMSE.
 
     Tuning sharpens what a model says, which one number takes back: judged at temperature 1, members that got better
     would be refused. Leaves ``module`` evaluating.
     """
     found = np.empty((len(source), module.members, module.architecture.classes), np.float32)
+    labels = source.labels
+    words: list[tuple[np.ndarray, np.ndarray]] = []  # logits and labels of tagged words, batch by batch
     module.eval()
     device = next(module.parameters()).device
     with torch.inference_mode():
         for indices in by_length(source.lengths, settings.batch_size):
-            tensors, _ = source.batch(indices)
+            tensors, known = source.batch(indices)
             logits = member_logits(module, on_device(tensors, device), settings.trunk).float()  # [M, B, C]
+            if known.ndim == 2:
+                words.append(labelled(logits.cpu().numpy(), known))
+                continue
             found[indices] = logits.transpose(0, 1).cpu().numpy()
-    regression = source.labels.dtype != np.int64
+    if words:
+        found = np.concatenate([each for each, _ in words], axis=1).swapaxes(0, 1)  # [N, M, C]
+        labels = np.concatenate([known for _, known in words])
+    regression = labels.dtype != np.int64
     if not np.isfinite(found).all():
         return dict.fromkeys(("nll", "accuracy", "ece", "temperature"), math.nan)
     if regression:
-        return _regression(found, source.labels, module.architecture.score_activation)
+        return _regression(found, labels, module.architecture.score_activation)
     if found.shape[-1] == 1:
         found = np.concatenate([np.zeros_like(found), found], axis=-1)  # not relevant, relevant
-    temperature = best_temperature(found, source.labels)
+    temperature = best_temperature(found, labels)
     probabilities = summarise(found, temperature)["probabilities"]
     return {
-        "nll": averaged_nll(found, source.labels, temperature),
-        "accuracy": accuracy(probabilities, source.labels),
-        "ece": expected_calibration_error(probabilities, source.labels),
+        "nll": averaged_nll(found, labels, temperature),
+        "accuracy": accuracy(probabilities, labels),
+        "ece": expected_calibration_error(probabilities, labels),
         "temperature": temperature,
     }
 

@@ -8,6 +8,7 @@ from torch.nn.functional import cross_entropy
 
 from ..bundle.tasks import ScoreActivation
 from ..calib.score_loss import Loss, score_losses
+from ..data.tags import labelled
 from .settings import Settings
 
 GRADIENT_NORM = 1.0
@@ -58,12 +59,17 @@ def member_loss(member_logits: Tensor, labels: Tensor, activation: ScoreActivati
     share gets the mean of their gradients.
 
     Args:
-        member_logits: [S, B, C]; S is 1 where all members are one.
-        labels: [B] int64; with C = 1 the relevance, 0 or 1, or numbers [B] float (``calib.score_loss``).
+        member_logits: [S, B, C]; S is 1 where all members are one. Of tokens [S, B, T, C].
+        labels: [B] int64; of tokens [B, T] (``data.tags``), of which those count that have one; with C = 1 the
+            relevance, 0 or 1, or numbers [B] float (``calib.score_loss``).
         activation: of a score.
     """
     if member_logits.shape[-1] == 1:
         loss: Loss = "squared error" if labels.is_floating_point() else "cross-entropy"
         return score_losses(member_logits, labels, loss, activation).mean()
+    if labels.ndim == 2:
+        member_logits, labels = labelled(member_logits, labels)  # [S, N, C] against [N]
+        total = cross_entropy(member_logits.flatten(0, 1).float(), labels.repeat(len(member_logits)), reduction="sum")
+        return total / max(1, len(labels) * len(member_logits))
     streams = member_logits.shape[0]
     return cross_entropy(member_logits.flatten(0, 1).float(), labels.repeat(streams))  # [S·B, C] against [S·B]

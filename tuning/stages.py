@@ -117,7 +117,8 @@ def _job(
 
     def read(given: Any) -> Source:
         limit = reading.limit()
-        found = read_examples(given, bundle.labels, columns=reading, limit=limit, seed=settings.seed)
+        tags = ensemble.architecture.every_token
+        found = read_examples(given, bundle.labels, columns=reading, limit=limit, seed=settings.seed, tags=tags)
         load = partial(bundle.processor_for, "read data to tune on")
         return Source(found, found.processor(ensemble.architecture, load), ensemble.architecture)
 
@@ -157,8 +158,8 @@ def _check_alike(known: Source, judges: Source) -> None:
 
 
 def _strata(labels: np.ndarray) -> np.ndarray:
-    """Classes of which a share each is held out; numbers are one."""
-    return labels if labels.dtype == np.int64 else np.zeros(len(labels), np.int64)
+    """Classes of which a share each is held out; numbers are one, and so are tags of words."""
+    return labels if labels.dtype == np.int64 and labels.ndim == 1 else np.zeros(len(labels), np.int64)
 
 
 def _assembled(job: Job, weights: Weights, separate: frozenset[str], apart: list[str]) -> FusedClassifier:
@@ -251,5 +252,5 @@ def _unseen(bundle: Bundle, source: Source) -> list[str]:
     """Classes without an example; a score has none."""
     if source.labels.dtype != np.int64 or len(bundle.labels) == 1:
         return []
-    seen = set(source.labels.tolist())
+    seen = set(source.labels.ravel().tolist())
     return [name for index, name in enumerate(bundle.labels) if index not in seen]

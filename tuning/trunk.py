@@ -93,16 +93,16 @@ class Activations(Source):
                 self._kept[self._starts[place] : self._starts[place + 1]] = hidden[row, real[row]]
 
     def batch(self, indices: np.ndarray) -> tuple[dict[str, np.ndarray], np.ndarray]:
-        """Activations [B, T, d], their mask [B, T], and labels [B] of some examples."""
+        """Activations [B, T, d], their mask [B, T], and labels [B], or [B, T], of some examples."""
         if self._kept is None:
             hidden, real = self._run(indices)
-            return {HIDDEN: hidden, REAL: real}, self.labels[indices]
+            return {HIDDEN: hidden, REAL: real}, self.aligned(indices)
         counts = self._starts[indices + 1] - self._starts[indices]
         real = np.arange(counts.max())[None] < counts[:, None]
         hidden = np.zeros((*real.shape, self._kept.shape[1]), np.float32)
         for row, place in enumerate(indices):
             hidden[row, : counts[row]] = self._kept[self._starts[place] : self._starts[place + 1]]
-        return {HIDDEN: hidden, REAL: real}, self.labels[indices]
+        return {HIDDEN: hidden, REAL: real}, self.aligned(indices)
 
     def _run(self, places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """What the trunk gives for some examples [B, T, d], real tokens first, and which are real [B, T]."""
@@ -122,7 +122,7 @@ def on_device(tensors: Mapping[str, np.ndarray], device: torch.device) -> dict[s
 
 
 def member_logits(module: FusedClassifier, tensors: dict[str, Tensor], trunk: int) -> Tensor:
-    """[M, B, C] from inputs of the model, or from activations behind its trunk."""
+    """[M, B, C], or of tokens [M, B, T, C], from inputs of the model, or from activations behind its trunk."""
     if HIDDEN in tensors:
         return module.above(trunk, tensors[HIDDEN], tensors[REAL])
     return module(**tensors).member_logits

@@ -55,13 +55,13 @@ def fit(
     known = _scores(member_logits, temperature, distance)
     outside = None if ood_logits is None else _scores(ood_logits, temperature, ood_distance)
     thresholds = {
-        ABSTAIN: _abstention(known, labels, targets.abstain),
+        ABSTAIN: abstention(known, known["probabilities"].argmax(axis=1) != labels, targets.abstain),
         OOD: flag_threshold(known, outside, targets.flags),
     }
     fitted = {
         **about,
-        "before": _quality(summarise(member_logits, 1.0), member_logits, labels, 1.0),
-        "after": _quality(known, member_logits, labels, temperature),
+        "before": quality(summarise(member_logits, 1.0), member_logits, labels, 1.0),
+        "after": quality(known, member_logits, labels, temperature),
     }
     return Calibration(temperature, thresholds, _sets(known, labels, targets.sets), fitted)
 
@@ -71,8 +71,17 @@ def _scores(member_logits: np.ndarray, temperature: float, distance: np.ndarray 
     return found if distance is None else {**found, "distance": distance}
 
 
-def _abstention(known: Mapping[str, np.ndarray], labels: np.ndarray, abstain: Coverage | Risk) -> Threshold:
-    wrong = known["probabilities"].argmax(axis=1) != labels
+def abstention(known: Mapping[str, np.ndarray], wrong: np.ndarray, abstain: Coverage | Risk) -> Threshold:
+    """The threshold beyond which an answer is not given.
+
+    Args:
+        known: scores [N] of answers, by the names of ``SIDES``, and ``probabilities`` [N, C].
+        wrong: [N] bool, which answers are.
+        abstain: what for.
+
+    Raises:
+        InputError: a score that the model does not give, or too few examples.
+    """
     score, areas = _chosen(abstain.score, known, wrong)
     scores = uncertainty(known, score)
     target: dict[str, float]
@@ -84,7 +93,7 @@ def _abstention(known: Mapping[str, np.ndarray], labels: np.ndarray, abstain: Co
         target = {"coverage": abstain.share}
     answered = scores <= np.float32(limit)
     measured = {"coverage": float(answered.mean()), "risk": float(wrong[answered].mean())}
-    return Threshold(score, _turned(score, limit), target, {**measured, **areas}, len(labels))
+    return Threshold(score, _turned(score, limit), target, {**measured, **areas}, len(wrong))
 
 
 def _chosen(asked: str, known: Mapping[str, np.ndarray], wrong: np.ndarray) -> tuple[str, dict[str, float]]:
@@ -150,9 +159,10 @@ def _sets(known: Mapping[str, np.ndarray], labels: np.ndarray, wanted: Sets | No
     return Conformal(wanted.method, wanted.alpha, quantile, measured, len(labels))
 
 
-def _quality(
+def quality(
     known: Mapping[str, np.ndarray], member_logits: np.ndarray, labels: np.ndarray, temperature: float
 ) -> dict[str, float]:
+    """NLL, ECE and accuracy of labelled examples at a temperature."""
     return {
         "temperature": temperature,
         "nll": averaged_nll(member_logits, labels, temperature),

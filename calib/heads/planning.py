@@ -111,7 +111,7 @@ def plan_heads(
         from .choosing import Choice, Job  # PyTorch
 
         read = partial(read_examples, columns=reading, limit=reading.limit(EXAMPLES), seed=seed)
-        drawn = read(data, model_labels(loaded.config))
+        drawn = read(data, model_labels(loaded.config), tags=architecture.every_token)
         if architecture.task == "score":
             from ..score_loss import loss_of  # PyTorch
 
@@ -224,8 +224,14 @@ def _check(methods: Sequence[Method], data: Any, members: Any, keep: Any, seed: 
 
 
 def _check_task(architecture: Architecture, methods: Sequence[Method]) -> None:
-    """Refuse circuits for a model of one output."""
-    if architecture.task == "score" and any(isinstance(method, Circuit) for method in methods):
+    """Refuse circuits for models that are no classifiers of whole inputs."""
+    circuits = any(isinstance(method, Circuit) for method in methods)
+    if architecture.every_token and circuits:
+        raise InputError(
+            "circuits are searched by the uncertainty of whole inputs, and this model gives a class for each token; "
+            "choose method 'taylor' or 'random'"
+        )
+    if architecture.task == "score" and circuits:
         raise InputError(
             "circuits are searched by the entropy of class probabilities, which a model of one output (num_labels = 1) "
             "does not have; choose method 'taylor' or 'random'"

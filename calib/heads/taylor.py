@@ -16,9 +16,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ...data.batching import batches
+from ...data.batching import item_batches
 from ...data.examples import Examples
 from ...data.processor import Processor
+from ...data.tags import IGNORED, batch_labels
 from ...families.registry import architecture_of, layout_of
 from ...progress import Progress, no_progress
 from ..score_loss import loss_of, score_losses
@@ -34,7 +35,8 @@ def taylor_scores(
 ) -> np.ndarray:
     """Per-example head importance |Σ a_h · ∂L/∂a_h|, with L the example's loss.
 
-    That is the cross-entropy of a classifier; of a model of one output what its labels ask for (``calib.score_loss``).
+    That is the cross-entropy of a classifier; of tokens its mean over the tokens that have a label; of a model of one
+    output what its labels ask for (``calib.score_loss``).
 
     The model runs in evaluation mode; its parameters get no gradients.
 
@@ -54,29 +56,38 @@ def taylor_scores(
     if architecture.task == "score":
         asked = loss_of(labels, architecture.score_activation, examples.source)
         loss = partial(score_losses, loss=asked, activation=architecture.score_activation)
+    if architecture.every_token:
+        loss = token_loss
     steps = progress(
-        batches(examples.inputs, processor, architecture, batch_size),
+        item_batches(examples.inputs, processor, architecture, batch_size),
         -(-len(examples) // batch_size),
         "scoring attention heads",
     )
     training = model.training
     model.eval()
     try:
-        for indices, arrays in steps:
+        for indices, items, arrays in steps:
             tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
-            scores[indices] = _batch_scores(model, tensors, torch.from_numpy(labels[indices]), loss)
+            known = batch_labels(items, labels[indices], arrays)
+            scores[indices] = _batch_scores(model, tensors, torch.from_numpy(known), loss)
     finally:
         model.train(training)
     return scores
 
 
 Losses = Callable[[Tensor, Tensor], Tensor]
-"""Logits [B, C] and labels [B] → the loss of each example, [B]."""
+"""Logits [B, C] and labels [B], or of tokens [B, T, C] and [B, T], → the loss of each example, [B]."""
 
 
 def classification_loss(logits: Tensor, labels: Tensor) -> Tensor:
     """Cross-entropy, nats."""
     return nn.functional.cross_entropy(logits, labels, reduction="none")
+
+
+def token_loss(logits: Tensor, labels: Tensor) -> Tensor:
+    """Mean cross-entropy of each text's labelled tokens, nats; 0 where there are none."""
+    each = nn.functional.cross_entropy(logits.movedim(-1, 1), labels, reduction="none", ignore_index=IGNORED)  # [B, T]
+    return each.sum(dim=1) / (labels != IGNORED).sum(dim=1).clamp_min(1)
 
 
 def _batch_scores(model: nn.Module, inputs: dict[str, Tensor], labels: Tensor, losses: Losses) -> np.ndarray:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -22,10 +22,12 @@ from torch import Tensor, nn
 
 from ...bundle.architecture import Architecture
 from ...bundle.plan import Keep
-from ...data.batching import batches
+from ...data.batching import item_batches
 from ...data.examples import Examples
 from ...data.kept import Batch, KeptBatches
 from ...data.processor import Processor
+from ...data.tags import IGNORED, batch_labels
+from ...errors import InputError
 from ...families.registry import architecture_of, layout_of
 from ...metrics.scores import fit_scale, gaussian_nll, information, rmse
 from ...progress import Progress, no_progress
@@ -47,10 +49,10 @@ class Trial:
     Attributes:
         candidate: what was measured.
         temperature: of all member logits, fitted on these examples; 1 for a regression.
-        losses: −log averaged probability of the label, nats, [N]; of a regression its density under the fitted scale
-            (``metrics.scores``).
+        losses: −log averaged probability of the label, nats, [N]; of tags of words summed for each text, in shares of
+            the mean text's words; of a regression its density under the fitted scale (``metrics.scores``).
         accuracy: of the averaged probabilities; ``None`` for a regression.
-        mutual_information: mean over examples, nats.
+        mutual_information: mean over examples, or labelled words, nats.
         rmse: of the scores of a regression; ``None`` otherwise.
     """
 
@@ -91,16 +93,44 @@ class HeldOut:
     """
 
     def __init__(self, examples: Examples, processor: Processor, architecture: Architecture, batch_size: int) -> None:
-        self.labels = torch.from_numpy(np.asarray(examples.labels))
+        self._given = np.asarray(examples.labels)
+        self._count = len(examples)
+        self.labels = torch.from_numpy(self._given)  # of tags those of every labelled word, once the tensors are made
         self.activation = architecture.score_activation
         self.loss: Loss | None = None  # of a classifier, whose labels are classes
         if architecture.task == "score":
             self.loss = loss_of(np.asarray(examples.labels), self.activation, examples.source)
         self._places: list[np.ndarray] = []
-        self._batches = KeptBatches(self._each(batches(examples.inputs, processor, architecture, batch_size)))
+        self._tags: list[np.ndarray] = []
+        self._batches = KeptBatches(self._each(item_batches(examples.inputs, processor, architecture, batch_size)))
+        if architecture.every_token:
+            tagged = zip(self._places, self._tags, strict=True)
+            self._texts = np.concatenate([places[np.nonzero(tags != IGNORED)[0]] for places, tags in tagged])
+            self.labels = torch.from_numpy(np.concatenate([tags[tags != IGNORED] for tags in self._tags]))
+            if not len(self.labels):
+                raise InputError(f"no word of the held-out examples of {examples.source} has a tag; give more examples")
 
     def __len__(self) -> int:
+        return self._count
+
+    @property
+    def answers(self) -> int:
+        """Rows of logits: N, or the number of labelled words."""
         return len(self.labels)
+
+    def kept(self, batch: int, places: Tensor, logits: Tensor) -> tuple[Any, Tensor]:
+        """Which rows a batch's logits [B, C], or [B, T, C], fill, and with what."""
+        if not self._tags:
+            return places, logits
+        ends = np.cumsum([(tags != IGNORED).sum() for tags in self._tags])
+        real = torch.from_numpy(self._tags[batch] != IGNORED)
+        return slice(int(ends[batch] - real.sum()), int(ends[batch])), logits[real]
+
+    def by_text(self, losses: np.ndarray) -> np.ndarray:
+        """Losses of answers → [N] of examples, of the same mean: words of one text do not vary by themselves."""
+        if not self._tags:
+            return losses
+        return np.bincount(self._texts, losses, minlength=self._count) * (self._count / len(losses))
 
     def batches(self) -> Iterator[tuple[Tensor, dict[str, Tensor]]]:
         """Places and tensors of one batch after the other."""
@@ -111,9 +141,11 @@ class HeldOut:
         """Number of batches."""
         return len(self._places)
 
-    def _each(self, made: Iterable[tuple[np.ndarray, Batch]]) -> Iterator[Batch]:
-        for places, arrays in made:
+    def _each(self, made: Iterable[tuple[np.ndarray, list[Any], Batch]]) -> Iterator[Batch]:
+        for places, items, arrays in made:
             self._places.append(places)
+            if self._given.ndim == 2:
+                self._tags.append(batch_labels(items, self._given[places], arrays))
             yield arrays
 
 
@@ -142,7 +174,7 @@ def measure(
             trials.append(_trial(candidate, two_classes(stacked), held_out.labels.long()))
         else:
             trials.append(_trial(candidate, stacked, held_out.labels))
-    return trials
+    return [replace(trial, losses=held_out.by_text(trial.losses)) for trial in trials]
 
 
 def choose(trials: Sequence[Trial]) -> Trial:
@@ -192,18 +224,20 @@ def _losses(logits: Tensor, labels: Tensor) -> Tensor:
 def _logits_of(model: nn.Module, keeps: Sequence[Keep], held_out: HeldOut, progress: Progress) -> dict[Keep, Tensor]:
     """Logits [N, C] float32 of every pruned member; what stands below its first pruned layer runs once a batch."""
     architecture = architecture_of(model)
-    found = {keep: torch.empty(len(held_out), architecture.classes) for keep in keeps}
+    found = {keep: torch.empty(held_out.answers, architecture.classes) for keep in keeps}
     training = model.training
     model.eval()
     try:
-        for places, tensors in progress(held_out.batches(), held_out.steps(), f"running {len(keeps)} pruned members"):
+        steps = progress(held_out.batches(), held_out.steps(), f"running {len(keeps)} pruned members")
+        for batch, (places, tensors) in enumerate(steps):
             with torch.no_grad():
                 trunk = _layer_outputs(model, tensors)
                 for keep in keeps:
                     full = [len(kept) == architecture.heads for kept in keep]
                     fork = full.index(False) if False in full else len(full)
                     with _replayed(model, trunk[:fork]), gated_heads(model, _gates(keep, architecture.heads)):
-                        found[keep][places] = model(**tensors).logits.float()
+                        rows, logits = held_out.kept(batch, places, model(**tensors).logits.float())
+                        found[keep][rows] = logits
     finally:
         model.train(training)
     return found

@@ -76,6 +76,11 @@ bool has_the_keys(const Json& data) {
 Architecture Architecture::of(const Bundle& bundle) {
   const Json data = bundle.read_json("config.json");
   const Json& task = member(data, "task");
+  if (task == "tokens") {
+    throw BundleError(
+        "the bundle's config.json has task \"tokens\": this library does not tag tokens; predict with Python (hydrant "
+        "predict, hydrant.load)");
+  }
   if (!task.is_null() && task != "classification" && task != "score") {
     throw BundleError("the bundle's config.json has task " + shown(task) +
                       "; this hydrant knows classification, score; use the version that made the bundle");

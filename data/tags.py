@@ -1,0 +1,154 @@
+"""Tags of words, one list for each text, as an array; and which token of a batch carries the tag of which word.
+
+A word's tag stands at its first token, as in most fine-tuning scripts: the others, special tokens and padding are
+:data:`IGNORED` by losses and figures (Hugging Face's -100, PyTorch's ``ignore_index``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+
+from ..errors import InputError, cut, listing
+from .words import NO_WORD, EncodedWords, is_words
+
+IGNORED = -100
+"""Label of what has none."""
+
+Array = TypeVar("Array")
+
+
+def word_tags(inputs: Sequence[Any], tags: Sequence[Any], labels: Sequence[str], where: Sequence[str]) -> np.ndarray:
+    """Tags of N texts as class indices.
+
+    How tags are meant is decided once for all texts: whole numbers are class indices, and -100 or ``None`` is no tag;
+    texts are class names or, when none of them is a name and all are whole numbers, class indices.
+
+    Args:
+        inputs: lists of words, or mappings of names to ready tensors, each with a tag for every token.
+        tags: of each input.
+        labels: class names, in class order.
+        where: each input was found, for messages.
+
+    Returns:
+        [N, W] int64, W the longest; :data:`IGNORED` behind the others.
+
+    Raises:
+        InputError: an input that is no list of words, another number of tags than words, or a tag that the model does
+            not have.
+    """
+    listed = [_listed(item, given, place) for item, given, place in zip(inputs, tags, where, strict=True)]
+    names = {name: index for index, name in enumerate(labels)}
+    texts = {tag for row in listed for tag in row if isinstance(tag, str)}
+    if texts and not texts & set(names) and all(_whole(tag) for tag in texts):
+        names = {tag: int(tag) for tag in texts}
+    found = np.full((len(listed), max(map(len, listed))), IGNORED, np.int64)
+    for index, (row, place) in enumerate(zip(listed, where, strict=True)):
+        found[index, : len(row)] = [_index(tag, names, labels, place) for tag in row]
+    if not (found != IGNORED).any():
+        raise InputError("no word has a tag; expected some that are not -100")
+    return found
+
+
+def word_starts(items: Sequence[Any], tokens: int) -> np.ndarray:
+    """Which word begins at each token of a batch of prepared inputs, [B, T] int64; elsewhere :data:`NO_WORD`.
+
+    Of ready tensors every real token is a word of its own.
+
+    Args:
+        items: B of them, as a processor encodes them.
+        tokens: T.
+    """
+    found = np.full((len(items), tokens), NO_WORD, np.int64)
+    for row, item in enumerate(items):
+        if isinstance(item, EncodedWords):
+            words, places = np.unique(item.words, return_index=True)
+            found[row, places[words != NO_WORD]] = words[words != NO_WORD]
+        else:
+            real = np.flatnonzero(item.arrays["attention_mask"])
+            found[row, real] = real
+    return found
+
+
+def token_labels(starts: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """Labels of tokens [B, T] from the words that begin there [B, T] and the labels of words [B, W]."""
+    inside = (starts != NO_WORD) & (starts < labels.shape[1])
+    found = np.take_along_axis(labels, np.where(inside, starts, 0), axis=1)
+    return np.where(inside, found, IGNORED)
+
+
+def batch_labels(items: Sequence[Any], labels: np.ndarray, tensors: Mapping[str, np.ndarray]) -> np.ndarray:
+    """Labels of a batch as its loss reads them: [B] as they are, tags of words [B, W] as those of tokens [B, T].
+
+    Args:
+        items: B prepared inputs.
+        labels: of these.
+        tensors: of the batch.
+    """
+    if labels.ndim == 1:
+        return labels
+    return token_labels(word_starts(items, tensors["input_ids"].shape[1]), labels)
+
+
+def labelled(logits: Any, labels: Any) -> tuple[Any, Any]:
+    """What has a label: logits [M, B, T, C] and labels [B, T] → [M, N, C] and [N], in NumPy as in PyTorch.
+
+    Labels [B] of whole inputs are returned as they are, with their logits.
+    """
+    if labels.ndim == 1:
+        return logits, labels
+    real = labels != IGNORED
+    return logits[:, real], labels[real]
+
+
+def at_tokens(outputs: Mapping[str, np.ndarray], tokens: np.ndarray) -> dict[str, np.ndarray]:
+    """Outputs [B, T, …] of a model that tags tokens at some of them, [n, …]; of members, [B, M, T, C] → [n, M, C].
+
+    Args:
+        outputs: by name.
+        tokens: [B, T] bool, which ones.
+    """
+    return {
+        name: (array.swapaxes(1, 2) if name.startswith("member_") else array)[tokens] for name, array in outputs.items()
+    }
+
+
+def _listed(item: Any, tags: Any, where: str) -> list[Any]:
+    """The tags of one input, as many as its words."""
+    found = tags.tolist() if hasattr(tags, "tolist") else tags
+    if not isinstance(found, list | tuple):
+        raise InputError(
+            f"{where} has the label {cut(tags)}; expected a list with a tag for each word, since this model tags tokens"
+        )
+    if isinstance(item, Mapping):
+        count, kind = len(np.asarray(next(iter(item.values())))), "token"
+    elif is_words(item):
+        count, kind = len(item), "word"
+    else:
+        raise InputError(
+            f"{where} has tags, and {cut(item)} for an input; expected a list of words (a column tokens), which the "
+            "tags belong to"
+        )
+    if len(found) != count:
+        raise InputError(f"{where} has {len(found)} tags for {count} {kind}s; expected one for each {kind}")
+    return list(found)
+
+
+def _index(tag: Any, names: Mapping[str, int], labels: Sequence[str], where: str) -> int:
+    """The class index of a tag, or :data:`IGNORED`."""
+    if tag is None or str(tag) == str(IGNORED):
+        return IGNORED
+    index = names.get(tag) if isinstance(tag, str) else tag
+    if isinstance(index, bool) or not isinstance(index, int) or not 0 <= index < len(labels):
+        raise InputError(
+            f"tag {cut(tag)} at {where} is not a class of the model; its {len(labels)} classes are "
+            f"{listing(labels, 5)}; give -100 to words that have none"
+        )
+    return index
+
+
+def _whole(text: str) -> bool:
+    digits = text.removeprefix("-")
+    return digits.isascii() and digits.isdigit() and len(digits) < 10

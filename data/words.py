@@ -1,0 +1,136 @@
+"""Texts, or texts as lists of words → token ids, and which word each token belongs to: for models that tag tokens."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..errors import InputError, cut
+from .spec import InputSpec
+from .text import EncodedText, TextProcessor
+
+NO_WORD = -1
+"""Stands for the word of a token that belongs to none: a special token, or padding."""
+
+
+@dataclass(frozen=True)
+class EncodedWords(EncodedText):
+    """One tokenised text of a model that tags tokens.
+
+    Attributes:
+        words: index of the word that each token belongs to; :data:`NO_WORD` for special tokens.
+        offsets: first character of each token, and the one behind its last; of words given as a list in these joined
+            by spaces.
+    """
+
+    words: list[int]
+    offsets: list[tuple[int, int]]
+
+
+def is_words(item: Any) -> bool:
+    """Whether an input is a text as its words: a list, or a tuple, of strings."""
+    return isinstance(item, list | tuple) and all(isinstance(word, str) for word in item)
+
+
+class WordProcessor(TextProcessor):
+    """Tokenises texts, and texts given as lists of words, and keeps which word each token belongs to.
+
+    Of a text words are those that the checkpoint's own tokenizer splits it into before its vocabulary is asked.
+
+    Args:
+        folder: holds ``tokenizer.json`` and, optionally, ``tokenizer_config.json``.
+        spec: of the model that reads the tokens.
+
+    Raises:
+        InputError: as of :class:`TextProcessor`.
+    """
+
+    def __init__(self, folder: Path, spec: InputSpec) -> None:
+        super().__init__(folder, spec)
+        splitter = self._tokenizer.pre_tokenizer
+        steps = {} if splitter is None else json.loads(splitter.__getstate__())
+        parts = steps.get("pretokenizers", [steps])
+        self._joins = any(part.get("type") == "ByteLevel" and not part.get("add_prefix_space") for part in parts)
+
+    def encode(self, texts: Sequence[Any], first: int = 0) -> list[EncodedText]:
+        """Tokenise texts; of those longer than the model reads the end is cut off.
+
+        Args:
+            texts: texts, or lists of words.
+            first: index of the first one, for messages.
+
+        Raises:
+            InputError: an item is neither, is empty, or cannot be split as the model was trained; its index is named.
+        """
+        found: dict[int, EncodedText] = {}
+        for split in (False, True):
+            places = [place for place, item in enumerate(texts) if isinstance(item, str) is not split]
+            for place in places:
+                self._check(texts[place], first + place)
+            given = [list(texts[place]) if split else texts[place] for place in places]
+            encodings = self._tokenizer.encode_batch(given, is_pretokenized=split)
+            for place, encoding in zip(places, encodings, strict=True):
+                if all(encoding.special_tokens_mask):
+                    raise InputError(
+                        f"input {first + place}, {cut(texts[place])}, has no token the model knows; expected readable "
+                        "text"
+                    )
+                found[place] = _moved(self._shortened(encoding, first + place), texts[place])
+        return [found[place] for place in range(len(texts))]
+
+    def _check(self, item: Any, index: int) -> None:
+        if isinstance(item, str):
+            super()._check(item, index)
+            return
+        if not is_words(item):
+            raise InputError(
+                f"input {index} is a {type(item).__name__}; this model tags tokens, and reads a text (str), or its "
+                "words as a list of str"
+            )
+        if not item:
+            raise InputError(f"input {index} is a list of no words; expected at least one")
+        if self._joins:
+            raise InputError(
+                f"input {index} is a list of words, which this tokenizer would join: it was saved with "
+                "add_prefix_space=False; save it with add_prefix_space=True, as it is to be for such a model, and make "
+                "the bundle again, or give texts"
+            )
+        for place, word in enumerate(item):
+            if not word.strip():
+                raise InputError(f"input {index} has an empty word at {place}; expected no empty words")
+            super()._check(word, index)
+
+    def _made(self, encoding: Any, places: Sequence[int], truncated: bool) -> EncodedText:
+        ids, types, words, offsets = encoding.ids, encoding.type_ids, encoding.word_ids, encoding.offsets
+        return EncodedWords(
+            [ids[place] for place in places],
+            [types[place] for place in places],
+            truncated,
+            [NO_WORD if words[place] is None else words[place] for place in places],
+            [offsets[place] for place in places],
+        )
+
+
+def _moved(found: EncodedText, item: Any) -> EncodedText:
+    """Offsets within words as offsets in the words joined by spaces; those of a text without the spaces around."""
+    assert isinstance(found, EncodedWords)
+    if isinstance(item, str):
+        offsets = [_trimmed(item, *ends) for ends in found.offsets]
+        return EncodedWords(found.ids, found.types, found.truncated, found.words, offsets)
+    starts = [0]
+    for word in item:
+        starts.append(starts[-1] + len(word) + 1)
+    offsets = [
+        (0, 0) if word == NO_WORD else (starts[word] + start, starts[word] + end)
+        for word, (start, end) in zip(found.words, found.offsets, strict=True)
+    ]
+    return EncodedWords(found.ids, found.types, found.truncated, found.words, offsets)
+
+
+def _trimmed(text: str, start: int, end: int) -> tuple[int, int]:
+    """The same part of a text without spaces at its ends, which some tokenizers count to their tokens."""
+    part = text[start:end]
+    return (start, end) if not part.strip() else (end - len(part.lstrip()), start + len(part.rstrip()))

@@ -1,0 +1,142 @@
+"""Spans of tags, and how many of them are right: precision, recall and F1 as seqeval gives them.
+
+Tags are ``B-TYPE``, ``I-TYPE``, ``E-TYPE``, ``S-TYPE`` and ``O`` (IOB1, IOB2, IOE, IOBES), read leniently, as conlleval
+and seqeval's default mode do: what no scheme allows, such as an ``I-`` behind an ``O``, begins a span all the same. Of
+names without such a prefix equal neighbours are one span.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+OUTSIDE = "O"
+
+PREFIXES = ("B", "I", "E", "S")
+
+Entity = tuple[str, int, int]
+"""Type of a span, its first and its last word."""
+
+
+def find_spans(tags: Sequence[str]) -> list[Entity]:
+    """The spans of one text, in order.
+
+    >>> find_spans(["B-PER", "I-PER", "O", "I-LOC", "B-LOC"])
+    [('PER', 0, 1), ('LOC', 3, 3), ('LOC', 4, 4)]
+    """
+    found: list[Entity] = []
+    begun, before, kind = 0, OUTSIDE, ""
+    for place, tag in enumerate([*tags, OUTSIDE]):
+        prefix, name = split_tag(tag)
+        inside = before != OUTSIDE
+        if inside and (before in "ES" or prefix in "BSO" or name != kind):
+            found.append((kind, begun, place - 1))
+            inside = False
+        if prefix != OUTSIDE and not inside:
+            begun = place
+        before, kind = prefix, name
+    return found
+
+
+def split_tag(tag: str) -> tuple[str, str]:
+    """Prefix and type of a tag; a name without a prefix is inside of a span of its own type.
+
+    >>> split_tag("B-PER"), split_tag("O"), split_tag("NOUN"), split_tag("I")
+    (('B', 'PER'), ('O', ''), ('I', 'NOUN'), ('I', '_'))
+    """
+    if tag == OUTSIDE:
+        return OUTSIDE, ""
+    prefix, dash, name = tag.partition("-")
+    if prefix in PREFIXES and (dash or not name):
+        return prefix, name or "_"
+    return "I", tag
+
+
+def span_counts(known: Iterable[Entity], predicted: Iterable[Entity], types: Sequence[str]) -> np.ndarray:
+    """Of one text: spans that are right, predicted, and known, of each type, [3, K] int64.
+
+    A span is right where type and both ends are.
+
+    Args:
+        known, predicted: spans.
+        types: K of them.
+    """
+    known, predicted, place = set(known), set(predicted), {name: index for index, name in enumerate(types)}
+    counts = np.zeros((3, len(types)), np.int64)
+    for row, spans in enumerate((known & predicted, predicted, known)):
+        for kind, _, _ in spans:
+            counts[row, place[kind]] += 1
+    return counts
+
+
+def span_figures(counts: np.ndarray) -> dict[str, np.ndarray]:
+    """Precision, recall and F1 over all spans (micro), and the mean F1 of the types that occur (macro), [R] each.
+
+    A figure of no spans is 0, as of seqeval with ``zero_division=0``.
+
+    Args:
+        counts: [R, 3, K], as of :func:`span_counts`, summed over texts.
+    """
+    right, predicted, known = (counts[:, row].astype(np.float64) for row in range(3))  # [R, K]
+    each = _ratio(2 * right, predicted + known)
+    there = known + predicted > 0
+    total = counts.sum(axis=2).astype(np.float64)  # [R, 3]
+    return {
+        "span_precision": _ratio(total[:, 0], total[:, 1]),
+        "span_recall": _ratio(total[:, 0], total[:, 2]),
+        "span_f1": _ratio(2 * total[:, 0], total[:, 1] + total[:, 2]),
+        "span_macro_f1": _ratio((each * there).sum(axis=1), there.sum(axis=1)),
+    }
+
+
+def _ratio(part: np.ndarray, whole: np.ndarray) -> np.ndarray:
+    return np.divide(part, whole, out=np.zeros_like(part, np.float64), where=whole > 0)
+
+
+@dataclass(frozen=True)
+class Span:
+    """A span among the words of many texts, one behind the other.
+
+    Attributes:
+        text: index of its text.
+        kind: its type.
+        first, last: places of its first and last word among all words.
+    """
+
+    text: int
+    kind: str
+    first: int
+    last: int
+
+
+def spans_in(texts: np.ndarray, tags: Sequence[str]) -> list[Span]:
+    """The spans of many texts.
+
+    Args:
+        texts: [N], index of each word's text, ascending.
+        tags: of the N words.
+    """
+    ends: list[int] = (np.flatnonzero(np.diff(texts, append=-1)) + 1).tolist()
+    found = []
+    for start, end in zip([0, *ends[:-1]], ends, strict=True):
+        for kind, first, last in find_spans(tags[start:end]):
+            found.append(Span(int(texts[start]), kind, start + first, start + last))
+    return found
+
+
+def span_scores(spans: Sequence[Span], scores: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Scores [S] of spans from those of N words: the largest, and of ``confidence`` the least.
+
+    Args:
+        spans: S of them.
+        scores: by name, [N].
+    """
+    return {
+        name: np.array(
+            [(np.min if name == "confidence" else np.max)(values[span.first : span.last + 1]) for span in spans],
+            values.dtype,
+        )
+        for name, values in scores.items()
+    }

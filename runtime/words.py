@@ -1,0 +1,258 @@
+"""Predictions of tokens → those of words, and of spans: runs of words with tags of one type, as of a named entity.
+
+A word takes what its first token says, what its most confident token says, or the mean of its tokens. A span is as sure
+as its least sure word: its confidence is the least of theirs, and every uncertainty the largest, since one wrong word
+makes a span wrong. So a threshold for spans decides of the words, and of a span that has one word beyond it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal, get_args
+
+import numpy as np
+
+from ..bundle.calibration import Calibration
+from ..data.words import NO_WORD, is_words
+from ..errors import InputError, cut
+from ..metrics.gates import SCORES
+from ..metrics.spans import find_spans
+from .decisions import decided
+from .prediction import Prediction
+
+Aggregation = Literal["first", "mean", "max"]
+
+AGGREGATIONS: tuple[str, ...] = get_args(Aggregation)
+
+UNCERTAINTIES = (*SCORES, "energy")
+"""Scores of a word; of a span the largest of each."""
+
+
+@dataclass(frozen=True)
+class Words:
+    """The words of one text, W of them.
+
+    Attributes:
+        index: [W] int64, of each word in the text: one that the model did not read, or has no token for, is left out.
+        start, end: [W] int64, its first character, and the one behind its last; of words given as a list in these
+            joined by spaces.
+        prediction: what the model says of each word; its first axis is W.
+    """
+
+    index: np.ndarray
+    start: np.ndarray
+    end: np.ndarray
+    prediction: Prediction
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+
+@dataclass(frozen=True)
+class Span:
+    """Words of one text that have tags of one type, one behind the other.
+
+    Attributes:
+        label: the type, without the prefix of a tag (``"PER"`` of ``B-PER``).
+        start, end: its first character, and the one behind its last (see :class:`Words`).
+        first_word, last_word: index in the text.
+        confidence: the least of its words.
+        predictive_entropy, expected_entropy, mutual_information, disagreement, energy: the largest of its words, nats
+            but for the disagreement; energy ``None`` where the graph gives none.
+        abstain, out_of_distribution: whether a word of it lies beyond the threshold; ``None`` without a threshold.
+    """
+
+    label: str
+    start: int
+    end: int
+    first_word: int
+    last_word: int
+    confidence: float
+    predictive_entropy: float
+    expected_entropy: float
+    mutual_information: float
+    disagreement: float
+    energy: float | None
+    abstain: bool | None
+    out_of_distribution: bool | None
+
+    def to_json(self) -> dict[str, Any]:
+        """The fields as a JSON object."""
+        return asdict(self)
+
+
+def words_of(
+    prediction: Prediction, aggregation: Aggregation = "first", calibration: Calibration | None = None
+) -> list[Words]:
+    """The words of every input; of one that failed none.
+
+    Args:
+        prediction: of tokens, made of texts.
+        aggregation: of a word's tokens.
+        calibration: whose thresholds decide anew of each word; without it, its tokens' flags stay, where they are taken
+            whole.
+
+    Raises:
+        InputError: a prediction of whole inputs, or of ready tensors, whose words are not known; or an unknown
+            aggregation.
+    """
+    if aggregation not in AGGREGATIONS:
+        raise InputError(f"aggregation is {cut(aggregation)}; expected one of {', '.join(AGGREGATIONS)}")
+    if prediction.mask is None:
+        raise InputError("this prediction is of whole inputs, without words; expected one of a model that tags tokens")
+    if prediction.words is None or prediction.offsets is None:
+        raise InputError(
+            "this prediction was made of ready tensors, whose words are not known; predict texts, or lists of words"
+        )
+    return [_words(prediction, row, aggregation, calibration) for row in range(len(prediction))]
+
+
+def spans_of(words: Words, labels: Sequence[str]) -> list[Span]:
+    """The spans of one text, as seqeval reads the tags of its words (``metrics.spans``).
+
+    Args:
+        words: of the text.
+        labels: class names in class order.
+    """
+    found = words.prediction
+    tags = [labels[label] for label in found.label]
+    return [_span(words, *entity) for entity in find_spans(tags)]
+
+
+def token_rows(
+    prediction: Prediction,
+    inputs: Sequence[Any] | None,
+    labels: Sequence[str],
+    first: int = 0,
+    probabilities: bool = False,
+    aggregation: Aggregation = "first",
+    calibration: Calibration | None = None,
+) -> list[dict[str, Any]]:
+    """One JSON object for each text: its words and its spans; that of an input that failed holds the ``error`` instead.
+
+    Args:
+        prediction: of tokens.
+        inputs: as they were given, to be repeated; ``None`` leaves them out.
+        labels: class names.
+        first: index of the first input.
+        probabilities: also give those of every class by its name, for each word.
+        aggregation, calibration: as of :func:`words_of`.
+
+    Raises:
+        InputError: as of :func:`words_of`.
+    """
+    rows = []
+    for place, words in enumerate(words_of(prediction, aggregation, calibration)):
+        row: dict[str, Any] = {"index": first + place}
+        given = None if inputs is None else inputs[place]
+        if given is not None:
+            row["input"] = list(given) if is_words(given) else str(given)
+        rows.append(row)
+        if prediction.error is not None and prediction.error[place] is not None:
+            row["error"] = prediction.error[place]
+            continue
+        text = " ".join(row["input"]) if is_words(given) else given
+        row["words"] = [
+            {**_place(text, words, at), **answer} for at, answer in enumerate(_answers(words, labels, probabilities))
+        ]
+        row["spans"] = [_told(span, text) for span in spans_of(words, labels)]
+    return rows
+
+
+def _words(prediction: Prediction, row: int, aggregation: Aggregation, calibration: Calibration | None) -> Words:
+    assert prediction.words is not None  # checked by words_of
+    assert prediction.offsets is not None
+    owners, offsets = prediction.words[row], prediction.offsets[row]
+    index = np.unique(owners[owners != NO_WORD])
+    tokens = [np.flatnonzero(owners == word) for word in index]
+    flat = _flat(prediction, row)
+    if aggregation == "mean":
+        found = _mean(flat, tokens)
+    else:
+        confidence = np.nan_to_num(flat.confidence, nan=-1.0)
+        best = [of[0] if aggregation == "first" else of[np.argmax(confidence[of])] for of in tokens]
+        found = flat.take(np.array(best, np.int64))
+    if calibration is not None:
+        found = decided(found, calibration)
+    start = np.array([offsets[of[0], 0] for of in tokens], np.int64)
+    end = np.array([offsets[of[-1], 1] for of in tokens], np.int64)
+    return Words(index, start, end, found)
+
+
+def _flat(prediction: Prediction, row: int) -> Prediction:
+    """One text's tokens as the inputs of a classifier."""
+    arrays = {name: array[row] for name, array in prediction.to_dict().items() if name not in _OF_TOKENS}
+    if "member_probabilities" in arrays:
+        arrays["member_probabilities"] = arrays["member_probabilities"].swapaxes(0, 1)  # [T, M, C]
+    return replace(prediction, **{**dict.fromkeys(_OF_TOKENS), **arrays})
+
+
+_OF_TOKENS = ("mask", "words", "offsets", "error")
+"""Fields that words do not have."""
+
+
+def _mean(flat: Prediction, tokens: Sequence[np.ndarray]) -> Prediction:
+    """Each word's mean probabilities and scores; its label is the class of the largest mean."""
+    names = ("probabilities", *UNCERTAINTIES, "member_probabilities")
+    given = {name: array for name, array in flat.to_dict().items() if name in names}
+    means = {
+        name: np.array([array[of].mean(axis=0) for of in tokens], np.float32).reshape(len(tokens), *array.shape[1:])
+        for name, array in given.items()
+    }
+    return Prediction.from_outputs(means)
+
+
+def _span(words: Words, label: str, first: int, last: int) -> Span:
+    found, part = words.prediction, slice(first, last + 1)
+    largest = {name: _largest(getattr(found, name), part) for name in UNCERTAINTIES}
+    flags: dict[str, Any] = {
+        name: None if (flag := getattr(found, name)) is None else bool(flag[part].any())
+        for name in ("abstain", "out_of_distribution")
+    }
+    return Span(
+        label,
+        int(words.start[first]),
+        int(words.end[last]),
+        int(words.index[first]),
+        int(words.index[last]),
+        float(found.confidence[part].min()),
+        **largest,
+        **flags,
+    )
+
+
+def _largest(scores: np.ndarray | None, part: slice) -> Any:
+    return None if scores is None else float(scores[part].max())
+
+
+def _answers(words: Words, labels: Sequence[str], probabilities: bool) -> Iterator[dict[str, Any]]:
+    """What is said of each word."""
+    found = words.prediction
+    for at in range(len(words)):
+        answer: dict[str, Any] = {"label": labels[found.label[at]]}
+        for name in ("confidence", *UNCERTAINTIES):
+            if (scores := getattr(found, name)) is not None:
+                answer[name] = _float(scores[at])
+        if probabilities:
+            answer["probabilities"] = dict(zip(labels, map(_float, found.probabilities[at]), strict=True))
+        yield answer
+
+
+def _place(text: str | None, words: Words, at: int) -> dict[str, Any]:
+    start, end = int(words.start[at]), int(words.end[at])
+    told = {} if text is None else {"text": text[start:end]}
+    return {"word": int(words.index[at]), **told, "start": start, "end": end}
+
+
+def _told(span: Span, text: str | None) -> dict[str, Any]:
+    """A span as a JSON object, float32 values as the shortest decimals that name them."""
+    facts = {
+        name: _float(np.float32(value)) if isinstance(value, float) else value for name, value in span.to_json().items()
+    }
+    return facts if text is None else {"label": facts.pop("label"), "text": text[span.start : span.end], **facts}
+
+
+def _float(value: Any) -> float:
+    """A float32 as the shortest decimal that names it."""
+    return float(str(value))

@@ -1,0 +1,86 @@
+"""Spans of tags and their figures: as seqeval gives them, and by a second reading with regular expressions."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hydrant.metrics.spans import find_spans, span_counts, span_figures, span_scores, spans_in, split_tag
+from hypothesis import given
+from hypothesis import strategies as st
+
+GOLDEN = json.loads((Path(__file__).parent / "seqeval_golden.json").read_text())
+"""Sequences of tags with the spans that seqeval 1.2.2 finds in them, and its figures of some texts."""
+
+TYPES = ["LOC", "PER"]
+
+
+def test_spans_are_those_of_seqeval() -> None:
+    assert len(GOLDEN["sequences"]) > 50
+    for case in GOLDEN["sequences"]:
+        assert [list(span) for span in find_spans(case["tags"])] == case["spans"], case["tags"]
+
+
+def test_figures_are_those_of_seqeval() -> None:
+    for case in GOLDEN["figures"]:
+        types = sorted({kind for rows in (case["known"], case["predicted"]) for row in rows for kind, *_ in spans(row)})
+        counts = sum(
+            span_counts(spans(known), spans(predicted), types)
+            for known, predicted in zip(case["known"], case["predicted"], strict=True)
+        )
+        for name, values in span_figures(np.asarray(counts)[None]).items():
+            assert values[0] == pytest.approx(case[name], abs=1e-9), name
+
+
+def spans(tags: list[str]) -> list[tuple[str, int, int]]:
+    return find_spans(tags)
+
+
+@given(st.lists(st.sampled_from(["O", "B-PER", "I-PER", "B-LOC", "I-LOC"]), max_size=12))
+def test_spans_are_what_a_regular_expression_finds(tags: list[str]) -> None:
+    """Of IOB tags a span is a beginning, or an inside of any kind, and the insides of its type behind it."""
+    letters = {"O": "o", "B-PER": "P", "I-PER": "p", "B-LOC": "L", "I-LOC": "l"}
+    text = "".join(letters[tag] for tag in tags)
+    found = [
+        ({"p": "PER", "l": "LOC"}[match.group()[0].lower()], match.start(), match.end() - 1)
+        for match in re.finditer("Pp*|pp*|Ll*|ll*", text)
+    ]
+    assert find_spans(tags) == found
+
+
+@given(st.lists(st.sampled_from(["NOUN", "VERB", "O"]), max_size=12))
+def test_names_without_prefix_are_one_span_while_they_are_equal(tags: list[str]) -> None:
+    covered = [tag for kind, first, last in find_spans(tags) for tag in [kind] * (last - first + 1)]
+    assert covered == [tag for tag in tags if tag != "O"]
+    for (kind, _, last), (other, first, _) in zip(find_spans(tags), find_spans(tags)[1:], strict=False):
+        assert kind != other or first > last + 1
+
+
+def test_a_tag_is_split_at_its_first_dash() -> None:
+    assert split_tag("B-X-Y") == ("B", "X-Y")
+    assert split_tag("PRODUCT-NAME") == ("I", "PRODUCT-NAME")  # no scheme has such a prefix
+    assert split_tag("S") == ("S", "_")
+
+
+def test_spans_do_not_run_on_from_text_to_text() -> None:
+    texts, tags = np.array([0, 0, 2, 2]), ["O", "B-PER", "I-PER", "O"]
+    found = [(span.text, span.kind, span.first, span.last) for span in spans_in(texts, tags)]
+    assert found == [(0, "PER", 1, 1), (2, "PER", 2, 2)]
+
+
+def test_a_span_is_as_sure_as_its_least_sure_word() -> None:
+    found = spans_in(np.array([0, 0, 0]), ["B-PER", "I-PER", "O"])
+    scores = {"confidence": np.array([0.9, 0.6, 0.1]), "energy": np.array([-3.0, -1.0, 5.0])}
+    least = span_scores(found, scores)
+    assert least["confidence"].tolist() == [0.6]
+    assert least["energy"].tolist() == [-1.0]
+    assert span_scores([], scores)["energy"].shape == (0,)
+
+
+def test_figures_of_nothing_are_zero() -> None:
+    empty = span_figures(np.zeros((2, 3, 2)))
+    assert all((values == 0).all() for values in empty.values())
+    assert span_counts([("PER", 0, 1)], [("PER", 0, 0), ("LOC", 2, 2)], TYPES).tolist() == [[0, 0], [1, 1], [0, 1]]

@@ -1,0 +1,329 @@
+"""Models that tag tokens: from the checkpoint to words and spans, against the hook oracle, in PyTorch and in graphs."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import hydrant
+import numpy as np
+import onnx
+import oracle
+import pytest
+import torch
+import transformers
+from hydrant import GraphForm, Prediction
+from hydrant.bundle.architecture import Architecture
+from hydrant.bundle.calibration import Calibration, Threshold
+from hydrant.bundle.store import CALIBRATION, Bundle, to_json_bytes
+from hydrant.calib.heads.taylor import taylor_scores
+from hydrant.data.examples import Examples
+from hydrant.errors import BundleError, InputError, UnsupportedModelError
+from hydrant.families.registry import architecture_of
+from hydrant.runtime.backends.registry import open_backend
+from support import HEADS, LAYERS, make_inputs, random_plan, run_cli
+from token_support import CLASSES, TAGS, make_tagger, make_word_tokenizer, sentences, write_json_lines
+
+FAMILIES = tuple(CLASSES)
+
+TEXTS: list[Any] = ["anna smith lives in paris .", ["bert", "is", "the", "anis"], "the rome"]
+
+
+def real(inputs: dict[str, torch.Tensor]) -> np.ndarray:
+    found: np.ndarray = inputs["attention_mask"].bool().numpy()
+    return found
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("tokens")
+    ensemble = hydrant.fuse(make_tagger(), random_plan("bert", 3))
+    hydrant.save_bundle(ensemble, folder / "bundle", make_word_tokenizer(folder))
+    hydrant.export_onnx(folder / "bundle", form=GraphForm(member_outputs=True))
+    return folder / "bundle"
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("members", [1, 3])
+def test_every_token_matches_the_original_model(family: str, members: int, tmp_path: Path) -> None:
+    """Pruned heads silenced by hooks; in PyTorch and in the graph, where the batch has padding."""
+    model, inputs = make_tagger(family), make_inputs(family)
+    plan = random_plan(family, members)
+    ensemble, kept = hydrant.fuse(model, plan), real(inputs)
+    expected = oracle.ensemble([model], plan, inputs)
+    with torch.no_grad():
+        found = ensemble(**inputs)
+    np.testing.assert_allclose(found.member_logits[:, kept], expected["member_logits"][:, kept], atol=1e-4, rtol=1e-4)
+    hydrant.save_bundle(ensemble, tmp_path / "bundle")
+    hydrant.export_onnx(tmp_path / "bundle")
+    with open_backend(Bundle.open(tmp_path / "bundle"), "onnxruntime")[0] as graph:
+        outputs = graph.run({name: tensor.numpy() for name, tensor in inputs.items()})
+    for name in ("probabilities", "predictive_entropy", "expected_entropy", "mutual_information", "disagreement"):
+        np.testing.assert_allclose(getattr(found, name)[kept], expected[name][kept], atol=2e-5)
+        np.testing.assert_allclose(outputs[name][kept], expected[name][kept], atol=2e-5)
+    energy = -np.log(np.exp(expected["member_logits"]).sum(axis=-1)).mean(axis=0)
+    np.testing.assert_allclose(outputs["energy"][kept], energy[kept], atol=1e-4)
+
+
+def test_several_checkpoints_fuse_exactly(tmp_path: Path) -> None:
+    models, inputs = [make_tagger(seed=seed) for seed in (1, 2, 3)], make_inputs("bert")
+    ensemble = hydrant.fuse(models, keep_separate="all")
+    expected = oracle.ensemble(models, ensemble.plan, inputs)["probabilities"]
+    hydrant.save_bundle(ensemble, tmp_path / "bundle")
+    hydrant.export_onnx(tmp_path / "bundle", form=GraphForm(lowering="grouped"))
+    arrays = {name: tensor.numpy() for name, tensor in inputs.items()}
+    with hydrant.load(tmp_path / "bundle", "onnxruntime") as predictor:
+        found = predictor.predict(arrays)
+    np.testing.assert_allclose(found.probabilities[real(inputs)], expected[real(inputs)], atol=2e-5)
+    merged = hydrant.fuse(models)
+    labels = np.where(real(inputs), 1, -100)
+    drift = hydrant.measure_drift(merged, ensemble, [(arrays, labels)])
+    assert drift.examples == real(inputs).sum()
+    assert drift.max_abs_logit_difference > 0.01
+    said = expected.argmax(axis=-1)[real(inputs)]
+    assert drift.unmerged_accuracy == pytest.approx((said == 1).mean())
+
+
+def test_padding_changes_no_score(bundle: Path) -> None:
+    """Alone, beside longer texts, and with padding on the left."""
+    text = TEXTS[2]
+    for backend in ("torch", "onnxruntime", "openvino"):
+        with hydrant.load(bundle, backend) as predictor:
+            alone, together = predictor.predict([text]), predictor.predict(TEXTS)
+            size = int(alone.mask.sum())
+            for name in ("probabilities", "mutual_information", "energy", "label"):
+                mine, its = getattr(alone, name)[0, :size], getattr(together, name)[2, :size]
+                np.testing.assert_allclose(mine, its, atol=1e-5)
+            assert not together.mask[2, size:].any()
+            assert np.isnan(together.confidence[2, size:]).all()
+            assert (together.label[2, size:] == -1).all()
+            assert np.isnan(together.member_probabilities[2, :, size:]).all()
+
+
+def test_a_prediction_has_an_axis_of_tokens(bundle: Path) -> None:
+    with hydrant.load(bundle, "onnxruntime") as predictor:
+        assert predictor.task == "tokens"
+        found = predictor.predict(TEXTS, batch_size=1)
+        empty = predictor.predict([])
+        failed = predictor.predict(["anna", "", "in rome"], on_error="row")
+        rows = predictor.rows(failed, ["anna", "", "in rome"])
+    assert found.probabilities.shape == (3, 8, 5)
+    assert found.member_probabilities.shape == (3, 3, 8, 5)
+    assert found.words.shape == found.mask.shape == found.mutual_information.shape == (3, 8)
+    assert found.offsets.shape == (3, 8, 2)
+    assert "tokens of 3 inputs" in repr(found)
+    np.testing.assert_allclose(found.probabilities[found.mask].sum(axis=-1), 1, rtol=1e-5)
+    assert len(empty) == 0
+    assert failed.failed.tolist() == [False, True, False]
+    assert "expected at least one word" in rows[1]["error"]
+    assert "words" not in rows[1]
+    assert len(rows[2]["words"]) == 2
+    assert np.array_equal(found[1:].label, found.label[1:])
+    with pytest.raises(InputError, match=r"predictor\.rows"):
+        found.rows(TAGS)
+
+
+def flat(**arrays: Any) -> Prediction:
+    """A prediction of one text from arrays of its tokens [T, …]."""
+    outputs = {name: np.asarray(array, np.float32)[None] for name, array in arrays.items()}
+    zeros = np.zeros(outputs["probabilities"].shape[:2], np.float32)
+    names = ("predictive_entropy", "expected_entropy", "mutual_information", "disagreement", "energy")
+    return Prediction.from_outputs({**dict.fromkeys(names, zeros), **outputs})
+
+
+def test_words_take_what_their_tokens_say() -> None:
+    """Three tokens of one word, between special tokens, and a word of one token."""
+    chances = [[0.9, 0.1], [0.6, 0.4], [0.05, 0.95], [0.1, 0.9], [0.8, 0.2], [0.5, 0.5]]
+    information = [0.0, 0.1, 0.2, 0.6, 0.3, 0.0]
+    tokens = flat(probabilities=chances, mutual_information=information)
+    words = np.array([[-1, 0, 0, 0, 1, -1]])
+    offsets = np.array([[[0, 0], [0, 2], [2, 4], [4, 5], [6, 9], [0, 0]]])
+    tokens = tokens.of_tokens(np.ones((1, 6), bool), words, offsets)
+    limit = Calibration(1.0, {"abstain": Threshold("mutual_information", 0.25, {}, {}, 0)})
+    wanted = {"first": (0, 0.6, 0.1, False), "max": (1, 0.95, 0.2, False), "mean": (1, 0.75, 0.3, True)}
+    from hydrant.runtime.words import words_of
+
+    for aggregation, (label, confidence, doubt, abstains) in wanted.items():
+        [found] = words_of(tokens, aggregation, limit)  # type: ignore[arg-type]
+        assert found.start.tolist() == [0, 6]
+        assert found.end.tolist() == [5, 9]
+        assert found.prediction.label.tolist() == [label, 0]
+        np.testing.assert_allclose(found.prediction.confidence, [confidence, 0.8], rtol=1e-6)
+        np.testing.assert_allclose(found.prediction.mutual_information, [doubt, 0.3], rtol=1e-6)
+        assert found.prediction.abstain is not None
+        assert found.prediction.abstain.tolist() == [abstains, True]
+    with pytest.raises(InputError, match="aggregation is 'median'; expected one of first, mean, max"):
+        words_of(tokens, "median")  # type: ignore[arg-type]
+
+
+def test_spans_are_as_sure_as_their_least_sure_word(bundle: Path) -> None:
+    chances = np.full((4, 5), 0.02, np.float32)
+    for place, (label, confidence) in enumerate([(1, 0.9), (2, 0.5), (0, 0.8), (3, 0.7)]):
+        chances[place, label] = confidence
+    energy = [-4.0, -1.0, 9.0, -2.0]
+    tokens = flat(probabilities=chances, energy=energy, mutual_information=[0.1, 0.3, 0.9, 0.2])
+    offsets = np.array([[[0, 4], [5, 10], [11, 13], [14, 18]]])
+    tokens = tokens.of_tokens(np.ones((1, 4), bool), np.arange(4)[None], offsets)
+    with hydrant.load(bundle, "onnxruntime") as predictor:
+        [[person, place]] = predictor.spans(tokens)
+        [row] = predictor.rows(tokens, ["anna smith in rome"])
+    assert (person.label, person.start, person.end, person.first_word, person.last_word) == ("PER", 0, 10, 0, 1)
+    assert (person.confidence, person.mutual_information, person.energy) == pytest.approx((0.5, 0.3, -1.0))
+    assert (place.label, place.start, place.end) == ("LOC", 14, 18)
+    assert place.abstain is None
+    assert [span["text"] for span in row["spans"]] == ["anna smith", "rome"]
+    assert [word["label"] for word in row["words"]] == ["B-PER", "I-PER", "O", "B-LOC"]
+    json.dumps(row)
+
+
+def test_ready_tensors_have_no_words(bundle: Path) -> None:
+    arrays = {name: tensor.numpy() for name, tensor in make_inputs("bert").items()}
+    arrays["input_ids"] = arrays["input_ids"] % 20
+    with hydrant.load(bundle, "onnxruntime") as predictor:
+        found = predictor.predict(arrays)
+        assert np.array_equal(found.mask, arrays["attention_mask"].astype(bool))
+        with pytest.raises(InputError, match="made of ready tensors, whose words are not known"):
+            predictor.spans(found)
+        with pytest.raises(InputError, match="this model tags tokens"):
+            predictor.predict([7])
+
+
+def test_the_graph_names_its_axes(bundle: Path) -> None:
+    graph = onnx.load(bundle / "model.fp32.onnx")
+    shapes = {
+        output.name: [dim.dim_param or dim.dim_value for dim in output.type.tensor_type.shape.dim]
+        for output in graph.graph.output
+    }
+    assert shapes["probabilities"] == ["batch", "sequence", 5]
+    assert shapes["mutual_information"] == ["batch", "sequence"]
+    assert shapes["member_probabilities"] == ["batch", 3, "sequence", 5]
+    facts = {entry.key: entry.value for entry in graph.metadata_props}
+    assert facts["hydrant.task"] == "tokens"
+
+
+def test_half_precision_stays_within_its_gates(bundle: Path, tmp_path: Path) -> None:
+    import shutil
+
+    copy = tmp_path / "bundle"
+    shutil.copytree(bundle, copy)
+    hydrant.export_onnx(copy, "fp16")
+    found = hydrant.verify(copy, reading=hydrant.Reading(examples=40))
+    assert found.passed
+    assert {(each.backend, each.precision) for each in found.backends} >= {
+        ("onnxruntime", "fp32"),
+        ("onnxruntime", "fp16"),
+        ("openvino", "fp32"),
+    }
+    assert found.backends[0].agreement.inputs > 400  # tokens, padding left out
+
+
+def test_the_architecture_says_what_it_is(tmp_path: Path) -> None:
+    for family in FAMILIES:
+        found = architecture_of(make_tagger(family))
+        assert (found.task, found.pooling, found.every_token, found.first_token_only) == ("tokens", "none", True, False)
+        assert Architecture.from_json(found.to_json()) == found
+    slim = architecture_of(make_tagger("distilbert", dropout=0.3, seq_classif_dropout=0.1))
+    assert slim.classifier_dropout == 0.3
+    with pytest.raises(BundleError, match="task tokens, modality text and pooling = 'tanh'; expected text and none"):
+        Architecture.from_json({**found.to_json(), "pooling": "tanh"})
+    with pytest.raises(UnsupportedModelError, match="num_labels = 1"):
+        architecture_of(make_tagger(id2label={0: "A"}, label2id={"A": 0}))
+    with pytest.raises(UnsupportedModelError, match="nearest: fine-tune a RobertaForTokenClassification"):
+        config = transformers.DebertaV2Config(hidden_size=16, num_hidden_layers=1, num_attention_heads=2, vocab_size=20)
+        hydrant.fuse(transformers.DebertaV2ForTokenClassification(config))
+
+
+def test_cost_counts_the_classifier_of_every_token() -> None:
+    tokens = architecture_of(make_tagger())
+    whole = replace(tokens, task="classification")
+    plan = random_plan("bert", 2)
+    plain = hydrant.estimate_cost(tokens, plan, sequence=16).single.flops
+    assert plain - hydrant.estimate_cost(whole, plan, sequence=16).single.flops == 2 * 15 * 32 * 5
+
+
+def test_taylor_scores_are_slopes_of_the_mean_loss_of_a_text(tmp_path: Path) -> None:
+    """By finite differences of the model in double precision, with transformers' own loss."""
+    model = make_tagger(hidden_dropout_prob=0.0)
+    texts, tags = sentences(3, seed=4)
+    tokenizer = make_word_tokenizer(tmp_path)
+    from hydrant.data.processor import from_transformers
+    from hydrant.data.tags import word_tags
+
+    labels = word_tags(texts, tags, TAGS, ["here"] * 3)
+    found = taylor_scores(model, Examples(texts, labels, "test"), from_transformers(tokenizer, architecture_of(model)))
+    model = model.double()
+    for row, words in enumerate(texts):
+        inputs = tokenizer(words, is_split_into_words=True, return_tensors="pt")
+        known = torch.full((1, inputs["input_ids"].shape[1]), -100)
+        owners = inputs.word_ids(0)
+        for place, word in enumerate(owners):
+            if word is not None and word != owners[place - 1]:
+                known[0, place] = labels[row, word]
+        for layer in range(LAYERS):
+            for head in range(HEADS):
+                losses = [_scaled(model, layer, head, gate, inputs, known) for gate in (0.999, 1.001)]
+                assert found[row, layer, head] == pytest.approx(abs(losses[1] - losses[0]) / 0.002, rel=2e-2, abs=2e-3)
+
+
+def _scaled(model: Any, layer: int, head: int, gate: float, inputs: Any, labels: torch.Tensor) -> float:
+    """The loss of the model with one head scaled."""
+
+    def scale(_: Any, arguments: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor]:
+        states = arguments[0].clone()
+        states[..., head * 8 : (head + 1) * 8] *= gate
+        return (states,)
+
+    handle = model.get_submodule(oracle.OUTPUT_PROJECTIONS["bert"].format(layer)).register_forward_pre_hook(scale)
+    with torch.no_grad():
+        loss = float(model(**inputs, labels=labels).loss)
+    handle.remove()
+    return loss
+
+
+def test_what_tokens_have_not_is_refused(bundle: Path, tmp_path: Path) -> None:
+    checkpoint = tmp_path / "checkpoint"
+    make_tagger().save_pretrained(checkpoint)
+    make_word_tokenizer(tmp_path).save_pretrained(checkpoint)
+    data = sentences(40)
+    table = write_json_lines(tmp_path / "data.jsonl", 8)
+    with pytest.raises(InputError, match="circuits are searched by the uncertainty of whole inputs"):
+        hydrant.plan_heads(checkpoint, data, hydrant.Circuit(objective="nll"), keep=2)
+    with pytest.raises(
+        InputError, match="hydrant make is for classifiers, and this model gives a class for each token"
+    ):
+        hydrant.make(checkpoint, data, validation=data, output=tmp_path / "made")
+    with pytest.raises(InputError, match="engines are built of models that answer for whole inputs"):
+        hydrant.build_engine(bundle)
+    with pytest.raises(InputError, match="prediction sets are asked for"):
+        hydrant.calibrate(bundle, data, sets=hydrant.Conformal(0.1))
+    with pytest.raises(InputError, match=r"the distance .* is of one vector for an input"):
+        hydrant.calibrate(bundle, data, fit=data)
+    with pytest.raises(InputError, match="confidence is"):
+        hydrant.calibrate(bundle, data, confidence=0.9)
+    with pytest.raises(InputError, match=r"baselines .* are measured for classifiers"):
+        hydrant.evaluate(bundle, data, figures=hydrant.Figures(baselines=True))
+    with pytest.raises(InputError, match="caution"):
+        hydrant.evaluate(bundle, data, figures=hydrant.Figures(caution=1.0))
+    for command in (
+        ["calibrate", bundle, "--data", table, "--fit", table],
+        ["calibrate", bundle, "--data", bundle / "config.json"],
+        ["predict", bundle, "--aggregation", "median", "anna"],
+    ):
+        found = run_cli(*command)
+        assert found.returncode == 2, found.stderr
+        assert "Traceback" not in found.stderr
+        assert found.stderr.startswith("hydrant: error: ") or found.stderr.startswith("usage:")
+
+
+def test_a_calibration_of_sets_is_no_calibration_of_tokens(bundle: Path, tmp_path: Path) -> None:
+    import shutil
+
+    copy = tmp_path / "bundle"
+    shutil.copytree(bundle, copy)
+    opened = Bundle.open(copy)
+    facts = {**Calibration.of(opened).to_json(), "conformal": {"method": "lac", "alpha": 0.1, "quantile": 0.5, "n": 9}}
+    opened.add({CALIBRATION: to_json_bytes(facts)})
+    with pytest.raises(BundleError, match=r"gives classes of tokens, but its calibration\.json has prediction sets"):
+        hydrant.load(copy, "torch")

@@ -1,0 +1,232 @@
+"""Texts as words, and tags: which token belongs to which word, files of tagged words, and what is refused of them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import datasets
+import numpy as np
+import pandas as pd
+import pytest
+import tokenizers
+from hydrant.data.columns import Columns
+from hydrant.data.examples import read_examples
+from hydrant.data.processor import from_transformers, load_processor
+from hydrant.data.readers import stream_rows
+from hydrant.data.tags import IGNORED, batch_labels, labelled, token_labels, word_starts, word_tags
+from hydrant.data.tensors import TensorProcessor
+from hydrant.data.words import EncodedWords, WordProcessor
+from hydrant.errors import InputError
+from hydrant.families.registry import architecture_of
+from token_support import TAGS, make_tagger, make_word_tokenizer
+
+TEXT = "anna smith  lives in Paris."
+
+
+@pytest.fixture(scope="module")
+def processor(tmp_path_factory: pytest.TempPathFactory) -> WordProcessor:
+    tokenizer = make_word_tokenizer(tmp_path_factory.mktemp("words"))
+    found = from_transformers(tokenizer, architecture_of(make_tagger()))
+    assert isinstance(found, WordProcessor)
+    return found
+
+
+def encoded(processor: WordProcessor, *items: object) -> list[EncodedWords]:
+    found = processor.encode(items)
+    assert all(isinstance(item, EncodedWords) for item in found)
+    return found  # type: ignore[return-value]
+
+
+def test_tokens_know_their_words_and_characters(processor: WordProcessor, tmp_path: Path) -> None:
+    """As transformers' own tokenizer tells them, for texts and for words."""
+    tokenizer = make_word_tokenizer(tmp_path)
+    words = ["anna", "anis", "paris."]  # of one token, of two, and of a word with a full stop
+    of_text, of_words = encoded(processor, TEXT, words)
+    for found, reference in ((of_text, tokenizer(TEXT)), (of_words, tokenizer(words, is_split_into_words=True))):
+        assert found.ids == reference["input_ids"]
+        assert [None if word < 0 else word for word in found.words] == reference.word_ids()
+    parts = [TEXT[start:end] for start, end in of_text.offsets[1:-1]]
+    assert parts == ["anna", "smith", "lives", "in", "Paris", "."]
+    joined = " ".join(words)
+    assert [joined[start:end] for start, end in of_words.offsets[1:-1]] == ["anna", "an", "is", "paris", "."]
+    assert of_words.words == [-1, 0, 1, 1, 2, 2, -1]
+
+
+def test_texts_and_words_stand_in_the_order_given(processor: WordProcessor) -> None:
+    items = [["anna", "lives"], "in rome", ["paris"], "bert"]
+    together = encoded(processor, *items)
+    assert together == [encoded(processor, item)[0] for item in items]
+
+
+def test_long_texts_are_cut_with_their_words(processor: WordProcessor) -> None:
+    [found] = encoded(processor, ["anna"] * 60)
+    assert found.truncated
+    assert found.tokens == 40
+    assert max(found.words) == 37
+
+
+def test_a_tag_stands_at_the_first_token_of_its_word(processor: WordProcessor) -> None:
+    items = encoded(processor, ["anna", "anis", "rome"], ["in"])
+    tensors = processor.collate(items)
+    labels = np.array([[1, 0, 3], [0, IGNORED, IGNORED]])
+    starts = word_starts(items, tensors["input_ids"].shape[1])
+    assert starts.tolist() == [[-1, 0, 1, -1, 2, -1], [-1, 0, -1, -1, -1, -1]]
+    expected = [[-100, 1, 0, -100, 3, -100], [-100, 0, -100, -100, -100, -100]]
+    assert token_labels(starts, labels).tolist() == expected
+    assert batch_labels(items, labels, tensors).tolist() == expected
+    assert batch_labels(items, np.array([1, 0]), tensors).tolist() == [1, 0]
+    logits = np.arange(2 * 2 * 6 * 1.0).reshape(2, 2, 6, 1)
+    kept, known = labelled(logits, np.array(expected))
+    assert known.tolist() == [1, 0, 3, 0]
+    assert kept[1, :, 0].tolist() == [13, 14, 16, 19]
+
+
+def test_every_real_token_of_ready_tensors_is_a_word(processor: WordProcessor) -> None:
+    ready = TensorProcessor(architecture_of(make_tagger()))
+    rows = [{"input_ids": np.array([5, 6, 0]), "attention_mask": np.array([1, 1, 0])}]
+    items = ready.encode(rows)
+    assert word_starts(items, 3).tolist() == [[0, 1, -1]]
+    labels = word_tags(rows, [[0, 2, -100]], TAGS, ["here"])
+    assert token_labels(word_starts(items, 2), labels).tolist() == [[0, 2]]
+
+
+@pytest.mark.parametrize(
+    ("item", "message"),
+    [
+        (("anna", "bert"), ""),  # two words, not a pair
+        ([], "a list of no words"),
+        (["anna", " "], "an empty word at 1"),
+        (["anna", 3], "reads a text"),
+        (7, "input 0 is a int; this model tags tokens"),
+        ("", "an empty text"),
+        (["\ud800"], "lone surrogate"),
+    ],
+)
+def test_what_is_no_text_and_no_words_is_refused(processor: WordProcessor, item: object, message: str) -> None:
+    if not message:
+        assert encoded(processor, item)[0].words == [-1, 0, 1, -1]
+        return
+    with pytest.raises(InputError, match=message):
+        processor.encode([item])
+
+
+def test_a_tokenizer_that_would_join_words_is_refused(tmp_path: Path) -> None:
+    """RoBERTa's reads the first word of a text without a space before it, unless it is told to add one."""
+    letters = ["<s>", "<pad>", "</s>", *"abc", "Ġ", "Ġa"]
+    made = tokenizers.Tokenizer(
+        tokenizers.models.BPE({letter: at for at, letter in enumerate(letters)}, [("Ġ", "a")], unk_token="<pad>")
+    )
+    spec = architecture_of(make_tagger())
+    for added in (False, True):
+        made.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=added)
+        made.save(str(tmp_path / "tokenizer.json"))
+        found = load_processor(tmp_path, spec)
+        if added:
+            [item] = found.encode([["a", "b"]])
+            assert item.words == [0, 1, 1]
+            assert item.offsets[0] == (0, 1)
+        else:
+            with pytest.raises(InputError, match="save it with add_prefix_space=True"):
+                found.encode([["a", "b"]])
+            [text] = found.encode(["a b"])
+            assert text.words == [0, 1, 1]
+
+
+JSON = [
+    {"tokens": ["anna", "lives"], "tags": ["B-PER", "O"]},
+    {"tokens": ["in", "rome", "."], "tags": ["O", "B-LOC", None]},
+]
+EXPECTED = [[1, 0, -100], [0, 3, -100]]
+
+
+def lines(rows: list[dict[str, object]]) -> str:
+    return "\n".join(map(json.dumps, rows)) + "\n"
+
+
+def test_files_of_tagged_words(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text(lines(JSON))
+    numbers = [{"tokens": row["tokens"], "ner_tags": tags} for row, tags in zip(JSON, EXPECTED, strict=True)]
+    numbers[0]["ner_tags"] = [1, 0]
+    (tmp_path / "b.jsonl").write_text(lines(numbers))
+    renamed = [{"words": row["tokens"], "pos": row["tags"]} for row in JSON]
+    (tmp_path / "c.jsonl").write_text(lines(renamed))
+    conll = "-DOCSTART- -X- O\n\nanna NNP B-PER\nlives VB O\n\nin IN O\nrome NN B-LOC\n. . O\n\n\n"
+    (tmp_path / "d.conll").write_text(conll)
+    (tmp_path / "e.bio").write_text("anna\tB-PER\nlives\tO\n\nin\tO\nrome\tB-LOC\n.\tO")
+    for name in "abcde":
+        [path] = tmp_path.glob(f"{name}.*")
+        columns = Columns("words", "pos") if name == "c" else Columns()
+        found = read_examples(path, TAGS, columns=columns, tags=True)
+        assert found.inputs == [["anna", "lives"], ["in", "rome", "."]]
+        known = np.array(EXPECTED)
+        if name in "de":
+            known[1, 2] = 0
+        np.testing.assert_array_equal(found.labels, known)
+
+
+def test_tables_and_lists_of_tagged_words() -> None:
+    inputs, tags = [row["tokens"] for row in JSON], [row["tags"] for row in JSON]
+    features = datasets.Features(
+        {
+            "tokens": datasets.List(datasets.Value("string")),
+            "ner_tags": datasets.List(datasets.ClassLabel(names=TAGS[::-1])),
+        }
+    )
+    backwards = [[3, 4], [4, 1, -100]]
+    table = datasets.Dataset.from_dict({"tokens": inputs, "ner_tags": backwards}, features=features)
+    for data in ((inputs, tags), pd.DataFrame({"tokens": inputs, "tags": tags}), table):
+        found = read_examples(data, TAGS, tags=True)
+        assert [list(words) for words in found.inputs] == inputs
+        np.testing.assert_array_equal(found.labels, EXPECTED)
+
+
+def test_a_file_without_tags_is_read_without_labels(tmp_path: Path) -> None:
+    path = tmp_path / "words.conll"
+    path.write_text("anna\nlives\n\nrome\n")
+    assert [row.label for row in stream_rows(path)] == [None, None]
+    assert read_examples(path, None).inputs == [["anna", "lives"], ["rome"]]
+    with pytest.raises(InputError, match="has no label; expected a column 'label' of tags, one for each word"):
+        read_examples(path, TAGS, tags=True)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("anna B-PER\nlives\n", "line 2 has 1 columns; expected 2"),
+        ("anna B-ORG\n", "tag 'B-ORG' at .* is not a class of the model; its 5 classes are O, B-PER"),
+    ],
+)
+def test_malformed_files_of_words_are_refused(content: str, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "bad.conll"
+    path.write_text(content)
+    with pytest.raises(InputError, match=message):
+        read_examples(path, TAGS, tags=True)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "tags", "message"),
+    [
+        ([["anna"]], [["O", "O"]], "has 2 tags for 1 words"),
+        ([["anna"]], ["O"], "expected a list with a tag for each word"),
+        (["anna lives"], [["O", "O"]], "expected a list of words"),
+        ([["anna"]], [[7]], "tag '7' at example 0 is not a class"),
+        ([["anna"]], [[True]], "tag 'True'"),
+        ([["anna"]], [[-100]], "no word has a tag"),
+    ],
+)
+def test_tags_that_do_not_fit_are_refused(inputs: list[object], tags: list[object], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        read_examples((inputs, tags), TAGS, tags=True)
+
+
+def test_tags_of_numbers_as_texts_are_class_indices() -> None:
+    assert word_tags([["a", "b"]], [["1", "-100"]], TAGS, ["here"]).tolist() == [[1, IGNORED]]
+
+
+def test_a_classifier_of_whole_texts_reads_no_words(tmp_path: Path) -> None:
+    spec = replace(architecture_of(make_tagger()), task="classification")
+    whole = from_transformers(make_word_tokenizer(tmp_path), spec)
+    with pytest.raises(InputError, match="this model reads text"):
+        whole.encode([["anna", "lives"]])

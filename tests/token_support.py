@@ -1,0 +1,115 @@
+"""What tests of models that tag tokens build on: tiny models, sentences of a made-up language, and a checkpoint."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import transformers
+from support import HEADS, LAYERS, VOCABULARY, make_tokenizer
+
+TAGS = ["O", "B-PER", "I-PER", "B-LOC", "I-LOC"]
+
+NAMES, PLACES, OTHERS = ["anna", "bert", "carl"], ["paris", "rome"], ["lives", "in", "is", "the", "and", "."]
+
+WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *NAMES, *PLACES, *OTHERS, "##na", "an", "##is", "par", "smith"]
+
+CLASSES = {
+    "bert": transformers.BertForTokenClassification,
+    "roberta": transformers.RobertaForTokenClassification,
+    "xlm-roberta": transformers.XLMRobertaForTokenClassification,
+    "camembert": transformers.CamembertForTokenClassification,
+    "distilbert": transformers.DistilBertForTokenClassification,
+    "electra": transformers.ElectraForTokenClassification,
+}
+
+
+def make_tagger(family: str = "bert", seed: int = 0, **settings: Any) -> torch.nn.Module:
+    """A tiny token classifier with random weights large enough for heads to matter."""
+    kind = CLASSES[family]
+    shape = {"hidden_size": 32, "num_hidden_layers": LAYERS, "num_attention_heads": HEADS, "intermediate_size": 48}
+    if family == "distilbert":
+        shape = {"dim": 32, "n_layers": LAYERS, "n_heads": HEADS, "hidden_dim": 48}
+    own: dict[str, Any] = {"embedding_size": 20} if family == "electra" else {}
+    if "roberta" in family or family == "camembert":
+        own = {"type_vocab_size": 1, "pad_token_id": 1}
+    names = {"id2label": dict(enumerate(TAGS)), "label2id": {name: index for index, name in enumerate(TAGS)}}
+    torch.manual_seed(seed)
+    text = {"vocab_size": VOCABULARY, "max_position_embeddings": 40}
+    model = kind(kind.config_class(**{**text, **shape, **own, **names, **settings}))
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            is_norm = "norm" in name.lower() and name.endswith("weight")
+            parameter.normal_(1.0 if is_norm else 0.0, 0.3)
+    return model.eval()
+
+
+def make_word_tokenizer(folder: Path) -> Any:
+    """A WordPiece tokenizer of :data:`WORDS`."""
+    make_tokenizer(folder)
+    (folder / "vocab.txt").write_text("\n".join(WORDS) + "\n")
+    return transformers.BertTokenizer(vocab=str(folder / "vocab.txt"), model_max_length=40)
+
+
+def sentences(count: int, seed: int = 0) -> tuple[list[list[str]], list[list[str]]]:
+    """Words and tags: names are persons, with or without a family name, and two words are places, mostly."""
+    rng = np.random.default_rng(seed)
+    texts, tags = [], []
+    for _ in range(count):
+        words: list[str] = []
+        found: list[str] = []
+        for _ in range(rng.integers(1, 4)):
+            kind = rng.integers(0, 4)
+            if kind == 0:
+                words += [str(rng.choice(NAMES))]
+                found += ["B-PER"]
+            elif kind == 1:
+                words += [str(rng.choice(NAMES)), "smith"]
+                found += ["B-PER", "I-PER"]
+            elif kind == 2:
+                words += [str(rng.choice(PLACES))]
+                found += ["B-LOC" if rng.random() < 0.8 else "B-PER"]  # that nothing tells apart
+            filler = rng.choice(OTHERS, rng.integers(1, 3)).tolist()
+            words += filler
+            found += ["O"] * len(filler)
+        texts.append(words)
+        tags.append(found)
+    return texts, tags
+
+
+def write_json_lines(path: Path, count: int, seed: int = 0) -> Path:
+    """A file of tagged sentences."""
+    rows = [{"tokens": words, "ner_tags": tags} for words, tags in zip(*sentences(count, seed), strict=True)]
+    path.write_text("\n".join(map(json.dumps, rows)) + "\n")
+    return path
+
+
+def trained_tagger(folder: Path, seed: int = 0, steps: int = 60) -> Path:
+    """A checkpoint with tokenizer, trained on :func:`sentences` by transformers' own loss until it makes few errors."""
+    tokenizer = make_word_tokenizer(folder / "vocabulary")
+    torch.manual_seed(seed)
+    names = {"id2label": dict(enumerate(TAGS)), "label2id": {name: index for index, name in enumerate(TAGS)}}
+    shape = {"hidden_size": 32, "num_hidden_layers": LAYERS, "num_attention_heads": HEADS, "intermediate_size": 48}
+    config = transformers.BertConfig(vocab_size=VOCABULARY, max_position_embeddings=40, **shape, **names)
+    model = transformers.BertForTokenClassification(config)
+    texts, tags = sentences(256, seed)
+    inputs = tokenizer(texts, is_split_into_words=True, padding=True, return_tensors="pt")
+    labels = torch.full(inputs["input_ids"].shape, -100)
+    for row in range(len(texts)):
+        before = None
+        for place, word in enumerate(inputs.word_ids(row)):
+            if word is not None and word != before:
+                labels[row, place] = TAGS.index(tags[row][word])
+            before = word
+    optimizer = torch.optim.AdamW(model.parameters(), lr=5e-3)
+    for step in range(steps):
+        part = torch.from_numpy(np.random.default_rng(step).integers(0, len(texts), 32))
+        optimizer.zero_grad()
+        model(**{name: tensor[part] for name, tensor in inputs.items()}, labels=labels[part]).loss.backward()
+        optimizer.step()
+    model.eval().save_pretrained(folder / "checkpoint")
+    tokenizer.save_pretrained(folder / "checkpoint")
+    return folder / "checkpoint"
