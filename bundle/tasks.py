@@ -11,8 +11,8 @@ from typing import Literal, get_args
 from ..errors import InputError
 from ..metrics.gates import SCORES
 
-Task = Literal["classification", "score"]
-"""One of C classes; or one number: a regression, or the relevance that a cross-encoder gives."""
+Task = Literal["classification", "score", "multi_label"]
+"""One of C classes; one number: a regression, or the relevance that a cross-encoder gives; or any of C labels."""
 
 TASKS: tuple[str, ...] = get_args(Task)
 
@@ -22,18 +22,42 @@ ScoreActivation = Literal["identity", "sigmoid"]
 OUTPUTS: dict[str, tuple[str, ...]] = {
     "classification": ("probabilities", *SCORES, "energy"),
     "score": ("score", "score_variance"),
+    "multi_label": (
+        "probabilities",
+        "label_entropy",
+        "label_mutual_information",
+        "predictive_entropy",
+        "expected_entropy",
+        "mutual_information",
+        "energy",
+    ),
 }
-"""Outputs of every graph of a task, float32: [B], but ``probabilities`` [B, C]."""
+"""Outputs of every graph of a task, float32: [B], but for those of :data:`PER_CLASS`."""
 
-MEMBER_OUTPUTS = {"classification": "member_probabilities", "score": "member_scores"}
+PER_CLASS = ("probabilities", "label_entropy", "label_mutual_information")
+"""Outputs [B, C]."""
+
+MEMBER_OUTPUTS = {
+    "classification": "member_probabilities",
+    "score": "member_scores",
+    "multi_label": "member_probabilities",
+}
 """What the members say each for itself: [B, M, C], or [B, M]."""
 
 DISTANCE = "distance"
 """Output [B] of a graph of any task, once it was fitted."""
 
 
+GIVES: dict[str, str] = {
+    "classification": "one class of several",
+    "score": "one score (num_labels = 1)",
+    "multi_label": "several labels (problem_type = 'multi_label_classification')",
+}
+"""What a model of each task gives, for messages."""
+
+
 def check_classifies(task: Task, what: str, instead: str) -> None:
-    """Refuse a model of one output where only classifiers are served.
+    """Refuse a model of another task where only classifiers, of which one class is right, are served.
 
     Args:
         task: of the model.
@@ -41,7 +65,7 @@ def check_classifies(task: Task, what: str, instead: str) -> None:
         instead: what to do.
 
     Raises:
-        InputError: it gives a score.
+        InputError: it gives a score, or several labels.
     """
     if task != "classification":
-        raise InputError(f"{what} is for classifiers, and this model gives one score (num_labels = 1); {instead}")
+        raise InputError(f"{what} is for classifiers of one class each, and this model gives {GIVES[task]}; {instead}")

@@ -15,6 +15,7 @@ from ..errors import InputError, cut, listing
 from .arrays import tensor_rows
 from .columns import Columns
 from .given import given_inputs, kind_of
+from .label_sets import encode_label_sets
 from .processor import Processor
 from .readers import FORMS, Row, rows_of_table, stream_rows
 from .spec import InputSpec
@@ -29,7 +30,8 @@ class Examples:
     Attributes:
         inputs: texts; pairs of texts as tuples of two; images as paths, PIL images or uint8 arrays; or ready tensors,
             each input a mapping of names to tensors without the batch axis.
-        labels: [N] int64 class indices, or float64 numbers for a model of one output; or ``None``.
+        labels: [N] int64 class indices, float64 numbers for a model of one output, or [N, C] bool for one of several
+            labels; or ``None``.
         source: what to call the data in messages and reports.
     """
 
@@ -101,6 +103,7 @@ def read_examples(
     limit: int | None = None,
     seed: int = 0,
     need_labels: bool = True,
+    several: bool = False,
 ) -> Examples:
     """Read, sample and label-encode examples.
 
@@ -114,6 +117,7 @@ def read_examples(
         limit: keep a uniform random sample of this many, in their original order.
         seed: of the sample.
         need_labels: refuse data without labels.
+        several: whether an example may have several labels, or none (``data.label_sets``).
 
     Raises:
         InputError: no rows, a missing column, or a label that the model does not have or that is no number.
@@ -129,11 +133,14 @@ def read_examples(
     unlabelled = [row.where for row in kept if row.label is None]
     if unlabelled and need_labels:
         where = "" if len(unlabelled) == len(kept) else f" at {unlabelled[0]}"
+        none = "; an example to which no label applies has []" if several and where else ""
         raise InputError(
             f"data {source} has no label{where}; expected a column {columns.label!r} "
-            "(choose another with --label-column)"
+            f"(choose another with --label-column){none}"
         )
     encode = encode_numbers if len(labels) == 1 else partial(encode_labels, labels=labels)
+    if several:
+        encode = partial(encode_label_sets, labels=labels, index_of=label_index)
     return Examples([row.input for row in kept], None if unlabelled else encode(kept), source)
 
 

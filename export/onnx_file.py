@@ -62,6 +62,7 @@ def calibration_metadata(calibration: Calibration, density: str | None) -> dict[
         "hydrant.thresholds": json.dumps(facts["thresholds"], sort_keys=True),
         "hydrant.conformal": json.dumps(facts["conformal"], sort_keys=True),
         **({"hydrant.intervals": json.dumps(facts["intervals"], sort_keys=True)} if "intervals" in facts else {}),
+        **({"hydrant.label_decisions": json.dumps(facts["labels"], sort_keys=True)} if "labels" in facts else {}),
         **({DENSITY_KEY: density} if density else {}),
     }
 

@@ -21,8 +21,8 @@ class Drift:
         examples: number of inputs compared.
         max_abs_logit_difference: max |Δ member logits|.
         mean_abs_logit_difference: mean |Δ member logits|.
-        label_changes: share of inputs whose ensemble label differs; ``None`` for a model of one output.
-        accuracy: accuracy of the merged ensemble, or ``None`` without labels and for a model of one output.
+        label_changes: share of inputs whose ensemble label differs; ``None`` but for a classifier of one class.
+        accuracy: accuracy of the merged ensemble, or ``None`` without labels and for any other model.
         unmerged_accuracy: accuracy of the unmerged ensemble, or ``None``.
     """
 
@@ -61,7 +61,7 @@ def measure_drift(
         largest = max(largest, float(difference.max()))
         total, count = total + float(difference.sum(dtype=torch.float64)), count + difference.numel()
         examples += a.member_logits.shape[1]
-        if merged.architecture.task == "score":
+        if merged.architecture.task != "classification":
             continue
         changes += int((a.label != b.label).sum())
         if labels is None:

@@ -116,7 +116,10 @@ def _job(
 
     def read(given: Any) -> Source:
         limit = reading.limit()
-        found = read_examples(given, bundle.labels, columns=reading, limit=limit, seed=settings.seed)
+        several = ensemble.architecture.task == "multi_label"
+        found = read_examples(
+            given, bundle.labels, columns=reading, limit=limit, seed=settings.seed, several=several
+        )
         load = partial(bundle.processor_for, "read data to tune on")
         return Source(found, found.processor(ensemble.architecture, load), ensemble.architecture)
 
@@ -155,7 +158,7 @@ def _check_alike(known: Source, judges: Source) -> None:
 
 
 def _strata(labels: np.ndarray) -> np.ndarray:
-    """Classes of which a share each is held out; numbers are one."""
+    """Classes of which a share each is held out; numbers are one, and labels of which an example may have several."""
     return labels if labels.dtype == np.int64 else np.zeros(len(labels), np.int64)
 
 
@@ -246,7 +249,9 @@ def _epochs(done: Outcome) -> int:
 
 
 def _unseen(bundle: Bundle, source: Source) -> list[str]:
-    """Classes without an example; a score has none."""
+    """Classes or labels without an example; a score has none."""
+    if source.labels.ndim == 2:
+        return [name for name, seen in zip(bundle.labels, source.labels.any(axis=0), strict=True) if not seen]
     if source.labels.dtype != np.int64 or len(bundle.labels) == 1:
         return []
     seen = set(source.labels.tolist())

@@ -21,6 +21,7 @@ from ...data.examples import Examples
 from ...data.processor import Processor
 from ...families.registry import architecture_of, layout_of
 from ...progress import Progress, no_progress
+from ..label_loss import label_losses
 from ..score_loss import loss_of, score_losses
 
 
@@ -34,7 +35,8 @@ def taylor_scores(
 ) -> np.ndarray:
     """Per-example head importance |Σ a_h · ∂L/∂a_h|, with L the example's loss.
 
-    That is the cross-entropy of a classifier; of a model of one output what its labels ask for (``calib.score_loss``).
+    That is the cross-entropy of a classifier; of a model of one output what its labels ask for (``calib.score_loss``),
+    and of a multi-label one the mean over labels (``calib.label_loss``).
 
     The model runs in evaluation mode; its parameters get no gradients.
 
@@ -54,6 +56,8 @@ def taylor_scores(
     if architecture.task == "score":
         asked = loss_of(labels, architecture.score_activation, examples.source)
         loss = partial(score_losses, loss=asked, activation=architecture.score_activation)
+    elif architecture.task == "multi_label":
+        loss = label_losses
     steps = progress(
         batches(examples.inputs, processor, architecture, batch_size),
         -(-len(examples) // batch_size),
@@ -71,7 +75,7 @@ def taylor_scores(
 
 
 Losses = Callable[[Tensor, Tensor], Tensor]
-"""Logits [B, C] and labels [B] → the loss of each example, [B]."""
+"""Logits [B, C] and labels [B] or [B, C] → the loss of each example, [B]."""
 
 
 def classification_loss(logits: Tensor, labels: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
 """Candidate plans on held-out examples, and the choice among them.
 
 The objective is the negative log-likelihood: probabilities are averaged, then one temperature is fitted, then it is
-measured. For a regression it is that of the labels under normal errors, after fitting the scale of the members'
+measured. For a multi-label model it is that of all labels of an example. For a regression it is that of the labels under normal errors, after fitting the scale of the members'
 variance (``metrics.scores``). Without the temperature it would count the lower confidence of pruned members, which
 calibration takes away, and always prefer the plan that prunes least. Of the plans that are as good as the best one
 (within one standard error of the paired difference, or within 0.005 nats), that of highest mutual information wins:
@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -29,6 +29,7 @@ from ...data.processor import Processor
 from ...families.registry import architecture_of, layout_of
 from ...metrics.scores import fit_scale, gaussian_nll, information, rmse
 from ...progress import Progress, no_progress
+from ..label_loss import label_pairs
 from ..score_loss import Loss, activated, loss_of, two_classes
 from .candidates import Candidate, round_up
 from .taylor import gated_heads
@@ -47,9 +48,10 @@ class Trial:
     Attributes:
         candidate: what was measured.
         temperature: of all member logits, fitted on these examples; 1 for a regression.
-        losses: −log averaged probability of the label, nats, [N]; of a regression its density under the fitted scale
+        losses: −log averaged probability of the label, or of all labels, nats, [N]; of a regression its density under the fitted scale
             (``metrics.scores``).
-        accuracy: of the averaged probabilities; ``None`` for a regression.
+        accuracy: of the averaged probabilities; of a multi-label model the share of examples all of whose labels are
+            right at 0.5; ``None`` for a regression.
         mutual_information: mean over examples, nats.
         rmse: of the scores of a regression; ``None`` otherwise.
     """
@@ -138,6 +140,8 @@ def measure(
         stacked = torch.stack([logits[keep] for keep in candidate.members])
         if held_out.loss == "squared error":
             trials.append(_regression_trial(candidate, activated(stacked, held_out.activation), held_out.labels))
+        elif held_out.labels.dtype == torch.bool:
+            trials.append(_label_trial(candidate, label_pairs(stacked), held_out.labels))
         elif held_out.loss is not None:
             trials.append(_trial(candidate, two_classes(stacked), held_out.labels.long()))
         else:
@@ -170,6 +174,19 @@ def _trial(candidate: Candidate, logits: Tensor, labels: Tensor) -> Trial:
         losses[best].numpy(),
         float((mean.argmax(dim=-1) == labels).double().mean()),
         float(information.clamp(min=0).mean()),
+    )
+
+
+def _label_trial(candidate: Candidate, logits: Tensor, labels: Tensor) -> Trial:
+    """Fit the temperature of member logits [M, N, C, 2] on labels [N, C], and measure."""
+    flat = logits.flatten(1, 2)  # [M, N·C, 2]
+    trial = _trial(candidate, flat, labels.flatten().long())
+    mean = (flat / trial.temperature).double().softmax(dim=-1).mean(dim=0)[:, 1].unflatten(0, labels.shape)  # [N, C]
+    return replace(
+        trial,
+        losses=trial.losses.reshape(labels.shape).sum(axis=-1),
+        accuracy=float(((mean > 0.5) == labels).all(dim=-1).double().mean()),
+        mutual_information=trial.mutual_information * labels.shape[1],
     )
 
 
