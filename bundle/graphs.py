@@ -92,7 +92,9 @@ def _expected(bundle: Bundle) -> dict[str, tuple[str, Any, Callable[[str], Any]]
         "hydrant.conformal": (CALIBRATION, _sets(facts["conformal"]), lambda text: _sets(json.loads(text))),
         "hydrant.intervals": (CALIBRATION, _ends(facts.get("intervals")), lambda text: _ends(json.loads(text))),
         "hydrant.label_decisions": (
-            CALIBRATION, _label_decisions(facts.get("labels")), lambda text: _label_decisions(json.loads(text)),
+            CALIBRATION,
+            _label_decisions(facts.get("labels")),
+            lambda text: _label_decisions(json.loads(text)),
         ),
     }
 

@@ -311,11 +311,12 @@ def _shape_text(facts: Mapping[str, Any]) -> list[str]:
 
 
 def _task_text(facts: Mapping[str, Any]) -> str:
-    """What the model answers: its classes, or one score."""
+    """What the model answers: its classes or labels, or one score."""
     labels = short(", ".join(facts["labels"]), 90)
     if facts["task"] == "score":
         return f"score         {labels}; the model's activation is {facts['score_activation']}"
-    return f"labels        {len(facts['labels'])}: {labels}"
+    several = ", of which any may apply" if facts["task"] == "multi_label" else ""
+    return f"labels        {len(facts['labels'])}{several}: {labels}"
 
 
 def _factors_text(facts: Any, forms: Mapping[str, Any]) -> list[str]:

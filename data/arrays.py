@@ -90,7 +90,9 @@ def _check_shapes(found: Mapping[str, np.ndarray], path: Path) -> None:
     inputs = [name for name in found if name != LABELS]
     if any(array.ndim < 1 for array in found.values()) or (LABELS in found and found[LABELS].ndim > 2):
         shapes = {name: list(array.shape) for name, array in found.items()}
-        raise InputError(f"{path} has arrays of shape {shapes}; expected {', '.join(inputs)} [N, …] and y [N], or [N, C] of 0 and 1")
+        raise InputError(
+            f"{path} has arrays of shape {shapes}; expected {', '.join(inputs)} [N, …] and y [N], or [N, C] of 0 and 1"
+        )
     for name, array in found.items():
         if len(array) != len(found[inputs[0]]):
             kind = "labels" if name == LABELS else "inputs"

@@ -99,7 +99,7 @@ class DropoutPasses:
         self._lock = threading.Lock()  # masks come from the one generator of this process
 
     def __call__(self, **inputs: Any) -> Any:
-        """All passes as members, ``fusion.FusedOutput``, ``ScoreOutput`` or ``LabelOutput``, from tensors of a batch [B, …]."""
+        """All passes as members (``fusion.FusedOutput``, or that of another task), from tensors of a batch [B, …]."""
         import torch
 
         from ..fusion.label_head import summarize_labels

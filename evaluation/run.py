@@ -14,7 +14,7 @@ from ..bundle.files import check_file, write_atomically
 from ..bundle.precision import Precision
 from ..bundle.reports import report_folder, store_reports
 from ..bundle.store import MANIFEST, Bundle, resolve, to_json_bytes
-from ..bundle.tasks import Task
+from ..bundle.tasks import GIVES, Task
 from ..bundle.uses import overlaps
 from ..data.columns import Reading
 from ..data.examples import Examples, check_alike, check_apart, read_examples
@@ -23,6 +23,7 @@ from ..progress import Progress, no_progress
 from .baselines import baseline_notes, measure_baselines, read_training
 from .figures import decisions, differences, diversity, measured, outcomes, resample
 from .html import page
+from .label_figures import label_reports
 from .latency import Timing, time_models
 from .models import Model, open_models
 from .noise import sweep
@@ -31,7 +32,7 @@ from .options import Figures
 from .plots import pictures
 from .report import EvaluationReport, ModelReport
 from .score_figures import score_reports
-from .score_page import score_page
+from .task_page import task_page
 from .verdict import verdicts
 
 REPORT = "reports/evaluation.json"
@@ -93,7 +94,8 @@ def evaluate(
     folder = report_folder(bundle, report)
     check_apart(data, ood)
     check_seed(seed)
-    known = read_examples(data, bundle.labels, columns=reading, limit=reading.limit(), seed=seed)
+    several = task == "multi_label"
+    known = read_examples(data, bundle.labels, columns=reading, limit=reading.limit(), seed=seed, several=several)
     ood = None if ood is None else read_examples(ood, None, columns=reading)
     _check_raw(known, ood, figures.corruptions)
     training = read_training(figures, bundle, known, ood, reading)
@@ -108,6 +110,8 @@ def evaluate(
         evidence = _observed(models, known, ood, bundle.labels, batch_size, progress)
         if task == "score":
             reports = score_reports(models, evidence, figures.caution, figures.bootstrap, seed, progress)
+        elif several:
+            reports = label_reports(models, evidence, figures.bootstrap, seed, progress)
         else:
             reports = _reports(models, evidence, figures.bootstrap, seed, progress)
         if figures.baselines and ood is not None:
@@ -147,18 +151,18 @@ def evaluate(
 
 
 def _check_figures(figures: Figures, task: Task) -> None:
-    """Refuse what is measured for the other task only."""
-    if task == "score":
+    """Refuse what is measured for another task only."""
+    if task != "classification":
         for name, given in (("corruptions", figures.corruptions), ("baselines", figures.baselines)):
             if given:
                 raise InputError(
-                    f"{name} (--{name}) are measured for classifiers, and this bundle gives one score (num_labels = "
-                    "1); leave them out"
+                    f"{name} (--{name}) are measured for classifiers of one class each, and this bundle gives "
+                    f"{GIVES[task]}; leave them out"
                 )
-    elif figures.caution:
+    if task != "score" and figures.caution:
         raise InputError(
-            f"caution is {figures.caution:g}, by which scores are ranked, and this bundle has classes; leave it "
-            "(--caution) out"
+            f"caution is {figures.caution:g}, by which scores are ranked, and this bundle gives {GIVES[task]}; leave "
+            "it (--caution) out"
         )
 
 
@@ -236,7 +240,7 @@ def _written(bundle: Bundle, report: EvaluationReport, evidence: Evidence, folde
         if name.startswith("reports/evaluation-") and name.endswith(".png") and name not in files
     }
     if report.html is not None:
-        made = score_page(report) if report.task == "score" else page(report, evidence, drawn)
+        made = page(report, evidence, drawn) if report.task == "classification" else task_page(report)
         write_atomically(report.html, made.encode(errors="replace"))
     content = {**files, REPORT: to_json_bytes(report.to_json())}
     return replace(report, files=sorted(store_reports(bundle, content, folder, remove=stale)))

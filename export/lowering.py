@@ -49,7 +49,9 @@ class Form:
         return 23 if self.operator == "onnx" else 22 if self.precision == "bf16" else 20
 
 
-def lower(blocks: Blocks, temperature: float | Sequence[float], metadata: Mapping[str, str], form: Form) -> onnx.ModelProto:
+def lower(
+    blocks: Blocks, temperature: float | Sequence[float], metadata: Mapping[str, str], form: Form
+) -> onnx.ModelProto:
     """Build the graph of a fused ensemble.
 
     Args:

@@ -46,9 +46,7 @@ def classes(config: Any) -> int:
     if config.num_labels == 1:
         expected = ["regression"]
     if asked not in (None, *expected):
-        raise refuse(
-            config, "problem_type", asked, f"{' or '.join(expected)} where num_labels is {config.num_labels}"
-        )
+        raise refuse(config, "problem_type", asked, f"{' or '.join(expected)} where num_labels is {config.num_labels}")
     return int(config.num_labels)
 
 

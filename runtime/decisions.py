@@ -14,8 +14,9 @@ from .prediction import Prediction
 
 
 def decided(prediction: Prediction, calibration: Calibration) -> Prediction:
-    """The prediction with ``abstain``, ``out_of_distribution``, and ``prediction_set`` or interval, where calibrated;
-    of a multi-label model with the labels that are ``assigned``.
+    """The prediction with ``abstain``, ``out_of_distribution``, and ``prediction_set`` or interval, where calibrated.
+
+    That of a multi-label model says which labels are ``assigned``, calibrated or not.
 
     Raises:
         BackendError: a threshold stands on a score that the graph does not give.

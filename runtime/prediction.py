@@ -229,10 +229,7 @@ def prediction_rows(
         if prediction.error is not None and prediction.error[index] is not None:
             row["error"] = prediction.error[index]
             continue
-        if prediction.label is not None:
-            row["label"] = labels[prediction.label[index]]
-        if prediction.assigned is not None:
-            row["labels"] = _assigned(prediction, index, labels)
+        row |= _answer(prediction, index, labels)
         for name in (*SCORE_FIELDS, "interval_low", "interval_high", "confidence", *SCORES, *FURTHER_SCORES):
             if (score := getattr(prediction, name)) is not None:
                 row[name] = _float(score[index])
@@ -244,6 +241,13 @@ def prediction_rows(
         if probabilities and prediction.score is None:
             row["probabilities"] = dict(zip(labels, map(_float, prediction.probabilities[index]), strict=True))
     return rows
+
+
+def _answer(prediction: Prediction, index: int, labels: Sequence[str]) -> dict[str, Any]:
+    """The label of an input, or the labels; a score stands among the other figures."""
+    if prediction.label is not None:
+        return {"label": labels[prediction.label[index]]}
+    return {} if prediction.assigned is None else {"labels": _assigned(prediction, index, labels)}
 
 
 def _assigned(prediction: Prediction, index: int, labels: Sequence[str]) -> list[dict[str, Any]]:

@@ -60,7 +60,8 @@ def member_loss(member_logits: Tensor, labels: Tensor, activation: ScoreActivati
 
     Args:
         member_logits: [S, B, C]; S is 1 where all members are one.
-        labels: [B] int64; or which labels apply, [B, C] bool (``calib.label_loss``); with C = 1 the relevance, 0 or 1, or numbers [B] float (``calib.score_loss``).
+        labels: [B] int64; or which labels apply, [B, C] bool (``calib.label_loss``); with C = 1 the relevance, 0 or 1,
+            or numbers [B] float (``calib.score_loss``).
         activation: of a score.
     """
     if member_logits.shape[-1] == 1:

@@ -117,9 +117,7 @@ def _job(
     def read(given: Any) -> Source:
         limit = reading.limit()
         several = ensemble.architecture.task == "multi_label"
-        found = read_examples(
-            given, bundle.labels, columns=reading, limit=limit, seed=settings.seed, several=several
-        )
+        found = read_examples(given, bundle.labels, columns=reading, limit=limit, seed=settings.seed, several=several)
         load = partial(bundle.processor_for, "read data to tune on")
         return Source(found, found.processor(ensemble.architecture, load), ensemble.architecture)
 

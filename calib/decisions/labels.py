@@ -113,7 +113,7 @@ def check_label_targets(targets: Targets) -> None:
     """Refuse what only one class of several can meet; meant to be asked before long work.
 
     Raises:
-        InputError: prediction sets, or abstention by confidence.
+        InputError: prediction sets.
     """
     if targets.sets is not None:
         raise InputError(

@@ -1,11 +1,12 @@
 """Candidate plans on held-out examples, and the choice among them.
 
 The objective is the negative log-likelihood: probabilities are averaged, then one temperature is fitted, then it is
-measured. For a multi-label model it is that of all labels of an example. For a regression it is that of the labels under normal errors, after fitting the scale of the members'
-variance (``metrics.scores``). Without the temperature it would count the lower confidence of pruned members, which
-calibration takes away, and always prefer the plan that prunes least. Of the plans that are as good as the best one
-(within one standard error of the paired difference, or within 0.005 nats), that of highest mutual information wins:
-diversity that costs next to nothing. On a tie, the cheaper one.
+measured. For a multi-label model it is that of all labels of an example. For a regression it is that of the labels
+under normal errors, after fitting the scale of the members' variance (``metrics.scores``). Without the temperature it
+would count the lower confidence of pruned members, which calibration takes away, and always prefer the plan that
+prunes least. Of the plans that are as good as the best one (within one standard error of the paired difference, or
+within 0.005 nats), that of highest mutual information wins: diversity that costs next to nothing. On a tie, the
+cheaper one.
 """
 
 from __future__ import annotations
@@ -48,8 +49,8 @@ class Trial:
     Attributes:
         candidate: what was measured.
         temperature: of all member logits, fitted on these examples; 1 for a regression.
-        losses: −log averaged probability of the label, or of all labels, nats, [N]; of a regression its density under the fitted scale
-            (``metrics.scores``).
+        losses: −log averaged probability of the label, or of all labels, nats, [N]; of a regression its density under
+            the fitted scale (``metrics.scores``).
         accuracy: of the averaged probabilities; of a multi-label model the share of examples all of whose labels are
             right at 0.5; ``None`` for a regression.
         mutual_information: mean over examples, nats.

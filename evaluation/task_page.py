@@ -1,4 +1,4 @@
-"""The HTML report of models of one output: the verdict and the tables, everything in one file."""
+"""The HTML report of models of one output, or of several labels: verdict and tables, everything in one file."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 from html import escape
 
 from ..version import __version__
-from .figure_names import DECISIONS, DETECTION, DIVERSITY, SCORE_QUALITY, SCORES, Told
+from .figure_names import DECISIONS, DETECTION, DIVERSITY, LABEL_QUALITY, SCORE_QUALITY, SCORES, Told
 from .markup import cell, figure_cell, note, prose, row, section, table
 from .report import EvaluationReport
 from .style import STYLE
 from .verdict import ALONE
 
 
-def score_page(report: EvaluationReport) -> str:
+def task_page(report: EvaluationReport) -> str:
     """The page."""
     name = escape(report.models[0].name)
     ood = "" if report.ood is None else f" · {report.ood_examples} of {escape(report.ood)} (out of distribution)"
@@ -25,13 +25,7 @@ def score_page(report: EvaluationReport) -> str:
         f" · hydrant {escape(__version__)}</p>",
         *(f'<p class="wrong">{prose(remark)}</p>' for remark in report.notes),
         section("Verdict", *(f'<p class="verdict">{prose(sentence)}</p>' for sentence in sentences)),
-        section(
-            "Scores",
-            _figures(report, SCORE_QUALITY),
-            note(
-                "Intervals, likelihood and decisions are those of the bundle's calibration; a model without has none."
-            ),
-        ),
+        *_quality(report),
         section("Finding out-of-distribution inputs", _detection(report)),
         section("Members", _facts(report, DIVERSITY, [model.diversity for model in report.models])),
         section("Decisions", _facts(report, DECISIONS, [model.decisions for model in report.models])),
@@ -44,6 +38,36 @@ def score_page(report: EvaluationReport) -> str:
         f"<title>hydrant: evaluation of {name}</title><style>{STYLE}</style></head>\n"
         f"<body><main>\n{chr(10).join(part for part in parts if part)}\n</main></body></html>\n"
     )
+
+
+def _quality(report: EvaluationReport) -> list[str]:
+    """How right the answers are, in the figures of the task."""
+    if report.task == "score":
+        words = "Intervals, likelihood and decisions are those of the bundle's calibration; a model without has none."
+        return [section("Scores", _figures(report, SCORE_QUALITY), note(words))]
+    words = "Labels are assigned by the thresholds of a model's calibration; above 0.5 by a model without."
+    wrong = _detection(report, "errors")
+    return [
+        section("Labels", _figures(report, LABEL_QUALITY), note(words), _labels(report)),
+        section("Finding answers with a wrong label", wrong),
+    ]
+
+
+def _labels(report: EvaluationReport) -> str:
+    """The figures of each label of the evaluated bundle."""
+    headers = ["label", "examples", "threshold", "F1", "average precision", "ECE"]
+    rows = [
+        row(
+            label["label"],
+            cell(str(label["examples"])),
+            *(
+                cell("–" if label[name] is None else f"{label[name]:.3f}")
+                for name in ("threshold", "f1", "average_precision", "ece")
+            ),
+        )
+        for label in report.models[0].labels
+    ]
+    return table("Labels", headers, {"": rows})
 
 
 def _headers(report: EvaluationReport) -> list[str]:
@@ -59,11 +83,11 @@ def _figures(report: EvaluationReport, told: Mapping[str, Told], prefix: str = "
     return table("Figures", _headers(report), {"": rows}) if rows else ""
 
 
-def _detection(report: EvaluationReport) -> str:
+def _detection(report: EvaluationReport, prefix: str = "ood") -> str:
     return "".join(
         f"<h3>by {escape(words)}</h3>{found}"
         for score, words in SCORES.items()
-        if (found := _figures(report, DETECTION, f"ood.{score}."))
+        if (found := _figures(report, DETECTION, f"{prefix}.{score}."))
     )
 
 
