@@ -45,6 +45,7 @@ def metadata(bundle: Bundle, architecture: Architecture) -> dict[str, str]:
         "hydrant.schema": "1",
         "hydrant.family": architecture.family,
         **({} if architecture.task == "classification" else {"hydrant.task": architecture.task}),
+        **({"hydrant.label_decisions": "null"} if architecture.task == "multi_label" else {}),  # until calibrated
         "hydrant.members": str(bundle.members),
         "hydrant.labels": json.dumps(bundle.labels, ensure_ascii=False),
         "hydrant.max_sequence": str(architecture.max_sequence),

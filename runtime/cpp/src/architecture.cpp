@@ -76,9 +76,9 @@ bool has_the_keys(const Json& data) {
 Architecture Architecture::of(const Bundle& bundle) {
   const Json data = bundle.read_json("config.json");
   const Json& task = member(data, "task");
-  if (!task.is_null() && task != "classification" && task != "score") {
+  if (!task.is_null() && task != "classification" && task != "score" && task != "multi_label") {
     throw BundleError("the bundle's config.json has task " + shown(task) +
-                      "; this hydrant knows classification, score; use the version that made the bundle");
+                      "; this hydrant knows classification, score, multi_label; use the version that made the bundle");
   }
   if (!has_the_keys(data)) {
     throw BundleError(
@@ -99,6 +99,7 @@ Architecture Architecture::of(const Bundle& bundle) {
     found.*number.field = *value;
   }
   found.score = task == "score";
+  found.multi_label = task == "multi_label";
   if (found.score != (found.classes == 1)) throw malformed("classes", "1 for a score, and otherwise 2 or more");
   if (!data["position_padding"].is_null()) {
     found.position_padding = integer(data["position_padding"], 0, kMost);
