@@ -56,8 +56,9 @@ class Architecture:
         embedding_width: width of the text tables and of the LayerNorm behind them, which a linear map brings to d
             (ELECTRA); 0 for tables of width d and no such map.
         registers: prefix tokens behind the others that have no position.
-        task: what it answers (``bundle.tasks``). A ``"score"`` has one "class", the last linear map's one output; of
-            ``"tokens"`` the classifier reads every token, so ``token_pooling`` says nothing.
+        task: what it answers (``bundle.tasks``). A ``"score"`` has one "class", the last linear map's one output; the
+            classes of ``"multi_label"`` are its labels; of ``"tokens"`` the classifier reads every token, so
+            ``token_pooling`` says nothing.
         score_activation: function of that output which makes it the score.
     """
 
@@ -226,7 +227,7 @@ def _checked(data: Any) -> dict[str, Any]:
     if (data["task"] == "score") != (data["classes"] == 1):
         raise BundleError(
             f"the bundle's config.json has task {data['task']} and classes = {data['classes']}; expected 1 for a "
-            "score, and 2 or more for a classification; make the bundle again with `hydrant fuse`"
+            "score, and otherwise 2 or more; make the bundle again with `hydrant fuse`"
         )
     _check_tokens(data)
     return data

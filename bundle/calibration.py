@@ -10,6 +10,8 @@
      "conformal": {"method": "lac", "alpha": 0.1, "quantile": 0.7, "measured": {…}, "n": 3000} or null,
      "intervals": {"confidence": 0.9, "quantile": 1.7, "floor": 0.01, "factor": 0.9, "bounds": [0, 1] or null,
                    "measured": {…}, "n": 3000}, of a model of one output, once it was calibrated; else absent,
+     "labels": {"temperatures": [0.9, …], "thresholds": [0.4, …], one each a label, "target": {"f1": 1.0},
+                "measured": {…}, "n": 3000}, of a multi-label model, once it was calibrated; else absent,
      "fitted": how: data, numbers, and NLL and ECE before and after; null for a bundle never calibrated}
 
 An input is abstained from, or flagged as out of distribution, when its score lies on the named side of
@@ -129,6 +131,33 @@ class Intervals:
         return {**asdict(self), "bounds": None if self.bounds is None else list(self.bounds)}
 
 
+UNFITTED = 0.5
+"""Threshold of every label of a multi-label model that was not calibrated."""
+
+
+@dataclass(frozen=True)
+class LabelDecisions:
+    """What decides each label of a multi-label model.
+
+    Attributes:
+        temperatures: [C], T > 0: each label's logits of all members are divided by its own.
+        thresholds: [C], 0 to 1: a label applies where its probability lies above its threshold.
+        target: what the thresholds were chosen for: ``{"f1": 1.0}`` for the best, or ``{"false_alarm": 0.05}``.
+        measured: what they gave on the data that they were chosen on.
+        n: number of examples that they were chosen on.
+    """
+
+    temperatures: tuple[float, ...]
+    thresholds: tuple[float, ...]
+    target: Mapping[str, float] = field(default_factory=dict)
+    measured: Mapping[str, float] = field(default_factory=dict)
+    n: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        """The fields as a JSON object."""
+        return {**asdict(self), "temperatures": list(self.temperatures), "thresholds": list(self.thresholds)}
+
+
 @dataclass(frozen=True)
 class Calibration:
     """What a bundle's ``calibration.json`` says.
@@ -139,6 +168,7 @@ class Calibration:
         conformal: where fitted.
         fitted: how, for people; ``None`` for a bundle that was never calibrated.
         intervals: of a model of one output, where fitted.
+        labels: of a multi-label model, where fitted.
     """
 
     temperature: float = 1.0
@@ -146,6 +176,12 @@ class Calibration:
     conformal: Conformal | None = None
     fitted: Mapping[str, Any] | None = None
     intervals: Intervals | None = None
+    labels: LabelDecisions | None = None
+
+    @property
+    def temperatures(self) -> tuple[float, ...]:
+        """T of each label where each has its own, else the one of all classes."""
+        return (self.temperature,) if self.labels is None else self.labels.temperatures
 
     def to_json(self) -> dict[str, Any]:
         """The JSON object documented at the top of this file."""
@@ -155,6 +191,7 @@ class Calibration:
             "thresholds": {name: threshold.to_json() for name, threshold in sorted(self.thresholds.items())},
             "conformal": self.conformal and self.conformal.to_json(),
             **({} if self.intervals is None else {"intervals": self.intervals.to_json()}),
+            **({} if self.labels is None else {"labels": self.labels.to_json()}),
             "fitted": self.fitted and dict(self.fitted),
         }
 
@@ -171,12 +208,14 @@ class Calibration:
         try:
             thresholds = {name: _threshold(name, entry) for name, entry in _object(found, "thresholds", {}).items()}
             conformal, intervals = _object(found, "conformal", None), _object(found, "intervals", None)
+            labels = _object(found, "labels", None)
             return cls(
                 bundle.temperature(),
                 thresholds,
                 None if conformal is None else _conformal(conformal),
                 _object(found, "fitted", None),
                 None if intervals is None else _intervals(intervals),
+                None if labels is None else _label_decisions(labels, len(bundle.labels)),
             )
         except _MalformedError as error:
             raise BundleError(f"{file} has {error}; calibrate again with `hydrant calibrate`") from error
@@ -230,6 +269,16 @@ def _intervals(entry: Mapping[str, Any]) -> Intervals:
     return Intervals(confidence, quantile, floor, factor, bounds, _numbers(entry, "measured"), _count(entry))
 
 
+def _label_decisions(entry: Mapping[str, Any], count: int) -> LabelDecisions:
+    lists = []
+    for name, least, most in (("temperatures", sys.float_info.min, sys.float_info.max), ("thresholds", 0.0, 1.0)):
+        values = entry.get(name)
+        if not isinstance(values, list) or len(values) != count:
+            raise _MalformedError(f"{name} = {cut(values)}, which are not {count} numbers, one for each label")
+        lists.append(tuple(_number({name: value}, name, least, most) for value in values))
+    return LabelDecisions(*lists, _numbers(entry, "target"), _numbers(entry, "measured"), _count(entry))
+
+
 def _numbers(entry: Mapping[str, Any], key: str) -> dict[str, float]:
     """Numbers by what they tell, such as ``{"coverage": 0.95}``."""
     found: dict[str, Any] = _object(entry, key, {})
@@ -243,8 +292,8 @@ def _count(entry: Mapping[str, Any]) -> int:
     return count
 
 
-def _number(entry: Mapping[str, Any], key: str, least: float) -> float:
+def _number(entry: Mapping[str, Any], key: str, least: float, most: float = sys.float_info.max) -> float:
     value = entry.get(key)
-    if not isinstance(value, int | float) or isinstance(value, bool) or not least <= value <= sys.float_info.max:
+    if not isinstance(value, int | float) or isinstance(value, bool) or not least <= value <= most:
         raise _MalformedError(f"{key} = {cut(value)}, which is no finite number in range")
     return float(value)

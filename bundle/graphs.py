@@ -91,6 +91,11 @@ def _expected(bundle: Bundle) -> dict[str, tuple[str, Any, Callable[[str], Any]]
         "hydrant.thresholds": (CALIBRATION, _limits(facts["thresholds"]), lambda text: _limits(json.loads(text))),
         "hydrant.conformal": (CALIBRATION, _sets(facts["conformal"]), lambda text: _sets(json.loads(text))),
         "hydrant.intervals": (CALIBRATION, _ends(facts.get("intervals")), lambda text: _ends(json.loads(text))),
+        "hydrant.label_decisions": (
+            CALIBRATION,
+            _label_decisions(facts.get("labels")),
+            lambda text: _label_decisions(json.loads(text)),
+        ),
     }
 
 
@@ -105,6 +110,10 @@ def _sets(conformal: Mapping[str, Any] | None) -> tuple[Any, Any] | None:
 
 def _ends(intervals: Mapping[str, Any] | None) -> list[Any] | None:
     return None if intervals is None else [intervals["quantile"], intervals["floor"], intervals["bounds"]]
+
+
+def _label_decisions(labels: Mapping[str, Any] | None) -> list[Any] | None:
+    return None if labels is None else [*labels["temperatures"], *labels["thresholds"]]
 
 
 def _different(value: Any, expected: Any) -> tuple[Any, Any]:

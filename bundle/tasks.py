@@ -11,8 +11,9 @@ from typing import Literal, get_args
 from ..errors import InputError
 from ..metrics.gates import SCORES
 
-Task = Literal["classification", "score", "tokens"]
-"""One of C classes; one number: a regression, or the relevance that a cross-encoder gives; a class for each token."""
+Task = Literal["classification", "score", "tokens", "multi_label"]
+"""One of C classes; one number: a regression, or the relevance that a cross-encoder gives; a class for each token; or
+any of C labels."""
 
 TASKS: tuple[str, ...] = get_args(Task)
 
@@ -23,25 +24,44 @@ OUTPUTS: dict[str, tuple[str, ...]] = {
     "classification": ("probabilities", *SCORES, "energy"),
     "score": ("score", "score_variance"),
     "tokens": ("probabilities", *SCORES, "energy"),
+    "multi_label": (
+        "probabilities",
+        "label_entropy",
+        "label_mutual_information",
+        "predictive_entropy",
+        "expected_entropy",
+        "mutual_information",
+        "energy",
+    ),
 }
-"""Outputs of every graph of a task, float32: [B], but ``probabilities`` [B, C]; of tokens [B, T], and [B, T, C]."""
+"""Outputs of every graph of a task, float32: [B], but for those of :data:`PER_CLASS`; of tokens [B, T]."""
+
+PER_CLASS = ("probabilities", "label_entropy", "label_mutual_information")
+"""Outputs [B, C]; of tokens [B, T, C]."""
 
 MEMBER_OUTPUTS = {
     "classification": "member_probabilities",
     "score": "member_scores",
     "tokens": "member_probabilities",
+    "multi_label": "member_probabilities",
 }
 """What the members say each for itself: [B, M, C], [B, M], or [B, M, T, C]."""
-
-GIVES = {"score": "one score (num_labels = 1)", "tokens": "a class for each token"}
-"""What a model that is no classifier of whole inputs gives, in words."""
 
 DISTANCE = "distance"
 """Output [B] of a graph of any task, once it was fitted."""
 
 
+GIVES: dict[str, str] = {
+    "classification": "one class of several",
+    "score": "one score (num_labels = 1)",
+    "tokens": "a class for each token",
+    "multi_label": "several labels (problem_type = 'multi_label_classification')",
+}
+"""What a model of each task gives, for messages."""
+
+
 def check_classifies(task: Task, what: str, instead: str) -> None:
-    """Refuse a model of another task where only classifiers of whole inputs are served.
+    """Refuse a model of another task where only classifiers, of which one class is right, are served.
 
     Args:
         task: of the model.
@@ -52,4 +72,4 @@ def check_classifies(task: Task, what: str, instead: str) -> None:
         InputError: it gives something else than one class for each input.
     """
     if task != "classification":
-        raise InputError(f"{what} is for classifiers, and this model gives {GIVES[task]}; {instead}")
+        raise InputError(f"{what} is for classifiers of one class each, and this model gives {GIVES[task]}; {instead}")

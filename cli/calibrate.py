@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..bundle.calibration import ABSTAIN, OOD
@@ -38,6 +38,7 @@ def arguments(command: Command) -> None:
     command.take(Conformal, "alpha", "--conformal", type=share, metavar="ALPHA")
     command.take(Conformal, "method", "--conformal-method")
     command.take(calibrate, "confidence", type=share, metavar="SHARE")
+    command.take(calibrate, "label_false_alarm", type=share, metavar="SHARE")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -114,6 +115,8 @@ def inspected_calibration(facts: Mapping[str, Any] | None, score: bool = False) 
         ood = f" and {fitted.get('ood_examples', '?')} of {fitted['ood']}" if fitted.get("ood") else ""
         told = f"fitted on {fitted.get('examples', '?')} examples of {fitted.get('data', '?')}{ood}"
     lines = [f"calibration   {told}" if score else f"temperature   {facts['temperature']:g} ({told})"]
+    if facts.get("labels"):
+        lines = _labels(facts["labels"], told)
     for name, title in ((ABSTAIN, "abstains"), (OOD, "flags as OOD")):
         if name in facts["thresholds"]:
             lines.append(f"{title:<14}{_threshold(facts['thresholds'][name])}")
@@ -160,6 +163,22 @@ def _intervals(facts: Mapping[str, Any]) -> str:
     return line + _told(
         facts["measured"], {"coverage": "{:.1%} hold the label", "mean_width": "{:.4g} wide on average"}
     )
+
+
+def _labels(facts: Mapping[str, Any], told: str) -> list[str]:
+    """The temperatures and thresholds of labels, from the least to the most."""
+    target, forms = facts["target"], {"exact_match": "all labels of {:.1%} right", "micro_f1": "micro F1 {:.3f}",
+                                      "macro_f1": "macro F1 {:.3f}"}  # fmt: skip
+    aim = f"a false-alarm rate of {target['false_alarm']:g}" if "false_alarm" in target else "the best F1"
+    fitted = f"each label above a threshold of its own, {_range(facts['thresholds'])}, for {aim}"
+    return [
+        f"temperature   {_range(facts['temperatures'])}, one for each label ({told})",
+        f"labels        {fitted if facts['n'] else 'each above 0.5'}{_told(facts['measured'], forms)}",
+    ]
+
+
+def _range(values: Sequence[float]) -> str:
+    return f"{min(values):.4g} to {max(values):.4g}"
 
 
 def _told(measured: Mapping[str, float], forms: Mapping[str, str]) -> str:

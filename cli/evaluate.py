@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 from collections.abc import Mapping, Sequence
 
 from ..data.columns import Reading
@@ -13,6 +14,7 @@ from ..evaluation.figure_names import (
     DETECTION,
     DIFFERENCES,
     DIVERSITY,
+    LABEL_QUALITY,
     QUALITY,
     SCORE_QUALITY,
     SCORES,
@@ -27,10 +29,14 @@ from ..evaluation.run import evaluate
 from ..evaluation.verdict import ALONE
 from . import shared
 from .options import Command, call
-from .terminal import show, table
+from .terminal import short, show, table
 from .words import positive
 
 EXAMPLE = "hydrant evaluate out/ --data test.csv --ood other.csv --compare checkpoint/ --html report.html"
+
+
+MOST_LABELS = 20
+"""Labels that are shown."""
 
 
 def arguments(command: Command) -> None:
@@ -72,7 +78,8 @@ def evaluation_text(report: EvaluationReport) -> str:
     parts += [verdict.sentence for verdict in report.verdict] or [ALONE]
     quality = QUALITY if report.task == "classification" else _there(_OF_TASK[report.task], models)
     parts.append(_figures("quality", quality, {name: name for name in quality}, models))
-    wrong = {"classification": "wrong answers", "tokens": "wrong spans"}.get(report.task)
+    parts += _labels(models[0])
+    wrong = {"score": None, "tokens": "wrong spans"}.get(report.task, "wrong answers")
     groups = [] if wrong is None else [(wrong, "errors")]
     groups += [("out of distribution", "ood")] if report.ood else []
     for title, prefix in groups:
@@ -101,8 +108,28 @@ def evaluation_text(report: EvaluationReport) -> str:
     return "\n\n".join(parts)
 
 
-_OF_TASK = {"score": SCORE_QUALITY, "tokens": TOKEN_QUALITY}
+_OF_TASK = {"score": SCORE_QUALITY, "tokens": TOKEN_QUALITY, "multi_label": LABEL_QUALITY}
 """Figures of quality of models that are no classifiers of whole inputs."""
+
+
+def _labels(model: ModelReport) -> list[str]:
+    """A table of the evaluated bundle's labels, those of the lowest average precision first; no table without."""
+    if not model.labels:
+        return []
+    known = [math.inf if row["average_precision"] is None else row["average_precision"] for row in model.labels]
+    worst = [model.labels[place] for place in sorted(range(len(known)), key=known.__getitem__)[:MOST_LABELS]]
+    columns = ("threshold", "f1", "average_precision", "ece")
+    rows = [
+        [
+            short(row["label"], 32),
+            str(row["examples"]),
+            *("–" if row[name] is None else f"{row[name]:.3f}" for name in columns),
+        ]
+        for row in worst
+    ]
+    left = len(model.labels) - len(worst)
+    more = f"\n{left} labels of higher average precision are in the JSON" if left else ""
+    return [table(["label", "examples", "threshold", "F1", "average precision", "ECE"], rows) + more]
 
 
 def _there(told: Mapping[str, Told], models: Sequence[ModelReport]) -> dict[str, Told]:

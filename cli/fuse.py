@@ -114,7 +114,7 @@ def drift_report(
         pairs: Any = [(batch, None) for batch in synthetic_batches(ensemble.architecture, 64, options.seed)]
         return {"inputs": "64 synthetic inputs", **measure_drift(ensemble, unmerged, pairs).to_json()}
     found = read_examples(options.data, ensemble.labels, columns=call(Reading, options), limit=512, seed=options.seed,
-                          need_labels=False, tags=ensemble.architecture.every_token)  # fmt: skip
+                          need_labels=False, task=ensemble.architecture.task)  # fmt: skip
     if processor is None and not found.ready:
         raise InputError("--data needs the processor; leave out --no-processor, or --data, or give ready tensors")
     ready = found.processor(ensemble.architecture, lambda: from_transformers(processor, ensemble.architecture))

@@ -311,12 +311,12 @@ def _shape_text(facts: Mapping[str, Any]) -> list[str]:
 
 
 def _task_text(facts: Mapping[str, Any]) -> str:
-    """What the model answers: its classes, of whole inputs or of tokens, or one score."""
+    """What the model answers: its classes, of whole inputs or of tokens, its labels, or one score."""
     labels = short(", ".join(facts["labels"]), 90)
     if facts["task"] == "score":
         return f"score         {labels}; the model's activation is {facts['score_activation']}"
-    of_tokens = " of tokens" * (facts["task"] == "tokens")
-    return f"labels        {len(facts['labels'])}{of_tokens}: {labels}"
+    kind = {"tokens": " of tokens", "multi_label": ", of which any may apply"}.get(facts["task"], "")
+    return f"labels        {len(facts['labels'])}{kind}: {labels}"
 
 
 def _factors_text(facts: Any, forms: Mapping[str, Any]) -> list[str]:

@@ -76,7 +76,9 @@ def arguments(command: Command) -> None:
     command.heading("output")
     command.add("--output", type=Path, metavar="FILE", help="Write JSON lines to this file instead of standard output")
     command.add(
-        "--probabilities", action="store_true", help="Also give every class's probability, in JSON; a score has none"
+        "--probabilities",
+        action="store_true",
+        help="Also give the probability of every class or label, in JSON; a score has none",
     )
 
 
@@ -299,10 +301,9 @@ def _about(predictor: Predictor) -> dict[str, Any]:
 
 def prediction_text(rows: Sequence[Mapping[str, Any]]) -> str:
     """What was predicted of each input, and how sure that is; below them those that failed, with the reason."""
-    if any("spans" in row for row in rows):
-        shown = _span_table(rows)
-    else:
-        shown = _score_table(rows) if any("score" in row for row in rows) else _class_table(rows)
+    tables = {"spans": _span_table, "score": _score_table, "labels": _label_table}
+    made = next((made for name, made in tables.items() if any(name in row for row in rows)), _class_table)
+    shown = made(rows)
     failed = [f"{short(_text(row['input']), 46)}: {row['error']}" for row in rows if "error" in row]
     return "\n".join([*([shown] if len(failed) < len(rows) else []), *failed])
 
@@ -357,6 +358,28 @@ def _span_table(rows: Sequence[Mapping[str, Any]]) -> str:
 def _words(item: str | list[str]) -> str:
     """A text, or its words joined."""
     return item if isinstance(item, str) else " ".join(item)
+
+
+def _label_table(rows: Sequence[Mapping[str, Any]]) -> str:
+    """The labels that apply, each with its probability, and the uncertainties of each input."""
+    found = [row for row in rows if "error" not in row]
+    far = any("distance" in row for row in found)
+    decides = any(row.get("abstain") is not None or row.get("out_of_distribution") is not None for row in found)
+    headers = ["input", "labels", "predictive entropy", "expected entropy", "mutual information"]
+    headers += [*(["distance"] if far else []), *(["decision"] if decides else [])]
+    body = [
+        [
+            short(_text(row["input"]), 46),
+            short(", ".join(f"{each['label']} {each['probability']:.2f}" for each in row["labels"]) or "none", 60),
+            f"{row['predictive_entropy']:.3f}",
+            f"{row['expected_entropy']:.3f}",
+            f"{row['mutual_information']:.4f}",
+            *([f"{row['distance']:.2f}"] if far else []),
+            *([_decision(row)] if decides else []),
+        ]
+        for row in found
+    ]
+    return table(headers, body)
 
 
 def _class_table(rows: Sequence[Mapping[str, Any]]) -> str:

@@ -78,7 +78,7 @@ def run(options: argparse.Namespace) -> int:
 
 def tune_text(report: TuneReport) -> str:
     """What was tuned on, what each epoch brought, and what there is to do now."""
-    source = "held out of it: one in ten of each class" if report.held_out else f"of {report.validation}"
+    source = "held out of it: one in ten" if report.held_out else f"of {report.validation}"
     lines = [
         f"tuned on {report.examples} examples of {report.data}, judged on {report.validation_examples} {source} "
         f"({report.device}, {report.seconds:.0f} s)",

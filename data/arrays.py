@@ -48,7 +48,7 @@ def array_names(path: Path) -> list[str]:
 
 
 def read_npz(path: Path) -> tuple[Sequence[Any], np.ndarray | None, str]:
-    """Inputs and labels [N] of a ``.npz`` file, and the name of an array that holds inputs, for messages.
+    """Inputs and labels [N] or [N, C] of a ``.npz`` file, and the name of an array that holds inputs, for messages.
 
     Inputs are images, texts, pairs of texts (from ``x`` [N, 2]), or mappings of names to tensors.
 
@@ -86,9 +86,11 @@ def tensor_rows(tensors: Mapping[str, Any]) -> list[dict[str, np.ndarray]]:
 
 def _check_shapes(found: Mapping[str, np.ndarray], path: Path) -> None:
     inputs = [name for name in found if name != LABELS]
-    if any(array.ndim < 1 for array in found.values()) or (LABELS in found and found[LABELS].ndim != 1):
+    if any(array.ndim < 1 for array in found.values()) or (LABELS in found and found[LABELS].ndim > 2):
         shapes = {name: list(array.shape) for name, array in found.items()}
-        raise InputError(f"{path} has arrays of shape {shapes}; expected {', '.join(inputs)} [N, …] and y [N]")
+        raise InputError(
+            f"{path} has arrays of shape {shapes}; expected {', '.join(inputs)} [N, …] and y [N], or [N, C] of 0 and 1"
+        )
     for name, array in found.items():
         if len(array) != len(found[inputs[0]]):
             kind = "labels" if name == LABELS else "inputs"

@@ -11,10 +11,12 @@ from typing import Any
 
 import numpy as np
 
+from ..bundle.tasks import Task
 from ..errors import InputError, cut, listing
 from .arrays import tensor_rows
 from .columns import Columns
 from .given import kind_of, ordered
+from .label_sets import encode_label_sets
 from .processor import Processor
 from .readers import FORMS, Row, rows_of_items, rows_of_table
 from .records import as_input, usual_keys
@@ -33,7 +35,7 @@ class Examples:
         inputs: texts; their words as lists; pairs of texts as tuples of two; images as paths, PIL images or uint8
             arrays; or ready tensors, each input a mapping of names to tensors without the batch axis.
         labels: [N] int64 class indices, or float64 numbers for a model of one output; [N, W] int64 for tags of words,
-            ``data.tags.IGNORED`` where there is none; or ``None``.
+            ``data.tags.IGNORED`` where there is none; [N, C] bool for a model of several labels; or ``None``.
         source: what to call the data in messages and reports.
     """
 
@@ -105,7 +107,7 @@ def read_examples(
     limit: int | None = None,
     seed: int = 0,
     need_labels: bool = True,
-    tags: bool = False,
+    task: Task = "classification",
 ) -> Examples:
     """Read, sample and label-encode examples.
 
@@ -121,7 +123,8 @@ def read_examples(
         limit: keep a uniform random sample of this many, in their original order.
         seed: of the sample.
         need_labels: refuse data without labels.
-        tags: labels are lists of tags, one for each word (``data.tags``).
+        task: of the model. Of ``"tokens"`` labels are lists of tags, one for each word (``data.tags``); of
+            ``"multi_label"`` an example may have several, or none (``data.label_sets``).
 
     Raises:
         InputError: no rows, a missing column, or a label that the model does not have or that is no number.
@@ -138,15 +141,19 @@ def read_examples(
     if unlabelled and need_labels:
         where = "" if len(unlabelled) == len(kept) else f" at {unlabelled[0].where}"
         names = f" among {listing(unlabelled[0].names)}" if unlabelled[0].names else ""
+        none = "; an example to which no label applies has []" if task == "multi_label" and where else ""
         raise InputError(
             f"data {source} has no label{where}; expected a column {columns.label!r}{names} "
-            f"{'of tags, one for each word ' * tags}(choose another with --label-column, Reading(label=…))"
+            f"{'of tags, one for each word ' * (task == 'tokens')}(choose another with --label-column, "
+            f"Reading(label=…)){none}"
         )
     inputs = [row.input for row in kept]
-    if tags:
+    if task == "tokens":
         given = [row.label for row in kept], labels, [row.where for row in kept]
         return Examples(inputs, None if unlabelled else word_tags(inputs, *given), source)
     encode = encode_numbers if len(labels) == 1 else partial(encode_labels, labels=labels)
+    if task == "multi_label":
+        encode = partial(encode_label_sets, labels=labels, index_of=label_index)
     return Examples(inputs, None if unlabelled else encode(kept), source)
 
 

@@ -341,7 +341,7 @@ def _npz_rows(path: Path) -> Iterator[Row]:
     """Rows of a ``.npz`` file."""
     inputs, labels, name = read_npz(path)
     for index, value in enumerate(inputs):
-        yield Row(value, None if labels is None else labels[index].item(), f"{path}, {name}[{index}]")
+        yield Row(value, None if labels is None else labels[index].tolist(), f"{path}, {name}[{index}]")
 
 
 def _lines(path: Path) -> Iterator[str]:

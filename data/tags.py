@@ -20,6 +20,11 @@ IGNORED = -100
 Array = TypeVar("Array")
 
 
+def are_tags(labels: Any) -> bool:
+    """Whether labels are those of words or tokens, [B, W] whole numbers; those of several labels are [B, C] bool."""
+    return labels.ndim == 2 and "bool" not in str(labels.dtype)
+
+
 def word_tags(inputs: Sequence[Any], tags: Sequence[Any], labels: Sequence[str], where: Sequence[str]) -> np.ndarray:
     """Tags of N texts as class indices.
 
@@ -80,14 +85,14 @@ def token_labels(starts: np.ndarray, labels: np.ndarray) -> np.ndarray:
 
 
 def batch_labels(items: Sequence[Any], labels: np.ndarray, tensors: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Labels of a batch as its loss reads them: [B] as they are, tags of words [B, W] as those of tokens [B, T].
+    """Labels of a batch as its loss reads them: tags of words [B, W] as those of tokens [B, T], others as they are.
 
     Args:
         items: B prepared inputs.
         labels: of these.
         tensors: of the batch.
     """
-    if labels.ndim == 1:
+    if not are_tags(labels):
         return labels
     return token_labels(word_starts(items, tensors["input_ids"].shape[1]), labels)
 
@@ -95,9 +100,9 @@ def batch_labels(items: Sequence[Any], labels: np.ndarray, tensors: Mapping[str,
 def labelled(logits: Any, labels: Any) -> tuple[Any, Any]:
     """What has a label: logits [M, B, T, C] and labels [B, T] → [M, N, C] and [N], in NumPy as in PyTorch.
 
-    Labels [B] of whole inputs are returned as they are, with their logits.
+    Labels of whole inputs are returned as they are, with their logits.
     """
-    if labels.ndim == 1:
+    if not are_tags(labels):
         return logits, labels
     real = labels != IGNORED
     return logits[:, real], labels[real]

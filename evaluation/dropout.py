@@ -99,9 +99,10 @@ class DropoutPasses:
         self._lock = threading.Lock()  # masks come from the one generator of this process
 
     def __call__(self, **inputs: Any) -> Any:
-        """All passes as members, ``fusion.FusedOutput`` or ``ScoreOutput``, from tensors of a batch [B, …]."""
+        """All passes as members (``fusion.FusedOutput``, or that of another task), from tensors of a batch [B, …]."""
         import torch
 
+        from ..fusion.label_head import summarize_labels
         from ..fusion.score_head import summarize_scores
         from ..fusion.uncertainty_head import summarize
 
@@ -118,6 +119,8 @@ class DropoutPasses:
         logits = torch.stack(found, dim=1)
         if self.architecture.task == "score":
             return summarize_scores(logits, self.architecture.score_activation)
+        if self.architecture.task == "multi_label":
+            return summarize_labels(logits)
         return summarize(logits, 1.0, None)
 
     def _seed_of(self, tensors: dict[str, Any]) -> int:

@@ -82,6 +82,18 @@ TOKEN_QUALITY = {
 }
 """Of tagged words, and of the spans they make up."""
 
+
+LABEL_QUALITY = {
+    "exact_match": _share("all labels right", better="high"),
+    "micro_f1": Told("micro F1", better="high"),
+    "macro_f1": Told("macro F1", better="high"),
+    "mean_average_precision": Told("mean average precision", better="high"),
+    "nll": Told("NLL of all labels"),
+    "brier": Told("Brier, a label"),
+    "label_ece": _share("ECE, a label", "{:.2f}"),
+}
+"""Of labelled examples of a multi-label model."""
+
 DETECTION = {"auroc": Told("AUROC", better="high"), "aupr": Told("AUPR", better="high"), "fpr95": _share("FPR95")}
 """Of finding wrong answers or out-of-distribution inputs by a score."""
 
@@ -123,6 +135,11 @@ DIFFERENCES = {
     "span_f1": _share("span F1", "{:+z.1f}", "high", " points"),
     "rmse": Told("RMSE", "{:+z.4g}"),
     "correlation": Told("rank correlation with the label", "{:+z.3f}", better="high"),
+    "exact_match": _share("all labels right", "{:+z.1f}", "high", " points"),
+    "micro_f1": Told("micro F1", "{:+z.3f}", better="high"),
+    "macro_f1": Told("macro F1", "{:+z.3f}", better="high"),
+    "mean_average_precision": Told("mean average precision", "{:+z.3f}", better="high"),
+    "label_ece": _share("ECE, a label", "{:+z.2f}", unit=" points"),
     "mrr": Told("MRR@10", "{:+z.3f}", better="high"),
     "ndcg": Told("nDCG@10", "{:+z.3f}", better="high"),
 }
@@ -134,6 +151,7 @@ DIVERSITY = {
     "pair_disagreement": _share("pairs of members that disagree", "{:.2f}", ""),
     "divergence": Told("KL divergence between members, nats", "{:.4f}", ""),
     "deviation": Told("√variance of the scores", "{:.4g}", ""),
+    "mutual_information": Told("mutual information, nats", "{:.4f}", ""),
     "head_overlap": _share("overlap of kept heads (Jaccard)", better=""),
 }
 
@@ -145,6 +163,7 @@ DECISIONS = {
     "ood_abstained": _share("out-of-distribution inputs abstained from", better="high"),
     "true_positive_rate": _share("out-of-distribution inputs flagged", better="high"),
     "false_positive_rate": _share("in-distribution inputs flagged"),
+    "labels_assigned": Told("labels assigned to an input", "{:.2f}", ""),
     "set_coverage": _share("prediction sets that hold the label", better="high"),
     "set_size": Told("classes in a prediction set", "{:.2f}"),
 }

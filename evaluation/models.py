@@ -16,6 +16,7 @@ from ..bundle.calibration import Calibration
 from ..bundle.graphs import check_all_graphs
 from ..bundle.plan import HeadPlan
 from ..bundle.store import MANIFEST, Bundle
+from ..bundle.tasks import GIVES
 from ..data.examples import Examples
 from ..data.processor import Processor, from_transformers
 from ..errors import InputError, listing
@@ -89,6 +90,11 @@ def open_models(
             model = _open_dropout(dropout, bundle, opened, examples, seed)
         else:
             model = _open_checkpoint(source, bundle, opened, examples)
+        if models and model.architecture.task != models[0].architecture.task:
+            mine, its = (GIVES[each.architecture.task] for each in (models[0], model))
+            raise InputError(
+                f"{model.name} gives {its}, and {models[0].name} {mine}; expected competitors of the same task"
+            )
         models.append(model)
         _check_same_task(models[0], model)
         if examples.ready:

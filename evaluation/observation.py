@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ..bundle.tasks import DISTANCE, OUTPUTS
+from ..bundle.tasks import DISTANCE, OUTPUTS, PER_CLASS
 from ..data.examples import Examples
 from ..metrics.gates import FURTHER_SCORES, SCORES
 from ..metrics.uncertainty import pairwise_disagreement, pairwise_divergence
@@ -46,7 +46,8 @@ class Observation:
         if prediction.score is not None:
             scores = {"score_variance": prediction.score_variance} if self.members > 1 else {}
             return scores | ({} if prediction.distance is None else {"distance": prediction.distance})
-        found = {"max_probability": -prediction.confidence, "predictive_entropy": prediction.predictive_entropy}
+        found = {} if prediction.confidence is None else {"max_probability": -prediction.confidence}
+        found["predictive_entropy"] = prediction.predictive_entropy
         if self.members > 1:
             found["mutual_information"] = prediction.mutual_information
         further = {name: getattr(prediction, name) for name in FURTHER_SCORES}
@@ -70,6 +71,9 @@ def observe(
     def reduce(outputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         if "score" in outputs:
             return {name: outputs[name] for name in (*OUTPUTS["score"], DISTANCE) if name in outputs}
+        if "label_entropy" in outputs:
+            kept = {name: outputs[name] for name in (*OUTPUTS["multi_label"], DISTANCE) if name in outputs}
+            return kept | {name: kept[name][:, model.columns] for name in PER_CLASS}
         kept = {name: outputs[name] for name in (*SCORES, *FURTHER_SCORES) if name in outputs}
         kept["probabilities"] = outputs["probabilities"][:, model.columns]
         if "member_probabilities" in outputs:

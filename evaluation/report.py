@@ -74,6 +74,8 @@ class ModelReport:
             measured.
         latency_on: backend and precision that were timed.
         baselines: what the single model behind it detects by itself; ``None`` when not measured.
+        labels: of a multi-label model, for each label how many examples have it, its threshold, F1, average precision
+            and ECE.
     """
 
     name: str
@@ -91,6 +93,7 @@ class ModelReport:
     latency_ms: float | None = None
     latency_on: str | None = None
     baselines: BaselineReport | None = None
+    labels: tuple[Mapping[str, Any], ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """The fields as a JSON object."""
@@ -155,7 +158,7 @@ class EvaluationReport:
         notes: what to know when reading the figures, such as that the bundle was tuned on these data.
         fit, fit_examples: training data that baselines were fitted on and how many, or ``None``.
         latency_note: what was timed where that is not what was evaluated, or why nothing was.
-        task: of all models: ``"classification"``, ``"score"`` or ``"tokens"``.
+        task: of all models (``bundle.tasks``).
     """
 
     data: str

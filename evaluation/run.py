@@ -23,6 +23,7 @@ from ..progress import Progress, no_progress
 from .baselines import baseline_notes, measure_baselines, read_training
 from .figures import decisions, differences, diversity, measured, outcomes, resample
 from .html import page
+from .label_figures import label_reports
 from .latency import Timing, time_models
 from .models import Model, open_models
 from .noise import sweep
@@ -31,7 +32,7 @@ from .options import Figures
 from .plots import pictures
 from .report import EvaluationReport, ModelReport
 from .score_figures import score_reports
-from .score_page import score_page
+from .task_page import task_page
 from .token_figures import token_reports
 from .verdict import verdicts
 
@@ -94,8 +95,7 @@ def evaluate(
     folder = report_folder(bundle, report)
     check_apart(data, ood)
     check_seed(seed)
-    tags = task == "tokens"
-    known = read_examples(data, bundle.labels, columns=reading, limit=reading.limit(), seed=seed, tags=tags)
+    known = read_examples(data, bundle.labels, columns=reading, limit=reading.limit(), seed=seed, task=task)
     ood = None if ood is None else read_examples(ood, None, columns=reading)
     _check_raw(known, ood, figures.corruptions)
     training = read_training(figures, bundle, known, ood, reading)
@@ -112,6 +112,8 @@ def evaluate(
             reports = score_reports(models, evidence, figures.caution, figures.bootstrap, seed, progress)
         elif task == "tokens":
             reports = token_reports(models, evidence, figures.bootstrap, seed, progress)
+        elif task == "multi_label":
+            reports = label_reports(models, evidence, figures.bootstrap, seed, progress)
         else:
             reports = _reports(models, evidence, figures.bootstrap, seed, progress)
         if figures.baselines and ood is not None:
@@ -156,13 +158,13 @@ def _check_figures(figures: Figures, task: Task) -> None:
         for name, given in (("corruptions", figures.corruptions), ("baselines", figures.baselines)):
             if given:
                 raise InputError(
-                    f"{name} (--{name}) are measured for classifiers, and this bundle gives {GIVES[task]}; leave them "
-                    "out"
+                    f"{name} (--{name}) are measured for classifiers of one class each, and this bundle gives "
+                    f"{GIVES[task]}; leave them out"
                 )
     if task != "score" and figures.caution:
         raise InputError(
-            f"caution is {figures.caution:g}, by which scores are ranked, and this bundle has classes; leave it "
-            "(--caution) out"
+            f"caution is {figures.caution:g}, by which scores are ranked, and this bundle gives {GIVES[task]}; leave "
+            "it (--caution) out"
         )
 
 
@@ -240,7 +242,7 @@ def _written(bundle: Bundle, report: EvaluationReport, evidence: Evidence, folde
         if name.startswith("reports/evaluation-") and name.endswith(".png") and name not in files
     }
     if report.html is not None:
-        made = page(report, evidence, drawn) if report.task == "classification" else score_page(report)
+        made = page(report, evidence, drawn) if report.task == "classification" else task_page(report)
         write_atomically(report.html, made.encode(errors="replace"))
     content = {**files, REPORT: to_json_bytes(report.to_json())}
     return replace(report, files=sorted(store_reports(bundle, content, folder, remove=stale)))

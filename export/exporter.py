@@ -9,6 +9,7 @@ from typing import Any
 import onnx
 
 from ..bundle.architecture import Architecture
+from ..bundle.calibration import Calibration
 from ..bundle.density import Density
 from ..bundle.files import temporary_folder
 from ..bundle.precision import PRECISIONS, Precision
@@ -72,7 +73,7 @@ def exported(
     islands = _islands(bundle, blocks, precision, inputs, progress)
     trunk = "fp32" if precision == "int8" else precision
     lowered = Form(chosen, operator, trunk, islands.values if islands else frozenset(), form.member_outputs)
-    model = lower(blocks, bundle.temperature(), facts, lowered)
+    model = lower(blocks, Calibration.of(bundle).temperatures, facts, lowered)
     quantised = None
     if precision == "int8":
         quantised = _quantised(bundle, architecture, model, inputs, progress)

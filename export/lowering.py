@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
 import onnx
 
 from ..bundle.architecture import Architecture
-from ..bundle.tasks import MEMBER_OUTPUTS, OUTPUTS
+from ..bundle.tasks import MEMBER_OUTPUTS, OUTPUTS, PER_CLASS
 from ..version import __version__
 from . import grouped, unrolled
 from .blocks import Blocks
 from .context import Context, Stream
 from .embeddings import embeddings
 from .graph import FLOAT, INT64
+from .label_head import label_head
 from .layers import Lowering, affine_norm, layer, pooled_tokens
 from .score_head import score_head
 from .uncertainty_head import uncertainty_head
@@ -48,12 +50,14 @@ class Form:
         return 23 if self.operator == "onnx" else 22 if self.precision == "bf16" else 20
 
 
-def lower(blocks: Blocks, temperature: float, metadata: Mapping[str, str], form: Form) -> onnx.ModelProto:
+def lower(
+    blocks: Blocks, temperature: float | Sequence[float], metadata: Mapping[str, str], form: Form
+) -> onnx.ModelProto:
     """Build the graph of a fused ensemble.
 
     Args:
         blocks: of the ensemble, rewritten or not.
-        temperature: T of the uncertainty head; a score has none.
+        temperature: T of the uncertainty head, or one for each label; a score has none.
         metadata: entries for ``metadata_props``.
         form: what the graph looks like.
 
@@ -74,8 +78,10 @@ def lower(blocks: Blocks, temperature: float, metadata: Mapping[str, str], form:
         head = (context.graph, logits.name, logits.count, members)
         if architecture.task == "score":
             score_head(*head, architecture.score_activation, form.member_outputs)
+        elif architecture.task == "multi_label":
+            label_head(*head, np.broadcast_to(temperature, architecture.classes).tolist(), form.member_outputs)
         else:
-            uncertainty_head(*head, temperature, form.member_outputs, architecture.every_token)
+            uncertainty_head(*head, float(np.ravel(temperature)[0]), form.member_outputs, architecture.every_token)
     outputs = _outputs(architecture, members if form.member_outputs else None)
     name = f"hydrant.{architecture.family}"
     return context.graph.model(name, _inputs(architecture), outputs, metadata, __version__, form.opset)
@@ -86,8 +92,7 @@ def _outputs(architecture: Architecture, members: int | None) -> dict[str, tuple
     task, classes = architecture.task, [] if architecture.task == "score" else [architecture.classes]
     tokens = ["sequence"] if architecture.every_token else []
     found: dict[str, tuple[int, Sequence[int | str]]] = dict.fromkeys(OUTPUTS[task], (FLOAT, ("batch", *tokens)))
-    if classes:
-        found["probabilities"] = (FLOAT, ("batch", *tokens, *classes))
+    found |= {name: (FLOAT, ("batch", *tokens, *classes)) for name in PER_CLASS if name in found}
     if members is not None:
         found[MEMBER_OUTPUTS[task]] = (FLOAT, ("batch", members, *tokens, *classes))
     return found

@@ -45,6 +45,7 @@ def metadata(bundle: Bundle, architecture: Architecture) -> dict[str, str]:
         "hydrant.schema": "1",
         "hydrant.family": architecture.family,
         **({} if architecture.task == "classification" else {"hydrant.task": architecture.task}),
+        **({"hydrant.label_decisions": "null"} if architecture.task == "multi_label" else {}),  # until calibrated
         "hydrant.members": str(bundle.members),
         "hydrant.labels": json.dumps(bundle.labels, ensure_ascii=False),
         "hydrant.max_sequence": str(architecture.max_sequence),
@@ -62,6 +63,7 @@ def calibration_metadata(calibration: Calibration, density: str | None) -> dict[
         "hydrant.thresholds": json.dumps(facts["thresholds"], sort_keys=True),
         "hydrant.conformal": json.dumps(facts["conformal"], sort_keys=True),
         **({"hydrant.intervals": json.dumps(facts["intervals"], sort_keys=True)} if "intervals" in facts else {}),
+        **({"hydrant.label_decisions": json.dumps(facts["labels"], sort_keys=True)} if "labels" in facts else {}),
         **({DENSITY_KEY: density} if density else {}),
     }
 

@@ -60,7 +60,9 @@ def write_recalibrated(
     """
     model = _read(source)
     for divisor in [tensor for tensor in model.graph.initializer if tensor.name == TEMPERATURE]:  # none of a score
-        divisor.CopyFrom(numpy_helper.from_array(np.array([calibration.temperature], np.float32), TEMPERATURE))
+        values = np.array(calibration.temperatures, np.float32)
+        values = np.broadcast_to(values, list(divisor.dims)).copy()  # of a model without labels one
+        divisor.CopyFrom(numpy_helper.from_array(values, TEMPERATURE))
     with_distance(model, architecture, density)
     facts = {entry.key: entry.value for entry in model.metadata_props if entry.key != DENSITY_KEY}
     facts |= calibration_metadata(calibration, density_sha256)
@@ -76,7 +78,9 @@ def _read(path: Path) -> onnx.ModelProto:
     if any(output.name == "score" for output in model.graph.output):
         return model  # has no temperature; intervals stand in its metadata
     found = [tensor for tensor in model.graph.initializer if tensor.name == TEMPERATURE]
-    fits = len(found) == 1 and list(found[0].dims) == [1] and found[0].data_type == onnx.TensorProto.FLOAT
+    fits = len(found) == 1 and len(found[0].dims) == 1 and found[0].data_type == onnx.TensorProto.FLOAT
+    if fits and not any(output.name == "label_entropy" for output in model.graph.output):
+        fits = list(found[0].dims) == [1]
     if not fits or not any(output.name == "energy" for output in model.graph.output):
         raise BundleError(
             f"{path} holds no temperature that could be set, or gives no energy: an older hydrant wrote it; "

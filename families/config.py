@@ -20,6 +20,10 @@ ACTIVATIONS: dict[str, Activation] = {
 }
 
 
+MULTI_LABEL = "multi_label_classification"
+"""What transformers calls a model whose labels do not exclude each other, each with a sigmoid of its own."""
+
+
 def refuse(config: Any, setting: str, found: object, supported: str) -> UnsupportedModelError:
     """The error for one unsupported setting of a configuration."""
     return UnsupportedModelError(
@@ -35,14 +39,14 @@ def activation(config: Any, name: object) -> Activation:
 
 
 def classes(config: Any) -> int:
-    """Number of classes of a single-label classifier; 1 for a model that gives a score (``families.tasks``)."""
+    """Number of classes or labels of a classifier; 1 for a model that gives a score (``families.tasks``)."""
     if config.num_labels < 1:
         raise refuse(config, "num_labels", config.num_labels, "1 (a score), or 2 or more (classes)")
-    asked, expected = getattr(config, "problem_type", None), "single_label_classification"
+    asked, expected = getattr(config, "problem_type", None), ["single_label_classification", MULTI_LABEL]
     if config.num_labels == 1:
-        expected = "regression"
-    if asked not in (None, expected):
-        raise refuse(config, "problem_type", asked, f"{expected} where num_labels is {config.num_labels}")
+        expected = ["regression"]
+    if asked not in (None, *expected):
+        raise refuse(config, "problem_type", asked, f"{' or '.join(expected)} where num_labels is {config.num_labels}")
     return int(config.num_labels)
 
 

@@ -1,4 +1,4 @@
-"""What a checkpoint answers, from its configuration: one of several classes, or one score."""
+"""What a checkpoint answers, from its configuration: one of several classes, any of several labels, or one score."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..bundle.tasks import ScoreActivation
-from .config import refuse
+from .config import MULTI_LABEL, refuse
 
 ACTIVATIONS: dict[str, ScoreActivation] = {"Identity": "identity", "Sigmoid": "sigmoid"}
 """PyTorch's name of a score's activation → ours."""
 
 
 def task_of(config: Any) -> dict[str, Any]:
-    """The fields of an ``Architecture`` that tell the task; none for a classifier.
+    """The fields of an ``Architecture`` that tell the task; none for a classifier of one class.
 
     Raises:
         UnsupportedModelError: a model of one output whose activation is neither Identity nor Sigmoid.
     """
     if config.num_labels != 1:
-        return {}
+        return {"task": "multi_label"} if getattr(config, "problem_type", None) == MULTI_LABEL else {}
     return {"task": "score", "score_activation": score_activation(config)}
 
 

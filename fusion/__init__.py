@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from .drift import Drift, measure_drift
 from .ensemble import fuse
+from .label_head import LabelOutput
 from .module import FusedClassifier
 from .preprocessing import common_processor
 from .score_head import ScoreOutput
@@ -14,6 +15,7 @@ __all__ = [
     "Drift",
     "FusedClassifier",
     "FusedOutput",
+    "LabelOutput",
     "ScoreOutput",
     "common_processor",
     "fuse",

@@ -22,8 +22,8 @@ class Drift:
         examples: number of inputs compared, or of tokens.
         max_abs_logit_difference: max |Δ member logits|.
         mean_abs_logit_difference: mean |Δ member logits|.
-        label_changes: share of inputs whose ensemble label differs; ``None`` for a model of one output.
-        accuracy: accuracy of the merged ensemble, or ``None`` without labels and for a model of one output.
+        label_changes: share of inputs whose ensemble label differs; ``None`` but for a classifier of one class.
+        accuracy: accuracy of the merged ensemble, or ``None`` without labels and for any other model.
         unmerged_accuracy: accuracy of the unmerged ensemble, or ``None``.
     """
 
@@ -55,13 +55,13 @@ def measure_drift(
     """
     largest, total, count, examples, changes = 0.0, 0.0, 0, 0, 0
     hits: list[tuple[int, int]] = []
-    labelled = True
+    labelled, classifies = True, merged.architecture.task in ("classification", "tokens")
     for inputs, given in batches:
         labels = given
         tensors: dict[str, Tensor] = {name: torch.as_tensor(value) for name, value in inputs.items()}
         a, b = merged(**tensors), unmerged(**tensors)
-        label, other = a.label, b.label
         difference = (a.member_logits - b.member_logits).abs()  # [M, B, C]
+        label, other = (a.label, b.label) if classifies else (None, None)
         if merged.architecture.every_token:
             real = tensors.get("attention_mask", torch.ones_like(label)) > 0
             if labels is not None:
@@ -72,7 +72,7 @@ def measure_drift(
         largest = max(largest, float(difference.max()))
         total, count = total + float(difference.sum(dtype=torch.float64)), count + difference.numel()
         examples += difference.shape[1]
-        if merged.architecture.task == "score":
+        if not classifies:
             continue
         changes += int((label != other).sum())
         if labels is None:
@@ -80,7 +80,6 @@ def measure_drift(
         else:
             truth = torch.as_tensor(labels)
             hits.append((int((label == truth).sum()), int((other == truth).sum())))
-    classifies = merged.architecture.task != "score"
     known = labelled and examples > 0 and classifies
     return Drift(
         examples=examples,

@@ -15,6 +15,7 @@ from ..errors import InputError
 from ..families.activations import ACTIVATIONS, POOLERS, pooled_tokens
 from .distance import FeatureDistance
 from .grouped import GroupedAttention, GroupedLinear, GroupedNorm, LowRank
+from .label_head import LabelOutput, summarize_labels
 from .score_head import ScoreOutput, summarize_scores
 from .uncertainty_head import FusedOutput, summarize
 
@@ -35,6 +36,7 @@ class FusedClassifier(nn.Module):
         weights: fused tensors (``fusion.ensemble``), each with a leading group axis.
         labels: class names in class order.
         temperature: softmax temperature T of all members.
+        label_temperatures: T of each label of a multi-label model, in place of it.
         density: what the distance is computed with, once it was fitted.
     """
 
@@ -47,12 +49,14 @@ class FusedClassifier(nn.Module):
         temperature: float = 1.0,
         provenance: Mapping[str, Any] | None = None,
         density: Density | None = None,
+        label_temperatures: Sequence[float] | None = None,
     ) -> None:
         super().__init__()
         self.architecture = architecture
         self.plan = plan
         self.labels = labels
         self.temperature = temperature
+        self.label_temperatures = None if label_temperatures is None else tuple(label_temperatures)
         self.provenance = dict(provenance or {})
         self.embeddings: TextEmbeddings | PatchEmbeddings = (
             TextEmbeddings(architecture, weights)
@@ -85,8 +89,8 @@ class FusedClassifier(nn.Module):
         attention_mask: Tensor | None = None,
         token_type_ids: Tensor | None = None,
         pixel_values: Tensor | None = None,
-    ) -> FusedOutput | ScoreOutput:
-        """Run all members; a model of one output gives a ``ScoreOutput``.
+    ) -> FusedOutput | ScoreOutput | LabelOutput:
+        """Run all members; a model of one output gives a ``ScoreOutput``, a multi-label one a ``LabelOutput``.
 
         Of tokens everything has an axis T behind B; what stands at padding says nothing.
 
@@ -110,6 +114,8 @@ class FusedClassifier(nn.Module):
         distance = None if self.distance is None else self.distance(features)
         if self.architecture.task == "score":
             return summarize_scores(logits, self.architecture.score_activation, distance)
+        if self.architecture.task == "multi_label":
+            return summarize_labels(logits, self.label_temperatures or (self.temperature,), distance)
         return summarize(logits, self.temperature, distance)
 
     def features(self, taps: Sequence[str], **inputs: Tensor) -> tuple[Tensor, Tensor]:

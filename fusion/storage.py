@@ -13,6 +13,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
+from ..bundle.calibration import UNFITTED, Calibration, LabelDecisions
 from ..bundle.density import Density
 from ..bundle.store import (
     ARCHITECTURE,
@@ -81,13 +82,20 @@ def save_bundle(
         (folder / PLAN).write_bytes(to_json_bytes(ensemble.plan.to_json()))
         shutil.copymode(folder / PLAN, folder / WEIGHTS)  # safetensors makes its files readable by the owner alone
         (folder / ARCHITECTURE).write_bytes(to_json_bytes(ensemble.architecture.to_json()))
-        calibration = {"schema": 1, "temperature": ensemble.temperature, "thresholds": {}, "fitted": None}
-        (folder / CALIBRATION).write_bytes(to_json_bytes(calibration))
+        (folder / CALIBRATION).write_bytes(to_json_bytes(_calibration(ensemble)))
         if processor is not None:
             (folder / PROCESSOR).mkdir()
             save_processor(processor, folder / PROCESSOR)
             load_processor(folder / PROCESSOR, ensemble.architecture)  # refuse now what could not be used later
     return Bundle.open(path)
+
+
+def _calibration(ensemble: FusedClassifier) -> dict[str, Any]:
+    """What is known of it: the temperatures that the ensemble had."""
+    found = {"schema": 1, "temperature": ensemble.temperature, "thresholds": {}, "fitted": None}
+    if (every := ensemble.label_temperatures) is not None:
+        found["labels"] = LabelDecisions(every, (UNFITTED,) * len(every)).to_json()
+    return found
 
 
 def load_ensemble(bundle: Bundle | str | Path) -> FusedClassifier:
@@ -106,6 +114,7 @@ def load_ensemble(bundle: Bundle | str | Path) -> FusedClassifier:
     architecture, plan = bundle.architecture(), bundle.plan()
     shapes = {name: tensor.shape for name, tensor in weights.items()}
     check_fused(shapes, architecture, plan, bundle.labels, bundle.members)
+    labels = Calibration.of(bundle).labels
     ensemble = FusedClassifier(
         architecture,
         plan,
@@ -114,5 +123,6 @@ def load_ensemble(bundle: Bundle | str | Path) -> FusedClassifier:
         temperature=bundle.temperature(),
         provenance=bundle.manifest.get("fusion"),
         density=Density.of(bundle),
+        label_temperatures=None if labels is None else labels.temperatures,
     )
     return ensemble.eval()

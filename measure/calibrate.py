@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -15,10 +15,11 @@ from ..bundle.calibration import Calibration
 from ..bundle.density import Density
 from ..bundle.files import temporary_folder
 from ..bundle.store import CALIBRATION, DENSITY, WEIGHTS, Bundle, resolve, to_json_bytes
-from ..bundle.tasks import ScoreActivation, Task
+from ..bundle.tasks import GIVES, ScoreActivation, Task
 from ..bundle.uses import LEAST, overlaps
 from ..calib.decisions.fit import fit as fit_decisions
 from ..calib.decisions.intervals import CONFIDENCE, check_targets, fit_intervals
+from ..calib.decisions.labels import check_label_targets, fit_labels
 from ..calib.decisions.spans import check_targets as check_span_targets
 from ..calib.decisions.spans import fit_spans
 from ..calib.decisions.targets import Conformal, Coverage, FalseAlarm, Risk, Targets
@@ -71,6 +72,7 @@ def calibrate(
     flags: FalseAlarm = FalseAlarm(),
     sets: Conformal | None = None,
     confidence: float | None = None,
+    label_false_alarm: float | None = None,
     reading: Reading = Reading(),
     seed: int = 0,
     progress: Progress = no_progress,
@@ -99,6 +101,8 @@ def calibrate(
         flags: what to call out of distribution: ``FalseAlarm(0.05)``.
         sets: prediction sets: ``Conformal(0.1)``, or none.
         confidence: share of labels that the intervals of a model of one output hold (default: 0.9).
+        label_false_alarm: for a multi-label model: share of inputs without a label that get it all the same, at most;
+            without it each label has the threshold of its best F1.
         reading: columns, number (all) and batch size of the examples.
         seed: of the draw.
         progress: display.
@@ -119,22 +123,20 @@ def calibrate(
     bundle = resolve(bundle)
     activation, task = bundle.architecture().score_activation, bundle.architecture().task
     share = _confidence(confidence, task)
-    if task == "score":
-        check_targets(targets)
+    _check_label_false_alarm(label_false_alarm, task)
     if task == "tokens":
-        check_span_targets(targets)
         _check_no_distance(fit, taps)
+    _CHECKS[task](targets)
     bundle.check_addable(CALIBRATION)
     graphs = check_graphs(bundle)  # before the long work
-    tags = task == "tokens"
-    known = read_examples(data, bundle.labels, columns=reading, limit=reading.limit(), seed=seed, tags=tags)
+    known = read_examples(data, bundle.labels, columns=reading, limit=reading.limit(), seed=seed, task=task)
     assert known.labels is not None  # read_examples asks for them
     if task == "score":
         from ..calib.score_loss import loss_of
 
         loss_of(known.labels, activation, known.source)  # refuses what a sigmoid cannot give
     ood = None if ood is None else read_examples(ood, None, columns=reading)
-    training = None if fit is None else read_examples(fit, bundle.labels, columns=reading)
+    training = None if fit is None else read_examples(fit, bundle.labels, columns=reading, task=task)
     notes = overlaps(bundle, "calibrating", {"data": known, "ood": ood}, calibrated=False)
     reference = Reference(bundle, reading.batch_size, progress)
     if task == "tokens":
@@ -155,10 +157,22 @@ def calibrate(
         bounds = (0.0, 1.0) if activation == "sigmoid" else None
         fitted = fit_intervals(members, known.labels, outside, targets, share, bounds, about, **far)
         notes += _other_scale(known, activation)
+    elif task == "multi_label":
+        given = (logits, known.labels, ood_logits, targets, label_false_alarm, bundle.labels, about)
+        fitted = fit_labels(*given, progress, **far)
     else:
         fitted = fit_decisions(logits, known.labels, ood_logits, targets, about, progress, **far)
     changed = _changed(bundle, graphs, fitted, density, new=training is not None)
     return CalibrationReport(fitted, graphs, _outdated(changed), notes, density)
+
+
+_CHECKS: dict[str, Callable[[Targets], object]] = {
+    "classification": lambda targets: None,
+    "score": check_targets,
+    "tokens": check_span_targets,
+    "multi_label": check_label_targets,
+}
+"""What refuses targets that a task cannot meet."""
 
 
 def _about(bundle: Bundle, known: Examples, ood: Examples | None, seed: int) -> dict[str, Any]:
@@ -215,6 +229,19 @@ def _confidence(asked: float | None, task: Task) -> float:
     if isinstance(asked, bool) or not isinstance(asked, int | float) or not 0 < asked < 1:
         raise InputError(f"confidence is {cut(asked)}; expected a number above 0 and below 1")
     return float(asked)
+
+
+def _check_label_false_alarm(asked: float | None, task: Task) -> None:
+    """Refuse a rate that is none, or that a model without labels of their own cannot keep."""
+    if asked is None:
+        return
+    if task != "multi_label":
+        raise InputError(
+            f"label_false_alarm is {cut(asked)}, which is of labels each decided by itself, and this model gives "
+            f"{GIVES[task]}; leave it (--label-false-alarm) out"
+        )
+    if isinstance(asked, bool) or not isinstance(asked, int | float) or not 0 < asked < 1:
+        raise InputError(f"label_false_alarm is {cut(asked)}; expected a number above 0 and below 1")
 
 
 def _activated(logits: np.ndarray, activation: ScoreActivation) -> np.ndarray:

@@ -42,7 +42,7 @@ class Reference:
             BackendError: the model gives values that are not finite.
         """
         assert examples.labels is not None  # read_examples asks for them
-        scores = self._architecture.task == "score"
+        one = self._architecture.task != "classification"
         fit = DensityFit(taps, self._architecture.classes, self._architecture.width)
         with TorchFeatures(self.ensemble, taps) as model:
             found = visit(
@@ -55,8 +55,10 @@ class Reference:
                 f"fitting the distance on {examples.name}",
             )
             for places, outputs in found:
-                known = examples.labels[places]  # of a score one class: there is one Gaussian for all
-                fit.add(outputs["features"], np.zeros(len(known), np.int64) if scores else known)
+                known = examples.labels[places]
+                if one:  # no example is of one class: there is one Gaussian for all
+                    known = np.zeros(len(known), np.int64)
+                fit.add(outputs["features"], known)
         return fit.density(about)
 
     def run(self, examples: Examples, density: Density | None) -> tuple[np.ndarray, np.ndarray | None]:

@@ -21,6 +21,7 @@ from ..data.columns import Reading
 from ..errors import BackendError, InputError, MissingExtraError, cut, require
 from ..metrics.gates import TOLERANCES, Agreement, Gate, Tolerances
 from ..metrics.judging import judged as judged_by
+from ..metrics.label_gates import LabelAgreement
 from ..metrics.score_gates import ScoreAgreement
 from ..progress import Progress, no_progress
 from ..runtime.backends.protocol import Backend
@@ -54,7 +55,7 @@ class BackendReport:
     backend: str
     precision: str
     outputs: dict[str, dict[str, float]]
-    agreement: Agreement | ScoreAgreement
+    agreement: Agreement | ScoreAgreement | LabelAgreement
     tolerances: Tolerances
     gates: list[Gate]
     bisection: Bisection | None = None

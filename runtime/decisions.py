@@ -1,4 +1,4 @@
-"""What a calibration decides of a prediction: abstain or answer, in or out of distribution, classes or an interval."""
+"""What a calibration decides of a prediction: abstain or answer, in or out of distribution; classes, labels or ends."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from ..bundle.calibration import ABSTAIN, OOD, Calibration, Threshold
+from ..bundle.calibration import ABSTAIN, OOD, UNFITTED, Calibration, Threshold
 from ..errors import BackendError
 from ..metrics.scores import interval
 from ..metrics.uncertainty import prediction_sets
@@ -16,10 +16,15 @@ from .prediction import Prediction
 def decided(prediction: Prediction, calibration: Calibration) -> Prediction:
     """The prediction with ``abstain``, ``out_of_distribution``, and ``prediction_set`` or interval, where calibrated.
 
+    That of a multi-label model says which labels are ``assigned``, calibrated or not.
+
     Raises:
         BackendError: a threshold stands on a score that the graph does not give.
     """
     conformal, flags = calibration.conformal, {}
+    if prediction.label_entropy is not None:
+        limits = UNFITTED if calibration.labels is None else calibration.labels.thresholds
+        prediction = replace(prediction, assigned=prediction.probabilities > np.asarray(limits, np.float32))
     for field, name in (("abstain", ABSTAIN), ("out_of_distribution", OOD)):
         if (threshold := calibration.thresholds.get(name)) is not None:
             flags[field] = beyond(prediction, threshold)

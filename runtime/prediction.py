@@ -18,10 +18,12 @@ SCORE_FIELDS = OUTPUTS["score"]
 
 MEMBERS = MEMBER_OUTPUTS["tokens"]
 """Of tokens, the one field whose second axis is not theirs."""
+LABEL_FIELDS = ("probabilities", "label_entropy", "label_mutual_information", *SCORES[:3])
+"""What a multi-label model gives for certain (``SCORES`` but the disagreement)."""
 
 
 Given = np.ndarray | Any
-"""An array that every prediction of one task has, and none of the other: there it is ``None``."""
+"""An array that every prediction of one task has, and not those of others: there it is ``None``."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +31,9 @@ class Prediction:
     """What a model answers and how sure it is, for B inputs; the first axis of every array is the batch.
 
     A classifier gives averaged probabilities and the uncertainties of its classes, up to ``energy``; a model of one
-    output gives a ``score`` and what follows it. What the other kind gives is ``None``.
+    output gives a ``score`` and what follows it. A multi-label model gives a probability of each label, which do not
+    exclude each other, without ``label``, ``confidence`` and ``disagreement``: entropies, mutual information and energy
+    are sums over its labels, and it has ``assigned`` and what follows. What other kinds give is ``None``.
 
     A model that tags tokens gives what a classifier gives, for each token: every array has an axis T behind B
     (``probabilities`` [B, T, C], ``label`` and the scores [B, T], ``member_probabilities`` [B, M, T, C]), and ``mask``
@@ -37,7 +41,7 @@ class Prediction:
     ``predictor.spans`` make words and spans of it.
 
     Attributes:
-        probabilities: [B, C] float32, mean of the members' softmax outputs.
+        probabilities: [B, C] float32, mean of the members' softmax outputs, or of their sigmoids.
         label: [B] int64, argmax of ``probabilities``.
         confidence: [B] float32, max of ``probabilities``.
         predictive_entropy: [B] float32, nats: total uncertainty H(p̄).
@@ -64,6 +68,9 @@ class Prediction:
         words: [B, T] int64, index of the word that each token belongs to, −1 for none; ``None`` for ready tensors.
         offsets: [B, T, 2] int64, first character of each token and the one behind its last, of words given as a list in
             these joined by spaces; ``None`` for ready tensors.
+        assigned: [B, C] bool, the labels whose probability lies above their threshold, which is 0.5 before calibration.
+        label_entropy: [B, C] float32, nats: total uncertainty of each label.
+        label_mutual_information: [B, C] float32, nats, ≥ 0: its epistemic part.
     """
 
     probabilities: Given
@@ -88,15 +95,18 @@ class Prediction:
     mask: np.ndarray | None = None
     words: np.ndarray | None = None
     offsets: np.ndarray | None = None
+    assigned: Given = None
+    label_entropy: Given = None
+    label_mutual_information: Given = None
 
     def __len__(self) -> int:
         return len(self._answer)
 
     @property
     def _answer(self) -> np.ndarray:
-        """The label, or the score of a model of one output, [B]."""
+        """The label, the score of a model of one output, or the probabilities of a multi-label one, [B, …]."""
         found: np.ndarray = self.label if self.score is None else self.score
-        return found
+        return self.probabilities if found is None else found
 
     def __getitem__(self, index: Any) -> Prediction:
         """Some of the inputs, of which there may be one: an index, a slice or an array as NumPy takes them."""
@@ -112,7 +122,10 @@ class Prediction:
             parts = [f"{int(self.mask.sum())} tokens of {count}", f"{self.probabilities.shape[2]} classes"]
         else:
             parts = [f"{count} of {self.probabilities.shape[1]} classes"]
-        if len(self) == 1 and self.score is None and self.mask is None:
+        if self.label_entropy is not None:
+            parts[0] = parts[0].replace("classes", "labels")
+            parts += [] if self.assigned is None else [f"assigned {int(self.assigned.sum())}"]
+        elif len(self) == 1 and self.score is None and self.mask is None:
             parts.append(f"label {self.label[0]}, confidence {self.confidence[0]:.3f}")
         flags = {"abstain": self.abstain, "out_of_distribution": self.out_of_distribution}
         parts += [f"{name} {int(flag.sum())}" for name, flag in flags.items() if flag is not None]
@@ -124,7 +137,7 @@ class Prediction:
         return {name: array for name, array in named.items() if array is not None}
 
     def rows(self, labels: Sequence[str]) -> list[dict[str, Any]]:
-        """One JSON-ready dict for each input: its label by name or its score, the uncertainties and the decisions.
+        """One JSON-ready dict for each input: label or labels by name, or score, the uncertainties and the decisions.
 
         Args:
             labels: class names (``predictor.labels``); not read for scores.
@@ -141,7 +154,9 @@ class Prediction:
         """[B] bool, which inputs could not be used."""
         if self.mask is not None:
             return np.asarray(~self.mask.any(axis=1))
-        return np.asarray(self.label < 0 if self.score is None else np.isnan(self.score))
+        if self.label is not None:
+            return np.asarray(self.label < 0)
+        return np.asarray(np.isnan(self.predictive_entropy if self.score is None else self.score))
 
     @classmethod
     def from_outputs(cls, outputs: Mapping[str, np.ndarray]) -> Prediction:
@@ -150,6 +165,12 @@ class Prediction:
             names = [name for name in (*SCORE_FIELDS, "distance", "member_scores") if name in outputs]
             return cls(*[None] * 7, **{name: np.asarray(outputs[name], np.float32) for name in names})
         probabilities = np.asarray(outputs["probabilities"], np.float32)
+        if "label_entropy" in outputs:
+            names = [*LABEL_FIELDS[1:], *(name for name in FURTHER_SCORES if name in outputs)]
+            named: dict[str, Any] = {field.name: None for field in fields(cls)}
+            named |= {name: np.asarray(outputs[name], np.float32) for name in names}
+            members = {"member_probabilities": outputs.get("member_probabilities")}
+            return cls(**{**named, **members, "probabilities": probabilities})
         return cls(
             probabilities=probabilities,
             label=probabilities.argmax(axis=-1).astype(np.int64),
@@ -268,8 +289,7 @@ def prediction_rows(
         if prediction.error is not None and prediction.error[index] is not None:
             row["error"] = prediction.error[index]
             continue
-        if prediction.score is None:
-            row["label"] = labels[prediction.label[index]]
+        row |= _answer(prediction, index, labels)
         for name in (*SCORE_FIELDS, "interval_low", "interval_high", "confidence", *SCORES, *FURTHER_SCORES):
             if (score := getattr(prediction, name)) is not None:
                 row[name] = _float(score[index])
@@ -281,6 +301,28 @@ def prediction_rows(
         if probabilities and prediction.score is None:
             row["probabilities"] = dict(zip(labels, map(_float, prediction.probabilities[index]), strict=True))
     return rows
+
+
+def _answer(prediction: Prediction, index: int, labels: Sequence[str]) -> dict[str, Any]:
+    """The label of an input, or the labels; a score stands among the other figures."""
+    if prediction.label is not None:
+        return {"label": labels[prediction.label[index]]}
+    return {} if prediction.assigned is None else {"labels": _assigned(prediction, index, labels)}
+
+
+def _assigned(prediction: Prediction, index: int, labels: Sequence[str]) -> list[dict[str, Any]]:
+    """The labels that apply to an input, the most probable first, each with its uncertainty."""
+    places = np.flatnonzero(prediction.assigned[index])
+    places = places[np.argsort(-prediction.probabilities[index, places], kind="stable")]
+    return [
+        {
+            "label": labels[place],
+            "probability": _float(prediction.probabilities[index, place]),
+            "entropy": _float(prediction.label_entropy[index, place]),
+            "mutual_information": _float(prediction.label_mutual_information[index, place]),
+        }
+        for place in places
+    ]
 
 
 def _named(item: Any) -> str | list[str]:

@@ -17,7 +17,7 @@ from ..bundle.calibration import Calibration
 from ..bundle.graphs import check_all_graphs
 from ..bundle.precision import Precision
 from ..bundle.store import Bundle, resolve
-from ..bundle.tasks import DISTANCE, OUTPUTS
+from ..bundle.tasks import DISTANCE, GIVES, OUTPUTS, PER_CLASS
 from ..bundle.uses import FORMS, REMEDY, form_used
 from ..data.batching import READER, WINDOW_BATCHES, item_batches
 from ..data.given import are_tensors, given_inputs
@@ -99,17 +99,18 @@ def load(
 
 def _check_calibration(bundle: Bundle, architecture: Architecture) -> None:
     """Refuse a calibration that speaks of what a model of this task does not give."""
-    calibration, scores = Calibration.of(bundle), architecture.task == "score"
-    if architecture.every_token and calibration.conformal is not None:
-        raise BundleError(
-            f"bundle {bundle.path} gives classes of tokens, but its calibration.json has prediction sets; calibrate "
-            "again with `hydrant calibrate`"
-        )
-    if (calibration.conformal if scores else calibration.intervals) is not None:
-        raise BundleError(
-            f"bundle {bundle.path} gives {'a score' if scores else 'classes'}, but its calibration.json has "
-            f"{'prediction sets' if scores else 'intervals'}; calibrate again with `hydrant calibrate`"
-        )
+    calibration, task = Calibration.of(bundle), architecture.task
+    given = {
+        "prediction sets": ("classification", calibration.conformal),
+        "intervals": ("score", calibration.intervals),
+        "thresholds of labels": ("multi_label", calibration.labels),
+    }
+    for words, (of, found) in given.items():
+        if found is not None and task != of:
+            raise BundleError(
+                f"bundle {bundle.path} gives {GIVES[task]}, but its calibration.json has {words}; calibrate again with "
+                "`hydrant calibrate`"
+            )
 
 
 class Predictor(Closable):
@@ -371,9 +372,10 @@ class Predictor(Closable):
     def _nothing(self) -> Prediction:
         """The prediction for no inputs at all."""
         none = np.zeros(0, np.float32)
-        if self._architecture.task == "score":
-            names = [name for name in (*OUTPUTS["score"], DISTANCE) if name in self._running.outputs]
-            return decided(Prediction.from_outputs(dict.fromkeys(names, none)), self.calibration)
+        if (task := self._architecture.task) != "classification":
+            shapes = {name: np.zeros((0, len(self.labels)), np.float32) for name in PER_CLASS}
+            names = [name for name in (*OUTPUTS[task], DISTANCE) if name in self._running.outputs]
+            return decided(Prediction.from_outputs({name: shapes.get(name, none) for name in names}), self.calibration)
         scores = dict.fromkeys(SCORES, none)
         scores |= {name: none for name in FURTHER_SCORES if name in self._running.outputs}
         if self._architecture.every_token:

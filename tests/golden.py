@@ -19,7 +19,7 @@ import numpy as np
 import transformers
 from golden_engines import make_engines
 from hydrant import Bundle, GraphForm, HeadPlan, Predictor
-from hydrant.bundle.calibration import Calibration, Conformal, Intervals, Threshold
+from hydrant.bundle.calibration import Calibration, Conformal, Intervals, LabelDecisions, Threshold
 from hydrant.bundle.store import CALIBRATION, DENSITY, WEIGHTS, to_json_bytes
 from hydrant.calib.density import DensityFit
 from hydrant.calib.taps import named_taps
@@ -45,6 +45,8 @@ def make_golden(folder: Path) -> list[Path]:
         text_case(folder / "electra", "electra", None),
         scores_case(folder / "scores", "identity"),
         scores_case(folder / "scores-sigmoid", "sigmoid"),
+        labels_case(folder / "labels", "bert"),
+        labels_case(folder / "labels-vit", "vit"),
         pixels_case(folder / "vit"),
         pixels_case(folder / "clip-classifier"),
         pixels_case(folder / "dinov2"),
@@ -90,6 +92,28 @@ def scores_case(folder: Path, activation: str) -> Path:
     ends = Intervals(0.9, 1.7, float(np.float32(found.score_variance.mean())), 1.0, bounds)
     write_calibration(bundle, Calibration(1.0, thresholds, None, None, ends))
     hydrant.export_onnx(path, form=GraphForm(member_outputs=activation == "sigmoid"))
+    np.savez_compressed(folder / "inputs.npz", **inputs)
+    return expected(folder, inputs)
+
+
+def labels_case(folder: Path, family: str) -> Path:
+    """A tiny multi-label model with a temperature and a threshold a label; that of images is not calibrated."""
+    model = make_model(family, problem_type="multi_label_classification")
+    path = folder / "bundle"
+    bundle = hydrant.save_bundle(hydrant.fuse(model, random_plan(family, 3)), path, tensors_only=True)
+    inputs = {key: tensor.numpy() for key, tensor in make_inputs(family, ROWS).items()}
+    if family == "bert":
+        temperatures = (0.5, 1.0, 2.0, 0.8, 1.5)
+        thresholds = (0.5,) * len(temperatures)
+        bundle = write_calibration(bundle, Calibration(labels=LabelDecisions(temperatures, thresholds)))
+        bundle = write_density(bundle, inputs)
+        with hydrant.load(path, "torch") as predictor:
+            found = predictor.predict(inputs)
+        limits = {name: Threshold(score, middle(getattr(found, score)))
+                  for name, score in {"abstain": "predictive_entropy", "ood": "energy"}.items()}  # fmt: skip
+        thresholds = tuple(middle(column) for column in found.probabilities.T)
+        write_calibration(bundle, Calibration(1.0, limits, labels=LabelDecisions(temperatures, thresholds)))
+    hydrant.export_onnx(path, form=GraphForm(member_outputs=family == "bert"))
     np.savez_compressed(folder / "inputs.npz", **inputs)
     return expected(folder, inputs)
 

@@ -103,3 +103,29 @@ def scores(models: Sequence[Any], plan: Any, inputs: dict[str, torch.Tensor], ac
     )[..., 0]
     members = 1 / (1 + np.exp(-logits)) if activation == "sigmoid" else logits  # [M, B]
     return {"score": members.mean(axis=0), "score_variance": members.var(axis=0), "member_scores": members.T}
+
+
+def labels(
+    models: Sequence[Any], plan: Any, inputs: dict[str, torch.Tensor], temperatures: Sequence[float] = (1.0,)
+) -> dict[str, np.ndarray]:
+    """Every output of the fused ensemble of a multi-label model, in float64; ``models`` as of :func:`ensemble`."""
+    logits = np.stack(
+        [member_logits(models[m % len(models)], keep, plan.heads, inputs) for m, keep in enumerate(plan.members)]
+    )  # [M, B, C]
+    members = 1 / (1 + np.exp(-logits / np.asarray(temperatures)))
+    mean = members.mean(axis=0)
+    total, expected = binary_entropy(mean), binary_entropy(members).mean(axis=0)
+    return {
+        "probabilities": mean,
+        "label_entropy": total,
+        "label_mutual_information": total - expected,
+        "predictive_entropy": total.sum(axis=1),
+        "expected_entropy": expected.sum(axis=1),
+        "mutual_information": (total - expected).sum(axis=1),
+        "energy": -np.log1p(np.exp(logits)).sum(axis=2).mean(axis=0),
+        "member_probabilities": members.transpose(1, 0, 2),
+    }
+
+
+def binary_entropy(probabilities: np.ndarray) -> np.ndarray:
+    return entropy(np.stack([probabilities, 1 - probabilities], axis=-1))

@@ -90,16 +90,36 @@ def test_rows_are_those_of_hydrant_predict(runner: Path, golden: Path) -> None:
     assert whole["count"] == len(pictures)
 
 
-@pytest.mark.parametrize("case", ["scores", "scores-sigmoid"])
-def test_rows_of_scores_are_those_of_hydrant_predict(case: str, runner: Path, golden: Path) -> None:
+@pytest.mark.parametrize("case", ["scores", "scores-sigmoid", "labels", "labels-vit"])
+def test_rows_of_other_tasks_are_those_of_hydrant_predict(case: str, runner: Path, golden: Path) -> None:
     bundle, inputs = golden / case / "bundle", golden / case / "inputs.npz"
-    theirs = json.loads(run_cli("predict", bundle, "--input", inputs, "--json").stdout)["predictions"]
+    theirs = json.loads(run_cli("predict", bundle, "--input", inputs, "--json", "--probabilities").stdout)
     ours = lines(run(runner, bundle, inputs, "--probabilities"))
-    assert len(ours) == len(theirs) > 0
-    for mine, other in zip(ours, theirs, strict=True):
+    assert len(ours) == len(theirs["predictions"]) > 0
+    for mine, other in zip(ours, theirs["predictions"], strict=True):
         assert list(mine) == list(other)
         for key, value in other.items():
-            assert mine[key] == (pytest.approx(value, abs=1e-6) if isinstance(value, float) else value), key
+            if key == "labels":
+                assert [each.pop("label") for each in mine[key]] == [each.pop("label") for each in value]
+                assert all(each == pytest.approx(their, abs=1e-6) for each, their in zip(mine[key], value, strict=True))
+            else:
+                exact = not isinstance(value, float | dict)
+                assert mine[key] == (value if exact else pytest.approx(value, abs=1e-6)), key
+
+
+@pytest.mark.parametrize("family", ["bert", "vit"])
+def test_the_golden_labels_are_those_of_the_original_model(family: str, golden: Path) -> None:
+    case = golden / ("labels" if family == "bert" else "labels-vit")
+    tensors = {name: torch.from_numpy(array) for name, array in inputs_of(case).items()}
+    plan = HeadPlan.load(case / "bundle/plan.json")
+    stored = json.loads((case / "bundle/calibration.json").read_text()).get("labels")
+    temperatures, thresholds = (stored["temperatures"], stored["thresholds"]) if stored else ([1.0], 0.5)
+    wanted = oracle.labels([make_model(family)], plan, tensors, temperatures)
+    with np.load(case / "expected.npz") as expected:
+        for name in set(wanted) & set(expected):
+            np.testing.assert_allclose(expected[name], wanted[name], rtol=1e-4, atol=1e-4, err_msg=name)
+        assert {"label_entropy", "label_mutual_information", "energy"} <= set(wanted) & set(expected)
+        np.testing.assert_array_equal(expected["assigned"], expected["probabilities"] > np.float32(thresholds))
 
 
 @pytest.mark.parametrize("activation", ["identity", "sigmoid"])

@@ -83,6 +83,11 @@ def calibration(**changes: Any) -> Bad:
     return edited("calibration.json", lambda data: data.update(changes))
 
 
+def labels_of(**changes: Any) -> Bad:
+    """Thresholds of labels in a bundle of five classes."""
+    return calibration(labels={"temperatures": [1.0] * 5, "thresholds": [0.5] * 5, **changes})
+
+
 def graph(**metadata: str) -> Bad:
     """A graph that says something else of itself."""
 
@@ -170,9 +175,12 @@ BAD_BUNDLES: dict[str, tuple[Bad, str]] = {
     "threshold value": (
         calibration(thresholds={"ood": {"score": "confidence", "value": "1"}}), "value = '1', which is no finite number"
     ),
-    "task": (config(task="tagging"), "this hydrant knows classification, score"),
+    "task": (config(task="tagging"), "this hydrant knows classification, score, multi_label"),
     "task and classes": (config(task="score"), "expected 1 for a score, and otherwise 2 or more"),
     "intervals": (calibration(intervals={**ENDS, "confidence": 2}), "intervals of confidence '2', which is no share"),
+    "label thresholds": (labels_of(thresholds=[0.5]), "thresholds = '[0.5]', which are not 5 numbers, one for each"),
+    "label value": (labels_of(thresholds=[2] * 5), "thresholds = '2', which is no finite number in range"),
+    "labels of classes": (labels_of(), "gives classes, but its calibration.json has thresholds of labels"),
     "intervals of classes": (calibration(intervals=ENDS), "gives classes, but its calibration.json has intervals"),
     "conformal": (calibration(conformal={"method": "x", "alpha": 0.1, "quantile": 1}), "conformal method 'x'"),
     "processor altered": (raw("processor/tokenizer.json", b"[]"), "tokenizer.json has 2 bytes"),

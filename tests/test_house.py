@@ -14,11 +14,11 @@ FLOORS: list[dict[str, str]] = [
     {
         "data": """
             __init__ spec from_torch columns records images text words tags processor batching kept corruptions tables
-            given arrays tensors readers hub remote sources examples fingerprints samples pseudo
+            given arrays tensors readers hub remote sources label_sets examples fingerprints samples pseudo
         """,
         "metrics": """
-            __init__ bootstrap classification selective figures gates score_gates judging resampled timing uncertainty
-            logit_scores scores ranking spans
+            __init__ bootstrap classification selective figures gates score_gates label_gates judging resampled timing
+            uncertainty logit_scores scores ranking labels spans
         """,
     },
     {
@@ -34,23 +34,24 @@ FLOORS: list[dict[str, str]] = [
             checkpoint lora prompts zero_shot
         """,
         "export": """
-            graph context attention blocks layers embeddings grouped uncertainty_head score_head distance_head unrolled
-            lowering onnx_file islands quantize quantize_search folds rewrites options report exporter run __init__
-            random_model recalibrate
+            graph context attention blocks layers embeddings grouped uncertainty_head score_head label_head
+            distance_head unrolled lowering onnx_file islands quantize quantize_search folds rewrites options report
+            exporter run __init__ random_model recalibrate
         """,
     },
     {
         "build": "fusion_report messages monitor compiler library profiles options engine __init__",
         "calib": """
-            __init__ density taps gaussians neighbours virtual_logit score_loss
+            __init__ density taps gaussians neighbours virtual_logit score_loss label_loss
             decisions.__init__ decisions.targets decisions.temperature decisions.thresholds decisions.fit
-            decisions.intervals decisions.spans
+            decisions.intervals decisions.spans decisions.labels
             heads.__init__ heads.options heads.selection heads.held_out heads.taylor heads.encoder heads.masking
             heads.objectives heads.search_state heads.circuits heads.candidates heads.trials heads.choosing
             heads.margin heads.budget heads.planning
         """,
         "fusion": """
-            grouped uncertainty_head score_head distance module drift lora preprocessing ensemble storage __init__
+            grouped uncertainty_head score_head label_head distance module drift lora preprocessing ensemble storage
+            __init__
         """,
     },
     {
@@ -72,8 +73,9 @@ FLOORS: list[dict[str, str]] = [
             polygraphy profile verify
         """,
         "evaluation": """
-            options report dropout models latency observation figures score_figures token_figures baselines classes
-            examples figure_names verdict style markup class_tables html score_page noise plots run __init__
+            options report dropout models latency observation figures score_figures token_figures label_figures
+            baselines classes examples figure_names verdict style markup class_tables html task_page noise plots run
+            __init__
         """,
     },
     {

@@ -12,7 +12,7 @@ from ..data.batching import Prepared, shuffled_by_length
 from ..data.examples import Examples
 from ..data.fingerprints import Fingerprint, fingerprint_of
 from ..data.processor import Processor
-from ..data.tags import token_labels, word_starts
+from ..data.tags import are_tags, token_labels, word_starts
 from ..errors import InputError
 from ..progress import Progress
 
@@ -71,7 +71,7 @@ class Source:
     def aligned(self, indices: np.ndarray) -> np.ndarray:
         """Labels [B] of some examples, or of tags those of their tokens [B, T], T the longest of these."""
         labels = self.labels[indices]
-        if labels.ndim == 1:
+        if not are_tags(labels):
             return labels
         items = list(self._ready.items(self.places[indices]).values())
         return token_labels(word_starts(items, max(item.tokens for item in items)), labels)

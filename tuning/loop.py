@@ -17,10 +17,11 @@ from ..bundle.tasks import ScoreActivation
 from ..calib.decisions.temperature import averaged_nll, best_temperature
 from ..calib.score_loss import activated
 from ..data.batching import by_length
-from ..data.tags import labelled
+from ..data.tags import are_tags, labelled
 from ..errors import InputError, require
 from ..fusion import FusedClassifier
 from ..metrics.classification import accuracy, expected_calibration_error
+from ..metrics.labels import joint_losses, label_errors, label_pairs, summarise_labels
 from ..metrics.scores import fit_scale, gaussian_nll, rmse
 from ..metrics.uncertainty import summarise
 from ..progress import Progress
@@ -235,6 +236,7 @@ def measure(module: FusedClassifier, source: Source, settings: Settings) -> dict
     Of tags these are over the words that have one.
 
     Of a score whose labels are relevance likewise, as of two classes; of a regression NLL at its best scale, and RMSE.
+    Of a multi-label model NLL is that of all labels of an example, and an answer is right where all of them are.
 
     Tuning sharpens what a model says, which one number takes back: judged at temperature 1, members that got better
     would be refused. Leaves ``module`` evaluating.
@@ -248,17 +250,18 @@ def measure(module: FusedClassifier, source: Source, settings: Settings) -> dict
         for indices in by_length(source.lengths, settings.batch_size):
             tensors, known = source.batch(indices)
             logits = member_logits(module, on_device(tensors, device), settings.trunk).float()  # [M, B, C]
-            if known.ndim == 2:
+            if are_tags(known):
                 words.append(labelled(logits.cpu().numpy(), known))
                 continue
             found[indices] = logits.transpose(0, 1).cpu().numpy()
     if words:
         found = np.concatenate([each for each, _ in words], axis=1).swapaxes(0, 1)  # [N, M, C]
         labels = np.concatenate([known for _, known in words])
-    regression = labels.dtype != np.int64
     if not np.isfinite(found).all():
         return dict.fromkeys(("nll", "accuracy", "ece", "temperature"), math.nan)
-    if regression:
+    if labels.ndim == 2:
+        return _labelled(found, labels)
+    if labels.dtype != np.int64:
         return _regression(found, labels, module.architecture.score_activation)
     if found.shape[-1] == 1:
         found = np.concatenate([np.zeros_like(found), found], axis=-1)  # not relevant, relevant
@@ -268,6 +271,24 @@ def measure(module: FusedClassifier, source: Source, settings: Settings) -> dict
         "nll": averaged_nll(found, labels, temperature),
         "accuracy": accuracy(probabilities, labels),
         "ece": expected_calibration_error(probabilities, labels),
+        "temperature": temperature,
+    }
+
+
+def _labelled(logits: np.ndarray, labels: np.ndarray) -> dict[str, Any]:
+    """NLL of all labels [N, C] of an example, share of examples all of whose labels are right at 0.5, and ECE a label.
+
+    Args:
+        logits: [N, M, C].
+        labels: [N, C] bool.
+    """
+    pairs = label_pairs(logits).transpose(0, 2, 1, 3).reshape(-1, logits.shape[1], 2)  # [N·C, M, 2]
+    temperature = best_temperature(pairs, labels.reshape(-1).astype(np.int64))
+    probabilities = summarise_labels(logits, np.array([temperature]))["probabilities"]
+    return {
+        "nll": float(joint_losses(probabilities, labels).mean()),
+        "accuracy": float(((probabilities > 0.5) == labels).all(axis=1).mean()),
+        "ece": float(label_errors(probabilities, labels).mean()),
         "temperature": temperature,
     }
 

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from ..bundle.tasks import ScoreActivation
+from ..calib.label_loss import label_losses
 from ..calib.score_loss import Loss, score_losses
 from ..data.tags import labelled
 from .settings import Settings
@@ -53,20 +54,23 @@ def rate_at(update: int, updates: int, warmup: float) -> float:
 
 
 def member_loss(member_logits: Tensor, labels: Tensor, activation: ScoreActivation = "identity") -> Tensor:
-    """Mean over members and examples of −log softmax(z_m)[label], nats; of a score the loss that its labels ask for.
+    """Mean over members and examples of −log softmax(z_m)[label], nats; of scores and labels their own loss.
 
     Members are judged one by one, not their average, so that each stays a classifier of its own; what they
     share gets the mean of their gradients.
 
     Args:
         member_logits: [S, B, C]; S is 1 where all members are one. Of tokens [S, B, T, C].
-        labels: [B] int64; of tokens [B, T] (``data.tags``), of which those count that have one; with C = 1 the
-            relevance, 0 or 1, or numbers [B] float (``calib.score_loss``).
+        labels: [B] int64; of tokens [B, T] (``data.tags``), of which those count that have one; or which labels apply,
+            [B, C] bool (``calib.label_loss``); with C = 1 the relevance, 0 or 1, or numbers [B] float
+            (``calib.score_loss``).
         activation: of a score.
     """
     if member_logits.shape[-1] == 1:
         loss: Loss = "squared error" if labels.is_floating_point() else "cross-entropy"
         return score_losses(member_logits, labels, loss, activation).mean()
+    if labels.dtype == torch.bool:
+        return label_losses(member_logits, labels).mean()
     if labels.ndim == 2:
         member_logits, labels = labelled(member_logits, labels)  # [S, N, C] against [N]
         total = cross_entropy(member_logits.flatten(0, 1).float(), labels.repeat(len(member_logits)), reduction="sum")

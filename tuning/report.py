@@ -15,9 +15,12 @@ class Epoch:
     Attributes:
         epoch: 0 for before tuning.
         loss: mean training loss of the epoch's updates, nats; ``None`` for epoch 0.
-        nll: of the averaged probabilities, nats; of a regression under normal errors (``metrics.scores``).
-        accuracy: of the averaged probabilities; ``None`` for a regression.
-        ece: expected calibration error of the averaged probabilities, 15 bins; ``None`` for a regression.
+        nll: of the averaged probabilities, nats; of a regression under normal errors (``metrics.scores``); where an
+            example may have several labels that of all of them, a sum.
+        accuracy: of the averaged probabilities; of several labels the share of examples all of whose are right at 0.5;
+            ``None`` for a regression.
+        ece: expected calibration error of the averaged probabilities, 15 bins, of several labels the mean over them;
+            ``None`` for a regression.
         temperature: of least NLL on these data; 1 for a regression.
         rmse: of the scores of a regression; ``None`` otherwise.
     """

@@ -117,8 +117,8 @@ def _job(
 
     def read(given: Any) -> Source:
         limit = reading.limit()
-        tags = ensemble.architecture.every_token
-        found = read_examples(given, bundle.labels, columns=reading, limit=limit, seed=settings.seed, tags=tags)
+        task = ensemble.architecture.task
+        found = read_examples(given, bundle.labels, columns=reading, limit=limit, seed=settings.seed, task=task)
         load = partial(bundle.processor_for, "read data to tune on")
         return Source(found, found.processor(ensemble.architecture, load), ensemble.architecture)
 
@@ -158,7 +158,7 @@ def _check_alike(known: Source, judges: Source) -> None:
 
 
 def _strata(labels: np.ndarray) -> np.ndarray:
-    """Classes of which a share each is held out; numbers are one, and so are tags of words."""
+    """Classes of which a share each is held out; numbers, tags of words and sets of labels are one."""
     return labels if labels.dtype == np.int64 and labels.ndim == 1 else np.zeros(len(labels), np.int64)
 
 
@@ -249,7 +249,9 @@ def _epochs(done: Outcome) -> int:
 
 
 def _unseen(bundle: Bundle, source: Source) -> list[str]:
-    """Classes without an example; a score has none."""
+    """Classes or labels without an example; a score has none."""
+    if source.labels.dtype == np.bool_:
+        return [name for name, seen in zip(bundle.labels, source.labels.any(axis=0), strict=True) if not seen]
     if source.labels.dtype != np.int64 or len(bundle.labels) == 1:
         return []
     seen = set(source.labels.ravel().tolist())

@@ -19,7 +19,7 @@ from .temperature import averaged_nll, check_logits, fit_temperature
 from .thresholds import DELTA, coverage_threshold, false_alarm_threshold, fit_quantile, risk_threshold
 
 BOUNDED = ("confidence", "predictive_entropy", "expected_entropy", "mutual_information")
-"""Scores between 0 and log C (or 1): the least certain value is known."""
+"""Scores between 0 and log C (or 1), or C · log 2 where each label is one's own: the least certain value is known."""
 
 
 def fit(
@@ -75,12 +75,12 @@ def abstention(known: Mapping[str, np.ndarray], wrong: np.ndarray, abstain: Cove
     """The threshold beyond which an answer is not given.
 
     Args:
-        known: scores [N] of answers, by the names of ``SIDES``, and ``probabilities`` [N, C].
+        known: scores [N] of answers, by the names of ``SIDES``.
         wrong: [N] bool, which answers are.
         abstain: what for.
 
     Raises:
-        InputError: a score that the model does not give, or too few examples.
+        InputError: a score that the model does not give, or examples too few for the target.
     """
     score, areas = _chosen(abstain.score, known, wrong)
     scores = uncertainty(known, score)
@@ -99,7 +99,8 @@ def abstention(known: Mapping[str, np.ndarray], wrong: np.ndarray, abstain: Cove
 def _chosen(asked: str, known: Mapping[str, np.ndarray], wrong: np.ndarray) -> tuple[str, dict[str, float]]:
     """The score that abstention stands on, and how well it ranks the wrong answers (AUROC), where there are some."""
     if not wrong.any() or wrong.all():
-        return present("confidence" if asked == "auto" else asked, known), {}
+        usual = "confidence" if "confidence" in known else "predictive_entropy"
+        return present(usual if asked == "auto" else asked, known), {}
     names = [name for name in SIDES if name in known] if asked == "auto" else [present(asked, known)]
     areas = {name: area_under_roc(uncertainty(known, name)[~wrong], uncertainty(known, name)[wrong]) for name in names}
     best = max(areas, key=lambda name: areas[name])
@@ -175,7 +176,10 @@ def _highest(score: str, known: Mapping[str, np.ndarray]) -> float:
     """The least certain value a turned score can take; of an unbounded one the largest that was seen."""
     if score not in BOUNDED:
         return float(uncertainty(known, score).max())
-    return 0.0 if score == "confidence" else math.log(known["probabilities"].shape[1])
+    count = known["probabilities"].shape[1]
+    if "confidence" not in known:  # labels of their own, each of at most log 2
+        return count * math.log(2)
+    return 0.0 if score == "confidence" else math.log(count)
 
 
 def _turned(score: str, limit: float) -> float:

@@ -14,6 +14,7 @@ import numpy as np
 
 from ...bundle.architecture import Architecture
 from ...bundle.plan import HeadPlan, Keep
+from ...bundle.tasks import GIVES
 from ...data.columns import Reading
 from ...data.examples import Examples, check_alike, check_apart, read_examples
 from ...data.fingerprints import fingerprints
@@ -110,8 +111,8 @@ def plan_heads(
     else:
         from .choosing import Choice, Job  # PyTorch
 
-        read = partial(read_examples, columns=reading, limit=reading.limit(EXAMPLES), seed=seed)
-        drawn = read(data, model_labels(loaded.config), tags=architecture.every_token)
+        read = partial(read_examples, columns=reading, limit=reading.limit(EXAMPLES), seed=seed, task=architecture.task)
+        drawn = read(data, model_labels(loaded.config))
         if architecture.task == "score":
             from ..score_loss import loss_of  # PyTorch
 
@@ -224,17 +225,11 @@ def _check(methods: Sequence[Method], data: Any, members: Any, keep: Any, seed: 
 
 
 def _check_task(architecture: Architecture, methods: Sequence[Method]) -> None:
-    """Refuse circuits for models that are no classifiers of whole inputs."""
-    circuits = any(isinstance(method, Circuit) for method in methods)
-    if architecture.every_token and circuits:
+    """Refuse circuits for a model that has no one class for an input."""
+    if architecture.task != "classification" and any(isinstance(method, Circuit) for method in methods):
         raise InputError(
-            "circuits are searched by the uncertainty of whole inputs, and this model gives a class for each token; "
-            "choose method 'taylor' or 'random'"
-        )
-    if architecture.task == "score" and circuits:
-        raise InputError(
-            "circuits are searched by the entropy of class probabilities, which a model of one output (num_labels = 1) "
-            "does not have; choose method 'taylor' or 'random'"
+            "circuits are searched by the entropy of probabilities of which one class is right, and this model gives "
+            f"{GIVES[architecture.task]}; choose method 'taylor' or 'random'"
         )
 
 

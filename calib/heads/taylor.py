@@ -22,6 +22,7 @@ from ...data.processor import Processor
 from ...data.tags import IGNORED, batch_labels
 from ...families.registry import architecture_of, layout_of
 from ...progress import Progress, no_progress
+from ..label_loss import label_losses
 from ..score_loss import loss_of, score_losses
 
 
@@ -36,7 +37,8 @@ def taylor_scores(
     """Per-example head importance |Σ a_h · ∂L/∂a_h|, with L the example's loss.
 
     That is the cross-entropy of a classifier; of tokens its mean over the tokens that have a label; of a model of one
-    output what its labels ask for (``calib.score_loss``).
+    output what its labels ask for (``calib.score_loss``), and of a multi-label one the mean over labels
+    (``calib.label_loss``).
 
     The model runs in evaluation mode; its parameters get no gradients.
 
@@ -56,8 +58,10 @@ def taylor_scores(
     if architecture.task == "score":
         asked = loss_of(labels, architecture.score_activation, examples.source)
         loss = partial(score_losses, loss=asked, activation=architecture.score_activation)
-    if architecture.every_token:
+    elif architecture.every_token:
         loss = token_loss
+    elif architecture.task == "multi_label":
+        loss = label_losses
     steps = progress(
         item_batches(examples.inputs, processor, architecture, batch_size),
         -(-len(examples) // batch_size),
@@ -76,7 +80,7 @@ def taylor_scores(
 
 
 Losses = Callable[[Tensor, Tensor], Tensor]
-"""Logits [B, C] and labels [B], or of tokens [B, T, C] and [B, T], → the loss of each example, [B]."""
+"""Logits [B, C] and labels [B] or [B, C], or of tokens [B, T, C] and [B, T], → the loss of each example, [B]."""
 
 
 def classification_loss(logits: Tensor, labels: Tensor) -> Tensor:

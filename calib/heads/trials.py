@@ -1,11 +1,12 @@
 """Candidate plans on held-out examples, and the choice among them.
 
 The objective is the negative log-likelihood: probabilities are averaged, then one temperature is fitted, then it is
-measured. For a regression it is that of the labels under normal errors, after fitting the scale of the members'
-variance (``metrics.scores``). Without the temperature it would count the lower confidence of pruned members, which
-calibration takes away, and always prefer the plan that prunes least. Of the plans that are as good as the best one
-(within one standard error of the paired difference, or within 0.005 nats), that of highest mutual information wins:
-diversity that costs next to nothing. On a tie, the cheaper one.
+measured. For a multi-label model it is that of all labels of an example. For a regression it is that of the labels
+under normal errors, after fitting the scale of the members' variance (``metrics.scores``). Without the temperature it
+would count the lower confidence of pruned members, which calibration takes away, and always prefer the plan that
+prunes least. Of the plans that are as good as the best one (within one standard error of the paired difference, or
+within 0.005 nats), that of highest mutual information wins: diversity that costs next to nothing. On a tie, the
+cheaper one.
 """
 
 from __future__ import annotations
@@ -26,11 +27,12 @@ from ...data.batching import item_batches
 from ...data.examples import Examples
 from ...data.kept import Batch, KeptBatches
 from ...data.processor import Processor
-from ...data.tags import IGNORED, batch_labels
+from ...data.tags import IGNORED, are_tags, batch_labels
 from ...errors import InputError
 from ...families.registry import architecture_of, layout_of
 from ...metrics.scores import fit_scale, gaussian_nll, information, rmse
 from ...progress import Progress, no_progress
+from ..label_loss import label_pairs
 from ..score_loss import Loss, activated, loss_of, two_classes
 from .candidates import Candidate, round_up
 from .taylor import gated_heads
@@ -49,9 +51,11 @@ class Trial:
     Attributes:
         candidate: what was measured.
         temperature: of all member logits, fitted on these examples; 1 for a regression.
-        losses: −log averaged probability of the label, nats, [N]; of tags of words summed for each text, in shares of
-            the mean text's words; of a regression its density under the fitted scale (``metrics.scores``).
-        accuracy: of the averaged probabilities; ``None`` for a regression.
+        losses: −log averaged probability of the label, or of all labels, nats, [N]; of tags of words summed for each
+            text, in shares of the mean text's words; of a regression its density under the fitted scale
+            (``metrics.scores``).
+        accuracy: of the averaged probabilities; of a multi-label model the share of examples all of whose labels are
+            right at 0.5; ``None`` for a regression.
         mutual_information: mean over examples, or labelled words, nats.
         rmse: of the scores of a regression; ``None`` otherwise.
     """
@@ -144,7 +148,7 @@ class HeldOut:
     def _each(self, made: Iterable[tuple[np.ndarray, list[Any], Batch]]) -> Iterator[Batch]:
         for places, items, arrays in made:
             self._places.append(places)
-            if self._given.ndim == 2:
+            if are_tags(self._given):
                 self._tags.append(batch_labels(items, self._given[places], arrays))
             yield arrays
 
@@ -170,6 +174,8 @@ def measure(
         stacked = torch.stack([logits[keep] for keep in candidate.members])
         if held_out.loss == "squared error":
             trials.append(_regression_trial(candidate, activated(stacked, held_out.activation), held_out.labels))
+        elif held_out.labels.dtype == torch.bool:
+            trials.append(_label_trial(candidate, label_pairs(stacked), held_out.labels))
         elif held_out.loss is not None:
             trials.append(_trial(candidate, two_classes(stacked), held_out.labels.long()))
         else:
@@ -202,6 +208,19 @@ def _trial(candidate: Candidate, logits: Tensor, labels: Tensor) -> Trial:
         losses[best].numpy(),
         float((mean.argmax(dim=-1) == labels).double().mean()),
         float(information.clamp(min=0).mean()),
+    )
+
+
+def _label_trial(candidate: Candidate, logits: Tensor, labels: Tensor) -> Trial:
+    """Fit the temperature of member logits [M, N, C, 2] on labels [N, C], and measure."""
+    flat = logits.flatten(1, 2)  # [M, N·C, 2]
+    trial = _trial(candidate, flat, labels.flatten().long())
+    mean = (flat / trial.temperature).double().softmax(dim=-1).mean(dim=0)[:, 1].unflatten(0, labels.shape)  # [N, C]
+    return replace(
+        trial,
+        losses=trial.losses.reshape(labels.shape).sum(axis=-1),
+        accuracy=float(((mean > 0.5) == labels).all(dim=-1).double().mean()),
+        mutual_information=trial.mutual_information * labels.shape[1],
     )
 
 

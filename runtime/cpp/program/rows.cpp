@@ -1,5 +1,6 @@
 #include "rows.h"
 
+#include <algorithm>
 #include <array>
 #include <charconv>
 
@@ -12,6 +13,32 @@ double shortest(float value) {
   if (failed == std::errc()) std::from_chars(text.data(), end, number);
   return number;
 }
+
+namespace {
+
+// The labels that apply to input `i`, the most probable first, each with its uncertainty.
+OrderedJson assigned(const Prediction& prediction, std::size_t i, const std::vector<std::string>& labels) {
+  const std::size_t start = i * labels.size();
+  std::vector<std::size_t> places;
+  for (std::size_t c = 0; prediction.assigned && c < labels.size(); ++c) {
+    if ((*prediction.assigned)[start + c]) places.push_back(c);
+  }
+  const auto& probabilities = prediction.probabilities;
+  std::stable_sort(places.begin(), places.end(),
+                   [&](auto a, auto b) { return probabilities[start + a] > probabilities[start + b]; });
+  OrderedJson found = OrderedJson::array();
+  for (const std::size_t c : places) {
+    OrderedJson each;
+    each["label"] = labels[c];
+    each["probability"] = shortest(probabilities[start + c]);
+    each["entropy"] = shortest(prediction.label_entropy[start + c]);
+    each["mutual_information"] = shortest(prediction.label_mutual_information[start + c]);
+    found.push_back(std::move(each));
+  }
+  return found;
+}
+
+}  // namespace
 
 std::vector<OrderedJson> prediction_rows(const Predictor& predictor, const Prediction& prediction,
                                          const std::vector<std::string>& inputs, std::size_t first,
@@ -28,12 +55,16 @@ std::vector<OrderedJson> prediction_rows(const Predictor& predictor, const Predi
       if (prediction.interval_low) row["interval_low"] = shortest((*prediction.interval_low)[i]);
       if (prediction.interval_high) row["interval_high"] = shortest((*prediction.interval_high)[i]);
     } else {
-      row["label"] = labels[static_cast<std::size_t>(prediction.label[i])];
-      row["confidence"] = shortest(prediction.confidence[i]);
+      if (predictor.gives_labels()) {
+        row["labels"] = assigned(prediction, i, labels);
+      } else {
+        row["label"] = labels[static_cast<std::size_t>(prediction.label[i])];
+        row["confidence"] = shortest(prediction.confidence[i]);
+      }
       row["predictive_entropy"] = shortest(prediction.predictive_entropy[i]);
       row["expected_entropy"] = shortest(prediction.expected_entropy[i]);
       row["mutual_information"] = shortest(prediction.mutual_information[i]);
-      row["disagreement"] = shortest(prediction.disagreement[i]);
+      if (!predictor.gives_labels()) row["disagreement"] = shortest(prediction.disagreement[i]);
     }
     if (prediction.energy) row["energy"] = shortest((*prediction.energy)[i]);
     if (prediction.distance) row["distance"] = shortest((*prediction.distance)[i]);

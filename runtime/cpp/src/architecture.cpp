@@ -81,9 +81,9 @@ Architecture Architecture::of(const Bundle& bundle) {
         "the bundle's config.json has task \"tokens\": this library does not tag tokens; predict with Python (hydrant "
         "predict, hydrant.load)");
   }
-  if (!task.is_null() && task != "classification" && task != "score") {
+  if (!task.is_null() && task != "classification" && task != "score" && task != "multi_label") {
     throw BundleError("the bundle's config.json has task " + shown(task) +
-                      "; this hydrant knows classification, score; use the version that made the bundle");
+                      "; this hydrant knows classification, score, multi_label; use the version that made the bundle");
   }
   if (!has_the_keys(data)) {
     throw BundleError(
@@ -104,6 +104,7 @@ Architecture Architecture::of(const Bundle& bundle) {
     found.*number.field = *value;
   }
   found.score = task == "score";
+  found.multi_label = task == "multi_label";
   if (found.score != (found.classes == 1)) throw malformed("classes", "1 for a score, and otherwise 2 or more");
   if (!data["position_padding"].is_null()) {
     found.position_padding = integer(data["position_padding"], 0, kMost);

@@ -42,7 +42,7 @@ constexpr Score kScores[] = {
 // Reads `calibration.json` and says what is wrong with it, and where.
 class Reader {
  public:
-  explicit Reader(std::string file) : file_(std::move(file)) {}
+  Reader(std::string file, std::size_t classes) : file_(std::move(file)), classes_(classes) {}
 
   Calibration read(const Json& data) const {
     if (!data.is_object()) throw BundleError(file_ + " is a JSON " + data.type_name() + "; expected an object");
@@ -69,6 +69,8 @@ class Reader {
     if (!conformal.is_null()) found.conformal = sets(conformal);
     const Json& intervals = member(data, "intervals");
     if (!intervals.is_null()) found.intervals = ends(intervals);
+    const Json& labels = member(data, "labels");
+    if (!labels.is_null()) found.labels = of_labels(labels);
     const Json& fitted = member(data, "fitted");
     if (!fitted.is_null() && !fitted.is_object())
       throw malformed("fitted = " + shown(fitted) + ", which is no JSON object");
@@ -125,6 +127,30 @@ class Reader {
     return found;
   }
 
+  LabelThresholds of_labels(const Json& entry) const {
+    if (!entry.is_object()) throw malformed("labels = " + shown(entry) + ", which is no JSON object");
+    notes(entry, {"target", "measured"});
+    numbers(entry, "temperatures", std::numeric_limits<double>::min(), std::numeric_limits<double>::max());
+    return {numbers(entry, "thresholds", 0, 1)};
+  }
+
+  // One number for each label.
+  std::vector<float> numbers(const Json& entry, const char* key, double least, double most) const {
+    const Json& values = member(entry, key);
+    if (!values.is_array() || values.size() != classes_) {
+      throw malformed(std::string(key) + " = " + shown(values) + ", which are not " + std::to_string(classes_) +
+                      " numbers, one for each label");
+    }
+    std::vector<float> found;
+    for (const Json& each : values) {
+      const auto value = number(each);
+      if (!value || *value < least || *value > most)
+        throw malformed(std::string(key) + " = " + shown(each) + ", which is no finite number in range");
+      found.push_back(static_cast<float>(*value));
+    }
+    return found;
+  }
+
   // Notes for people: objects of figures, and a number of examples.
   void notes(const Json& entry, std::initializer_list<const char*> keys) const {
     for (const char* key : keys) {
@@ -143,6 +169,7 @@ class Reader {
   }
 
   std::string file_;
+  std::size_t classes_;
 };
 
 // Marks the classes of one input's set; `probabilities` are its C values.
@@ -206,9 +233,17 @@ void Intervals::surround(Prediction& prediction) const {
   prediction.interval_high = std::move(high);
 }
 
+std::vector<bool> LabelThresholds::assigned(const Prediction& prediction) const {
+  std::vector<bool> found;
+  for (std::size_t i = 0; i < prediction.probabilities.size(); ++i) {
+    found.push_back(prediction.probabilities[i] > values[i % values.size()]);
+  }
+  return found;
+}
+
 Calibration Calibration::of(const Bundle& bundle) {
   const std::string name = "calibration.json";
-  return Reader((bundle.path() / name).string()).read(bundle.read_json(name));
+  return Reader((bundle.path() / name).string(), bundle.labels().size()).read(bundle.read_json(name));
 }
 
 void Calibration::decide(Prediction& prediction) const {
@@ -216,6 +251,7 @@ void Calibration::decide(Prediction& prediction) const {
   if (out_of_distribution) prediction.out_of_distribution = out_of_distribution->beyond(prediction);
   if (conformal) prediction.prediction_set = conformal->sets(prediction);
   if (intervals) intervals->surround(prediction);
+  if (labels) prediction.assigned = labels->assigned(prediction);
 }
 
 }  // namespace hydrant

@@ -42,11 +42,22 @@ struct Intervals {
   void surround(Prediction& prediction) const;
 };
 
+// What assigns the labels of a multi-label model.
+struct LabelThresholds {
+  std::vector<float> values;  // of each label
+
+  // Which labels have a probability above their threshold, [B, C].
+  std::vector<bool> assigned(const Prediction& prediction) const;
+};
+
+constexpr float kUnfitted = 0.5F;  // threshold of every label of a multi-label model that was not calibrated
+
 struct Calibration {
   std::optional<Threshold> abstain;
   std::optional<Threshold> out_of_distribution;
   std::optional<Conformal> conformal;
   std::optional<Intervals> intervals;
+  std::optional<LabelThresholds> labels;
 
   // Reads and validates the calibration of a bundle; its temperature is in the graph.
   // Throws BundleError: missing, altered, malformed or too new.

@@ -98,6 +98,13 @@ Json ends(const Json& intervals) {
   return {member(intervals, "quantile"), member(intervals, "floor"), member(intervals, "bounds")};
 }
 
+Json label_decisions(const Json& labels) {
+  if (labels.is_null()) return labels;
+  Json found = member(labels, "temperatures");
+  for (const Json& threshold : member(labels, "thresholds")) found.push_back(threshold);
+  return found;
+}
+
 // An entry of the metadata, and the value that it must have.
 struct Expected {
   const char* key;     // without "hydrant."
@@ -116,7 +123,8 @@ std::vector<Expected> expected_of(const Bundle& bundle) {
                             {"temperature", kCalibration, member(calibration, "temperature"), whole},
                             {"thresholds", kCalibration, member(calibration, "thresholds"), limits},
                             {"conformal", kCalibration, member(calibration, "conformal"), sets},
-                            {"intervals", kCalibration, member(calibration, "intervals"), ends}};
+                            {"intervals", kCalibration, member(calibration, "intervals"), ends},
+                            {"label_decisions", kCalibration, member(calibration, "labels"), label_decisions}};
   const Json density = bundle.has(kDensity) ? Json(bundle.digest(kDensity)) : Json("none");
   all.push_back({"density_sha256", kByManifest, density, whole});
   if (bundle.has(kWeights))

@@ -75,6 +75,34 @@ void append_classes(Prediction& prediction, Outputs outputs, std::size_t batch) 
   append_further(prediction.member_probabilities, outputs, "member_probabilities", batch, prediction.members * classes);
 }
 
+// Adds the outputs of one batch to a prediction of labels.
+void append_labels(Prediction& prediction, Outputs outputs, std::size_t batch) {
+  const std::size_t classes = prediction.classes;
+  extend(prediction.probabilities, taken(outputs, "probabilities", batch, classes));
+  extend(prediction.label_entropy, taken(outputs, "label_entropy", batch, classes));
+  extend(prediction.label_mutual_information, taken(outputs, "label_mutual_information", batch, classes));
+  extend(prediction.predictive_entropy, taken(outputs, "predictive_entropy", batch, 1));
+  extend(prediction.expected_entropy, taken(outputs, "expected_entropy", batch, 1));
+  extend(prediction.mutual_information, taken(outputs, "mutual_information", batch, 1));
+  append_further(prediction.energy, outputs, "energy", batch, 1);
+  append_further(prediction.distance, outputs, "distance", batch, 1);
+  append_further(prediction.member_probabilities, outputs, "member_probabilities", batch, prediction.members * classes);
+}
+
+// Refuses a calibration that speaks of what a model of this task does not give.
+void check_task(const Calibration& calibration, const Architecture& architecture, const std::string& bundle) {
+  const char* found = nullptr;
+  if (architecture.score || architecture.multi_label) {
+    if (calibration.conformal) found = "prediction sets";
+  }
+  if (!architecture.score && calibration.intervals) found = "intervals";
+  if (!architecture.multi_label && calibration.labels) found = "thresholds of labels";
+  if (found == nullptr) return;
+  const char* gives = architecture.score ? "a score" : architecture.multi_label ? "labels" : "classes";
+  throw BundleError("bundle " + bundle + " gives " + gives + ", but its calibration.json has " + found +
+                    "; calibrate again with `hydrant calibrate`");
+}
+
 void check_finite(const Prediction& prediction, const std::string& backend) {
   const auto finite = [](float value) { return std::isfinite(value); };
   const auto all = [&](const std::vector<float>& values) { return std::all_of(values.begin(), values.end(), finite); };
@@ -105,10 +133,9 @@ struct Predictor::State {
                         " classes; make it again with `hydrant fuse`");
     }
     calibration = Calibration::of(bundle);
-    if (architecture.score ? calibration.conformal.has_value() : calibration.intervals.has_value()) {
-      throw BundleError("bundle " + folder.string() + " gives " + (architecture.score ? "a score" : "classes") +
-                        ", but its calibration.json has " + (architecture.score ? "prediction sets" : "intervals") +
-                        "; calibrate again with `hydrant calibrate`");
+    check_task(calibration, architecture, folder.string());
+    if (architecture.multi_label && !calibration.labels) {
+      calibration.labels = LabelThresholds{std::vector<float>(bundle.labels().size(), kUnfitted)};
     }
     const bool processor = !bundle.processor().empty();
     if (processor && architecture.image) images.emplace(bundle, architecture);
@@ -127,7 +154,9 @@ struct Predictor::State {
     const std::size_t size = batch_of(inputs);
     for (std::size_t first = 0; first < size; first += options.batch_size) {
       const std::size_t last = std::min(first + options.batch_size, size);
-      const auto append = architecture.score ? append_scores : append_classes;
+      const auto append = architecture.score         ? append_scores
+                          : architecture.multi_label ? append_labels
+                                                     : append_classes;
       append(prediction, backend->run(rows_of(inputs, first, last)), last - first);
     }
   }
@@ -237,6 +266,7 @@ const std::string& Predictor::family() const { return state().bundle.family(); }
 std::size_t Predictor::members() const { return static_cast<std::size_t>(state().bundle.members()); }
 bool Predictor::reads_images() const { return state().architecture.image; }
 bool Predictor::gives_scores() const { return state().architecture.score; }
+bool Predictor::gives_labels() const { return state().architecture.multi_label; }
 std::size_t Predictor::longest() const {
   const auto most = static_cast<std::size_t>(state().architecture.max_sequence());
   return std::min(most, state().backend->longest().value_or(most));

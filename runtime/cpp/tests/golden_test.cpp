@@ -100,6 +100,14 @@ void compare(const Prediction& found, const Case& golden) {
     floats("score", found.score);
     floats("score_variance", found.score_variance);
     check(found.label.empty() && found.probabilities.empty(), where, "a score has no classes");
+  } else if (expected.count("label_entropy") > 0) {
+    floats("probabilities", found.probabilities);
+    floats("label_entropy", found.label_entropy);
+    floats("label_mutual_information", found.label_mutual_information);
+    floats("predictive_entropy", found.predictive_entropy);
+    floats("expected_entropy", found.expected_entropy);
+    floats("mutual_information", found.mutual_information);
+    check(found.label.empty() && found.confidence.empty(), where, "labels exclude none, so there is no one label");
   } else {
     floats("probabilities", found.probabilities);
     floats("confidence", found.confidence);
@@ -125,6 +133,7 @@ void compare(const Prediction& found, const Case& golden) {
   if (found.member_probabilities) floats("member_probabilities", *found.member_probabilities);
   compare_bools(where, found.abstain, expected, "abstain");
   compare_bools(where, found.prediction_set, expected, "prediction_set");
+  compare_bools(where, found.assigned, expected, "assigned");
   compare_bools(where, found.out_of_distribution, expected, "out_of_distribution");
 }
 

@@ -64,11 +64,13 @@ struct Image {
 };
 
 // What a model answers and how sure it is, for B inputs; the same fields as `hydrant.Prediction` in Python. A
-// classifier leaves `score` and what follows it empty; a model of one output all from `probabilities` to `energy`.
+// classifier leaves `score` and what follows it empty; a model of one output all from `probabilities` to `energy`. A
+// multi-label model has `assigned` and what follows, in place of `label`, `confidence` and `disagreement`; its
+// entropies, mutual information and energy are sums over the labels.
 struct Prediction {
   std::size_t classes = 0;                     // C
   std::size_t members = 0;                     // M
-  std::vector<float> probabilities;            // [B, C], mean of the members' softmax outputs
+  std::vector<float> probabilities;            // [B, C], mean of the members' softmax outputs, or sigmoids
   std::vector<std::int64_t> label;             // [B], argmax of `probabilities`
   std::vector<float> confidence;               // [B], max of `probabilities`
   std::vector<float> predictive_entropy;       // [B], nats: total uncertainty
@@ -88,7 +90,11 @@ struct Prediction {
   std::optional<std::vector<float>> interval_high;  // [B]; likewise
   std::optional<std::vector<float>> member_scores;  // [B, M]; empty where the graph does not give them
 
-  std::size_t size() const { return score.empty() ? label.size() : score.size(); }  // B
+  std::optional<std::vector<bool>> assigned;    // [B, C], labels whose probability lies above their threshold
+  std::vector<float> label_entropy;             // [B, C], nats: total uncertainty of each label
+  std::vector<float> label_mutual_information;  // [B, C], nats, ≥ 0: its epistemic part
+
+  std::size_t size() const { return score.empty() ? predictive_entropy.size() : score.size(); }  // B
 };
 
 // How a bundle is opened.
@@ -141,7 +147,8 @@ class Predictor {
   const std::string& family() const;               // "bert", "vit", …
   std::size_t members() const;                     // M
   bool reads_images() const;                       // otherwise token ids
-  bool gives_scores() const;                       // otherwise classes
+  bool gives_scores() const;                       // otherwise classes or labels
+  bool gives_labels() const;                       // any of several, each by itself
 
   // A synthetic batch without padding: token ids [batch, sequence], or standard normal pixels. For measuring only.
   Tensors synthetic(std::size_t batch, std::size_t sequence, std::uint64_t seed) const;

@@ -6,14 +6,23 @@ from collections.abc import Mapping, Sequence
 from html import escape
 
 from ..version import __version__
-from .figure_names import DECISIONS, DETECTION, DIVERSITY, SCORE_QUALITY, SCORES, TOKEN_QUALITY, Told
+from .figure_names import (
+    DECISIONS,
+    DETECTION,
+    DIVERSITY,
+    LABEL_QUALITY,
+    SCORE_QUALITY,
+    SCORES,
+    TOKEN_QUALITY,
+    Told,
+)
 from .markup import cell, figure_cell, note, prose, row, section, table
 from .report import EvaluationReport
 from .style import STYLE
 from .verdict import ALONE
 
 
-def score_page(report: EvaluationReport) -> str:
+def task_page(report: EvaluationReport) -> str:
     """The page."""
     name = escape(report.models[0].name)
     ood = "" if report.ood is None else f" · {report.ood_examples} of {escape(report.ood)} (out of distribution)"
@@ -26,7 +35,7 @@ def score_page(report: EvaluationReport) -> str:
         f" · hydrant {escape(__version__)}</p>",
         *(f'<p class="wrong">{prose(remark)}</p>' for remark in report.notes),
         section("Verdict", *(f'<p class="verdict">{prose(sentence)}</p>' for sentence in sentences)),
-        *(_of_tokens(report) if report.task == "tokens" else _of_scores(report)),
+        *_QUALITY[report.task](report),
         section("Finding out-of-distribution inputs", _detection(report)),
         section("Members", _facts(report, DIVERSITY, [model.diversity for model in report.models])),
         section(decisions, _facts(report, DECISIONS, [model.decisions for model in report.models])),
@@ -52,6 +61,35 @@ def _of_tokens(report: EvaluationReport) -> list[str]:
         section("Spans and words", _figures(report, TOKEN_QUALITY), note(told)),
         section("Finding wrong spans", _detection(report, "errors")),
     ]
+
+
+def _of_labels(report: EvaluationReport) -> list[str]:
+    told = "Labels are assigned by the thresholds of a model's calibration; above 0.5 by a model without."
+    return [
+        section("Labels", _figures(report, LABEL_QUALITY), note(told), _labels(report)),
+        section("Finding answers with a wrong label", _detection(report, "errors")),
+    ]
+
+
+_QUALITY = {"score": _of_scores, "tokens": _of_tokens, "multi_label": _of_labels}
+"""How right the answers are, in the figures of the task."""
+
+
+def _labels(report: EvaluationReport) -> str:
+    """The figures of each label of the evaluated bundle."""
+    headers = ["label", "examples", "threshold", "F1", "average precision", "ECE"]
+    rows = [
+        row(
+            label["label"],
+            cell(str(label["examples"])),
+            *(
+                cell("–" if label[name] is None else f"{label[name]:.3f}")
+                for name in ("threshold", "f1", "average_precision", "ece")
+            ),
+        )
+        for label in report.models[0].labels
+    ]
+    return table("Labels", headers, {"": rows})
 
 
 def _headers(report: EvaluationReport) -> list[str]:

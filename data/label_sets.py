@@ -1,0 +1,75 @@
+"""Several labels of one example: from a JSON list, names with ``|`` between them, a list, or a row of 0 and 1."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..errors import InputError, cut
+from .readers import Row
+
+SEPARATOR = "|"
+
+
+def encode_label_sets(
+    rows: Sequence[Row], labels: Sequence[str], index_of: Callable[[Any, Sequence[str], str], int]
+) -> np.ndarray:
+    """Which labels each row has, [N, C] bool.
+
+    A label is a text that holds a JSON list or names with ``|`` between them, a list or set, or one name or index; an
+    empty list is an example to which none applies. How labels are meant is decided once for all rows: rows that all
+    hold C numbers, each 0 or 1, are a matrix; texts none of which is a name and all of which are whole numbers are
+    indices, as other whole numbers are.
+
+    Args:
+        rows: labelled.
+        labels: names in the order of the model.
+        index_of: finds a label's index by its name or number (``data.examples``).
+
+    Raises:
+        InputError: a label that the model does not have, or that cannot be read.
+    """
+    values = [_parts(row, labels) for row in rows]
+    if all(_is_line(row, value, len(labels)) for row, value in zip(rows, values, strict=True)):
+        return np.array(values, np.float64).astype(bool)
+    texts = [entry for value in values for entry in value if isinstance(entry, str)]
+    if texts and all(text not in labels and text.isascii() and text.isdigit() for text in texts):
+        values = [[int(entry) if isinstance(entry, str) else entry for entry in value] for value in values]
+    found = np.zeros((len(rows), len(labels)), bool)
+    for place, (row, value) in enumerate(zip(rows, values, strict=True)):
+        for entry in value:
+            found[place, index_of(entry, labels, row.where)] = True
+    return found
+
+
+def _parts(row: Row, labels: Sequence[str]) -> list[Any]:
+    """The labels of one row, each by itself."""
+    value = row.label.tolist() if hasattr(row.label, "tolist") else row.label
+    if isinstance(value, list | tuple | set | frozenset):
+        return list(value)
+    if not isinstance(value, str) or value in labels:
+        return [value]
+    if value.lstrip().startswith("["):
+        return _decoded(value, row.where)
+    return [part.strip() for part in value.split(SEPARATOR)]
+
+
+def _decoded(value: str, where: str) -> list[Any]:
+    """A JSON list."""
+    try:
+        found = json.loads(value)
+    except (ValueError, RecursionError) as error:
+        raise InputError(
+            f"label {cut(value)} at {where} begins as a JSON list but is none; expected a list such as "
+            f'["one", "two"], or names with {SEPARATOR} between them'
+        ) from error
+    return list(found)  # what begins with a bracket decodes to nothing else
+
+
+def _is_line(row: Row, value: list[Any], count: int) -> bool:
+    """Whether a row may be one of a matrix: as many numbers as there are labels, each 0 or 1, in an order."""
+    ordered = len(value) == count and not isinstance(row.label, set | frozenset)
+    return ordered and all(isinstance(entry, bool | int | float) and entry in (0, 1) for entry in value)

@@ -1,0 +1,120 @@
+"""Figures of a multi-label model: probabilities [N, C] of labels that do not exclude each other, and which apply."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from .classification import BINS, calibration_error
+from .uncertainty import blocks
+
+
+def label_pairs(logits: np.ndarray) -> np.ndarray:
+    """The logits of "does not apply" and "applies", [..., C, 2], from those of labels [..., C]."""
+    return np.stack([np.zeros_like(logits), logits], axis=-1)
+
+
+def summarise_labels(member_logits: np.ndarray, temperatures: np.ndarray) -> dict[str, np.ndarray]:
+    """What the label head computes (``fusion.label_head``), in float64.
+
+    Args:
+        member_logits: [N, M, C], before the temperatures.
+        temperatures: T > 0 of each label, [C] or [1].
+
+    Returns:
+        ``probabilities`` [N, C], and ``predictive_entropy``, ``expected_entropy``, ``mutual_information`` and
+        ``energy`` [N], float32.
+    """
+    parts = [_summarised(member_logits[part].astype(np.float64), temperatures) for part in blocks(member_logits)]
+    return {name: np.concatenate([part[name] for part in parts]).astype(np.float32) for name in parts[0]}
+
+
+def _summarised(logits: np.ndarray, temperatures: np.ndarray) -> dict[str, np.ndarray]:
+    members = _sigmoid(logits / temperatures)  # [n, M, C]
+    mean = members.mean(axis=1)
+    expected = label_entropy(members).mean(axis=1)
+    total = np.maximum(label_entropy(mean), expected)
+    return {
+        "probabilities": mean,
+        "predictive_entropy": total.sum(axis=1),
+        "expected_entropy": expected.sum(axis=1),
+        "mutual_information": (total - expected).sum(axis=1),
+        "energy": -np.logaddexp(0.0, logits).sum(axis=2).mean(axis=1),
+    }
+
+
+def _sigmoid(values: np.ndarray) -> np.ndarray:
+    with np.errstate(over="ignore"):
+        found: np.ndarray = 1 / (1 + np.exp(-values))
+    return found
+
+
+def label_entropy(probabilities: np.ndarray) -> np.ndarray:
+    """−p log p − (1 − p) log(1 − p), nats; 0·log 0 = 0."""
+    precise, tiny = probabilities.astype(np.float64), np.finfo(np.float64).tiny
+    found: np.ndarray = 0.0 - sum(part * np.log(np.maximum(part, tiny)) for part in (precise, 1 - precise))
+    return found
+
+
+def joint_losses(probabilities: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """−log of the probability of all labels [N, C] of an example, their sum, nats, [N]; below 1e-12 counts as 1e-12."""
+    chosen = np.where(labels, probabilities.astype(np.float64), 1 - probabilities.astype(np.float64))
+    found: np.ndarray = -np.log(np.maximum(chosen, 1e-12)).sum(axis=1)
+    return found
+
+
+def label_errors(probabilities: np.ndarray, labels: np.ndarray, bins: int = BINS) -> np.ndarray:
+    """Expected calibration error of each label's probability, [C]: of "it applies", over bins of equal width."""
+    columns = zip(probabilities.T, labels.T, strict=True)
+    return np.array([calibration_error(values, having, bins) for values, having in columns])
+
+
+def f1_figures(assigned: np.ndarray, labels: np.ndarray) -> dict[str, float]:
+    """``exact_match``, ``micro_f1`` and ``macro_f1`` of assigned labels [N, C] bool.
+
+    F1 is 2·TP / (2·TP + FP + FN): of all labels together, or the mean over the labels that an example has.
+    """
+    found = resampled_f1(np.ones((1, len(labels)), np.int32), assigned, labels)
+    return {name: float(values[0]) for name, values in found.items()}
+
+
+def resampled_f1(counts: np.ndarray, assigned: np.ndarray, labels: np.ndarray) -> dict[str, np.ndarray]:
+    """As :func:`f1_figures` for R resamples, [R] each, from how often each holds every example, [R, N].
+
+    A figure is not a number where no label is assigned or applies at all, or where no example has any.
+    """
+    drawn = counts.astype(np.float64)
+    hits, given, having = (drawn @ part.astype(np.float64) for part in (assigned & labels, assigned, labels))  # [R, C]
+    with np.errstate(invalid="ignore", divide="ignore"):
+        micro = 2 * hits.sum(axis=1) / (given + having).sum(axis=1)
+        each = np.where(having > 0, 2 * hits / np.maximum(given + having, 1), 0.0)
+        macro = each.sum(axis=1) / (having > 0).sum(axis=1)
+    exact = drawn @ (assigned == labels).all(axis=1) / drawn.sum(axis=1)
+    return {"exact_match": exact, "micro_f1": micro, "macro_f1": macro}
+
+
+def best_f1_threshold(probabilities: np.ndarray, labels: np.ndarray) -> float:
+    """The threshold above which a label is assigned with the best F1, half way between two probabilities.
+
+    Args:
+        probabilities: [N] float32 of one label.
+        labels: [N] bool; some are true.
+    """
+    order = np.argsort(-probabilities, kind="stable")
+    ordered, hits = probabilities[order], np.cumsum(labels[order])
+    ends = np.flatnonzero(np.append(ordered[1:] != ordered[:-1], True))  # the last of each tie: all of it or nothing
+    scores = 2 * hits[ends] / (ends + 1 + labels.sum())
+    best = int(ends[scores.argmax()])  # of equal ones that with the fewest assigned
+    low = ordered[best + 1] if best + 1 < len(ordered) else np.float32(0)
+    middle = np.float32((float(low) + float(ordered[best])) / 2)
+    return float(str(middle if low <= middle < ordered[best] else low))  # the shortest decimal that names it
+
+
+def mean_of(figures: Mapping[int, np.ndarray]) -> np.ndarray:
+    """Mean over labels of a figure [R] each, those that are not a number left out."""
+    stacked = np.stack(list(figures.values()))
+    known = np.isfinite(stacked)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        found: np.ndarray = np.where(known, stacked, 0.0).sum(axis=0) / known.sum(axis=0)
+    return found

@@ -1,0 +1,494 @@
+"""Multi-label models: from the checkpoint to the labels that apply, against the hook oracle and Hugging Face's loss."""
+
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import hydrant
+import numpy as np
+import onnx
+import onnxruntime
+import oracle
+import pytest
+import torch
+import transformers
+from hydrant import Budget, GraphForm, Jointly
+from hydrant.bundle.architecture import Architecture
+from hydrant.bundle.calibration import Calibration, LabelDecisions
+from hydrant.data.examples import Examples, read_examples
+from hydrant.errors import BundleError, InputError
+from hydrant.families.checkpoint import load_processor
+from hydrant.families.registry import architecture_of
+from hydrant.tuning import tune
+from hydrant.tuning.optimizer import member_loss
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support import LAYERS, ReadyTensors, examples_of, make_inputs, make_model, make_tokenizer, random_plan, run_cli
+
+MULTI_LABEL = "multi_label_classification"
+FAMILIES = ("bert", "roberta", "distilbert", "electra", "vit", "deit", "clip-classifier", "dinov2")
+NAMES = ["greeting", "money", "weather"]
+WORDS = {"greeting": ["hello", "world"], "money": ["transfer", "money"], "weather": ["weather", "today"]}
+TEMPERATURES = (0.5, 1.0, 2.0, 0.8, 1.5)
+
+
+def make_labeller(family: str = "bert", seed: int = 0, **settings: Any) -> Any:
+    """A tiny multi-label model."""
+    model = make_model(family, seed=seed, **settings)
+    model.config.problem_type = MULTI_LABEL
+    return model
+
+
+def write_table(path: Path, count: int, seed: int) -> Path:
+    """Texts whose words tell their labels, of which there may be none."""
+    rng, rows = np.random.default_rng(seed), []
+    for index in range(count):
+        on = [name for name in NAMES if rng.random() < 0.4]
+        words = [word for name in on for word in WORDS[name]] + ["what", "is", "the"] * (1 + index % 2)
+        rows.append(f"{' '.join(rng.permutation(words))},{'|'.join(on) or '[]'}")
+    path.write_text("\n".join(["text,label", *rows]) + "\n")
+    return path
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny multi-label BERT with its tokenizer."""
+    folder = tmp_path_factory.mktemp("labels") / "labeller"
+    names = {"id2label": dict(enumerate(NAMES)), "label2id": {name: place for place, name in enumerate(NAMES)}}
+    make_labeller(num_labels=3, **names).save_pretrained(folder)
+    make_tokenizer(folder.parent / "source").save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("data")
+    for seed, (name, count) in enumerate({"train": 160, "val": 120, "test": 100}.items()):
+        write_table(folder / f"{name}.csv", count, seed)
+    (folder / "other.csv").write_text("\n".join(["text", *("[MASK] " * (1 + i % 7) for i in range(40))]) + "\n")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def bundle(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Fused with a random plan, and exported."""
+    folder = tmp_path_factory.mktemp("bundle") / "out"
+    plan = hydrant.plan_heads(checkpoint, method="random", keep=2)
+    hydrant.save_bundle(hydrant.fuse(checkpoint, plan), folder, load_processor(checkpoint, "text"))
+    hydrant.export_onnx(folder, form=GraphForm(member_outputs=True))
+    return folder
+
+
+# What the configuration says
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_transformers_says_that_labels_do_not_exclude_each_other(family: str) -> None:
+    architecture = architecture_of(make_labeller(family))
+    assert (architecture.task, architecture.classes) == ("multi_label", 5)
+    assert Architecture.from_json(architecture.to_json()) == architecture
+    with pytest.raises(BundleError, match="has task multi_label and classes = 1"):
+        Architecture.from_json({**architecture.to_json(), "classes": 1})
+
+
+# Against the oracle
+
+
+def outputs_of(path: Path, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    return dict(zip([output.name for output in session.get_outputs()], session.run(None, inputs), strict=True))
+
+
+@pytest.mark.parametrize("lowering", ["unrolled", "grouped"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_labels_are_those_of_the_pruned_originals(family: str, lowering: str, tmp_path: Path) -> None:
+    model = make_labeller(family)
+    plan, inputs = random_plan(family, 3), make_inputs(family)
+    expected = oracle.labels([model], plan, inputs, TEMPERATURES)
+    assert expected["label_mutual_information"].max() > 1e-3
+    ensemble = hydrant.fuse(model, plan)
+    ensemble.label_temperatures = TEMPERATURES
+    with torch.no_grad():
+        fused = ensemble(**inputs)
+    hydrant.save_bundle(ensemble, tmp_path / "bundle", tensors_only=True)
+    path = hydrant.export_onnx(tmp_path / "bundle", form=GraphForm(lowering=lowering, member_outputs=True))
+    arrays = {name: tensor.numpy() for name, tensor in inputs.items()}
+    exported = outputs_of(path, arrays)
+    assert set(exported) == set(expected)
+    for name, wanted in expected.items():
+        np.testing.assert_allclose(getattr(fused, name).numpy(), wanted, rtol=1e-4, atol=1e-5, err_msg=f"fused {name}")
+        np.testing.assert_allclose(exported[name], wanted, rtol=1e-4, atol=1e-4, err_msg=f"ONNX {name}")
+    if lowering == "unrolled":
+        for backend in ("torch", "onnxruntime", "openvino"):
+            with hydrant.load(tmp_path / "bundle", backend=backend) as predictor:
+                found = predictor.predict(arrays)
+            for name, wanted in expected.items():
+                values = getattr(found, name)
+                np.testing.assert_allclose(values, wanted, rtol=1e-4, atol=1e-4, err_msg=f"{backend} {name}")
+            np.testing.assert_array_equal(found.assigned, found.probabilities > 0.5)
+
+
+def test_members_that_are_alike_are_the_model_itself(tmp_path: Path) -> None:
+    model, inputs = make_labeller(), make_inputs("bert")
+    hydrant.save_bundle(hydrant.fuse(model, members=2), tmp_path / "bundle", tensors_only=True)
+    path = hydrant.export_onnx(tmp_path / "bundle", form=GraphForm(member_outputs=True))
+    found = outputs_of(path, {name: tensor.numpy() for name, tensor in inputs.items()})
+    with torch.no_grad():
+        original = torch.sigmoid(model(**inputs).logits).numpy()
+    np.testing.assert_allclose(found["probabilities"], original, atol=1e-5)
+    assert found["member_probabilities"].shape == (len(original), 2, 5)
+    assert not found["mutual_information"].any()
+
+
+def test_checkpoints_trained_apart_are_a_deep_ensemble() -> None:
+    models, inputs = [make_labeller(seed=seed) for seed in (1, 2, 3)], make_inputs("bert")
+    ensemble = hydrant.fuse(models, keep_separate=["all"])
+    expected = oracle.labels(models, ensemble.plan, inputs)
+    with torch.no_grad():
+        np.testing.assert_allclose(ensemble(**inputs).label_entropy, expected["label_entropy"], atol=1e-4)
+    drift = hydrant.measure_drift(hydrant.fuse(models), ensemble, [(inputs, np.zeros((4, 5), bool))])
+    assert drift.max_abs_logit_difference > 0
+    assert drift.label_changes is drift.accuracy is None
+    with pytest.raises(InputError, match="'multi_label'"):
+        hydrant.fuse([make_labeller(), make_model("bert")])
+
+
+def test_logits_of_any_size_have_finite_entropies() -> None:
+    from hydrant.fusion.label_head import summarize_labels
+    from hydrant.metrics.labels import summarise_labels
+
+    logits = torch.tensor([-1e4, -90.0, -20.0, 0.0, 20.0, 90.0, 1e4]).reshape(1, 1, -1).repeat(2, 1, 1)
+    found = summarize_labels(logits)
+    again = summarise_labels(logits.numpy().transpose(1, 0, 2), np.ones(1))
+    for name, values in again.items():
+        assert torch.isfinite(getattr(found, name)).all()
+        np.testing.assert_allclose(getattr(found, name), values, rtol=1e-5, atol=1e-12, err_msg=name)
+    np.testing.assert_allclose(found.label_entropy[0, 3], np.log(2), rtol=1e-6)
+    assert found.label_entropy[0, 2] == pytest.approx(found.label_entropy[0, 4])
+
+
+# The bundle and the graph
+
+
+def test_what_the_graph_and_the_bundle_say(bundle: Path) -> None:
+    facts = {entry.key: entry.value for entry in onnx.load(bundle / "model.fp32.onnx").metadata_props}
+    assert facts["hydrant.task"] == "multi_label"
+    before = (bundle / "model.fp32.onnx").read_bytes()
+    hydrant.export_onnx(bundle, form=GraphForm(member_outputs=True))
+    assert (bundle / "model.fp32.onnx").read_bytes() == before
+    seen = run_cli("inspect", bundle)
+    assert seen.returncode == 0, seen.stderr
+    assert "labels        3, of which any may apply: greeting, money, weather" in seen.stdout
+
+
+@pytest.mark.parametrize("precision", ["fp16", "bf16", "int8"])
+def test_low_precision_follows_the_reference(precision: Any, bundle: Path, data: Path) -> None:
+    given = {"data": data / "train.csv"} if precision == "int8" else {}
+    hydrant.export_onnx(bundle, precision, **given)
+    report = hydrant.verify(bundle, data=data / "train.csv")
+    names = {gate.name for backend in report.backends for gate in backend.gates}
+    assert {"label flips", "max |Δ label entropy|", "max |Δ label mutual information|"} <= names
+    assert report.passed, [gate for backend in report.backends for gate in backend.gates if not gate.passed]
+
+
+def test_a_backend_that_gives_other_labels_fails_its_gates() -> None:
+    from hydrant.metrics.gates import TOLERANCES
+    from hydrant.metrics.judging import judged
+
+    rng = np.random.default_rng(0)
+    one = {name: rng.random((120, 4)).astype(np.float32)
+           for name in ("probabilities", "label_entropy", "label_mutual_information")}  # fmt: skip
+    one |= {name: 9 * rng.random(120).astype(np.float32)
+            for name in ("predictive_entropy", "expected_entropy", "mutual_information", "energy")}  # fmt: skip
+    _, gates = judged(one, one, TOLERANCES["fp32"])
+    assert all(gate.passed for gate in gates)
+    assert {"Spearman energy", "Spearman predictive_entropy"} <= {gate.name for gate in gates}
+    for name, failing in {"probabilities": {"label flips", "max |Δ probability|"}, "energy": {"Spearman energy"},
+                          "label_entropy": {"max |Δ label entropy|"}}.items():  # fmt: skip
+        _, gates = judged(one, {**one, name: one[name][::-1]}, TOLERANCES["fp32"])
+        assert failing <= {gate.name for gate in gates if not gate.passed}, name
+
+
+def test_a_calibration_of_labels_is_read_again_and_checked(bundle: Path) -> None:
+    opened = hydrant.Bundle.open(bundle)
+    made = Calibration(labels=LabelDecisions((0.5, 1.0, 2.0), (0.1, 0.5, 0.9)))
+    from hydrant.bundle.store import CALIBRATION, to_json_bytes
+
+    def written(**changes: Any) -> Calibration:
+        facts = made.to_json()
+        facts["labels"] |= changes
+        return Calibration.of(opened.add({CALIBRATION: to_json_bytes(facts)}))
+
+    try:
+        assert written() == made
+        assert made.temperatures == (0.5, 1.0, 2.0)
+        with pytest.raises(BundleError, match=r"has label decisions 'None', but calibration\.json says"):
+            hydrant.load(bundle)
+        for changes, message in (
+            ({"thresholds": [0.5]}, r"thresholds = '\[0\.5\]', which are not 3 numbers, one for each label"),
+            ({"thresholds": [0.5, 2, 0.5]}, "thresholds = '2', which is no finite number in range"),
+            ({"temperatures": [1, 0, 1]}, "temperatures = '0', which is no finite number in range"),
+        ):
+            with pytest.raises(BundleError, match=message):
+                written(**changes)
+    finally:
+        opened.add({CALIBRATION: to_json_bytes(Calibration().to_json())})
+
+
+# Predicting
+
+
+def test_predictions_of_texts(bundle: Path, checkpoint: Path) -> None:
+    texts = ["hello money", "what is the weather", "transfer"]
+    tensors = dict(transformers.AutoTokenizer.from_pretrained(checkpoint)(texts, padding=True, return_tensors="pt"))
+    model = transformers.AutoModelForSequenceClassification.from_pretrained(checkpoint)
+    expected = oracle.labels([model], hydrant.Bundle.open(bundle).plan(), tensors)
+    with hydrant.load(bundle) as predictor:
+        found = predictor.predict(texts)
+        np.testing.assert_allclose(found.probabilities, expected["probabilities"], atol=1e-5)
+        assert found.label is found.confidence is found.disagreement is found.score is None
+        assert repr(found) == f"Prediction(3 inputs of 3 labels, assigned {int(found.assigned.sum())})"
+        assert len(found) == 3
+        np.testing.assert_array_equal(found[1].assigned, found.assigned[1:2])
+        for place, row in enumerate(found.rows(predictor.labels)):
+            order = [name for _, name in sorted(zip(-found.probabilities[place], NAMES, strict=True))]
+            applies = [name for name in order if found.assigned[place][NAMES.index(name)]]
+            assert [each["label"] for each in row["labels"]] == applies
+            for each in row["labels"]:
+                at = NAMES.index(each["label"])
+                assert each["entropy"] == float(str(found.label_entropy[place, at]))
+                assert each["probability"] == float(str(found.probabilities[place, at]))
+        empty = predictor.predict([])
+        assert (len(empty), empty.assigned.shape) == (0, (0, 3))
+        failed = predictor.predict([texts[0], 3], on_error="row")
+        assert failed.failed.tolist() == [False, True]
+        assert not failed.assigned[1].any()
+        assert "error" in failed.rows(predictor.labels)[1]
+
+
+# Data
+
+
+FORMS = [
+    (["one|two", "two", "[]"], "names"),
+    (['["one", "two"]', '["two"]', "[]"], "JSON lists"),
+    ([["one", "two"], ["two"], []], "lists of names"),
+    ([{"one", "two"}, {"two"}, set()], "sets of names"),
+    ([[0, 1], [1], []], "lists of indices"),
+    (["0|1", "1", "[]"], "texts of indices"),
+    ([[1, 1, 0], [0, 1, 0], [0, 0, 0]], "a matrix"),
+    (np.array([[1, 1, 0], [0, 1, 0], [0, 0, 0]], bool), "a matrix of booleans"),
+    (np.array([[1, 1, 0], [0, 1, 0], [0, 0, 0]], np.float32), "a matrix of floats"),
+    (["[1, 1, 0]", "[0, 1, 0]", "[0, 0, 0]"], "a matrix of JSON"),
+]
+
+
+@pytest.mark.parametrize(("given", "form"), FORMS, ids=[form for _, form in FORMS])
+def test_labels_in_every_form(given: Any, form: str) -> None:
+    found = read_examples((["a", "b", "c"], given), ["one", "two", "three"], several=True).labels
+    assert found is not None
+    assert found.dtype == bool
+    assert found.tolist() == [[True, True, False], [False, True, False], [False, False, False]], form
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.lists(st.lists(st.booleans(), min_size=4, max_size=4), min_size=1, max_size=8))
+def test_every_form_means_the_same(matrix: list[list[bool]]) -> None:
+    names = ["a", "b|c", "3", "d e"]
+    lists = [[name for name, on in zip(names, row, strict=True) if on] for row in matrix]
+    inputs = ["x"] * len(matrix)
+    for form in (matrix, lists, [json.dumps(row) for row in lists], [[int(on) for on in row] for row in matrix]):
+        found = read_examples((inputs, form), names, several=True).labels
+        assert found is not None
+        assert found.tolist() == matrix
+
+
+def test_labels_from_files(tmp_path: Path) -> None:
+    names, expected = ["one", "two"], [[True, True], [False, True], [False, False]]
+    (tmp_path / "data.csv").write_text('text,label\na,one|two\nb,"[""two""]"\nc,[]\n')
+    lines = [{"text": "a", "label": ["one", "two"]}, {"text": "b", "label": "two"}, {"text": "c", "label": []}]
+    (tmp_path / "data.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    np.savez(tmp_path / "data.npz", x=np.array(["a", "b", "c"]), y=np.array(expected, np.int64))
+    for name in ("data.csv", "data.jsonl", "data.npz"):
+        found = read_examples(tmp_path / name, names, several=True).labels
+        assert found is not None
+        assert found.tolist() == expected, name
+
+
+@pytest.mark.parametrize(
+    ("label", "message"),
+    [
+        ("one|four", "label 'four' at .* row 2 is not a class of the model"),
+        ("[one]", r"begins as a JSON list but is none; expected a list such as"),
+        ("", r"has no label at .* row 2; .* an example to which no label applies has \[\]"),
+        ("one||two", "label '' at"),
+        ("[[0]]", r"label '\[0\]' at"),
+    ],
+)
+def test_labels_that_cannot_be_read(label: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / "data.csv").write_text(f"text,label\na,one\nb,{label}\n")
+    with pytest.raises(InputError, match=message):
+        read_examples(tmp_path / "data.csv", ["one", "two", "three"], several=True)
+
+
+def test_a_matrix_is_no_class_of_a_classifier(tmp_path: Path) -> None:
+    np.savez(tmp_path / "data.npz", x=np.array(["a", "b"]), y=np.eye(2, dtype=np.int64))
+    with pytest.raises(InputError, match=r"label '\[1, 0\]' at .* is not a class of the model"):
+        read_examples(tmp_path / "data.npz", ["one", "two"])
+    np.savez(tmp_path / "data.npz", x=np.array(["a", "b"]), y=np.zeros((2, 2, 2)))
+    with pytest.raises(InputError, match=r"expected x \[N, …\] and y \[N\], or \[N, C\] of 0 and 1"):
+        read_examples(tmp_path / "data.npz", ["one", "two"], several=True)
+
+
+# Plans and tuning
+
+
+def test_taylor_importance_is_that_of_transformers_own_loss() -> None:
+    from hydrant.calib.heads.taylor import taylor_scores
+
+    model, drawn = make_labeller(), examples_of("bert", 3)
+    labels = np.array([[1, 0, 0, 1, 0], [0, 0, 0, 0, 0], [1, 1, 1, 0, 1]], bool)
+    found = taylor_scores(model, Examples(drawn.inputs, labels, "test"), ReadyTensors(0))  # type: ignore[arg-type]
+    for row, item in enumerate(drawn.inputs):
+        tensors = {name: torch.from_numpy(array)[None] for name, array in item.tensors.items()}
+        truth = torch.from_numpy(labels[row]).double()[None]
+        for layer in range(LAYERS):
+            for head in range(4):
+                losses = [_loss_with(model, layer, head, gate, tensors, truth) for gate in (0.999, 1.001)]
+                slope = abs(losses[1] - losses[0]) / 0.002
+                assert found[row, layer, head] == pytest.approx(slope, rel=2e-2, abs=1e-4)
+
+
+def _loss_with(model: Any, layer: int, head: int, gate: float, tensors: dict[str, Any], labels: torch.Tensor) -> float:
+    """Transformers' own loss of the double-precision model with one head scaled."""
+    double = copy.deepcopy(model).double()
+
+    def scale(_: Any, arguments: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor]:
+        states = arguments[0].clone()
+        states[..., head * 8 : (head + 1) * 8] *= gate
+        return (states,)
+
+    double.get_submodule(oracle.OUTPUT_PROJECTIONS["bert"].format(layer)).register_forward_pre_hook(scale)
+    with torch.no_grad():
+        return float(double(**tensors, labels=labels).loss)
+
+
+def test_a_budget_compares_plans_by_all_labels(checkpoint: Path, data: Path) -> None:
+    from hydrant.calib.heads.candidates import Candidate
+    from hydrant.calib.heads.trials import HeldOut, measure
+    from hydrant.data.processor import from_transformers
+    from hydrant.families.checkpoint import load_model
+
+    plan = hydrant.plan_heads(checkpoint, data / "train.csv", keep=Budget(2.0))
+    found = plan.provenance["budget"]
+    assert found["ratio"] <= 2.0
+    assert len(found["candidates"]) > 1
+    model = load_model(checkpoint)
+    examples = read_examples(data / "val.csv", NAMES, several=True)
+    processor = from_transformers(load_processor(checkpoint, "text"), architecture_of(model))
+    held = HeldOut(examples, processor, architecture_of(model), 32)
+    [trial] = measure(model, [Candidate(0, (), plan.members, 1.0)], held)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(checkpoint)
+    tensors = dict(tokenizer(list(examples.inputs), padding=True, return_tensors="pt"))
+    expected = oracle.labels([model], plan, tensors, [trial.temperature])
+    assert examples.labels is not None
+    chosen = np.where(examples.labels, expected["probabilities"], 1 - expected["probabilities"])
+    np.testing.assert_allclose(trial.losses, -np.log(chosen).sum(axis=1), rtol=1e-4, atol=1e-5)
+    assert trial.mutual_information == pytest.approx(expected["mutual_information"].mean(), rel=1e-3, abs=1e-6)
+    right = ((expected["probabilities"] > 0.5) == examples.labels).all(axis=1)
+    assert trial.accuracy == pytest.approx(right.mean())
+
+
+@pytest.mark.parametrize("family", ["bert", "vit"])
+def test_the_loss_is_transformers_own(family: str) -> None:
+    dropout = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    model, inputs = make_labeller(family, **dropout), make_inputs(family)
+    ensemble = hydrant.fuse(model, members=2)
+    labels = torch.from_numpy(np.random.default_rng(0).random((4, 5)) < 0.4)
+    expected = model(**inputs, labels=labels.float()).loss
+    found = member_loss(ensemble(**inputs).member_logits, labels)
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+    ensemble.classifier.weight.grad = None
+    found.backward()
+    expected.backward()
+    last = model.classifier.weight.grad
+    torch.testing.assert_close(ensemble.classifier.weight.grad[0].T, last, rtol=1e-3, atol=1e-5)
+
+
+def test_tuning_lowers_the_loss(bundle: Path, data: Path, tmp_path: Path) -> None:
+    how = Jointly(epochs=2, learning_rate=0.003, unfreeze=True)
+    report = tune(bundle, data / "train.csv", how, validation=data / "val.csv", output=tmp_path / "tuned")
+    assert report.nll_after < report.nll_before
+    with hydrant.load(tmp_path / "tuned", "torch") as predictor:
+        examples = read_examples(data / "val.csv", NAMES, several=True)
+        found = predictor.predict(examples.inputs)
+    assert examples.labels is not None
+    assert report.accuracy_after == pytest.approx((found.assigned == examples.labels).all(axis=1).mean())
+    (tmp_path / "some.csv").write_text("text,label\n" + "hello,greeting\nworld,[]\n" * 12)
+    told = tune(bundle, tmp_path / "some.csv", Jointly(epochs=1, learning_rate=1e-5), output=tmp_path / "other")
+    assert told.unseen == ("money", "weather")
+
+
+# The command line, and what is refused
+
+
+def test_the_command_line_from_a_checkpoint_to_labels(checkpoint: Path, data: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+
+    def ran(*words: object) -> str:
+        done = run_cli(*words)
+        assert done.returncode == 0, f"{words}\n{done.stdout}\n{done.stderr}"
+        return done.stdout
+
+    ran("plan", checkpoint, "--data", data / "train.csv", "--keep", 2, "--fork-from", 1, "-o", tmp_path / "plan.json")
+    ran("fuse", checkpoint, "--plan", tmp_path / "plan.json", "-o", out)
+    told = ran("tune", out, "--data", data / "train.csv", "--epochs", 2, "--learning-rate", 0.003)
+    assert "accuracy" in told
+    ran("export", out)
+    told = ran("calibrate", out, "--data", data / "val.csv", "--fit", data / "train.csv")
+    assert "one for each label" in told
+    assert "for the best F1" in told
+    ran("verify", out, "--backend", "onnxruntime", "--data", data / "test.csv")
+    told = ran("evaluate", out, "--data", data / "test.csv", "--ood", data / "other.csv", "--compare", checkpoint,
+               "--bootstrap", 20, "--html", tmp_path / "page.html")  # fmt: skip
+    for words in ("micro F1", "macro F1", "mean average precision", "out of distribution by energy", "greeting"):
+        assert words in told
+    page = (tmp_path / "page.html").read_text()
+    assert "Finding answers with a wrong label" in page
+    shown = ran("predict", out, "hello money")
+    assert shown.split()[:2] == ["input", "labels"]
+    found = json.loads(ran("predict", out, "hello money", "--json", "--probabilities"))["predictions"][0]
+    assert set(found["probabilities"]) == set(NAMES)
+    assert {"labels", "predictive_entropy", "mutual_information", "energy", "distance", "abstain"} <= set(found)
+    assert "label" not in found
+    thresholds = json.loads((out / "calibration.json").read_text())["labels"]["thresholds"]
+    above = {name for name, limit in zip(NAMES, thresholds, strict=True)
+             if np.float32(found["probabilities"][name]) > np.float32(limit)}  # fmt: skip
+    assert {each["label"] for each in found["labels"]} == above
+    assert "of which any may apply" in ran("inspect", out)
+
+
+def test_what_has_no_meaning_for_labels_is_refused(checkpoint: Path, bundle: Path, data: Path, tmp_path: Path) -> None:
+    train = data / "train.csv"
+    with pytest.raises(InputError, match=r"this model gives several labels .*; choose method 'taylor' or 'random'"):
+        hydrant.plan_heads(checkpoint, train, hydrant.Circuit(objective="nll"), keep=2)
+    with pytest.raises(InputError, match=r"prediction sets .* hold the one class that is right"):
+        hydrant.calibrate(bundle, train, sets=hydrant.Conformal(0.1))
+    with pytest.raises(InputError, match=r"confidence is '0\.9', which is of intervals around a score"):
+        hydrant.calibrate(bundle, train, confidence=0.9)
+    with pytest.raises(InputError, match="the score confidence was asked for, but this bundle has none"):
+        hydrant.calibrate(bundle, train, abstain=hydrant.Coverage(0.9, "confidence"))
+    for words, message in (
+        (("make", checkpoint, "--data", train, "--validation", data / "val.csv", "-o", tmp_path / "made"),
+         "hydrant make is for classifiers of one class each, and this model gives several labels"),
+        (("evaluate", bundle, "--data", train, "--corruptions"), "and this bundle gives several labels"),
+        (("evaluate", bundle, "--data", train, "--caution", 1), "caution is 1, by which scores are ranked"),
+        (("calibrate", bundle, "--data", train, "--label-false-alarm", 1.5), "--label-false-alarm"),
+    ):  # fmt: skip
+        done = run_cli(*words)
+        assert done.returncode == 2, words
+        assert done.stderr.count("\n") == 1
+        assert message in done.stderr
