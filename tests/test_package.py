@@ -21,12 +21,12 @@ from packaging.version import Version
 from test_house import APART, SOURCES
 
 PUBLIC = {
-    "BatchEnsemble", "Budget", "Bundle", "Circuit", "Conformal", "Cost", "Coverage", "Dropout", "FalseAlarm",
-    "Figures", "FusedClassifier", "FusedOutput", "GraphForm", "Grid", "HeadPlan", "HydrantError", "Jointly",
+    "BatchEnsemble", "Budget", "Bundle", "Circuit", "Conformal", "Cost", "Coverage", "Dropout", "FalseAlarm", "Figures",
+    "FusedClassifier", "FusedOutput", "GraphForm", "Grid", "HeadPlan", "HydrantError", "Jointly", "LabelOutput",
     "PerMember", "Prediction", "Predictor", "Random", "Reading", "Recipe", "Risk", "ScoreOutput", "Taylor", "TensorRT",
     "TensorRTForRTX", "Timing", "TuneReport", "__version__", "build_engine", "calibrate", "estimate_cost", "evaluate",
-    "explore", "export_onnx", "fuse", "load", "load_ensemble", "load_zero_shot", "make", "measure_drift",
-    "plan_heads", "profile", "save_bundle", "tune", "verify",
+    "explore", "export_onnx", "fuse", "load", "load_ensemble", "load_zero_shot", "make", "measure_drift", "plan_heads",
+    "profile", "save_bundle", "tune", "verify",
 }  # fmt: skip
 
 
