@@ -27,7 +27,16 @@ if TYPE_CHECKING:
     from .export import export_onnx
     from .export.options import GraphForm
     from .families.zero_shot import load_zero_shot
-    from .fusion import FusedClassifier, FusedOutput, ScoreOutput, fuse, load_ensemble, measure_drift, save_bundle
+    from .fusion import (
+        FusedClassifier,
+        FusedOutput,
+        LabelOutput,
+        ScoreOutput,
+        fuse,
+        load_ensemble,
+        measure_drift,
+        save_bundle,
+    )
     from .measure.calibrate import calibrate
     from .measure.cost import estimate_cost
     from .measure.profile import profile
@@ -67,6 +76,7 @@ _HOMES = {
     "HeadPlan": "bundle.plan",
     "HydrantError": "errors",
     "Jointly": "tuning.settings",
+    "LabelOutput": "fusion",
     "load": "runtime",
     "load_ensemble": "fusion",
     "load_zero_shot": "families.zero_shot",
@@ -115,6 +125,7 @@ __all__ = [
     "HeadPlan",
     "HydrantError",
     "Jointly",
+    "LabelOutput",
     "PerMember",
     "Pipeline",
     "Prediction",

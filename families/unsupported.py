@@ -74,9 +74,10 @@ REASONS = {
     "SEW": SOUND,
     "Segformer": STAGES,
     "Siglip": (
-        "its classes are independent yes-or-no questions (sigmoid), of which an averaged softmax would make another "
-        "method, and an attention head pools its image tower"
+        "its classes are independent yes-or-no questions about an image, whose tower an attention head with a query of "
+        "its own pools"
     ),
+    "SiglipForImageClassification": "its image tower has no learned token before the patches",
     "SqueezeBert": "its linear maps are convolutions in groups",
     "Swiftformer": STAGES,
     "Swin": WINDOWS,

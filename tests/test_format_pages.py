@@ -98,8 +98,9 @@ def test_keys_that_only_some_models_have(tmp_path: Path) -> None:
     found: dict[str, set[str]] = {}
     usual = set(quoted(table("bundle.md", "keys", "config.json")))
     ranks = make_model("bert", num_labels=1, sentence_transformers={"activation_fn": "torch.nn.Sigmoid"})
-    models = {family: make_model(family) for family in (*FAMILIES, "dinov2_with_registers")} | {"scores": ranks}
-    for name, model in models.items():
+    several = make_model("bert", problem_type="multi_label_classification")
+    models = {family: make_model(family) for family in (*FAMILIES, "dinov2_with_registers")}
+    for name, model in {**models, "scores": ranks, "labels": several}.items():
         made = save_bundle(fuse(model), tmp_path / name, tensors_only=True)
         for key, value in json.loads(made.file("config.json").read_bytes()).items():
             if key not in usual:

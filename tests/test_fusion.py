@@ -161,7 +161,7 @@ REFUSED = [
         lambda: fuse(make_model("bert", position_embedding_type="relative_key")),
         "position_embedding_type = 'relative_key'",
     ),
-    (lambda: fuse(make_model("bert", problem_type="multi_label_classification")), "problem_type = 'multi_label"),
+    (lambda: fuse(make_model("bert", problem_type="regression")), "problem_type = 'regression'"),
     (lambda: fuse(make_model("bert", hidden_act="mish")), "hidden_act = 'mish'.*supported: gelu"),
     (
         lambda: fuse(transformers.BertForTokenClassification(transformers.BertConfig(num_hidden_layers=1))),

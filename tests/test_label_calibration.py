@@ -25,6 +25,7 @@ from hydrant.metrics import labels as metrics
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import make_model, make_tokenizer, run_cli
+from test_format_pages import quoted, table
 from test_labels import MULTI_LABEL, NAMES, make_labeller, write_table
 
 
@@ -218,6 +219,20 @@ def test_a_calibration_reaches_the_graph_and_every_backend(bundle: Path, data: P
             np.testing.assert_allclose(np.float64(array), np.float64(getattr(second, name)), atol=1e-4, err_msg=name)
     again = hydrant.load_ensemble(bundle)
     assert again.label_temperatures == tuple(stored["labels"]["temperatures"])
+
+
+def test_the_pages_on_the_formats_name_what_there_is(bundle: Path) -> None:
+    graph = onnx.load(bundle / "model.fp32.onnx")
+    config, stored = (json.loads((bundle / name).read_text()) for name in ("config.json", "calibration.json"))
+    told = set(quoted(table("graph.md", "output of labels, always float32")))
+    assert told - {"member_probabilities", "hydrant calibrate --fit", "--member-outputs"} == {
+        output.name for output in graph.graph.output
+    }
+    keys = {quoted([row])[0] for head in ("key", "key of a multi-label graph") for row in table("graph.md", head)}
+    assert keys == {entry.key for entry in graph.metadata_props}
+    assert config["task"] == "multi_label"
+    assert set(quoted(table("bundle.md", "key of `labels`"))) == set(stored["labels"])
+    assert stored["temperature"] == 1
 
 
 def test_a_false_alarm_rate_for_labels_from_the_command_line(bundle: Path, data: Path, tmp_path: Path) -> None:

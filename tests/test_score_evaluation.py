@@ -179,5 +179,5 @@ def test_what_is_for_the_other_task_is_refused(
         assert ran.stderr.count("\n") == 1
         assert message in ran.stderr
     hydrant.save_bundle(hydrant.fuse(bert_checkpoint, members=2), tmp_path / "classes", tensors_only=True)
-    with pytest.raises(InputError, match="caution is 1, by which scores are ranked, and this bundle has classes"):
+    with pytest.raises(InputError, match="caution is 1, by which scores are ranked, and this bundle gives one class"):
         evaluate(tmp_path / "classes", text_csv, figures=Figures(caution=1.0))

@@ -92,8 +92,8 @@ def test_the_activation_that_sentence_transformers_stores(settings: dict[str, An
         ({"num_labels": 1, "problem_type": "multi_label_classification"},
          r"problem_type = 'multi_label_classification'.*supported: regression where num_labels is 1"),
         ({"num_labels": 3, "problem_type": "regression"}, r"problem_type = 'regression'"),
-        ({"num_labels": 3, "problem_type": "multi_label_classification"},
-         r"problem_type = 'multi_label_classification'.*supported: single_label_classification"),
+        ({"num_labels": 3, "problem_type": "ranking"},
+         r"supported: single_label_classification or multi_label_classification where num_labels is 3"),
     ],
 )  # fmt: skip
 def test_what_is_refused(settings: dict[str, Any], message: str) -> None:
@@ -112,7 +112,7 @@ def test_the_architecture_of_a_score_is_read_again_and_checked() -> None:
     data = architecture.to_json()
     assert Architecture.from_json(data) == architecture
     for change, message in (
-        ({"task": "token classification"}, "has task 'token classification'; this hydrant knows classification, score"),
+        ({"task": "tagging"}, "has task 'tagging'; this hydrant knows classification, score, tokens, multi_label"),
         ({"score_activation": "tanh"}, "has score_activation = 'tanh'; expected one of identity, sigmoid"),
         ({"classes": 2}, "has task score and classes = 2; expected 1"),
         ({"task": "classification"}, "has task classification and classes = 1"),
@@ -353,7 +353,7 @@ def test_a_budget_compares_plans_by_what_labels_ask_for(
 def test_what_has_no_meaning_for_a_score_is_refused(
     checkpoint: Path, bundle: Path, table: Path, tmp_path: Path
 ) -> None:
-    with pytest.raises(InputError, match="circuits are searched by the entropy of class probabilities"):
+    with pytest.raises(InputError, match=r"circuits are searched .* gives one score \(num_labels = 1\)"):
         hydrant.plan_heads(checkpoint, table, hydrant.Circuit(objective="nll"), keep=2, reading=READING)
     with pytest.raises(InputError, match=r"data .* have the label 2, but this model's scores go through a sigmoid"):
         hydrant.plan_heads(checkpoint, (PAIRS, [0, 1, 2, 0.5]), keep=2)
@@ -361,4 +361,4 @@ def test_what_has_no_meaning_for_a_score_is_refused(
                    "--text-column", "query", "--text-pair-column", "text")  # fmt: skip
     assert made.returncode == 2
     assert made.stderr.count("\n") == 1
-    assert "hydrant make is for classifiers, and this model gives one score" in made.stderr
+    assert "hydrant make is for classifiers of one class each, and this model gives one score" in made.stderr
