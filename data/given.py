@@ -36,7 +36,7 @@ def given_inputs(
     Raises:
         InputError: something else, or something that could be meant in several ways.
     """
-    usual = ["text", "image"] if modality is None else [modality]
+    usual: list[str] = ["text", "image"] if modality is None else [modality]
     columns = Columns(text_column or "text", text_pair=text_pair_column)
     known = usual if text_column is None else [text_column]
     given = only_split(given)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from ..errors import HydrantError, InputError, cut, listing, require
+from ..errors import InputError, cut, listing, require
 from .columns import Columns
 from .readers import Row, rows_of_table
 
@@ -57,8 +57,6 @@ def hub_rows(text: str, columns: Columns) -> Iterator[Row]:
     datasets = require("datasets", "hub", "read data sets of the hub")
     try:
         found = datasets.load_dataset(wanted.name, wanted.config)
-    except HydrantError:
-        raise
     except Exception as error:  # datasets raises many kinds: no such name, no connection, no such configuration
         raise InputError(
             f"cannot read data set {wanted.name} of the hub: {cut(error, 200)}; expected {FORM}, and a connection, or "

@@ -177,8 +177,8 @@ class ImageProcessor:
 
 
 def _upright(image: Any, index: int) -> Any:
-    """The pixels of a file or PIL image, turned as its EXIF says."""
-    from PIL import Image, ImageOps
+    """The pixels of a file, its bytes, or a PIL image, turned as its EXIF says."""
+    from PIL import Image, ImageOps, UnidentifiedImageError
 
     given = isinstance(image, Image.Image)
     file = io.BytesIO(image) if isinstance(image, bytes | bytearray) else image
@@ -189,7 +189,8 @@ def _upright(image: Any, index: int) -> Any:
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
         named = isinstance(image, str | Path)
         name, expected = (image, "a readable image file") if named else (f"input {index}", "a whole image")
-        reason = getattr(error, "strerror", None) or cut(error, 100)
+        unknown = file is not image and isinstance(error, UnidentifiedImageError)
+        reason = "bytes of no known kind" if unknown else getattr(error, "strerror", None) or cut(error, 100)
         raise InputError(f"cannot read image {name}: {reason}; expected {expected}") from error
     return picture
 

@@ -168,8 +168,8 @@ def _table_rows(path: Path, columns: Columns, missing: bool) -> Iterator[Row]:
         label = record.get(columns.label)
         label = None if label == "" else label
         label = known(label) if known and label is not None else label
-        names = () if columns.label in record else tuple(record)
-        yield Row(texts[0] if columns.text_pair is None else texts, label, where, names)
+        there = () if columns.label in record else tuple(record)
+        yield Row(texts[0] if columns.text_pair is None else texts, label, where, there)
     for name, record in absent.items():
         raise InputError(f"{path} has the columns {listing(record)}; expected {name!r} (choose with {options[name]})")
 

@@ -154,7 +154,7 @@ def image_bundle(vit_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory)
 def test_rows_and_tables_of_pairs_are_predicted_as_pairs(text_bundle: Path) -> None:
     pairs = [("hello world", "money"), ("the", "what is the weather")]
     rows = [{"first": first, "second": second} for first, second in pairs]
-    names = {"text_column": "first", "text_pair_column": "second"}
+    names: dict[str, Any] = {"text_column": "first", "text_pair_column": "second"}
     with hydrant.load(text_bundle) as predictor:
         expected = predictor.predict(pairs).probabilities
         for given in (rows, iter(rows), pandas.DataFrame(rows), datasets.Dataset.from_list(rows)):

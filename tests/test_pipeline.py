@@ -159,7 +159,7 @@ def test_images_are_answered_as_transformers_does(
 
 @pytest.mark.parametrize("problem", [None, "regression"])
 def test_one_output_is_answered_as_transformers_does(problem: str | None, tmp_path: Path) -> None:
-    model = make_model("bert", num_labels=1, problem_type=problem)
+    model: Any = make_model("bert", num_labels=1, problem_type=problem)
     model.save_pretrained(tmp_path / "scorer")
     make_tokenizer(tmp_path / "source").save_pretrained(tmp_path / "scorer")
     theirs = transformers.pipeline("text-classification", str(tmp_path / "scorer"), device="cpu", truncation=True)
@@ -173,8 +173,9 @@ def test_one_output_is_answered_as_transformers_does(problem: str | None, tmp_pa
 
 
 def test_a_score_behind_a_sigmoid_goes_through_no_other(tmp_path: Path) -> None:
-    stored = {"sentence_transformers": {"activation_fn": "torch.nn.modules.activation.Sigmoid"}}
-    make_model("bert", num_labels=1, **stored).save_pretrained(tmp_path / "scorer")
+    stored: dict[str, Any] = {"sentence_transformers": {"activation_fn": "torch.nn.modules.activation.Sigmoid"}}
+    model: Any = make_model("bert", num_labels=1, **stored)
+    model.save_pretrained(tmp_path / "scorer")
     make_tokenizer(tmp_path / "source").save_pretrained(tmp_path / "scorer")
     theirs = transformers.pipeline("text-classification", str(tmp_path / "scorer"), device="cpu", truncation=True)
     with hydrant.pipeline(bundle_of(tmp_path / "scorer", "text", tmp_path / "out")) as ours:

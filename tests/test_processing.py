@@ -395,9 +395,9 @@ def test_order_of_a_batch_is_kept() -> None:
         (np.zeros((4, 4, 4), np.uint8), r"input 7 is an array of uint8 \[4, 4, 4\]"),
         (np.zeros((0, 4, 3), np.uint8), r"input 7 is an array of uint8 \[0, 4, 3\]"),
         (np.zeros(4, np.uint8), r"input 7 is an array of uint8 \[4\]"),
-        (3, "input 7 is a int; expected a path, a PIL image or a uint8 array"),
+        (3, "input 7 is a int; expected a path, a PIL image, the bytes of an image file or a uint8 array"),
         (None, "input 7 is a NoneType"),
-        (b"\x89PNG", "input 7 is a bytes"),
+        (b"\x89PNG", "cannot read image input 7: bytes of no known kind; expected a whole image"),
     ],
 )
 def test_unusable_image_is_named(image: Any, message: str) -> None:
