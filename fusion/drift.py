@@ -61,7 +61,7 @@ def measure_drift(
         tensors: dict[str, Tensor] = {name: torch.as_tensor(value) for name, value in inputs.items()}
         a, b = merged(**tensors), unmerged(**tensors)
         difference = (a.member_logits - b.member_logits).abs()  # [M, B, C]
-        label, other = (a.label, b.label) if classifies else (None, None)
+        label, other = (a.label, b.label) if classifies else (difference.new_empty(0), difference.new_empty(0))
         if merged.architecture.every_token:
             real = tensors.get("attention_mask", torch.ones_like(label)) > 0
             if labels is not None:
@@ -74,12 +74,12 @@ def measure_drift(
         examples += difference.shape[1]
         if not classifies:
             continue
-        changes += int((label != other).sum())
+        changes += int(torch.ne(label, other).sum())
         if labels is None:
             labelled = False
         else:
             truth = torch.as_tensor(labels)
-            hits.append((int((label == truth).sum()), int((other == truth).sum())))
+            hits.append((int(torch.eq(label, truth).sum()), int(torch.eq(other, truth).sum())))
     known = labelled and examples > 0 and classifies
     return Drift(
         examples=examples,
