@@ -270,13 +270,18 @@ def _intervals(entry: Mapping[str, Any]) -> Intervals:
 
 
 def _label_decisions(entry: Mapping[str, Any], count: int) -> LabelDecisions:
-    lists = []
-    for name, least, most in (("temperatures", sys.float_info.min, sys.float_info.max), ("thresholds", 0.0, 1.0)):
-        values = entry.get(name)
-        if not isinstance(values, list) or len(values) != count:
-            raise _MalformedError(f"{name} = {cut(values)}, which are not {count} numbers, one for each label")
-        lists.append(tuple(_number({name: value}, name, least, most) for value in values))
-    return LabelDecisions(*lists, _numbers(entry, "target"), _numbers(entry, "measured"), _count(entry))
+    temperatures = _each(entry, "temperatures", count, sys.float_info.min, sys.float_info.max)
+    thresholds = _each(entry, "thresholds", count, 0.0, 1.0)
+    notes = (_numbers(entry, "target"), _numbers(entry, "measured"), _count(entry))
+    return LabelDecisions(temperatures, thresholds, *notes)
+
+
+def _each(entry: Mapping[str, Any], name: str, count: int, least: float, most: float) -> tuple[float, ...]:
+    """One number for each label."""
+    values = entry.get(name)
+    if not isinstance(values, list) or len(values) != count:
+        raise _MalformedError(f"{name} = {cut(values)}, which are not {count} numbers, one for each label")
+    return tuple(_number({name: value}, name, least, most) for value in values)
 
 
 def _numbers(entry: Mapping[str, Any], key: str) -> dict[str, float]:

@@ -47,7 +47,9 @@ def encode_label_sets(
 
 def _parts(row: Row, labels: Sequence[str]) -> list[Any]:
     """The labels of one row, each by itself."""
-    value = row.label.tolist() if hasattr(row.label, "tolist") else row.label
+    value: Any = row.label
+    if hasattr(value, "tolist"):
+        value = value.tolist()
     if isinstance(value, list | tuple | set | frozenset):
         return list(value)
     if not isinstance(value, str) or value in labels:

@@ -77,11 +77,13 @@ def label_reports(
 
 def _ordered(calibration: Calibration, columns: np.ndarray) -> Calibration:
     """The calibration with its labels in the order of the first model."""
-    if calibration.labels is None:
+    found = calibration.labels
+    if found is None:
         return calibration
-    lists = {name: tuple(getattr(calibration.labels, name)[place] for place in columns.tolist())
-             for name in ("temperatures", "thresholds")}  # fmt: skip
-    return replace(calibration, labels=replace(calibration.labels, **lists))
+    temperatures, thresholds = (
+        tuple(values[place] for place in columns.tolist()) for values in (found.temperatures, found.thresholds)
+    )
+    return replace(calibration, labels=replace(found, temperatures=temperatures, thresholds=thresholds))
 
 
 class PerExample:

@@ -159,8 +159,8 @@ def calibrate(
         fitted = fit_intervals(members, known.labels, outside, targets, share, bounds, about, **far)
         notes += _other_scale(known, activation)
     elif task == "multi_label":
-        given = (logits, known.labels, ood_logits, targets, label_false_alarm, bundle.labels, about)
-        fitted = fit_labels(*given, progress, **far)
+        rate, names = label_false_alarm, bundle.labels
+        fitted = fit_labels(logits, known.labels, ood_logits, targets, rate, names, about, progress, **far)
     else:
         fitted = fit_decisions(logits, known.labels, ood_logits, targets, about, progress, **far)
     changed = _changed(bundle, graphs, fitted, density, new=training is not None)

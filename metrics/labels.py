@@ -53,7 +53,8 @@ def _sigmoid(values: np.ndarray) -> np.ndarray:
 def label_entropy(probabilities: np.ndarray) -> np.ndarray:
     """−p log p − (1 − p) log(1 − p), nats; 0·log 0 = 0."""
     precise, tiny = probabilities.astype(np.float64), np.finfo(np.float64).tiny
-    found: np.ndarray = 0.0 - sum(part * np.log(np.maximum(part, tiny)) for part in (precise, 1 - precise))
+    terms = [part * np.log(np.maximum(part, tiny)) for part in (precise, 1 - precise)]
+    found: np.ndarray = 0.0 - (terms[0] + terms[1])
     return found
 
 

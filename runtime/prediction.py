@@ -316,7 +316,7 @@ def _assigned(prediction: Prediction, index: int, labels: Sequence[str]) -> list
     places = places[np.argsort(-prediction.probabilities[index, places], kind="stable")]
     return [
         {
-            "label": labels[place],
+            "label": labels[int(place)],
             "probability": _float(prediction.probabilities[index, place]),
             "entropy": _float(prediction.label_entropy[index, place]),
             "mutual_information": _float(prediction.label_mutual_information[index, place]),

@@ -251,7 +251,8 @@ def _epochs(done: Outcome) -> int:
 def _unseen(bundle: Bundle, source: Source) -> list[str]:
     """Classes or labels without an example; a score has none."""
     if source.labels.dtype == np.bool_:
-        return [name for name, seen in zip(bundle.labels, source.labels.any(axis=0), strict=True) if not seen]
+        having = np.asarray(source.labels.sum(axis=0)).tolist()
+        return [name for name, count in zip(bundle.labels, having, strict=True) if not count]
     if source.labels.dtype != np.int64 or len(bundle.labels) == 1:
         return []
     seen = set(source.labels.ravel().tolist())
