@@ -60,8 +60,9 @@ def measure_drift(
         labels = given
         tensors: dict[str, Tensor] = {name: torch.as_tensor(value) for name, value in inputs.items()}
         a, b = merged(**tensors), unmerged(**tensors)
-        label, other = a.label, b.label
         difference = (a.member_logits - b.member_logits).abs()  # [M, B, C]
+        label: Any = getattr(a, "label", None)  # a score has none
+        other: Any = getattr(b, "label", None)
         if merged.architecture.every_token:
             real = tensors.get("attention_mask", torch.ones_like(label)) > 0
             if labels is not None:
