@@ -61,7 +61,8 @@ def measure_drift(
         tensors: dict[str, Tensor] = {name: torch.as_tensor(value) for name, value in inputs.items()}
         a, b = merged(**tensors), unmerged(**tensors)
         difference = (a.member_logits - b.member_logits).abs()  # [M, B, C]
-        label, other = (a.label, b.label) if classifies else (difference.new_empty(0), difference.new_empty(0))
+        label: Any = getattr(a, "label", None)  # only a classifier, of inputs or tokens, has one
+        other: Any = getattr(b, "label", None)
         if merged.architecture.every_token:
             real = tensors.get("attention_mask", torch.ones_like(label)) > 0
             if labels is not None:

@@ -370,7 +370,7 @@ def test_unknown_settings_of_a_bundle_are_refused(change: dict[str, Any], messag
 CONFIGS = {
     "DebertaV2ForSequenceClassification": ("deberta-v2", "adds relative positions", "RobertaForSequenceClassification"),
     "SwinForImageClassification": ("swin", "within windows", "ViTForImageClassification"),
-    "XLMRobertaForTokenClassification": ("xlm-roberta", "no classifier of whole", "XLMRobertaForSequenceClass"),
+    "XLMRobertaForQuestionAnswering": ("xlm-roberta", "no classifier of whole", "XLMRobertaForSequenceClass"),
     "MBartForSequenceClassification": ("mbart", "an encoder and a decoder", "XLMRobertaForSequenceClassification"),
     "DeiTForImageClassificationWithTeacher": ("deit", "two classifiers", "DeiTForImageClassification"),
     "CLIPVisionModel": ("clip", "no classifier of whole inputs", "CLIPForImageClassification"),

@@ -164,8 +164,8 @@ REFUSED = [
     (lambda: fuse(make_model("bert", problem_type="regression")), "problem_type = 'regression'"),
     (lambda: fuse(make_model("bert", hidden_act="mish")), "hidden_act = 'mish'.*supported: gelu"),
     (
-        lambda: fuse(transformers.BertForTokenClassification(transformers.BertConfig(num_hidden_layers=1))),
-        "BertForTokenClassification is not supported: it is no classifier of whole inputs, as "
+        lambda: fuse(transformers.BertForQuestionAnswering(transformers.BertConfig(num_hidden_layers=1))),
+        "BertForQuestionAnswering is not supported: it is no classifier of whole inputs, as "
         "BertForSequenceClassification is; nearest: fine-tune it as BertForSequenceClassification; supported: Bert",
     ),
 ]

@@ -311,3 +311,19 @@ def test_everything_through_the_command_line(checkpoint: Path, tmp_path: Path) -
     wrong = run_cli("evaluate", out, "--data", tmp_path / "rows.jsonl")
     assert wrong.returncode == 2
     assert wrong.stderr.count("\n") == 1
+
+
+def test_int8_holds_for_tags(bundle: Path, tmp_path: Path) -> None:
+    import shutil
+
+    copy = tmp_path / "bundle"
+    shutil.copytree(bundle, copy)
+    hydrant.export_onnx(copy, "int8", data=sentences(80, seed=11))
+    texts, _ = sentences(40, seed=12)
+    with hydrant.load(copy, "onnxruntime", precision="int8") as low, hydrant.load(copy, "torch") as reference:
+        assert low.precision == "int8"
+        mine, its = low.predict(texts), reference.predict(texts)
+    real = its.mask
+    assert np.abs(mine.probabilities[real] - its.probabilities[real]).max() < 0.1
+    assert (mine.label[real] == its.label[real]).mean() > 0.97
+    np.testing.assert_array_equal(mine.mask, real)

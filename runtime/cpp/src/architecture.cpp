@@ -77,9 +77,8 @@ Architecture Architecture::of(const Bundle& bundle) {
   const Json data = bundle.read_json("config.json");
   const Json& task = member(data, "task");
   if (task == "tokens") {
-    throw BundleError(
-        "the bundle's config.json has task \"tokens\": this library does not tag tokens; predict with Python (hydrant "
-        "predict, hydrant.load)");
+    throw BundleError("the bundle's config.json has task " + shown(task) +
+                      "; this library does not tag tokens; predict with Python (hydrant predict, hydrant.load)");
   }
   if (!task.is_null() && task != "classification" && task != "score" && task != "multi_label") {
     throw BundleError("the bundle's config.json has task " + shown(task) +
