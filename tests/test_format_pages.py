@@ -97,14 +97,14 @@ def test_keys_that_only_some_models_have(tmp_path: Path) -> None:
     told = table("bundle.md", "key that only some have", "config.json")
     found: dict[str, set[str]] = {}
     usual = set(quoted(table("bundle.md", "keys", "config.json")))
-    for family in (*FAMILIES, "dinov2_with_registers"):
+    for family in (*FAMILIES, "dinov2_with_registers", "modernbert"):
         made = save_bundle(fuse(make_model(family)), tmp_path / family, tensors_only=True)
         for name, value in json.loads(made.file("config.json").read_bytes()).items():
             if name not in usual:
                 found.setdefault(name, set()).add(str(value).lower())
     assert {row[0].strip("`") for row in told} == set(found)
     for name, _, _, values in told:
-        assert found[name.strip("`")] == set(re.findall(r"`(\w+)`", values)) or values == "a number", name
+        assert found[name.strip("`")] == set(re.findall(r"`(\w+)`", values)) or values in ("a number", "a list"), name
 
 
 def test_bytes_of_the_examples(tmp_path: Path) -> None:
@@ -163,7 +163,7 @@ def test_tensors_of_every_family(bundle: Bundle) -> None:
 
 def test_every_row_of_tensors_is_of_some_family(tmp_path: Path) -> None:
     found: set[str] = set()
-    for family in (*FAMILIES, "dinov2_with_registers"):
+    for family in (*FAMILIES, "dinov2_with_registers", "modernbert"):
         made = save_bundle(fuse(make_model(family)), tmp_path / family, tensors_only=True)
         found |= {re.sub(r"^layers\.\d+\.", "layers.l.", name) for name in load_file(made.file("fused.safetensors"))}
     assert found == {
