@@ -1,8 +1,8 @@
 """One description of every supported classifier: an encoder of L layers with H attention heads each.
 
 The families differ in their embeddings, in where LayerNorm stands, in how attention knows of positions, in the MLP, in
-which tokens the classifier reads and in what stands between these and the classifier. Everything above this floor reads these fields instead of asking
-which family it has.
+which tokens the classifier reads and in what stands between these and the classifier. Everything above this floor reads
+these fields instead of asking which family it has.
 """
 
 from __future__ import annotations
@@ -205,6 +205,7 @@ class Architecture:
                     f"the bundle's config.json has {name} = {data[name]}; no model has so few; make the bundle again "
                     "with `hydrant fuse`"
                 )
+        _check_blocks(found)
         _check_positions(found)
         return found
 
@@ -266,16 +267,6 @@ def _checked(data: Any) -> dict[str, Any]:
                 f"the bundle's config.json has {name} = {cut(data[name])}; expected one of "
                 f"{', '.join(get_args(known))}; make the bundle again with `hydrant fuse`"
             )
-    if data["modality"] == "text" and data["token_pooling"] == "first_and_mean":
-        raise BundleError(
-            f"the bundle's config.json has token_pooling = {cut(data['token_pooling'])} for texts; expected first or "
-            "mean; make the bundle again with `hydrant fuse`"
-        )
-    if not set(data["bias_free"]) <= set(BIASES):
-        raise BundleError(
-            f"the bundle's config.json has bias_free = {cut(data['bias_free'])}; expected some of {listing(BIASES)}; "
-            "make the bundle again with `hydrant fuse`"
-        )
     if (data["task"] == "score") != (data["classes"] == 1):
         raise BundleError(
             f"the bundle's config.json has task {data['task']} and classes = {data['classes']}; expected 1 for a "
@@ -296,6 +287,20 @@ def _is_a(value: Any, kind: str) -> bool:
         own = kind.removeprefix("tuple[").removesuffix(", ...]")
         return isinstance(value, list | tuple) and all(_is_a(part, own) for part in value)
     return isinstance(value, str)
+
+
+def _check_blocks(found: Architecture) -> None:
+    """Raise :class:`BundleError` for a pooling that texts have not, or biases that no model could lack."""
+    if found.modality == "text" and found.token_pooling == "first_and_mean":
+        raise BundleError(
+            f"the bundle's config.json has token_pooling = {cut(found.token_pooling)} for texts; expected first or "
+            "mean; make the bundle again with `hydrant fuse`"
+        )
+    if not set(found.bias_free) <= set(BIASES):
+        raise BundleError(
+            f"the bundle's config.json has bias_free = {cut(list(found.bias_free))}; expected some of "
+            f"{listing(BIASES)}; make the bundle again with `hydrant fuse`"
+        )
 
 
 def _check_positions(found: Architecture) -> None:

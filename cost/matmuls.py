@@ -87,13 +87,10 @@ def attention(model: Sharing, layer: int, streams: int, batch: int, tokens: int,
     for runs, heads in computed:
         if absorbed:
             yield from _absorbed(model, runs, heads, tokens)
-        elif pooled:
-            for rows in (1, tokens, tokens):  # query, key, value
-                yield Product(1, runs * rows, d, heads * width)
-        else:
-            kinds = 3 if len(computed) == 1 else 1  # stacked on one group, one by one for several
-            for _ in range(3 // kinds):
-                yield Product(1, runs * tokens, d, kinds * heads * width)
+        elif len(computed) == 1 and not pooled:  # stacked
+            yield Product(1, runs * tokens, d, 3 * heads * width)
+        else:  # query, key and value one by one
+            yield from (Product(1, runs * rows, d, heads * width) for rows in (queries, tokens, tokens))
     if not absorbed:
         together = sum(runs * heads for runs, heads in computed)
         yield Product(together, queries, width, tokens)

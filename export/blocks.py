@@ -141,7 +141,7 @@ class Attention:
 
 @dataclass(frozen=True)
 class Layer:
-    """One transformer layer; ``attention_norm`` is ``None`` for a layer without, and ``up`` gives twice as much for a gate."""
+    """One transformer layer; ``attention_norm`` may be missing, and ``up`` gives twice as much for a gate."""
 
     attention_norm: Norm | None
     attention: Attention

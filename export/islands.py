@@ -57,8 +57,8 @@ def choose_islands(
 
     BF16 has float32's range: the embedding and residual sums and the LayerNorms behind them are float32, since 8
     bits of mantissa would be rounded anew at every layer; nothing has to be measured. FP16 ends at 65504: a
-    residual sum above :data:`RESIDUAL_LIMIT`, attention scores above :data:`SCORE_LIMIT`, and gated values and outputs of
-    MLPs that might overflow, are float32.
+    residual sum above :data:`RESIDUAL_LIMIT`, attention scores above :data:`SCORE_LIMIT`, and what an MLP's gate or the
+    MLP gives where it might overflow, are float32.
 
     Args:
         blocks: of the ensemble, rewritten.
@@ -98,7 +98,10 @@ def residuals(blocks: Blocks) -> list[str]:
     """Names of the sums that the stream consists of: of the embeddings, and behind attention and MLP."""
     second = "" if blocks.architecture.pre_norm else ".mlp.residual"
     layers = range(len(blocks.layers))
-    return [first_sum(blocks.architecture), *(f"layers.{i}{suffix}" for i in layers for suffix in (".attention.residual", second))]
+    return [
+        first_sum(blocks.architecture),
+        *(f"layers.{i}{suffix}" for i in layers for suffix in (".attention.residual", second)),
+    ]
 
 
 def measure(blocks: Blocks, batches: Iterable[Mapping[str, np.ndarray]]) -> dict[str, float]:

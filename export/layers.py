@@ -71,7 +71,7 @@ def affine_norm(context: Context, name: str, norm: Norm, x: Stream) -> Stream:
 
 
 def pooled_tokens(context: Context, x: Stream) -> Stream:
-    """The mean of all patches, perhaps beside the first token, or of real tokens: [S, B, T, d] → [S, B, 1, d or 2·d]."""
+    """The mean of all patches or real tokens, perhaps beside the first: [S, B, T, d] → [S, B, 1, d or 2·d]."""
     if context.architecture.modality == "text":
         return replace(x, name=_mean_of_real(context, x), tokens=1)
     graph, ends = context.graph, (context.architecture.prefix_tokens, context.architecture.max_sequence, 2)

@@ -59,9 +59,7 @@ class FusedClassifier(nn.Module):
             if architecture.modality == "text"
             else PatchEmbeddings(architecture, weights)
         )
-        self.layers = nn.ModuleList(
-            FusedLayer(architecture, weights, layer) for layer in range(architecture.layers)
-        )
+        self.layers = nn.ModuleList(FusedLayer(architecture, weights, layer) for layer in range(architecture.layers))
         self.final_norm = _norm(architecture, weights, "final_norm") if architecture.ends_with_norm else None
         self.pooler = _linear(weights, "pooler") if architecture.pooling != "none" else None
         self.pooler_norm = _norm(architecture, weights, "pooler_norm") if architecture.pooler_norm else None

@@ -354,8 +354,10 @@ def test_families_of_0_1_have_the_keys_that_it_knew() -> None:
         ({"pooling": "swish"}, "pooling = 'swish'; expected one of none, tanh, relu, gelu, unit"),
         ({"final_norm": "no"}, "final_norm = 'no'; expected bool"),
         ({"embedding_width": None}, "embedding_width = 'None'; expected int"),
-        ({"modality": "text", "vocabulary": 9, "positions": 9, "token_pooling": "first_and_mean"},
-         "token_pooling = 'first_and_mean' for texts; expected first or mean"),
+        (
+            {"modality": "text", "vocabulary": 9, "positions": 9, "token_pooling": "first_and_mean"},
+            "token_pooling = 'first_and_mean' for texts; expected first or mean",
+        ),
         ({"layer_scale": True}, "does not describe an architecture"),
     ],
 )

@@ -45,7 +45,7 @@ def make(family: str, folder: Path, processor: Any = None) -> Bundle:
     return Bundle.open(folder)
 
 
-@pytest.fixture(scope="module", params=FAMILIES)
+@pytest.fixture(scope="module", params=(*FAMILIES, "modernbert"))
 def bundle(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Bundle:
     return make(request.param, tmp_path_factory.mktemp("format") / "out")
 
@@ -97,11 +97,14 @@ def test_keys_that_only_some_models_have(tmp_path: Path) -> None:
     told = table("bundle.md", "key that only some have", "config.json")
     found: dict[str, set[str]] = {}
     usual = set(quoted(table("bundle.md", "keys", "config.json")))
-    for family in (*FAMILIES, "dinov2_with_registers", "modernbert"):
-        made = save_bundle(fuse(make_model(family)), tmp_path / family, tensors_only=True)
-        for name, value in json.loads(made.file("config.json").read_bytes()).items():
-            if name not in usual:
-                found.setdefault(name, set()).add(str(value).lower())
+    ranks = make_model("bert", num_labels=1, sentence_transformers={"activation_fn": "torch.nn.Sigmoid"})
+    families = (*FAMILIES, "dinov2_with_registers", "modernbert")
+    models = {family: make_model(family) for family in families} | {"scores": ranks}
+    for name, model in models.items():
+        made = save_bundle(fuse(model), tmp_path / name, tensors_only=True)
+        for key, value in json.loads(made.file("config.json").read_bytes()).items():
+            if key not in usual:
+                found.setdefault(key, set()).add(str(value).lower())
     assert {row[0].strip("`") for row in told} == set(found)
     for name, _, _, values in told:
         assert found[name.strip("`")] == set(re.findall(r"`(\w+)`", values)) or values in ("a number", "a list"), name
@@ -136,7 +139,8 @@ def test_tensors_of_every_family(bundle: Bundle) -> None:
     pooled = (config["pooled_width"] or d) if config["pooling"] != "none" else d
     pooled *= 2 if config.get("token_pooling") == "first_and_mean" else 1
     narrow = config.get("embedding_width") or d
-    sizes = {"d": d, "e": narrow, "mlp width": inner, "C": config["classes"], "P": pooled}
+    up = inner * (2 if config.get("gated_mlp") else 1)
+    sizes = {"d": d, "e": narrow, "u": up, "mlp width": inner, "C": config["classes"], "P": pooled}
     sizes["channels · patch height · patch width"] = config["channels"] * patch
     told = {
         name: shapes
@@ -164,7 +168,8 @@ def test_tensors_of_every_family(bundle: Bundle) -> None:
 def test_every_row_of_tensors_is_of_some_family(tmp_path: Path) -> None:
     found: set[str] = set()
     for family in (*FAMILIES, "dinov2_with_registers", "modernbert"):
-        made = save_bundle(fuse(make_model(family)), tmp_path / family, tensors_only=True)
+        own = {"norm_bias": True} if family == "modernbert" else {}
+        made = save_bundle(fuse(make_model(family, **own)), tmp_path / family, tensors_only=True)
         found |= {re.sub(r"^layers\.\d+\.", "layers.l.", name) for name in load_file(made.file("fused.safetensors"))}
     assert found == {
         name

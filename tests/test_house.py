@@ -23,7 +23,8 @@ FLOORS: list[dict[str, str]] = [
     },
     {
         "bundle": """
-            __init__ precision tasks rotary architecture files plan store calibration density weights graphs reports uses
+            __init__ precision tasks rotary architecture files plan store calibration density weights graphs reports
+            uses
         """
     },
     {
@@ -34,9 +35,9 @@ FLOORS: list[dict[str, str]] = [
             registry checkpoint lora prompts zero_shot
         """,
         "export": """
-            graph context blocks rotary attention layers embeddings grouped uncertainty_head score_head distance_head unrolled
-            lowering onnx_file islands quantize quantize_search folds rewrites options report exporter run __init__
-            random_model recalibrate
+            graph context blocks rotary attention layers embeddings grouped uncertainty_head score_head distance_head
+            unrolled lowering onnx_file islands quantize quantize_search folds rewrites options report exporter run
+            __init__ random_model recalibrate
         """,
     },
     {

@@ -53,7 +53,7 @@ def tiny(form: str, seed: int = 0) -> Any:
 @pytest.mark.parametrize("separate", [False, True])
 @pytest.mark.parametrize("form", FORMS)
 def test_module_and_graphs_match_the_oracle(form: str, separate: bool, tmp_path: Path) -> None:
-    """One checkpoint, and three kept apart; both lowerings and operators, with every rewrite that holds and with none."""
+    """One checkpoint, and three kept apart; both lowerings and operators, with every rewrite that holds, and none."""
     models = [tiny(form, seed) for seed in ((1, 2, 3) if separate else (1,))]
     plan, inputs = random_plan("modernbert", 3), make_inputs("modernbert", batch=5)
     ensemble = fuse(models if separate else models[0], plan, keep_separate="all" if separate else ())
@@ -125,9 +125,7 @@ def padded(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 @settings(max_examples=25, deadline=None)
 @given(length=st.integers(1, 20), before=st.integers(0, 9), after=st.integers(0, 18), seed=st.integers(0, 99))
-def test_padding_never_changes_a_score(
-    padded: dict[str, Any], length: int, before: int, after: int, seed: int
-) -> None:
+def test_padding_never_changes_a_score(padded: dict[str, Any], length: int, before: int, after: int, seed: int) -> None:
     """On either side, also so far from the text that nothing real is in a padding token's window."""
     ids = np.random.default_rng(seed).integers(5, VOCABULARY, (1, length))
     short = {"input_ids": ids, "attention_mask": np.ones_like(ids)}
@@ -317,7 +315,9 @@ def test_every_stage_from_the_command_line(text_csv: Path, tmp_path: Path) -> No
     for backend in ("onnxruntime", "openvino"):
         for name in ("probabilities", "energy", "distance"):
             expected = getattr(found["torch"], name)
-            np.testing.assert_allclose(getattr(found[backend], name), expected, atol=1e-4, rtol=1e-4, err_msg=f"{backend} {name}")
+            np.testing.assert_allclose(
+                getattr(found[backend], name), expected, atol=1e-4, rtol=1e-4, err_msg=f"{backend} {name}"
+            )
 
 
 # Refusals
