@@ -7,7 +7,6 @@ these fields instead of asking which family it has.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal, get_args
@@ -214,6 +213,10 @@ BIASES = ("norms", "output", "mlp", "pooler")
 """What may be without biases: every LayerNorm, attention's output projection, the MLP, the dense layer."""
 
 
+LARGEST_BASE = 1e30
+"""No θ of rotary positions is as large; float32 holds its powers."""
+
+
 ADDED: dict[str, Any] = {
     field.name: field.default
     for field in fields(Architecture)
@@ -305,9 +308,7 @@ def _check_blocks(found: Architecture) -> None:
 
 def _check_positions(found: Architecture) -> None:
     """Raise :class:`BundleError` unless rotary positions and windows are those of a text model with as many layers."""
-    turns = all(math.isfinite(base) and base > 0 for base in found.rotary) and (
-        found.head_width % 2 == 0 or not found.rotary
-    )
+    turns = found.head_width % 2 == 0 and all(0 < base < LARGEST_BASE for base in found.rotary)
     reaches = all(window >= 0 for window in found.windows)
     for name, values, fits in (("rotary", found.rotary, turns), ("windows", found.windows, reaches)):
         if values and not (fits and len(values) == found.layers and found.modality == "text"):

@@ -14,7 +14,18 @@ import pytest
 import torch
 import torch_onnx
 import transformers
-from hydrant import Bundle, GraphForm, Reading, estimate_cost, export_onnx, fuse, load, save_bundle
+from hydrant import (
+    BatchEnsemble,
+    Bundle,
+    GraphForm,
+    Reading,
+    estimate_cost,
+    export_onnx,
+    fuse,
+    load,
+    save_bundle,
+    tune,
+)
 from hydrant.bundle.architecture import Architecture
 from hydrant.calib.heads.encoder import Encoder, attention_mask
 from hydrant.calib.taps import named_taps
@@ -164,6 +175,34 @@ def test_one_linear_map_becomes_three() -> None:
         assert torch.equal(torch.cat(parts), getattr(fused, kind))
     assert not any(name.endswith("bias") for name in read_weights(tiny("first")) if name != "classifier.bias")
     assert "layers.0.attention_norm.weight" not in weights
+
+
+# One output, factors of one
+
+
+def test_a_score_is_that_of_the_original(tmp_path: Path) -> None:
+    stored = {"activation_fn": "torch.nn.modules.activation.Sigmoid"}
+    model = make_model("modernbert", num_labels=1, sentence_transformers=stored)
+    plan, inputs = random_plan("modernbert", 3), make_inputs("modernbert")
+    save_bundle(fuse(model, plan), tmp_path / "out", tensors_only=True)
+    found = run_onnx(export_onnx(tmp_path / "out"), inputs)
+    expected = oracle.scores([model], plan, inputs, "sigmoid")
+    for name in ("score", "score_variance"):
+        np.testing.assert_allclose(found[name], expected[name], atol=1e-5, err_msg=name)
+
+
+def test_members_told_apart_by_factors_cost_what_their_graph_does(tmp_path: Path) -> None:
+    arrays = {name: tensor.numpy() for name, tensor in make_inputs("modernbert", batch=60).items()}
+    bundle = save_bundle(fuse(tiny("mean"), members=2), tmp_path / "alike", tensors_only=True)
+    labels = np.random.default_rng(0).integers(0, 5, 60)  # which a random model gets wrong, so that any step helps
+    tune(bundle, (arrays, labels), BatchEnsemble(epochs=1), output=tmp_path / "out")
+    inputs = make_inputs("modernbert", batch=3)
+    cost, path = estimate_cost(Bundle.open(tmp_path / "out"), batch=3, sequence=9), export_onnx(tmp_path / "out")
+    assert counted(onnx.load(path), inputs) == (cost.fused.flops, cost.fused.parameters, cost.fused.bytes)
+    with load(tmp_path / "out", "torch") as predictor:
+        expected = predictor.predict({name: tensor.numpy() for name, tensor in inputs.items()})
+    np.testing.assert_allclose(run_onnx(path, inputs)["probabilities"], expected.probabilities, atol=1e-5)
+    assert (expected.mutual_information > 0).all()
 
 
 # What plans are made with
@@ -355,6 +394,9 @@ def test_settings_that_are_refused(change: dict[str, Any], message: str) -> None
     [
         ({"rotary": [1e4, 1e4]}, r"rotary = '\[10000\.0, 10000\.0\]'; expected a number above 0 .* of the 3 layers"),
         ({"rotary": [1e4, 0.0, 1e4]}, "rotary = .*; expected a number above 0"),
+        ({"rotary": [1e4, 10**400, 1e4]}, "rotary = .*; expected a number above 0"),
+        ({"rotary": [1e4, float("nan"), 1e4]}, "rotary = .*; expected a number above 0"),
+        ({"modality": "image"}, "rotary = .*of a text model|channels = 0"),
         ({"rotary": "1e4"}, r"rotary = '1e4'; expected tuple\[float, \.\.\.\]"),
         ({"windows": [2, -1, 2]}, "windows = .*; expected 0 or more tokens for each of the 3 layers"),
         ({"windows": [2, True, 2]}, "windows = .*; expected tuple"),
