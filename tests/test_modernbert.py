@@ -14,18 +14,7 @@ import pytest
 import torch
 import torch_onnx
 import transformers
-from hydrant import (
-    BatchEnsemble,
-    Bundle,
-    GraphForm,
-    Reading,
-    estimate_cost,
-    export_onnx,
-    fuse,
-    load,
-    save_bundle,
-    tune,
-)
+from hydrant import Bundle, GraphForm, Reading, estimate_cost, export_onnx, fuse, load, save_bundle
 from hydrant.bundle.architecture import Architecture
 from hydrant.calib.heads.encoder import Encoder, attention_mask
 from hydrant.calib.taps import named_taps
@@ -34,6 +23,9 @@ from hydrant.export import export
 from hydrant.export.random_model import PLAIN, random_model
 from hydrant.families.positions import turned
 from hydrant.families.registry import architecture_of, read_weights
+from hydrant.fusion import FusedClassifier
+from hydrant.tuning.rank_one import draw, merged, told_apart, with_factors
+from hydrant.tuning.weights import shared_form
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import HEADS, LAYERS, VOCABULARY, make_inputs, make_model, make_tokenizer, random_plan, run_cli
@@ -192,15 +184,20 @@ def test_a_score_is_that_of_the_original(tmp_path: Path) -> None:
 
 
 def test_members_told_apart_by_factors_cost_what_their_graph_does(tmp_path: Path) -> None:
-    arrays = {name: tensor.numpy() for name, tensor in make_inputs("modernbert", batch=60).items()}
-    bundle = save_bundle(fuse(tiny("mean"), members=2), tmp_path / "alike", tensors_only=True)
-    labels = np.random.default_rng(0).integers(0, 5, 60)  # which a random model gets wrong, so that any step helps
-    tune(bundle, (arrays, labels), BatchEnsemble(epochs=1), output=tmp_path / "out")
-    inputs = make_inputs("modernbert", batch=3)
-    cost, path = estimate_cost(Bundle.open(tmp_path / "out"), batch=3, sequence=9), export_onnx(tmp_path / "out")
+    """A BatchEnsemble with its factors, merged, and as a graph."""
+    ensemble, inputs = fuse(tiny("mean"), members=2), make_inputs("modernbert", batch=3)
+    shape = ensemble.architecture, ensemble.plan
+    module = FusedClassifier(*shape, shared_form(ensemble.state_dict()), ensemble.labels).eval()
+    facts = told_apart(with_factors(module, 0))
+    draw(module, 0.3, seed=4)
+    tensors = merged({name: tensor.detach() for name, tensor in module.named_parameters()})
+    whole = FusedClassifier(*shape, tensors, ensemble.labels).eval()
+    bundle = save_bundle(whole, tmp_path / "out", provenance=facts, tensors_only=True)
+    cost, path = estimate_cost(bundle, batch=3, sequence=9), export_onnx(bundle)
     assert counted(onnx.load(path), inputs) == (cost.fused.flops, cost.fused.parameters, cost.fused.bytes)
-    with load(tmp_path / "out", "torch") as predictor:
-        expected = predictor.predict({name: tensor.numpy() for name, tensor in inputs.items()})
+    with torch.no_grad():
+        expected = module(**inputs)
+        torch.testing.assert_close(whole(**inputs).member_logits, expected.member_logits, rtol=1e-4, atol=1e-4)
     np.testing.assert_allclose(run_onnx(path, inputs)["probabilities"], expected.probabilities, atol=1e-5)
     assert (expected.mutual_information > 0).all()
 
