@@ -1,8 +1,8 @@
 """One description of every supported classifier: an encoder of L layers with H attention heads each.
 
-The families differ in their embeddings, in where LayerNorm stands, in which tokens the classifier reads
-and in what stands between these and the classifier. Everything above this floor reads these fields instead of asking
-which family it has.
+The families differ in their embeddings, in where LayerNorm stands, in how attention knows of positions, in the MLP, in
+which tokens the classifier reads and in what stands between these and the classifier. Everything above this floor reads
+these fields instead of asking which family it has.
 """
 
 from __future__ import annotations
@@ -50,12 +50,19 @@ class Architecture:
         patch_norm: LayerNorm behind the image embeddings (CLIP); text embeddings always have one.
         pooled_width: output of the dense layer before the classifier, P; 0 for the width d.
         token_pooling: which tokens the classifier (or the dense layer before it) reads, behind the last LayerNorm:
-            the ``"first"``, the ``"mean"`` of all patches, prefix tokens left out, or both side by side
-            (``"first_and_mean"``, DINOv2).
+            the ``"first"``, the ``"mean"`` of all patches, prefix tokens left out, or of a text's real tokens, or both
+            side by side (``"first_and_mean"``, DINOv2).
         final_norm: whether a ``pre_norm`` model has a LayerNorm behind its last layer.
         embedding_width: width of the text tables and of the LayerNorm behind them, which a linear map brings to d
             (ELECTRA); 0 for tables of width d and no such map.
         registers: prefix tokens behind the others that have no position.
+        rotary: θ of each layer's rotary positions, which take the place of a table: the pair (i, i + d_h/2) of every
+            query and key is turned by t·θ^(−2i/d_h) at token t (RoFormer, Su et al. 2021); empty for a table.
+        windows: for each layer how many tokens away attention reaches to either side, 0 for any; empty for any in all.
+        gated_mlp: whether the MLP is ``down(activation(a) · b)``, a and b the halves of what ``up`` gives.
+        bias_free: of :data:`BIASES`, those that the model has not; classifiers have their own.
+        first_norm: whether the first layer of a ``pre_norm`` model has a LayerNorm before its attention.
+        pooler_norm: LayerNorm behind the dense layer before the classifier and its function.
         task: what it answers (``bundle.tasks``). A ``"score"`` has one "class", the last linear map's one output; the
             classes of ``"multi_label"`` are its labels; of ``"tokens"`` the classifier reads every token, so
             ``token_pooling`` says nothing.
@@ -96,6 +103,12 @@ class Architecture:
     final_norm: bool = True
     embedding_width: int = 0
     registers: int = 0
+    rotary: tuple[float, ...] = ()
+    windows: tuple[int, ...] = ()
+    gated_mlp: bool = False
+    bias_free: tuple[str, ...] = ()
+    first_norm: bool = True
+    pooler_norm: bool = False
     task: Task = "classification"
     score_activation: ScoreActivation = "identity"
 
@@ -127,6 +140,39 @@ class Architecture:
         return self.task == "tokens"
 
     @property
+    def absorbs_keys(self) -> bool:
+        """Whether one query can be multiplied into the last layer's key weights: not where keys turn by position."""
+        return self.first_token_only and not self.rotary
+
+    @property
+    def up_width(self) -> int:
+        """Width of what the MLP's first linear map gives: twice its inner width where half of that is a gate."""
+        return self.mlp_width * (2 if self.gated_mlp else 1)
+
+    def rotary_of(self, layer: int) -> float | None:
+        """θ of a layer's rotary positions; ``None`` where there are none."""
+        return self.rotary[layer] if self.rotary else None
+
+    def window_of(self, layer: int) -> int | None:
+        """How many tokens away a layer's attention reaches; ``None`` for any."""
+        return (self.windows[layer] if self.windows else 0) or None
+
+    def has(self, name: str) -> bool:
+        """Whether the model has a tensor of a canonical or fused name, of those that only some models have."""
+        module, _, kind = name.rpartition(".")
+        if module == "layers.0.attention_norm" and not self.first_norm:
+            return False
+        if module == "embeddings.projection":
+            return self.embedding_width > 0
+        last = module.rpartition(".")[2]
+        if kind != "bias":
+            return True
+        if last in ("query", "key", "value", "qkv"):
+            return self.qkv_bias
+        group = "norms" if last.endswith("norm") else "mlp" if ".mlp." in module else last
+        return group not in self.bias_free
+
+    @property
     def classifier_width(self) -> int:
         """Width of what the classifier reads: P, d, or 2·d where that is two tokens side by side."""
         return self.pooled_width or self.width * (2 if self.token_pooling == "first_and_mean" else 1)
@@ -155,7 +201,7 @@ class Architecture:
         Raises:
             BundleError: keys are missing, unknown or of the wrong kind, or a task is not known.
         """
-        data = _checked(data)
+        data = {name: tuple(value) if isinstance(value, list) else value for name, value in _checked(data).items()}
         needed = ["layers", "heads", "head_width", "width", "mlp_width", "classes"]
         needed += _TEXT_SIZES if data["modality"] == "text" else _IMAGE_SIZES
         found = cls(**data)
@@ -165,14 +211,26 @@ class Architecture:
                     f"the bundle's config.json has {name} = {data[name]}; no model has so few; make the bundle again "
                     "with `hydrant fuse`"
                 )
+        _check_blocks(found)
+        _check_positions(found)
         return found
+
+
+BIASES = ("norms", "output", "mlp", "pooler")
+"""What may be without biases: every LayerNorm, attention's output projection, the MLP, the dense layer."""
+
+
+LARGEST_BASE = 1e30
+"""No θ of rotary positions is as large; float32 holds its powers."""
 
 
 ADDED: dict[str, Any] = {
     field.name: field.default
     for field in fields(Architecture)
-    if field.name in ("token_pooling", "final_norm", "embedding_width", "registers", "task", "score_activation")
-}
+    if field.name
+    in ("token_pooling", "final_norm", "embedding_width", "registers", "rotary", "windows", "gated_mlp", "bias_free",
+        "first_norm", "pooler_norm", "task", "score_activation")
+}  # fmt: skip
 """Fields that hydrant 0.1 did not have, and their defaults: a bundle without them means these."""
 
 
@@ -219,11 +277,6 @@ def _checked(data: Any) -> dict[str, Any]:
                 f"the bundle's config.json has {name} = {cut(data[name])}; expected one of "
                 f"{', '.join(get_args(known))}; make the bundle again with `hydrant fuse`"
             )
-    if data["modality"] == "text" and data["token_pooling"] != "first":
-        raise BundleError(
-            f"the bundle's config.json has token_pooling = {cut(data['token_pooling'])} for texts; expected first; "
-            "make the bundle again with `hydrant fuse`"
-        )
     if (data["task"] == "score") != (data["classes"] == 1):
         raise BundleError(
             f"the bundle's config.json has task {data['task']} and classes = {data['classes']}; expected 1 for a "
@@ -250,7 +303,37 @@ def _is_a(value: Any, kind: str) -> bool:
         return (isinstance(value, int) and not isinstance(value, bool)) or (value is None and kind == "int | None")
     if kind == "float":
         return isinstance(value, int | float) and not isinstance(value, bool)
+    if kind.startswith("tuple"):
+        own = kind.removeprefix("tuple[").removesuffix(", ...]")
+        return isinstance(value, list | tuple) and all(_is_a(part, own) for part in value)
     return isinstance(value, str)
+
+
+def _check_blocks(found: Architecture) -> None:
+    """Raise :class:`BundleError` for a pooling that texts have not, or biases that no model could lack."""
+    if found.modality == "text" and found.token_pooling == "first_and_mean":
+        raise BundleError(
+            f"the bundle's config.json has token_pooling = {cut(found.token_pooling)} for texts; expected first or "
+            "mean; make the bundle again with `hydrant fuse`"
+        )
+    if not set(found.bias_free) <= set(BIASES):
+        raise BundleError(
+            f"the bundle's config.json has bias_free = {cut(list(found.bias_free))}; expected some of "
+            f"{listing(BIASES)}; make the bundle again with `hydrant fuse`"
+        )
+
+
+def _check_positions(found: Architecture) -> None:
+    """Raise :class:`BundleError` unless rotary positions and windows are those of a text model with as many layers."""
+    turns = found.head_width % 2 == 0 and all(0 < base < LARGEST_BASE for base in found.rotary)
+    reaches = all(window >= 0 for window in found.windows)
+    for name, values, fits in (("rotary", found.rotary, turns), ("windows", found.windows, reaches)):
+        if values and not (fits and len(values) == found.layers and found.modality == "text"):
+            what = "a number above 0 (and heads of even width)" if name == "rotary" else "0 or more tokens"
+            raise BundleError(
+                f"the bundle's config.json has {name} = {cut(list(values))}; expected {what} for each of the "
+                f"{found.layers} layers of a text model; make the bundle again with `hydrant fuse`"
+            )
 
 
 def part_of(name: str) -> str:

@@ -2,8 +2,8 @@
 
 A *tap* is a vector f of the network: ``layers.3.first`` and ``layers.3.mean``, the first token and the mean over real
 tokens behind a layer of the trunk that all members share, or ``last.0``, what a member's classifier reads (the first
-token, or the mean of all patches, behind the final norm and before the pooler; where it reads both, ``last.0`` is the
-first token and ``last.0.mean`` the mean). With f of unit length, the squared
+token, or the mean of all patches or real tokens, behind the final norm and before the pooler; where it reads both,
+``last.0`` is the first token and ``last.0.mean`` the mean). With f of unit length, the squared
 Mahalanobis distance to the nearest class (Lee et al. 2018; unit length: Müller & Hein 2025) is
 
     d = min_c |(f − centre) W − μ_c|²        W Wᵀ the inverse of the shrunk covariance within classes

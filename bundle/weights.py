@@ -25,20 +25,22 @@ def fused_shapes(
     for layer in range(arch.layers):
         inner = max(len(keep[layer]) for keep in plan.members) * arch.head_width
         name = f"layers.{layer}"
-        shapes |= _linear(f"{name}.attention.qkv", d, 3 * inner, bias=arch.qkv_bias)
+        shapes |= _linear(f"{name}.attention.qkv", d, 3 * inner)
         shapes |= _linear(f"{name}.attention.output", inner, d)
         for projection in PROJECTIONS:
             update = f"{name}.attention.low_rank.{projection}"
             if ranks and update in ranks:
                 inputs, outputs = (inner, d) if projection == "output" else (d, inner)
                 shapes |= {f"{update}.down": (inputs, ranks[update]), f"{update}.up": (ranks[update], outputs)}
-        shapes |= _linear(f"{name}.mlp.up", d, arch.mlp_width) | _linear(f"{name}.mlp.down", arch.mlp_width, d)
+        shapes |= _linear(f"{name}.mlp.up", d, arch.up_width) | _linear(f"{name}.mlp.down", arch.mlp_width, d)
         shapes |= _norm(f"{name}.attention_norm", d) | _norm(f"{name}.mlp_norm", d)
     if arch.ends_with_norm:
         shapes |= _norm("final_norm", d)
     if arch.pooling != "none":
         shapes |= _linear("pooler", d, arch.classifier_width, bias=arch.head_bias)
-    return shapes | _linear("classifier", arch.classifier_width, arch.classes, bias=arch.head_bias)
+    shapes |= _norm("pooler_norm", arch.classifier_width) if arch.pooler_norm else {}
+    shapes |= _linear("classifier", arch.classifier_width, arch.classes, bias=arch.head_bias)
+    return {name: shape for name, shape in shapes.items() if arch.has(name)}
 
 
 def check_fused(
@@ -94,7 +96,8 @@ def _embedding_shapes(arch: Architecture) -> dict[str, Shape]:
         shapes |= {"embeddings.first_token": (1, d), "embeddings.position": (arch.max_sequence - arch.registers, d)}
         shapes |= {"embeddings.registers": (arch.registers, d)} if arch.registers else {}
         return shapes | ({"embeddings.distillation_token": (1, d)} if arch.prefix_tokens - arch.registers == 2 else {})
-    tables = {"word": arch.vocabulary, "position": arch.positions, "token_type": arch.token_types}
+    positions = 0 if arch.rotary else arch.positions
+    tables = {"word": arch.vocabulary, "position": positions, "token_type": arch.token_types}
     inner = arch.embedding_width or d
     shapes = {f"embeddings.{name}": (rows, inner) for name, rows in tables.items() if rows}
     shapes |= _norm("embeddings.norm", inner)

@@ -42,14 +42,15 @@ def products(model: Sharing, batch: int, tokens: int) -> Iterable[Product]:
     else:
         if arch.embedding_width:
             yield from _linear(streams, streams, batch * tokens, arch.embedding_width, d)
-        streams = max(streams, model.groups("norms"))
+        streams = max(streams, model.groups("norms") if arch.first_norm else 1)
     for layer in range(arch.layers):
-        pooled = model.exact and arch.first_token_only and layer == arch.layers - 1
-        entering = max(streams, model.groups("norms")) if arch.pre_norm else streams
+        pooled = model.pooled(layer)
+        normed = arch.pre_norm and (layer > 0 or arch.first_norm)
+        entering = max(streams, model.groups("norms")) if normed else streams
         yield from attention(model, layer, entering, batch, tokens, pooled)
         streams = max(entering, 1 if model.shared_heads(layer) else model.members, model.groups("norms"))
         queries = 1 if pooled else tokens
-        for linear, inner, columns in (("up", d, arch.mlp_width), ("down", arch.mlp_width, d)):
+        for linear, inner, columns in (("up", d, arch.up_width), ("down", arch.mlp_width, d)):
             groups = model.linear_groups(f"layers.{layer}.mlp.{linear}")
             yield from _linear(groups, streams, batch * queries, inner, columns)
             streams = max(streams, groups)
@@ -73,9 +74,9 @@ def attention(model: Sharing, layer: int, streams: int, batch: int, tokens: int,
     """Query, key, value, scores, mixture and output projection of one layer."""
     d, width = model.architecture.width, model.architecture.head_width
     counts = [len(keep[layer]) for keep in model.plan.members]
-    queries = 1 if pooled else tokens
+    queries, absorbed = 1 if pooled else tokens, pooled and model.architecture.absorbs_keys
     joint = model.joint(layer)
-    if joint and not (pooled and model.absorbed_apart(layer)):
+    if joint and not (absorbed and model.absorbed_apart(layer)):
         yield from _joint_attention(model, layer, streams, batch, tokens, pooled)
         return
     if model.shared_heads(layer) and not joint:
@@ -85,13 +86,13 @@ def attention(model: Sharing, layer: int, streams: int, batch: int, tokens: int,
     else:
         computed, outputs = [(batch, count) for count in counts], [(batch * queries, count) for count in counts]
     for runs, heads in computed:
-        if pooled:
+        if absorbed:
             yield from _absorbed(model, runs, heads, tokens)
-        else:
-            kinds = 3 if len(computed) == 1 else 1  # stacked on one group, one by one for several
-            for _ in range(3 // kinds):
-                yield Product(1, runs * tokens, d, kinds * heads * width)
-    if not pooled:
+        elif len(computed) == 1 and not pooled:  # stacked
+            yield Product(1, runs * tokens, d, 3 * heads * width)
+        else:  # query, key and value one by one
+            yield from (Product(1, runs * rows, d, heads * width) for rows in (queries, tokens, tokens))
+    if not absorbed:
         together = sum(runs * heads for runs, heads in computed)
         yield Product(together, queries, width, tokens)
         yield Product(together, queries, tokens, width)
@@ -115,17 +116,19 @@ def _joint_attention(
     """Attention whose projections are shared, merged or updated, each for itself."""
     d, width = model.architecture.width, model.architecture.head_width
     heads, queries = len(model.plan.members[0][layer]), 1 if pooled else tokens
+    absorbed = pooled and model.architecture.absorbs_keys
     copies = max(streams, model.members if model.differs(layer, *PROJECTIONS[:3]) else 1)
-    if pooled:
+    if absorbed:
         yield from _absorbed(model, streams * batch, heads, tokens)
     else:
-        if not model.absorbed_apart(layer):
+        if not (pooled or model.absorbed_apart(layer)):
             yield Product(1, streams * batch * tokens, d, 3 * heads * width)
         else:
             for projection in PROJECTIONS[:3]:
-                yield from _projection(model, layer, projection, streams, batch * tokens, d, heads * width)
-        yield Product(copies * batch * heads, tokens, width, tokens)
-        yield Product(copies * batch * heads, tokens, tokens, width)
+                rows = batch * (queries if projection == "query" else tokens)
+                yield from _projection(model, layer, projection, streams, rows, d, heads * width)
+        yield Product(copies * batch * heads, queries, width, tokens)
+        yield Product(copies * batch * heads, queries, tokens, width)
     yield from _projection(model, layer, "output", copies, batch * queries, heads * width, d)
 
 

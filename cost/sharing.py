@@ -94,6 +94,15 @@ class Sharing:
         differs = (layer for layer in layers if not self.shared_heads(layer) or mlps[layer] > 1)
         return next(differs, self.plan.layers)
 
+    def pooled(self, layer: int) -> bool:
+        """Whether a layer computes the query of the first token alone."""
+        arch = self.architecture
+        return self.exact and arch.first_token_only and layer == arch.layers - 1
+
+    def absorbed(self, layer: int) -> bool:
+        """Whether that one query goes through the key weights, so that no token's key or value is computed."""
+        return self.pooled(layer) and self.architecture.absorbs_keys
+
     def absorbed_apart(self, layer: int) -> bool:
         """Whether absorbing a layer's keys takes members apart that differ by adapters."""
         kept = any(self.rank(layer, projection) for projection in PROJECTIONS[:3])
@@ -101,10 +110,9 @@ class Sharing:
 
     def streams(self, layer: int) -> int:
         """S at the input of a layer's attention."""
-        parts = [
-            "embeddings",
-            *(["norms"] if self.architecture.pre_norm or self.architecture.modality == "text" else []),
-        ]
+        arch = self.architecture
+        normed = arch.first_norm and (arch.pre_norm or arch.modality == "text")
+        parts = ["embeddings", *(["norms"] if normed else [])]
         before = [1 if self.shared_heads(index) else self.members for index in range(layer)]
         before += [
             self.linear_groups(f"layers.{index}.mlp.{linear}") for index in range(layer) for linear in ("up", "down")

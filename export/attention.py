@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from .blocks import Attention
 from .context import Context
+from .rotary import turned
 
 
 def choose_attention(asked: str, precision: str, head_width: int, masked: bool) -> tuple[str, str]:
@@ -45,36 +47,39 @@ def choose_attention(asked: str, precision: str, head_width: int, masked: bool) 
 
 
 def attend(
-    context: Context, name: str, parts: tuple[str, str, str], copies: int, scale: float, queries: int | str
+    context: Context, name: str, parts: tuple[str, str, str], copies: int, part: Attention, queries: int | str
 ) -> str:
-    """Softmax(scale · Q Kᵀ + mask) V.
+    """Softmax(scale · Q Kᵀ + mask) V, queries and keys at their rotary positions where there are such.
 
     Args:
         context: of the graph.
         name: prefix of the values.
         parts: query [N, h, T_q, d_h], key and value [N, h, T, d_h].
         copies: N ÷ B, for the mask.
-        scale: of the scores.
-        queries: T_q: 1 or ``TOKENS``.
+        part: tells the scale of the scores, θ and the window.
+        queries: T_q: 1, the first token's, which does not turn, or ``TOKENS``.
 
     Returns:
         [N, h, T_q, d_h].
     """
-    graph, (query, key, value) = context.graph, parts
+    graph, (query, key, value), scale = context.graph, parts, part.scale
+    if part.rotary is not None:
+        query = query if queries == 1 else turned(context, f"{name}.query", query, part.rotary)
+        key = turned(context, f"{name}.key", key, part.rotary)
     wide = context.is_wide(f"{name}.scores")
     # TensorRT-RTX builds no Attention of one query at dynamic batch; its scores cannot be float32 alone
     if context.operator == "onnx" and queries != 1 and not wide:
-        mask = context.mask(copies, queries, wide=False)
+        mask = context.mask(copies, queries, False, part.window)
         inputs = [query, key, value] if mask is None else [query, key, value, mask]
         return graph.node("Attention", inputs, f"{name}.mixed", scale=scale)
     with graph.wide(wide):
         if wide:
             query, key = (graph.cast(part, f"{part}.float32") for part in (query, key))
-        turned = graph.node("Transpose", [key], f"{name}.key.transposed", perm=[0, 1, 3, 2])
-        scores = graph.node("MatMul", [query, turned], f"{name}.scores")  # [N, h, T_q, T]
+        columns = graph.node("Transpose", [key], f"{name}.key.transposed", perm=[0, 1, 3, 2])
+        scores = graph.node("MatMul", [query, columns], f"{name}.scores")  # [N, h, T_q, T]
         if scale != 1.0:
             scores = graph.node("Mul", [scores, graph.number(scale)], f"{name}.scores.scaled")
-        mask = context.mask(copies, queries, wide)
+        mask = context.mask(copies, queries, wide, part.window)
         if mask is not None:
             scores = graph.node("Add", [scores, mask], f"{name}.scores.masked")
         probabilities = graph.node("Softmax", [scores], f"{name}.probabilities", axis=-1)

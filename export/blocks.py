@@ -108,8 +108,10 @@ class Attention:
     Attributes:
         heads: one for each group, 1 or M; if M, output has M entries.
         output: output projections [n·d_h, d], one for each group.
-        output_bias: [G, 1, d].
+        output_bias: [G, 1, d], or ``None``.
         output_update: of the one output projection, or ``None``.
+        rotary: θ of the rotary positions, or ``None``.
+        window: how many tokens away it reaches, to either side; ``None`` for any.
         routes: ``None``, or in the fork layer, for each member, the heads of the one group that it
             reads; then ``output`` has M entries.
         scale: factor on the scores, 1/√d_h unless it was folded.
@@ -120,25 +122,28 @@ class Attention:
 
     heads: tuple[Heads, ...]
     output: tuple[np.ndarray, ...]
-    output_bias: np.ndarray
+    output_bias: np.ndarray | None
     scale: float
     routes: tuple[tuple[int, ...], ...] | None = None
     pooled: bool = False
     absorbed: bool = False
     output_update: LowRank | None = None
+    rotary: float | None = None
+    window: int | None = None
 
     @property
     def groups(self) -> int:
         """Number of output groups."""
         updated = 1 if self.output_update is None else self.output_update.groups
-        return max(len(self.output), self.output_bias.shape[0], updated, *(heads.groups for heads in self.heads))
+        biased = 1 if self.output_bias is None else len(self.output_bias)
+        return max(len(self.output), biased, updated, *(heads.groups for heads in self.heads))
 
 
 @dataclass(frozen=True)
 class Layer:
-    """One transformer layer."""
+    """One transformer layer; ``attention_norm`` may be missing, and ``up`` gives twice as much for a gate."""
 
-    attention_norm: Norm
+    attention_norm: Norm | None
     attention: Attention
     mlp_norm: Norm
     up: Linear
@@ -155,8 +160,8 @@ class Blocks:
         embeddings: tables and maps by canonical name, each with a leading group axis.
         embedding_norm: behind the embeddings, or ``None``.
         layers: L of them.
-        final_norm, pooler: ``None`` for a family without.
-        classifier: reads the first token, or the mean of all patches (``Architecture.token_pooling``).
+        final_norm, pooler, pooler_norm: ``None`` for a family without.
+        classifier: reads the first token, or a mean (``Architecture.token_pooling``).
     """
 
     architecture: Architecture
@@ -167,6 +172,7 @@ class Blocks:
     final_norm: Norm | None
     pooler: Linear | None
     classifier: Linear
+    pooler_norm: Norm | None = None
 
     def streams(self) -> list[int]:
         """S at the input of each layer, and at last behind the last one: L + 1 numbers."""
@@ -174,7 +180,7 @@ class Blocks:
         found = [max([*groups, self.embedding_norm.groups if self.embedding_norm else 1])]
         for layer in self.layers:
             parts = (layer.attention_norm, layer.attention, layer.mlp_norm, layer.up, layer.down)
-            found.append(max([found[-1], *(part.groups for part in parts)]))
+            found.append(max([found[-1], *(part.groups for part in parts if part is not None)]))
         return found
 
 
@@ -196,6 +202,7 @@ def read_blocks(architecture: Architecture, plan: HeadPlan, weights: Weights) ->
         final_norm=_norm(weights, "final_norm"),
         pooler=_linear(weights, "pooler") if architecture.pooling != "none" else None,
         classifier=_linear(weights, "classifier"),
+        pooler_norm=_norm(weights, "pooler_norm"),
     )
 
 
@@ -203,7 +210,7 @@ def _layer(architecture: Architecture, plan: HeadPlan, weights: Weights, index: 
     name, width = f"layers.{index}", architecture.head_width
     counts = [len(keep[index]) for keep in plan.members]
     attention_norm, mlp_norm = _norm(weights, f"{name}.attention_norm"), _norm(weights, f"{name}.mlp_norm")
-    assert attention_norm is not None and mlp_norm is not None  # every family has both
+    assert mlp_norm is not None  # every layer has one
     qkv, output = f"{name}.attention.qkv", weights[f"{name}.attention.output.weight"]
     joint = 1 in (len(weights[f"{qkv}.weight"]), len(output))  # members keep the same heads: no padding
     attention = Attention(
@@ -211,9 +218,11 @@ def _layer(architecture: Architecture, plan: HeadPlan, weights: Weights, index: 
         if joint
         else tuple(_heads(weights, qkv, m, count, width) for m, count in enumerate(counts)),
         output=tuple(output) if joint else tuple(output[m, : n * width] for m, n in enumerate(counts)),
-        output_bias=weights[f"{name}.attention.output.bias"],
+        output_bias=weights.get(f"{name}.attention.output.bias"),
         scale=width**-0.5,
         output_update=_low_rank(weights, f"{name}.attention.low_rank.output"),
+        rotary=architecture.rotary_of(index),
+        window=architecture.window_of(index),
     )
     return Layer(
         attention_norm, attention, mlp_norm, _linear(weights, f"{name}.mlp.up"), _linear(weights, f"{name}.mlp.down")
@@ -247,4 +256,4 @@ def _linear(weights: Weights, name: str) -> Linear:
 
 
 def _norm(weights: Weights, name: str) -> Norm | None:
-    return Norm(weights[f"{name}.weight"], weights[f"{name}.bias"]) if f"{name}.weight" in weights else None
+    return Norm(weights[f"{name}.weight"], weights.get(f"{name}.bias")) if f"{name}.weight" in weights else None

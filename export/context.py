@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import numpy as np
 
 from ..bundle.architecture import Architecture
 from .graph import BOOL, FLOAT, KINDS, Graph
+
+Made = TypeVar("Made")
+
 
 TOKENS = "T"
 """Stands for the number of tokens in a shape: a number for images, a value of the graph for text."""
@@ -56,6 +61,13 @@ class Context:
         self.operator = operator
         self.graph = Graph(precision)
         self._made: dict[object, str] = {}
+        self._kept: dict[object, object] = {}
+
+    def once(self, key: object, make: Callable[[], Made]) -> Made:
+        """What ``make`` gives, made when a key is first asked for."""
+        if key not in self._kept:
+            self._kept[key] = make()
+        return self._kept[key]  # type: ignore[return-value]
 
     def is_wide(self, value: str) -> bool:
         """Whether a value is a float32 island."""
@@ -114,14 +126,17 @@ class Context:
             x, name=self.graph.node("Expand", [x.name, self.graph.constant([count, 1, 1, 1])], name), count=count
         )
 
-    def mask(self, copies: int, queries: int | str, wide: bool) -> str | None:
+    def mask(self, copies: int, queries: int | str, wide: bool, window: int | None = None) -> str | None:
         """Additive mask [copies·B, 1, 1 or queries, T]: 0 where a key counts, very low elsewhere; ``None`` for images.
 
-        The query axis is spread out only for the ``Attention`` operator, which ONNX Runtime's CPU provider
-        does not broadcast.
+        The query axis is spread out only within a window, and for the ``Attention`` operator, which ONNX Runtime's CPU
+        provider does not broadcast.
         """
         if self.architecture.modality == "image":
             return None
+        if window is not None:
+            return self.once(("window", window, copies, queries, wide),
+                             lambda: self._windowed(window, copies, queries, wide))  # fmt: skip
         spread = self.operator == "onnx" and queries == TOKENS
         kind = FLOAT if wide else KINDS[self.precision]
         key = ("mask", copies, spread, kind)
@@ -144,17 +159,66 @@ class Context:
         """[B, 1, 1, T]."""
         graph, key = self.graph, ("additive", wide)
         if key not in self._made:
-            if "real" not in self._made:
-                self._made["real"] = graph.node("Cast", ["attention_mask"], "mask.real", to=BOOL)
-            with graph.wide(wide):
-                # −1e4 in FP16: its exponential is 0, and adding scores to it stays finite
-                lowest = -1e4 if graph.kind == KINDS["fp16"] else float(np.finfo(np.float32).min)
-                lowest = -1e38 if graph.kind == KINDS["bf16"] else lowest
-                suffix = ".float32" if wide else ""
-                both = [self._made["real"], graph.number(0.0), graph.number(lowest)]
-                chosen = graph.node("Where", both, f"mask.additive{suffix}")  # [B, T]
-                self._made[key] = graph.node("Unsqueeze", [chosen, graph.constant([1, 2])], f"mask.keys{suffix}")
+            suffix = ".float32" if wide else ""
+            chosen = self._chosen(self._real(), f"mask.additive{suffix}", wide)  # [B, T]
+            self._made[key] = graph.node("Unsqueeze", [chosen, graph.constant([1, 2])], f"mask.keys{suffix}")
         return self._made[key]
+
+    def _real(self) -> str:
+        """[B, T] bool."""
+        if "real" not in self._made:
+            self._made["real"] = self.graph.node("Cast", ["attention_mask"], "mask.real", to=BOOL)
+        return self._made["real"]
+
+    def _chosen(self, seen: str, name: str, wide: bool) -> str:
+        """0 where a boolean value is true, very low elsewhere."""
+        graph = self.graph
+        with graph.wide(wide):
+            # −1e4 in FP16: its exponential is 0, and adding scores to it stays finite
+            lowest = -1e4 if graph.kind == KINDS["fp16"] else float(np.finfo(np.float32).min)
+            lowest = -1e38 if graph.kind == KINDS["bf16"] else lowest
+            return graph.node("Where", [seen, graph.number(0.0), graph.number(lowest)], name)
+
+    def _windowed(self, window: int, copies: int, queries: int | str, wide: bool) -> str:
+        """Additive mask [copies·B, 1, 1 or T, T] of real keys at most ``window`` tokens away."""
+        graph, name = self.graph, f"mask.window.{window}"
+        suffix = ".float32" if wide else ""
+        seen = self.once((name, "seen"), lambda: self._seen(window, name))  # [B, 1, T, T]
+        whole = added = self.once((name, wide), lambda: self._chosen(seen, f"{name}{suffix}", wide))
+        name = f"{name}{suffix}"
+        if queries == 1:
+            name = f"{name}.first"
+            ends = [graph.constant([end]) for end in (0, 1, 2)]
+            added = self.once(name, lambda: graph.node("Slice", [whole, *ends], name))
+        if copies == 1:
+            return added
+        return graph.node("Tile", [added, graph.constant([copies, 1, 1, 1])], f"{name}.{copies}")
+
+    def _seen(self, window: int, name: str) -> str:
+        """[B, 1, T, T] bool: real keys within a window; and each token itself, so that padding sees something."""
+        graph = self.graph
+        apart = self.once("apart", self._apart)
+        near = graph.node("LessOrEqual", [apart, graph.constant(window)], f"{name}.near")
+        keys = graph.node("Unsqueeze", [self._real(), graph.constant([1, 2])], f"{name}.real")  # [B, 1, 1, T]
+        both = graph.node("And", [near, keys], f"{name}.real_and_near")
+        itself = graph.node("Equal", [apart, graph.constant(0)], f"{name}.itself")
+        return graph.node("Or", [both, itself], f"{name}.seen")
+
+    def _apart(self) -> str:
+        """How many tokens lie between two, [T, T] int64."""
+        graph, places = self.graph, self.places()
+        ends = [graph.node("Unsqueeze", [places, graph.constant([axis])], f"tokens.along_{axis}") for axis in (1, 0)]
+        return graph.node("Abs", [graph.node("Sub", ends, "tokens.from")], "tokens.apart")
+
+    def places(self) -> str:
+        """0, 1, …, T − 1: [T] int64."""
+        graph = self.graph
+
+        def make() -> str:
+            count = graph.node("Squeeze", [self.tokens(), graph.constant([0])], "tokens.count")
+            return graph.node("Range", [graph.constant(0), count, graph.constant(1)], "tokens.places")
+
+        return self.once("places", make)
 
     def tokens(self) -> str:
         """The number of tokens, [1] int64."""

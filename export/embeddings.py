@@ -4,12 +4,24 @@ from __future__ import annotations
 
 import numpy as np
 
+from ..bundle.architecture import Architecture
 from .blocks import Blocks, Linear
 from .context import Context, Stream
 from .layers import Lowering, affine_norm
 
 PROJECTION = "embeddings.projection"
 """The linear map from narrower tables to the width d."""
+
+
+WORDS = "embeddings.word.rows"
+"""The rows of the word table."""
+
+
+def first_sum(architecture: Architecture) -> str:
+    """Name of the value that the stream begins with, before any LayerNorm; for words alone no sum."""
+    if architecture.modality == "image":
+        return "embeddings"
+    return WORDS if architecture.rotary and not architecture.token_types else "embeddings.sum"
 
 
 def embeddings(context: Context, lowering: Lowering, blocks: Blocks) -> Stream:
@@ -26,12 +38,14 @@ def embeddings(context: Context, lowering: Lowering, blocks: Blocks) -> Stream:
 def _text(context: Context, lowering: Lowering, blocks: Blocks) -> Stream:
     """``input_ids`` [B, T] (and ``token_type_ids``) → [S, B, T, d] after LayerNorm, and the projection to d."""
     arch, graph, tables = context.architecture, context.graph, blocks.embeddings
-    rows = [_lookup(context, blocks, "embeddings.word", "input_ids"), _positions(context, blocks)]
+    rows = [_lookup(context, blocks, "embeddings.word", "input_ids")]
+    if not arch.rotary:
+        rows.append(_positions(context, blocks))
     if arch.token_types > 1:
         rows.append(_lookup(context, blocks, "embeddings.token_type", "token_type_ids"))
     elif arch.token_types == 1:
         rows.append(graph.weight("embeddings.token_type", tables["embeddings.token_type"][:, None]))  # [G, 1, 1, d]
-    wide = context.is_wide("embeddings.sum")
+    wide = context.is_wide(first_sum(arch))
     with graph.wide(wide):
         if wide:
             rows = [graph.cast(row, f"{row}.float32") for row in rows]
@@ -42,11 +56,11 @@ def _text(context: Context, lowering: Lowering, blocks: Blocks) -> Stream:
     count = max(table.shape[0] for name, table in tables.items() if not name.startswith(PROJECTION))
     assert blocks.embedding_norm is not None  # every text family has one
     summed = Stream(x, count, wide=wide)
-    normed = context.narrowed(affine_norm(context, "embeddings.norm", blocks.embedding_norm, summed))
+    normed = affine_norm(context, "embeddings.norm", blocks.embedding_norm, summed)
     if not arch.embedding_width:
-        return normed
+        return normed if arch.pre_norm else context.narrowed(normed)
     projection = Linear(tables[f"{PROJECTION}.weight"], tables[f"{PROJECTION}.bias"])
-    return lowering.linear(context, PROJECTION, projection, normed)
+    return lowering.linear(context, PROJECTION, projection, context.narrowed(normed))
 
 
 def _patches(context: Context, blocks: Blocks, wide: bool) -> str:

@@ -22,8 +22,8 @@ def fold_norms(blocks: Blocks) -> tuple[Blocks, list[str]]:
     layers, folded = [], 0
     for layer in blocks.layers:
         heads = layer.attention.heads
-        if layer.attention_norm.groups in (1, len(heads)) and _affine(layer.attention_norm):
-            norm = layer.attention_norm
+        norm = layer.attention_norm
+        if norm is not None and norm.groups in (1, len(heads)) and _affine(norm):
             moved = tuple(_normed_heads(part, _group(norm, index)) for index, part in enumerate(heads))
             layer = replace(layer, attention_norm=Norm(None, None), attention=replace(layer.attention, heads=moved))  # noqa: PLW2901
             folded += 1
@@ -51,16 +51,17 @@ def fold_softmax_scale(blocks: Blocks) -> tuple[Blocks, list[str]]:
 def drop_key_bias(blocks: Blocks) -> tuple[Blocks, list[str]]:
     """Key biases add the same number to all scores of a query; softmax does not see it.
 
-    Requires: nothing.
+    Requires: keys that do not turn by position, as rotary ones do: q·R(j − i)b differs from key to key.
     """
-    if all(part.key.bias is None for layer in blocks.layers for part in layer.attention.heads):
+    if blocks.architecture.rotary:
         return blocks, []
+    biased = sum(_has_bias(layer.attention, "key") for layer in blocks.layers)
 
     def drop(attention: Attention) -> Attention:
         heads = tuple(replace(part, key=replace(part.key, bias=None)) for part in attention.heads)
         return replace(attention, heads=heads)
 
-    return _each_attention(blocks, drop), [f"{len(blocks.layers)} key biases are dropped"]
+    return _each_attention(blocks, drop), [f"{biased} key biases are dropped"] if biased else []
 
 
 def fold_value_bias(blocks: Blocks) -> tuple[Blocks, list[str]]:
@@ -68,11 +69,12 @@ def fold_value_bias(blocks: Blocks) -> tuple[Blocks, list[str]]:
 
     Requires: nothing.
     """
-    if all(part.value.bias is None for layer in blocks.layers for part in layer.attention.heads):
-        return blocks, []
     width = blocks.architecture.head_width
+    biased = sum(_has_bias(layer.attention, "value") for layer in blocks.layers)
 
     def fold(attention: Attention) -> Attention:
+        if not _has_bias(attention, "value"):
+            return attention
         update, heads = attention.output_update, attention.heads
         biases = [part.value.bias for part in heads]
         groups = max(len(attention.output), 1 if update is None else update.groups, *map(_rows, biases))
@@ -80,16 +82,22 @@ def fold_value_bias(blocks: Blocks) -> tuple[Blocks, list[str]]:
         added = []
         for index in range(groups):
             own = biases[index % len(biases)]
-            assert own is not None  # all groups of a model have one, or none has
+            assert own is not None  # all groups of a layer have one, or none has
             bias = own[index % len(own)].astype(np.float64)  # [1, n·d_h]
             if attention.routes is not None:
                 bias = bias.reshape(-1, width)[list(attention.routes[index])].reshape(1, -1)
             added.append(bias @ outputs[index % len(outputs)].astype(np.float64))  # [1, d]
-        total = np.stack(added) + attention.output_bias
+        total = np.stack(added) + (0 if attention.output_bias is None else attention.output_bias)
         moved = tuple(replace(part, value=replace(part.value, bias=None)) for part in heads)
         return replace(attention, heads=moved, output_bias=total.astype(np.float32))
 
-    return _each_attention(blocks, fold), [f"{len(blocks.layers)} value biases are part of the output bias"]
+    told = [f"{biased} value biases are part of the output bias"] if biased else []
+    return _each_attention(blocks, fold), told
+
+
+def _has_bias(attention: Attention, kind: str) -> bool:
+    """Whether the key or value projections of a layer have a bias."""
+    return any(getattr(heads, kind).bias is not None for heads in attention.heads)
 
 
 def _each_attention(blocks: Blocks, change: Callable[[Attention], Attention]) -> Blocks:

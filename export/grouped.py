@@ -35,7 +35,7 @@ def attention(context: Context, name: str, part: Attention, x: Stream) -> Stream
         key, value = _projected(context, f"{name}.key_value", part, ("key", "value"), x, slots)
     else:
         query, key, value = _projected(context, f"{name}.qkv", part, ("query", "key", "value"), x, slots)
-    mixed = attend(context, name, (query, key, value), copies, part.scale, queries)  # [N·B, slots, T_q, d_h]
+    mixed = attend(context, name, (query, key, value), copies, part, queries)  # [N·B, slots, T_q, d_h]
     output, bias = [_padded_rows(weight, slots * width) for weight in part.output], part.output_bias
     if part.routes is None:
         mixed = graph.node("Transpose", [mixed], f"{name}.by_token", perm=[0, 2, 1, 3])

@@ -12,7 +12,7 @@ from onnx import TensorProto, helper
 from ..errors import InputError
 from ..progress import Progress, no_progress
 from .blocks import Blocks
-from .embeddings import PROJECTION
+from .embeddings import PROJECTION, first_sum
 from .graph import LARGEST
 from .lowering import Form, lower
 from .onnx_file import open_graph
@@ -57,8 +57,8 @@ def choose_islands(
 
     BF16 has float32's range: the embedding and residual sums and the LayerNorms behind them are float32, since 8
     bits of mantissa would be rounded anew at every layer; nothing has to be measured. FP16 ends at 65504: a
-    residual sum above :data:`RESIDUAL_LIMIT`, attention scores above :data:`SCORE_LIMIT` and MLP outputs that
-    might overflow are float32.
+    residual sum above :data:`RESIDUAL_LIMIT`, attention scores above :data:`SCORE_LIMIT`, and what an MLP's gate or the
+    MLP gives where it might overflow, are float32.
 
     Args:
         blocks: of the ensemble, rewritten.
@@ -84,7 +84,7 @@ def choose_islands(
             reasons[name] = f"sum of the stream reaches {value:.3g}, above {RESIDUAL_LIMIT:g}"
         elif value > SCORE_LIMIT and name.endswith(".scores"):
             reasons[name] = f"attention scores reach {value:.3g}, above {SCORE_LIMIT:g}"
-        elif value > overflow and name.endswith(".mlp.down"):
+        elif value > overflow and name.endswith((".mlp.gated", ".mlp.down")):
             reasons[name] = f"reaches {value:.3g}; FP16 ends at {LARGEST['fp16']:g}"
         elif value > overflow and name not in sums:
             raise InputError(
@@ -96,10 +96,12 @@ def choose_islands(
 
 def residuals(blocks: Blocks) -> list[str]:
     """Names of the sums that the stream consists of: of the embeddings, and behind attention and MLP."""
-    first = "embeddings" if blocks.architecture.modality == "image" else "embeddings.sum"
     second = "" if blocks.architecture.pre_norm else ".mlp.residual"
     layers = range(len(blocks.layers))
-    return [first, *(f"layers.{i}{suffix}" for i in layers for suffix in (".attention.residual", second))]
+    return [
+        first_sum(blocks.architecture),
+        *(f"layers.{i}{suffix}" for i in layers for suffix in (".attention.residual", second)),
+    ]
 
 
 def measure(blocks: Blocks, batches: Iterable[Mapping[str, np.ndarray]]) -> dict[str, float]:
@@ -109,6 +111,7 @@ def measure(blocks: Blocks, batches: Iterable[Mapping[str, np.ndarray]]) -> dict
     for index in range(len(blocks.layers)):
         own = f"layers.{index}"
         names += [f"{own}.attention.scores", f"{own}.attention", f"{own}.mlp.up", f"{own}.mlp.down"]
+        names += [f"{own}.mlp.gated"] if blocks.architecture.gated_mlp else []
     model = lower(blocks, 1.0, {}, Form("grouped"))
     names += [node.name for node in model.graph.node if node.name.endswith(".low_rank.down")]
     model = _with_maxima(model, names)

@@ -5,11 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Protocol
 
+import numpy as np
+
 from .blocks import Attention, Layer, Linear, Norm
 from .context import Context, Stream
+from .graph import FLOAT
 
 MEAN_TOKEN = "mean_token"
-"""The mean of all patches, where the classifier reads it, alone or beside the first token."""
+"""The mean of all patches or real tokens, where the classifier reads it, alone or beside the first token."""
 
 
 class Lowering(Protocol):
@@ -28,8 +31,8 @@ def layer(context: Context, lowering: Lowering, name: str, part: Layer, x: Strea
     def kept(value: Stream) -> Stream:
         return context.first_token(value) if part.attention.pooled else value
 
-    def norm(which: str, affine: Norm, value: Stream) -> Stream:
-        return affine_norm(context, f"{name}.{which}", affine, value)
+    def norm(which: str, affine: Norm | None, value: Stream) -> Stream:
+        return value if affine is None else affine_norm(context, f"{name}.{which}", affine, value)
 
     if context.architecture.pre_norm:
         normed = context.narrowed(norm("attention_norm", part.attention_norm, x))
@@ -62,12 +65,15 @@ def affine_norm(context: Context, name: str, norm: Norm, x: Stream) -> Stream:
         for operator, suffix, values in (("Mul", "weight", norm.weight), ("Add", "bias", norm.bias)):
             if values is not None:
                 stored = graph.weight(f"{name}.{suffix}", values[:, None])  # [G, 1, 1, d]
-                out = graph.node(operator, [out, stored], name if suffix == "bias" else f"{name}.scaled")
+                last = suffix == "bias" or norm.bias is None
+                out = graph.node(operator, [out, stored], name if last else f"{name}.scaled")
     return replace(x, name=out, count=max(x.count, norm.groups))
 
 
 def pooled_tokens(context: Context, x: Stream) -> Stream:
-    """The mean of all patches, perhaps beside the first token: [S, B, T, d] → [S, B, 1, d or 2·d]."""
+    """The mean of all patches or real tokens, perhaps beside the first: [S, B, T, d] → [S, B, 1, d or 2·d]."""
+    if context.architecture.modality == "text":
+        return replace(x, name=_mean_of_real(context, x), tokens=1)
     graph, ends = context.graph, (context.architecture.prefix_tokens, context.architecture.max_sequence, 2)
     patches = graph.node("Slice", [x.name, *(graph.constant([end]) for end in ends)], f"{MEAN_TOKEN}.patches")
     mean = graph.node("ReduceMean", [patches, graph.constant([2])], MEAN_TOKEN, keepdims=1)
@@ -77,15 +83,40 @@ def pooled_tokens(context: Context, x: Stream) -> Stream:
     return replace(first, name=graph.node("Concat", [first.name, mean], f"{MEAN_TOKEN}.beside_first", axis=-1))
 
 
+def _mean_of_real(context: Context, x: Stream) -> str:
+    """Sum over real tokens ÷ their number, 1 at least, in float32: [S, B, 1, d]."""
+    graph = context.graph
+    real = graph.node("Cast", ["attention_mask"], f"{MEAN_TOKEN}.real", to=FLOAT)
+    real = graph.node("Unsqueeze", [real, graph.constant([2])], f"{MEAN_TOKEN}.rows")  # [B, T, 1]
+    axis, one = graph.constant([-2]), graph.constant([1.0], np.float32)
+    count = graph.node("ReduceSum", [real, axis], f"{MEAN_TOKEN}.count", keepdims=1)  # [B, 1, 1]
+    total = graph.node("Mul", [x.name, real], f"{MEAN_TOKEN}.kept")
+    total = graph.node("ReduceSum", [total, axis], f"{MEAN_TOKEN}.sum", keepdims=1)
+    return graph.node("Div", [total, graph.node("Max", [count, one], f"{MEAN_TOKEN}.count.positive")], MEAN_TOKEN)
+
+
 def mlp(context: Context, lowering: Lowering, name: str, part: Layer, x: Stream) -> Stream:
-    """The two-layer MLP: [S, B, T, d] → [max(S, G), B, T, d]; float32 where it is an island."""
-    wide = context.is_wide(f"{name}.mlp.down")
+    """The two-layer MLP, perhaps with a gate: [S, B, T, d] → [max(S, G), B, T, d]; float32 where it is an island."""
+    wide, kind = context.is_wide(f"{name}.mlp.down"), context.architecture.activation
     hidden = lowering.linear(context, f"{name}.mlp.up", part.up, x)
-    hidden = replace(hidden, name=activation(context, context.architecture.activation, hidden.name, name))
+    if context.architecture.gated_mlp:
+        hidden = _gated(context, kind, hidden, name)
+    else:
+        hidden = replace(hidden, name=activation(context, kind, hidden.name, name))
     if wide:
         hidden = context.widened(hidden)
     with context.graph.wide(hidden.wide):
         return lowering.linear(context, f"{name}.mlp.down", part.down, hidden)
+
+
+def _gated(context: Context, kind: str, x: Stream, name: str) -> Stream:
+    """activation(a) · b of the halves [a, b]: [S, B, T, 2·n] → [S, B, T, n]; float32 where it is an island."""
+    own = f"{name}.mlp.gated"
+    x = context.widened(x) if context.is_wide(own) else x
+    with context.graph.wide(x.wide):
+        inner, gate = context.graph.nodes("Split", [x.name], [f"{own}.inner", f"{own}.gate"], axis=-1, num_outputs=2)
+        inner = activation(context, kind, inner, name)
+        return replace(x, name=context.graph.node("Mul", [inner, gate], own))
 
 
 def activation(context: Context, kind: str, x: str, name: str) -> str:

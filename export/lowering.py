@@ -110,6 +110,8 @@ def _classify(context: Context, lowering: Lowering, blocks: Blocks, x: Stream) -
         if blocks.pooler is not None:
             dense = lowering.linear(context, "pooler", blocks.pooler, last)
             last = replace(dense, name=_pooled(context, dense.name))
+        if blocks.pooler_norm is not None:
+            last = affine_norm(context, "pooler_norm", blocks.pooler_norm, last)
         logits = lowering.linear(context, "classifier", blocks.classifier, last)  # [S, B, 1 or T, C]
         if every:
             return logits

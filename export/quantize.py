@@ -67,8 +67,12 @@ def part_of(product: str) -> str:
     'layers.3.attention.input'
     >>> part_of("layers.3.mlp.up.product")
     'layers.3.mlp.up'
+    >>> part_of("layers.3.attention")
+    'layers.3.attention.output'
     """
     pieces = product.split(".")[:4]
+    if pieces[2:] == ["attention"]:  # an output projection without a bias gives what attention gives
+        return f"{product}.output"
     if pieces[2] == "attention" and pieces[3] != "output":
         pieces[3] = "input"
     return ".".join(pieces)

@@ -45,7 +45,8 @@ def random_weights(architecture: Architecture, plan: HeadPlan, seed: int = 0) ->
                 found = weights[f"{name}.{kind}"][0]
                 kept = [_pruned(found, keep[layer], width, slots, axis - 1, parts) for keep in plan.members]
                 weights[f"{name}.{kind}"] = np.stack(kept)
-        weights[f"{name}.output.bias"] = np.repeat(weights[f"{name}.output.bias"], len(plan.members), axis=0)
+        if f"{name}.output.bias" in weights:
+            weights[f"{name}.output.bias"] = np.repeat(weights[f"{name}.output.bias"], len(plan.members), axis=0)
     return weights
 
 

@@ -31,6 +31,7 @@ def shared_trunk(blocks: Blocks) -> tuple[Blocks, list[str]]:
         final_norm=_shared(blocks.final_norm),
         pooler=_shared(blocks.pooler),
         classifier=_shared(blocks.classifier),
+        pooler_norm=_shared(blocks.pooler_norm),
     )
     if blocks.members == 1:
         return shared, []
@@ -47,7 +48,8 @@ def fork_heads(blocks: Blocks) -> tuple[Blocks, list[str]]:
     """
     layers, told = list(blocks.layers), []
     for index, (layer, streams) in enumerate(zip(blocks.layers, blocks.streams(), strict=False)):
-        if streams > 1 or layer.attention_norm.groups > 1 or len(layer.attention.heads) == 1:
+        norms = 1 if layer.attention_norm is None else layer.attention_norm.groups
+        if streams > 1 or norms > 1 or len(layer.attention.heads) == 1:
             continue
         merged = _distinct_heads(layer.attention, blocks.architecture.head_width)
         layers[index] = replace(layer, attention=merged)
@@ -60,8 +62,8 @@ def fork_heads(blocks: Blocks) -> tuple[Blocks, list[str]]:
 def pooled_token(blocks: Blocks) -> tuple[Blocks, list[str]]:
     """The last layer computes query, output projection and MLP of the first token only.
 
-    Requires: a classifier that reads the first token alone. One that reads the mean of all patches, or every token,
-    needs them all.
+    Requires: a classifier that reads the first token alone. One that reads a mean of all tokens, or every token, needs
+    them all.
     """
     if not blocks.architecture.first_token_only:
         return blocks, []
@@ -76,9 +78,12 @@ def absorb_keys(blocks: Blocks) -> tuple[Blocks, list[str]]:
 
     Weights then meet one vector for each head: members that share some of them are taken apart, and updates merged.
 
-    Requires: a pooled last layer without key and value biases (``drop-key-bias``, ``fold-value-bias``).
+    Requires: a pooled last layer without key and value biases (``drop-key-bias``, ``fold-value-bias``), whose keys do
+    not turn by position: rotary ones have other weights at every token.
     """
     last = blocks.layers[-1]
+    if last.attention.rotary is not None:
+        return blocks, []
     biased = any(heads.key.bias is not None or heads.value.bias is not None for heads in last.attention.heads)
     if not last.attention.pooled or biased:
         return blocks, []
@@ -108,11 +113,16 @@ REWRITES: dict[str, Rewrite] = {
 
 def unfit(architecture: Architecture) -> dict[str, str]:
     """The rewrites that do not hold for a model, each with the reason."""
-    if architecture.first_token_only:
-        return {}
-    read = "every token" if architecture.every_token else "the mean of all patches"
-    why = f"not applied: the classifier reads {read}, so the last layer computes every token"
-    return dict.fromkeys(("pooled-token", "absorb-keys"), why)
+    found = {}
+    if architecture.rotary:
+        found["drop-key-bias"] = "not applied: keys turn by their position (rotary), and their bias with them"
+        found["absorb-keys"] = "not applied: keys turn by their position (rotary), so each has weights of its own"
+    if not architecture.first_token_only:
+        what = "real tokens" if architecture.modality == "text" else "patches"
+        read = "every token" if architecture.every_token else f"the mean of all {what}"
+        why = f"not applied: the classifier reads {read}, so the last layer computes every token"
+        found |= dict.fromkeys(("pooled-token", "absorb-keys"), why)
+    return found
 
 
 FOR_PROCESSORS = frozenset({"absorb-keys"})
@@ -174,7 +184,8 @@ def _shared_layer(layer: Layer) -> Layer:
 
 def _shared_attention(attention: Attention) -> Attention:
     """Every projection that is equal for all members once; groups stay apart when none is."""
-    attention = replace(attention, output_bias=_once(attention.output_bias))
+    if attention.output_bias is not None:
+        attention = replace(attention, output_bias=_once(attention.output_bias))
     if len({heads.query.weight.shape for heads in attention.heads}) > 1:
         return attention  # unequal numbers of heads
     projections = [_shared(_stacked(parts)) for parts in zip(*(h.projections for h in attention.heads), strict=True)]

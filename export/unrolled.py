@@ -34,14 +34,14 @@ def attention(context: Context, name: str, part: Attention, x: Stream) -> Stream
         mixed = _absorbed(context, name, part, x)
     else:
         parts = _by_member(context, name, part, x) if grouped else _one_group(context, name, part, x, copies)
-        mixed = attend(context, name, parts, copies, part.scale, queries)  # [copies·B, Σh, T_q, d_h]
+        mixed = attend(context, name, parts, copies, part, queries)  # [copies·B, Σh, T_q, d_h]
     if part.routes is not None:
         counts = [len(route) for route in part.routes]
         read = [head for route in part.routes for head in route]
         mixed = graph.node("Gather", [mixed, graph.constant(read)], f"{name}.routed", axis=1)
     mixed = graph.node("Transpose", [mixed], f"{name}.by_token", perm=[0, 2, 1, 3])
     joined = graph.node("Reshape", [mixed, context.shape(copies, -1, queries, sum(counts) * width)], f"{name}.joined")
-    product = f"{name}.output.product"
+    product = name if part.output_bias is None else f"{name}.output.product"
     if grouped or part.routes is not None:
         sizes = graph.constant([count * width for count in counts])
         pieces = graph.nodes("Split", [joined, sizes], [f"{name}.joined.{m}" for m in range(len(counts))], axis=-1)

@@ -28,10 +28,19 @@ POOLERS: dict[str, Callable[[Tensor], Tensor]] = {
 """Of the dense layer before the classifier, by ``Architecture.pooling``."""
 
 
-def pooled_tokens(architecture: Architecture, x: Tensor) -> Tensor:
-    """The vector that the classifier reads, by ``Architecture.token_pooling``: [..., T, d] → [..., d or 2·d]."""
+def pooled_tokens(architecture: Architecture, x: Tensor, mask: Tensor | None = None) -> Tensor:
+    """The vector that the classifier reads, by ``Architecture.token_pooling``: [..., B, T, d] → [..., B, d or 2·d].
+
+    Args:
+        architecture: of the model.
+        x: what leaves the last LayerNorm.
+        mask: boolean [B, 1, 1, T], true for real tokens; ``None`` for all.
+    """
     first = x[..., 0, :]
     if architecture.first_token_only:
         return first
+    if mask is not None:
+        real = mask[:, 0, 0, :, None].to(x.dtype)  # [B, T, 1]
+        return (x * real).sum(dim=-2) / real.sum(dim=-2).clamp_min(1)
     mean = x[..., architecture.prefix_tokens :, :].mean(dim=-2)
     return torch.cat([first, mean], dim=-1) if architecture.token_pooling == "first_and_mean" else mean

@@ -4,9 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..bundle.architecture import Architecture
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+STACKED = ("attention.query", "attention.key", "attention.value")
+"""The parts that one linear map may hold, one below the other."""
+
 
 LAYER_PARTS = ("attention.query", "attention.key", "attention.value", "attention.output",
                "attention_norm", "mlp.up", "mlp.down", "mlp_norm")  # fmt: skip
@@ -21,13 +28,15 @@ class Layout:
         model_class: name of the supported transformers class.
         layer: prefix of layer ``{l}`` in the state dict.
         layer_names: for each of :data:`LAYER_PARTS`, its module name below that prefix.
-        other_names: canonical tensor name → state-dict name, for tensors outside the layers; those of
-            ``embeddings.projection`` count only for a model that has one.
+        other_names: canonical tensor name → state-dict name, for tensors outside the layers; those count that a
+            model has (``Architecture.has``).
         architecture: reads a transformers configuration; raises for unsupported settings.
         wrapper: our own class that the model is loaded as, where the transformers class is no classifier;
             state-dict names are its.
         scales: for linear maps of a layer whose output is scaled channel by channel (layer scale), such as
             ``mlp.down``: the scale's name below the layer's prefix.
+        stacked: whether query, key and value are one linear map [3·H·d_h, d], one below the other; then they have one
+            name.
         resize: brings a model's positions to square images of another side, for a family whose models read any size.
     """
 
@@ -39,24 +48,22 @@ class Layout:
     architecture: Callable[[Any], Architecture]
     wrapper: str | None = None
     scales: Mapping[str, str] = field(default_factory=dict)
+    stacked: bool = False
     resize: Callable[[Any, int], None] | None = None
 
     def names(self, architecture: Architecture) -> dict[str, str]:
         """Canonical name → state-dict name of every tensor of the model, in a fixed order."""
-        projected = architecture.embedding_width > 0
-        names = {
-            canonical: source
-            for canonical, source in self.other_names.items()
-            if projected or not canonical.startswith("embeddings.projection.")
-        }
+        names = dict(self.other_names)
         for layer in range(architecture.layers):
             for part, source in zip(LAYER_PARTS, self.layer_names, strict=True):
                 for kind in ("weight", "bias"):
-                    projection = part in ("attention.query", "attention.key", "attention.value")
-                    if kind == "bias" and projection and not architecture.qkv_bias:
-                        continue
                     names[f"layers.{layer}.{part}.{kind}"] = f"{self.layer.format(l=layer)}.{source}.{kind}"
-        return names
+        return {canonical: source for canonical, source in names.items() if architecture.has(canonical)}
+
+    def rows_of(self, canonical: str, tensor: Tensor) -> Tensor:
+        """Of a tensor of the state dict [out, …], the rows that belong to a canonical name: a third where stacked."""
+        part = ".".join(canonical.split(".")[2:-1])
+        return tensor.chunk(3)[STACKED.index(part)] if self.stacked and part in STACKED else tensor
 
     def scale_of(self, canonical: str) -> str | None:
         """State-dict name of the scale [out] that belongs to a weight or bias of a layer, or ``None``."""

@@ -101,11 +101,13 @@ def read_adapter(source: str | Path, model: Any) -> Adapter:
     _check_method(config, folder)
     tensors = _tensors(folder)
     layout = layout_of(model)
-    names = {name: canonical for canonical, name in layout.names(architecture_of(model)).items()}
+    stored = layout.names(architecture_of(model))
+    names = {name: canonical for canonical, name in stored.items()}
     shapes = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
     halves, replaced = _sorted(tensors, names, shapes, folder)
-    updates = {names[f"{module}.weight"]: _update(module, pair, config, shapes, folder)
-               for module, pair in halves.items()}  # fmt: skip
+    found = {f"{module}.weight": _update(module, pair, config, shapes, folder) for module, pair in halves.items()}
+    updates = {canonical: replace(found[name], up=layout.rows_of(canonical, found[name].up))
+               for canonical, name in stored.items() if name in found}  # fmt: skip
     updates = {canonical: _scaled(update, layout.scale_of(canonical), model) for canonical, update in updates.items()}
     _check_complete(config, names, halves, replaced, folder)
     base = _writable(Path(str(config.get("base_model_name_or_path") or "")).name)

@@ -13,14 +13,15 @@ from .clip import CLIP, CLIP_CLASSIFIER
 from .dinov2 import DINOV2, DINOV2_WITH_REGISTERS, OLDER
 from .distilbert import DISTILBERT
 from .layout import Layout
+from .modernbert import MODERNBERT
 from .tasks import task_of
 from .tokens import TOKEN_LAYOUTS
 from .unsupported import nearest, why
 from .vit import DEIT, VIT
 
 LAYOUTS: tuple[Layout, ...] = (
-    BERT, ROBERTA, XLM_ROBERTA, CAMEMBERT, DISTILBERT, ELECTRA, VIT, DEIT, DINOV2, DINOV2_WITH_REGISTERS, CLIP,
-    CLIP_CLASSIFIER, *TOKEN_LAYOUTS,
+    BERT, ROBERTA, XLM_ROBERTA, CAMEMBERT, DISTILBERT, ELECTRA, MODERNBERT, VIT, DEIT, DINOV2, DINOV2_WITH_REGISTERS,
+    CLIP, CLIP_CLASSIFIER, *TOKEN_LAYOUTS,
 )  # fmt: skip
 
 
@@ -117,5 +118,5 @@ def read_weights(model: Any) -> dict[str, Any]:
         if not bool(torch.isfinite(tensor).all()):
             bad = int((~torch.isfinite(tensor)).sum())
             raise InputError(f"weight {source} holds {bad} non-finite values (NaN or infinity); repair the checkpoint")
-        weights[canonical] = tensor
+        weights[canonical] = layout.rows_of(canonical, tensor)
     return weights

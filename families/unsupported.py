@@ -10,9 +10,9 @@ PAIR = "it is an encoder and a decoder"
 SPARSE = "its attention is not over all tokens"
 CONVOLUTIONS = "it is a convolutional network, without attention heads"
 WINDOWS = "it attends within windows, and its width changes from stage to stage"
-ROTARY = "its positions are rotary"
+ROTARY = "its positions are rotary, which of all families only ModernBERT's may be here"
 SOUND = "it reads sound"
-PRE_NORM = "it has LayerNorm before attention and MLP, as no family of texts here"
+PRE_NORM = "it has LayerNorm before attention and MLP, as of the families of texts here only ModernBERT has"
 STAGES = "the number and width of its tokens change from stage to stage"
 
 REASONS = {
@@ -31,7 +31,7 @@ REASONS = {
     "DeiTForImageClassificationWithTeacher": "it averages two classifiers, of which the second reads another token",
     "EfficientNet": CONVOLUTIONS,
     "Ernie": "its embeddings have another table",
-    "EuroBert": "its positions are rotary, and its MLP has a gate",
+    "EuroBert": "its norms are RMSNorm",
     "FNet": "it mixes tokens by Fourier transforms, without attention heads",
     "Falcon": DECODER,
     "Funnel": STAGES,
@@ -55,7 +55,6 @@ REASONS = {
     "MobileBert": "its layers narrow and widen again, and have several MLPs",
     "MobileNet": CONVOLUTIONS,
     "MobileVit": "convolutions stand between its attention layers",
-    "ModernBert": "its positions are rotary, its MLP has a gate, and some of its layers attend within windows",
     "NomicBert": ROTARY,
     "Nystromformer": SPARSE,
     "OPT": DECODER,

@@ -273,12 +273,14 @@ def _fuse_attention(
     for weights, heads in _members(checkpoints, keeps, projections[3]):
         columns = weights[f"{prefix}.output.weight"].T  # [H·d_h, d]
         output_weight.append(stack_heads(columns, heads, width, slots))
-        output_bias.append(weights[f"{prefix}.output.bias"][None])
+        if f"{prefix}.output.bias" in weights:
+            output_bias.append(weights[f"{prefix}.output.bias"][None])
     fused = {
         f"{prefix}.qkv.weight": torch.stack(qkv_weight),
         f"{prefix}.output.weight": torch.stack(output_weight),
-        f"{prefix}.output.bias": torch.stack(output_bias),
     }
+    if output_bias:
+        fused[f"{prefix}.output.bias"] = torch.stack(output_bias)
     if qkv_bias:
         fused[f"{prefix}.qkv.bias"] = torch.stack(qkv_bias)
     return fused

@@ -11,6 +11,8 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
+from ..families.positions import seen, turned
+
 
 class GroupedLinear(nn.Module):
     """``x @ weight[g] + bias[g]`` for every group.
@@ -61,22 +63,23 @@ class GroupedNorm(nn.Module):
 
     Args:
         weight: [G, 1, d].
-        bias: [G, 1, d].
+        bias: [G, 1, d], or ``None``.
         eps: added to the variance.
     """
 
-    def __init__(self, weight: Tensor, bias: Tensor, eps: float) -> None:
+    def __init__(self, weight: Tensor, bias: Tensor | None, eps: float) -> None:
         super().__init__()
         self.weight = nn.Parameter(weight)
-        self.bias = nn.Parameter(bias)
+        self.bias = None if bias is None else nn.Parameter(bias)
         self.eps = eps
 
     def forward(self, x: Tensor) -> Tensor:
         """[S, B, T, d] → [max(S, G), B, T, d]."""
         if self.weight.shape[0] == 1:
-            return nn.functional.layer_norm(x, x.shape[-1:], self.weight[0, 0], self.bias[0, 0], self.eps)
-        normed = nn.functional.layer_norm(x, x.shape[-1:], eps=self.eps)
-        return normed * self.weight[:, None] + self.bias[:, None]
+            bias = None if self.bias is None else self.bias[0, 0]
+            return nn.functional.layer_norm(x, x.shape[-1:], self.weight[0, 0], bias, self.eps)
+        scaled = nn.functional.layer_norm(x, x.shape[-1:], eps=self.eps) * self.weight[:, None]
+        return scaled if self.bias is None else scaled + self.bias[:, None]
 
 
 class GroupedAttention(nn.Module):
@@ -91,6 +94,8 @@ class GroupedAttention(nn.Module):
         head_width: d_h.
         dropout: rate on the attention probabilities, in training only.
         low_rank: updates by projection: ``query``, ``key``, ``value``, ``output``.
+        rotary: θ of the rotary positions, or ``None``.
+        window: how many tokens away it reaches, to either side; ``None`` for any.
     """
 
     def __init__(
@@ -100,8 +105,12 @@ class GroupedAttention(nn.Module):
         head_width: int,
         dropout: float,
         low_rank: Mapping[str, LowRank] | None = None,
+        rotary: float | None = None,
+        window: int | None = None,
     ) -> None:
         super().__init__()
+        self.rotary = rotary
+        self.window = window
         self.low_rank = nn.ModuleDict(low_rank or {})
         self.qkv = qkv
         self.output = output
@@ -115,8 +124,10 @@ class GroupedAttention(nn.Module):
         heads = qkv.shape[3] // (3 * self.head_width)
         qkv = qkv.view(members * batch, tokens, 3, heads, self.head_width)
         query, key, value = qkv.permute(2, 0, 3, 1, 4).unbind(0)  # each [M·B, h, T, d_h]
-        if mask is not None:
-            mask = mask.repeat(members, 1, 1, 1)  # [M·B, 1, 1, T]
+        query, key = turned(query, self.rotary), turned(key, self.rotary)
+        mask = seen(mask, tokens, self.window, x.device)  # [B, 1, 1, T], or [B or 1, 1, T, T] within a window
+        if mask is not None and mask.shape[0] == batch:
+            mask = mask.repeat(members, 1, 1, 1)  # [M·B, 1, 1 or T, T]
         dropout = self.dropout if self.training else 0.0
         heads_out = nn.functional.scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=dropout)
         heads_out = heads_out.transpose(1, 2).reshape(members, batch, tokens, heads * self.head_width)

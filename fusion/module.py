@@ -63,11 +63,10 @@ class FusedClassifier(nn.Module):
             if architecture.modality == "text"
             else PatchEmbeddings(architecture, weights)
         )
-        self.layers = nn.ModuleList(
-            FusedLayer(architecture, weights, f"layers.{layer}.") for layer in range(architecture.layers)
-        )
+        self.layers = nn.ModuleList(FusedLayer(architecture, weights, layer) for layer in range(architecture.layers))
         self.final_norm = _norm(architecture, weights, "final_norm") if architecture.ends_with_norm else None
         self.pooler = _linear(weights, "pooler") if architecture.pooling != "none" else None
+        self.pooler_norm = _norm(architecture, weights, "pooler_norm") if architecture.pooler_norm else None
         self.classifier = _linear(weights, "classifier")
         self.distance = None if density is None else FeatureDistance(density)
 
@@ -148,7 +147,7 @@ class FusedClassifier(nn.Module):
         for index, layer in enumerate(self.layers):
             x = layer(x, mask)  # [S, B, T, d]
             found |= _tapped(x[0], mask, f"layers.{index}", taps)
-        last = self._last(x)
+        last = self._last(x, mask)
         for member, vectors in enumerate(last.split(self.architecture.width, dim=-1)[0]):
             found[f"last.{member}"] = vectors
         for member, vectors in enumerate(last.split(self.architecture.width, dim=-1)[-1]):
@@ -184,7 +183,7 @@ class FusedClassifier(nn.Module):
         x = hidden[None]
         for layer in self.layers[layers:]:
             x = layer(x, mask)
-        return self._classify(self._last(x))
+        return self._classify(self._last(x, mask))
 
     def _embedded(
         self,
@@ -203,7 +202,7 @@ class FusedClassifier(nn.Module):
             raise InputError(f"a {self.architecture.family} ensemble reads pixel_values, not input_ids")
         return self.embeddings(pixel_values), None
 
-    def _last(self, x: Tensor) -> Tensor:
+    def _last(self, x: Tensor, mask: Tensor | None) -> Tensor:
         """[S, B, T, d] → each member's vector that the classifier, or the pooler before it, reads: [M, B, d or 2·d].
 
         Of tokens all of them, [M, B, T, d].
@@ -211,14 +210,17 @@ class FusedClassifier(nn.Module):
         normed: Tensor = x if self.final_norm is None else self.final_norm(x)
         if self.architecture.every_token:
             return normed.expand(self.members, -1, -1, -1)
-        return pooled_tokens(self.architecture, normed).expand(self.members, -1, -1)
+        return pooled_tokens(self.architecture, normed, mask).expand(self.members, -1, -1)
 
     def penultimate(self, last: Tensor) -> Tensor:
         """What the last linear map reads, [M, B, d'], from each member's last vector (:meth:`last_vectors`).
 
         Behind the pooler where there is one; otherwise the same vector.
         """
-        return last if self.pooler is None else POOLERS[self.architecture.pooling](self.pooler(last))
+        if self.pooler is None:
+            return last
+        dense: Tensor = POOLERS[self.architecture.pooling](self.pooler(last))
+        return dense if self.pooler_norm is None else self.pooler_norm(dense[:, :, None])[:, :, 0]
 
     def _classify(self, last: Tensor) -> Tensor:
         """Each member's last vector [M, B, d or 2·d] → member logits [M, B, C]; of tokens with T behind B in both."""
@@ -229,8 +231,9 @@ class FusedClassifier(nn.Module):
 class FusedLayer(nn.Module):
     """One transformer layer of all members: grouped attention and MLP, pre-norm or post-norm."""
 
-    def __init__(self, architecture: Architecture, weights: Weights, prefix: str) -> None:
+    def __init__(self, architecture: Architecture, weights: Weights, layer: int) -> None:
         super().__init__()
+        prefix = f"layers.{layer}."
         self.pre_norm = architecture.pre_norm
         self.dropout = architecture.hidden_dropout
         self.attention = GroupedAttention(
@@ -239,13 +242,17 @@ class FusedLayer(nn.Module):
             architecture.head_width,
             architecture.attention_dropout,
             _low_rank(weights, f"{prefix}attention.low_rank."),
+            architecture.rotary_of(layer),
+            architecture.window_of(layer),
         )
-        self.attention_norm = _norm(architecture, weights, f"{prefix}attention_norm")
+        normed = architecture.has(f"{prefix}attention_norm.weight")
+        self.attention_norm = _norm(architecture, weights, f"{prefix}attention_norm") if normed else nn.Identity()
         self.mlp = nn.ModuleDict(
             {"up": _linear(weights, f"{prefix}mlp.up"), "down": _linear(weights, f"{prefix}mlp.down")}
         )
         self.mlp_norm = _norm(architecture, weights, f"{prefix}mlp_norm")
         self.activation = ACTIVATIONS[architecture.activation]
+        self.gated = architecture.gated_mlp
 
     def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
         """[S, B, T, d] → [M, B, T, d]."""
@@ -256,21 +263,29 @@ class FusedLayer(nn.Module):
         return self.mlp_norm(x + self._drop(self._mlp(x)))
 
     def _mlp(self, x: Tensor) -> Tensor:
-        return self.mlp["down"](self.activation(self.mlp["up"](x)))
+        hidden = self.mlp["up"](x)
+        if self.gated:
+            inner, gate = hidden.chunk(2, dim=-1)
+            return self.mlp["down"](self.activation(inner) * gate)
+        return self.mlp["down"](self.activation(hidden))
 
     def _drop(self, x: Tensor) -> Tensor:
         return _dropout(x, self.dropout, self.training)
 
 
 class TextEmbeddings(nn.Module):
-    """Word, position and token-type tables, then LayerNorm and dropout, perhaps a linear map to width d (ELECTRA)."""
+    """Word, position and token-type tables, then LayerNorm and dropout, perhaps a linear map to width d (ELECTRA).
+
+    There is no position table where positions are rotary (ModernBERT).
+    """
 
     def __init__(self, architecture: Architecture, weights: Weights) -> None:
         super().__init__()
         self.position_padding = architecture.position_padding
         self.max_sequence = architecture.max_sequence
         self.word = nn.Parameter(weights["embeddings.word"])  # [G, vocabulary, d], or narrower before a projection
-        self.position = nn.Parameter(weights["embeddings.position"])  # [G, positions, d]
+        position = weights.get("embeddings.position")
+        self.position = None if position is None else nn.Parameter(position)  # [G, positions, d]
         has_types = architecture.token_types > 0
         self.token_type = nn.Parameter(weights["embeddings.token_type"]) if has_types else None  # [G, types, d]
         self.norm = _norm(architecture, weights, "embeddings.norm")
@@ -282,7 +297,9 @@ class TextEmbeddings(nn.Module):
         tokens = input_ids.shape[1]
         if tokens > self.max_sequence:
             raise InputError(f"sequence has {tokens} tokens; this model reads at most {self.max_sequence}; truncate it")
-        x = _rows(self.word, input_ids) + self._positions(input_ids)
+        x = _rows(self.word, input_ids)
+        if self.position is not None:
+            x = x + self._positions(self.position, input_ids)
         if self.token_type is not None:
             if token_type_ids is None or self.token_type.shape[1] == 1:
                 x = x + self.token_type[:, None, :1]  # type 0 everywhere
@@ -291,12 +308,12 @@ class TextEmbeddings(nn.Module):
         x = _dropout(self.norm(x), self.dropout, self.training)
         return x if self.projection is None else self.projection(x)
 
-    def _positions(self, input_ids: Tensor) -> Tensor:
+    def _positions(self, table: Tensor, input_ids: Tensor) -> Tensor:
         """[G, 1 or B, T, d]; RoBERTa counts from its padding id and skips padding tokens."""
         if self.position_padding is None:
-            return self.position[:, None, : input_ids.shape[1]]
+            return table[:, None, : input_ids.shape[1]]
         real = (input_ids != self.position_padding).long()
-        return _rows(self.position, real.cumsum(dim=1) * real + self.position_padding)
+        return _rows(table, real.cumsum(dim=1) * real + self.position_padding)
 
 
 class PatchEmbeddings(nn.Module):
@@ -360,7 +377,7 @@ def _low_rank(weights: Weights, prefix: str) -> dict[str, LowRank]:
 
 
 def _norm(architecture: Architecture, weights: Weights, name: str) -> GroupedNorm:
-    return GroupedNorm(weights[f"{name}.weight"], weights[f"{name}.bias"], architecture.norm_eps)
+    return GroupedNorm(weights[f"{name}.weight"], weights.get(f"{name}.bias"), architecture.norm_eps)
 
 
 def _dropout(x: Tensor, rate: float, training: bool) -> Tensor:

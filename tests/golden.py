@@ -43,6 +43,7 @@ def make_golden(folder: Path) -> list[Path]:
         text_case(folder / "distilbert", "distilbert", None),
         text_case(folder / "roberta", "roberta", None),
         text_case(folder / "electra", "electra", None),
+        text_case(folder / "modernbert", "modernbert", None),
         scores_case(folder / "scores", "identity"),
         scores_case(folder / "scores-sigmoid", "sigmoid"),
         labels_case(folder / "labels", "bert"),

@@ -28,6 +28,7 @@ OUTPUT_PROJECTIONS = {
     "deit": "deit.layers.{}.attention.o_proj",
     "dinov2": f"dinov2.{DINOV2}",
     "dinov2_with_registers": f"dinov2_with_registers.{DINOV2}",
+    "modernbert": "model.layers.{}.attn.Wo",
     "clip": "vision_model.encoder.layers.{}.self_attn.out_proj",
 }
 

@@ -40,6 +40,7 @@ def make_model(family: str, seed: int = 0, **settings: Any) -> torch.nn.Module:
     image = {"image_size": 12, "patch_size": 4, "num_labels": CLASSES}
     roberta = {**text, **shape, "type_vocab_size": 1, "pad_token_id": 1}
     scaled = {**{name: size for name, size in shape.items() if name != "intermediate_size"}, **image, "mlp_ratio": 2}
+    special = {"pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 3, "cls_token_id": 2, "sep_token_id": 3}
     slim = {"dim": 32, "n_layers": LAYERS, "n_heads": HEADS, "hidden_dim": 48}
     makers: dict[str, Callable[[], torch.nn.Module]] = {
         "bert": lambda: transformers.BertForSequenceClassification(
@@ -59,6 +60,9 @@ def make_model(family: str, seed: int = 0, **settings: Any) -> torch.nn.Module:
         ),
         "distilbert": lambda: transformers.DistilBertForSequenceClassification(
             transformers.DistilBertConfig(**{**text, **slim, **settings})
+        ),
+        "modernbert": lambda: transformers.ModernBertForSequenceClassification(
+            transformers.ModernBertConfig(**{**text, **shape, "local_attention": 4, **special, **settings})
         ),
         "vit": lambda: transformers.ViTForImageClassification(transformers.ViTConfig(**{**shape, **image, **settings})),
         "deit": lambda: transformers.DeiTForImageClassification(

@@ -39,7 +39,7 @@ def test_python_gives_the_golden_fields(golden: Path) -> None:
                 assert 0 < found.abstain.sum() < len(found), f"{case.name}: the threshold must divide the inputs"
 
 
-@pytest.mark.parametrize("family", ["bert", "distilbert", "electra", "vit", "clip-classifier", "dinov2"])
+@pytest.mark.parametrize("family", ["bert", "distilbert", "electra", "modernbert", "vit", "clip-classifier", "dinov2"])
 def test_the_golden_fields_are_those_of_the_original_model(family: str, golden: Path) -> None:
     tensors = {name: torch.from_numpy(array) for name, array in inputs_of(golden / family).items()}
     plan = HeadPlan.load(golden / family / "bundle/plan.json")

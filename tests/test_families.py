@@ -354,7 +354,10 @@ def test_families_of_0_1_have_the_keys_that_it_knew() -> None:
         ({"pooling": "swish"}, "pooling = 'swish'; expected one of none, tanh, relu, gelu, unit"),
         ({"final_norm": "no"}, "final_norm = 'no'; expected bool"),
         ({"embedding_width": None}, "embedding_width = 'None'; expected int"),
-        ({"modality": "text", "vocabulary": 9, "positions": 9}, "token_pooling = 'mean' for texts; expected first"),
+        (
+            {"modality": "text", "vocabulary": 9, "positions": 9, "token_pooling": "first_and_mean"},
+            "token_pooling = 'first_and_mean' for texts; expected first or mean",
+        ),
         ({"layer_scale": True}, "does not describe an architecture"),
     ],
 )
@@ -436,5 +439,5 @@ def test_a_folder_whose_configuration_cannot_be_read_is_left_to_transformers(tmp
 
 
 def test_the_test_names_are_those_of_transformers() -> None:
-    for family in (*FAMILIES, *ALIASES, "dinov2_with_registers"):
+    for family in (*FAMILIES, *ALIASES, "dinov2_with_registers", "modernbert"):
         assert make_model(family).config.model_type == model_type(family)

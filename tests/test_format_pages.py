@@ -18,6 +18,7 @@ from hydrant import Bundle, Conformal, Coverage, GraphForm, HeadPlan, calibrate,
 from safetensors import safe_open
 from safetensors.numpy import load_file
 from support import CLASSES, FAMILIES, make_inputs, make_model, random_plan
+from token_support import make_tagger
 
 PAGES = Path(__file__).parents[1] / "docs/reference"
 MEMBERS = 2
@@ -45,7 +46,7 @@ def make(family: str, folder: Path, processor: Any = None) -> Bundle:
     return Bundle.open(folder)
 
 
-@pytest.fixture(scope="module", params=FAMILIES)
+@pytest.fixture(scope="module", params=(*FAMILIES, "modernbert"))
 def bundle(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Bundle:
     return make(request.param, tmp_path_factory.mktemp("format") / "out")
 
@@ -99,15 +100,15 @@ def test_keys_that_only_some_models_have(tmp_path: Path) -> None:
     usual = set(quoted(table("bundle.md", "keys", "config.json")))
     ranks = make_model("bert", num_labels=1, sentence_transformers={"activation_fn": "torch.nn.Sigmoid"})
     several = make_model("bert", problem_type="multi_label_classification")
-    models = {family: make_model(family) for family in (*FAMILIES, "dinov2_with_registers")}
-    for name, model in {**models, "scores": ranks, "labels": several}.items():
+    models = {family: make_model(family) for family in (*FAMILIES, "dinov2_with_registers", "modernbert")}
+    for name, model in {**models, "scores": ranks, "labels": several, "tags": make_tagger()}.items():
         made = save_bundle(fuse(model), tmp_path / name, tensors_only=True)
         for key, value in json.loads(made.file("config.json").read_bytes()).items():
             if key not in usual:
                 found.setdefault(key, set()).add(str(value).lower())
     assert {row[0].strip("`") for row in told} == set(found)
     for name, _, _, values in told:
-        assert found[name.strip("`")] == set(re.findall(r"`(\w+)`", values)) or values == "a number", name
+        assert found[name.strip("`")] == set(re.findall(r"`(\w+)`", values)) or values in ("a number", "a list"), name
 
 
 def test_bytes_of_the_examples(tmp_path: Path) -> None:
@@ -139,7 +140,8 @@ def test_tensors_of_every_family(bundle: Bundle) -> None:
     pooled = (config["pooled_width"] or d) if config["pooling"] != "none" else d
     pooled *= 2 if config.get("token_pooling") == "first_and_mean" else 1
     narrow = config.get("embedding_width") or d
-    sizes = {"d": d, "e": narrow, "mlp width": inner, "C": config["classes"], "P": pooled}
+    up = inner * (2 if config.get("gated_mlp") else 1)
+    sizes = {"d": d, "e": narrow, "u": up, "mlp width": inner, "C": config["classes"], "P": pooled}
     sizes["channels · patch height · patch width"] = config["channels"] * patch
     told = {
         name: shapes
@@ -166,10 +168,9 @@ def test_tensors_of_every_family(bundle: Bundle) -> None:
 
 def test_every_row_of_tensors_is_of_some_family(tmp_path: Path) -> None:
     found: set[str] = set()
-    ranks = make_model("bert", num_labels=1, sentence_transformers={"activation_fn": "torch.nn.Sigmoid"})
-    models = {family: make_model(family) for family in (*FAMILIES, "dinov2_with_registers")} | {"scores": ranks}
-    for name, model in models.items():
-        made = save_bundle(fuse(model), tmp_path / name, tensors_only=True)
+    for family in (*FAMILIES, "dinov2_with_registers", "modernbert"):
+        own = {"norm_bias": True} if family == "modernbert" else {}
+        made = save_bundle(fuse(make_model(family, **own)), tmp_path / family, tensors_only=True)
         found |= {re.sub(r"^layers\.\d+\.", "layers.l.", name) for name in load_file(made.file("fused.safetensors"))}
     assert found == {
         name

@@ -23,18 +23,19 @@ FLOORS: list[dict[str, str]] = [
     },
     {
         "bundle": """
-            __init__ precision tasks architecture files plan store calibration density weights graphs reports uses
+            __init__ precision tasks rotary architecture files plan store calibration density weights graphs reports
+            uses
         """
     },
     {
         "cost": "__init__ sharing matmuls parameters estimate",
         "engines": "__init__ gpu log metadata",
         "families": """
-            __init__ activations config tasks layout bert clip dinov2 distilbert vit tokens unsupported registry
-            checkpoint lora prompts zero_shot
+            __init__ activations positions config tasks layout bert clip dinov2 distilbert modernbert vit tokens
+            unsupported registry checkpoint lora prompts zero_shot
         """,
         "export": """
-            graph context attention blocks layers embeddings grouped uncertainty_head score_head label_head
+            graph context blocks rotary attention layers embeddings grouped uncertainty_head score_head label_head
             distance_head unrolled lowering onnx_file islands quantize quantize_search folds rewrites options report
             exporter run __init__ random_model recalibrate
         """,

@@ -33,6 +33,7 @@ TARGETS = {
     "vit": ["q_proj", "k_proj", "v_proj", "o_proj"],
     "deit": ["q_proj", "k_proj", "v_proj", "o_proj"],
     "electra": ["query", "key", "value", "attention.output.dense"],
+    "modernbert": ["Wqkv", "attn.Wo"],
     "dinov2": ["q_proj", "k_proj", "v_proj", "o_proj", "fc2"],
     "clip-classifier": ["q_proj", "k_proj", "v_proj", "out_proj"],
 }

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from ...bundle.architecture import Architecture
 from ...families.activations import ACTIVATIONS, POOLERS, pooled_tokens
+from ...families.positions import seen, turned
 from ...families.registry import architecture_of, layout_of, read_weights
 
 Weights = Mapping[str, Tensor]
@@ -56,6 +57,7 @@ class Encoder:
         ]
         self._final_norm = _norm(self.architecture, weights, "final_norm") if self.architecture.ends_with_norm else None
         self._pooler = _linear(weights, "pooler") if self.architecture.pooling != "none" else None
+        self._pooler_norm = _norm(self.architecture, weights, "pooler_norm") if self.architecture.pooler_norm else None
         self._classifier = _linear(weights, "classifier")
 
     def embed(self, inputs: Mapping[str, Tensor]) -> Tensor:
@@ -88,6 +90,10 @@ class Encoder:
         query = layer.query(self._read(index, x)).unflatten(-1, (-1, width)).transpose(1, 2)  # [B, H, T', d_h]
         key_value = layer.key_value(x).unflatten(-1, (2, -1, width))  # [B, T, 2, H, d_h]
         key, value = key_value.permute(2, 0, 3, 1, 4).unbind(0)  # each [B, H, T, d_h]
+        base = self.architecture.rotary_of(index)
+        query, key = turned(query, base), turned(key, base)  # of a single query, the first token's, nothing turns
+        mask = seen(mask, x.shape[1], self.architecture.window_of(index), x.device)
+        mask = None if mask is None else mask[:, :, : query.shape[2]]  # [B or 1, 1, 1 or T', T]
         return nn.functional.scaled_dot_product_attention(query, key, value, attn_mask=mask).transpose(1, 2)
 
     def attended(self, index: int, x: Tensor, outputs: Tensor) -> Tensor:
@@ -100,19 +106,27 @@ class Encoder:
 
     def finish(self, index: int, attended: Tensor) -> Tensor:
         """What follows the residual sum of attention in a layer: [..., T', d] → [..., T', d]."""
-        layer, act = self._layers[index], ACTIVATIONS[self.architecture.activation]
+        layer = self._layers[index]
         if self.architecture.pre_norm:
-            return attended + layer.down(act(layer.up(layer.mlp_norm(attended))))
+            return attended + self._mlp(layer, layer.mlp_norm(attended))
         x = layer.attention_norm(attended)
-        return layer.mlp_norm(x + layer.down(act(layer.up(x))))
+        return layer.mlp_norm(x + self._mlp(layer, x))
 
-    def classify(self, x: Tensor) -> Tensor:
-        """Logits from what leaves the last layer: [B, T', d] → [B, C]."""
+    def classify(self, x: Tensor, mask: Tensor | None) -> Tensor:
+        """Logits from what leaves the last layer, [B, T', d], and the mask of :meth:`layer`: [B, C]."""
         normed = x if self._final_norm is None else self._final_norm(x)
-        last = pooled_tokens(self.architecture, normed)
+        last = pooled_tokens(self.architecture, normed, mask)
         if self._pooler is not None:
             last = POOLERS[self.architecture.pooling](self._pooler(last))
-        return self._classifier(last)
+        return self._classifier(last if self._pooler_norm is None else self._pooler_norm(last))
+
+    def _mlp(self, layer: _Layer, x: Tensor) -> Tensor:
+        """[..., T', d] → [..., T', d]."""
+        act, hidden = ACTIVATIONS[self.architecture.activation], layer.up(x)
+        if self.architecture.gated_mlp:
+            inner, gate = hidden.chunk(2, dim=-1)
+            return layer.down((act(inner) * gate).contiguous())
+        return layer.down(act(hidden))
 
     def _read(self, index: int, x: Tensor) -> Tensor:
         """The tokens whose output a layer must give: in the last layer only the first, if the classifier reads that."""
@@ -160,7 +174,9 @@ def _layer(architecture: Architecture, weights: Weights, prefix: str) -> _Layer:
         heads=output.T.unflatten(0, (architecture.heads, -1)).contiguous(),
         up=_linear(weights, f"{prefix}.mlp.up"),
         down=_linear(weights, f"{prefix}.mlp.down"),
-        attention_norm=_norm(architecture, weights, f"{prefix}.attention_norm"),
+        attention_norm=_norm(architecture, weights, f"{prefix}.attention_norm")
+        if architecture.has(f"{prefix}.attention_norm.weight")
+        else lambda x: x,
         mlp_norm=_norm(architecture, weights, f"{prefix}.mlp_norm"),
     )
 
@@ -170,7 +186,7 @@ def _linear(weights: Weights, name: str) -> Product:
 
 
 def _norm(architecture: Architecture, weights: Weights, name: str) -> Product:
-    weight, bias, eps = weights[f"{name}.weight"], weights[f"{name}.bias"], architecture.norm_eps
+    weight, bias, eps = weights[f"{name}.weight"], weights.get(f"{name}.bias"), architecture.norm_eps
     return lambda x: nn.functional.layer_norm(x, weight.shape, weight, bias, eps)
 
 

@@ -81,8 +81,8 @@ class MaskedRuns:
         logits = torch.empty(self._count, self.encoder.architecture.classes)
         for batch, indices in enumerate(self.batches):
             with torch.no_grad():
-                x, _ = self._entering(batch, keep)
-                logits[torch.from_numpy(indices)] = self.encoder.classify(x)
+                x, mask = self._entering(batch, keep)
+                logits[torch.from_numpy(indices)] = self.encoder.classify(x, mask)
         return logits
 
     def _variants(self, layer: int, x: Tensor, mask: Tensor | None) -> Tensor:
@@ -96,7 +96,7 @@ class MaskedRuns:
             repeated = None if mask is None else mask.repeat(len(some), 1, 1, 1)
             for later in range(layer + 1, encoder.architecture.layers):
                 z = encoder.layer(later, z, repeated)
-            logits.append(encoder.classify(z).unflatten(0, (len(some), -1)))
+            logits.append(encoder.classify(z, repeated).unflatten(0, (len(some), -1)))
         return torch.cat(logits)
 
     def _entering(self, batch: int, keep: Keep) -> tuple[Tensor, Tensor | None]:

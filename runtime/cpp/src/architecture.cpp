@@ -58,8 +58,9 @@ constexpr const char* kOthers[] = {
 };
 
 // Likewise, of which a bundle has those that its model or its task needs.
-constexpr const char* kAdded[] = {"token_pooling", "final_norm", "embedding_width",
-                                  "registers",     "task",       "score_activation"};
+constexpr const char* kAdded[] = {"token_pooling", "final_norm",      "embedding_width", "registers",  "rotary",
+                                  "windows",       "gated_mlp",       "bias_free",       "first_norm", "pooler_norm",
+                                  "task",          "score_activation"};
 
 bool has_the_keys(const Json& data) {
   const auto there = [&](const char* key) { return data.contains(key); };

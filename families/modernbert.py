@@ -1,0 +1,107 @@
+"""ModernBERT: a pre-norm text encoder with rotary positions, windows in most layers, and a gate in the MLP.
+
+Its classifier reads the first token, or the mean of all real ones, through a dense layer with a LayerNorm behind it.
+Query, key and value are one linear map; the first layer has no LayerNorm before its attention, since one stands behind
+the embeddings.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..bundle.architecture import Architecture, Pooling, TokenPooling
+from .config import activation, classes, head_width, refuse
+from .layout import Layout, linear
+
+POOLINGS: dict[str, Pooling] = {"gelu": "gelu", "tanh": "tanh", "relu": "relu"}
+"""Functions of the dense layer before the classifier."""
+
+
+TOKENS: dict[str, TokenPooling] = {"cls": "first", "mean": "mean"}
+
+
+FULL, SLIDING = "full_attention", "sliding_attention"
+
+
+def _architecture(config: Any) -> Architecture:
+    for name in ("embedding_dropout", "attention_dropout", "mlp_dropout"):
+        if getattr(config, name):
+            remedy = "0.0, as ModernBERT was trained; it matters in training only: set it so in config.json"
+            raise refuse(config, name, getattr(config, name), remedy)
+    if config.classifier_activation not in POOLINGS:
+        raise refuse(config, "classifier_activation", config.classifier_activation, ", ".join(POOLINGS))
+    if config.classifier_pooling not in TOKENS:
+        raise refuse(config, "classifier_pooling", config.classifier_pooling, ", ".join(TOKENS))
+    width = head_width(config, config.hidden_size, config.num_attention_heads)
+    if width % 2:
+        raise refuse(config, "num_attention_heads", config.num_attention_heads, "heads of an even width (rotary)")
+    biases = {
+        "norms": config.norm_bias,
+        "output": config.attention_bias,
+        "mlp": config.mlp_bias,
+        "pooler": config.classifier_bias,
+    }
+    reach = config.local_attention // 2
+    return Architecture(
+        family=config.model_type,
+        modality="text",
+        layers=config.num_hidden_layers,
+        heads=config.num_attention_heads,
+        head_width=width,
+        width=config.hidden_size,
+        mlp_width=config.intermediate_size,
+        activation=activation(config, config.hidden_activation),
+        pre_norm=True,
+        norm_eps=config.norm_eps,
+        qkv_bias=config.attention_bias,
+        pooling=POOLINGS[config.classifier_activation],
+        classes=classes(config),
+        classifier_dropout=config.classifier_dropout,
+        vocabulary=config.vocab_size,
+        positions=config.max_position_embeddings,
+        padding_token=config.pad_token_id or 0,
+        token_pooling=TOKENS[config.classifier_pooling],
+        rotary=tuple(_base(config, kind) for kind in _kinds(config)),
+        windows=tuple(reach if kind == SLIDING else 0 for kind in _kinds(config)),
+        gated_mlp=True,
+        bias_free=tuple(name for name, there in biases.items() if not there),
+        first_norm=False,
+        pooler_norm=True,
+    )
+
+
+def _kinds(config: Any) -> list[str]:
+    """Of each layer, whether its attention reaches all tokens, or those in a window."""
+    kinds = list(config.layer_types)
+    if len(kinds) != config.num_hidden_layers or not set(kinds) <= {FULL, SLIDING}:
+        expected = f"{FULL} or {SLIDING} for each of the {config.num_hidden_layers} layers"
+        raise refuse(config, "layer_types", kinds, expected)
+    if SLIDING in kinds and config.local_attention < 2:
+        raise refuse(config, "local_attention", config.local_attention, "2 tokens or more")
+    return kinds
+
+
+def _base(config: Any, kind: str) -> float:
+    """θ of the rotary positions of a kind of layer."""
+    found = config.rope_parameters[kind]
+    if found.get("rope_type", "default") != "default":
+        raise refuse(config, f"rope_parameters.{kind}.rope_type", found["rope_type"], "'default' (no scaling)")
+    return float(found["rope_theta"])
+
+
+MODERNBERT = Layout(
+    family="modernbert",
+    model_class="ModernBertForSequenceClassification",
+    layer="model.layers.{l}",
+    layer_names=("attn.Wqkv", "attn.Wqkv", "attn.Wqkv", "attn.Wo", "attn_norm", "mlp.Wi", "mlp.Wo", "mlp_norm"),
+    other_names={
+        "embeddings.word": "model.embeddings.tok_embeddings.weight",
+        **linear("embeddings.norm", "model.embeddings.norm"),
+        **linear("final_norm", "model.final_norm"),
+        **linear("pooler", "head.dense"),
+        **linear("pooler_norm", "head.norm"),
+        **linear("classifier", "classifier"),
+    },
+    architecture=_architecture,
+    stacked=True,
+)
