@@ -56,7 +56,7 @@ class MissingExtraError(HydrantError):
 
 
 EXTRAS = {
-    **dict.fromkeys(("datasets", "ml_dtypes", "onnx", "pyarrow", "torch", "transformers"), "fuse"),
+    **dict.fromkeys(("datasets", "ml_dtypes", "onnx", "onnxscript", "pyarrow", "torch", "transformers"), "fuse"),
     "onnxruntime": "onnxruntime",
     **dict.fromkeys(("accelerate", "peft"), "tune"),
     **dict.fromkeys(("matplotlib", "sklearn", "scipy"), "report"),

@@ -7,7 +7,8 @@ from .ensemble import fuse
 from .module import FusedClassifier
 from .preprocessing import common_processor
 from .score_head import ScoreOutput
-from .storage import load_ensemble, save_bundle
+from .storage import load_ensemble, load_reference, save_bundle
+from .traced import TracedClassifier
 from .uncertainty_head import FusedOutput
 
 __all__ = [
@@ -15,9 +16,11 @@ __all__ = [
     "FusedClassifier",
     "FusedOutput",
     "ScoreOutput",
+    "TracedClassifier",
     "common_processor",
     "fuse",
     "load_ensemble",
+    "load_reference",
     "measure_drift",
     "save_bundle",
 ]

@@ -25,17 +25,19 @@ from ..bundle.store import (
     resolve,
     to_json_bytes,
 )
+from ..bundle.traced import CHECKPOINT, Traced
 from ..bundle.weights import check_fused
 from ..data.processor import load_processor, save_processor
 from ..errors import BundleError, InputError
 from ..version import __version__
 from .module import FusedClassifier
+from .traced import TracedClassifier, load_traced_ensemble
 
 log = logging.getLogger(__name__)
 
 
 def save_bundle(
-    ensemble: FusedClassifier,
+    ensemble: FusedClassifier | TracedClassifier,
     path: str | Path,
     processor: Any = None,
     *,
@@ -64,7 +66,7 @@ def save_bundle(
         )  # fmt: skip
     elif processor is not None and tensors_only:
         raise InputError("tensors_only is given with a processor; leave one of them out")
-    weights = {name: tensor.detach().float().cpu().contiguous() for name, tensor in ensemble.state_dict().items()}
+    weights = ensemble.checkpoint_weights() if isinstance(ensemble, TracedClassifier) else _fused_weights(ensemble)
     for name, tensor in weights.items():
         if not bool(torch.isfinite(tensor).all()):
             raise InputError(f"weight {name} holds non-finite values (NaN or infinity); repair it before saving")
@@ -80,6 +82,8 @@ def save_bundle(
         save_file(weights, folder / WEIGHTS)
         (folder / PLAN).write_bytes(to_json_bytes(ensemble.plan.to_json()))
         shutil.copymode(folder / PLAN, folder / WEIGHTS)  # safetensors makes its files readable by the owner alone
+        if isinstance(ensemble, TracedClassifier):
+            (folder / CHECKPOINT).write_bytes(to_json_bytes(ensemble.checkpoint_configuration()))
         (folder / ARCHITECTURE).write_bytes(to_json_bytes(ensemble.architecture.to_json()))
         calibration = {"schema": 1, "temperature": ensemble.temperature, "thresholds": {}, "fitted": None}
         (folder / CALIBRATION).write_bytes(to_json_bytes(calibration))
@@ -88,6 +92,10 @@ def save_bundle(
             save_processor(processor, folder / PROCESSOR)
             load_processor(folder / PROCESSOR, ensemble.architecture)  # refuse now what could not be used later
     return Bundle.open(path)
+
+
+def _fused_weights(ensemble: torch.nn.Module) -> dict[str, torch.Tensor]:
+    return {name: tensor.detach().float().cpu().contiguous() for name, tensor in ensemble.state_dict().items()}
 
 
 def load_ensemble(bundle: Bundle | str | Path) -> FusedClassifier:
@@ -116,3 +124,14 @@ def load_ensemble(bundle: Bundle | str | Path) -> FusedClassifier:
         density=Density.of(bundle),
     )
     return ensemble.eval()
+
+
+def load_reference(bundle: Bundle | str | Path) -> FusedClassifier | TracedClassifier:
+    """What a bundle holds, fused or traced, in evaluation mode, float32 on the CPU.
+
+    Raises:
+        BundleError: a file is missing, altered, or inconsistent with the others.
+    """
+    bundle = resolve(bundle)
+    traced = isinstance(bundle.any_architecture(), Traced)
+    return load_traced_ensemble(bundle) if traced else load_ensemble(bundle)

@@ -114,7 +114,7 @@ def calibrate(
     check_seed(seed)
     check_apart(data, ood)
     bundle = resolve(bundle)
-    activation, task = bundle.architecture().score_activation, bundle.architecture().task
+    activation, task = bundle.any_architecture().score_activation, bundle.any_architecture().task
     share = _confidence(confidence, task)
     if task == "score":
         check_targets(targets)
@@ -142,7 +142,7 @@ def calibrate(
         "ood": None if ood is None else ood.name,
         "ood_examples": None if ood is None else len(ood),
         "seed": seed,
-        **fingerprints(bundle.architecture().modality, data=known, ood=ood),
+        **fingerprints(bundle.any_architecture().modality, data=known, ood=ood),
     }
     far = {"distance": _distance(density, squared), "ood_distance": _distance(density, ood_squared)}
     if task == "score":
@@ -228,7 +228,7 @@ def _distance(density: Density | None, squared: np.ndarray | None) -> np.ndarray
 
 def _shared_examples(bundle: Bundle, known: Examples, training: Examples) -> list[str]:
     """Say if validation data are among those that the distance was fitted on: it would look smaller than it is."""
-    share = shared_part(known, training, bundle.architecture().modality)
+    share = shared_part(known, training, bundle.any_architecture().modality)
     if share < LEAST:
         return []
     note = (
@@ -252,7 +252,7 @@ def _changed(
             if new and density is not None:
                 content = density.to_bytes(bundle.digests()[WEIGHTS])
                 files[DENSITY], digest = content, hashlib.sha256(content).hexdigest()
-            architecture = bundle.architecture()
+            architecture = bundle.any_architecture()
             for name in graphs:
                 files[name] = folder / name
                 write_recalibrated(bundle.file(name), folder / name, calibration, architecture, density, digest)

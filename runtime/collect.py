@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ..bundle.architecture import Architecture
+from ..bundle.traced import AnyArchitecture
 from ..data.batching import WINDOW_BATCHES, batches
 from ..data.processor import Processor
 from ..errors import BackendError
@@ -20,7 +20,7 @@ Arrays = Mapping[str, np.ndarray]
 def collect(
     model: Backend,
     processor: Processor,
-    architecture: Architecture,
+    architecture: AnyArchitecture,
     inputs: Sequence[Any],
     reduce: Callable[[Arrays], dict[str, np.ndarray]],
     *,
@@ -56,7 +56,7 @@ def collect(
 def visit(
     model: Backend,
     processor: Processor,
-    architecture: Architecture,
+    architecture: AnyArchitecture,
     inputs: Sequence[Any],
     batch_size: int = 32,
     progress: Progress = no_progress,

@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from ..bundle.architecture import Architecture
 from ..bundle.calibration import Calibration
 from ..bundle.graphs import check_all_graphs
 from ..bundle.precision import Precision
 from ..bundle.store import Bundle, resolve
 from ..bundle.tasks import DISTANCE, OUTPUTS
+from ..bundle.traced import AnyArchitecture
 from ..data.batching import READER, WINDOW_BATCHES, batches
 from ..data.given import given_inputs
 from ..data.processor import load_processor
@@ -74,7 +74,7 @@ def load(
     """
     threads = checked_threads(threads)
     bundle = resolve(bundle)
-    architecture = bundle.architecture()
+    architecture = bundle.any_architecture()
     if len(bundle.labels) != architecture.classes:
         raise BundleError(
             f"bundle {bundle.path} has {len(bundle.labels)} labels for {architecture.classes} classes; "
@@ -90,7 +90,7 @@ def load(
         raise
 
 
-def _check_calibration(bundle: Bundle, architecture: Architecture) -> None:
+def _check_calibration(bundle: Bundle, architecture: AnyArchitecture) -> None:
     """Refuse a calibration that speaks of what a model of this task does not give."""
     calibration, scores = Calibration.of(bundle), architecture.task == "score"
     if (calibration.conformal if scores else calibration.intervals) is not None:
@@ -113,7 +113,7 @@ class Predictor(Closable):
     """
 
     def __init__(
-        self, bundle: Bundle, architecture: Architecture, backend: Backend, fallbacks: list[tuple[str, str]]
+        self, bundle: Bundle, architecture: AnyArchitecture, backend: Backend, fallbacks: list[tuple[str, str]]
     ) -> None:
         super().__init__("the predictor")
         self.labels = bundle.labels
