@@ -56,7 +56,7 @@ class MissingExtraError(HydrantError):
 
 
 EXTRAS = {
-    **dict.fromkeys(("datasets", "ml_dtypes", "onnx", "pyarrow", "torch", "transformers"), "fuse"),
+    **dict.fromkeys(("datasets", "ml_dtypes", "onnx", "onnxscript", "pyarrow", "torch", "transformers"), "fuse"),
     "onnxruntime": "onnxruntime",
     **dict.fromkeys(("aiohttp", "fsspec"), "hub"),
     **dict.fromkeys(("accelerate", "peft"), "tune"),

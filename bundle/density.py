@@ -30,8 +30,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from ..errors import BundleError, cut
-from .architecture import Architecture
 from .store import DENSITY, WEIGHTS, Bundle
+from .traced import AnyArchitecture, Traced
 
 SCHEMA = 1
 
@@ -127,7 +127,7 @@ class Density:
 
 def _check(density: Density, bundle: Bundle) -> None:
     """Raise ValueError unless names, shapes and numbers are those of the bundle's model."""
-    architecture = bundle.architecture()
+    architecture = bundle.any_architecture()
     check_taps(density.taps, architecture, bundle.members)
     if not isinstance(density.fitted, dict):
         raise ValueError(f"fitted is {density.fitted!r}, no JSON object")
@@ -146,13 +146,16 @@ def _check(density: Density, bundle: Bundle) -> None:
         raise ValueError("scale holds numbers that are not above 0")
 
 
-def check_taps(taps: Sequence[Any], architecture: Architecture, members: int) -> None:
+def check_taps(taps: Sequence[Any], architecture: AnyArchitecture, members: int) -> None:
     """Raise ValueError for a name that is no tap of a model of this shape, one named twice, or none at all."""
     if not taps or len(set(taps)) != len(taps):
         raise ValueError(f"taps {list(taps)}; expected different ones, at least one")
     for tap in taps:
         match = TAP.fullmatch(tap)
         layer, _, member, mean = match.groups() if match else (None,) * 4
-        both = mean is None or architecture.token_pooling == "first_and_mean"
+        if isinstance(architecture, Traced):
+            both = layer is None and mean is None and architecture.width > 0
+        else:
+            both = mean is None or architecture.token_pooling == "first_and_mean"
         if match is None or int(layer or 0) >= architecture.layers or int(member or 0) >= members or not both:
             raise ValueError(f"tap {tap!r} of a model of {architecture.layers} layers and {members} members")

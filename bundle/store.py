@@ -9,6 +9,7 @@ Layout (schema 1)::
     calibration.json      temperature and thresholds (calibration.py)
     density.safetensors   what the distance is computed with, once it was fitted (density.py)
     processor/            tokenizer or image processor (absent: tensors only)
+    checkpoint.json       of a traced model: the configuration of the original (traced.py)
     model.fp32.onnx       written by export
     reports/              written by verify, profile, evaluate and the demo
 
@@ -31,6 +32,7 @@ from ..errors import BundleError, InputError, PlanError, cut, listing
 from .architecture import Architecture
 from .files import beside, locked, replace_all, sha256_of, staged_folder, uninterrupted, write_atomically
 from .plan import HeadPlan
+from .traced import LACKS, AnyArchitecture, Traced, read_architecture
 
 SCHEMA = 1
 
@@ -203,12 +205,28 @@ class Bundle:
         return found
 
     def architecture(self) -> Architecture:
-        """Shapes and settings of the members' common model.
+        """Shapes and settings of the members' common model, for what needs to know them all.
+
+        Raises:
+            BundleError: ``config.json`` is missing, altered or not an architecture.
+            InputError: the bundle is a traced one.
+        """
+        found = self.any_architecture()
+        if isinstance(found, Traced):
+            raise InputError(
+                f"bundle {self.path} is traced ({found.model_class}), and this needs a family that hydrant declares: "
+                f"traced bundles do without {LACKS}; export, calibrate, verify, evaluate and predict with it, or "
+                "fine-tune a model of a declared family"
+            )
+        return found
+
+    def any_architecture(self) -> AnyArchitecture:
+        """What the members' common model is, and reads, for what serves traced bundles, too.
 
         Raises:
             BundleError: ``config.json`` is missing, altered or not an architecture.
         """
-        return Architecture.from_json(self.read_json(ARCHITECTURE))
+        return read_architecture(self.read_json(ARCHITECTURE))
 
     def processor(self) -> Processor | None:
         """What prepares raw inputs, or ``None`` for a bundle that takes tensors only.
@@ -218,7 +236,7 @@ class Bundle:
             InputError: its files do not fit the model.
         """
         folder = self.processor_folder()
-        return None if folder is None else load_processor(folder, self.architecture())
+        return None if folder is None else load_processor(folder, self.any_architecture())
 
     def processor_for(self, use: str) -> Processor:
         """As ``processor``, for a use that cannot do without one.

@@ -43,7 +43,7 @@ def overlaps(bundle: Bundle, doing: str, given: Mapping[str, Examples | None], *
     uses = [use for use in _recorded(bundle) if calibrated or use[0] not in USES["calibrated"].values()]
     if not uses:
         return []
-    modality = bundle.architecture().modality
+    modality = bundle.any_architecture().modality
     notes = []
     for examples in [examples for examples in given.values() if examples is not None]:
         now = fingerprint_of(examples.inputs, modality)

@@ -6,14 +6,14 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from ..bundle.architecture import Architecture
+from ..bundle.traced import AnyArchitecture, Traced
 from ..errors import InputError, cut
 
 SETS = ("all", "last")
 """Sets of taps by name: every layer of the trunk and each member's last vector, or these alone."""
 
 
-def named_taps(asked: Any, architecture: Architecture, trunk: int, members: int) -> dict[str, tuple[str, ...]]:
+def named_taps(asked: Any, architecture: AnyArchitecture, trunk: int, members: int) -> dict[str, tuple[str, ...]]:
     """The sets of taps to choose from; there is one unless ``asked`` is ``"auto"``.
 
     Args:
@@ -28,6 +28,8 @@ def named_taps(asked: Any, architecture: Architecture, trunk: int, members: int)
     Raises:
         InputError: a name or layer that there is not.
     """
+    if isinstance(architecture, Traced):
+        return _traced_taps(asked, architecture, members)
     shared = min(trunk, architecture.layers - 1)  # behind the last layer nothing but the first token may be computed
     ends = ("", ".mean") if architecture.token_pooling == "first_and_mean" else ("",)
     last = tuple(f"last.{m}{end}" for m in range(members if trunk < architecture.layers else 1) for end in ends)
@@ -46,6 +48,18 @@ def named_taps(asked: Any, architecture: Architecture, trunk: int, members: int)
             f"or {', '.join(('auto', *SETS))}"
         )
     return {",".join(map(str, layers)): (*_both(layers), *last)}
+
+
+def _traced_taps(asked: Any, architecture: Traced, members: int) -> dict[str, tuple[str, ...]]:
+    """Each member's last vector, the only taps that a traced model has."""
+    if not architecture.width:
+        raise InputError(
+            f"the vector that the classifier of {architecture.model_class} reads was not found, so there is no "
+            "distance; calibrate without training data (fit=…, --fit)"
+        )
+    if asked not in ("auto", "last"):
+        raise InputError(f"taps is {cut(asked)}; expected last: a traced model has each member's last vector alone")
+    return {"last": tuple(f"last.{member}" for member in range(members))}
 
 
 def _both(layers: Sequence[int]) -> tuple[str, ...]:

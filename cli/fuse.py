@@ -41,6 +41,9 @@ def arguments(command: Command) -> None:
     command.add("--members", type=positive, metavar="M",
                 help="Of one MODEL without a plan: number of members, which are alike until `hydrant tune "
                 "--batch-ensemble` tells them apart")  # fmt: skip
+    command.add("--traced", action="store_true",
+                help="Take any classifier of texts or images that transformers has: attention is found by running it, "
+                "and each member is compared with the original before anything is written")  # fmt: skip
     command.add("--keep-separate", type=parts, default=(), metavar="PARTS",
                 help="Parts of separately tuned members that are not averaged: embeddings, norms, mlp, pooler, "
                 "classifier, joined by commas, or all")  # fmt: skip
@@ -57,6 +60,8 @@ def run(options: argparse.Namespace) -> int:
     """Fuse, and tell what was made and what averaging cost."""
     from ..families.checkpoint import check_supported, load_model, load_processor
 
+    if options.traced:
+        return _run_traced(options)
     for model in options.model:
         check_supported(model)  # before PyTorch is imported
     from ..fusion import common_processor, save_bundle
@@ -92,6 +97,42 @@ def run(options: argparse.Namespace) -> int:
     facts = {"bundle": str(bundle.path), "members": ensemble.members, "parameters": parameters, "drift": drift}
     facts |= {"adapted": forms} if forms else {}
     show(options, facts, "\n".join(lines))
+    return 0
+
+
+def _run_traced(options: argparse.Namespace) -> int:
+    """Fuse a model that no family declares, and tell how its members were made and what was compared."""
+    from ..families.checkpoint import load_processor
+    from ..fusion import fuse as fuse_models
+    from ..fusion import save_bundle
+
+    for name in ("data", "classes"):
+        if getattr(options, name, None) is not None:
+            raise InputError(f"--{name} is given with --traced, which has no use for it; leave it out")
+    if len(options.model) > 1:
+        raise InputError(f"{len(options.model)} models were given with --traced; expected one")
+    check_replaceable(options.output, MANIFEST, options.force)
+    chosen = None if options.plan is None else HeadPlan.load(options.plan)
+    given = {"adapters": options.adapter, "keep_separate": options.keep_separate, "low_rank": options.low_rank}
+    ensemble = fuse_models(options.model[0], chosen, members=options.members, traced=True, **given)
+    model = ensemble.architecture
+    processor = None if options.no_processor else load_processor(options.model[0], model.modality)
+    bundle = save_bundle(
+        ensemble,
+        options.output,
+        processor,
+        force=options.force,
+        provenance={"sources": [Path(str(options.model[0])).name]},
+        tensors_only=options.no_processor,
+    )
+    checked = ensemble.provenance["traced"]
+    facts = {"bundle": str(bundle.path), "members": ensemble.members, "traced": model.form, **checked}
+    text = (
+        f"wrote {bundle.path}: {members_of(ensemble.members)} of {bundle.family}, traced, {model.form}\n"
+        f"{model.layers} attention blocks; logits differ by {checked['difference']:.1e} at most from the original with "
+        f"the same heads silenced, which moves them by up to {checked['effect']:.1e} ({checked['inputs']} inputs)"
+    )
+    show(options, facts, text)
     return 0
 
 

@@ -16,6 +16,7 @@ from ..bundle.density import Density
 from ..bundle.graphs import check_graph, graph_metadata
 from ..bundle.plan import HeadPlan
 from ..bundle.store import ARCHITECTURE, CALIBRATION, DENSITY, MANIFEST, PLAN, PROCESSOR, WEIGHTS, Bundle, resolve
+from ..bundle.traced import CHECKPOINT, LACKS, AnyArchitecture, Traced
 from ..bundle.weights import check_fused
 from ..cost.estimate import cost_of
 from ..engines.metadata import ENGINES, engine_names, engine_path, graph_digest, metadata_path, read_metadata
@@ -55,12 +56,14 @@ def inspect_bundle(bundle: Bundle | str | Path) -> dict[str, Any]:
     """
     bundle = resolve(bundle)
     look = _Look(bundle)
-    architecture = look.at(ARCHITECTURE, bundle.architecture)
+    architecture = look.at(ARCHITECTURE, bundle.any_architecture)
     plan = look.at(PLAN, bundle.plan)
-    if architecture is not None and plan is not None:
+    if isinstance(architecture, Traced):
+        look.at(CHECKPOINT, lambda: bundle.read_json(CHECKPOINT))
+    elif architecture is not None and plan is not None:
         look.at(WEIGHTS, lambda: _check_weights(bundle, architecture, plan))
     calibration = look.at(CALIBRATION, lambda: Calibration.of(bundle).to_json())
-    cost = look.at(PLAN, lambda: cost_of(bundle).to_json()) if architecture is not None else None
+    cost = look.at(PLAN, lambda: cost_of(bundle).to_json()) if isinstance(architecture, Architecture) else None
     columns = [] if plan is None else list(zip(*plan.head_counts(), strict=True))  # [layers][members]
     fusion = bundle.manifest.get("fusion", {})
     return {
@@ -73,6 +76,7 @@ def inspect_bundle(bundle: Bundle | str | Path) -> dict[str, Any]:
         "width": architecture and architecture.width,
         "task": architecture and architecture.task,
         "score_activation": architecture and architecture.score_activation,
+        "traced": _traced(architecture, fusion),
         "members": bundle.members,
         "method": plan and plan.method,
         "heads_kept": [[min(column), max(column)] for column in columns],
@@ -164,6 +168,14 @@ def _check_weights(bundle: Bundle, architecture: Architecture, plan: HeadPlan) -
     check_fused(shapes, architecture, plan, bundle.labels, bundle.members)
 
 
+def _traced(architecture: AnyArchitecture | None, fusion: Mapping[str, Any]) -> dict[str, Any] | None:
+    """How a traced bundle came about; ``None`` for others."""
+    if not isinstance(architecture, Traced):
+        return None
+    found = {"class": architecture.model_class, "form": architecture.form, "lacks": LACKS}
+    return found | {"checked": fusion.get("traced")}
+
+
 def _distance(bundle: Bundle) -> dict[str, Any] | None:
     density = Density.of(bundle)
     return None if density is None else density.to_json()
@@ -182,7 +194,7 @@ def _prompts(recorded: Any) -> str | None:
     return ", ".join(prompts.templates) or f"{sum(map(len, prompts.texts))} texts for {len(prompts.classes)} classes"
 
 
-def _processor(bundle: Bundle, architecture: Architecture | None) -> str | None:
+def _processor(bundle: Bundle, architecture: AnyArchitecture | None) -> str | None:
     """The processor in words."""
     if architecture is None:
         return "unreadable without config.json" if bundle.processor_folder() else None
@@ -277,6 +289,7 @@ def inspect_text(facts: Mapping[str, Any]) -> str:
         f"weights       {_or(facts['parameters'], 'uncounted', ',')} parameters; "
         f"separate parts: {', '.join(map(str, facts['separate'])) or 'none'}",
         *adapters_text(facts["adapters"], facts["adapted"]),
+        *_traced_text(facts["traced"]),
         *_factors_text(facts["batch_ensemble"], facts["adapted"]),
         _task_text(facts),
         *([] if facts["prompts"] is None else [f"prompts       {short(facts['prompts'], 90)}"]),
@@ -325,6 +338,22 @@ def _factors_text(facts: Any, forms: Mapping[str, Any]) -> list[str]:
         return []
     first = short(str(facts.get("fork_from")), 12)
     return [f"BatchEnsemble factors from layer {first} on, multiplied into {len(forms)} weights of each member's own"]
+
+
+def _traced_text(facts: Mapping[str, Any] | None) -> list[str]:
+    """How a traced bundle came about, and what it does without; no line for others."""
+    if facts is None:
+        return []
+    lines = [
+        f"traced        traced, {facts['form']}: members of {facts['class']}, whose attention was found by running it"
+    ]
+    match facts["checked"]:
+        case {"difference": int() | float() as difference, "effect": int() | float() as effect}:
+            lines.append(
+                f"checked       logits within {difference:.1e} of the original with the same heads silenced, which "
+                f"moves them by {effect:.1e}"
+            )
+    return [*lines, f"lacks         {facts['lacks']}"]
 
 
 def _tuned_text(facts: Any, origins: Sequence[str]) -> list[str]:

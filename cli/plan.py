@@ -44,6 +44,7 @@ def arguments(command: Command) -> None:
         command.take(Budget, "ratio", "--budget", metavar="RATIO")
     command.take(Budget, "to_tune")
     command.take(plan_heads, "fork_from", metavar="LAYER")
+    command.take(plan_heads, "traced")
     command.heading("method")
     command.take(plan_heads, "method", action="store", metavar="METHOD")
     command.take((Taylor, Circuit), "diversity")
@@ -107,7 +108,17 @@ def run(options: argparse.Namespace) -> int:
 def _explore(options: argparse.Namespace) -> int:
     """Measure a grid, draw it, and write the chosen plan."""
     check_file(options.explore)
-    for flag in ("keep", "fork_from", "diversity", "noise", "objective", "masking", "average", "max_accuracy_loss"):
+    for flag in (
+        "keep",
+        "fork_from",
+        "traced",
+        "diversity",
+        "noise",
+        "objective",
+        "masking",
+        "average",
+        "max_accuracy_loss",
+    ):
         if hasattr(options, flag):
             raise InputError(
                 f"--{flag.replace('_', '-')} is given with --explore, which tries a grid of plans; leave it out"

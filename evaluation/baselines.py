@@ -252,7 +252,7 @@ def baseline_notes(
             "beat are the ones of a checkpoint that it was made from: compare with one, too (compare=…, --compare)"
         )
     if training is not None:
-        notes += _twice(training, (known, ood), bundle.architecture().modality)
+        notes += _twice(training, (known, ood), bundle.any_architecture().modality)
     for note in notes:
         log.warning("%s", note)
     return notes

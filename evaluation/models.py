@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from ..bundle.architecture import Architecture
 from ..bundle.calibration import Calibration
 from ..bundle.graphs import check_all_graphs
 from ..bundle.plan import HeadPlan
 from ..bundle.store import MANIFEST, Bundle
 from ..bundle.tasks import GIVES
+from ..bundle.traced import AnyArchitecture
 from ..data.examples import Examples
 from ..data.processor import Processor, from_transformers
 from ..errors import InputError, listing
@@ -47,7 +47,7 @@ class Model:
     runs: Backend
     precision: str
     processor: Processor
-    architecture: Architecture
+    architecture: AnyArchitecture
     columns: np.ndarray
     plan: HeadPlan
     calibration: Calibration
@@ -111,7 +111,7 @@ def _open_bundle(
     examples: Examples,
 ) -> Model:
     check_all_graphs(bundle)
-    architecture = bundle.architecture()
+    architecture = bundle.any_architecture()
     processor = examples.processor(architecture, lambda: bundle.processor_for("read texts or images"))
     runs = opened.enter_context(open_backend(bundle, backend, precision=precision)[0])
     return Model(
@@ -134,9 +134,9 @@ def _module_of(bundle: Bundle) -> Any:
     Raises:
         BundleError: a file of the bundle is missing or altered.
     """
-    from ..fusion import load_ensemble
+    from ..fusion import load_reference
 
-    return load_ensemble(bundle)
+    return load_reference(bundle)
 
 
 def _check_same_task(first: Model, other: Model) -> None:
@@ -191,11 +191,12 @@ def _open_checkpoint(source: str | Path, bundle: Bundle, opened: ExitStack, exam
 
 def _open_dropout(dropout: Asked, bundle: Bundle, opened: ExitStack, examples: Examples, seed: int) -> Model:
     """A checkpoint with its dropout on; its passes are members of all heads."""
+    from ..families.registry import architecture_of
     from ..runtime.backends.reference import TorchModule
 
     single = _open_checkpoint(dropout.checkpoint, bundle, opened, examples)
     model, plan = _loaded(dropout.checkpoint, bundle), single.plan
-    passes = DropoutPasses(model, dropout.checkpoint, single.architecture, dropout.passes, seed)
+    passes = DropoutPasses(model, dropout.checkpoint, architecture_of(model), dropout.passes, seed)
     return replace(
         single,
         name=f"{KIND}:{dropout.passes}",

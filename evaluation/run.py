@@ -87,7 +87,7 @@ def evaluate(
     for module in ("sklearn", "matplotlib"):
         require(module, "report", "evaluate a bundle")
     bundle = resolve(bundle)
-    task = bundle.architecture().task
+    task = bundle.any_architecture().task
     _check_figures(figures, task)
     if html is not None:
         check_file(Path(html))

@@ -9,15 +9,15 @@ from __future__ import annotations
 import numpy as np
 import onnx
 
-from ..bundle.architecture import Architecture
 from ..bundle.density import TAP, Density
+from ..bundle.traced import AnyArchitecture, Traced
 from .graph import FLOAT, Graph
 from .layers import MEAN_TOKEN
 
 DISTANCE = "distance"
 
 
-def with_distance(model: onnx.ModelProto, architecture: Architecture, density: Density | None) -> None:
+def with_distance(model: onnx.ModelProto, architecture: AnyArchitecture, density: Density | None) -> None:
     """Give a graph the distance of a bundle, in place of an earlier one.
 
     Args:
@@ -44,7 +44,7 @@ def _remove(model: onnx.ModelProto) -> None:
             entries.remove(entry)
 
 
-def _taps(graph: Graph, architecture: Architecture, taps: tuple[str, ...]) -> str:
+def _taps(graph: Graph, architecture: AnyArchitecture, taps: tuple[str, ...]) -> str:
     """The vectors that taps name, side by side: [K, B, d] float32."""
     made = []
     weights = _token_weights(graph) if architecture.modality == "text" else None
@@ -61,13 +61,20 @@ def _taps(graph: Graph, architecture: Architecture, taps: tuple[str, ...]) -> st
     return graph.node("Concat", made, f"{DISTANCE}.features", axis=0)
 
 
-def _output(architecture: Architecture, layer: int) -> str:
+LAST = "last_vectors"
+"""Value [M, B, 1, d] of a traced graph: what the members' classifiers read."""
+
+
+def _output(architecture: AnyArchitecture, layer: int) -> str:
     """The value behind a layer, [S, B, T or 1, d]."""
+    assert not isinstance(architecture, Traced)  # which has taps behind the last layer alone
     return f"layers.{layer}" if architecture.pre_norm else f"layers.{layer}.mlp_norm"
 
 
-def _last(architecture: Architecture, mean: bool) -> str:
+def _last(architecture: AnyArchitecture, mean: bool) -> str:
     """The value whose first (or only) token the classifier reads; of two the second, if ``mean``."""
+    if isinstance(architecture, Traced):
+        return LAST
     if mean or architecture.token_pooling == "mean":
         return MEAN_TOKEN
     return "final_norm" if architecture.ends_with_norm else _output(architecture, architecture.layers - 1)

@@ -14,6 +14,7 @@ from ..bundle.density import Density
 from ..bundle.files import temporary_folder
 from ..bundle.precision import PRECISIONS, Precision
 from ..bundle.store import CALIBRATION, DENSITY, Bundle, onnx_name, resolve
+from ..bundle.traced import LACKS, Traced
 from ..data.columns import Reading
 from ..data.samples import model_inputs
 from ..errors import InputError, cut
@@ -51,6 +52,9 @@ def exported(
     """Write the graph into the bundle, and tell how; the arguments are those of :func:`run.export`."""
     if precision not in PRECISIONS:
         raise InputError(f"precision {cut(precision)} is unknown; expected {', '.join(PRECISIONS)}")
+    bundle = resolve(bundle)
+    if isinstance(traced := bundle.any_architecture(), Traced):
+        return _exported_traced(bundle, traced, precision, form)
     chosen, why = choose_lowering(form.lowering, precision)
     if data is not None and precision not in USES_DATA:
         raise InputError(
@@ -59,7 +63,6 @@ def exported(
         )
     if precision == "int8" and data is None:
         raise InputError("INT8 is calibrated and checked on real inputs; give them with data=… (--data)")
-    bundle = resolve(bundle)
     architecture = bundle.architecture()
     masked = architecture.modality == "text"
     operator, because = choose_attention(form.attention, precision, architecture.head_width, masked)
@@ -83,6 +86,32 @@ def exported(
     _write(bundle, model, name)
     reasons = {"lowering": why, "attention": because, **unfit(architecture)}
     return Export(bundle.path / name, precision, chosen, operator, reasons, changes, islands, quantised)
+
+
+def _exported_traced(bundle: Bundle, architecture: Traced, precision: Precision, form: GraphForm) -> Export:
+    """Write the graph of a traced bundle, which has one form."""
+    if precision != "fp32" or form.lowering != "auto" or form.attention != "auto" or form.without:
+        raise InputError(
+            f"bundle {bundle.path} is traced ({architecture.model_class}), and its graph has one form: precision fp32, "
+            f"as torch's exporter writes it; leave precision, lowering, attention and without out (a traced bundle "
+            f"does without {LACKS})"
+        )
+    from ..tracing.stored import load_original
+    from .traced import traced_graph
+
+    facts = {"hydrant.precision": precision, "hydrant.lowering": TRACED, "hydrant.attention": architecture.form}
+    facts |= metadata(bundle, architecture)
+    original = load_original(bundle, architecture)
+    model = traced_graph(original, architecture, bundle.plan(), bundle.temperature(), facts, form.member_outputs)
+    with_distance(model, architecture, Density.of(bundle))
+    name = onnx_name(precision)
+    _write(bundle, model, name)
+    reasons = {"lowering": "traced: written by torch's exporter", "attention": f"members are {architecture.form}"}
+    return Export(bundle.path / name, precision, TRACED, architecture.form, reasons, [], None, None)
+
+
+TRACED = "traced"
+"""The lowering of a traced graph, in reports and metadata."""
 
 
 def choose_lowering(asked: str, precision: str) -> tuple[str, str]:

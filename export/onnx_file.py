@@ -15,6 +15,7 @@ from safetensors.numpy import load_file
 from ..bundle.architecture import Architecture
 from ..bundle.calibration import Calibration
 from ..bundle.store import DENSITY, WEIGHTS, Bundle
+from ..bundle.traced import AnyArchitecture
 from ..bundle.weights import check_fused
 from ..errors import BundleError, require
 from .blocks import Blocks, read_blocks
@@ -38,7 +39,7 @@ def bundle_blocks(bundle: Bundle, architecture: Architecture) -> Blocks:
     return read_blocks(architecture, plan, weights)
 
 
-def metadata(bundle: Bundle, architecture: Architecture) -> dict[str, str]:
+def metadata(bundle: Bundle, architecture: AnyArchitecture) -> dict[str, str]:
     """``metadata_props`` of the graph: what a runtime without Python needs beside it."""
     processor = bundle.processor()
     return {

@@ -12,11 +12,11 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from ..bundle.architecture import Architecture
 from ..bundle.calibration import Calibration
 from ..bundle.density import Density
 from ..bundle.precision import PRECISIONS
 from ..bundle.store import Bundle, onnx_name
+from ..bundle.traced import AnyArchitecture
 from ..errors import BundleError
 from .distance_head import with_distance
 from .onnx_file import DENSITY_KEY, calibration_metadata
@@ -42,7 +42,7 @@ def write_recalibrated(
     source: Path,
     target: Path,
     calibration: Calibration,
-    architecture: Architecture,
+    architecture: AnyArchitecture,
     density: Density | None,
     density_sha256: str | None,
 ) -> None:

@@ -33,12 +33,13 @@ def load_model(source: str | Path) -> Any:
         InputError: nothing usable there; safetensors weights missing, truncated or incomplete.
         UnsupportedModelError: the architecture is not supported.
     """
-    name = _checked_source(source)
-    config = _load_config(name)
+    name = checked_source(source)
+    check_supported(name)
+    config = load_config(name)
     class_name = _class_name(config)
     if class_name == CLIP.model_class:
         raise without_classes(name)
-    return _load_weights(name, config, class_name)
+    return load_weights(name, config, class_name)
 
 
 def load_dual_encoder(source: str | Path) -> Any:
@@ -48,15 +49,16 @@ def load_dual_encoder(source: str | Path) -> Any:
         InputError: as :func:`load_model`, or the checkpoint is a classifier.
         UnsupportedModelError: the architecture is not supported.
     """
-    name = _checked_source(source)
-    config = _load_config(name)
+    name = checked_source(source)
+    check_supported(name)
+    config = load_config(name)
     class_name = _class_name(config)
     if class_name != CLIP.model_class:
         raise InputError(
             f"{name} is a {class_name}, which has classes of its own; class names and prompts are for CLIP; "
             "leave them out"
         )
-    return _load_weights(name, config, class_name)
+    return load_weights(name, config, class_name)
 
 
 def is_dual_encoder(source: str | Path) -> bool:
@@ -66,10 +68,16 @@ def is_dual_encoder(source: str | Path) -> bool:
         InputError: nothing usable there.
         UnsupportedModelError: the architecture is not supported.
     """
-    return _class_name(_load_config(_checked_source(source))) == CLIP.model_class
+    check_supported(name := checked_source(source))
+    return _class_name(load_config(name)) == CLIP.model_class
 
 
-def _load_weights(name: str, config: Any, class_name: str) -> Any:
+def load_weights(name: str, config: Any, class_name: str) -> Any:
+    """A model of a class of transformers, with all the weights of a checkpoint, in evaluation mode.
+
+    Raises:
+        InputError: weights are missing, or cannot be read.
+    """
     torch, transformers = require("torch", *READS), require("transformers", *READS)
     model_class = getattr(transformers, class_name)
     with quiet():
@@ -94,7 +102,8 @@ def _load_weights(name: str, config: Any, class_name: str) -> Any:
 
 def _fit(model: Any, name: str) -> None:
     """Bring a model that reads images of any size to the size that its own processor makes."""
-    resize = next(layout.resize for layout in LAYOUTS if layout.model_class == type(model).__name__)
+    named = type(model).__name__
+    resize = next((layout.resize for layout in LAYOUTS if layout.model_class == named), None)
     processor = None if resize is None else find_processor(name, "image")
     if resize is None or processor is None:
         return
@@ -110,7 +119,7 @@ def load_processor(source: str | Path, modality: str) -> Any:
     Raises:
         InputError: the checkpoint has none, or it cannot be read.
     """
-    return _load_processor(_checked_source(source), modality)
+    return _load_processor(checked_source(source), modality)
 
 
 STORED = {
@@ -163,8 +172,12 @@ def model_labels(config: Any) -> list[str]:
     return [names[index] for index in range(config.num_labels)]
 
 
-def _load_config(name: str) -> Any:
-    check_supported(name)
+def load_config(name: str) -> Any:
+    """The configuration of a checkpoint.
+
+    Raises:
+        InputError: there is none that can be read.
+    """
     require("torch", *READS)
     transformers = require("transformers", *READS)
     try:
@@ -217,7 +230,12 @@ def _class_name(config: Any) -> str:
     raise unsupported(str(config.model_type))
 
 
-def _checked_source(source: str | Path) -> str:
+def checked_source(source: str | Path) -> str:
+    """A folder or hub name of a checkpoint, as far as its form and a folder's files tell.
+
+    Raises:
+        InputError: it is neither, or holds no checkpoint.
+    """
     path = Path(source)
     if path.is_dir():
         if (path / "hydrant.json").is_file():

@@ -8,7 +8,8 @@ from .label_head import LabelOutput
 from .module import FusedClassifier
 from .preprocessing import common_processor
 from .score_head import ScoreOutput
-from .storage import load_ensemble, save_bundle
+from .storage import load_ensemble, load_reference, save_bundle
+from .traced import TracedClassifier
 from .uncertainty_head import FusedOutput
 
 __all__ = [
@@ -17,9 +18,11 @@ __all__ = [
     "FusedOutput",
     "LabelOutput",
     "ScoreOutput",
+    "TracedClassifier",
     "common_processor",
     "fuse",
     "load_ensemble",
+    "load_reference",
     "measure_drift",
     "save_bundle",
 ]

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, overload
 
 import torch
 from torch import Tensor
@@ -22,8 +22,35 @@ from .grouped import stack_heads
 from .lora import FORMS, choose_forms, kept_updates, merged
 from .module import FusedClassifier
 from .preprocessing import common_processor
+from .traced import TracedClassifier, fuse_traced
 
 log = logging.getLogger(__name__)
+
+
+@overload
+def fuse(
+    models: Any,
+    plan: HeadPlan | None = None,
+    *,
+    members: int | None = None,
+    keep_separate: Iterable[str] = (),
+    adapters: Sequence[str | Path] = (),
+    low_rank: LowRank = "auto",
+    traced: Literal[False] = False,
+) -> FusedClassifier: ...
+
+
+@overload
+def fuse(
+    models: Any,
+    plan: HeadPlan | None = None,
+    *,
+    members: int | None = None,
+    keep_separate: Iterable[str] = (),
+    adapters: Sequence[str | Path] = (),
+    low_rank: LowRank = "auto",
+    traced: Literal[True],
+) -> TracedClassifier: ...
 
 
 def fuse(
@@ -34,7 +61,8 @@ def fuse(
     keep_separate: Iterable[str] = (),
     adapters: Sequence[str | Path] = (),
     low_rank: LowRank = "auto",
-) -> FusedClassifier:
+    traced: bool = False,
+) -> FusedClassifier | TracedClassifier:
     """Prune and fuse members into one module.
 
     Args:
@@ -52,6 +80,8 @@ def fuse(
         low_rank: the form of the adapters' updates of attention: ``"merge"`` (into one weight for each member),
             ``"keep"`` (one weight and M updates of low rank), or ``"auto"``: kept where the cost model finds that
             cheaper (``hydrant.estimate_cost``). All give the same results.
+        traced: take any …ForSequenceClassification or …ForImageClassification of transformers: its attention is found
+            by running it, and each member is compared with the original before anything is made.
 
     Returns:
         The fused module, in evaluation mode, on the CPU in float32. It shares no memory with
@@ -70,6 +100,8 @@ def fuse(
     if not sources:
         raise InputError("fuse was given no model; expected one checkpoint, or one for each member")
     separate = check_parts(keep_separate)
+    if traced:
+        return _fuse_traced(sources, plan, members, [*adapters, *separate, *([low_rank] if low_rank != "auto" else [])])
     if members is not None:
         _check_members(members, len(sources), plan, adapters)
     if adapters or low_rank != "auto":
@@ -101,6 +133,20 @@ def fuse(
         **problem_of(loaded[0].config),
     }
     return _told(FusedClassifier(architecture, plan, weights, labels, provenance=provenance).eval(), planned)
+
+
+def _fuse_traced(
+    sources: Sequence[Any], plan: HeadPlan | None, members: int | None, others: Sequence[Any]
+) -> TracedClassifier:
+    """Traced members, for which the other options mean nothing."""
+    if others:
+        raise InputError(
+            "traced members are prunings of one checkpoint; leave adapters (--adapter), low_rank (--low-rank) and "
+            "keep_separate (--keep-separate) out"
+        )
+    if plan is not None and members is not None:
+        _check_members(members, 1, plan, ())
+    return fuse_traced(sources, plan, members)
 
 
 def _told(ensemble: FusedClassifier, planned: bool) -> FusedClassifier:

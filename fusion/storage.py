@@ -26,17 +26,19 @@ from ..bundle.store import (
     resolve,
     to_json_bytes,
 )
+from ..bundle.traced import CHECKPOINT, Traced
 from ..bundle.weights import check_fused
 from ..data.processor import load_processor, save_processor
 from ..errors import BundleError, InputError
 from ..version import __version__
 from .module import FusedClassifier
+from .traced import TracedClassifier, load_traced_ensemble
 
 log = logging.getLogger(__name__)
 
 
 def save_bundle(
-    ensemble: FusedClassifier,
+    ensemble: FusedClassifier | TracedClassifier,
     path: str | Path,
     processor: Any = None,
     *,
@@ -65,7 +67,7 @@ def save_bundle(
         )  # fmt: skip
     elif processor is not None and tensors_only:
         raise InputError("tensors_only is given with a processor; leave one of them out")
-    weights = {name: tensor.detach().float().cpu().contiguous() for name, tensor in ensemble.state_dict().items()}
+    weights = ensemble.checkpoint_weights() if isinstance(ensemble, TracedClassifier) else _fused_weights(ensemble)
     for name, tensor in weights.items():
         if not bool(torch.isfinite(tensor).all()):
             raise InputError(f"weight {name} holds non-finite values (NaN or infinity); repair it before saving")
@@ -81,6 +83,8 @@ def save_bundle(
         save_file(weights, folder / WEIGHTS)
         (folder / PLAN).write_bytes(to_json_bytes(ensemble.plan.to_json()))
         shutil.copymode(folder / PLAN, folder / WEIGHTS)  # safetensors makes its files readable by the owner alone
+        if isinstance(ensemble, TracedClassifier):
+            (folder / CHECKPOINT).write_bytes(to_json_bytes(ensemble.checkpoint_configuration()))
         (folder / ARCHITECTURE).write_bytes(to_json_bytes(ensemble.architecture.to_json()))
         (folder / CALIBRATION).write_bytes(to_json_bytes(_calibration(ensemble)))
         if processor is not None:
@@ -90,12 +94,17 @@ def save_bundle(
     return Bundle.open(path)
 
 
-def _calibration(ensemble: FusedClassifier) -> dict[str, Any]:
+def _calibration(ensemble: FusedClassifier | TracedClassifier) -> dict[str, Any]:
     """What is known of it: the temperatures that the ensemble had."""
     found = {"schema": 1, "temperature": ensemble.temperature, "thresholds": {}, "fitted": None}
-    if (every := ensemble.label_temperatures) is not None:
+    every = ensemble.label_temperatures if isinstance(ensemble, FusedClassifier) else None
+    if every is not None:
         found["labels"] = LabelDecisions(every, (UNFITTED,) * len(every)).to_json()
     return found
+
+
+def _fused_weights(ensemble: torch.nn.Module) -> dict[str, torch.Tensor]:
+    return {name: tensor.detach().float().cpu().contiguous() for name, tensor in ensemble.state_dict().items()}
 
 
 def load_ensemble(bundle: Bundle | str | Path) -> FusedClassifier:
@@ -126,3 +135,14 @@ def load_ensemble(bundle: Bundle | str | Path) -> FusedClassifier:
         label_temperatures=None if labels is None else labels.temperatures,
     )
     return ensemble.eval()
+
+
+def load_reference(bundle: Bundle | str | Path) -> FusedClassifier | TracedClassifier:
+    """What a bundle holds, fused or traced, in evaluation mode, float32 on the CPU.
+
+    Raises:
+        BundleError: a file is missing, altered, or inconsistent with the others.
+    """
+    bundle = resolve(bundle)
+    traced = isinstance(bundle.any_architecture(), Traced)
+    return load_traced_ensemble(bundle) if traced else load_ensemble(bundle)

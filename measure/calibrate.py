@@ -121,7 +121,7 @@ def calibrate(
     check_seed(seed)
     check_apart(data, ood)
     bundle = resolve(bundle)
-    activation, task = bundle.architecture().score_activation, bundle.architecture().task
+    activation, task = bundle.any_architecture().score_activation, bundle.any_architecture().task
     share = _confidence(confidence, task)
     _check_label_false_alarm(label_false_alarm, task)
     if task == "tokens":
@@ -183,7 +183,7 @@ def _about(bundle: Bundle, known: Examples, ood: Examples | None, seed: int) -> 
         "ood": None if ood is None else ood.name,
         "ood_examples": None if ood is None else len(ood),
         "seed": seed,
-        **fingerprints(bundle.architecture().modality, data=known, ood=ood),
+        **fingerprints(bundle.any_architecture().modality, data=known, ood=ood),
     }
 
 
@@ -301,7 +301,7 @@ def _distance(density: Density | None, squared: np.ndarray | None) -> np.ndarray
 
 def _shared_examples(bundle: Bundle, known: Examples, training: Examples) -> list[str]:
     """Say if validation data are among those that the distance was fitted on: it would look smaller than it is."""
-    share = shared_part(known, training, bundle.architecture().modality)
+    share = shared_part(known, training, bundle.any_architecture().modality)
     if share < LEAST:
         return []
     note = (
@@ -325,7 +325,7 @@ def _changed(
             if new and density is not None:
                 content = density.to_bytes(bundle.digests()[WEIGHTS])
                 files[DENSITY], digest = content, hashlib.sha256(content).hexdigest()
-            architecture = bundle.architecture()
+            architecture = bundle.any_architecture()
             for name in graphs:
                 files[name] = folder / name
                 write_recalibrated(bundle.file(name), folder / name, calibration, architecture, density, digest)

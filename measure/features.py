@@ -28,10 +28,10 @@ class Reference:
     """
 
     def __init__(self, bundle: Bundle, batch_size: int, progress: Progress) -> None:
-        from ..fusion import load_ensemble
+        from ..fusion import load_reference
 
-        self.ensemble = load_ensemble(bundle)
-        self._bundle, self._architecture = bundle, bundle.architecture()
+        self.ensemble = load_reference(bundle)
+        self._bundle, self._architecture = bundle, bundle.any_architecture()
         self._batch_size, self._progress = batch_size, progress
 
     def fitted(self, examples: Examples, taps: Sequence[str], about: Mapping[str, Any]) -> Density:

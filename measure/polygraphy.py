@@ -12,7 +12,7 @@ from polygraphy.common import TensorMetadata
 from polygraphy.comparator import Comparator, SimpleCompareFunc
 from polygraphy.logger import G_LOGGER
 
-from ..bundle.architecture import Architecture
+from ..bundle.traced import AnyArchitecture
 from ..data.tags import at_tokens
 from ..runtime.backends.protocol import Backend
 
@@ -40,7 +40,7 @@ class Comparison:
 class BackendRunner(BaseRunner):  # type: ignore[misc]  # polygraphy is untyped
     """A Polygraphy runner over a hydrant backend."""
 
-    def __init__(self, backend: Backend, architecture: Architecture) -> None:
+    def __init__(self, backend: Backend, architecture: AnyArchitecture) -> None:
         super().__init__(name=backend.name, prefix="hydrant")
         self._backend = backend
         self._architecture = architecture
@@ -67,7 +67,7 @@ class BackendRunner(BaseRunner):  # type: ignore[misc]  # polygraphy is untyped
 
 
 def compare(
-    reference: Backend, tested: Backend, architecture: Architecture, batches: Sequence[Batch], outputs: Sequence[str]
+    reference: Backend, tested: Backend, architecture: AnyArchitecture, batches: Sequence[Batch], outputs: Sequence[str]
 ) -> Comparison:
     """Run both backends on every batch with Polygraphy's Comparator.
 

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from ..bundle.architecture import Architecture
 from ..bundle.graphs import check_all_graphs
 from ..bundle.precision import Precision
 from ..bundle.reports import report_folder, store_reports
@@ -150,7 +149,9 @@ def verify(
         raise BackendError(f"reference backend {cut(against)} is unknown; expected one of {', '.join(OPENERS)}")
     bundle = resolve(bundle)
     folder = report_folder(bundle, report)
-    architecture = bundle.architecture()
+    architecture = bundle.any_architecture()
+    if bisect:
+        bundle.architecture()  # layers are known of a declared family alone
     check_all_graphs(bundle)
     examples = reading.limit(EXAMPLES)
     batches, described = model_inputs(
@@ -172,7 +173,7 @@ def verify(
             figures, judged = judged_by(comparison.reference, comparison.tested, tolerances, architecture.every_token)
             differences = {name: asdict(difference) for name, difference in comparison.differences.items()}
             failed = not all(gate.passed for gate in judged)
-            parted = _bisected(bundle, architecture, candidate, batches) if bisect and failed else None
+            parted = _bisected(bundle, candidate, batches) if bisect and failed else None
             reports.append(
                 BackendReport(candidate.name, candidate.precision, differences, figures, tolerances, judged, parted)
             )
@@ -181,11 +182,9 @@ def verify(
     return found
 
 
-def _bisected(
-    bundle: Bundle, architecture: Architecture, failed: Backend, batches: Sequence[Mapping[str, np.ndarray]]
-) -> Bisection:
+def _bisected(bundle: Bundle, failed: Backend, batches: Sequence[Mapping[str, np.ndarray]]) -> Bisection:
     with tempfile.TemporaryDirectory(prefix="hydrant.") as folder:
-        return find_divergence(bundle, architecture, failed.name, failed.precision, batches, Path(folder))
+        return find_divergence(bundle, bundle.architecture(), failed.name, failed.precision, batches, Path(folder))
 
 
 def _candidates(

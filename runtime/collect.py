@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ..bundle.architecture import Architecture
+from ..bundle.traced import AnyArchitecture
 from ..data.batching import WINDOW_BATCHES, batches, item_batches
 from ..data.processor import Processor
 from ..data.tags import IGNORED, at_tokens, word_starts
@@ -23,7 +23,7 @@ Arrays = Mapping[str, np.ndarray]
 def collect(
     model: Backend,
     processor: Processor,
-    architecture: Architecture,
+    architecture: AnyArchitecture,
     inputs: Sequence[Any],
     reduce: Callable[[Arrays], dict[str, np.ndarray]],
     *,
@@ -59,7 +59,7 @@ def collect(
 def visit(
     model: Backend,
     processor: Processor,
-    architecture: Architecture,
+    architecture: AnyArchitecture,
     inputs: Sequence[Any],
     batch_size: int = 32,
     progress: Progress = no_progress,
@@ -112,7 +112,7 @@ class WordOutputs:
 def collect_words(
     model: Backend,
     processor: Processor,
-    architecture: Architecture,
+    architecture: AnyArchitecture,
     inputs: Sequence[Any],
     reduce: Callable[[Arrays], dict[str, np.ndarray]],
     *,

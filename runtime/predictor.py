@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from ..bundle.architecture import Architecture
 from ..bundle.calibration import Calibration
 from ..bundle.graphs import check_all_graphs
 from ..bundle.precision import Precision
 from ..bundle.store import Bundle, resolve
 from ..bundle.tasks import DISTANCE, GIVES, OUTPUTS, PER_CLASS
+from ..bundle.traced import AnyArchitecture
 from ..bundle.uses import FORMS, REMEDY, form_used
 from ..data.batching import READER, WINDOW_BATCHES, item_batches
 from ..data.given import are_tensors, given_inputs
@@ -81,7 +81,7 @@ def load(
     """
     threads = checked_threads(threads)
     bundle = resolve(bundle)
-    architecture = bundle.architecture()
+    architecture = bundle.any_architecture()
     if len(bundle.labels) != architecture.classes:
         raise BundleError(
             f"bundle {bundle.path} has {len(bundle.labels)} labels for {architecture.classes} classes; "
@@ -97,7 +97,7 @@ def load(
         raise
 
 
-def _check_calibration(bundle: Bundle, architecture: Architecture) -> None:
+def _check_calibration(bundle: Bundle, architecture: AnyArchitecture) -> None:
     """Refuse a calibration that speaks of what a model of this task does not give."""
     calibration, task = Calibration.of(bundle), architecture.task
     given = {
@@ -129,7 +129,7 @@ class Predictor(Closable):
     """
 
     def __init__(
-        self, bundle: Bundle, architecture: Architecture, backend: Backend, fallbacks: list[tuple[str, str]]
+        self, bundle: Bundle, architecture: AnyArchitecture, backend: Backend, fallbacks: list[tuple[str, str]]
     ) -> None:
         super().__init__("the predictor")
         self.labels = bundle.labels

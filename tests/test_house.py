@@ -23,7 +23,8 @@ FLOORS: list[dict[str, str]] = [
     },
     {
         "bundle": """
-            __init__ precision tasks rotary architecture files plan store calibration density weights graphs reports
+            __init__ precision tasks rotary architecture traced files plan store calibration density weights graphs
+            reports
             uses
         """
     },
@@ -34,10 +35,13 @@ FLOORS: list[dict[str, str]] = [
             __init__ activations positions config tasks layout bert clip dinov2 distilbert modernbert vit tokens
             unsupported registry checkpoint lora prompts zero_shot
         """,
+    },
+    {"tracing": "__init__ loading blocks slices members stored"},
+    {
         "export": """
             graph context blocks rotary attention layers embeddings grouped uncertainty_head score_head label_head
-            distance_head unrolled lowering onnx_file islands quantize quantize_search folds rewrites options report
-            exporter run __init__ random_model recalibrate
+            distance_head unrolled lowering onnx_file traced islands quantize quantize_search folds rewrites options
+            report exporter run __init__ random_model recalibrate
         """,
     },
     {
@@ -47,11 +51,12 @@ FLOORS: list[dict[str, str]] = [
             decisions.__init__ decisions.targets decisions.temperature decisions.thresholds decisions.fit
             decisions.intervals decisions.spans decisions.labels
             heads.__init__ heads.options heads.selection heads.held_out heads.taylor heads.encoder heads.masking
-            heads.objectives heads.search_state heads.circuits heads.candidates heads.trials heads.choosing
+            heads.objectives heads.search_state heads.circuits heads.candidates heads.traced heads.trials heads.choosing
             heads.margin heads.budget heads.planning
         """,
         "fusion": """
-            grouped uncertainty_head score_head label_head distance module drift lora preprocessing ensemble storage
+            grouped uncertainty_head score_head label_head distance traced module drift lora preprocessing ensemble
+            storage
             __init__
         """,
     },
@@ -154,7 +159,7 @@ def test_imports_run_downward(module: tuple[str, str]) -> None:
 
 
 def test_runtime_knows_how_models_are_made_in_its_reference_backend_only() -> None:
-    made = {"build", "calib", "export", "families", "fusion", "measure", "tuning"}
+    made = {"build", "calib", "export", "families", "fusion", "measure", "tracing", "tuning"}
     for (room, file), path in SOURCES.items():
         if room == "runtime" and file != "backends.reference":
             names = [name.split(".")[0] for name in absolute(path)]
@@ -183,7 +188,7 @@ def test_calib_sees_no_onnx_and_the_library_formats_no_terminal() -> None:
 def test_the_guide_draws_the_same_floors() -> None:
     guide = (Path(__file__).parents[1] / "CONTRIBUTING.md").read_text()
     drawn = {int(floor): set(re.findall(r"`(\w+)/`", rooms))
-             for floor, rooms in re.findall(r"^\| (\d) \| ([^|]*) \|", guide, flags=re.M)}  # fmt: skip
+             for floor, rooms in re.findall(r"^\| (\d+) \| ([^|]*) \|", guide, flags=re.M)}  # fmt: skip
     assert drawn == {floor: set(rooms) - {""} for floor, rooms in enumerate(FLOORS[:-1])}
 
 

@@ -46,6 +46,7 @@ def tuned(
     progress: Progress,
 ) -> TuneReport:
     """Carry a tuning out; see :func:`hydrant.tune`."""
+    bundle.architecture()  # of a declared family
     settings = Settings(how, reading.batch_size, seed)
     accelerator = open_accelerator(how.device)
     separate = check_parts(how.keep_separate) if isinstance(how, PerMember) else frozenset[str]()

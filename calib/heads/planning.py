@@ -54,6 +54,7 @@ def plan_heads(
     reading: Reading = Reading(),
     seed: int = 0,
     processor: Any = None,
+    traced: bool = False,
     progress: Progress = no_progress,
 ) -> HeadPlan:
     """Choose the attention heads that each member keeps.
@@ -79,6 +80,8 @@ def plan_heads(
         seed: of everything random; the same seed gives the same plan.
         processor: tokenizer or image processor, when ``model`` is a module that was not loaded
             from a folder holding one.
+        traced: plan for any …ForSequenceClassification or …ForImageClassification of transformers, whose attention is
+            found by running it; by taylor or at random, with ``keep`` said.
         progress: display (``hydrant.progress.Progress``).
 
     Returns:
@@ -92,6 +95,11 @@ def plan_heads(
     """
     methods = methods_of(method, members) if is_whole(members, 1) else []
     _check(methods, data, members, keep, seed)
+    if traced:
+        from .traced import plan_traced  # PyTorch
+
+        limit = reading.limit(EXAMPLES)
+        return plan_traced(model, data, methods, members, keep, fork_from, reading, limit, seed, processor, progress)
     source = model if isinstance(model, str | Path) else getattr(model, "name_or_path", "") or None
     loaded = load_model(model) if isinstance(model, str | Path) else model
     architecture = architecture_of(loaded)

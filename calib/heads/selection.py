@@ -76,14 +76,24 @@ def head_counts(keep: Any, members: int, layers: int, heads: int, fork_from: int
     Raises:
         InputError: a count outside 1…heads, a share outside 0…1, or lists of the wrong length.
     """
+    rows = counts_of_layers(keep, members, layers, fork_from)
+    return [[heads if value is None else _count(value, heads) for value in row] for row in rows]
+
+
+def counts_of_layers(keep: Any, members: int, layers: int, fork_from: int = 0) -> list[list[Any]]:
+    """``keep`` spread over members and layers, as it was given: [members][layers]; ``None`` below ``fork_from``.
+
+    Raises:
+        InputError: lists of the wrong length.
+    """
     if isinstance(keep, list | tuple) and any(isinstance(row, list | tuple) for row in keep):
         if len(keep) != members or not all(isinstance(row, list | tuple) for row in keep):
             raise InputError(f"keep has {len(keep)} entries; expected one list for each of the {members} members")
-        return [_layer_counts(row, layers, heads, fork_from) for row in keep]
-    return [_layer_counts(keep, layers, heads, fork_from)] * members
+        return [_layer_counts(row, layers, fork_from) for row in keep]
+    return [_layer_counts(keep, layers, fork_from)] * members
 
 
-def _layer_counts(keep: Any, layers: int, heads: int, fork_from: int) -> list[int]:
+def _layer_counts(keep: Any, layers: int, fork_from: int) -> list[Any]:
     values, forked = list(keep) if isinstance(keep, list | tuple) else [keep], layers - fork_from
     if len(values) == 1:
         values *= forked
@@ -92,7 +102,7 @@ def _layer_counts(keep: Any, layers: int, heads: int, fork_from: int) -> list[in
         raise InputError(
             f"keep has {len(values)} entries {listing(values)}; expected one, or one for each of {forked} layers{where}"
         )
-    return [heads] * fork_from + [_count(value, heads) for value in values]
+    return [None] * fork_from + values
 
 
 def _count(value: Any, heads: int) -> int:

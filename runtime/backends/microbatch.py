@@ -15,6 +15,7 @@ from functools import cache
 import numpy as np
 
 from ...bundle.store import Bundle
+from ...bundle.traced import Traced
 from ...cost.estimate import cost_of
 
 log = logging.getLogger(__name__)
@@ -53,7 +54,9 @@ class Microbatch:
         Raises:
             BundleError: its plan or architecture cannot be read.
         """
-        architecture, plan = bundle.architecture(), bundle.plan()
+        architecture, plan = bundle.any_architecture(), bundle.plan()
+        if isinstance(architecture, Traced):
+            return cls(None, 0)  # nobody counted its tokens
         trunk = cost_of(bundle).fork
         streams = (trunk + (plan.layers - trunk) * len(plan.members)) / plan.layers
         return cls(architecture.max_sequence if architecture.modality == "image" else None, streams)

@@ -111,8 +111,8 @@ class TorchBackend(TorchModule):
                 f"backend {self.name} does not run precision {cut(precision)}; expected {self.precision}"
             )
         torch = require("torch", "fuse", "run the PyTorch reference")
-        from ...fusion import load_ensemble
+        from ...fusion import load_reference
 
         if threads is not None:
             torch.set_num_threads(threads)
-        super().__init__(load_ensemble(bundle))
+        super().__init__(load_reference(bundle))

@@ -1,0 +1,291 @@
+"""Every classifier of texts and images in the installed transformers, as a tiny random model, through the traced path.
+
+    python benchmarks/census.py            # goes on where it stopped; writes the table in docs/reference/census.md
+
+Each class is built with a tiny configuration, fused with ``traced=True``, exported, and run by ONNX Runtime; what it
+gives is compared, member by member, with the original whose heads are silenced by hooks. A class that is refused says
+why, and nothing is written of it; ``WRONG`` is a class that was not refused and does not agree.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import random
+import re
+import signal
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import hydrant
+import numpy as np
+import onnxruntime
+import torch
+import transformers
+from hydrant.errors import HydrantError
+from hydrant.export.options import GraphForm
+from hydrant.tracing.loading import prepared, traceable
+from hydrant.tracing.members import probes, trace
+from hydrant.tracing.slices import silenced
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+from transformers.models.auto.modeling_auto import (
+    MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES,
+    MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES,
+)
+
+ROOT = Path(__file__).parents[1]
+STATE = ROOT / ".build" / "census.jsonl"
+PAGE = ROOT / "docs" / "reference" / "census.md"
+START, END = "<!-- census: start -->", "<!-- census: end -->"
+
+SMALL: dict[str, Any] = {
+    **dict.fromkeys(("hidden_size", "d_model", "dim", "n_embd", "emb_dim", "embed_dim", "attention_hidden_size"), 64),
+    **dict.fromkeys(
+        ("num_hidden_layers", "n_layers", "n_layer", "encoder_layers", "decoder_layers", "num_layers", "num_blocks"), 2
+    ),
+    **dict.fromkeys(
+        ("num_attention_heads", "n_heads", "n_head", "encoder_attention_heads", "decoder_attention_heads"), 8
+    ),
+    **dict.fromkeys(
+        ("intermediate_size", "hidden_dim", "ffn_dim", "encoder_ffn_dim", "decoder_ffn_dim", "d_inner", "d_ff"), 128
+    ),
+    **dict.fromkeys(("max_position_embeddings", "n_positions", "max_seq_len"), 128),
+    "num_key_value_heads": 4, "vocab_size": 300, "image_size": 32, "patch_size": 8, "head_dim": 8, "d_head": 8,
+    "d_kv": 8, "attention_window": 8, "embedding_size": 32, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2,
+    "sliding_window": 16, "num_experts": 4, "num_local_experts": 4, "n_routed_experts": 4, "num_experts_per_tok": 2,
+    "moe_intermediate_size": 32, "rotary_dim": 8, "entity_vocab_size": 50, "entity_emb_size": 32,
+}  # fmt: skip
+"""Sizes of every configuration that has them."""
+
+OWN: dict[str, dict[str, Any]] = {
+    "deepseek_v2": {"head_dim": 8, "qk_rope_head_dim": 8, "qk_nope_head_dim": 8, "v_head_dim": 8, "kv_lora_rank": 16,
+                    "q_lora_rank": 16, "num_key_value_heads": 8, "n_group": 1, "topk_group": 1},
+    "deepseek_v3": {"head_dim": 8, "qk_rope_head_dim": 8, "qk_nope_head_dim": 8, "v_head_dim": 8, "kv_lora_rank": 16,
+                    "q_lora_rank": 16, "num_key_value_heads": 8, "n_group": 1, "topk_group": 1},
+    "deberta-v2": {"relative_attention": True, "pos_att_type": ["p2c", "c2p"], "position_buckets": 16,
+                   "norm_rel_ebd": "layer_norm", "share_att_key": True, "position_biased_input": False},
+    "deberta": {"relative_attention": True, "pos_att_type": ["p2c", "c2p"], "position_biased_input": False},
+    "falcon": {"num_kv_heads": 8, "new_decoder_architecture": True, "head_dim": None},
+    "esm": {"position_embedding_type": "rotary", "mask_token_id": 3},
+    "funnel": {"num_hidden_layers": None, "block_sizes": [1, 1], "block_repeats": None, "num_decoder_layers": 1},
+    "gpt_neo": {"num_layers": 2, "attention_types": [[["global"], 2]], "window_size": 16},
+    "gptj": {"rotary_dim": 8},
+    "hunyuan_v1_dense": {"head_dim": 8}, "hunyuan_v1_moe": {"head_dim": 8},
+    "layoutlmv3": {"coordinate_size": 11, "shape_size": 10}, "lilt": {"channel_shrink_ratio": 4},
+    "swin": {"image_size": 32, "patch_size": 2, "embed_dim": 32, "depths": [2, 2], "num_heads": [4, 8],
+             "window_size": 4},
+    "swinv2": {"image_size": 32, "patch_size": 2, "embed_dim": 32, "depths": [2, 2], "num_heads": [4, 8],
+               "window_size": 4},
+    "donut-swin": {"image_size": 32, "patch_size": 2, "embed_dim": 32, "depths": [2, 2], "num_heads": [4, 8],
+                   "window_size": 4},
+    "beit": {"use_relative_position_bias": True},
+    "data2vec-vision": {"use_relative_position_bias": True},
+    "siglip": {"vision_config": {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 8,
+                                 "intermediate_size": 128, "image_size": 32, "patch_size": 8}},
+    "clip": {"vision_config": {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 8,
+                               "intermediate_size": 128, "image_size": 32, "patch_size": 8}},
+    "metaclip_2": {"vision_config": {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 8,
+                                     "intermediate_size": 128, "image_size": 32, "patch_size": 8}},
+    "pvt": {"image_size": 64, "hidden_sizes": [16, 32, 32, 64], "num_attention_heads": [2, 4, 4, 8],
+            "depths": [1, 1, 1, 1]},
+    "pvt_v2": {"image_size": 64, "hidden_sizes": [16, 32, 32, 64], "num_attention_heads": [2, 4, 4, 8],
+               "depths": [1, 1, 1, 1]},
+    "segformer": {"image_size": 64, "hidden_sizes": [16, 32, 32, 64], "num_attention_heads": [2, 4, 4, 8],
+                  "depths": [1, 1, 1, 1], "patch_sizes": [7, 3, 3, 3]},
+    "cvt": {"image_size": 64, "embed_dim": [32, 64, 64], "num_heads": [2, 4, 8], "depth": [1, 1, 1],
+            "patch_size": None},
+    "levit": {"image_size": 64, "patch_size": 16, "hidden_sizes": [64, 64, 64], "num_attention_heads": [4, 4, 4],
+              "depths": [1, 1, 1], "key_dim": [8, 8, 8]},
+    "hiera": {"image_size": [32, 32], "patch_size": [7, 7], "embed_dim": 32, "depths": [1, 1, 1, 1],
+              "num_heads": [2, 4, 8, 8]},
+    "mobilevit": {"image_size": 64, "hidden_sizes": [32, 48, 64], "patch_size": 2, "num_attention_heads": 4},
+    "mobilevitv2": {"image_size": 64, "patch_size": 2},
+}  # fmt: skip
+"""What a configuration needs beside these, or instead."""
+
+LARGEST = 6e7
+"""Parameters of the largest model that is built."""
+
+
+class Late(Exception):  # noqa: N818 - no error: it ends a class that takes too long
+    """A class took longer than it may."""
+
+
+def build(kind: str, model_type: str, class_name: str) -> Any:
+    """A tiny random model of a class, whose biases and tables are not 0."""
+    configuration = CONFIG_MAPPING[model_type]
+    usual = configuration()
+    sizes = {
+        name: size
+        for name, size in SMALL.items()
+        if hasattr(usual, name)
+        and isinstance(getattr(usual, name), int | None)
+        and (getattr(usual, name) is not None or name in ("num_key_value_heads", "pad_token_id"))
+    }
+    if kind == "image" and isinstance(getattr(usual, "num_heads", None), list | tuple):
+        sizes = {"image_size": 64}
+    own = {**sizes, **OWN.get(model_type, {}), "num_labels": 5}
+    config = configuration(**{name: size for name, size in own.items() if size is not None})
+    if getattr(config, "layer_types", None) and len(config.layer_types) > 2 and hasattr(config, "num_hidden_layers"):
+        config.layer_types = config.layer_types[: config.num_hidden_layers]
+    cls = getattr(transformers, class_name)
+    with torch.device("meta"):
+        parameters = sum(weight.numel() for weight in cls(config).parameters())
+    if parameters > LARGEST:
+        raise ValueError(f"too large here: {parameters / 1e6:.0f} million parameters")
+    torch.manual_seed(0)
+    model = cls(config).eval().float()
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.add_(torch.randn_like(weight) * 0.03)
+    return model
+
+
+def half(architecture: Any) -> hydrant.HeadPlan:
+    """Two members that keep every head of the first half of the blocks, then half of them, in whole groups."""
+    draw, members = random.Random(0), []
+    for _ in range(2):
+        keep = []
+        for place, block in enumerate(architecture.blocks):
+            share = block.heads // block.groups
+            count = block.groups if place < len(architecture.blocks) // 2 else max(1, block.groups // 2)
+            groups = sorted(draw.sample(range(block.groups), count))
+            keep.append(tuple(group * share + head for group in groups for head in range(share)))
+        members.append(tuple(keep))
+    return hydrant.HeadPlan(architecture.family, architecture.layers, architecture.heads, tuple(members), "random")
+
+
+def through(model: Any, folder: Path) -> dict[str, Any]:
+    """Fuse, export and verify one model: form, blocks, heads, and the largest difference of probabilities."""
+    model = prepared(model)
+    architecture = trace(model)
+    plan = half(architecture)
+    ensemble = hydrant.fuse(model, plan, traced=True)
+    bundle = hydrant.save_bundle(ensemble, folder, None, tensors_only=True)
+    path = hydrant.export_onnx(bundle, form=GraphForm(member_outputs=True))
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    worst = 0.0
+    for batch in probes(architecture):
+        given = session.run(["member_probabilities"], {name: tensor.numpy() for name, tensor in batch.items()})[0]
+        for member, keep in enumerate(plan.members):
+            with silenced(model, architecture.blocks, keep), torch.no_grad():
+                wanted = model(**batch).logits.softmax(-1).numpy()
+            worst = max(worst, float(np.abs(given[:, member] - wanted).max()))
+    block = architecture.blocks[-1]
+    facts = {"form": ensemble.architecture.form, "blocks": architecture.layers, "heads": block.heads,
+             "groups": block.groups, "distance": architecture.width > 0, "difference": worst}  # fmt: skip
+    return {**facts, "result": "passes" if worst <= 1e-4 else "WRONG"}
+
+
+def examine(kind: str, model_type: str, class_name: str, limit: int) -> dict[str, Any]:
+    """One row of the census."""
+    row = {"kind": kind, "type": model_type, "class": class_name}
+    began = time.monotonic()
+    signal.alarm(limit)
+    try:
+        try:
+            model = build(kind, model_type, class_name)
+        except Late:
+            raise
+        except Exception as error:  # whatever a configuration raises that does not fit the others' sizes
+            return {**row, "result": "not built", "why": _line(error)}
+        with tempfile.TemporaryDirectory() as folder:
+            return {**row, **through(model, Path(folder) / "out"), "seconds": round(time.monotonic() - began)}
+    except Late:
+        return {**row, "result": "late", "why": f"not done after {limit} s"}
+    except HydrantError as error:
+        return {**row, "result": "refused", "why": _line(error)}
+    except Exception as error:  # a fault of ours: it is told, and counts as one
+        return {**row, "result": "FAULT", "why": _line(error)}
+    finally:
+        signal.alarm(0)
+
+
+def _line(error: BaseException) -> str:
+    words = " ".join(str(error).split())
+    return f"{type(error).__name__}: {words}"[:300]
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    """The rows in Markdown, with their number by result."""
+    lines = []
+    for kind in ("text", "image"):
+        mine = [row for row in rows if row["kind"] == kind]
+        counts = Counter(row["result"] for row in mine)
+        forms = Counter(row["form"] for row in mine if row["result"] == "passes")
+        told = ", ".join(f"{count} {result}" for result, count in counts.most_common())
+        told += f"; of those that pass {forms['sliced']} are sliced and {forms['masked']} masked"
+        lines += [f"## {kind.capitalize()}s", "", f"{len(mine)} classes: {told}.", ""]
+        lines += [
+            "| class | result | members | blocks × heads | distance | largest difference |",
+            "|---|---|---|---|---|---|",
+        ]
+        for row in sorted(mine, key=lambda row: row["class"]):
+            if row["result"] in ("passes", "WRONG"):
+                heads = f"{row['blocks']} × {row['heads']}" + (
+                    f" ({row['groups']} groups)" if row["groups"] != row["heads"] else ""
+                )
+                cells = [
+                    row["result"],
+                    row["form"],
+                    heads,
+                    "yes" if row["distance"] else "no",
+                    f"{row['difference']:.0e}",
+                ]
+            else:
+                cells = [f"{row['result']}: {re.sub(r'[|<>`]', ' ', row['why'])[:150]}", "", "", "", ""]
+            lines.append(f"| {row['class']} | {' | '.join(cells)} |")
+        lines.append("")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Examine what was not examined yet, and write the page."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--state", type=Path, default=STATE, help="what was found so far; it goes on from there")
+    parser.add_argument("--limit", type=int, default=180, help="seconds for each class")
+    parser.add_argument("--only", nargs="*", help="model types to examine, again if need be")
+    parser.add_argument("--page", action="store_true", help="write the page from what was found, and stop")
+    options = parser.parse_args()
+    signal.signal(signal.SIGALRM, _late)
+    logging.disable(logging.WARNING)
+    transformers.logging.set_verbosity_error()
+    found = _read(options.state)
+    known = traceable()
+    kinds = {
+        "text": MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES,
+        "image": MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES,
+    }
+    for kind, mapping in () if options.page else reversed(kinds.items()):
+        for model_type, named in mapping.items():
+            class_name = named if isinstance(named, str) else named[0]
+            again = model_type in (options.only or ())
+            if (found.get((kind, model_type)) and not again) or (options.only and not again) or class_name not in known:
+                continue
+            row = examine(kind, model_type, class_name, options.limit)
+            found[kind, model_type] = row
+            options.state.parent.mkdir(parents=True, exist_ok=True)
+            with options.state.open("a") as file:
+                file.write(json.dumps(row) + "\n")
+            print(kind, class_name, row["result"], row.get("form", row.get("why", "")), flush=True)
+    text = PAGE.read_text()
+    head, tail = text[: text.index(START) + len(START)], text[text.index(END) :]
+    made = f"transformers {transformers.__version__}, torch {torch.__version__.split('+')[0]}."
+    PAGE.write_text(f"{head}\n\n{made}\n\n{table(list(found.values()))}\n{tail}")
+
+
+def _read(state: Path) -> dict[tuple[str, str], dict[str, Any]]:
+    lines = state.read_text().splitlines() if state.is_file() else []
+    return {(row["kind"], row["type"]): row for row in map(json.loads, lines)}
+
+
+def _late(*_: object) -> None:
+    raise Late
+
+
+if __name__ == "__main__":
+    main()

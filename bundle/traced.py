@@ -1,0 +1,209 @@
+"""A model that no family declares: its attention was found by running it (``tracing.blocks``).
+
+The bundle of such a model holds, beside plan, calibration and processor, the *whole* original: its weights
+(``fused.safetensors``, under the names of transformers), its configuration (``checkpoint.json``), and in
+``config.json`` what this file describes. Members are made of these when the bundle is loaded; nothing of it is code.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Literal, get_args
+
+from ..data.spec import Modality
+from ..errors import BundleError, cut
+from .architecture import Architecture
+from .tasks import ScoreActivation, Task
+
+SCHEMA = 1
+
+CHECKPOINT = "checkpoint.json"
+"""The configuration of the original, as transformers writes it."""
+
+MemberForm = Literal["sliced", "masked"]
+"""How members leave heads out: their weights are cut away, or what they give is multiplied by 0."""
+
+LACKS = "tuning, adapters, circuits, budgets, FP16, BF16 and INT8 graphs, engines, and an estimate of its cost"
+"""What a traced bundle does without, in words."""
+
+
+@dataclass(frozen=True)
+class Block:
+    """One attention block, as it was found.
+
+    Attributes:
+        output: name of the module that is its output projection; what that reads is the heads' outputs, side by side.
+        owner: name of the module around the projections.
+        heads: H of this block.
+        groups: heads of keys and values: H, or fewer where several heads share them (grouped queries).
+        head_width: of each head's output.
+        inputs: names of the linear maps to queries, keys and values.
+        stacked: whether these are one linear map.
+    """
+
+    output: str
+    owner: str
+    heads: int
+    groups: int
+    head_width: int
+    inputs: tuple[str, ...]
+    stacked: bool
+
+
+@dataclass(frozen=True)
+class Traced:
+    """What a traced model is, and reads.
+
+    Attributes:
+        family: the ``model_type`` of its configuration.
+        model_class: name of its class in transformers.
+        form: of its members.
+        modality: what it reads.
+        classes: C.
+        width: d of the vector that the classifier reads; 0 where that was not found, and there is no distance then.
+        classifier: name of the module that is the classifier; empty where it was not found.
+        inputs: names of its tensors.
+        blocks: its attention blocks, in the order in which they run; a "layer" of its plan is one of these.
+        vocabulary, positions, token_types, padding_token: of texts; ``positions`` is the longest text, tokens.
+        channels, image_height, image_width: of images, pixels.
+    """
+
+    family: str
+    model_class: str
+    form: MemberForm
+    modality: Modality
+    classes: int
+    width: int
+    classifier: str
+    inputs: tuple[str, ...]
+    blocks: tuple[Block, ...]
+    vocabulary: int = 0
+    positions: int = 0
+    token_types: int = 0
+    padding_token: int = 0
+    channels: int = 0
+    image_height: int = 0
+    image_width: int = 0
+
+    @property
+    def layers(self) -> int:
+        """Number of attention blocks L."""
+        return len(self.blocks)
+
+    @property
+    def heads(self) -> int:
+        """Heads of the block that has most."""
+        return max(block.heads for block in self.blocks)
+
+    @property
+    def input_names(self) -> tuple[str, ...]:
+        """Names of the model's inputs, in order."""
+        return self.inputs
+
+    @property
+    def max_sequence(self) -> int:
+        """Longest text, tokens; 0 for images, whose tokens nobody counted."""
+        return self.positions
+
+    @property
+    def task(self) -> Task:
+        """What it answers."""
+        return "classification"
+
+    @property
+    def every_token(self) -> bool:
+        """Never: whole inputs are classified."""
+        return False
+
+    @property
+    def score_activation(self) -> ScoreActivation:
+        """As of every classifier."""
+        return "identity"
+
+    def to_json(self) -> dict[str, Any]:
+        """The fields as a JSON object."""
+        blocks = [{**asdict(block), "inputs": list(block.inputs)} for block in self.blocks]
+        return {"traced": SCHEMA, **asdict(self), "inputs": list(self.inputs), "blocks": blocks}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Traced:
+        """Rebuild from :meth:`to_json`.
+
+        Raises:
+            BundleError: too new, or malformed.
+        """
+        if data.get("traced") != SCHEMA or isinstance(data["traced"], bool):
+            raise BundleError(
+                f"the bundle's config.json has traced = {cut(data.get('traced'))}; this hydrant reads {SCHEMA}; use "
+                "the version that made the bundle"
+            )
+        try:
+            given = {name: value for name, value in data.items() if name != "traced"}
+            blocks = tuple(_block(block) for block in given["blocks"])
+            found = cls(**{**given, "inputs": tuple(given["inputs"]), "blocks": blocks})
+            _check(found)
+        except (TypeError, ValueError, KeyError) as error:
+            raise BundleError(
+                f"the bundle's config.json does not describe a traced model ({cut(error)}); make the bundle again with "
+                "`hydrant fuse --traced`"
+            ) from error
+        return found
+
+
+AnyArchitecture = Architecture | Traced
+"""What a bundle's ``config.json`` describes: a model of a declared family, or a traced one."""
+
+
+def read_architecture(data: Any) -> AnyArchitecture:
+    """What a decoded ``config.json`` describes.
+
+    Raises:
+        BundleError: malformed, or of another version.
+    """
+    return Traced.from_json(data) if isinstance(data, Mapping) and "traced" in data else Architecture.from_json(data)
+
+
+def _block(data: Mapping[str, Any]) -> Block:
+    block = Block(**{**data, "inputs": tuple(data["inputs"])})
+    sizes = block.heads, block.groups, block.head_width
+    if not all(_is_count(size, 1) for size in sizes) or block.heads % block.groups:
+        raise ValueError(f"a block has heads, groups and head_width {sizes}")
+    if type(block.stacked) is not bool or not all(_is_name(name) for name in (block.output, *block.inputs)):
+        raise ValueError(f"a block names {block.output!r} and {block.inputs!r}")
+    if block.owner and not _is_name(block.owner):
+        raise ValueError(f"a block has owner {block.owner!r}")
+    return block
+
+
+def _check(found: Traced) -> None:
+    """Raise ValueError for a field of the wrong kind."""
+    for name, known in (("form", get_args(MemberForm)), ("modality", ("text", "image"))):
+        if getattr(found, name) not in known:
+            raise ValueError(f"{name} is {getattr(found, name)!r}")
+    for name in ("family", "model_class", *(["classifier"] if found.classifier else [])):
+        if not _is_name(getattr(found, name)):
+            raise ValueError(f"{name} is {getattr(found, name)!r}")
+    least = {"classes": 2, **dict.fromkeys(_SIZES[found.modality], 1)}
+    for field in fields(found):
+        if str(field.type) == "int" and not _is_count(getattr(found, field.name), least.get(field.name, 0)):
+            raise ValueError(f"{field.name} is {getattr(found, field.name)!r}")
+    if not found.blocks or not found.inputs or not all(_is_name(name) for name in found.inputs):
+        raise ValueError(f"it has {len(found.blocks)} blocks and inputs {found.inputs!r}")
+
+
+_SIZES: dict[str, tuple[str, ...]] = {
+    "text": ("vocabulary", "positions"),
+    "image": ("channels", "image_height", "image_width"),
+}
+"""Sizes of which no model of a modality has 0."""
+
+
+def _is_count(value: Any, least: int) -> bool:
+    return type(value) is int and value >= least
+
+
+def _is_name(value: Any) -> bool:
+    """Whether a value is a name, perhaps dotted, as of a class or a module."""
+    return isinstance(value, str) and re.fullmatch(r"[\w-]+(\.[\w-]+)*", value) is not None

@@ -1,0 +1,314 @@
+"""A traced ensemble as one ONNX graph, with torch's exporter.
+
+Members that keep as many heads, block by block, differ in their numbers alone: the exporter runs once for each such
+shape, and its graph is written down once for each member, with that member's tensors. Tensors that are the same bytes
+become one, then equal nodes do (common-subexpression elimination), so that what members share — everything below the
+fork — is computed once. The uncertainty head is that of every graph of hydrant's.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import onnx
+import torch
+from onnx import helper, numpy_helper
+from torch import Tensor, nn
+
+from ..bundle.plan import HeadPlan
+from ..bundle.tasks import MEMBER_OUTPUTS, OUTPUTS
+from ..bundle.traced import Traced
+from ..errors import GateError, UnsupportedModelError, cut, require
+from ..tracing.members import members_of, probes, run_member
+from ..tracing.slices import differing
+from ..version import __version__
+from .distance_head import LAST
+from .graph import FLOAT, INT64, IR_VERSION, Graph
+from .onnx_file import open_graph
+from .uncertainty_head import uncertainty_head
+
+OPSET = 20
+
+LOGITS = "member_logits"
+"""Value [M, B, C] of the graph."""
+
+AGREE = 1e-4
+"""Largest difference of probabilities between ONNX Runtime and PyTorch."""
+
+
+def traced_graph(
+    model: nn.Module, architecture: Traced, plan: HeadPlan, temperature: float, facts: Mapping[str, str], emit: bool
+) -> onnx.ModelProto:
+    """The graph of a traced ensemble, compared with PyTorch where ONNX Runtime is installed.
+
+    Args:
+        model: the whole original.
+        architecture: of it.
+        plan: the heads of each member.
+        temperature: T > 0.
+        facts: for ``metadata_props``.
+        emit: also give ``member_probabilities`` [B, M, C].
+
+    Raises:
+        UnsupportedModelError: torch's exporter cannot write the model with a batch (and sequence) of any size.
+        GateError: the graph gives something else than PyTorch.
+        MissingExtraError: onnxscript is not installed.
+    """
+    require("onnxscript", "fuse", "export a traced model")
+    members = members_of(model, architecture, plan)
+    parts: list[tuple[onnx.ModelProto, list[int]]] = [
+        (_exported(members[same[0]], architecture), same) for same in differing(plan.members).values()
+    ]
+    joined = _joined(parts, members, architecture)
+    slim = _simplified(joined)
+    graph = Graph()
+    uncertainty_head(graph, LOGITS, len(members), len(members), temperature, emit)
+    nodes, initializers = graph.parts()
+    slim.graph.node.extend(nodes)
+    slim.graph.initializer.extend(initializers)
+    _finish(slim, architecture, len(members), facts, emit)
+    _compare(slim, members, architecture)
+    return slim
+
+
+class _Member(nn.Module):
+    """A member as the exporter wants it: tensors in, tensors out."""
+
+    def __init__(self, member: nn.Module, architecture: Traced) -> None:
+        super().__init__()
+        self.member = member
+        self.names, self.classifier = architecture.input_names, architecture.classifier
+
+    def forward(self, *tensors: Tensor) -> tuple[Tensor, Tensor]:
+        """Logits [B, C], and what the classifier reads [B, d]."""
+        return run_member(self.member, self.classifier, dict(zip(self.names, tensors, strict=True)))
+
+
+def _exported(member: nn.Module, architecture: Traced) -> onnx.ModelProto:
+    """One member as torch's exporter writes it."""
+    import onnx_ir as ir
+    from torch.export import Dim, export
+
+    tensors = tuple(probes(architecture)[-1].values())
+    free = {0: Dim.DYNAMIC, 1: Dim.DYNAMIC} if architecture.modality == "text" else {0: Dim.DYNAMIC}
+    try:
+        with _quiet(), torch.no_grad():
+            shapes = {"tensors": tuple(dict(free) for _ in tensors)}
+            program = export(_Member(member, architecture), tensors, dynamic_shapes=shapes, strict=False)
+            written: Any = torch.onnx.export(program, dynamo=True, optimize=False, verbose=False, opset_version=OPSET)
+            proto: onnx.ModelProto = ir.to_proto(written.model)
+    except Exception as error:  # the exporter raises whatever its many stages do
+        raise UnsupportedModelError(
+            f"torch's exporter cannot write {architecture.model_class} as ONNX ({type(error).__name__}: "
+            f"{cut(' '.join(str(error).split()), 200)}); run the bundle with PyTorch (--backend torch)"
+        ) from error
+    fixed = [
+        value.name
+        for value in proto.graph.input
+        if any(value.type.tensor_type.shape.dim[axis].HasField("dim_value") for axis in free)
+    ]
+    if fixed:
+        raise UnsupportedModelError(
+            f"torch's exporter fixes the size of {architecture.model_class}'s inputs, which must be of any batch (and "
+            "sequence); run the bundle with PyTorch (--backend torch)"
+        )
+    return proto
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep the exporter's notes off the terminal; problems are raised."""
+    before = logging.root.manager.disable
+    logging.disable(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)
+
+
+def _joined(
+    parts: Sequence[tuple[onnx.ModelProto, list[int]]], members: Sequence[nn.Module], architecture: Traced
+) -> onnx.ModelProto:
+    """All members side by side in one graph, each with its own tensors."""
+    graph = onnx.GraphProto(name=f"hydrant.{architecture.family}")
+    outputs: dict[int, tuple[str, str]] = {}
+    for proto, same in parts:
+        for member in same:
+            outputs[member] = _add(graph, proto, members[member], f"m{member}.", architecture.input_names)
+    made = Graph()
+    order = [outputs[member] for member in range(len(members))]
+    wanted = {LOGITS: [0], **({LAST: [0, 2]} if architecture.width else {})}
+    for place, (name, axes) in enumerate(wanted.items()):
+        added = made.shared(f"{name}.axes", np.array(axes, np.int64))
+        rows = [made.node("Unsqueeze", [pair[place], added], f"{name}.{m}") for m, pair in enumerate(order)]
+        made.node("Concat", rows, name, axis=0)
+    nodes, initializers = made.parts()
+    graph.node.extend(nodes)
+    graph.initializer.extend(initializers)
+    graph.input.extend(_inputs(architecture))
+    shapes: dict[str, list[int | str]] = {
+        LOGITS: [len(members), "batch", architecture.classes],
+        LAST: [len(members), "batch", 1, architecture.width],
+    }
+    graph.output.extend(helper.make_tensor_value_info(name, FLOAT, shapes[name]) for name in wanted)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=IR_VERSION)
+
+
+def _add(
+    graph: onnx.GraphProto, proto: onnx.ModelProto, member: nn.Module, prefix: str, inputs: Sequence[str]
+) -> tuple[str, str]:
+    """Add a member's nodes and tensors under a prefix; the names of its logits and its last vector."""
+    names = {value.name: name for value, name in zip(proto.graph.input, inputs, strict=True)}
+    state = {f"member.{name}": tensor for name, tensor in _tensors(member).items()}
+    for tensor in proto.graph.initializer:
+        entry = graph.initializer.add()
+        entry.CopyFrom(tensor)
+        if tensor.name in state:
+            own = state[tensor.name].numpy()
+            if list(own.shape) != list(tensor.dims):
+                raise UnsupportedModelError(
+                    f"the exporter wrote {tensor.name} as {list(tensor.dims)}, and a member has {list(own.shape)}; "
+                    "run the bundle with PyTorch (--backend torch)"
+                )
+            entry.CopyFrom(numpy_helper.from_array(np.ascontiguousarray(own), tensor.name))
+        entry.name = f"{prefix}{tensor.name}"
+    for node in proto.graph.node:
+        copied = graph.node.add()
+        copied.CopyFrom(node)
+        _rename(copied, names, prefix)
+    first, second = (names.get(output.name, f"{prefix}{output.name}") for output in proto.graph.output)
+    return first, second
+
+
+def _rename(node: onnx.NodeProto, names: Mapping[str, str], prefix: str) -> None:
+    """Put a prefix before the values of a node, and of the graphs inside it; leave out where it came from."""
+
+    def named(name: str) -> str:
+        return names.get(name, f"{prefix}{name}") if name else ""
+
+    node.input[:], node.output[:] = [named(name) for name in node.input], [named(name) for name in node.output]
+    node.name = ""
+    node.doc_string = ""
+    del node.metadata_props[:]
+    for attribute in node.attribute:
+        for inner in ([attribute.g] if attribute.HasField("g") else []) + list(attribute.graphs):
+            for entry in (*inner.input, *inner.output, *inner.initializer, *inner.value_info):
+                entry.name = named(entry.name)
+            for part in inner.node:
+                _rename(part, names, prefix)
+
+
+def _tensors(member: nn.Module) -> dict[str, Tensor]:
+    """Parameters and buffers of a member under all their names."""
+    found = [*member.named_parameters(remove_duplicate=False), *member.named_buffers(remove_duplicate=False)]
+    return {name: tensor.detach().cpu() for name, tensor in found}
+
+
+def _simplified(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The same graph with equal tensors, then equal nodes, once, and what is constant computed."""
+    import onnx_ir as ir
+    from onnx_ir.passes import common
+    from onnxscript import optimizer
+
+    _merge_tensors(model)
+    inner = ir.from_proto(model)
+    with _quiet():
+        for _ in range(4):
+            before = inner.graph.num_nodes()
+            common.CommonSubexpressionEliminationPass(size_limit=1024)(inner)
+            common.RemoveUnusedNodesPass()(inner)
+            if inner.graph.num_nodes() == before:
+                break
+        optimizer.optimize(inner)
+        common.CommonSubexpressionEliminationPass(size_limit=1024)(inner)
+        common.RemoveUnusedNodesPass()(inner)
+    slim: onnx.ModelProto = ir.to_proto(inner)
+    _merge_tensors(slim)
+    return slim
+
+
+def _merge_tensors(model: onnx.ModelProto) -> None:
+    """Store equal tensors once."""
+    first: dict[Any, str] = {}
+    other: dict[str, str] = {}
+    for tensor in model.graph.initializer:
+        content = numpy_helper.to_array(tensor)
+        key = tensor.data_type, tuple(tensor.dims), hashlib.sha256(np.ascontiguousarray(content).tobytes()).digest()
+        other[tensor.name] = first.setdefault(key, tensor.name)
+    kept = [tensor for tensor in model.graph.initializer if other[tensor.name] == tensor.name]
+    kept = [onnx.TensorProto.FromString(tensor.SerializeToString()) for tensor in kept]
+    del model.graph.initializer[:]
+    model.graph.initializer.extend(kept)
+
+    def replace(nodes: Any) -> None:
+        for node in nodes:
+            node.input[:] = [other.get(name, name) for name in node.input]
+            for attribute in node.attribute:
+                for inner in ([attribute.g] if attribute.HasField("g") else []) + list(attribute.graphs):
+                    replace(inner.node)
+
+    replace(model.graph.node)
+
+
+def _inputs(architecture: Traced) -> list[onnx.ValueInfoProto]:
+    if architecture.modality == "text":
+        return [helper.make_tensor_value_info(name, INT64, ["batch", "sequence"]) for name in architecture.input_names]
+    shape: list[int | str] = ["batch", architecture.channels, architecture.image_height, architecture.image_width]
+    return [helper.make_tensor_value_info(architecture.input_names[0], FLOAT, shape)]
+
+
+def _finish(model: onnx.ModelProto, architecture: Traced, members: int, facts: Mapping[str, str], emit: bool) -> None:
+    """Outputs, metadata and producer as of every graph of hydrant's; nothing of the exporter's."""
+    shapes: dict[str, list[int | str]] = {name: ["batch"] for name in OUTPUTS["classification"]}
+    shapes["probabilities"] = ["batch", architecture.classes]
+    if emit:
+        shapes[MEMBER_OUTPUTS["classification"]] = ["batch", members, architecture.classes]
+    outputs = [helper.make_tensor_value_info(name, FLOAT, shape) for name, shape in shapes.items()]
+    del model.graph.output[:], model.graph.value_info[:], model.metadata_props[:], model.graph.metadata_props[:]
+    model.graph.output.extend(outputs)
+    for entry in (*model.graph.node, *model.graph.initializer, *model.graph.input):
+        entry.doc_string = ""
+        del entry.metadata_props[:]
+    for place, node in enumerate(model.graph.node):
+        node.name = node.output[0] if node.output else f"node.{place}"
+    model.producer_name, model.producer_version = "hydrant", __version__
+    model.ir_version = IR_VERSION
+    helper.set_model_props(model, dict(sorted(facts.items())))
+
+
+def _compare(model: onnx.ModelProto, members: Sequence[nn.Module], architecture: Traced) -> None:
+    """Run the graph beside PyTorch, on other sizes than it was made with."""
+    try:
+        session = open_graph(model, "compare the graph with PyTorch")
+    except Exception as error:  # it is not installed, or cannot read the graph; `hydrant verify` will say so
+        if type(error).__name__ == "MissingExtraError":
+            return
+        raise UnsupportedModelError(
+            f"ONNX Runtime cannot load the graph of {architecture.model_class} ({cut(error, 200)}); run the bundle "
+            "with PyTorch (--backend torch)"
+        ) from error
+    for batch in probes(architecture)[:2]:
+        with torch.no_grad():
+            each = [run_member(member, architecture.classifier, batch)[0].softmax(-1) for member in members]
+        expected = torch.stack(each).mean(dim=0).numpy()
+        try:
+            given = session.run(["probabilities"], {name: tensor.numpy() for name, tensor in batch.items()})[0]
+        except Exception as error:  # as above
+            raise UnsupportedModelError(
+                f"the graph of {architecture.model_class} fails on a batch of {len(expected)} ({cut(error, 200)}); run "
+                "the bundle with PyTorch (--backend torch)"
+            ) from error
+        worst = float(np.abs(given - expected).max()) if given.shape == expected.shape else float("inf")
+        if not worst <= AGREE:
+            raise GateError(
+                f"the graph of {architecture.model_class} gives probabilities that differ by {worst:.1e} from "
+                f"PyTorch's, limit {AGREE:.0e}; nothing was written: run the bundle with PyTorch (--backend torch)"
+            )

@@ -1,0 +1,163 @@
+"""A traced ensemble: M members of any classifier, and the uncertainty head over them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..bundle.density import Density
+from ..bundle.plan import HeadPlan
+from ..bundle.store import Bundle, resolve
+from ..bundle.traced import Traced
+from ..errors import BundleError, InputError, cut, is_whole
+from ..families.checkpoint import model_labels
+from ..tracing.loading import load_traced, prepared
+from ..tracing.members import agreed, all_heads, check_plan, members_of, run_member, trace, with_defaults
+from ..tracing.slices import shared_copy
+from ..tracing.stored import load_original
+from .distance import FeatureDistance
+from .uncertainty_head import FusedOutput, summarize
+
+
+class TracedClassifier(nn.Module):
+    """M members of a traced model, each run by itself; what they share they share as tensors.
+
+    Args:
+        architecture: of the model.
+        plan: the heads that each member keeps.
+        original: the whole model.
+        labels: class names in class order.
+        temperature: softmax temperature T of all members.
+        density: what the distance is computed with, once it was fitted.
+    """
+
+    def __init__(
+        self,
+        architecture: Traced,
+        plan: HeadPlan,
+        original: nn.Module,
+        labels: list[str],
+        temperature: float = 1.0,
+        provenance: Mapping[str, Any] | None = None,
+        density: Density | None = None,
+    ) -> None:
+        super().__init__()
+        self.architecture, self.plan, self.labels, self.temperature = architecture, plan, labels, temperature
+        self.provenance = dict(provenance or {})
+        self._whole: list[Any] = [original]  # in a list, no submodule: its tensors are the members'
+        self.each = nn.ModuleList(members_of(original, architecture, plan))
+        self.distance = None if density is None else FeatureDistance(density)
+        self.eval().requires_grad_(False)
+
+    @property
+    def original(self) -> Any:
+        """The whole model, with every head."""
+        return self._whole[0]
+
+    @property
+    def members(self) -> int:
+        """Number of members M."""
+        return len(self.plan.members)
+
+    @property
+    def trunk(self) -> int:
+        """Blocks, counted from the input, in which all members keep the same heads."""
+        return self.plan.fork
+
+    def forward(self, **inputs: Tensor) -> FusedOutput:
+        """Run all members.
+
+        Args:
+            inputs: by name, as ``architecture.input_names`` says; token types may be left out.
+
+        Raises:
+            InputError: a tensor is missing.
+        """
+        logits, last = self._run(**inputs)
+        distance = None
+        if self.distance is not None:
+            distance = self.distance(last[self._places(self.distance.density.taps)])
+        return summarize(logits, self.temperature, distance)
+
+    def features(self, taps: Sequence[str], **inputs: Tensor) -> tuple[Tensor, Tensor]:
+        """Member logits [M, B, C] and the vectors that taps (``bundle.density``) name, [K, B, d].
+
+        Args:
+            taps: K names, all of them ``last.0`` and so on.
+            inputs: as of :meth:`forward`.
+
+        Raises:
+            InputError: as of :meth:`forward`.
+        """
+        logits, last = self._run(**inputs)
+        return logits, last[self._places(taps)] if taps else logits.new_zeros(0)
+
+    def checkpoint_weights(self) -> dict[str, Tensor]:
+        """The tensors of the whole original under their names in transformers."""
+        state = self.original.state_dict()
+        return {name: tensor.detach().cpu().contiguous().clone() for name, tensor in state.items()}
+
+    def checkpoint_configuration(self) -> dict[str, Any]:
+        """The configuration of the original as a JSON object."""
+        left_out = ("_name_or_path", "auto_map")  # a place on this machine; names of code, which nobody runs
+        return {name: value for name, value in self.original.config.to_dict().items() if name not in left_out}
+
+    def _places(self, taps: Sequence[str]) -> list[int]:
+        return [int(tap.removeprefix("last.")) for tap in taps]
+
+    def _run(self, **inputs: Tensor) -> tuple[Tensor, Tensor]:
+        given = with_defaults(self.architecture, inputs)
+        pairs = [run_member(member, self.architecture.classifier, given) for member in self.each]
+        return torch.stack([logits for logits, _ in pairs]), torch.stack([last for _, last in pairs])
+
+
+def fuse_traced(models: Any, plan: HeadPlan | None = None, members: int | None = None) -> TracedClassifier:
+    """Members of any classifier, compared with the original under hooks; ``fusion.ensemble.fuse`` has the arguments.
+
+    Raises:
+        InputError: several models, or weights that are not finite.
+        PlanError: the plan does not fit the model.
+        UnsupportedModelError: no form of the members agrees with the original; nothing is made.
+    """
+    sources = [models] if isinstance(models, str | Path | nn.Module) else list(models)
+    if len(sources) != 1:
+        raise InputError(f"{len(sources)} models were given with traced; expected one, whose prunings are the members")
+    if members is not None and not is_whole(members, 1):
+        raise InputError(f"members is {cut(members)}; expected a whole number, 1 or more")
+    model = load_traced(sources[0]) if isinstance(sources[0], str | Path) else prepared(shared_copy(sources[0]))
+    for name, weight in model.state_dict().items():
+        if weight.is_floating_point() and not bool(torch.isfinite(weight).all()):
+            raise InputError(f"weight {name} holds non-finite values (NaN or infinity); repair the checkpoint")
+    architecture = trace(model)
+    plan = all_heads(architecture, members or 1) if plan is None else plan
+    check_plan(plan, architecture)
+    form, checked = agreed(model, architecture, plan)
+    facts = {"checkpoints": 1, "separate": [], "traced": checked}
+    return TracedClassifier(replace(architecture, form=form), plan, model, model_labels(model.config), provenance=facts)
+
+
+def load_traced_ensemble(bundle: Bundle | str | Path) -> TracedClassifier:
+    """The traced ensemble of a bundle, in evaluation mode, float32 on the CPU.
+
+    Raises:
+        BundleError: a file is missing, altered, or inconsistent with the others, or the installed transformers cannot
+            make the model.
+    """
+    bundle = resolve(bundle)
+    architecture = bundle.any_architecture()
+    if not isinstance(architecture, Traced):
+        raise BundleError(f"{bundle.path} holds no traced model; load it with load_ensemble")
+    return TracedClassifier(
+        architecture,
+        bundle.plan(),
+        load_original(bundle, architecture),
+        bundle.labels,
+        temperature=bundle.temperature(),
+        provenance=bundle.manifest.get("fusion"),
+        density=Density.of(bundle),
+    )

@@ -1,0 +1,457 @@
+"""The traced path: any classifier of transformers, compared with hooks of this file's own."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import hydrant
+import numpy as np
+import onnx
+import onnxruntime
+import oracle
+import pytest
+import torch
+import transformers
+from hydrant import GraphForm, HeadPlan
+from hydrant.bundle.store import Bundle
+from hydrant.bundle.traced import Traced, read_architecture
+from hydrant.errors import BundleError, InputError, PlanError, UnsupportedModelError
+from hydrant.fusion import TracedClassifier
+from hydrant.tracing.blocks import find_blocks
+from hydrant.tracing.loading import described, prepared
+from hydrant.tracing.members import probes, trace
+from safetensors.torch import load_file
+from support import make_inputs, make_model, make_tokenizer, random_plan, run_cli
+from torch import nn
+
+TEXT = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48,
+        "vocab_size": 99, "max_position_embeddings": 40, "num_labels": 3, "pad_token_id": 0}  # fmt: skip
+GROUPED = {**TEXT, "num_key_value_heads": 2, "head_dim": 12, "bos_token_id": 1, "eos_token_id": 2}
+RELATIVE = {**TEXT, "relative_attention": True, "pos_att_type": ["p2c", "c2p"], "position_biased_input": False,
+            "type_vocab_size": 0}  # fmt: skip
+IMAGE = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48,
+         "image_size": 16, "patch_size": 4, "num_labels": 3}  # fmt: skip
+WINDOWS = {"image_size": 16, "patch_size": 2, "embed_dim": 16, "depths": [1, 2], "num_heads": [2, 4],
+           "window_size": 4, "num_labels": 3}  # fmt: skip
+
+MAKERS: dict[str, Any] = {
+    "deberta": lambda: transformers.DebertaForSequenceClassification(transformers.DebertaConfig(**RELATIVE)),
+    "deberta-v3": lambda: transformers.DebertaV2ForSequenceClassification(
+        transformers.DebertaV2Config(
+            **RELATIVE, position_buckets=16, norm_rel_ebd="layer_norm", share_att_key=True, max_relative_positions=-1
+        )
+    ),
+    "qwen3": lambda: transformers.Qwen3ForSequenceClassification(transformers.Qwen3Config(**GROUPED)),
+    "gemma": lambda: transformers.GemmaForSequenceClassification(transformers.GemmaConfig(**GROUPED)),
+    "swin": lambda: transformers.SwinForImageClassification(transformers.SwinConfig(**WINDOWS)),
+    "beit": lambda: transformers.BeitForImageClassification(
+        transformers.BeitConfig(**IMAGE, use_relative_position_bias=True, use_mean_pooling=True)
+    ),
+    "gpt2": lambda: transformers.GPT2ForSequenceClassification(
+        transformers.GPT2Config(
+            n_embd=32,
+            n_layer=2,
+            n_head=4,
+            n_positions=40,
+            vocab_size=99,
+            num_labels=3,
+            pad_token_id=0,
+            bos_token_id=1,
+            eos_token_id=2,
+        )
+    ),
+    "albert": lambda: transformers.AlbertForSequenceClassification(
+        transformers.AlbertConfig(**TEXT, embedding_size=16)
+    ),
+}
+FORMS = {"deberta": "masked", "deberta-v3": "sliced", "qwen3": "sliced", "gemma": "sliced", "swin": "sliced",
+         "beit": "sliced"}  # fmt: skip
+
+
+def make(name: str) -> Any:
+    """A tiny random model, whose biases and tables are not 0."""
+    torch.manual_seed(0)
+    model = MAKERS[name]().eval()
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.add_(torch.randn_like(weight) * 0.1)
+    return model
+
+
+def plan_of(architecture: Traced, members: int = 2, fork: int = 1) -> HeadPlan:
+    """A plan of half the groups of every block from the fork on."""
+    draw, chosen = random.Random(1), []
+    for _ in range(members):
+        keep = []
+        for place, block in enumerate(architecture.blocks):
+            size = block.heads // block.groups
+            count = block.groups if place < fork else max(1, block.groups // 2)
+            groups = sorted(draw.sample(range(block.groups), count))
+            keep.append(tuple(group * size + head for group in groups for head in range(size)))
+        chosen.append(tuple(keep))
+    return HeadPlan(architecture.family, architecture.layers, architecture.heads, tuple(chosen), "random")
+
+
+OUTPUTS = {
+    "deberta": "deberta.encoder.layer.{}.attention.output.dense",
+    "deberta-v3": "deberta.encoder.layer.{}.attention.output.dense",
+    "qwen3": "model.layers.{}.self_attn.o_proj",
+    "gemma": "model.layers.{}.self_attn.o_proj",
+}
+"""Output projections, as transformers names them; found by their ends in the others."""
+
+
+def by_hooks(name: str, model: Any, plan: HeadPlan, inputs: dict[str, torch.Tensor]) -> np.ndarray:
+    """Member logits [M, B, C] of the untouched model with head outputs zeroed; names are this file's own."""
+    if name in OUTPUTS:
+        modules = [model.get_submodule(OUTPUTS[name].format(layer)) for layer in range(plan.layers)]
+    else:
+        ends = ("attention.o_proj", "attention.output.dense")
+        modules = [module for at, module in model.named_modules() if at.endswith(ends)]
+    assert len(modules) == plan.layers
+    heads = [2, 4, 4] if name == "swin" else [plan.heads] * plan.layers
+    rows = []
+    for keep in plan.members:
+        handles = []
+        for module, kept, count in zip(modules, keep, heads, strict=True):
+
+            def silence(_: Any, arguments: Any, kept: Any = kept, count: int = count) -> Any:
+                states = arguments[0].clone()
+                width = states.shape[-1] // count
+                for head in set(range(count)) - set(kept):
+                    states[..., head * width : (head + 1) * width] = 0
+                return (states,)
+
+            handles.append(module.register_forward_pre_hook(silence))
+        with torch.no_grad():
+            rows.append(model(**inputs).logits.double().numpy())
+        for handle in handles:
+            handle.remove()
+    return np.stack(rows)
+
+
+def inputs_of(architecture: Traced, batch: int, tokens: int) -> dict[str, torch.Tensor]:
+    """Inputs of sizes that the exporter never saw; texts padded."""
+    draw = torch.Generator().manual_seed(batch)
+    if architecture.modality == "image":
+        return {"pixel_values": torch.randn(batch, 3, 16, 16, generator=draw)}
+    ids = torch.randint(3, 99, (batch, tokens), generator=draw)
+    mask = torch.ones_like(ids)
+    for row in range(1, batch):
+        mask[row, max(2, tokens - 2 * row) :] = 0
+    return {"input_ids": ids * mask, "attention_mask": mask}
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_fused_exported_and_run_equals_hooks(name: str, tmp_path: Path) -> None:
+    model = make(name)
+    model.set_attn_implementation("eager")
+    architecture = trace(prepared(make(name)))
+    plan = plan_of(architecture)
+    ensemble = hydrant.fuse(model, plan, traced=True)
+    assert isinstance(ensemble, TracedClassifier)
+    assert ensemble.architecture.form == FORMS[name]
+    bundle = hydrant.save_bundle(ensemble, tmp_path / "out", tensors_only=True)
+    path = hydrant.export_onnx(bundle, form=GraphForm(member_outputs=True))
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    again = hydrant.load(bundle, "torch")
+    for batch, tokens in ((1, 3), (4, 17)):
+        inputs = inputs_of(ensemble.architecture, batch, tokens)
+        logits = by_hooks(name, model, plan, inputs)
+        expected = oracle.uncertainty(oracle.softmax(logits))
+        given = dict(
+            zip(
+                names := [output.name for output in session.get_outputs()],
+                session.run(names, {key: tensor.numpy() for key, tensor in inputs.items()}),
+                strict=True,
+            )
+        )
+        np.testing.assert_allclose(given["member_probabilities"], oracle.softmax(logits).swapaxes(0, 1), atol=2e-5)
+        np.testing.assert_allclose(ensemble(**inputs).member_logits.numpy(), logits, atol=2e-5)
+        found = again.predict({key: tensor.numpy() for key, tensor in inputs.items()})
+        for key in ("probabilities", "predictive_entropy", "expected_entropy", "mutual_information"):
+            np.testing.assert_allclose(given[key], expected[key], atol=2e-5)
+            np.testing.assert_allclose(getattr(found, key), expected[key], atol=2e-5)
+        energy = -np.log(np.exp(logits).sum(axis=-1)).mean(axis=0)
+        np.testing.assert_allclose(given["energy"], energy, atol=1e-4)
+    assert float(np.abs(logits[0] - logits[1]).max()) > 1e-4  # heads matter, so agreement means something
+
+
+def test_a_declared_family_traced_is_the_same_ensemble() -> None:
+    model = make_model("bert")
+    plan = random_plan("bert", 3)
+    inputs = make_inputs("bert")
+    with torch.no_grad():
+        declared, traced = hydrant.fuse(model, plan)(**inputs), hydrant.fuse(model, plan, traced=True)(**inputs)
+    for name in ("member_logits", "probabilities", "mutual_information", "energy"):
+        np.testing.assert_allclose(getattr(traced, name).numpy(), getattr(declared, name).numpy(), atol=2e-5)
+
+
+def test_the_trunk_stands_in_the_graph_once_and_the_file_is_the_same_again(tmp_path: Path) -> None:
+    model = make("deberta-v3")
+    plan = plan_of(trace(prepared(model)), members=3)
+    bundle = hydrant.save_bundle(hydrant.fuse(model, plan, traced=True), tmp_path / "out", tensors_only=True)
+    path = hydrant.export_onnx(bundle)
+    graph = onnx.load(str(path))
+    softmaxes = [node for node in graph.graph.node if node.op_type == "Softmax"]
+    assert len(softmaxes) == 1 + 3 + 1  # the trunk's, the members', the head's
+    assert {entry.domain for entry in graph.opset_import} == {""}
+    shape = [dim.dim_param or dim.dim_value for dim in graph.graph.input[0].type.tensor_type.shape.dim]
+    assert shape == ["batch", "sequence"]
+    content = path.read_bytes()
+    assert str(Path(transformers.__file__).parent).encode() not in content  # where it was made
+    hydrant.export_onnx(bundle)
+    assert path.read_bytes() == content
+
+
+# What is found
+
+
+@pytest.mark.parametrize(("name", "groups"), [("qwen3", 2), ("gpt2", 4), ("swin", 4), ("albert", 4)])
+def test_blocks_are_found_by_running(name: str, groups: int) -> None:
+    found = trace(prepared(make(name)))
+    assert [block.heads for block in found.blocks] == {"swin": [2, 4, 4], "albert": [4]}.get(name, [4, 4])
+    assert found.blocks[-1].groups == groups
+    assert found.width == 32
+    assert Traced.from_json(json.loads(json.dumps(found.to_json()))) == found
+
+
+class Mixed(nn.Module):
+    """Attention whose heads are mixed before the output projection, and a classifier over it."""
+
+    def __init__(self, config: Any) -> None:
+        super().__init__()
+        self.config = config
+        self.table = nn.Embedding(99, 32)
+        self.qkv, self.o_proj, self.classifier = nn.Linear(32, 96), nn.Linear(32, 32), nn.Linear(32, 3)
+
+    def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> Any:
+        x = self.table(input_ids)
+        q, k, v = self.qkv(x).unflatten(-1, (3, 4, 8)).permute(2, 0, 3, 1, 4)
+        heads = (q @ k.mT + (attention_mask[:, None, None] - 1) * 1e4).softmax(dim=-1) @ v  # [B, H, T, d_h]
+        mixed = heads + heads.roll(1, dims=1)
+        logits = self.classifier(self.o_proj(mixed.transpose(1, 2).flatten(2)).mean(dim=1))
+        return transformers.modeling_outputs.SequenceClassifierOutput(logits=logits)
+
+
+def test_heads_that_are_mixed_are_no_heads() -> None:
+    model = Mixed(transformers.BertConfig(**TEXT)).eval()
+    inputs = inputs_of(trace(prepared(make("deberta-v3"))), 3, 11)
+    with pytest.raises(UnsupportedModelError, match="attention heads were not understood"):
+        find_blocks(model, inputs)
+
+
+def test_a_class_without_attention_is_refused() -> None:
+    config = transformers.ResNetConfig(embedding_size=8, hidden_sizes=[8, 16], depths=[1, 1], num_labels=3)
+    with pytest.raises(UnsupportedModelError, match="ResNetForImageClassification cannot be traced: it has no attent"):
+        hydrant.fuse(transformers.ResNetForImageClassification(config).eval(), traced=True)
+
+
+def test_a_class_whose_members_agree_in_no_form_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    from hydrant.tracing import members
+
+    def wrong(model: Any, blocks: Any, keep: Any) -> Any:
+        return model
+
+    monkeypatch.setattr(members, "FORMS", {"sliced": wrong, "masked": wrong})
+    model = make("deberta-v3")
+    plan = plan_of(trace(prepared(model)))
+    with pytest.raises(UnsupportedModelError, match=r"sliced members do not work \(logits differ by .*masked members"):
+        hydrant.save_bundle(hydrant.fuse(model, plan, traced=True), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        ({"members": 2}, InputError, "members is 2 beside a plan"),
+        ({"keep_separate": "mlp"}, InputError, "leave adapters"),
+        ({"models": 2}, InputError, "2 models were given with traced; expected one"),
+        ({"heads": 3}, PlanError, "keeps head 3, but that block has 2 heads"),
+        ({"family": "bert"}, PlanError, "plan was made for a 'bert' model"),
+    ],
+)
+def test_what_does_not_fit_is_refused(change: dict[str, Any], error: type[Exception], message: str) -> None:
+    model = make("swin")
+    plan = HeadPlan(change.get("family", "swin"), 3, 4, (((change.get("heads", 1),), (0,), (0,)),), "random")
+    options = {name: value for name, value in change.items() if name in ("members", "keep_separate")}
+    with pytest.raises(error, match=message):
+        hydrant.fuse([model] * change.get("models", 1), plan, traced=True, **options)
+
+
+def test_other_classes_and_tasks_are_refused() -> None:
+    with pytest.raises(UnsupportedModelError, match="BertForTokenClassification cannot be traced; expected one of the"):
+        described(transformers.BertForTokenClassification(transformers.BertConfig(**TEXT)))
+    scorer = transformers.DebertaV2ForSequenceClassification(transformers.DebertaV2Config(**{**TEXT, "num_labels": 1}))
+    with pytest.raises(UnsupportedModelError, match="with one output gives a score"):
+        prepared(scorer)
+
+
+# Plans
+
+
+def test_groups_stay_whole_and_shares_follow_the_block(tmp_path: Path) -> None:
+    for name, keep, counts in (("qwen3", 0.5, [2, 2]), ("swin", 0.5, [1, 2, 2]), ("qwen3", 2, [2, 2])):
+        plan = hydrant.plan_heads(make(name), method="random", keep=keep, traced=True)
+        assert plan.head_counts() == [counts] * 3
+        assert name != "qwen3" or all(kept in ((0, 1), (2, 3)) for member in plan.members for kept in member)
+    with pytest.raises(InputError, match="multiple of 2, since so many share their keys"):
+        hydrant.plan_heads(make("qwen3"), method="random", keep=3, traced=True)
+    with pytest.raises(InputError, match="no estimate of its cost"):
+        hydrant.plan_heads(make("qwen3"), {"text": []}, traced=True)
+    with pytest.raises(InputError, match="choose taylor or random"):
+        hydrant.plan_heads(make("qwen3"), method="dropout", traced=True)
+
+
+def test_taylor_scores_are_those_of_the_declared_family() -> None:
+    from hydrant.calib.heads.taylor import taylor_scores as declared_scores
+    from hydrant.calib.heads.traced import taylor_scores
+    from hydrant.progress import no_progress
+    from support import ReadyTensors, examples_of
+
+    model, examples = make_model("bert"), examples_of("bert", 12)
+    wanted = declared_scores(model, examples, ReadyTensors(0))
+    architecture = trace(prepared(model))
+    found = taylor_scores(model, architecture, examples, ReadyTensors(0), 5, no_progress)
+    np.testing.assert_allclose(found, wanted, rtol=1e-3, atol=1e-5)
+
+
+# Bundles
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny DeBERTa-v3 with a tokenizer."""
+    folder = tmp_path_factory.mktemp("traced") / "deberta"
+    make("deberta-v3").save_pretrained(folder)
+    make_tokenizer(folder.parent / "words").save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def bundle(checkpoint: Path) -> Bundle:
+    """Three random members, not exported."""
+    plan = hydrant.plan_heads(checkpoint, method="random", keep=2, traced=True)
+    return hydrant.save_bundle(
+        hydrant.fuse(checkpoint, plan, traced=True), checkpoint.parent / "out", tensors_only=True
+    )
+
+
+def test_a_bundle_holds_data_alone(bundle: Bundle) -> None:
+    assert set(bundle.manifest["files"]) == {
+        "calibration.json", "checkpoint.json", "config.json", "fused.safetensors", "plan.json"
+    }  # fmt: skip
+    assert isinstance(bundle.any_architecture(), Traced)
+    assert "_name_or_path" not in bundle.read_json("checkpoint.json")
+    weights = make("deberta-v3").state_dict()
+    assert {name: tensor.shape for name, tensor in load_file(bundle.file("fused.safetensors")).items()} == {
+        name: tensor.shape for name, tensor in weights.items()
+    }
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"traced": 2}, "has traced = '2'; this hydrant reads 1"),
+        ({"form": "guessed"}, "form is 'guessed'"),
+        ({"blocks": []}, "does not describe a traced model"),
+        ({"model_class": "os.system()"}, "model_class is"),
+        ({"classes": 1}, "classes is 1"),
+        ({"surprise": 1}, "does not describe a traced model"),
+    ],
+)
+def test_a_malformed_description_is_refused(bundle: Bundle, change: dict[str, Any], message: str) -> None:
+    with pytest.raises(BundleError, match=message):
+        read_architecture({**bundle.read_json("config.json"), **change})
+
+
+def test_a_class_that_is_no_classifier_is_never_made(bundle: Bundle, tmp_path: Path) -> None:
+    from hydrant.tracing.loading import rebuild
+
+    with pytest.raises(UnsupportedModelError, match="Trainer cannot be traced"):
+        rebuild(bundle.read_json("checkpoint.json"), "Trainer")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["export", "--precision", "fp16"], "its graph has one form"),
+        (["export", "--lowering", "grouped"], "its graph has one form"),
+        (["tune", "--data", "DATA"], "needs a family that hydrant declares"),
+        (["profile"], "needs a family that hydrant declares"),
+    ],
+)
+def test_the_command_line_says_what_a_traced_bundle_lacks(
+    bundle: Bundle, tmp_path: Path, arguments: list[str], message: str
+) -> None:
+    data = tmp_path / "data.csv"
+    data.write_text("text,label\nhello,LABEL_0\n")
+    verb, *rest = [str(data) if word == "DATA" else word for word in arguments]
+    result = run_cli(verb, bundle.path, *rest)
+    assert (result.returncode, message in result.stderr, result.stderr.count("\n")) == (2, True, 1), result.stderr
+
+
+def test_the_refusal_offers_it(checkpoint: Path, tmp_path: Path) -> None:
+    result = run_cli("fuse", checkpoint, "-o", tmp_path / "out")
+    assert result.returncode == 2
+    assert "hydrant fuse --traced" in result.stderr
+
+
+def test_from_plan_to_prediction_with_texts(checkpoint: Path, tmp_path: Path) -> None:
+    out, plan = tmp_path / "out", tmp_path / "plan.json"
+    words = ["hello world", "transfer money", "what is the weather today"]
+    for name, start in (("a", 0), ("b", 1)):
+        rows = [f"{words[i % 3]} {'today ' * ((i + start) % 7)}{'is ' * (i % 4)},LABEL_{i % 3}" for i in range(60)]
+        (tmp_path / f"{name}.csv").write_text("\n".join(["text,label", *rows]) + "\n")
+    for arguments in (
+        ["plan", checkpoint, "--traced", "--data", tmp_path / "a.csv", "--keep", "0.5", "--fork-from", "1", "-o", plan],
+        ["fuse", checkpoint, "--traced", "--plan", plan, "-o", out],
+        ["export", out],
+        ["calibrate", out, "--data", tmp_path / "b.csv", "--fit", tmp_path / "a.csv"],
+    ):
+        result = run_cli(*arguments)
+        assert result.returncode == 0, result.stderr
+    result = run_cli("evaluate", out, "--data", tmp_path / "b.csv", "--json")
+    assert result.returncode == 0, result.stderr
+    told = run_cli("inspect", out)
+    assert "traced, sliced: members of DebertaV2ForSequenceClassification" in told.stdout
+    assert "lacks         tuning" in told.stdout
+    found = json.loads(run_cli("predict", out, *words, "--json").stdout)
+    reference = hydrant.load(out, "torch").predict(words)
+    runs = {name: hydrant.load(out, name).predict(words) for name in ("onnxruntime", "openvino")}
+    for name in ("probabilities", "mutual_information", "energy", "distance"):
+        scale = max(1.0, float(np.abs(getattr(reference, name)).max()))
+        for run in runs.values():
+            np.testing.assert_allclose(getattr(run, name), getattr(reference, name), atol=1e-4 * scale)
+    assert reference.distance is not None
+    assert len(found.get("predictions", found)) == 3
+
+
+def test_from_fuse_to_verify_with_images(tmp_path: Path) -> None:
+    make("beit").save_pretrained(tmp_path / "beit")
+    transformers.ViTImageProcessor(size={"height": 16, "width": 16}).save_pretrained(tmp_path / "beit")
+    plan = tmp_path / "plan.json"
+    for arguments in (
+        ["plan", tmp_path / "beit", "--traced", "--method", "random", "--keep", "2", "--members", "2", "-o", plan],
+        ["fuse", tmp_path / "beit", "--traced", "--plan", plan, "-o", tmp_path / "out"],
+        ["export", tmp_path / "out"],
+        ["verify", tmp_path / "out"],
+    ):
+        result = run_cli(*arguments)
+        assert result.returncode == 0, result.stderr + result.stdout
+    picture = tmp_path / "a.png"
+    from PIL import Image
+
+    Image.fromarray(np.random.default_rng(0).integers(0, 255, (16, 16, 3), np.uint8)).save(picture)
+    result = run_cli("predict", tmp_path / "out", picture)
+    assert result.returncode == 0, result.stderr
+
+
+def test_probes_are_padded_and_of_several_sizes() -> None:
+    read = described(make("deberta-v3"))
+    batches = probes(read)
+    assert len({len(batch["input_ids"]) for batch in batches}) > 1
+    assert any(bool((batch["attention_mask"] == 0).any()) for batch in batches)

@@ -1,0 +1,222 @@
+"""Finding a model's attention by running it: where heads are, and which linear maps belong to them.
+
+While the model runs, every softmax and every linear map is noted. The first linear map behind a softmax is taken for
+the output projection, and the maps before it, in the same module, for those to queries, keys and values. That is a
+guess, so it is tried: with the attention weights of one head set to 0, what the output projection reads must be 0 in
+that head's columns and unchanged in all others. A model for which that does not hold is not taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from ..bundle.traced import Block
+from ..errors import UnsupportedModelError
+
+Inputs = Mapping[str, Tensor]
+
+TOLERANCE = 1e-5
+"""Of what heads give, relative to the largest of it."""
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something that happened while the model ran.
+
+    Attributes:
+        kind: ``"linear"`` or ``"attention"``.
+        name: of the module, for linear maps.
+        shape: of the input of a linear map; of attention weights, or of the heads' outputs.
+        calls: of attention: how many there were before.
+    """
+
+    kind: str
+    name: str
+    shape: tuple[int, ...]
+    calls: int = 0
+
+
+def is_linear(module: nn.Module) -> bool:
+    """Whether a module is a linear map: torch's, or that of GPT-2, whose weight is transposed."""
+    return isinstance(module, nn.Linear) or type(module).__name__ == "Conv1D"
+
+
+def widths(module: nn.Module) -> tuple[int, int]:
+    """Inputs and outputs of a linear map."""
+    rows, columns = module.get_parameter("weight").shape
+    return (columns, rows) if isinstance(module, nn.Linear) else (rows, columns)
+
+
+def find_blocks(model: nn.Module, inputs: Inputs) -> tuple[Block, ...]:
+    """The attention blocks of a model, in the order in which they run; one that runs several times counts once.
+
+    Args:
+        model: a classifier of transformers, in evaluation mode, with attention implementation ``"eager"``.
+        inputs: a batch; best with sizes that are no number of heads.
+
+    Raises:
+        UnsupportedModelError: there is no attention that was understood.
+    """
+    events = _events(model, inputs)
+    blocks: dict[str, Block] = {}
+    since: list[str] = []
+    found = False
+    for place, event in enumerate(events):
+        if event.kind == "linear":
+            since.append(event.name)
+            continue
+        found = True
+        after = next((later for later in events[place + 1 :] if later.kind == "linear"), None)
+        between = next((later for later in events[place + 1 :] if later.kind == "attention"), None)
+        behind = between is not None and after is not None and events.index(between) < events.index(after)
+        if after is not None and after.name not in blocks and not behind:
+            block = _block(model, inputs, event, after, since)
+            if block is not None:
+                blocks[after.name] = block
+        since = []
+    if not blocks:
+        what = "its attention heads were not understood" if found else "it has no attention"
+        raise UnsupportedModelError(
+            f"{type(model).__name__} cannot be traced: {what} (no linear map reads the heads' outputs side by side); "
+            "take a model whose heads end in an output projection"
+        )
+    return tuple(blocks.values())
+
+
+def _block(model: nn.Module, inputs: Inputs, attention: Event, output: Event, before: Sequence[str]) -> Block | None:
+    """The block of one softmax and the linear map behind it; ``None`` where no axis of the weights counts heads."""
+    width = widths(model.get_submodule(output.name))[0]
+    axes = [-3, -2, *range(-len(attention.shape), -3)] if len(attention.shape) >= 4 else []
+    for axis in axes:
+        heads = attention.shape[axis]
+        if width % heads == 0 and _is_head_axis(model, inputs, attention.calls, axis, output.name, heads):
+            return _with_inputs(model, output.name, heads, width // heads, before)
+    return None
+
+
+def _with_inputs(model: nn.Module, output: str, heads: int, head_width: int, before: Sequence[str]) -> Block:
+    """A block with the linear maps to its queries, keys and values, as far as they look like it."""
+    outputs = {name: widths(model.get_submodule(name))[1] for name in before}
+    owner = output.rpartition(".")[0]
+    wide = [name for name, size in outputs.items() if size in (heads * head_width, 3 * heads * head_width)]
+    if not wide:
+        return Block(output, owner, heads, heads, head_width, (), False)
+    owner = wide[-1].rpartition(".")[0]
+    mine = [name for name in outputs if name.rpartition(".")[0] == owner]
+    if len(mine) == 1 and outputs[mine[0]] == 3 * heads * head_width:
+        return Block(output, owner, heads, heads, head_width, (mine[0],), True)
+    mine = [name for name in mine if outputs[name] % head_width == 0 and outputs[name] <= heads * head_width]
+    groups = min(outputs[name] for name in mine) // head_width
+    return Block(output, owner, heads, groups if heads % groups == 0 else heads, head_width, tuple(mine), False)
+
+
+def _is_head_axis(model: nn.Module, inputs: Inputs, call: int, axis: int, output: str, heads: int) -> bool:
+    """Whether an axis of attention weights counts heads: without one, its columns and no others change."""
+    chosen = heads - 1
+    whole, without = (_read_by(model, inputs, output, silent) for silent in (None, (call, axis, chosen)))
+    if whole is None or without is None or whole.shape != without.shape:
+        return False
+    whole, without = (states.unflatten(-1, (heads, -1)) for states in (whole, without))
+    largest = float(whole.abs().max())
+    others = [head for head in range(heads) if head != chosen]
+    changed = float((whole[..., others, :] - without[..., others, :]).abs().max()) if others else 0.0
+    left = float(without[..., chosen, :].abs().max())
+    return left <= TOLERANCE * largest < float(whole[..., chosen, :].abs().max()) and changed <= TOLERANCE * largest
+
+
+class _Reached(Exception):  # noqa: N818 - not an error: it ends a run that has told what it should
+    """The output projection has read its input."""
+
+
+def _read_by(model: nn.Module, inputs: Inputs, output: str, silent: tuple[int, int, int] | None) -> Tensor | None:
+    """What the output projection reads first behind the attention of a call, perhaps with one head's weights at 0."""
+    states: list[Tensor] = []
+    mode = _Attention(list[Event]().append, silent)
+    first = -1 if silent is None else silent[0]
+
+    def read(_: nn.Module, arguments: tuple[Tensor, ...]) -> None:
+        if mode.calls > first:
+            states.append(arguments[0].clone())
+            raise _Reached
+
+    handle = model.get_submodule(output).register_forward_pre_hook(read)
+    try:
+        with torch.no_grad(), mode:
+            model(**inputs)
+    except _Reached:
+        return states[0]
+    finally:
+        handle.remove()
+    return None
+
+
+class _Attention(TorchFunctionMode):
+    """Notes every softmax of more than two axes and every fused attention; may silence one head of one call."""
+
+    def __init__(self, note: Callable[[Event], None], silent: tuple[int, int, int] | None = None) -> None:
+        super().__init__()
+        self.calls = 0
+        self._note, self._silent = note, silent
+
+    def __torch_function__(
+        self, function: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        """Call, and note."""
+        out = function(*args, **(kwargs or {}))
+        name = getattr(function, "__name__", "")
+        if name in ("softmax", "scaled_dot_product_attention") and isinstance(out, Tensor) and out.ndim >= 3:
+            self._note(Event("attention", "", tuple(out.shape), self.calls))
+            if self._silent is not None and self._silent[0] == self.calls:
+                out = out.clone()
+                out.select(self._silent[1], self._silent[2]).zero_()
+            self.calls += 1
+        return out
+
+
+def _events(model: nn.Module, inputs: Inputs) -> list[Event]:
+    """What happened while the model ran, in order."""
+    events: list[Event] = []
+    with ExitStack() as hooks:
+        for name, module in model.named_modules():
+            if is_linear(module):
+
+                def note(_: nn.Module, arguments: tuple[Tensor, ...], __: Any, name: str = name) -> None:
+                    events.append(Event("linear", name, tuple(arguments[0].shape)))
+
+                hooks.callback(module.register_forward_hook(note).remove)
+        with torch.no_grad(), _Attention(events.append):
+            model(**inputs)
+    return events
+
+
+def find_classifier(model: nn.Module, inputs: Inputs) -> tuple[str, int]:
+    """Name and input width of the linear map that gives the logits; ``("", 0)`` where none does."""
+    last: list[tuple[str, Tensor]] = []
+    with ExitStack() as hooks:
+        for name, module in model.named_modules():
+            if is_linear(module):
+
+                def note(_: nn.Module, __: tuple[Tensor, ...], output: Tensor, name: str = name) -> None:
+                    last.append((name, output))
+
+                hooks.callback(module.register_forward_hook(note).remove)
+        with torch.no_grad():
+            logits = model(**inputs).logits
+    for name, output in reversed(last):
+        if output.shape[-1] == logits.shape[-1] and output.ndim in (2, 3) and len(output) == len(logits):
+            rows = output if output.ndim == 2 else output[torch.arange(len(output)), place_of(output, logits)]
+            if torch.equal(rows, logits):
+                return name, widths(model.get_submodule(name))[0]
+    return "", 0
+
+
+def place_of(rows: Tensor, logits: Tensor) -> Tensor:
+    """The token whose logits are the model's, for a classifier that runs on every token: [B, T, C], [B, C] → [B]."""
+    return (rows - logits[:, None]).abs().amax(dim=-1).argmin(dim=1)

@@ -1,0 +1,188 @@
+"""Any classifier of texts or images that transformers has: loading it, and what it reads."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from ..bundle.traced import Block, Traced
+from ..data.spec import Modality
+from ..errors import InputError, UnsupportedModelError, cut, require
+from ..families.checkpoint import READS, checked_source, find_processor, load_config, load_weights, quiet
+from ..families.config import classes, pair
+
+LONGEST = 512
+"""Tokens of the longest text of a model whose configuration names none."""
+
+SIDE = 224
+"""Pixels of an image of a model whose configuration and processor name no size."""
+
+MAPPINGS = {
+    "MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES": "text",
+    "MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES": "image",
+}
+
+
+def traceable() -> dict[str, Modality]:
+    """Classes of transformers that may be traced, and what each reads."""
+    auto = require("transformers.models.auto.modeling_auto", *READS)
+    found: dict[str, Any] = {}
+    for mapping, modality in MAPPINGS.items():
+        for names in getattr(auto, mapping).values():
+            for name in [names] if isinstance(names, str) else names:
+                found.setdefault(name, modality)
+    return found
+
+
+def load_traced(source: str | Path) -> Any:
+    """Load any classifier of texts or images in float32 on the CPU, in evaluation mode.
+
+    Its code is that of the installed transformers; code that comes with a checkpoint is never run.
+
+    Args:
+        source: a local folder in Hugging Face format, or a hub name.
+
+    Raises:
+        InputError: nothing usable there; safetensors weights missing, truncated or incomplete.
+        UnsupportedModelError: the class is no such classifier.
+    """
+    name = checked_source(source)
+    config = load_config(name)
+    named = list(getattr(config, "architectures", None) or [])
+    modality_of(str(named[0]) if named else str(config.model_type))
+    model = load_weights(name, config, str(named[0]))
+    processor = find_processor(name, modality_of(str(named[0])))
+    if modality_of(str(named[0])) == "image" and processor is not None and not _has_size(config):
+        size = processor.to_dict().get("crop_size") or processor.to_dict().get("size") or {}
+        config.image_size = size.get("height") or size.get("shortest_edge") or SIDE
+    return prepared(model)
+
+
+def prepared(model: Any) -> Any:
+    """The same model, ready to be traced: in evaluation mode, with attention written out operator by operator.
+
+    Raises:
+        UnsupportedModelError: its class is no classifier of texts or images of transformers, or it answers otherwise
+            than with one of several classes.
+    """
+    modality_of(type(model).__name__)
+    if classes(model.config) < 2:
+        raise UnsupportedModelError(
+            f"{type(model).__name__} with one output gives a score, and traced models are classifiers; expected "
+            "num_labels of 2 or more"
+        )
+    if getattr(model.config, "is_encoder_decoder", False) or hasattr(model.config, "use_cache"):
+        model.config.use_cache = False  # nothing is generated
+    with quiet(), suppress(ValueError, KeyError, AttributeError, NotImplementedError):  # a class with one of its own
+        model.set_attn_implementation("eager")
+    return model.eval()
+
+
+def modality_of(class_name: str) -> Modality:
+    """What a class of transformers reads.
+
+    Raises:
+        UnsupportedModelError: it is no classifier of texts or images.
+    """
+    known = traceable()
+    if class_name not in known:
+        raise UnsupportedModelError(
+            f"{class_name[:80]} cannot be traced; expected one of the {len(known)} …ForSequenceClassification and "
+            "…ForImageClassification classes of the installed transformers"
+        )
+    return known[class_name]
+
+
+def described(model: Any) -> Traced:
+    """What a model reads, without its blocks, classifier and form yet.
+
+    Raises:
+        UnsupportedModelError: it reads tensors that hydrant does not make.
+    """
+    config, name = model.config, type(model).__name__
+    modality = modality_of(name)
+    parameters = inspect.signature(model.forward).parameters
+    common: dict[str, Any] = {
+        "family": config.model_type,
+        "model_class": name,
+        "form": "masked",
+        "modality": modality,
+        "classes": classes(config),
+        "width": 0,
+        "classifier": "",
+        "blocks": (_NONE,),
+    }
+    needed = ("pixel_values",) if modality == "image" else ("input_ids", "attention_mask")
+    if missing := [tensor for tensor in needed if tensor not in parameters]:
+        raise UnsupportedModelError(
+            f"{name} cannot be traced: it reads no {' and no '.join(missing)}, and these are what hydrant makes of "
+            f"{modality}s"
+        )
+    if modality == "image":
+        height, width = pair(_image_size(config))
+        channels = getattr(_vision(config), "num_channels", 3)
+        return Traced(**common, inputs=needed, channels=channels, image_height=height, image_width=width)
+    types = getattr(config, "type_vocab_size", 0) or 0
+    reads_types = "token_type_ids" in parameters and types > 1
+    return Traced(
+        **common,
+        inputs=(*needed, "token_type_ids") if reads_types else needed,
+        vocabulary=config.get_text_config().vocab_size,
+        positions=_longest(model),
+        token_types=types if reads_types else 0,
+        padding_token=getattr(config.get_text_config(), "pad_token_id", None) or 0,
+    )
+
+
+_NONE = Block("unknown", "", 1, 1, 1, (), False)
+"""Stands for blocks that were not looked for yet."""
+
+
+def _longest(model: Any) -> int:
+    """Tokens of the longest text, from the configuration; a table whose first rows are padding is that much shorter."""
+    config = model.config.get_text_config()
+    names = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length")
+    longest = next((size for name in names if type(size := getattr(config, name, None)) is int and size > 0), LONGEST)
+    for module in model.modules():
+        table, padding = getattr(module, "num_embeddings", None), getattr(module, "padding_idx", None)
+        if table == longest != getattr(config, "vocab_size", 0) and padding is not None:
+            return int(longest - padding - 1)
+    return int(longest)
+
+
+def _vision(config: Any) -> Any:
+    """The configuration of the image tower."""
+    return config if hasattr(config, "image_size") else getattr(config, "vision_config", config)
+
+
+def _has_size(config: Any) -> bool:
+    return getattr(_vision(config), "image_size", None) is not None
+
+
+def _image_size(config: Any) -> Any:
+    return getattr(_vision(config), "image_size", None) or SIDE
+
+
+def rebuild(configuration: Mapping[str, Any], class_name: str) -> Any:
+    """A model of random weights from a stored configuration, by a class of the installed transformers.
+
+    Raises:
+        UnsupportedModelError: the installed transformers has no such class.
+        InputError: it does not take the configuration.
+    """
+    transformers = require("transformers", *READS)
+    modality_of(class_name)
+    kinds = require("transformers.models.auto.configuration_auto", *READS).CONFIG_MAPPING
+    kind = configuration.get("model_type")
+    try:
+        with quiet():
+            config = kinds[kind].from_dict(dict(configuration))
+            return prepared(getattr(transformers, class_name)(config))
+    except Exception as error:  # whatever a class raises for a configuration of another version
+        raise InputError(
+            f"transformers {transformers.__version__} cannot make a {class_name} of the stored configuration "
+            f"({cut(error, 120)}); install the version that made the bundle"
+        ) from error

@@ -1,0 +1,195 @@
+"""Members of a traced model: made, compared with the original under hooks, and run one by one."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..bundle.plan import HeadPlan, Keep
+from ..bundle.traced import Block, MemberForm, Traced
+from ..data.samples import synthetic_batches
+from ..errors import InputError, PlanError, UnsupportedModelError, cut
+from .blocks import find_blocks, find_classifier, place_of
+from .loading import described
+from .slices import masked, silenced, sliced
+
+log = logging.getLogger(__name__)
+
+FORMS: dict[MemberForm, Callable[[nn.Module, Sequence[Block], Keep], nn.Module]] = {"sliced": sliced, "masked": masked}
+"""Forms of members, the cheaper first."""
+
+CHECKED = 12
+"""Synthetic inputs on which members are compared with the original."""
+
+CLOSE, NEAR, OF_EFFECT = 1e-5, 1e-4, 1e-2
+"""Members agree where logits differ by less than ``CLOSE`` of the largest logit (at least 1); or by less than ``NEAR``
+of it, and ``OF_EFFECT`` of what leaving the heads out changes."""
+
+
+def with_defaults(architecture: Traced, inputs: Mapping[str, Tensor | None]) -> dict[str, Tensor]:
+    """The tensors that a model reads; mask and token types where they were left out.
+
+    Raises:
+        InputError: others, or none.
+    """
+    names = architecture.input_names
+    given = {name: tensor for name, tensor in inputs.items() if tensor is not None}
+    first = given.get(names[0])
+    if first is None or set(given) - {*names, "token_type_ids"}:
+        found = ", ".join(given) or "nothing"
+        raise InputError(f"a {architecture.family} ensemble reads {', '.join(names)}, not {found}")
+    defaults = {"attention_mask": torch.ones_like, "token_type_ids": torch.zeros_like}
+    return {name: given[name] if name in given else defaults[name](first) for name in names}
+
+
+def run_member(member: nn.Module, classifier: str, inputs: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+    """Logits [B, C] of one member, and what its classifier reads [B, d] (of width 0 where it was not found)."""
+    if not classifier:
+        logits = member(**inputs).logits
+        return logits, logits[:, :0]
+    seen: list[tuple[Tensor, Tensor]] = []
+
+    def note(_: nn.Module, arguments: tuple[Tensor, ...], output: Tensor) -> None:
+        seen.append((arguments[0], output))
+
+    with ExitStack() as hooks:
+        hooks.callback(member.get_submodule(classifier).register_forward_hook(note).remove)
+        logits = member(**inputs).logits
+    read, rows = seen[-1]
+    if read.ndim == 3:  # the classifier runs on every token; the model's logits are those of one
+        place = place_of(rows, logits)[:, None, None].expand(-1, 1, read.shape[-1])
+        read = read.gather(1, place)[:, 0]
+    return logits, read
+
+
+def trace(model: Any) -> Traced:
+    """What a model reads, and where its attention is; the form of its members is not known yet.
+
+    Args:
+        model: as ``tracing.loading`` loads or prepares it.
+
+    Raises:
+        UnsupportedModelError: it is no classifier that can be run here, or its attention was not understood.
+    """
+    read = described(model)
+    inputs = probes(read)
+    run(model, inputs[-1])
+    with torch.no_grad():
+        blocks = find_blocks(model, inputs[-1])
+        classifier, width = find_classifier(model, inputs[-1])
+    return replace(read, blocks=blocks, classifier=classifier, width=width)
+
+
+def probes(read: Traced) -> list[dict[str, Tensor]]:
+    """Synthetic inputs: batches of several sizes, texts padded."""
+    short = replace(read, positions=min(read.positions, 23))
+    batches = synthetic_batches(short, CHECKED, 0)
+    batches = [batch for batch in batches if len(next(iter(batch.values()))) > 1] or batches
+    return [{name: torch.from_numpy(array) for name, array in batch.items()} for batch in batches]
+
+
+def run(model: Any, inputs: Mapping[str, Tensor]) -> Tensor:
+    """Logits [B, C] of a model.
+
+    Raises:
+        UnsupportedModelError: it fails on inputs such as hydrant makes, or gives something else.
+    """
+    try:
+        with torch.no_grad():
+            logits = model(**inputs).logits
+    except Exception as error:  # whatever a class raises for inputs that it does not take
+        raise UnsupportedModelError(
+            f"{type(model).__name__} cannot be traced: it does not run on {', '.join(inputs)} alone "
+            f"({type(error).__name__}: {cut(error, 120)})"
+        ) from error
+    shape = [len(next(iter(inputs.values()))), model.config.num_labels]
+    if not isinstance(logits, Tensor) or list(logits.shape) != shape or not bool(torch.isfinite(logits).all()):
+        raise UnsupportedModelError(
+            f"{type(model).__name__} cannot be traced: its logits are {list(getattr(logits, 'shape', []))}, or not "
+            f"finite; expected {shape}, one row for each input"
+        )
+    return logits
+
+
+def check_plan(plan: HeadPlan, architecture: Traced) -> None:
+    """Refuse a plan for another model.
+
+    Raises:
+        PlanError: it is for another shape, or names heads that a block does not have.
+    """
+    plan.check_fits(architecture.family, architecture.layers, architecture.heads)
+    for member, keep in enumerate(plan.members):
+        for layer, (kept, block) in enumerate(zip(keep, architecture.blocks, strict=True)):
+            if kept[-1] >= block.heads:
+                raise PlanError(
+                    f"member {member}, layer {layer} of the plan keeps head {kept[-1]}, but that block has "
+                    f"{block.heads} heads; make a plan for this model with `hydrant plan --traced`"
+                )
+
+
+def all_heads(architecture: Traced, members: int) -> HeadPlan:
+    """The plan that leaves nothing out."""
+    keep = tuple(tuple(range(block.heads)) for block in architecture.blocks)
+    return HeadPlan(architecture.family, architecture.layers, architecture.heads, (keep,) * members, "all")
+
+
+def agreed(model: nn.Module, architecture: Traced, plan: HeadPlan) -> tuple[MemberForm, dict[str, Any]]:
+    """The first form whose members give the logits of the original with the same heads silenced by hooks.
+
+    Returns:
+        The form, and what was found: the largest difference, what leaving the heads out changes (largest, too), and
+        why a cheaper form was not taken.
+
+    Raises:
+        UnsupportedModelError: neither form agrees.
+    """
+    batches = probes(architecture)
+    expected, effect, scale = [], 0.0, 1.0
+    for keep in plan.members:
+        for batch in batches:
+            whole = run(model, batch)
+            with silenced(model, architecture.blocks, keep):
+                expected.append(run(model, batch))
+            effect = max(effect, float((expected[-1] - whole).abs().max()))
+            scale = max(scale, float(expected[-1].abs().max()))
+    reasons: dict[str, str] = {}
+    for form, make in FORMS.items():
+        try:
+            worst = 0.0
+            wanted = iter(expected)
+            for keep in plan.members:
+                member = make(model, architecture.blocks, keep).eval()
+                for batch in batches:
+                    with torch.no_grad():
+                        logits = member(**batch).logits
+                    worst = max(worst, float((logits - next(wanted)).abs().max()))
+        except Exception as error:  # whatever a model raises that was cut in the wrong place
+            reasons[form] = f"{type(error).__name__}: {cut(error, 160)}"
+            continue
+        if worst <= CLOSE * scale or (worst <= NEAR * scale and worst <= OF_EFFECT * effect):
+            if reasons:
+                log.info("members are %s: %s", form, "; ".join(f"{name}: {why}" for name, why in reasons.items()))
+            count = sum(map(_size, batches))
+            return form, {"difference": worst, "effect": effect, "inputs": count, "not": reasons}
+        reasons[form] = f"logits differ by {worst:.1e} from the original with these heads silenced"
+    raise UnsupportedModelError(
+        f"{architecture.model_class} cannot be traced: "
+        + "; ".join(f"{form} members do not work ({why})" for form, why in reasons.items())
+        + "; nothing was written"
+    )
+
+
+def _size(batch: Mapping[str, Tensor]) -> int:
+    return len(next(iter(batch.values())))
+
+
+def members_of(model: nn.Module, architecture: Traced, plan: HeadPlan) -> list[nn.Module]:
+    """The members of a plan, in the form that was agreed on; they share every tensor that they can."""
+    make = FORMS[architecture.form]
+    return [make(model, architecture.blocks, keep).eval() for keep in plan.members]

@@ -1,0 +1,182 @@
+"""A traced model with some of its heads: cut out of its weights, or silenced.
+
+Copies share every parameter with the original but the projections that they cut.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+from ..bundle.plan import Keep
+from ..bundle.traced import Block
+from ..errors import InputError
+
+
+def sliced(model: nn.Module, blocks: Sequence[Block], keep: Keep) -> nn.Module:
+    """A copy whose projections have the kept heads alone.
+
+    Whether it computes what it should is for :func:`tracing.members.agreed` to find out: attention that counts its
+    heads in a way of its own does not.
+
+    Args:
+        model: the original.
+        blocks: its attention.
+        keep: heads of each block; under grouped queries whole groups.
+
+    Raises:
+        InputError: heads that share keys with a head that goes, or a block without maps to queries, keys and values.
+    """
+    made = shared_copy(model)
+    for block, kept in zip(blocks, keep, strict=True):
+        if len(kept) < block.heads:
+            _slice(made, block, kept)
+    return made
+
+
+def masked(model: nn.Module, blocks: Sequence[Block], keep: Keep) -> nn.Module:
+    """A copy whose output projections read 0 from the heads that go; nothing is saved but the agreement is certain."""
+    made = shared_copy(model)
+    for block, kept in zip(blocks, keep, strict=True):
+        if len(kept) < block.heads:
+            _put(made, block.output, Gated(made.get_submodule(block.output), gate(block, kept)))
+    return made
+
+
+def gate(block: Block, kept: Sequence[int]) -> Tensor:
+    """1 in the columns of the kept heads and 0 in the others: [H·d_h]."""
+    columns = torch.zeros(block.heads)
+    columns[list(kept)] = 1
+    return columns.repeat_interleave(block.head_width)
+
+
+@contextmanager
+def silenced(model: nn.Module, blocks: Sequence[Block], keep: Keep) -> Iterator[None]:
+    """Within it the original is one member: what its output projections read is 0 for the heads that go."""
+    handles = []
+    for block, kept in zip(blocks, keep, strict=True):
+
+        def silence(_: nn.Module, arguments: tuple[Tensor, ...], columns: Tensor = gate(block, kept)) -> tuple[Tensor]:
+            return (arguments[0] * columns,)
+
+        handles.append(model.get_submodule(block.output).register_forward_pre_hook(silence))
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def shared_copy(model: nn.Module) -> nn.Module:
+    """A copy of the modules with the very same tensors."""
+    return copy.deepcopy(model, {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())})
+
+
+class Gated(nn.Module):
+    """A linear map that reads its input times a gate.
+
+    Args:
+        linear: [inputs → outputs].
+        columns: the gate, [inputs].
+    """
+
+    def __init__(self, linear: nn.Module, columns: Tensor) -> None:
+        super().__init__()
+        self.linear = linear
+        self.register_buffer("gate", columns, persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[…, inputs] → […, outputs]."""
+        out: Tensor = self.linear(x * self.get_buffer("gate"))
+        return out
+
+
+def _slice(model: nn.Module, block: Block, kept: Sequence[int]) -> None:
+    """Cut one block of a copy, in place."""
+    if not block.inputs:
+        raise InputError(f"{block.owner} has no linear maps to queries, keys and values that could be cut")
+    share = block.heads // block.groups
+    groups = sorted({head // share for head in kept})
+    if len(groups) * share != len(kept):
+        raise InputError(f"heads {list(kept)} of {block.owner} share keys with heads that go; whole groups of {share}")
+    columns, total = _columns(kept, block.head_width), block.heads * block.head_width
+    _put(model, block.output, _linear(model.get_submodule(block.output), inputs=columns))
+    for name in block.inputs:
+        linear = model.get_submodule(name)
+        size = linear.get_parameter("weight").shape[0 if isinstance(linear, nn.Linear) else 1]
+        if block.stacked:
+            rows = torch.cat([columns + part * total for part in range(3)])
+        else:
+            rows = columns if size == total else _columns(groups, block.head_width)
+        _put(model, name, _linear(linear, outputs=rows))
+    owner = model.get_submodule(block.owner)
+    _recount(owner, block, len(kept), len(groups))
+    around = model.get_submodule(block.owner.rpartition(".")[0])
+    for scope in (owner, around):
+        _cut_tables(scope, block.heads, kept)
+
+
+def _columns(heads: Sequence[int], width: int) -> Tensor:
+    """Places of some heads' columns."""
+    return torch.cat([torch.arange(head * width, (head + 1) * width) for head in heads])
+
+
+def _linear(linear: nn.Module, outputs: Tensor | None = None, inputs: Tensor | None = None) -> nn.Module:
+    """A linear map with some of its outputs or inputs."""
+    made = copy.copy(linear)
+    made._parameters = dict(linear._parameters)
+    usual = isinstance(linear, nn.Linear)
+    weight, bias = linear.get_parameter("weight").data, linear._parameters.get("bias")
+    for rows, axis in ((outputs, 0 if usual else 1), (inputs, 1 if usual else 0)):
+        weight = weight if rows is None else weight.index_select(axis, rows)
+    if bias is not None and outputs is not None:
+        made._parameters["bias"] = nn.Parameter(bias.data[outputs].contiguous(), requires_grad=False)
+    made._parameters["weight"] = nn.Parameter(weight.contiguous(), requires_grad=False)
+    sizes = weight.shape if usual else weight.shape[::-1]
+    for name, size in zip(("out_features", "in_features") if usual else ("nf", "nx"), sizes, strict=True):
+        if hasattr(made, name):
+            setattr(made, name, int(size))
+    return made
+
+
+def _recount(owner: nn.Module, block: Block, heads: int, groups: int) -> None:
+    """Tell a module how many heads it has now, in the numbers that it keeps itself."""
+    total = block.heads * block.head_width
+    for name, value in list(vars(owner).items()):
+        if type(value) is not int:
+            continue
+        counts = "head" in name and not any(word in name for word in ("size", "dim", "group"))
+        if counts and value == block.heads and not ("key_value" in name and block.groups != block.heads):
+            setattr(owner, name, heads)
+        elif counts and value == block.groups:
+            setattr(owner, name, groups)
+        elif value == total and ("size" in name or name in ("embed_dim", "inner_dim", "dim", "n_embd")):
+            setattr(owner, name, heads * block.head_width)
+
+
+def _cut_tables(scope: nn.Module, heads: int, kept: Sequence[int]) -> None:
+    """Cut tables of relative positions, which have one column for each head."""
+    for name, table in list(scope.named_parameters()):
+        if table.ndim == 2 and table.shape[1] == heads and "relative" in name and "bias" in name:
+            parent, _, leaf = name.rpartition(".")
+            module = scope.get_submodule(parent)
+            module._parameters[leaf] = nn.Parameter(table.data[:, list(kept)].contiguous(), requires_grad=False)
+            if type(getattr(module, "num_attention_heads", None)) is int:
+                module.num_attention_heads = len(kept)  # type: ignore[assignment]
+
+
+def _put(model: nn.Module, name: str, module: nn.Module) -> None:
+    parent, _, leaf = name.rpartition(".")
+    setattr(model.get_submodule(parent), leaf, module)
+
+
+def differing(members: Sequence[Keep]) -> Mapping[tuple[int, ...], list[int]]:
+    """Members by how many heads they keep in each block: those of one shape differ in their numbers alone."""
+    found: dict[tuple[int, ...], list[int]] = {}
+    for member, keep in enumerate(members):
+        found.setdefault(tuple(map(len, keep)), []).append(member)
+    return found

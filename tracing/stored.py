@@ -1,0 +1,45 @@
+"""The original of a traced bundle, made again from data alone: a configuration, weights, and the name of a class."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+
+from ..bundle.store import WEIGHTS, Bundle
+from ..bundle.traced import CHECKPOINT, Traced
+from ..errors import BundleError, HydrantError, cut
+from .loading import rebuild
+from .members import check_plan
+
+
+def load_original(bundle: Bundle, architecture: Traced) -> Any:
+    """The whole model of a traced bundle, in evaluation mode, float32 on the CPU.
+
+    Raises:
+        BundleError: a file is missing, altered, or inconsistent with the others, or the installed transformers cannot
+            make the model.
+    """
+    remedy = "make the bundle again with `hydrant fuse --traced`, or install the versions that made it"
+    path, plan = bundle.file(WEIGHTS), bundle.plan()
+    if len(plan.members) != bundle.members or len(bundle.labels) != architecture.classes:
+        raise BundleError(
+            f"bundle claims {bundle.members} members and {len(bundle.labels)} labels, but its plan has "
+            f"{len(plan.members)} members and its model {architecture.classes} classes; {remedy}"
+        )
+    try:
+        weights = load_file(path)
+    except SafetensorError as error:
+        raise BundleError(f"{path} is not a safetensors file ({error}); make the bundle again") from error
+    configuration = bundle.read_json(CHECKPOINT)
+    try:
+        check_plan(plan, architecture)
+        model = rebuild(configuration, architecture.model_class)
+        model.load_state_dict(weights, strict=True)
+        for block in architecture.blocks:
+            model.get_submodule(block.output)
+        return model.to(torch.float32).requires_grad_(False)
+    except (HydrantError, RuntimeError, AttributeError, TypeError, ValueError, LookupError) as error:
+        raise BundleError(f"the model of {bundle.path} cannot be made again ({cut(error, 200)}); {remedy}") from error
