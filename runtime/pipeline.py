@@ -11,6 +11,7 @@ import numpy as np
 
 from ..bundle.precision import Precision
 from ..bundle.store import Bundle
+from ..bundle.tasks import GIVES
 from ..data.from_torch import image_array, is_tensor
 from ..data.given import given_inputs
 from ..data.records import is_record
@@ -27,6 +28,13 @@ UNASKED = "unasked"
 
 MOST_IMAGE_LABELS = 5
 """Labels of an image where nobody asked for a number, as in transformers."""
+
+_FUNCTIONS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "classification": ("the mean of its members' softmax, and no logits", ("softmax",)),
+    "score": ("one score", ("sigmoid", "none")),
+    "multi_label": ("the mean of its members' sigmoids, and no logits", ("sigmoid",)),
+}
+"""By the task of a bundle what it gives, and the functions that lead from there to what may be asked for."""
 
 SUPERSEDED = ("index", "label", "score", "confidence")
 """What rows of predictions say in other words than a pipeline."""
@@ -55,7 +63,7 @@ def pipeline(
         function_to_apply: as of ``Pipeline.__call__``.
 
     Raises:
-        InputError: an option that cannot be used.
+        InputError: an option that cannot be used, or a bundle that tags tokens.
         BackendError, MissingExtraError, BundleError: as of ``load``.
     """
     _check(top_k, batch_size)
@@ -94,6 +102,11 @@ class Pipeline:
         function_to_apply: str | None = None,
     ) -> None:
         _check(top_k, batch_size)
+        if predictor.task not in _FUNCTIONS:
+            raise InputError(
+                f"a pipeline classifies whole inputs, and this bundle gives {GIVES[predictor.task]}; use "
+                "hydrant.load(…).spans(…) or hydrant predict"
+            )
         self.predictor = predictor
         self.task = f"{predictor.modality}-classification"
         self._top_k, self._batch_size, self._function = top_k, batch_size, function_to_apply
@@ -116,8 +129,9 @@ class Pipeline:
                 it is asked.
             top_k: as of :func:`pipeline`.
             batch_size: as of :func:`pipeline`.
-            function_to_apply: ``"softmax"``, which classes have anyway; of a model of one output ``"sigmoid"`` or
-                ``"none"``. Without it as transformers: a sigmoid, but for checkpoints that call themselves regressions.
+            function_to_apply: ``"softmax"``, which classes have anyway, as labels of a multi-label model have
+                ``"sigmoid"``; of a model of one output ``"sigmoid"`` or ``"none"``. Without it as transformers: a
+                sigmoid, but for checkpoints that call themselves regressions.
             truncation: texts are always cut to what the model reads; anything but ``True`` is refused.
 
         Returns:
@@ -176,12 +190,11 @@ class Pipeline:
             InputError: a function that does not lead from what the bundle gives to what is asked for.
         """
         score = self.predictor.task == "score"
-        allowed = ("sigmoid", "none") if score else ("softmax",)
+        why, allowed = _FUNCTIONS[self.predictor.task]
         name = str(function).lower()
         if function is not None and name not in allowed:
-            why = "gives one score" if score else "gives the mean of its members' softmax, and no logits"
             raise InputError(
-                f"function_to_apply is {cut(function)}, and this bundle {why}; expected {' or '.join(allowed)}"
+                f"function_to_apply is {cut(function)}, and this bundle gives {why}; expected {' or '.join(allowed)}"
             )
         done = self.predictor.activation == "sigmoid"
         if score and done and name == "none" and function is not None:

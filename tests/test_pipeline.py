@@ -18,6 +18,7 @@ from hydrant.errors import InputError
 from hydrant.families.checkpoint import load_processor
 from PIL import Image
 from support import make_model, make_tokenizer, random_plan
+from token_support import make_tagger
 from transformers.pipelines.pt_utils import KeyDataset
 
 TEXTS = ["hello world", "transfer money today what is the weather", "the", "money " * 60]
@@ -170,6 +171,25 @@ def test_one_output_is_answered_as_transformers_does(problem: str | None, tmp_pa
         assert ours(PAIR)["score_variance"] == 0
         with pytest.raises(InputError, match="'softmax', and this bundle gives one score; expected sigmoid or"):
             ours("hello", function_to_apply="softmax")
+
+
+def test_several_labels_are_answered_as_transformers_does(tmp_path: Path) -> None:
+    model: Any = make_model("bert", problem_type="multi_label_classification")
+    model.save_pretrained(tmp_path / "labels")
+    make_tokenizer(tmp_path / "source").save_pretrained(tmp_path / "labels")
+    theirs = transformers.pipeline("text-classification", str(tmp_path / "labels"), device="cpu", truncation=True)
+    with hydrant.pipeline(bundle_of(tmp_path / "labels", "text", tmp_path / "out")) as ours:
+        for options in ({}, {"top_k": 2}, {"top_k": None}, {"function_to_apply": "sigmoid"}):
+            for given in (TEXTS[0], TEXTS, PAIR):
+                assert_alike(ours(given, **options), theirs(given, **options))
+        with pytest.raises(InputError, match="mean of its members' sigmoids, and no logits; expected sigmoid"):
+            ours("hello", function_to_apply="softmax")
+
+
+def test_a_tagger_is_no_pipeline(tmp_path: Path) -> None:
+    bundle = hydrant.save_bundle(hydrant.fuse(make_tagger()), tmp_path / "tags", tensors_only=True)
+    with pytest.raises(InputError, match="classifies whole inputs, and this bundle gives a class for each token"):
+        hydrant.pipeline(bundle, backend="torch")
 
 
 def test_a_score_behind_a_sigmoid_goes_through_no_other(tmp_path: Path) -> None:
