@@ -156,6 +156,18 @@ def test_checkpoints_trained_apart_are_a_deep_ensemble() -> None:
         hydrant.fuse([make_labeller(), make_model("bert")])
 
 
+def test_the_drift_of_merging_is_told_on_data_of_labels(checkpoint: Path, data: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    names = {"id2label": dict(enumerate(NAMES)), "label2id": {name: place for place, name in enumerate(NAMES)}}
+    make_labeller(num_labels=3, seed=1, **names).save_pretrained(other)
+    make_tokenizer(tmp_path / "source").save_pretrained(other)
+    done = run_cli("fuse", checkpoint, other, "--data", data / "val.csv", "-o", tmp_path / "out", "--json")
+    assert done.returncode == 0, done.stderr
+    drift = json.loads(done.stdout)["drift"]
+    assert drift["examples"] == 120
+    assert drift["label_changes"] is None
+
+
 def test_logits_of_any_size_have_finite_entropies() -> None:
     from hydrant.fusion.label_head import summarize_labels
     from hydrant.metrics.labels import summarise_labels
