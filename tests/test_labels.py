@@ -94,6 +94,15 @@ def test_transformers_says_that_labels_do_not_exclude_each_other(family: str) ->
         Architecture.from_json({**architecture.to_json(), "classes": 1})
 
 
+def test_prompts_of_clip_exclude_each_other_whatever_the_tower_was_trained_for() -> None:
+    from hydrant.families.zero_shot import ZeroShotClassifier
+
+    made: Any = make_model("clip")
+    made.dual_encoder.config.problem_type = MULTI_LABEL
+    again = ZeroShotClassifier(made.dual_encoder, made.classifier.weight, made.prompts)
+    assert architecture_of(again).task == "classification"
+
+
 # Against the oracle
 
 
