@@ -106,18 +106,17 @@ class PerExample:
             "nll": metrics.joint_losses(self.probabilities, self.labels),
             "brier": ((self.probabilities - self.labels) ** 2).mean(axis=1),
         }
-        self._label_places = [place for place in range(self.labels.shape[1]) if self.labels[:, place].any()]
+        having = [place for place in range(self.labels.shape[1]) if self.labels[:, place].any()]
+        self._precisions = {place: self._precision(place) for place in having}  # sorted once, not for every resample
 
     def figures(self, counts: np.ndarray) -> Draws:
         """Figures of R resamples, [R] each, from how often each holds every example, [R, N] int32."""
         drawn = counts.astype(np.float64) / counts.shape[1]
         found = {name: drawn @ values for name, values in self._means.items()}
         found |= metrics.resampled_f1(counts, self.assigned, self.labels)
-        ranked = {place: self._precision(place)(counts) for place in self._label_places}
+        ranked = {place: precision(counts) for place, precision in self._precisions.items()}
         found["mean_average_precision"] = metrics.mean_of(ranked) if ranked else np.full(len(counts), math.nan)
-        found["label_ece"] = sum(self._gaps(place, drawn) for place in range(self.labels.shape[1])) / len(
-            self.labels[0]
-        )
+        found["label_ece"] = np.mean([self._gaps(place, drawn) for place in range(self.labels.shape[1])], axis=0)
         right, wrong = np.flatnonzero(~self.wrong), np.flatnonzero(self.wrong)
         for name, values in self.uncertainty.items():
             detector = Detector(values[right], values[wrong])
@@ -152,7 +151,7 @@ class PerExample:
         for place, name in enumerate(names):
             given, having = self.assigned[:, place], self.labels[:, place]
             total = int(given.sum() + having.sum())
-            precision = float(self._precision(place)(one)[0]) if having.any() else math.nan
+            precision = float(self._precisions[place](one)[0]) if having.any() else math.nan
             rows.append(
                 {
                     "label": name,

@@ -38,6 +38,7 @@ class ZeroShotClassifier(nn.Module):
         self.config = copy.deepcopy(clip.config)
         self.config.id2label = dict(enumerate(prompts.classes))
         self.config.label2id = {name: index for index, name in enumerate(prompts.classes)}
+        self.config.problem_type = None  # whatever another classifier on this tower was: prompts exclude each other
         self.name_or_path = clip.name_or_path
         self.prompts = prompts
         self.vision_model = clip.vision_model

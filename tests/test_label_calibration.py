@@ -123,6 +123,10 @@ def test_what_cannot_be_fitted_is_said(caplog: pytest.LogCaptureFixture) -> None
     assert found is not None
     assert found.thresholds[0] == 0.5
     assert "no example has, or every one has, a" in caplog.text
+    none = fitted(logits, np.zeros_like(labels)).labels
+    assert none is not None
+    assert "macro_f1" not in none.measured, "it is not a number, which JSON has none of"
+    assert set(none.measured) <= {"exact_match", "micro_f1"}
     labels[:, 1] = True
     with pytest.raises(InputError, match=r"of the label 'b' without which examples are counted: .* needs at least 19"):
         fitted(logits, labels, 0.05)

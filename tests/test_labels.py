@@ -94,6 +94,15 @@ def test_transformers_says_that_labels_do_not_exclude_each_other(family: str) ->
         Architecture.from_json({**architecture.to_json(), "classes": 1})
 
 
+def test_prompts_of_clip_exclude_each_other_whatever_the_tower_was_trained_for() -> None:
+    from hydrant.families.zero_shot import ZeroShotClassifier
+
+    made: Any = make_model("clip")
+    made.dual_encoder.config.problem_type = MULTI_LABEL
+    again = ZeroShotClassifier(made.dual_encoder, made.classifier.weight, made.prompts)
+    assert architecture_of(again).task == "classification"
+
+
 # Against the oracle
 
 
@@ -156,6 +165,18 @@ def test_checkpoints_trained_apart_are_a_deep_ensemble() -> None:
         hydrant.fuse([make_labeller(), make_model("bert")])
 
 
+def test_the_drift_of_merging_is_told_on_data_of_labels(checkpoint: Path, data: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    names = {"id2label": dict(enumerate(NAMES)), "label2id": {name: place for place, name in enumerate(NAMES)}}
+    make_labeller(num_labels=3, seed=1, **names).save_pretrained(other)
+    make_tokenizer(tmp_path / "source").save_pretrained(other)
+    done = run_cli("fuse", checkpoint, other, "--data", data / "val.csv", "-o", tmp_path / "out", "--json")
+    assert done.returncode == 0, done.stderr
+    drift = json.loads(done.stdout)["drift"]
+    assert drift["examples"] == 120
+    assert drift["label_changes"] is None
+
+
 def test_logits_of_any_size_have_finite_entropies() -> None:
     from hydrant.fusion.label_head import summarize_labels
     from hydrant.metrics.labels import summarise_labels
@@ -184,14 +205,19 @@ def test_what_the_graph_and_the_bundle_say(bundle: Path) -> None:
     assert "labels        3, of which any may apply: greeting, money, weather" in seen.stdout
 
 
-@pytest.mark.parametrize("precision", ["fp16", "bf16", "int8"])
+@pytest.mark.parametrize("precision", ["fp16", "bf16"])
 def test_low_precision_follows_the_reference(precision: Any, bundle: Path, data: Path) -> None:
-    given = {"data": data / "train.csv"} if precision == "int8" else {}
-    hydrant.export_onnx(bundle, precision, **given)
+    hydrant.export_onnx(bundle, precision)
     report = hydrant.verify(bundle, data=data / "train.csv")
     names = {gate.name for backend in report.backends for gate in backend.gates}
     assert {"label flips", "max |Δ label entropy|", "max |Δ label mutual information|"} <= names
     assert report.passed, [gate for backend in report.backends for gate in backend.gates if not gate.passed]
+
+
+def test_int8_follows_the_reference(bundle: Path, data: Path) -> None:
+    hydrant.export_onnx(bundle, "int8", data=data / "val.csv")
+    report = hydrant.verify(bundle, "onnxruntime", precision="int8", data=data / "val.csv")
+    assert report.passed, report.backends[0].gates
 
 
 def test_a_backend_that_gives_other_labels_fails_its_gates() -> None:

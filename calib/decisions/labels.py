@@ -10,6 +10,7 @@ not bound its temperature, takes the one that suits all labels together.
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -71,7 +72,7 @@ def fit_labels(
     limits = _thresholds(probabilities, labels, false_alarm, names)
     assigned = probabilities > np.asarray(limits, np.float32)
     target = {"f1": 1.0} if false_alarm is None else {"false_alarm": false_alarm}
-    found = metrics.f1_figures(assigned, labels)
+    found = {name: value for name, value in metrics.f1_figures(assigned, labels).items() if math.isfinite(value)}
     thresholds = {
         ABSTAIN: abstention(known, (assigned != labels).any(axis=1), targets.abstain),
         OOD: flag_threshold(known, outside, targets.flags),
