@@ -18,6 +18,7 @@ from hydrant import Bundle, Conformal, Coverage, GraphForm, HeadPlan, calibrate,
 from safetensors import safe_open
 from safetensors.numpy import load_file
 from support import CLASSES, FAMILIES, make_inputs, make_model, random_plan
+from token_support import make_tagger
 
 PAGES = Path(__file__).parents[1] / "docs/reference"
 MEMBERS = 2
@@ -97,8 +98,11 @@ def test_keys_that_only_some_models_have(tmp_path: Path) -> None:
     told = table("bundle.md", "key that only some have", "config.json")
     found: dict[str, set[str]] = {}
     usual = set(quoted(table("bundle.md", "keys", "config.json")))
-    for family in (*FAMILIES, "dinov2_with_registers"):
-        made = save_bundle(fuse(make_model(family)), tmp_path / family, tensors_only=True)
+    sigmoid = {"sentence_transformers": {"activation_fn": "torch.nn.modules.activation.Sigmoid"}}
+    models = [make_model(family) for family in (*FAMILIES, "dinov2_with_registers")]
+    models += [make_model("bert", num_labels=1, **sigmoid), make_tagger()]
+    for index, model in enumerate(models):
+        made = save_bundle(fuse(model), tmp_path / str(index), tensors_only=True)
         for name, value in json.loads(made.file("config.json").read_bytes()).items():
             if name not in usual:
                 found.setdefault(name, set()).add(str(value).lower())
