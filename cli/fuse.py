@@ -154,7 +154,6 @@ def drift_report(
     if options.data is None:
         pairs: Any = [(batch, None) for batch in synthetic_batches(ensemble.architecture, 64, options.seed)]
         return {"inputs": "64 synthetic inputs", **measure_drift(ensemble, unmerged, pairs).to_json()}
-    several = ensemble.architecture.task == "multi_label"
     found = read_examples(options.data, ensemble.labels, columns=call(Reading, options), limit=512, seed=options.seed,
                           need_labels=False, task=ensemble.architecture.task)  # fmt: skip
     if processor is None and not found.ready:

@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from ..errors import InputError, cut
 from .spec import InputSpec
-from .text import EncodedText, TextProcessor
+from .text import EncodedText, TextProcessor, is_pair
 
 NO_WORD = -1
 """Stands for the word of a token that belongs to none: a special token, or padding."""
@@ -31,8 +33,10 @@ class EncodedWords(EncodedText):
 
 
 def is_words(item: Any) -> bool:
-    """Whether an input is a text as its words: a list, or a tuple, of strings."""
-    return isinstance(item, list | tuple) and all(isinstance(word, str) for word in item)
+    """Whether an input is a text as its words: a list or a flat array of strings; a tuple of two is a pair of texts."""
+    if isinstance(item, np.ndarray):
+        return item.ndim == 1 and is_words(item.tolist())
+    return isinstance(item, list | tuple) and not is_pair(item) and all(isinstance(word, str) for word in item)
 
 
 class WordProcessor(TextProcessor):
@@ -85,12 +89,17 @@ class WordProcessor(TextProcessor):
         if isinstance(item, str):
             super()._check(item, index)
             return
+        if is_pair(item):
+            raise InputError(
+                f"input {index} is a pair of texts; this model tags tokens, and reads one text (str), or its words as "
+                "a list of str"
+            )
         if not is_words(item):
             raise InputError(
                 f"input {index} is a {type(item).__name__}; this model tags tokens, and reads a text (str), or its "
                 "words as a list of str"
             )
-        if not item:
+        if not len(item):
             raise InputError(f"input {index} is a list of no words; expected at least one")
         if self._joins:
             raise InputError(

@@ -419,7 +419,7 @@ def test_a_refusal_does_not_wait_for_pytorch(verb: str, tmp_path: Path) -> None:
 
 def test_every_classifier_of_transformers_is_read_or_refused_in_one_line() -> None:
     supported = {layout.model_class for layout in LAYOUTS}
-    ends = ("ForSequenceClassification", "ForImageClassification")
+    ends = ("ForSequenceClassification", "ForImageClassification", "ForTokenClassification")
     classes = [name for name in dir(transformers) if name.endswith(ends) and not name.startswith("Auto")]
     assert len(classes) > 80
     assert {name for name in supported if name != "CLIPModel"} <= set(classes)
