@@ -210,8 +210,8 @@ def _line(error: BaseException) -> str:
     return f"{type(error).__name__}: {words}"[:300]
 
 
-def table(rows: list[dict[str, Any]]) -> str:
-    """The rows in Markdown, with their number by result."""
+def table(rows: list[dict[str, Any]], missing: list[tuple[str, str]]) -> str:
+    """The rows in Markdown, with their number by result, and the classes that were not examined yet."""
     lines = []
     for kind in ("text", "image"):
         mine = [row for row in rows if row["kind"] == kind]
@@ -240,6 +240,8 @@ def table(rows: list[dict[str, Any]]) -> str:
                 cells = [f"{row['result']}: {re.sub(r'[|<>`]', ' ', row['why'])[:150]}", "", "", "", ""]
             lines.append(f"| {row['class']} | {' | '.join(cells)} |")
         lines.append("")
+        left = [class_name for row_kind, class_name in missing if row_kind == kind]
+        lines += [f"Not examined yet: {', '.join(left)}.", ""] if left else []
     return "\n".join(lines)
 
 
@@ -275,7 +277,15 @@ def main() -> None:
     text = PAGE.read_text()
     head, tail = text[: text.index(START) + len(START)], text[text.index(END) :]
     made = f"transformers {transformers.__version__}, torch {torch.__version__.split('+')[0]}."
-    PAGE.write_text(f"{head}\n\n{made}\n\n{table(list(found.values()))}\n{tail}")
+    PAGE.write_text(f"{head}\n\n{made}\n\n{table(list(found.values()), _missing(found, kinds))}\n{tail}")
+
+
+def _missing(found: dict[tuple[str, str], Any], kinds: dict[str, Any]) -> list[tuple[str, str]]:
+    known = traceable()
+    named = [
+        (kind, key, name if isinstance(name, str) else name[0]) for kind in kinds for key, name in kinds[kind].items()
+    ]
+    return [(kind, name) for kind, key, name in named if (kind, key) not in found and name in known]
 
 
 def _read(state: Path) -> dict[tuple[str, str], dict[str, Any]]:
