@@ -289,6 +289,9 @@ def test_other_classes_and_tasks_are_refused() -> None:
     scorer = transformers.DebertaV2ForSequenceClassification(transformers.DebertaV2Config(**{**TEXT, "num_labels": 1}))
     with pytest.raises(UnsupportedModelError, match="with one output gives a score"):
         prepared(scorer)
+    several = transformers.DebertaV2Config(**TEXT, problem_type="multi_label_classification")
+    with pytest.raises(UnsupportedModelError, match="gives several labels"):
+        prepared(transformers.DebertaV2ForSequenceClassification(several))
 
 
 # Plans

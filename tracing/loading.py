@@ -74,6 +74,11 @@ def prepared(model: Any) -> Any:
             f"{type(model).__name__} with one output gives a score, and traced models are classifiers; expected "
             "num_labels of 2 or more"
         )
+    if getattr(model.config, "problem_type", None) == "multi_label_classification":
+        raise UnsupportedModelError(
+            f"{type(model).__name__} with problem_type 'multi_label_classification' gives several labels, and traced "
+            "models are classifiers of one class each; use a class that hydrant declares, which takes several labels"
+        )
     if getattr(model.config, "is_encoder_decoder", False) or hasattr(model.config, "use_cache"):
         model.config.use_cache = False  # nothing is generated
     with quiet(), suppress(ValueError, KeyError, AttributeError, NotImplementedError):  # a class with one of its own
