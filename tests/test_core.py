@@ -105,8 +105,8 @@ CALLS = {
 """Public names that are there without the extra, and ask for it when they are used."""
 
 MODELS = {
-    "FusedClassifier", "FusedOutput", "ScoreOutput", "fuse", "load_ensemble", "load_zero_shot", "measure_drift",
-    "save_bundle",
+    "FusedClassifier", "FusedOutput", "LabelOutput", "ScoreOutput", "fuse", "load_ensemble", "load_zero_shot",
+    "measure_drift", "save_bundle",
 }  # fmt: skip
 """Public names that are made of PyTorch."""
 
