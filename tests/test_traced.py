@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import json
-import random
 from pathlib import Path
 from typing import Any
 
 import hydrant
 import numpy as np
 import onnx
+import onnxruntime
+import oracle
 import pytest
 import torch
 import transformers
-from hydrant import HeadPlan
+from hydrant import GraphForm, HeadPlan
 from hydrant.bundle.store import Bundle
 from hydrant.bundle.traced import Traced, read_architecture
 from hydrant.errors import BundleError, InputError, PlanError, UnsupportedModelError
+from hydrant.fusion import TracedClassifier
 from hydrant.tracing.blocks import find_blocks
 from hydrant.tracing.loading import described, prepared
 from hydrant.tracing.members import probes, trace
@@ -64,6 +66,8 @@ MAKERS: dict[str, Any] = {
         transformers.AlbertConfig(**TEXT, embedding_size=16)
     ),
 }
+FORMS = {"deberta": "masked", "deberta-v3": "sliced", "qwen3": "sliced", "gemma": "sliced", "swin": "sliced",
+         "beit": "sliced"}  # fmt: skip
 
 
 def make(name: str) -> Any:
@@ -77,17 +81,55 @@ def make(name: str) -> Any:
 
 
 def plan_of(architecture: Traced, members: int = 2, fork: int = 1) -> HeadPlan:
-    """A plan of half the groups of every block from the fork on."""
-    draw, chosen = random.Random(1), []
-    for _ in range(members):
+    """A plan of half the groups of every block from the fork on, each member's its own."""
+    chosen = []
+    for member in range(members):
         keep = []
         for place, block in enumerate(architecture.blocks):
             size = block.heads // block.groups
             count = block.groups if place < fork else max(1, block.groups // 2)
-            groups = sorted(draw.sample(range(block.groups), count))
+            groups = sorted((member + step) % block.groups for step in range(count))
             keep.append(tuple(group * size + head for group in groups for head in range(size)))
         chosen.append(tuple(keep))
     return HeadPlan(architecture.family, architecture.layers, architecture.heads, tuple(chosen), "random")
+
+
+OUTPUTS = {
+    "deberta": "deberta.encoder.layer.{}.attention.output.dense",
+    "deberta-v3": "deberta.encoder.layer.{}.attention.output.dense",
+    "qwen3": "model.layers.{}.self_attn.o_proj",
+    "gemma": "model.layers.{}.self_attn.o_proj",
+}
+"""Output projections, as transformers names them; found by their ends in the others."""
+
+
+def by_hooks(name: str, model: Any, plan: HeadPlan, inputs: dict[str, torch.Tensor]) -> np.ndarray:
+    """Member logits [M, B, C] of the untouched model with head outputs zeroed; names are this file's own."""
+    if name in OUTPUTS:
+        modules = [model.get_submodule(OUTPUTS[name].format(layer)) for layer in range(plan.layers)]
+    else:
+        ends = ("attention.o_proj", "attention.output.dense")
+        modules = [module for at, module in model.named_modules() if at.endswith(ends)]
+    assert len(modules) == plan.layers
+    heads = [2, 4, 4] if name == "swin" else [plan.heads] * plan.layers
+    rows = []
+    for keep in plan.members:
+        handles = []
+        for module, kept, count in zip(modules, keep, heads, strict=True):
+
+            def silence(_: Any, arguments: Any, kept: Any = kept, count: int = count) -> Any:
+                states = arguments[0].clone()
+                width = states.shape[-1] // count
+                for head in set(range(count)) - set(kept):
+                    states[..., head * width : (head + 1) * width] = 0
+                return (states,)
+
+            handles.append(module.register_forward_pre_hook(silence))
+        with torch.no_grad():
+            rows.append(model(**inputs).logits.double().numpy())
+        for handle in handles:
+            handle.remove()
+    return np.stack(rows)
 
 
 def inputs_of(architecture: Traced, batch: int, tokens: int) -> dict[str, torch.Tensor]:
@@ -100,6 +142,41 @@ def inputs_of(architecture: Traced, batch: int, tokens: int) -> dict[str, torch.
     for row in range(1, batch):
         mask[row, max(2, tokens - 2 * row) :] = 0
     return {"input_ids": ids * mask, "attention_mask": mask}
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_fused_exported_and_run_equals_hooks(name: str, tmp_path: Path) -> None:
+    model = make(name)
+    model.set_attn_implementation("eager")
+    architecture = trace(prepared(make(name)))
+    plan = plan_of(architecture)
+    ensemble = hydrant.fuse(model, plan, traced=True)
+    assert isinstance(ensemble, TracedClassifier)
+    assert ensemble.architecture.form == FORMS[name]
+    bundle = hydrant.save_bundle(ensemble, tmp_path / "out", tensors_only=True)
+    path = hydrant.export_onnx(bundle, form=GraphForm(member_outputs=True))
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    again = hydrant.load(bundle, "torch")
+    for batch, tokens in ((1, 3), (4, 17)):
+        inputs = inputs_of(ensemble.architecture, batch, tokens)
+        logits = by_hooks(name, model, plan, inputs)
+        expected = oracle.uncertainty(oracle.softmax(logits))
+        given = dict(
+            zip(
+                names := [output.name for output in session.get_outputs()],
+                session.run(names, {key: tensor.numpy() for key, tensor in inputs.items()}),
+                strict=True,
+            )
+        )
+        np.testing.assert_allclose(given["member_probabilities"], oracle.softmax(logits).swapaxes(0, 1), atol=2e-5)
+        np.testing.assert_allclose(ensemble(**inputs).member_logits.numpy(), logits, atol=2e-5)
+        found = again.predict({key: tensor.numpy() for key, tensor in inputs.items()})
+        for key in ("probabilities", "predictive_entropy", "expected_entropy", "mutual_information"):
+            np.testing.assert_allclose(given[key], expected[key], atol=2e-5)
+            np.testing.assert_allclose(getattr(found, key), expected[key], atol=2e-5)
+        energy = -np.log(np.exp(logits).sum(axis=-1)).mean(axis=0)
+        np.testing.assert_allclose(given["energy"], energy, atol=1e-4)
+    assert float(np.abs(logits[0] - logits[1]).max()) > 1e-4  # heads matter, so agreement means something
 
 
 def test_a_declared_family_traced_is_the_same_ensemble() -> None:
@@ -324,6 +401,36 @@ def test_the_refusal_offers_it(checkpoint: Path, tmp_path: Path) -> None:
     result = run_cli("fuse", checkpoint, "-o", tmp_path / "out")
     assert result.returncode == 2
     assert "hydrant fuse --traced" in result.stderr
+
+
+def test_from_plan_to_prediction_with_texts(checkpoint: Path, tmp_path: Path) -> None:
+    out, plan = tmp_path / "out", tmp_path / "plan.json"
+    words = ["hello world", "transfer money", "what is the weather today"]
+    for name, start in (("a", 0), ("b", 1)):
+        rows = [f"{words[i % 3]} {'today ' * ((i + start) % 7)}{'is ' * (i % 4)},LABEL_{i % 3}" for i in range(60)]
+        (tmp_path / f"{name}.csv").write_text("\n".join(["text,label", *rows]) + "\n")
+    for arguments in (
+        ["plan", checkpoint, "--traced", "--data", tmp_path / "a.csv", "--keep", "0.5", "--fork-from", "1", "-o", plan],
+        ["fuse", checkpoint, "--traced", "--plan", plan, "-o", out],
+        ["export", out],
+        ["calibrate", out, "--data", tmp_path / "b.csv", "--fit", tmp_path / "a.csv"],
+    ):
+        result = run_cli(*arguments)
+        assert result.returncode == 0, result.stderr
+    result = run_cli("evaluate", out, "--data", tmp_path / "b.csv", "--json")
+    assert result.returncode == 0, result.stderr
+    told = run_cli("inspect", out)
+    assert "traced, sliced: members of DebertaV2ForSequenceClassification" in told.stdout
+    assert "lacks         tuning" in told.stdout
+    found = json.loads(run_cli("predict", out, *words, "--json").stdout)
+    reference = hydrant.load(out, "torch").predict(words)
+    runs = {name: hydrant.load(out, name).predict(words) for name in ("onnxruntime", "openvino")}
+    for name in ("probabilities", "mutual_information", "energy", "distance"):
+        scale = max(1.0, float(np.abs(getattr(reference, name)).max()))
+        for run in runs.values():
+            np.testing.assert_allclose(getattr(run, name), getattr(reference, name), atol=1e-4 * scale)
+    assert reference.distance is not None
+    assert len(found.get("predictions", found)) == 3
 
 
 def test_from_fuse_to_verify_with_images(tmp_path: Path) -> None:

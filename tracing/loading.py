@@ -130,12 +130,18 @@ def described(model: Any) -> Traced:
         height, width = pair(_image_size(config))
         channels = getattr(_vision(config), "num_channels", 3)
         return Traced(**common, inputs=needed, channels=channels, image_height=height, image_width=width)
+    vocabulary = getattr(config.get_text_config(), "vocab_size", None)
+    if not vocabulary:
+        raise UnsupportedModelError(
+            f"{name} cannot be traced: its configuration names no vocabulary (vocab_size), so that token ids cannot be "
+            "checked"
+        )
     types = getattr(config, "type_vocab_size", 0) or 0
     reads_types = "token_type_ids" in parameters and types > 1
     return Traced(
         **common,
         inputs=(*needed, "token_type_ids") if reads_types else needed,
-        vocabulary=config.get_text_config().vocab_size,
+        vocabulary=vocabulary,
         positions=_longest(model),
         token_types=types if reads_types else 0,
         padding_token=getattr(config.get_text_config(), "pad_token_id", None) or 0,
