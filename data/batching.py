@@ -154,13 +154,19 @@ def item_batches(
     reader: str = READER,
     failed: dict[int, str] | None = None,
 ) -> Iterator[tuple[np.ndarray, list[Any], dict[str, np.ndarray]]]:
-    """As :func:`batches`, with the prepared inputs of each batch between its places and its tensors."""
+    """As :func:`batches`, with the prepared texts of each batch between its places and its tensors.
+
+    Of images, which are large and of which nobody asks more than their tensors, the list is empty.
+    """
     ready = Prepared(inputs, processor, spec, first=first, reader=reader, failed=failed)
     for chosen in by_length(ready.lengths, batch_size):
         items = ready.items(chosen)
         if items:
-            found = list(items.values())
-            yield np.array(list(items), np.int64), found, processor.collate(found)
+            places, found = np.array(list(items), np.int64), list(items.values())
+            tensors = processor.collate(found)
+            if spec.modality == "image":
+                items, found = {}, []
+            yield places, found, tensors
 
 
 def by_length(lengths: np.ndarray, batch_size: int) -> list[np.ndarray]:

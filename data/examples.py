@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from ..bundle.tasks import Task
 from ..errors import InputError, cut, listing
 from .arrays import tensor_rows
 from .columns import Columns
@@ -107,7 +106,7 @@ def read_examples(
     limit: int | None = None,
     seed: int = 0,
     need_labels: bool = True,
-    task: Task = "classification",
+    task: str = "classification",
 ) -> Examples:
     """Read, sample and label-encode examples.
 

@@ -96,7 +96,6 @@ def open_models(
                 f"{model.name} gives {its}, and {models[0].name} {mine}; expected competitors of the same task"
             )
         models.append(model)
-        _check_same_task(models[0], model)
         if examples.ready:
             _check_same_tensors(models[0], model)
     return [Model(**{**vars(model), "name": name}) for model, name in zip(models, _distinct(models), strict=True)]
@@ -137,15 +136,6 @@ def _module_of(bundle: Bundle) -> Any:
     from ..fusion import load_reference
 
     return load_reference(bundle)
-
-
-def _check_same_task(first: Model, other: Model) -> None:
-    """Refuse to compare what answers different questions."""
-    mine, its = first.architecture.task, other.architecture.task
-    if mine != its:
-        raise InputError(
-            f"{first.name} is of the task {mine}, and {other.name} of {its}; expected models of one task to compare"
-        )
 
 
 def _check_same_tensors(first: Model, other: Model) -> None:

@@ -163,7 +163,8 @@ def _load_processor(name: str, modality: str) -> Any:
 
 def model_labels(config: Any) -> list[str]:
     """Class names in class order."""
-    names = {int(index): str(label) for index, label in config.id2label.items()}
+    given = config.id2label or {index: f"LABEL_{index}" for index in range(config.num_labels)}
+    names = {int(index): str(label) for index, label in given.items()}
     if sorted(names) != list(range(config.num_labels)):
         raise InputError(
             f"configuration has id2label for {listing(sorted(names))}; expected one name for each of the "

@@ -27,7 +27,7 @@ class Tolerances:
         entropy: max |Δ predictive entropy|, nats.
         mutual_information: max |Δ mutual information|, nats.
         energy: max |Δ energy|, nats.
-        distance: max |Δ distance|, in standard deviations of validation data.
+        distance: max |Δ distance| ÷ max(1, |distance|), the distance in standard deviations of validation data.
         label_flips: number of inputs whose label may change, those aside whose two best reference
             probabilities lie within twice ``probability``.
         disagreement_changes: share of inputs whose disagreement may change (a member's near tie),
@@ -77,7 +77,8 @@ class Agreement:
         label_flips: inputs whose label differs; ``near_ties`` of them were near ties.
         max_probability_difference, max_entropy_difference, max_mutual_information_difference:
             largest absolute differences.
-        max_energy_difference, max_distance_difference: likewise; ``None`` where either side lacks the score.
+        max_energy_difference, max_distance_difference: likewise, the distance relative to itself beyond 1; ``None``
+            where either side lacks the score.
         disagreement_changes: inputs whose disagreement differs.
         spearman: score → rank correlation, ``None`` where the score hardly varies (its range is
             below ten times its tolerance) or N < 8.
@@ -114,6 +115,7 @@ def agreement(
     p, q = reference["probabilities"], tested["probabilities"]
     flipped = p.argmax(axis=1) != q.argmax(axis=1)
     best = np.sort(p, axis=1)[:, -2:]
+    far = "distance" in reference and "distance" in tested
     further = {name: _largest(reference[name], tested[name])
                for name in FURTHER_SCORES if name in reference and name in tested}  # fmt: skip
     tied = best[:, 1] - best[:, 0] <= 2 * tolerances.probability
@@ -125,7 +127,7 @@ def agreement(
         max_entropy_difference=_largest(reference["predictive_entropy"], tested["predictive_entropy"]),
         max_mutual_information_difference=_largest(reference["mutual_information"], tested["mutual_information"]),
         max_energy_difference=further.get("energy"),
-        max_distance_difference=further.get("distance"),
+        max_distance_difference=distance_difference(reference["distance"], tested["distance"]) if far else None,
         disagreement_changes=int((np.abs(reference["disagreement"] - tested["disagreement"]) > 1e-6).sum()),
         spearman={
             name: _spearman(
@@ -154,6 +156,16 @@ def gates(figures: Agreement, tolerances: Tolerances) -> list[Gate]:
         if value is not None and judged_by_rank and figures.inputs >= RANKED_INPUTS:
             judged.append(Gate(f"Spearman {name}", value, tolerances.spearman, bool(value >= tolerances.spearman)))
     return judged
+
+
+def distance_difference(reference: np.ndarray, tested: np.ndarray) -> float:
+    """Largest |Δ distance| ÷ max(1, |distance|).
+
+    Within the validation data distances are near 1 at most; far from all data they grow with the square of how far, and
+    rounding with them.
+    """
+    wanted = reference.astype(np.float64)
+    return float(np.max(np.abs(tested.astype(np.float64) - wanted) / np.maximum(1, np.abs(wanted))))
 
 
 def _largest(a: np.ndarray, b: np.ndarray) -> float:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import require
-from .gates import RANKED_INPUTS, Gate, Tolerances
+from .gates import RANKED_INPUTS, Gate, Tolerances, distance_difference
 
 RANKS = ("predictive_entropy", "expected_entropy", "mutual_information", "energy")
 
@@ -79,7 +79,7 @@ def label_agreement(
             reference["label_mutual_information"], tested["label_mutual_information"]
         ),
         max_energy_difference=_largest(reference["energy"], tested["energy"]) / p.shape[1],
-        max_distance_difference=_largest(reference["distance"], tested["distance"]) if far else None,
+        max_distance_difference=distance_difference(reference["distance"], tested["distance"]) if far else None,
         spearman=spearman,
     )
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import require
-from .gates import RANKED_INPUTS, Gate, Tolerances
+from .gates import RANKED_INPUTS, Gate, Tolerances, distance_difference
 
 RANKS = ("score", "score_variance")
 
@@ -61,7 +61,7 @@ def score_agreement(
         scale=scale,
         max_score_difference=_largest(mine["score"], its["score"]) / scale,
         max_deviation_difference=_largest(mine["score_variance"], its["score_variance"]) / scale,
-        max_distance_difference=_largest(reference["distance"], tested["distance"]) if far else None,
+        max_distance_difference=distance_difference(reference["distance"], tested["distance"]) if far else None,
         spearman={
             **{name: _spearman(mine[name], its[name], least) for name in RANKS},
             **({"distance": _spearman(mine["distance"], its["distance"], 10 * tolerances.distance)} if far else {}),

@@ -252,7 +252,8 @@ class Predictor(Closable):
         """The spans of every text, such as its named entities, with their uncertainties and decisions.
 
         Args:
-            prediction, aggregation: as of :meth:`words`.
+            prediction: of this predictor.
+            aggregation: as of :meth:`words`.
 
         Raises:
             InputError: as of :meth:`words`.
@@ -372,7 +373,8 @@ class Predictor(Closable):
     def _nothing(self) -> Prediction:
         """The prediction for no inputs at all."""
         none = np.zeros(0, np.float32)
-        if (task := self._architecture.task) != "classification":
+        task = self._architecture.task
+        if task in ("score", "multi_label"):
             shapes = {name: np.zeros((0, len(self.labels)), np.float32) for name in PER_CLASS}
             names = [name for name in (*OUTPUTS[task], DISTANCE) if name in self._running.outputs]
             return decided(Prediction.from_outputs({name: shapes.get(name, none) for name in names}), self.calibration)

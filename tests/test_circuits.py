@@ -158,7 +158,7 @@ def test_encoder_is_the_model_in_evaluation_mode(family: str) -> None:
         assert model.training
         for layer in range(LAYERS):
             x = encoder.layer(layer, x, mask)
-        np.testing.assert_allclose(encoder.classify(x), model.eval()(**inputs).logits, atol=1e-5)
+        np.testing.assert_allclose(encoder.classify(x, mask), model.eval()(**inputs).logits, atol=1e-5)
 
 
 def test_layers_that_keep_all_heads_are_not_scored() -> None:

@@ -247,7 +247,7 @@ def test_a_false_alarm_rate_for_labels_from_the_command_line(bundle: Path, data:
     assert done.returncode == 0, done.stderr
     assert "for a false-alarm rate of 0.1" in done.stdout
     with hydrant.load(copied) as predictor:
-        examples = read_examples(data / "val.csv", NAMES, several=True)
+        examples = read_examples(data / "val.csv", NAMES, task="multi_label")
         found = predictor.predict(examples.inputs)
     assert examples.labels is not None
     for place in range(3):
@@ -259,7 +259,7 @@ def test_figures_are_those_of_the_predictions(bundle: Path, data: Path, tmp_path
         bundle, data / "test.csv", data / "other.csv", figures=Figures(bootstrap=50), backend="onnxruntime",
         html=tmp_path / "page.html",
     )  # fmt: skip
-    examples = read_examples(data / "test.csv", NAMES, several=True)
+    examples = read_examples(data / "test.csv", NAMES, task="multi_label")
     truth = examples.labels
     assert truth is not None
     with hydrant.load(bundle) as predictor:

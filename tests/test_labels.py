@@ -314,7 +314,7 @@ FORMS = [
 
 @pytest.mark.parametrize(("given", "form"), FORMS, ids=[form for _, form in FORMS])
 def test_labels_in_every_form(given: Any, form: str) -> None:
-    found = read_examples((["a", "b", "c"], given), ["one", "two", "three"], several=True).labels
+    found = read_examples((["a", "b", "c"], given), ["one", "two", "three"], task="multi_label").labels
     assert found is not None
     assert found.dtype == bool
     assert found.tolist() == [[True, True, False], [False, True, False], [False, False, False]], form
@@ -327,7 +327,7 @@ def test_every_form_means_the_same(matrix: list[list[bool]]) -> None:
     lists = [[name for name, on in zip(names, row, strict=True) if on] for row in matrix]
     inputs = ["x"] * len(matrix)
     for form in (matrix, lists, [json.dumps(row) for row in lists], [[int(on) for on in row] for row in matrix]):
-        found = read_examples((inputs, form), names, several=True).labels
+        found = read_examples((inputs, form), names, task="multi_label").labels
         assert found is not None
         assert found.tolist() == matrix
 
@@ -339,7 +339,7 @@ def test_labels_from_files(tmp_path: Path) -> None:
     (tmp_path / "data.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     np.savez(tmp_path / "data.npz", x=np.array(["a", "b", "c"]), y=np.array(expected, np.int64))
     for name in ("data.csv", "data.jsonl", "data.npz"):
-        found = read_examples(tmp_path / name, names, several=True).labels
+        found = read_examples(tmp_path / name, names, task="multi_label").labels
         assert found is not None
         assert found.tolist() == expected, name
 
@@ -357,7 +357,7 @@ def test_labels_from_files(tmp_path: Path) -> None:
 def test_labels_that_cannot_be_read(label: str, message: str, tmp_path: Path) -> None:
     (tmp_path / "data.csv").write_text(f"text,label\na,one\nb,{label}\n")
     with pytest.raises(InputError, match=message):
-        read_examples(tmp_path / "data.csv", ["one", "two", "three"], several=True)
+        read_examples(tmp_path / "data.csv", ["one", "two", "three"], task="multi_label")
 
 
 def test_a_matrix_is_no_class_of_a_classifier(tmp_path: Path) -> None:
@@ -366,7 +366,7 @@ def test_a_matrix_is_no_class_of_a_classifier(tmp_path: Path) -> None:
         read_examples(tmp_path / "data.npz", ["one", "two"])
     np.savez(tmp_path / "data.npz", x=np.array(["a", "b"]), y=np.zeros((2, 2, 2)))
     with pytest.raises(InputError, match=r"expected x \[N, …\] and y \[N\], or \[N, C\] of 0 and 1"):
-        read_examples(tmp_path / "data.npz", ["one", "two"], several=True)
+        read_examples(tmp_path / "data.npz", ["one", "two"], task="multi_label")
 
 
 # Plans and tuning
@@ -413,7 +413,7 @@ def test_a_budget_compares_plans_by_all_labels(checkpoint: Path, data: Path) -> 
     assert found["ratio"] <= 2.0
     assert len(found["candidates"]) > 1
     model = load_model(checkpoint)
-    examples = read_examples(data / "val.csv", NAMES, several=True)
+    examples = read_examples(data / "val.csv", NAMES, task="multi_label")
     processor = from_transformers(load_processor(checkpoint, "text"), architecture_of(model))
     held = HeldOut(examples, processor, architecture_of(model), 32)
     [trial] = measure(model, [Candidate(0, (), plan.members, 1.0)], held)
@@ -449,7 +449,7 @@ def test_tuning_lowers_the_loss(bundle: Path, data: Path, tmp_path: Path) -> Non
     report = tune(bundle, data / "train.csv", how, validation=data / "val.csv", output=tmp_path / "tuned")
     assert report.nll_after < report.nll_before
     with hydrant.load(tmp_path / "tuned", "torch") as predictor:
-        examples = read_examples(data / "val.csv", NAMES, several=True)
+        examples = read_examples(data / "val.csv", NAMES, task="multi_label")
         found = predictor.predict(examples.inputs)
     assert examples.labels is not None
     assert report.accuracy_after == pytest.approx((found.assigned == examples.labels).all(axis=1).mean())

@@ -300,7 +300,9 @@ def test_a_calibration_of_another_task_is_refused(bundle: Path, tmp_path: Path) 
     data = json.loads((copy / "calibration.json").read_text())
     data["conformal"] = {"method": "lac", "alpha": 0.1, "quantile": 0.5, "measured": {}, "n": 1}
     hydrant.Bundle.open(copy).add({"calibration.json": json.dumps(data).encode()})
-    with pytest.raises(BundleError, match=r"gives a score, but its calibration\.json has prediction sets"):
+    with pytest.raises(
+        BundleError, match=r"gives one score \(num_labels = 1\), but its calibration\.json has prediction sets"
+    ):
         hydrant.load(copy)
 
 

@@ -84,7 +84,7 @@ def test_a_held_out_figure_is_that_of_the_original_model(checkpoint: Path) -> No
     from hydrant.calib.heads.trials import TEMPERATURES
     from hydrant.data.examples import read_examples
 
-    _, held_out = split_examples(read_examples((texts, tags), TAGS, tags=True), 0)
+    _, held_out = split_examples(read_examples((texts, tags), TAGS, task="tokens"), 0)
     model = transformers.BertForTokenClassification.from_pretrained(checkpoint)
     tokenizer = transformers.AutoTokenizer.from_pretrained(checkpoint)
     logits, labels = [], []
@@ -260,7 +260,7 @@ def test_models_of_another_task_are_not_compared(bundle: Path, tmp_path: Path) -
     Bundle.open(bundle).processor_folder()
     for file in (bundle / "processor").iterdir():
         (tmp_path / "other" / file.name).write_bytes(file.read_bytes())
-    with pytest.raises(InputError, match=r"is of the task tokens, and other of classification"):
+    with pytest.raises(InputError, match="other gives one class of several, and bundle a class for each token"):
         hydrant.evaluate(bundle, sentences(5), compare=[str(tmp_path / "other")], figures=NO_BOOTSTRAP)
 
 

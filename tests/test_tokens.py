@@ -288,10 +288,10 @@ def test_what_tokens_have_not_is_refused(bundle: Path, tmp_path: Path) -> None:
     make_word_tokenizer(tmp_path).save_pretrained(checkpoint)
     data = sentences(40)
     table = write_json_lines(tmp_path / "data.jsonl", 8)
-    with pytest.raises(InputError, match="circuits are searched by the uncertainty of whole inputs"):
+    with pytest.raises(InputError, match="this model gives a class for each token; choose"):
         hydrant.plan_heads(checkpoint, data, hydrant.Circuit(objective="nll"), keep=2)
     with pytest.raises(
-        InputError, match="hydrant make is for classifiers, and this model gives a class for each token"
+        InputError, match="hydrant make is for classifiers of one class each, and .* a class for each token"
     ):
         hydrant.make(checkpoint, data, validation=data, output=tmp_path / "made")
     with pytest.raises(InputError, match="engines are built of models that answer for whole inputs"):
@@ -325,5 +325,7 @@ def test_a_calibration_of_sets_is_no_calibration_of_tokens(bundle: Path, tmp_pat
     opened = Bundle.open(copy)
     facts = {**Calibration.of(opened).to_json(), "conformal": {"method": "lac", "alpha": 0.1, "quantile": 0.5, "n": 9}}
     opened.add({CALIBRATION: to_json_bytes(facts)})
-    with pytest.raises(BundleError, match=r"gives classes of tokens, but its calibration\.json has prediction sets"):
+    with pytest.raises(
+        BundleError, match=r"gives a class for each token, but its calibration\.json has prediction sets"
+    ):
         hydrant.load(copy, "torch")

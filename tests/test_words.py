@@ -156,7 +156,7 @@ def test_files_of_tagged_words(tmp_path: Path) -> None:
     for name in "abcde":
         [path] = tmp_path.glob(f"{name}.*")
         columns = Columns("words", "pos") if name == "c" else Columns()
-        found = read_examples(path, TAGS, columns=columns, tags=True)
+        found = read_examples(path, TAGS, columns=columns, task="tokens")
         assert found.inputs == [["anna", "lives"], ["in", "rome", "."]]
         known = np.array(EXPECTED)
         if name in "de":
@@ -175,7 +175,7 @@ def test_tables_and_lists_of_tagged_words() -> None:
     backwards = [[3, 4], [4, 1, -100]]
     table = datasets.Dataset.from_dict({"tokens": inputs, "ner_tags": backwards}, features=features)
     for data in ((inputs, tags), pd.DataFrame({"tokens": inputs, "tags": tags}), table):
-        found = read_examples(data, TAGS, tags=True)
+        found = read_examples(data, TAGS, task="tokens")
         assert [list(words) for words in found.inputs] == inputs
         np.testing.assert_array_equal(found.labels, EXPECTED)
 
@@ -186,7 +186,7 @@ def test_a_file_without_tags_is_read_without_labels(tmp_path: Path) -> None:
     assert [row.label for row in stream_rows(path)] == [None, None]
     assert read_examples(path, None).inputs == [["anna", "lives"], ["rome"]]
     with pytest.raises(InputError, match="has no label; expected a column 'label' of tags, one for each word"):
-        read_examples(path, TAGS, tags=True)
+        read_examples(path, TAGS, task="tokens")
 
 
 @pytest.mark.parametrize(
@@ -200,7 +200,7 @@ def test_malformed_files_of_words_are_refused(content: str, message: str, tmp_pa
     path = tmp_path / "bad.conll"
     path.write_text(content)
     with pytest.raises(InputError, match=message):
-        read_examples(path, TAGS, tags=True)
+        read_examples(path, TAGS, task="tokens")
 
 
 @pytest.mark.parametrize(
@@ -216,7 +216,7 @@ def test_malformed_files_of_words_are_refused(content: str, message: str, tmp_pa
 )
 def test_tags_that_do_not_fit_are_refused(inputs: list[object], tags: list[object], message: str) -> None:
     with pytest.raises(InputError, match=message):
-        read_examples((inputs, tags), TAGS, tags=True)
+        read_examples((inputs, tags), TAGS, task="tokens")
 
 
 def test_tags_of_numbers_as_texts_are_class_indices() -> None:

@@ -77,7 +77,7 @@ def head_counts(keep: Any, members: int, layers: int, heads: int, fork_from: int
         InputError: a count outside 1…heads, a share outside 0…1, or lists of the wrong length.
     """
     rows = counts_of_layers(keep, members, layers, fork_from)
-    return [[heads if value is None else _count(value, heads) for value in row] for row in rows]
+    return [[heads] * fork_from + [_count(value, heads) for value in row[fork_from:]] for row in rows]
 
 
 def counts_of_layers(keep: Any, members: int, layers: int, fork_from: int = 0) -> list[list[Any]]:
