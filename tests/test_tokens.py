@@ -291,7 +291,7 @@ def test_what_tokens_have_not_is_refused(bundle: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="this model gives a class for each token; choose"):
         hydrant.plan_heads(checkpoint, data, hydrant.Circuit(objective="nll"), keep=2)
     with pytest.raises(
-        InputError, match="hydrant make is for classifiers of one class each, and .* a class for each token"
+        InputError, match=r"hydrant make is for classifiers of one class each, and .* a class for each token"
     ):
         hydrant.make(checkpoint, data, validation=data, output=tmp_path / "made")
     with pytest.raises(InputError, match="engines are built of models that answer for whole inputs"):
