@@ -187,7 +187,8 @@ class Prediction:
 
         Args:
             mask: [B, T] bool, which tokens are real.
-            words, offsets: [B, T] and [B, T, 2], as of the fields.
+            words: [B, T], as of the field.
+            offsets: [B, T, 2], as of the field.
         """
         found: dict[str, Any] = {}
         for name, array in self.to_dict().items():
