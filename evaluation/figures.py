@@ -37,7 +37,7 @@ def resample(
 def measured(answers: Answers, ood: Observation | None, draws: Mapping[str, np.ndarray]) -> dict[str, Figure]:
     """Every figure with its interval."""
     values = figures(answers, None if ood is None else ood.scores())
-    return {name: _figure(value, draws.get(name)) for name, value in values.items()}
+    return {name: figure(value, draws.get(name)) for name, value in values.items()}
 
 
 def detected(
@@ -62,7 +62,7 @@ def detected(
     sizes = [len(next(iter(scores.values()))) for scores in (known, ood)]
     draws = resampled(statistic, sizes, resamples, seed, progress, title)
     values = _together({name: detection(score, ood[name]) for name, score in known.items()})
-    return {name: _figure(value, draws.get(name)) for name, value in values.items()}
+    return {name: figure(value, draws.get(name)) for name, value in values.items()}
 
 
 def _together(found: Mapping[str, Mapping[str, Value]]) -> dict[str, Value]:
@@ -74,13 +74,14 @@ def differences(
     theirs: Mapping[str, Figure],
     our_draws: Mapping[str, np.ndarray],
     their_draws: Mapping[str, np.ndarray],
+    compared: Sequence[str] = COMPARED,
 ) -> dict[str, Figure]:
-    """Our figures minus theirs, with intervals from resamples that both share."""
-    names = [name for name in ours if name in theirs and (name in COMPARED or name.startswith("ood."))]
+    """Our figures minus theirs, of those compared and of detection, with intervals from resamples that both share."""
+    names = [name for name in ours if name in theirs and (name in compared or name.startswith("ood."))]
     return {
-        name: _figure(
+        name: figure(
             ours[name].value - theirs[name].value,
-            our_draws[name] - their_draws[name] if name in our_draws else None,
+            our_draws[name] - their_draws[name] if name in our_draws and name in their_draws else None,
         )
         for name in names
     }
@@ -123,5 +124,6 @@ def decisions(
     return found
 
 
-def _figure(value: float, draws: np.ndarray | None) -> Figure:
+def figure(value: float, draws: np.ndarray | None) -> Figure:
+    """A value, with the 95 % interval of its resamples where there are any."""
     return Figure(value) if draws is None else Figure(value, *interval(draws))

@@ -14,15 +14,16 @@ from ..bundle.plan import HeadPlan
 from ..data.examples import Examples
 from ..metrics import classification
 from ..metrics import labels as metrics
-from ..metrics.bootstrap import interval, resampled
+from ..metrics.bootstrap import resampled
 from ..metrics.figures import detection, named
 from ..metrics.resampled import Detector
 from ..progress import Progress
 from ..runtime import Prediction
 from ..runtime.decisions import decided
+from .figures import differences, figure
 from .models import Model
 from .observation import Evidence, Observation
-from .report import Figure, ModelReport
+from .report import ModelReport
 
 Draws = dict[str, np.ndarray]
 
@@ -55,7 +56,7 @@ def label_reports(
         counts = [np.ones((1, size), np.int32) for size in sizes]
         known = {name: float(value[0]) for name, value in each.figures(counts[0]).items()}
         known |= each.detected(outside)
-        figures = {name: _figure(value, draws.get(name)) for name, value in known.items()}
+        figures = {name: figure(value, draws.get(name)) for name, value in known.items()}
         first = first or draws
         found.append(
             ModelReport(
@@ -66,7 +67,7 @@ def label_reports(
                 members=len(model.plan.members),
                 temperature=model.calibration.temperature,
                 figures=figures,
-                differences=_differences(found[0].figures, figures, first, draws) if found else {},
+                differences=differences(found[0].figures, figures, first, draws, COMPARED) if found else {},
                 diversity=_diversity(seen, model.plan),
                 decisions=_decisions(seen.prediction, each.wrong, ood, calibration),
                 labels=each.by_label(evidence.labels, calibration),
@@ -182,19 +183,6 @@ class PerExample:
         return found
 
 
-def _differences(
-    ours: Mapping[str, Figure], theirs: Mapping[str, Figure], our_draws: Draws, their_draws: Draws
-) -> dict[str, Figure]:
-    names = [name for name in ours if name in theirs and (name in COMPARED or name.startswith("ood."))]
-    return {
-        name: _figure(
-            ours[name].value - theirs[name].value,
-            our_draws[name] - their_draws[name] if name in our_draws and name in their_draws else None,
-        )
-        for name in names
-    }
-
-
 def _diversity(seen: Observation, plan: HeadPlan) -> dict[str, float | None]:
     """How different the members are, averaged over the labelled examples."""
     return {
@@ -223,7 +211,3 @@ def _decisions(
         found["true_positive_rate"] = float(outside.out_of_distribution.mean())
     found["labels_assigned"] = float(prediction.assigned.sum(axis=1).mean())
     return found
-
-
-def _figure(value: float, draws: np.ndarray | None) -> Figure:
-    return Figure(value) if draws is None else Figure(value, *interval(draws))

@@ -12,16 +12,17 @@ from ..bundle.plan import HeadPlan
 from ..data.examples import Examples
 from ..data.text import is_pair
 from ..metrics import scores as metrics
-from ..metrics.bootstrap import interval, resampled
+from ..metrics.bootstrap import resampled
 from ..metrics.figures import detection, named
 from ..metrics.ranking import groups_of, normalised_gain, reciprocal_rank
 from ..metrics.resampled import Detector
 from ..progress import Progress
 from ..runtime import Prediction
 from ..runtime.decisions import decided
+from .figures import differences, figure
 from .models import Model
 from .observation import Evidence, Observation
-from .report import Figure, ModelReport
+from .report import ModelReport
 
 Draws = dict[str, np.ndarray]
 
@@ -49,7 +50,7 @@ def score_reports(
         draws = _resampled(each, queries, outside, sizes, bootstrap, seed, progress, f"resampling for {model.name}")
         values = {**each.figures(np.ones((1, len(seen.prediction)), np.int32)), **_means(queries)}
         known = {name: float(value[0]) for name, value in values.items()} | _detected(each, outside)
-        figures = {name: _figure(value, draws.get(name)) for name, value in known.items()}
+        figures = {name: figure(value, draws.get(name)) for name, value in known.items()}
         first = first or draws
         found.append(
             ModelReport(
@@ -60,7 +61,7 @@ def score_reports(
                 members=len(model.plan.members),
                 temperature=model.calibration.temperature,
                 figures=figures,
-                differences=_differences(found[0].figures, figures, first, draws) if found else {},
+                differences=differences(found[0].figures, figures, first, draws, COMPARED) if found else {},
                 diversity=_diversity(seen, model.plan),
                 decisions=_decisions(seen.prediction, each.errors, ood, model.calibration),
             )
@@ -177,19 +178,6 @@ COMPARED = ("rmse", "mae", "nll", "correlation", "mrr", "ndcg")
 """Figures whose differences between models are reported, beside all of out-of-distribution detection."""
 
 
-def _differences(
-    ours: Mapping[str, Figure], theirs: Mapping[str, Figure], our_draws: Draws, their_draws: Draws
-) -> dict[str, Figure]:
-    names = [name for name in ours if name in theirs and (name in COMPARED or name.startswith("ood."))]
-    return {
-        name: _figure(
-            ours[name].value - theirs[name].value,
-            our_draws[name] - their_draws[name] if name in our_draws and name in their_draws else None,
-        )
-        for name in names
-    }
-
-
 def _diversity(seen: Observation, plan: HeadPlan) -> dict[str, float | None]:
     deviation = np.sqrt(seen.prediction.score_variance.astype(np.float64))
     return {"deviation": float(deviation.mean()), "head_overlap": plan.overlap()["mean"]}
@@ -214,7 +202,3 @@ def _decisions(
     if outside is not None and outside.out_of_distribution is not None:
         found["true_positive_rate"] = float(outside.out_of_distribution.mean())
     return found
-
-
-def _figure(value: float, draws: np.ndarray | None) -> Figure:
-    return Figure(value) if draws is None else Figure(value, *interval(draws))

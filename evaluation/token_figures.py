@@ -5,7 +5,7 @@ Texts are resampled whole: words and spans of one text depend on each other.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -13,16 +13,16 @@ from ..bundle.calibration import ABSTAIN, Calibration
 from ..data.examples import Examples
 from ..data.tags import IGNORED
 from ..metrics import classification as metrics
-from ..metrics.bootstrap import interval, resampled
+from ..metrics.bootstrap import resampled
 from ..metrics.figures import Answers, detection, named
 from ..metrics.resampled import Detector
 from ..metrics.spans import Span, span_counts, span_figures, span_scores, spans_in, split_tag
 from ..progress import Progress
 from ..runtime.decisions import decided
-from .figures import diversity
+from .figures import differences, diversity, figure
 from .models import Model
 from .observation import Evidence, Observation
-from .report import Figure, ModelReport
+from .report import ModelReport
 
 Draws = dict[str, np.ndarray]
 
@@ -52,7 +52,7 @@ def token_reports(
         statistic = Statistic(tagged, outside)
         draws = resampled(statistic, sizes, bootstrap, seed, progress, f"resampling for {model.name}")
         values = {**{name: float(value[0]) for name, value in statistic(whole).items()}, **_detected(tagged, outside)}
-        figures = {name: _figure(value, draws.get(name)) for name, value in values.items()}
+        figures = {name: figure(value, draws.get(name)) for name, value in values.items()}
         first = first or draws
         found.append(
             ModelReport(
@@ -63,7 +63,7 @@ def token_reports(
                 members=len(model.plan.members),
                 temperature=model.calibration.temperature,
                 figures=figures,
-                differences=_differences(found[0].figures, figures, first, draws) if found else {},
+                differences=differences(found[0].figures, figures, first, draws, COMPARED) if found else {},
                 diversity=diversity(seen, model.plan),
                 decisions=_decisions(tagged, outside, model.calibration),
             )
@@ -197,19 +197,6 @@ def _detected(tagged: Tagged, outside: Found | None) -> dict[str, float]:
     return found
 
 
-def _differences(
-    ours: Mapping[str, Figure], theirs: Mapping[str, Figure], our_draws: Draws, their_draws: Draws
-) -> dict[str, Figure]:
-    names = [name for name in ours if name in theirs and (name in COMPARED or name.startswith("ood."))]
-    return {
-        name: _figure(
-            ours[name].value - theirs[name].value,
-            our_draws[name] - their_draws[name] if name in our_draws and name in their_draws else None,
-        )
-        for name in names
-    }
-
-
 def _decisions(tagged: Tagged, outside: Found | None, calibration: Calibration) -> dict[str, float]:
     """What the thresholds do to spans; empty for an uncalibrated model."""
     found: dict[str, float] = {}
@@ -227,7 +214,3 @@ def _decisions(tagged: Tagged, outside: Found | None, calibration: Calibration) 
     if outside is not None and strange is not None and strange.out_of_distribution is not None and outside.spans:
         found["true_positive_rate"] = float(outside.flagged(strange.out_of_distribution).mean())
     return found
-
-
-def _figure(value: float, draws: np.ndarray | None) -> Figure:
-    return Figure(value) if draws is None else Figure(value, *interval(draws))
