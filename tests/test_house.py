@@ -85,6 +85,7 @@ FLOORS: list[dict[str, str]] = [
         """,
     },
     {
+        "serving": "__init__",
         "workflow": """
             options parts report told workspace make explore picture __init__
             demo.comparison demo.digits demo.picture demo.run demo.__init__

@@ -1,0 +1,1 @@
+"""A bundle as a service: the Open Inference Protocol, metrics and drift, Triton repositories, Ray."""
