@@ -27,6 +27,7 @@ from ..engines.gpu import NO_GPU
 from ..errors import InputError, cut
 from ..progress import Progress
 from ..runtime import Predictor, load
+from ..runtime.answers import about, answer
 from ..runtime.words import AGGREGATIONS
 from . import shared
 from .options import Command, call, value
@@ -114,13 +115,15 @@ def predict_items(predictor: Predictor, options: argparse.Namespace) -> int:
         if len(inputs) == 1 or not str(error).startswith("input "):
             raise
         raise InputError(f"{error} (inputs count from 0; --skip-invalid predicts the others)") from error
-    rows = predictor.rows(prediction, inputs, probabilities=options.probabilities, **_aggregation(predictor, options))
+    told = {"probabilities": options.probabilities, **_aggregation(predictor, options)}
+    found = answer(predictor, prediction, inputs, **told)
+    rows = found["predictions"]
     if options.output:
         with atomic_file(options.output) as handle:
             handle.write(json_lines(rows))
     _warn_failed(int(prediction.failed.sum()), len(rows))
     if options.json:
-        print_json({**_about(predictor), "predictions": rows})
+        print_json(found)
     elif options.output:
         print_beside(options.output, f"wrote {len(rows)} prediction(s) to {options.output}")
     else:
@@ -153,7 +156,7 @@ def predict_file(predictor: Predictor, options: argparse.Namespace, progress: Pr
     _warn_failed(failed, count)
     if options.json:
         found = {"output": str(options.output)} if options.output else {"predictions": collected}
-        print_json({**_about(predictor), "count": count, **found})
+        print_json({**about(predictor), "count": count, **found})
     elif options.output:
         print_beside(options.output, f"wrote {count} prediction(s) to {options.output}")
     return 0
@@ -292,11 +295,6 @@ def _name_the_row(predictor: Predictor, rows: list[Row], first: int) -> None:
             predictor.predict([row.input], first=index)
         except InputError as error:
             raise InputError(f"{row.where}: {error}; --skip-invalid goes on without such inputs") from error
-
-
-def _about(predictor: Predictor) -> dict[str, Any]:
-    skipped = [{"backend": name, "reason": reason} for name, reason in predictor.fallbacks]
-    return {"backend": predictor.backend, "fallbacks": skipped}
 
 
 def prediction_text(rows: Sequence[Mapping[str, Any]]) -> str:

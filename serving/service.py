@@ -109,6 +109,10 @@ class Service:
         """Names of the models."""
         return sorted(self._models)
 
+    def versions(self, name: str) -> list[str]:
+        """Versions of a model that are loaded, the oldest first."""
+        return sorted(self._models[name].loaded, key=in_order) if name in self._models else []
+
     async def start(self) -> None:
         """Load the newest version of every model; ready then.
 

@@ -67,7 +67,8 @@ FLOORS: list[dict[str, str]] = [
             backends.tensorrt.profiles
             backends.ort_gpu backends.reference backends.tensorrt.choose backends.tensorrt.cuda
             backends.tensorrt.device backends.tensorrt.load backends.tensorrt.lane backends.tensorrt.engine
-            backends.registry decisions words predictor __init__ pipeline collect
+            backends.registry decisions words predictor __init__ answers pipeline
+            collect
         """,
         "tuning": """
             report examples settings optimizer state trunk loop weights rank_one job writing stages run __init__
@@ -85,7 +86,10 @@ FLOORS: list[dict[str, str]] = [
         """,
     },
     {
-        "serving": "__init__ errors settings observe catalog batcher service",
+        "serving": """
+            __init__ errors settings observe catalog batcher service multipart asked connection guard rest server
+            workers run
+        """,
         "workflow": """
             options parts report told workspace make explore picture __init__
             demo.comparison demo.digits demo.picture demo.run demo.__init__
@@ -95,7 +99,7 @@ FLOORS: list[dict[str, str]] = [
         "": "__init__",
         "cli": """
             __init__ terminal words adapters drift options shared build calibrate predict demo evaluate export fuse
-            inspect make plan profile tune verify main
+            inspect make plan profile serve tune verify main
         """,
     },
     {"": "__main__"},
