@@ -23,9 +23,8 @@ FLOORS: list[dict[str, str]] = [
     },
     {
         "bundle": """
-            __init__ precision tasks rotary architecture traced files plan store calibration density weights graphs
-            reports
-            uses
+            __init__ precision tasks rotary architecture traced files plan store signature calibration density weights
+            graphs reports uses
         """
     },
     {
@@ -95,7 +94,7 @@ FLOORS: list[dict[str, str]] = [
         "": "__init__",
         "cli": """
             __init__ terminal words adapters drift options shared build calibrate predict demo evaluate export fuse
-            inspect make plan profile tune verify main
+            inspect make plan profile sign tune verify main
         """,
     },
     {"": "__main__"},
