@@ -98,7 +98,7 @@ def test_from_plan_to_prediction(task: str, tmp_path: Path) -> None:
     graph = hydrant.export_onnx(out, form=GraphForm(member_outputs=True))
     check_graph(graph, task, model, chosen, out)
     does("calibrate", out, "--data", more, *([] if task == "tokens" else ["--fit", data]))
-    assert "passed" in does("verify", out, "--examples", "20", "--backend", "onnxruntime")
+    assert "verified: every gate holds" in does("verify", out, "--examples", "20", "--backend", "onnxruntime")
     figures = json.loads(does("evaluate", out, "--data", data, "--bootstrap", "0", "--json"))
     assert figures["models"][0]["name"] == "out"
     told = does("inspect", out)
