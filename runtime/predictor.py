@@ -23,6 +23,7 @@ from ..bundle.uses import FORMS, REMEDY, form_used
 from ..data.batching import READER, WINDOW_BATCHES, item_batches
 from ..data.given import are_tensors, given_inputs
 from ..data.processor import load_processor
+from ..data.spec import InputSpec
 from ..data.tensors import checked_tensors
 from ..data.text import is_pair
 from ..data.words import NO_WORD
@@ -56,6 +57,10 @@ BATCH_SIZE = 32
 
 SHORTEST = 4
 """Fewest tokens that a text is cut to."""
+
+
+BLANK_TOKENS = 16
+"""Tokens of a text that only warms a backend up."""
 
 
 def load(
@@ -132,6 +137,8 @@ class Predictor(Closable):
         activation: what stands between the one output and the score: ``"identity"`` or ``"sigmoid"``.
         regression: whether the checkpoint calls itself a regression (``problem_type``).
         calibration: temperature, thresholds and prediction sets of the bundle.
+        spec: names, shapes and limits of the model's tensors.
+        takes_raw: whether it takes texts or images; without a processor in the bundle it takes ready tensors alone.
     """
 
     def __init__(
@@ -159,6 +166,20 @@ class Predictor(Closable):
             beyond = architecture.max_sequence - backend.longest
             architecture = replace(architecture, positions=architecture.positions - beyond)
         self._processor = load_processor(folder, architecture) if folder else None
+        self.spec: InputSpec = architecture
+        self.takes_raw = self._processor is not None
+
+    def warm_up(self, batch_size: int = 1) -> None:
+        """Run a batch that says nothing, so that the first one that does takes no longer than the others.
+
+        Args:
+            batch_size: inputs in it.
+
+        Raises:
+            BackendError: the backend failed, or the predictor was closed.
+        """
+        with self._use():
+            self._running.run(_blank(self.spec, batch_size))
 
     def predict(
         self,
@@ -394,6 +415,17 @@ class Predictor(Closable):
             return decided(tokens, self.calibration)
         empty = Prediction(np.zeros((0, len(self.labels)), np.float32), np.zeros(0, np.int64), none, **scores)
         return decided(empty, self.calibration)
+
+
+def _blank(spec: InputSpec, batch: int) -> dict[str, np.ndarray]:
+    """Tensors of inputs that say nothing: grey images, or texts of a few unreadable tokens."""
+    if spec.modality == "image":
+        shape = (batch, spec.channels, spec.image_height, spec.image_width)
+        return {name: np.zeros(shape, np.float32) for name in spec.input_names}
+    tokens = min(BLANK_TOKENS, spec.max_sequence)
+    arrays = {name: np.zeros((batch, tokens), np.int64) for name in spec.input_names}
+    arrays["attention_mask"][:] = 1
+    return arrays
 
 
 def _words_of(items: Sequence[Any], tokens: int) -> tuple[np.ndarray, np.ndarray]:

@@ -39,8 +39,8 @@ FLOORS: list[dict[str, str]] = [
     {
         "export": """
             graph context blocks rotary attention layers embeddings grouped uncertainty_head score_head label_head
-            distance_head unrolled lowering onnx_file traced islands quantize quantize_search folds rewrites options
-            report exporter run __init__ random_model recalibrate
+            task_head distance_head unrolled lowering onnx_file traced islands quantize quantize_search folds rewrites
+            options report exporter run __init__ random_model recalibrate
         """,
     },
     {
@@ -84,7 +84,7 @@ FLOORS: list[dict[str, str]] = [
         """,
     },
     {
-        "serving": "__init__",
+        "serving": "__init__ errors settings observe catalog batcher service",
         "workflow": """
             options parts report told workspace make explore picture __init__
             demo.comparison demo.digits demo.picture demo.run demo.__init__
