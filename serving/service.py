@@ -267,7 +267,8 @@ class Service:
 
     def _open(self, path: Path) -> Predictor:
         settings = self.settings
-        return load(path, settings.backend, threads=settings.threads, precision=settings.precision)
+        run = {"threads": settings.threads, "precision": settings.precision, "trust": settings.trust}
+        return load(path, settings.backend, **run)  # type: ignore[arg-type]
 
     async def _warmed(self, name: str, version: str, path: Path) -> Served:
         """A version that is open and has run once; raises ``ServeError`` 409 where it cannot be opened."""
