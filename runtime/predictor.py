@@ -58,6 +58,10 @@ SHORTEST = 4
 """Fewest tokens that a text is cut to."""
 
 
+BLANK_TOKENS = 16
+"""Tokens of a text that only warms a backend up."""
+
+
 def load(
     bundle: Bundle | str | Path,
     backend: str = "auto",
@@ -161,6 +165,18 @@ class Predictor(Closable):
         self.spec: InputSpec = architecture
         self.takes_raw = self._processor is not None
 
+    def warm_up(self, batch_size: int = 1) -> None:
+        """Run a batch that says nothing, so that the first one that does takes no longer than the others.
+
+        Args:
+            batch_size: inputs in it.
+
+        Raises:
+            BackendError: the backend failed, or the predictor was closed.
+        """
+        with self._use():
+            self._running.run(_blank(self.spec, batch_size))
+
     def predict(
         self,
         inputs: Any,
@@ -201,7 +217,7 @@ class Predictor(Closable):
             else:
                 columns: dict[str, Any] = {"text_column": text_column, "text_pair_column": text_pair_column}
                 parts = list(self.stream(inputs, batch_size=batch_size, first=first, on_error=on_error, **columns))
-        return Prediction.concatenate(parts) if parts else self.blank()
+        return Prediction.concatenate(parts) if parts else self.nothing()
 
     def stream(
         self,
@@ -332,7 +348,7 @@ class Predictor(Closable):
         processor = self._processor
         assert processor is not None  # checked by stream
         self._warn_of_form(window, first)
-        parts, order = [self.blank()], [np.zeros(0, np.int64)]
+        parts, order = [self.nothing()], [np.zeros(0, np.int64)]
         for places, items, tensors in item_batches(
             window, processor, self._architecture, batch_size, first=first, reader=self._reader, failed=failed
         ):
@@ -377,7 +393,7 @@ class Predictor(Closable):
             prediction = prediction.of_tokens(mask, *(_words_of(items, mask.shape[1]) if items is not None else ()))
         return decided(prediction, self.calibration)
 
-    def blank(self) -> Prediction:
+    def nothing(self) -> Prediction:
         """The prediction of no inputs at all, which tells the arrays of every other: their names, types and axes."""
         none = np.zeros(0, np.float32)
         task = self._architecture.task
@@ -385,26 +401,37 @@ class Predictor(Closable):
             shapes = {name: np.zeros((0, len(self.labels)), np.float32) for name in PER_CLASS}
             names = [name for name in (*OUTPUTS[task], DISTANCE) if name in self._running.outputs]
             outputs = {name: shapes.get(name, none) for name in names}
-            return decided(Prediction.from_outputs(outputs | self._blank_members()), self.calibration)
+            return decided(Prediction.from_outputs(outputs | self._nothing_of_members()), self.calibration)
         scores = dict.fromkeys(SCORES, none)
         scores |= {name: none for name in FURTHER_SCORES if name in self._running.outputs}
         if self._architecture.every_token:
             blank = {name: np.zeros((0, 0), np.float32) for name in scores}
             outputs = {"probabilities": np.zeros((0, 0, len(self.labels)), np.float32), **blank}
             nothing = np.zeros((0, 0), np.int64), np.zeros((0, 0, 2), np.int64)
-            outputs |= self._blank_members()
+            outputs |= self._nothing_of_members()
             tokens = Prediction.from_outputs(outputs).of_tokens(np.zeros((0, 0), bool), *nothing)
             return decided(tokens, self.calibration)
-        scores |= self._blank_members()
+        scores |= self._nothing_of_members()
         empty = Prediction(np.zeros((0, len(self.labels)), np.float32), np.zeros(0, np.int64), none, **scores)
         return decided(empty, self.calibration)
 
-    def _blank_members(self) -> dict[str, np.ndarray]:
+    def _nothing_of_members(self) -> dict[str, np.ndarray]:
         """What the members say of no inputs, where the backend gives it."""
         task = self._architecture.task
         name, axes = MEMBER_OUTPUTS[task], {"score": (), "tokens": (0, len(self.labels))}
         shape = (0, self._members, *axes.get(task, (len(self.labels),)))
         return {name: np.zeros(shape, np.float32)} if name in self._running.outputs else {}
+
+
+def _blank(spec: InputSpec, batch: int) -> dict[str, np.ndarray]:
+    """Tensors of inputs that say nothing: grey images, or texts of a few unreadable tokens."""
+    if spec.modality == "image":
+        shape = (batch, spec.channels, spec.image_height, spec.image_width)
+        return {name: np.zeros(shape, np.float32) for name in spec.input_names}
+    tokens = min(BLANK_TOKENS, spec.max_sequence)
+    arrays = {name: np.zeros((batch, tokens), np.int64) for name in spec.input_names}
+    arrays["attention_mask"][:] = 1
+    return arrays
 
 
 def _words_of(items: Sequence[Any], tokens: int) -> tuple[np.ndarray, np.ndarray]:

@@ -79,7 +79,7 @@ def model_metadata(served: Served, versions: Sequence[str] | None = None) -> dic
 def outputs_given(predictor: Predictor) -> dict[str, tuple[str, list[int]]]:
     """Datatype and shape of every output of a model, by name; −1 stands for a length that varies."""
     given: dict[str, tuple[str, list[int]]] = {}
-    for name, array in predictor.blank().to_dict().items():
+    for name, array in predictor.nothing().to_dict().items():
         shape = [size or -1 for size in array.shape]
         if name in NAMES:
             given[name] = ("BYTES", shape)
