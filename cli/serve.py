@@ -31,7 +31,7 @@ def arguments(command: Command) -> None:
     command.take(ServeSettings, "precision")
     command.take(ServeSettings, "threads", type=positive, metavar="N")
     command.take(ServeSettings, "batch_size", type=positive, metavar="N")
-    command.take(ServeSettings, "trust", metavar="FILE")
+    command.take(ServeSettings, "trust", type=str, metavar="FILE")
     command.heading("who may ask, and how much")
     command.add("--token-file", type=Path, metavar="FILE",
                 help="File that holds the secret which clients send as Authorization: Bearer …; without it anyone who "

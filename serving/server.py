@@ -110,17 +110,15 @@ async def _run(
 
 
 def _listen_for_the_end(leave: Callable[[], None], parent: Connection | None) -> None:
-    """Call ``leave`` on SIGTERM and SIGINT; in a worker when its parent says so, or is gone."""
+    """Call ``leave`` on SIGTERM and SIGINT; in a worker, or a thread, when its parent says so, or is gone."""
     loop = asyncio.get_running_loop()
-    for each in SIGNALS:
-        if parent is None:
+    if parent is None:
+        for each in SIGNALS:
             loop.add_signal_handler(each, leave)
-        else:
-            signal.signal(each, signal.SIG_IGN)  # a terminal, and systemd, send them to every process of the service
-    if parent is not None:
+        return
 
-        def ended() -> None:
-            loop.remove_reader(parent.fileno())
-            leave()
+    def ended() -> None:
+        loop.remove_reader(parent.fileno())
+        leave()
 
-        loop.add_reader(parent.fileno(), ended)
+    loop.add_reader(parent.fileno(), ended)

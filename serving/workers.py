@@ -106,7 +106,7 @@ class _Worker:
 def _work(folder: str | Path, settings: ServeSettings, port: socket.socket, pipe: Connection, path: list[str]) -> None:
     """What a worker does."""
     sys.path[:] = path
-    for each in SIGNALS:
+    for each in SIGNALS:  # a terminal, and systemd, send them to every process of a service
         signal.signal(each, signal.SIG_IGN)
     with port:
         try:

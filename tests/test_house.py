@@ -86,8 +86,8 @@ FLOORS: list[dict[str, str]] = [
     },
     {
         "serving": """
-            __init__ errors settings observe catalog batcher service multipart asked connection guard rest server
-            workers run
+            __init__ errors settings observe catalog datatypes messages protocol batcher service multipart asked
+            connection guard rest server workers run
         """,
         "workflow": """
             options parts report told workspace make explore picture __init__
