@@ -85,7 +85,7 @@ FLOORS: list[dict[str, str]] = [
         """,
     },
     {
-        "serving": "__init__ errors settings observe catalog batcher service",
+        "serving": "__init__ errors settings observe catalog batcher service datatypes messages protocol",
         "workflow": """
             options parts report told workspace make explore picture __init__
             demo.comparison demo.digits demo.picture demo.run demo.__init__
