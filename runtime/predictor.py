@@ -15,6 +15,7 @@ import numpy as np
 from ..bundle.calibration import Calibration
 from ..bundle.graphs import check_all_graphs
 from ..bundle.precision import Precision
+from ..bundle.signature import check_signature
 from ..bundle.store import Bundle, resolve
 from ..bundle.tasks import DISTANCE, GIVES, MEMBER_OUTPUTS, OUTPUTS, PER_CLASS
 from ..bundle.traced import AnyArchitecture
@@ -68,6 +69,7 @@ def load(
     *,
     threads: int | None = None,
     precision: Precision | None = None,
+    trust: str | Path | None = None,
 ) -> Predictor:
     """Open a bundle for prediction.
 
@@ -78,14 +80,18 @@ def load(
             and ``"torch"``.
         threads: threads within one run; without it the backend's default.
         precision: precision of the graph; without it that of the backend's choice.
+        trust: PEM file with the public key, or the issuers' certificates, that the bundle must be signed by. Without
+            it the manifest is believed.
 
     Raises:
         BackendError: unknown backend, or none can run.
-        MissingExtraError: the named backend's library is not installed.
-        BundleError: the bundle is missing, altered or malformed, or one of its graphs contradicts it.
+        MissingExtraError: the named backend's library, or for ``trust`` model-signing, is not installed.
+        BundleError: the bundle is missing, altered or malformed, not signed as asked, or one of its graphs
+            contradicts it.
+        InputError: ``threads`` or ``trust`` cannot be used.
     """
     threads = checked_threads(threads)
-    bundle = resolve(bundle)
+    bundle = resolve(bundle) if trust is None else check_signature(bundle, trust)
     architecture = bundle.any_architecture()
     if len(bundle.labels) != architecture.classes:
         raise BundleError(
