@@ -22,6 +22,9 @@ from .multipart import read_parts
 
 FLAGS = ("probabilities", "skip_invalid")
 NAMES = ("model", "version", "aggregation")
+JSON_KINDS = ("", "application/json", "text/json", "text/plain", "application/x-www-form-urlencoded")
+"""Kinds of bodies that are read as JSON; the last is what ``curl -d`` says of whatever it sends."""
+
 WORDS_OF_FLAGS = {"true": True, "1": True, "false": False, "0": False}
 
 
@@ -77,7 +80,7 @@ def read_asked(body: bytes, content_type: str, query: Mapping[str, str]) -> Aske
         given = _of_form(body, content_type)
     elif kind.startswith("image/"):
         given = _Given([body], ["image 0"])
-    elif kind in ("", "application/json") or kind.endswith("+json"):
+    elif kind in JSON_KINDS or kind.endswith("+json"):
         given = _of_json(body)
     else:
         raise ServeError(

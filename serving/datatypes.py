@@ -60,8 +60,8 @@ def dtype_of(datatype: str) -> np.dtype[Any]:
     return np.dtype(_ARRAYS[datatype])
 
 
-def checked_head(what: str, datatype: Any, shape: Any) -> tuple[int, ...]:
-    """The shape of a tensor, if it and the datatype can be.
+def checked_head(what: str, datatype: Any, shape: Any) -> tuple[str, tuple[int, ...]]:
+    """The datatype and shape of a tensor, if they can be.
 
     Args:
         what: the tensor, for messages.
@@ -80,7 +80,7 @@ def checked_head(what: str, datatype: Any, shape: Any) -> tuple[int, ...]:
         raise ServeError(
             400, f"{what} has shape {cut(shape)}; expected at most {MOST_AXES} axes and {most} elements of {datatype}"
         )
-    return tuple(shape)
+    return datatype, tuple(shape)
 
 
 def from_bytes(what: str, datatype: str, shape: tuple[int, ...], raw: bytes | memoryview) -> np.ndarray:

@@ -256,8 +256,7 @@ def _input(index: int, given: Any, rest: _Rest) -> Tensor:
     what = f"input {cut(name)}"
     parameters = _parameters(what, found)
     _check_parameters(what, parameters)
-    datatype = found.get("datatype")
-    shape = checked_head(what, datatype, found.get("shape"))
+    datatype, shape = checked_head(what, found.get("datatype"), found.get("shape"))
     if SIZE not in parameters:
         if "data" not in found:
             raise ServeError(400, f"{what} has no data; expected a list, or {SIZE} among its parameters")

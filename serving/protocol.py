@@ -40,11 +40,8 @@ __all__ = [
 EXTENSIONS = ("binary_tensor_data", "model_repository", "model_repository(unload_dependents)", "parameters")
 """Of the protocol, by the names that Triton gives them."""
 
-NAMES = ("label", "error")
-"""Fields that go out as text."""
-
-BASE64 = re.compile(rb"[A-Za-z0-9+/\s]+={0,2}\s*")
-"""What no file of an image consists of."""
+BASE64 = re.compile(rb"[A-Za-z0-9+/]+={0,2}")
+"""What no file of an image consists of: it holds other bytes, or whitespace at least."""
 
 _DATATYPES = {"f": "FP32", "i": "INT64", "b": "BOOL"}
 
@@ -78,14 +75,9 @@ def model_metadata(served: Served, versions: Sequence[str] | None = None) -> dic
 
 def outputs_given(predictor: Predictor) -> dict[str, tuple[str, list[int]]]:
     """Datatype and shape of every output of a model, by name; −1 stands for a length that varies."""
-    given: dict[str, tuple[str, list[int]]] = {}
-    for name, array in predictor.nothing().to_dict().items():
-        shape = [size or -1 for size in array.shape]
-        if name in NAMES:
-            given[name] = ("BYTES", shape)
-        if name != "error":
-            given["label_index" if name == "label" else name] = (_DATATYPES[array.dtype.kind], shape)
-    return given
+    fields = predictor.nothing().to_dict()
+    tensors = [_output(name, fields, predictor.labels) for name in _names(fields)]
+    return {tensor.name: (tensor.datatype, [size or -1 for size in tensor.data.shape]) for tensor in tensors}
 
 
 def inputs_of(request: InferRequest, served: Served) -> list[Any] | dict[str, np.ndarray]:
@@ -130,12 +122,17 @@ def outputs_of(prediction: Prediction, request: InferRequest, served: Served) ->
         ServeError: 400, an output that there is none of.
     """
     fields = _cut_to_longest(prediction).to_dict()
-    known = [name for name in (*fields, "label_index") if name != "label_index" or "label" in fields]
+    known = _names(fields)
     asked = [output.name for output in request.outputs]
     missing = [name for name in asked if name not in known]
     if missing:
         raise unknown("outputs", missing, known)
     return tuple(_output(name, fields, served.predictor.labels) for name in asked or known)
+
+
+def _names(fields: Mapping[str, np.ndarray]) -> list[str]:
+    """The outputs that come of the fields of a prediction."""
+    return [name for field in fields for name in ((field, "label_index") if field == "label" else (field,))]
 
 
 def _output(name: str, fields: Mapping[str, np.ndarray], labels: Sequence[str]) -> Tensor:
@@ -215,7 +212,7 @@ def _file(item: bytes) -> bytes:
     """The bytes of an image file, which may be in base64."""
     if BASE64.fullmatch(item):
         try:
-            return base64.b64decode(b"".join(item.split()), validate=True)
+            return base64.b64decode(item, validate=True)
         except ValueError:
             return item
     return item

@@ -86,7 +86,7 @@ FLOORS: list[dict[str, str]] = [
     },
     {
         "serving": """
-            __init__ errors settings observe catalog datatypes messages protocol batcher service multipart asked
+            __init__ errors settings observe catalog batcher service datatypes messages protocol multipart asked
             connection guard rest server workers run
         """,
         "workflow": """
