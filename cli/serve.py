@@ -7,12 +7,13 @@ import sys
 from pathlib import Path
 
 from ..errors import InputError
+from ..serving.log import calm_log
 from ..serving.run import serve
 from ..serving.server import Ready
 from ..serving.settings import ServeSettings
 from . import shared
 from .options import Command, call
-from .terminal import print_json
+from .terminal import log, print_json
 from .words import count, positive, seconds
 
 EXAMPLE = "hydrant serve out/ --port 8000"
@@ -50,6 +51,8 @@ def run(options: argparse.Namespace) -> int:
     settings = call(ServeSettings, options, token=_token(options.token_file))
 
     def announce(ready: Ready) -> None:
+        if not settings.loopback and settings.token is None:
+            log.warning("%s is open to whoever reaches it; --token-file asks for a secret", settings.host)
         if options.json:
             print_json(ready)
             return
@@ -61,8 +64,7 @@ def run(options: argparse.Namespace) -> int:
             flush=True,
         )
 
-    if not settings.loopback and settings.token is None:
-        print(f"hydrant: listening on {settings.host} without a token: anyone who reaches it may ask", file=sys.stderr)
+    calm_log()
     call(serve, options, settings=settings, announce=announce)
     return 0
 

@@ -139,4 +139,5 @@ async def _refuse(error: ServeError, send: Send) -> None:
 def headers_of(error: ServeError) -> dict[str, str]:
     """What the headers of a refusal say beside its message."""
     found = {} if error.retry_after is None else {"retry-after": str(error.retry_after)}
-    return {**found, **({"www-authenticate": "Bearer"} if error.status == 401 else {})}
+    found |= {"www-authenticate": "Bearer"} if error.status == 401 else {}
+    return found | ({"connection": "close"} if error.status in (408, 413) else {})  # what still comes is not read

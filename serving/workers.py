@@ -13,6 +13,7 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 
 from ..errors import HydrantError, InputError
+from .log import calm_log
 from .server import SIGNALS, Announce, Ready, serve_alone
 from .settings import ServeSettings
 
@@ -70,7 +71,8 @@ class _Worker:
     def __init__(self, folder: str | Path, settings: ServeSettings, port: socket.socket) -> None:
         context = multiprocessing.get_context("spawn")
         self._pipe, theirs = context.Pipe()
-        self.process = context.Process(target=_work, args=(folder, settings, port, theirs, sys.path), daemon=True)
+        level = logging.getLogger().getEffectiveLevel()
+        self.process = context.Process(target=_work, args=(folder, settings, port, theirs, level), daemon=True)
         self.process.start()
         theirs.close()
 
@@ -103,9 +105,9 @@ class _Worker:
                 self.process.kill()
 
 
-def _work(folder: str | Path, settings: ServeSettings, port: socket.socket, pipe: Connection, path: list[str]) -> None:
+def _work(folder: str | Path, settings: ServeSettings, port: socket.socket, pipe: Connection, level: int) -> None:
     """What a worker does."""
-    sys.path[:] = path
+    calm_log(level)
     for each in SIGNALS:  # a terminal, and systemd, send them to every process of a service
         signal.signal(each, signal.SIG_IGN)
     with port:

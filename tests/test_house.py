@@ -87,7 +87,7 @@ FLOORS: list[dict[str, str]] = [
     {
         "serving": """
             __init__ errors settings observe catalog batcher service datatypes messages protocol multipart asked
-            connection guard rest server workers run
+            connection guard rest server log workers run
         """,
         "workflow": """
             options parts report told workspace make explore picture __init__
