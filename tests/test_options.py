@@ -236,7 +236,8 @@ def test_predicting_imports_only_what_it_needs(tmp_path: Path) -> None:
     assert "onnxruntime" in found
     assert not found & {"torch", "transformers", "datasets", "onnx", "hydrant.export", "hydrant.build"}
     assert {name for name in found if name.startswith("hydrant.cli.")} <= {
-        f"hydrant.cli.{name}" for name in ("main", "terminal", "words", "options", "shared", "predict")
+        f"hydrant.cli.{name}"
+        for name in ("main", "terminal", "words", "options", "shared", "predict", "prediction_text")
     }
 
 
