@@ -23,9 +23,8 @@ FLOORS: list[dict[str, str]] = [
     },
     {
         "bundle": """
-            __init__ precision tasks rotary architecture traced files plan store calibration density weights graphs
-            reports
-            uses
+            __init__ precision tasks rotary architecture traced files plan store signature calibration density weights
+            graphs reports uses
         """
     },
     {
@@ -40,8 +39,8 @@ FLOORS: list[dict[str, str]] = [
     {
         "export": """
             graph context blocks rotary attention layers embeddings grouped uncertainty_head score_head label_head
-            distance_head unrolled lowering onnx_file traced islands quantize quantize_search folds rewrites options
-            report exporter run __init__ random_model recalibrate
+            task_head distance_head unrolled lowering onnx_file traced islands quantize quantize_search folds rewrites
+            options report exporter run __init__ random_model recalibrate
         """,
     },
     {
@@ -86,7 +85,7 @@ FLOORS: list[dict[str, str]] = [
     },
     {
         "serving": """
-            __init__
+            __init__ errors settings observe catalog batcher service datatypes messages protocol
             offline.__init__ offline.shards offline.sources offline.scoring offline.tables offline.chunks offline.parts
             offline.run
         """,
@@ -99,7 +98,7 @@ FLOORS: list[dict[str, str]] = [
         "": "__init__",
         "cli": """
             __init__ terminal words adapters drift options shared prediction_text build calibrate predict demo evaluate
-            export fuse inspect merge make plan profile tune verify main
+            export fuse inspect merge make plan profile sign tune verify main
         """,
     },
     {"": "__main__"},
