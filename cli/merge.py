@@ -14,6 +14,7 @@ EXAMPLE = "hydrant merge part-*.jsonl -o predictions.jsonl"
 
 def arguments(command: Command) -> None:
     """Its options."""
+    command.heading("input")
     command.add(
         "parts",
         nargs="+",

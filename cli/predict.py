@@ -59,7 +59,7 @@ def arguments(command: Command) -> None:
         nargs="+",
         action="extend",
         metavar="FILE",
-        help="Files, patterns or image folders with many inputs, hf:NAME:CONFIG:SPLIT, URLs, or - for the lines of "
+        help="Files or image folders with many inputs, patterns of files, hf:NAME:CONFIG:SPLIT, URLs, or - for the lines of "
         "standard input; the result is JSON lines",
     )
     shared.columns(command, labels=False)
@@ -98,7 +98,7 @@ def arguments(command: Command) -> None:
         action="store_true",
         help="Also give the probability of every class or label, in JSON; a score has none",
     )
-    command.heading("several machines")
+    command.heading("scale")
     command.add(
         "--shard",
         type=Shard.parse,
