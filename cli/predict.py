@@ -59,8 +59,8 @@ def arguments(command: Command) -> None:
         nargs="+",
         action="extend",
         metavar="FILE",
-        help="Files or image folders with many inputs, patterns of files, hf:NAME:CONFIG:SPLIT, URLs, or - for the lines of "
-        "standard input; the result is JSON lines",
+        help="Files or image folders with many inputs, patterns of files, hf:NAME:CONFIG:SPLIT, URLs, or - for the "
+        "lines of standard input; the result is JSON lines",
     )
     shared.columns(command, labels=False)
     command.heading("method")
