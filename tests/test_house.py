@@ -23,9 +23,8 @@ FLOORS: list[dict[str, str]] = [
     },
     {
         "bundle": """
-            __init__ precision tasks rotary architecture traced files plan store calibration density weights graphs
-            reports
-            uses
+            __init__ precision tasks rotary architecture traced files plan store signature calibration density weights
+            graphs reports uses
         """
     },
     {
@@ -40,8 +39,8 @@ FLOORS: list[dict[str, str]] = [
     {
         "export": """
             graph context blocks rotary attention layers embeddings grouped uncertainty_head score_head label_head
-            distance_head unrolled lowering onnx_file traced islands quantize quantize_search folds rewrites options
-            report exporter run __init__ random_model recalibrate
+            task_head distance_head unrolled lowering onnx_file traced islands quantize quantize_search folds rewrites
+            options report exporter run __init__ random_model recalibrate
         """,
     },
     {
@@ -67,7 +66,8 @@ FLOORS: list[dict[str, str]] = [
             backends.tensorrt.profiles
             backends.ort_gpu backends.reference backends.tensorrt.choose backends.tensorrt.cuda
             backends.tensorrt.device backends.tensorrt.load backends.tensorrt.lane backends.tensorrt.engine
-            backends.registry decisions words predictor __init__ pipeline collect
+            backends.registry decisions words predictor __init__ answers pipeline
+            collect
         """,
         "tuning": """
             report examples settings optimizer state trunk loop weights rank_one job writing stages run __init__
@@ -85,7 +85,12 @@ FLOORS: list[dict[str, str]] = [
         """,
     },
     {
-        "serving": "__init__",
+        "serving": """
+            __init__ errors settings observe catalog batcher service datatypes messages protocol multipart asked
+            connection guard rest server log workers run
+            offline.__init__ offline.shards offline.sources offline.scoring offline.tables offline.chunks offline.parts
+            offline.run
+        """,
         "workflow": """
             options parts report told workspace make explore picture __init__
             demo.comparison demo.digits demo.picture demo.run demo.__init__
@@ -94,8 +99,8 @@ FLOORS: list[dict[str, str]] = [
     {
         "": "__init__",
         "cli": """
-            __init__ terminal words adapters drift options shared build calibrate predict demo evaluate export fuse
-            inspect make plan profile tune verify main
+            __init__ terminal words adapters drift options shared prediction_text build calibrate predict demo evaluate
+            export fuse inspect merge make plan profile serve sign tune verify main
         """,
     },
     {"": "__main__"},
