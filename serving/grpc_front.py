@@ -62,6 +62,7 @@ class GrpcFront:
         self._aio = require("grpc.aio", "serve", PURPOSE)
         self._service, self._made, self._here = service, message_classes(), 0
         self._server: Any = None
+        self._leaving: set[asyncio.Task[None]] = set()
 
     async def start(self) -> int:
         """Listen where the settings say.
@@ -91,6 +92,14 @@ class GrpcFront:
         await server.start()
         self._server = server
         return port
+
+    def leave(self, seconds: float) -> None:
+        """Begin to stop; called again, with the shorter time of the two.
+
+        Args:
+            seconds: as of :meth:`stop`.
+        """
+        self._leaving.add(asyncio.get_running_loop().create_task(self.stop(seconds)))
 
     async def stop(self, seconds: float) -> None:
         """Take no more requests, and wait for those that are here.
