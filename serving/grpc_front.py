@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from ..errors import HydrantError, InputError, cut, listing, require
+from ..errors import HydrantError, InputError, cut, require
 from .errors import ServeError, refusal
 from .grpc_codec import fill_message, parameters_of, read_message
 from .grpc_messages import HEALTH, SERVICE, message_classes
@@ -18,6 +18,7 @@ from .messages import InferResponse
 from .protocol import inputs_of, model_metadata, outputs_of, server_metadata
 from .service import Served, Service
 from .settings import ServeSettings
+from .verbs import LOAD, UNLOAD, check_alone, verb_parameters
 
 log = logging.getLogger(__name__)
 
@@ -227,29 +228,20 @@ class GrpcFront:
         return self._made["RepositoryIndexResponse"](models=models)
 
     async def _load(self, message: Any, _: Any) -> Any:
-        name, given = self._changed(message, {"version": str, "keep": bool})
+        name, given = self._changed(message, LOAD)
         work = self._service.load(name, given.get("version"), keep=given.get("keep", False))
         await asyncio.shield(work)  # whether the client stays or not
         return self._made["RepositoryModelLoadResponse"](model_name=name, isLoaded=True)
 
     async def _unload(self, message: Any, _: Any) -> Any:
-        name, given = self._changed(message, {"version": str, "unload_dependents": bool})
+        name, given = self._changed(message, UNLOAD)
         await asyncio.shield(self._service.unload(name, given.get("version")))
         return self._made["RepositoryModelUnloadResponse"](model_name=name, isUnloaded=True)
 
-    def _changed(self, message: Any, known: dict[str, type]) -> tuple[str, dict[str, Any]]:
+    def _changed(self, message: Any, known: Mapping[str, type]) -> tuple[str, dict[str, Any]]:
         """The model that a verb of the repository names, in Triton's field or in KServe's, and its parameters."""
-        workers = self._service.settings.workers
-        if workers > 1:
-            raise ServeError(409, f"{workers} workers share this port, and only one would hear this; run one worker")
-        given = parameters_of(message.parameters)
-        odd = [name for name, value in given.items() if type(value) is not known.get(name)]
-        if odd:
-            expected = listing(f"{name} ({kind.__name__})" for name, kind in known.items())
-            raise ServeError(
-                400, f"the parameters {listing(odd)} are not served here, or of another kind; expected {expected}"
-            )
-        return message.model_name or message.repository_name, given
+        check_alone(self._service.settings)
+        return message.model_name or message.repository_name, verb_parameters(parameters_of(message.parameters), known)
 
     def _served(self, name: str, version: str) -> Served:
         return self._service.served(name or None, version or None)

@@ -2,7 +2,8 @@
 
     python oip_clients.py triton|kserve < ask.json > told.json
 
-Each in a process of its own, since both bring messages of one name. ``ask.json``: ``http`` and ``grpc`` (host:port), ``texts``, ``image`` (base64), and the names of both models. What is
+Each in a process of its own, since both bring messages of one name.
+``ask.json``: ``http`` and ``grpc`` (host:port), ``texts``, ``image`` (base64), and the names of both models. What is
 told has one entry for each client and form: the outputs as lists, by name.
 """
 

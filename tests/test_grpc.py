@@ -296,7 +296,9 @@ def test_refusals_have_the_code_that_tells_whose_fault_it_is(models: Path, caplo
         load = MADE["RepositoryModelLoadRequest"](model_name="m")
         load.parameters["config"].string_param = "{}"
         code, words = await refused(call("RepositoryModelLoad", load))
-        assert code == "INVALID_ARGUMENT" and words.startswith("the parameters config are not served here")
+        assert code == "INVALID_ARGUMENT" and words.startswith(
+            "parameter 'config' is '{}'; expected parameters of version"
+        )
         assert (await refused(call("Check", MADE["HealthCheckRequest"](service="x"))))[0] == "NOT_FOUND"
         assert (await refused(call("ModelInfer", texts("x" * 3000))))[0] == "RESOURCE_EXHAUSTED"
 
