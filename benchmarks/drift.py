@@ -113,9 +113,8 @@ def main() -> None:
     reference = reference_of(Bundle.open(options.bundle))
     known, strange = Log(options.known, reference), Log(options.strange, reference)
     rows = measured(reference, known, strange, options.seeds, options.inputs)
-    print(
-        "| unknown inputs | streams with an alarm | inputs until it: median | worst | first told of |\n|---|---|---|---|---|"
-    )
+    print("| unknown inputs | streams with an alarm | inputs until it: median | worst | first told of |")
+    print("|---|---|---|---|---|")
     for row in rows:
         first = ", ".join(f"{name.replace('_', ' ')} {count}" for name, count in sorted(row["first"].items()))
         shown = [f"{row['share']:.0%}", f"{row['alarms']} of {row['streams']}"]

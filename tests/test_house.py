@@ -23,10 +23,8 @@ FLOORS: list[dict[str, str]] = [
     },
     {
         "bundle": """
-            __init__ precision tasks rotary architecture traced files plan store reference calibration density weights
-            graphs
-            reports
-            uses
+            __init__ precision tasks rotary architecture traced files plan store signature reference calibration density
+            weights graphs reports uses
         """
     },
     {
@@ -41,8 +39,8 @@ FLOORS: list[dict[str, str]] = [
     {
         "export": """
             graph context blocks rotary attention layers embeddings grouped uncertainty_head score_head label_head
-            distance_head unrolled lowering onnx_file traced islands quantize quantize_search folds rewrites options
-            report exporter run __init__ random_model recalibrate
+            task_head distance_head unrolled lowering onnx_file traced islands quantize quantize_search folds rewrites
+            options report exporter run __init__ random_model recalibrate
         """,
     },
     {
@@ -86,7 +84,12 @@ FLOORS: list[dict[str, str]] = [
         """,
     },
     {
-        "serving": "__init__",
+        "serving": """
+            __init__ errors settings observe stats metrics tracing record monitor catalog batcher service
+            datatypes messages protocol
+            offline.__init__ offline.shards offline.sources offline.scoring offline.tables offline.chunks offline.parts
+            offline.run
+        """,
         "workflow": """
             options parts report told workspace make explore picture __init__
             demo.comparison demo.digits demo.picture demo.run demo.__init__
@@ -95,8 +98,8 @@ FLOORS: list[dict[str, str]] = [
     {
         "": "__init__",
         "cli": """
-            __init__ terminal words adapters merging options shared build calibrate predict demo drift evaluate export
-            fuse inspect make plan profile tune verify main
+            __init__ terminal words adapters merging options shared prediction_text build calibrate predict demo drift
+            evaluate export fuse inspect merge make plan profile sign tune verify main
         """,
     },
     {"": "__main__"},

@@ -27,7 +27,7 @@ PUBLIC = {
     "ScoreOutput", "Span", "Taylor", "TensorRT", "TensorRTForRTX", "Timing", "TuneReport", "Words", "__version__",
     "build_engine", "calibrate", "drift", "estimate_cost", "evaluate", "explore", "export_onnx", "fuse", "load",
     "load_ensemble", "load_zero_shot", "make", "measure_drift", "pipeline", "plan_heads", "profile", "save_bundle",
-    "tune", "verify",
+    "sign", "tune", "verify",
 }  # fmt: skip
 
 

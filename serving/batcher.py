@@ -1,0 +1,295 @@
+"""Requests that wait together run together: greedy batches, a bounded queue, deadlines.
+
+No input waits for others to come. While one batch runs, what arrives waits; then the oldest input runs with those that
+wait and are nearest to it in length, so that there is little padding and nobody starves. An answer does not depend on
+its batch mates: padding is masked, and where one input makes a batch fail, every request of that batch runs alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from heapq import nsmallest
+from time import perf_counter
+from typing import Any, Protocol
+
+import numpy as np
+
+from ..errors import HydrantError
+from ..runtime.prediction import Prediction
+from .errors import ServeError
+
+SHORT = 64
+"""Texts up to so many characters run together, whatever their lengths."""
+
+SPREAD = 2
+"""A longer text runs with those at most so many times as long or as short."""
+
+Inputs = Sequence[Any] | Mapping[str, np.ndarray]
+"""Raw inputs, or ready tensors by name with the batch as their first axis."""
+
+
+class Predicts(Protocol):
+    """What runs a batch: ``runtime.predictor.Predictor``."""
+
+    def predict(self, inputs: Any, *, first: int = 0, on_error: str = "raise") -> Prediction:
+        """As of ``Predictor.predict``."""
+
+
+@dataclass(eq=False)
+class _Job:
+    """One request: how many of its inputs are not done, and their predictions with their places."""
+
+    left: int
+    on_error: str
+    deadline: float
+    answer: asyncio.Future[Prediction]
+    parts: list[tuple[np.ndarray, Prediction]] = field(default_factory=list)
+
+    def done(self, places: np.ndarray, prediction: Prediction) -> None:
+        """Some inputs were predicted; with the last of them the answer is there."""
+        self.parts.append((places, prediction))
+        self.left -= len(places)
+        if self.left or self.answer.done():
+            return
+        if len(self.parts) == 1 and (np.diff(places) > 0).all():
+            self.answer.set_result(prediction)
+            return
+        joined = Prediction.concatenate([part for _, part in self.parts])
+        self.answer.set_result(joined.take(np.argsort(np.concatenate([place for place, _ in self.parts]))))
+
+    def fail(self, error: BaseException) -> None:
+        """An input failed, and with it the request."""
+        if not self.answer.done():
+            self.answer.set_exception(error)
+
+
+@dataclass(eq=False, frozen=True)
+class Item:
+    """One input that waits.
+
+    Attributes:
+        job: the request that it belongs to.
+        place: in that request.
+        given: the raw input, or its tensors by name, each with a batch axis of 1.
+        kind: only inputs of one kind run together: raw ones, or tensors of the same names, types and shapes.
+        length: of a text in characters; 1 for others.
+    """
+
+    job: _Job
+    place: int
+    given: Any
+    kind: tuple[Any, ...]
+    length: int
+
+
+class Batcher:
+    """Runs the inputs of one model, in one thread beside the event loop that it is made in.
+
+    Args:
+        predictor: that runs them.
+        batch_size: most inputs in a run.
+        queue: most inputs that wait.
+        ran: told of the size of every batch and its seconds.
+        waits: told of the number of inputs that wait whenever it changes.
+    """
+
+    def __init__(
+        self,
+        predictor: Predicts,
+        *,
+        batch_size: int,
+        queue: int,
+        ran: Callable[[int, float], None] = lambda size, seconds: None,  # noqa: ARG005
+        waits: Callable[[int], None] = lambda depth: None,  # noqa: ARG005
+    ) -> None:
+        self._predictor, self._batch_size, self._limit = predictor, batch_size, queue
+        self._ran, self._waits = ran, waits
+        self._waiting: list[Item] = []
+        self._closing = False
+        self._wake = asyncio.Event()
+        self._seconds = 0.0  # a run takes, lately
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="hydrant-batches")
+        self._task = asyncio.get_running_loop().create_task(self._run())
+
+    @property
+    def depth(self) -> int:
+        """Number of inputs that wait."""
+        return len(self._waiting)
+
+    async def submit(self, inputs: Inputs, timeout: float, on_error: str = "raise") -> Prediction:
+        """Predict the inputs of one request; cancelled, they leave the queue.
+
+        Args:
+            inputs: raw inputs, or ready tensors.
+            timeout: seconds until it is given up.
+            on_error: as of ``Predictor.predict``; ready tensors are always refused as a whole.
+
+        Raises:
+            ServeError: 413 for more inputs than the queue takes, 503 where it is full or closed, 504 when it took too
+                long.
+            InputError, BackendError: as of ``Predictor.predict``.
+        """
+        loop = asyncio.get_running_loop()
+        job = _Job(0, on_error, loop.time() + timeout, loop.create_future())
+        items = _items(job, inputs)
+        self._check_room(len(items))
+        if not items:
+            return await loop.run_in_executor(self._pool, self._predict, inputs)
+        job.left = len(items)
+        self._waiting += items
+        self._wake.set()
+        self._waits(self.depth)
+        try:
+            async with asyncio.timeout_at(job.deadline):
+                return await job.answer
+        except TimeoutError:
+            raise ServeError(
+                504, f"the request was not answered within {timeout:g} s; send fewer inputs, or ask again later"
+            ) from None
+        finally:
+            if job.left:
+                self._forget(job)
+
+    async def close(self) -> None:
+        """Take nothing more, answer what waits, and end; a second call waits as well."""
+        self._closing = True
+        self._wake.set()
+        await asyncio.shield(self._task)
+
+    def _check_room(self, count: int) -> None:
+        if count > self._limit:
+            raise ServeError(
+                413, f"the request has {count} inputs; at most {self._limit} may wait here; send them in parts"
+            )
+        if self._closing:
+            raise ServeError(503, "this version of the model is being put away; ask again", retry_after=1)
+        if self.depth + count > self._limit:
+            after = max(1, math.ceil(self.depth / self._batch_size * self._seconds))
+            raise ServeError(
+                503, f"{self.depth} inputs wait already, of at most {self._limit}; ask again later", retry_after=after
+            )
+
+    def _forget(self, job: _Job) -> None:
+        """Take the inputs of a request that nobody waits for any more out of the queue."""
+        self._waiting = [item for item in self._waiting if item.job is not job]
+        self._waits(self.depth)
+
+    async def _run(self) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            while True:
+                while not self._waiting and not self._closing:
+                    self._wake.clear()
+                    await self._wake.wait()
+                if not self._waiting:
+                    return
+                batch = self._take()
+                started = perf_counter()
+                outcomes = await loop.run_in_executor(self._pool, self._answers, batch)
+                seconds = perf_counter() - started
+                self._seconds = seconds if self._seconds == 0 else 0.8 * self._seconds + 0.2 * seconds
+                self._ran(len(batch), seconds)
+                for job, places, outcome in outcomes:
+                    if isinstance(outcome, Prediction):
+                        job.done(places, outcome)
+                    else:
+                        job.fail(outcome)
+        finally:
+            self._pool.shutdown(wait=False)
+
+    def _take(self) -> list[Item]:
+        """The next batch, which leaves the queue."""
+        batch = next_batch(self._waiting, self._batch_size)
+        taken = set(map(id, batch))
+        self._waiting = [item for item in self._waiting if id(item) not in taken]
+        self._waits(self.depth)
+        return batch
+
+    def _answers(self, batch: Sequence[Item]) -> list[tuple[_Job, np.ndarray, Prediction | BaseException]]:
+        """What each request of a batch gets, with the places of its inputs; runs in the thread."""
+        shares: dict[_Job, list[int]] = {}
+        for row, item in enumerate(batch):
+            shares.setdefault(item.job, []).append(row)
+        try:
+            found = self._predict(_joined(batch), "row")
+        except Exception as error:  # whatever it is, it reaches the requests that it belongs to
+            if len(shares) == 1:
+                return [(job, _places(batch, rows), error) for job, rows in shares.items()]
+            return [each for rows in shares.values() for each in self._answers([batch[row] for row in rows])]
+        return [
+            (job, _places(batch, rows), self._share(job, [batch[row] for row in rows], _part(found, rows)))
+            for job, rows in shares.items()
+        ]
+
+    def _share(self, job: _Job, items: Sequence[Item], found: Prediction) -> Prediction | BaseException:
+        """The rows of one request; where one of its inputs cannot be used, why, unless it asked for rows."""
+        if job.on_error == "row" or found.error is None:
+            return found
+        for item, error in zip(items, found.error, strict=True):
+            if error is not None:
+                return self._why(item, error)
+        return replace(found, error=None)
+
+    def _why(self, item: Item, error: str) -> BaseException:
+        """What ``Predictor.predict`` raises of an input, which it names by its place in the request."""
+        try:
+            self._predictor.predict([item.given], first=item.place)
+        except HydrantError as found:
+            return found
+        return ServeError(400, error)
+
+    def _predict(self, inputs: Any, on_error: str = "raise") -> Prediction:
+        return self._predictor.predict(inputs, on_error=on_error)
+
+
+def next_batch(waiting: Sequence[Item], most: int) -> list[Item]:
+    """The oldest input that waits, and those nearest to it in length.
+
+    Args:
+        waiting: the oldest first, at least one.
+        most: inputs in a batch.
+    """
+    oldest = waiting[0]
+    fit = [item for item in waiting if item.kind == oldest.kind and _alike(item.length, oldest.length)]
+    return fit if len(fit) <= most else nsmallest(most, fit, key=lambda item: abs(item.length - oldest.length))
+
+
+def _alike(one: int, other: int) -> bool:
+    short, long = sorted((one, other))
+    return long <= max(SHORT, SPREAD * short)
+
+
+def _items(job: _Job, inputs: Inputs) -> list[Item]:
+    """Every input of a request by itself."""
+    if isinstance(inputs, Mapping):
+        kind = tuple(sorted((name, array.dtype.str, array.shape[1:]) for name, array in inputs.items()))
+        rows = range(len(next(iter(inputs.values()))) if inputs else 0)
+        return [Item(job, row, {name: array[row : row + 1] for name, array in inputs.items()}, kind, 1) for row in rows]
+    return [Item(job, place, given, (), _length(given)) for place, given in enumerate(inputs)]
+
+
+def _length(given: Any) -> int:
+    """Characters of a text, a pair or a list of words; 1 for what is none of these."""
+    if isinstance(given, str):
+        return len(given)
+    return sum(map(_length, given)) if isinstance(given, list | tuple) else 1
+
+
+def _joined(batch: Sequence[Item]) -> Any:
+    """A batch as a predictor takes it."""
+    first = batch[0].given
+    if not batch[0].kind:
+        return [item.given for item in batch]
+    return {name: np.concatenate([item.given[name] for item in batch]) for name in first}
+
+
+def _places(batch: Sequence[Item], rows: Sequence[int]) -> np.ndarray:
+    return np.array([batch[row].place for row in rows], np.int64)
+
+
+def _part(found: Prediction, rows: Sequence[int]) -> Prediction:
+    return found if len(rows) == len(found) else found.take(np.asarray(rows))

@@ -1,0 +1,96 @@
+"""What a service tells whoever counts: metrics, traces, the watch for drift."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+from ..runtime.prediction import Prediction
+
+if TYPE_CHECKING:
+    from ..runtime.predictor import Predictor
+
+log = logging.getLogger(__name__)
+
+
+class Served(Protocol):
+    """One version of a model that is served; ``serving.service`` makes them."""
+
+    name: str
+    version: str
+    predictor: Predictor
+    ready: bool
+
+
+class Observer(Protocol):
+    """Told of everything that happens, in the thread of the event loop: it must return at once."""
+
+    def request(self, served: Served, front: str, seconds: float, status: int) -> None:
+        """A request was answered or refused.
+
+        Args:
+            served: that it was meant for.
+            front: ``"rest"``, ``"grpc"`` or ``"predict"``.
+            seconds: from its arrival to its answer.
+            status: of HTTP; 499 where the client left.
+        """
+
+    def batch(self, served: Served, size: int, seconds: float) -> None:
+        """A batch ran: its number of inputs, and how long it took."""
+
+    def predicted(self, served: Served, inputs: Sequence[Any], prediction: Prediction) -> None:
+        """Inputs of one request were predicted, in their order; ready tensors come as one dict for each input."""
+
+    def queue(self, served: Served, depth: int) -> None:
+        """The number of inputs that wait has changed."""
+
+
+class Silent:
+    """The observer that does nothing."""
+
+    def request(self, served: Served, front: str, seconds: float, status: int) -> None:
+        """Nothing."""
+
+    def batch(self, served: Served, size: int, seconds: float) -> None:
+        """Nothing."""
+
+    def predicted(self, served: Served, inputs: Sequence[Any], prediction: Prediction) -> None:
+        """Nothing."""
+
+    def queue(self, served: Served, depth: int) -> None:
+        """Nothing."""
+
+
+class Observers:
+    """Several observers as one, whose failures are logged and stop nothing.
+
+    Args:
+        observers: each is told of everything.
+    """
+
+    def __init__(self, *observers: Observer) -> None:
+        self._observers = observers
+
+    def request(self, served: Served, front: str, seconds: float, status: int) -> None:
+        """Tell all of a request."""
+        self._tell("request", served, front, seconds, status)
+
+    def batch(self, served: Served, size: int, seconds: float) -> None:
+        """Tell all of a batch."""
+        self._tell("batch", served, size, seconds)
+
+    def predicted(self, served: Served, inputs: Sequence[Any], prediction: Prediction) -> None:
+        """Tell all of predictions."""
+        self._tell("predicted", served, inputs, prediction)
+
+    def queue(self, served: Served, depth: int) -> None:
+        """Tell all of the queue."""
+        self._tell("queue", served, depth)
+
+    def _tell(self, event: str, *of: Any) -> None:
+        for observer in self._observers:
+            try:
+                getattr(observer, event)(*of)
+            except Exception:  # whoever counts may fail in any way, and requests are answered all the same
+                log.exception("%s failed to note %s", type(observer).__name__, event)

@@ -1,0 +1,108 @@
+"""How a service runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from ipaddress import ip_address
+from typing import Any
+
+from ..bundle.precision import Precision
+from ..errors import InputError, check_plain, cut, is_whole
+
+MOST_BATCH = 4096
+MOST_WORKERS = 256
+
+
+@dataclass(frozen=True)
+class ServeSettings:
+    """How a service runs: where it listens, what it takes at most, and what runs its bundles.
+
+    Attributes:
+        host: address to listen on; anything but this machine's own is for services behind a firewall or proxy.
+        port: port of REST; 0 lets the system choose one.
+        grpc_port: port of gRPC, where 0 lets the system choose one; without it there is no gRPC.
+        batch_size: most inputs in one run; those that wait run together, and none waits for others to come.
+        queue: most inputs that wait for one model; beyond it requests are refused (503), and told when to come again.
+        timeout: seconds that a request may take, from its first byte to its answer.
+        max_bytes: largest body of a request, in bytes.
+        requests: most requests that are read and answered at a time.
+        workers: processes that share the port, each with its own copy of the model.
+        token: secret that clients send as ``Authorization: Bearer …``; without it anyone who reaches the port may ask.
+        tls_cert: PEM file of the certificate (with its chain); with it, the service speaks HTTPS only.
+        tls_key: PEM file of the certificate's private key.
+        origins: further origin of pages in browsers that may send requests, as in https://models.example.com.
+        backend: backend that runs the bundles, where auto is the first that can run.
+        precision: precision of the graphs; without it that of the backend's choice.
+        threads: threads within one run; without it the backend's default.
+
+    Raises:
+        InputError: one of them cannot be used.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 8000
+    grpc_port: int | None = None
+    batch_size: int = 32
+    queue: int = 1024
+    timeout: float = 30.0
+    max_bytes: int = 64 * 2**20
+    requests: int = 256
+    workers: int = 1
+    token: str | None = None
+    tls_cert: str | None = None
+    tls_key: str | None = None
+    origins: Sequence[str] = ()
+    backend: str = "auto"
+    precision: Precision | None = None
+    threads: int | None = None
+
+    def __post_init__(self) -> None:
+        check_plain(self)
+        bounds = {
+            "port": (0, 65535), "batch_size": (1, MOST_BATCH), "queue": (1, 10**6), "max_bytes": (1, 2**40),
+            "requests": (1, 10**6), "workers": (1, MOST_WORKERS),
+        }  # fmt: skip
+        for name, (least, most) in bounds.items():
+            if not is_whole(getattr(self, name), least, most):
+                raise InputError(f"{name} is {cut(getattr(self, name))}; expected a whole number, {least} to {most}")
+        if self.grpc_port is not None and not is_whole(self.grpc_port, 0, 65535):
+            raise InputError(f"grpc_port is {cut(self.grpc_port)}; expected a whole number, 0 to 65535, or None")
+        if not isinstance(self.timeout, int | float) or isinstance(self.timeout, bool) or not 0 < self.timeout <= 86400:
+            raise InputError(f"timeout is {cut(self.timeout)}; expected seconds, above 0 and at most 86400 (a day)")
+        if not isinstance(self.host, str) or not self.host:
+            raise InputError(f"host is {cut(self.host)}; expected an address, as in 127.0.0.1")
+        if self.token is not None:
+            _check_token(self.token)
+        if (self.tls_cert is None) != (self.tls_key is None):
+            given, lacks = ("tls_cert", "tls_key") if self.tls_key is None else ("tls_key", "tls_cert")
+            raise InputError(f"{given} is given without {lacks}; TLS needs the certificate and its private key")
+        if isinstance(self.origins, str) or not all(_is_origin(each) for each in self.origins):
+            raise InputError(f"origins is {cut(self.origins)}; expected some, as in ['https://models.example.com']")
+
+    @property
+    def loopback(self) -> bool:
+        """Whether only this machine can reach the service."""
+        return is_loopback(self.host)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host, by name or address, is this machine itself."""
+    if host.lower() == "localhost":
+        return True
+    try:
+        return ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def _check_token(token: Any) -> None:
+    """Refuse a token that a header cannot hold, or that is guessed at once; it is never shown."""
+    plain = isinstance(token, str) and token.isascii() and token.isprintable() and not set(token) & set(" \t")
+    if not plain or len(token) < 8:
+        raise InputError("the token cannot be used; expected 8 or more printable ASCII characters without spaces")
+
+
+def _is_origin(each: Any) -> bool:
+    scheme, found, rest = str(each).partition("://")
+    return isinstance(each, str) and scheme in ("http", "https") and bool(found and rest) and "/" not in rest

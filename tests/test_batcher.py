@@ -1,0 +1,231 @@
+"""The batcher by itself, beside a predictor that is slow when told and says what it was asked."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+from hydrant import Prediction
+from hydrant.errors import BackendError, InputError
+from hydrant.serving.batcher import SHORT, Batcher
+from hydrant.serving.errors import ServeError
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+
+class Echo:
+    """Answers the length of each text as its energy; ``gate`` holds it back, ``batches`` says what ran together."""
+
+    def __init__(self) -> None:
+        self.gate = threading.Event()
+        self.gate.set()
+        self.batches: list[list[Any]] = []
+
+    def predict(self, inputs: Any, *, first: int = 0, on_error: str = "raise") -> Prediction:
+        rows = list(inputs["x"]) if isinstance(inputs, Mapping) else list(inputs)
+        self.batches.append(rows)
+        assert self.gate.wait(20)
+        if "explode" in rows:
+            raise BackendError("it exploded")
+        errors = [f"input {first + place} is empty" if each == "" else None for place, each in enumerate(rows)]
+        if on_error == "raise" and any(errors):
+            raise InputError(next(error for error in errors if error))
+        values = np.array([len(each) if isinstance(each, str) else float(each) for each in rows], np.float32)
+        one = np.ones((len(rows), 1), np.float32)
+        found = Prediction(one, np.zeros(len(rows), np.int64), *[values] * 5, energy=values)
+        return found if on_error == "raise" else Prediction(**{**found.to_dict(), "error": np.array(errors, object)})
+
+
+@pytest.fixture
+def echo() -> Iterator[Echo]:
+    found = Echo()
+    yield found
+    found.gate.set()
+
+
+def run(
+    echo: Echo, test: Callable[[Batcher], Coroutine[Any, Any, Any]], batch_size: int = 4, queue: int = 100, **told: Any
+) -> Any:
+    async def main() -> Any:
+        batcher = Batcher(echo, batch_size=batch_size, queue=queue, **told)
+        try:
+            return await asyncio.wait_for(test(batcher), 30)
+        finally:
+            echo.gate.set()
+            await batcher.close()
+
+    return asyncio.run(main())
+
+
+async def held(echo: Echo, batcher: Batcher) -> asyncio.Task[Prediction]:
+    """A request that runs until the gate opens, so that what follows waits."""
+    echo.gate.clear()
+    task = asyncio.create_task(batcher.submit(["held"], 20))
+    while not echo.batches:
+        await asyncio.sleep(0.001)
+    return task
+
+
+def energies(found: Prediction) -> list[float]:
+    assert found.energy is not None
+    return found.energy.tolist()
+
+
+def test_what_waits_runs_together_and_a_lone_request_waits_for_nobody(echo: Echo) -> None:
+    async def test(batcher: Batcher) -> None:
+        first = await held(echo, batcher)
+        others = [asyncio.create_task(batcher.submit(["a" * n], 20)) for n in range(1, 7)]
+        await asyncio.sleep(0.01)
+        assert batcher.depth == 6
+        echo.gate.set()
+        assert energies(await first) == [4]
+        assert [energies(await other) for other in others] == [[1], [2], [3], [4], [5], [6]]
+
+    sizes: list[int] = []
+    depths: list[int] = []
+    run(echo, test, ran=lambda size, seconds: sizes.append(size), waits=depths.append)
+    assert sizes == [1, 4, 2]
+    assert depths[-1] == 0
+    assert max(depths) == 6
+
+
+def test_texts_of_similar_length_run_together_and_the_oldest_goes_first(echo: Echo) -> None:
+    lengths = [1000, 10, 990, 2001, 501, 20, 499]
+
+    async def test(batcher: Batcher) -> None:
+        first = await held(echo, batcher)
+        others = [asyncio.create_task(batcher.submit(["a" * n], 20)) for n in lengths]
+        await asyncio.sleep(0.01)
+        echo.gate.set()
+        for other, length in zip(others, lengths, strict=True):
+            assert energies(await other) == [length]
+        await first
+
+    run(echo, test)
+    ran = [sorted(map(len, batch)) for batch in echo.batches[1:]]
+    assert ran == [[501, 990, 1000], [10, 20], [2001], [499]]
+    assert max(lengths[1], lengths[5]) <= SHORT
+
+
+@settings(deadline=None, max_examples=30)
+@given(
+    st.lists(st.lists(st.text("ab", min_size=1, max_size=200), max_size=9), min_size=1, max_size=12), st.integers(1, 7)
+)
+def test_every_answer_belongs_to_its_request_in_its_order(requests: list[list[str]], batch_size: int) -> None:
+    async def test(batcher: Batcher) -> list[Prediction]:
+        return await asyncio.gather(*(batcher.submit(texts, 20) for texts in requests))
+
+    echo = Echo()
+    found = run(echo, test, batch_size)
+    assert [energies(each) for each in found] == [[len(text) for text in texts] for texts in requests]
+    assert max(map(len, echo.batches)) <= batch_size
+
+
+def test_a_bad_input_fails_its_own_request_and_is_named_by_its_place_there(echo: Echo) -> None:
+    async def test(batcher: Batcher) -> None:
+        first = await held(echo, batcher)
+        good, bad, rows = (
+            asyncio.create_task(batcher.submit(texts, 20, on_error))
+            for texts, on_error in ((["a"], "raise"), (["b", ""], "raise"), (["", "cc"], "row"))
+        )
+        await asyncio.sleep(0.01)
+        echo.gate.set()
+        assert energies(await good) == [1]
+        assert (await good).error is None
+        with pytest.raises(InputError, match=r"^input 1 is empty$"):
+            await bad
+        assert (await rows).error.tolist()[1] is None  # type: ignore[union-attr]
+        await first
+
+    run(echo, test, 8)
+
+
+def test_a_batch_that_fails_runs_again_request_by_request(echo: Echo) -> None:
+    async def test(batcher: Batcher) -> None:
+        first = await held(echo, batcher)
+        tasks = [asyncio.create_task(batcher.submit([text], 20)) for text in ("a", "explode", "ccc")]
+        await asyncio.sleep(0.01)
+        echo.gate.set()
+        found = await asyncio.gather(*tasks, return_exceptions=True)
+        assert isinstance(found[1], BackendError)
+        assert [energies(found[place]) for place in (0, 2)] == [[1], [3]]  # type: ignore[arg-type]
+        await first
+
+    run(echo, test)
+    assert echo.batches[1:] == [["a", "explode", "ccc"], ["a"], ["explode"], ["ccc"]]
+
+
+def test_tensors_of_one_shape_run_together_and_others_apart(echo: Echo) -> None:
+    async def test(batcher: Batcher) -> None:
+        first = await held(echo, batcher)
+        given = [{"x": np.arange(3)}, {"x": np.array([7])}, {"x": np.array([1.5, 2.5])}]
+        tasks = [asyncio.create_task(batcher.submit(tensors, 20)) for tensors in given]
+        await asyncio.sleep(0.01)
+        echo.gate.set()
+        assert [energies(await task) for task in tasks] == [[0, 1, 2], [7], [1.5, 2.5]]
+        await first
+
+    run(echo, test, 8)
+    assert [len(batch) for batch in echo.batches] == [1, 4, 2]
+
+
+def test_a_full_queue_refuses_and_says_when_to_come_again(echo: Echo) -> None:
+    async def test(batcher: Batcher) -> None:
+        first = await held(echo, batcher)
+        waits = asyncio.create_task(batcher.submit(["a"] * 3, 20))
+        await asyncio.sleep(0.01)
+        with pytest.raises(ServeError, match="3 inputs wait already, of at most 4") as full:
+            await batcher.submit(["b"] * 2, 20)
+        assert full.value.status == 503
+        assert full.value.retry_after is not None
+        with pytest.raises(ServeError, match="has 5 inputs; at most 4") as never:
+            await batcher.submit(["b"] * 5, 20)
+        assert (never.value.status, never.value.retry_after) == (413, None)
+        echo.gate.set()
+        assert len(await waits) == 3
+        await first
+
+    run(echo, test, queue=4)
+
+
+def test_a_cancelled_request_leaves_the_queue_and_a_late_one_is_told(echo: Echo) -> None:
+    async def test(batcher: Batcher) -> None:
+        first = await held(echo, batcher)
+        left = asyncio.create_task(batcher.submit(["left"] * 5, 20))
+        stays = asyncio.create_task(batcher.submit(["stays"], 20))
+        await asyncio.sleep(0.01)
+        left.cancel()
+        with pytest.raises(ServeError, match=r"not answered within 0\.05 s") as late:
+            await batcher.submit(["late"], 0.05)
+        assert late.value.status == 504
+        assert batcher.depth == 1
+        echo.gate.set()
+        assert energies(await stays) == [5]
+        await first
+
+    run(echo, test)
+    assert echo.batches == [["held"], ["stays"]]
+
+
+def test_closing_answers_what_waits_and_takes_nothing_more(echo: Echo) -> None:
+    async def test(batcher: Batcher) -> None:
+        first = await held(echo, batcher)
+        waits = asyncio.create_task(batcher.submit(["aa"], 20))
+        await asyncio.sleep(0.01)
+        closing = asyncio.create_task(batcher.close())
+        await asyncio.sleep(0.01)
+        for nothing in (["b"], []):
+            with pytest.raises(ServeError, match="being put away") as refused:
+                await batcher.submit(nothing, 20)
+            assert refused.value.status == 503
+        assert not closing.done()
+        echo.gate.set()
+        await closing
+        assert energies(waits.result()) == [2]
+        assert first.done()
+
+    run(echo, test)

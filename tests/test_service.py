@@ -1,0 +1,238 @@
+"""Models, their versions and their replacement, beside predictors that only say which folder they were opened from."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hydrant import Prediction
+from hydrant.errors import BundleError, InputError
+from hydrant.serving.catalog import found_bundles
+from hydrant.serving.errors import ServeError, refusal
+from hydrant.serving.observe import Silent
+from hydrant.serving.service import Service
+from hydrant.serving.settings import ServeSettings
+
+
+class Named:
+    """Answers with the number of its version; ``gate`` holds it back."""
+
+    modality, takes_raw, backend = "text", True, "fake"
+    gate = threading.Event()
+
+    def __init__(self, path: Path) -> None:
+        if (path / "broken").exists():
+            raise BundleError("it is broken")
+        self.path, self.warm, self.closed = path, 0, False
+
+    def warm_up(self, batch_size: int = 1) -> None:
+        self.warm += batch_size
+
+    def predict(self, inputs: Any, **_: Any) -> Prediction:
+        assert self.warm and not self.closed
+        assert self.gate.wait(20)
+        count = len(inputs)
+        values = np.full(count, float(self.path.name), np.float32)
+        return Prediction(np.ones((count, 1), np.float32), np.zeros(count, np.int64), *[values] * 5, energy=values)
+
+    def close(self) -> None:
+        self.closed = True
+
+
+@pytest.fixture
+def models(tmp_path: Path) -> Path:
+    Named.gate.set()
+    for place in ("cats/1", "cats/2", "cats/10", "dogs/7", "cats/nothing", ".hidden/1"):
+        (tmp_path / place).mkdir(parents=True)
+        if not place.endswith("nothing"):
+            (tmp_path / place / "hydrant.json").touch()
+    return tmp_path
+
+
+def run(folder: Path, test: Callable[[Service], Coroutine[Any, Any, None]], *observers: Any, **settings: Any) -> None:
+    async def main() -> None:
+        service = Service(folder, ServeSettings(**settings), observers, Named)  # type: ignore[arg-type]
+        await service.start()
+        assert service.ready
+        try:
+            await asyncio.wait_for(test(service), 30)
+        finally:
+            Named.gate.set()
+            await service.drain()
+        assert not service.ready
+
+    asyncio.run(main())
+
+
+async def version_that_answers(service: Service, **asked: Any) -> str:
+    served, found = await service.predict(["a", "b"], **asked)
+    assert found.energy is not None
+    assert found.energy.tolist() == [float(served.version)] * 2
+    return served.version
+
+
+def states(service: Service) -> dict[str, str]:
+    return {f"{row['name']}/{row['version']}": row["state"] for row in service.index()}
+
+
+def test_folders_are_found_by_name_and_version(models: Path, tmp_path: Path) -> None:
+    found = found_bundles(models)
+    assert {name: list(versions) for name, versions in found.items()} == {"cats": ["1", "2", "10"], "dogs": ["7"]}
+    assert found_bundles(models / "cats") == {name: {"1": models / "cats" / name} for name in ("1", "2", "10")}
+    assert found_bundles(models / "dogs/7") == {"7": {"1": models / "dogs/7"}}
+    with pytest.raises(InputError, match=r"holds no bundle; expected one .*; found none"):
+        found_bundles(models / "cats/nothing")
+    with pytest.raises(InputError, match="does not exist; expected a bundle, or a folder of bundles"):
+        found_bundles(tmp_path / "nowhere")
+
+
+def test_the_newest_answers_and_an_older_one_is_rolled_back_to(models: Path) -> None:
+    async def test(service: Service) -> None:
+        assert await version_that_answers(service, model="cats") == "10"
+        newest = service.served("cats").predictor
+        await service.load("cats", "2")
+        assert newest.closed  # type: ignore[attr-defined]
+        assert await version_that_answers(service, model="cats") == "2"
+        assert states(service) == {
+            "cats/1": "UNAVAILABLE", "cats/2": "READY", "cats/10": "UNAVAILABLE", "dogs/7": "READY",
+        }  # fmt: skip
+        await service.load("cats", "10", keep=True)
+        assert await version_that_answers(service, model="cats", version="2") == "2"
+        assert await version_that_answers(service, model="cats") == "10"
+        before = service.served("cats").predictor
+        await service.load("cats")  # again
+        assert before.closed  # type: ignore[attr-defined]
+        assert service.served("cats").predictor is not before
+        with pytest.raises(ServeError, match="has no version '2' loaded; loaded are: 10"):
+            await version_that_answers(service, model="cats", version="2")
+
+    run(models, test)
+
+
+def test_a_swap_loses_nothing_and_the_old_version_ends_what_it_began(models: Path) -> None:
+    async def test(service: Service) -> None:
+        Named.gate.clear()
+        begun = [asyncio.create_task(version_that_answers(service, model="cats")) for _ in range(5)]
+        await asyncio.sleep(0.01)
+        old = service.served("cats")
+        swap = asyncio.create_task(service.load("cats", "2"))
+        while service.served("cats") is old:
+            await asyncio.sleep(0.001)
+        assert states(service)["cats/10"] == "UNLOADING"
+        later = asyncio.create_task(version_that_answers(service, model="cats"))
+        await asyncio.sleep(0.01)
+        assert not swap.done()
+        Named.gate.set()
+        assert await asyncio.gather(*begun) == ["10"] * 5
+        assert await later == "2"
+        await swap
+        assert old.predictor.closed  # type: ignore[attr-defined]
+
+    run(models, test)
+
+
+def test_a_bundle_that_cannot_be_opened_changes_nothing(models: Path) -> None:
+    async def test(service: Service) -> None:
+        (models / "cats/11").mkdir()
+        for name in ("hydrant.json", "broken"):
+            (models / "cats/11" / name).touch()
+        with pytest.raises(ServeError, match="model 'cats', version '11': it is broken") as refused:
+            await service.load("cats")
+        assert refused.value.status == 409
+        assert await version_that_answers(service, model="cats") == "10"
+        row = next(row for row in service.index() if row["version"] == "11")
+        assert row["state"] == "UNAVAILABLE"
+        assert "it is broken" in row["reason"]
+
+    run(models, test)
+
+
+def test_unloading_and_unknown_names(models: Path) -> None:
+    async def test(service: Service) -> None:
+        with pytest.raises(ServeError, match="several models are served; name one of cats, dogs"):
+            service.served()
+        for name in ("birds", "../cats", "cats/10", "", ".hidden"):
+            with pytest.raises(ServeError, match=r"no model is called .*; there are: cats, dogs") as unknown:
+                service.served(name)
+            assert unknown.value.status == 404
+            with pytest.raises(ServeError, match="no model is called"):
+                await service.load(name)
+        with pytest.raises(ServeError, match=r"model 'cats' has no version '\.\./10'; there are: 1, 2, 10"):
+            await service.load("cats", "../10")
+        await service.unload("dogs")
+        with pytest.raises(ServeError, match="model 'dogs' is not loaded"):
+            service.served("dogs")
+        with pytest.raises(ServeError, match="has no version '7' loaded"):
+            await service.unload("dogs", "7")
+        assert await version_that_answers(service, model="cats") == "10"
+        await service.load("dogs")
+        assert await version_that_answers(service, model="dogs") == "7"
+
+    run(models, test)
+
+
+def test_inputs_are_never_paths(models: Path) -> None:
+    async def test(service: Service) -> None:
+        predictor = service.served("cats").predictor
+        with pytest.raises(InputError, match="input 1 is a PosixPath; expected a text"):
+            await service.predict(["a", Path("/etc/passwd")], model="cats")
+        predictor.modality = "image"
+        with pytest.raises(InputError, match="input 0 is a str; expected the bytes of an image file"):
+            await service.predict(["/etc/passwd"], model="cats")
+        predictor.takes_raw = False
+        with pytest.raises(InputError, match="this model has no processor"):
+            await service.predict([b"abc"], model="cats")
+        for tensors in ({"a": np.zeros((2, 3)), "b": np.zeros((1, 3))}, {"a": np.zeros(())}):
+            with pytest.raises(InputError, match="expected one first axis for all"):
+                await service.predict(tensors, model="cats")
+
+    run(models, test)
+
+
+def test_observers_are_told_and_their_failures_stop_nothing(models: Path) -> None:
+    told: list[Any] = []
+
+    class Counting(Silent):
+        def batch(self, served: Any, size: int, seconds: float) -> None:
+            told.append(("batch", served.name, size))
+
+        def predicted(self, served: Any, inputs: Any, prediction: Prediction) -> None:
+            told.append(("predicted", served.name, list(inputs), len(prediction)))
+            raise ValueError("no")
+
+    async def test(service: Service) -> None:
+        assert await version_that_answers(service, model="dogs") == "7"
+
+    run(models, test, Counting())
+    assert told == [("batch", "dogs", 2), ("predicted", "dogs", ["a", "b"], 2)]
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"port": 70000}, "port is '70000'; expected a whole number, 0 to 65535"),
+        ({"batch_size": 0}, "batch_size is '0'; expected a whole number, 1 to"),
+        ({"timeout": 0}, "timeout is '0'; expected seconds"),
+        ({"grpc_port": -1}, "grpc_port is '-1'"),
+        ({"token": "short"}, "8 or more printable ASCII characters"),
+        ({"token": "a secret with spaces"}, "8 or more printable ASCII characters"),
+        ({"tls_key": "key.pem"}, "tls_key is given without tls_cert"),
+        ({"origins": ["example.com"]}, "origins is .*; expected some, as in"),
+    ],
+)
+def test_settings_check_themselves(given: dict[str, Any], words: str) -> None:
+    with pytest.raises(InputError, match=words) as refused:
+        ServeSettings(**given)
+    assert "secret" not in str(refused.value)
+    assert "short" not in str(refused.value)
+
+
+def test_a_refusal_tells_nothing_of_the_inside() -> None:
+    assert refusal(KeyError("/secret/path")).message == "unexpected KeyError; the log of the server says more"
+    assert refusal(InputError("input 1 is empty")).status == 400
+    assert refusal(ServeError(503, "busy", retry_after=3)).retry_after == 3
