@@ -169,10 +169,11 @@ def binned(values: np.ndarray, edges: np.ndarray) -> np.ndarray:
     """Values in each bin, [E + 1]: up to the first edge, above it and up to the second, and so on.
 
     Args:
-        values: any number of them, finite.
+        values: any number of them, finite; compared in float32.
         edges: [E], ascending.
     """
-    return np.bincount(np.searchsorted(edges, values, side="left"), minlength=len(edges) + 1)
+    places = np.searchsorted(np.asarray(edges, np.float32), np.asarray(values, np.float32), side="left")
+    return np.bincount(places, minlength=len(edges) + 1)
 
 
 def stability_index(known: np.ndarray, found: np.ndarray) -> float:

@@ -153,7 +153,7 @@ class ModelStats:
         self.steps: deque[Step] = deque(maxlen=STEPS)
         self.newest: deque[float] = deque(maxlen=NEWEST)
         self._waiting: list[Prediction] = []
-        self._looked = -math.inf
+        self._came = self._looked = -math.inf
         self._before = Counts()  # the last whole window
 
     def step(self, now: float) -> Step:
@@ -165,17 +165,19 @@ class ModelStats:
 
     def take(self, prediction: Prediction, now: float) -> list[Alarm]:
         """Keep a prediction, and look at those kept if it is time; gives the alarms that they raise."""
+        alarms = self.look() if now - self._came >= 1 else []
         self._waiting.append(prediction)
-        if now - self._looked < 1 and sum(map(len, self._waiting)) < TOGETHER:
-            return []
-        return self.look(now)
+        self._came = now
+        if now - self._looked >= 1 or sum(map(len, self._waiting)) >= TOGETHER:
+            alarms += self.look()
+        return alarms
 
-    def look(self, now: float) -> list[Alarm]:
-        """Look at the predictions that were kept."""
-        waiting, self._waiting, self._looked = self._waiting, [], now
+    def look(self) -> list[Alarm]:
+        """Look at the predictions that were kept, as of when the last of them came."""
+        waiting, self._waiting, self._looked = self._waiting, [], self._came
         if not waiting:
             return []
-        return self._count(waiting[0] if len(waiting) == 1 else Prediction.concatenate(waiting), now)
+        return self._count(waiting[0] if len(waiting) == 1 else Prediction.concatenate(waiting), self._came)
 
     def _count(self, prediction: Prediction, now: float) -> list[Alarm]:
         seen = observed(prediction, self.names, self.calibration)
@@ -259,10 +261,9 @@ class Stats:
         """Everything that was counted, predictions that were kept included; to be read within :meth:`reading`."""
         told = []
         with self._lock:
-            now = self._clock()
             found = list(self._models.values())
             for model in found:
-                told += [(model.name, model.version, model.look(now))]
+                told += [(model.name, model.version, model.look())]
         for name, version, alarms in told:
             self._tell(name, version, alarms)
         return found
