@@ -123,6 +123,8 @@ class Predictor(Closable):
 
     Attributes:
         labels: class names in class order; of a model of one output the name of its score.
+        members: their number M.
+        pairs: whether the bundle was made on pairs of texts; ``None`` where its data did not tell.
         backend: name of the backend that runs.
         precision: of its weights and activations.
         fallbacks: (backend, reason) of each one that was skipped.
@@ -140,6 +142,7 @@ class Predictor(Closable):
     ) -> None:
         super().__init__("the predictor")
         self.labels = bundle.labels
+        self.members = bundle.members
         self.backend = backend.name
         self.precision = backend.precision
         self.fallbacks = fallbacks
@@ -151,6 +154,7 @@ class Predictor(Closable):
         self._path = bundle.path
         reads_pairs = architecture.modality == "text" and not architecture.every_token
         self._form = form_used(bundle) if reads_pairs else None
+        self.pairs = None if self._form is None else self._form[0]
         self._architecture = architecture
         self._running = backend
         folder = bundle.processor_folder()
