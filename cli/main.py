@@ -34,6 +34,7 @@ COMMANDS = {
     "evaluate": "measure quality and uncertainty on labelled data, with a report",
     "predict": "predict labels and uncertainties",
     "inspect": "show what is in a bundle",
+    "sign": "sign a bundle, so that whoever trusts the key knows it for yours",
     "demo": "run everything end to end on embedded data",
 }
 """Every subcommand, in a line. What it takes and does is in the file of its name."""

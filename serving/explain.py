@@ -24,10 +24,9 @@ def facts_of(predictor: Predictor) -> dict[str, Any]:
     """The facts of a model, JSON-ready.
 
     Returns:
-        ``task``, ``modality``, ``labels``, ``members``, ``pairs`` (whether it was made on pairs of texts; ``None``
-        where nobody knows), ``backend``, ``precision``, ``activation`` (of a score), ``temperature``, and of the
-        calibration ``thresholds``, ``conformal``, ``intervals`` and ``label_thresholds``, as ``calibration.json`` has
-        them.
+        ``task``, ``modality``, ``labels``, ``members``, ``pairs`` (whether it was made on pairs of texts),
+        ``backend``, ``precision``, ``activation`` (of a score), ``temperature``, and of the calibration ``thresholds``,
+        ``conformal``, ``intervals`` and ``label_thresholds``, as ``calibration.json`` has them.
     """
     told = predictor.calibration.to_json()
     limits = predictor.calibration.labels

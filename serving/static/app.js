@@ -77,7 +77,7 @@ function form() {
   if (at("form").dataset.of !== `${facts.name}/${facts.version}`) {
     at("form").dataset.of = `${facts.name}/${facts.version}`;
     if (facts.task === "tokens") at("pair").checked = false;
-    else if (facts.pairs !== null) at("pair").checked = facts.pairs;
+    else at("pair").checked = facts.pairs;
   }
   paired();
 }
