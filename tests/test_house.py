@@ -84,7 +84,11 @@ FLOORS: list[dict[str, str]] = [
         """,
     },
     {
-        "serving": "__init__ errors settings observe catalog batcher service datatypes messages protocol",
+        "serving": """
+            __init__ errors settings observe catalog batcher service datatypes messages protocol
+            offline.__init__ offline.shards offline.sources offline.scoring offline.tables offline.chunks offline.parts
+            offline.run
+        """,
         "workflow": """
             options parts report told workspace make explore picture __init__
             demo.comparison demo.digits demo.picture demo.run demo.__init__
@@ -93,8 +97,8 @@ FLOORS: list[dict[str, str]] = [
     {
         "": "__init__",
         "cli": """
-            __init__ terminal words adapters drift options shared build calibrate predict demo evaluate export fuse
-            inspect make plan profile sign tune verify main
+            __init__ terminal words adapters drift options shared prediction_text build calibrate predict demo evaluate
+            export fuse inspect merge make plan profile sign tune verify main
         """,
     },
     {"": "__main__"},
