@@ -1,8 +1,8 @@
 """The page at ``/`` of ``hydrant serve``: its files, the headers that they are sent with, and what it asks.
 
 The page is static and asks this server alone, by addresses relative to its own. What a browser may do with it is as
-little as it needs: scripts and styles of this origin, no frame, no form, no markup made of text. ``GET /describe`` gives
-the facts of every model, ``POST /explain`` takes what ``POST /predict`` takes and answers with what the page shows.
+little as it needs: scripts and styles of this origin, no frame, no form, no markup made of text. ``GET /describe``
+gives the facts of every model, ``POST /explain`` takes what ``POST /predict`` takes and answers with what is shown.
 """
 
 from __future__ import annotations
@@ -113,7 +113,9 @@ def add_page(app: FastAPI, service: Service) -> None:
     async def describe(request: Request) -> Response:  # noqa: ARG001
         rows = await asyncio.to_thread(service.index)
         models = [_described(service, row["name"], row["version"]) for row in rows if row["state"] == "READY"]
-        return json_response({"version": __version__, "models": [each for each in models if each is not None]})
+        counts = any(getattr(route, "path", None) == "/stats" for route in app.routes)
+        found = [each for each in models if each is not None]
+        return json_response({"version": __version__, "stats": counts, "models": found})
 
     async def explain(request: Request) -> Response:
         started, status = perf_counter(), 500

@@ -40,7 +40,7 @@ class Browser:
         self._in, theirs_out = os.pipe()
         flags = " ".join([*FLAGS, f"--user-data-dir={self._profile.name}", f"--window-size={width},{height}"])
         self._process = subprocess.Popen(
-            ["/bin/sh", "-c", f'exec "$0" {flags} about:blank 3<&{theirs_in} 4>&{theirs_out}', CHROMIUM],
+            ["bash", "-c", f'exec "$0" {flags} about:blank 3<&{theirs_in} 4>&{theirs_out}', CHROMIUM],
             pass_fds=(theirs_in, theirs_out), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
         )  # fmt: skip
         os.close(theirs_in)

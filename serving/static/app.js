@@ -13,6 +13,7 @@ const KEPT = 8;
 const MOST_BYTES = 32 * 2 ** 20;
 
 let models = [];
+let counted = true;
 let image = null;
 let running = null;
 const earlier = [];
@@ -23,6 +24,7 @@ async function look() {
   try {
     const found = await describe();
     models = found.models;
+    counted = found.stats;
     offer();
     state(models.some((each) => each.ready) ? "up" : "", models.length ? "Ready" : "No model is loaded");
     say(at("about-server"), `hydrant ${found.version}. Programs ask POST predict, or the Open Inference Protocol under v2; figures for Prometheus are under metrics.`);
@@ -210,12 +212,16 @@ function drops() {
 
 async function watch() {
   const facts = chosen();
+  if (!counted) {
+    show(at("traffic-body"), el("p", { class: "quiet" }, "This server keeps no figures of its traffic."));
+    return;
+  }
+  if (!facts) return;
   try {
     show(at("traffic-body"), traffic(await stats(), facts, (text) => say(at("traffic-note"), text)));
   } catch (error) {
     say(at("traffic-note"), "");
-    const text = error.status === 404 ? "This server keeps no figures of its traffic." : error.message;
-    show(at("traffic-body"), el("p", { class: "quiet" }, text));
+    show(at("traffic-body"), el("p", { class: "quiet" }, error.message));
   }
 }
 
