@@ -26,7 +26,8 @@ def facts_of(predictor: Predictor) -> dict[str, Any]:
     Returns:
         ``task``, ``modality``, ``labels``, ``members``, ``pairs`` (whether it was made on pairs of texts),
         ``backend``, ``precision``, ``activation`` (of a score), ``temperature``, and of the calibration ``thresholds``,
-        ``conformal``, ``intervals`` and ``label_thresholds``, as ``calibration.json`` has them.
+        ``conformal``, ``intervals``, ``label_thresholds`` and the ``reference`` of traffic, as ``calibration.json`` has
+        them; ``None`` where it has none.
     """
     told = predictor.calibration.to_json()
     limits = predictor.calibration.labels
@@ -43,8 +44,14 @@ def facts_of(predictor: Predictor) -> dict[str, Any]:
         "thresholds": told["thresholds"],
         "conformal": told["conformal"],
         "intervals": told.get("intervals"),
+        "reference": _reference(told.get("reference")),
         "label_thresholds": None if limits is None else list(limits.thresholds),
     }
+
+
+def _reference(told: dict[str, Any] | None) -> dict[str, Any] | None:
+    """How scores of calibration examples are spread, without how often each label was given."""
+    return told and {name: told[name] for name in told if name != "labels"}
 
 
 def explanations(predictor: Predictor, prediction: Prediction, inputs: Sequence[Any]) -> list[dict[str, Any]]:

@@ -113,9 +113,7 @@ def add_page(app: FastAPI, service: Service) -> None:
     async def describe(request: Request) -> Response:  # noqa: ARG001
         rows = await asyncio.to_thread(service.index)
         models = [_described(service, row["name"], row["version"]) for row in rows if row["state"] == "READY"]
-        counts = any(getattr(route, "path", None) == "/stats" for route in app.routes)
-        found = [each for each in models if each is not None]
-        return json_response({"version": __version__, "stats": counts, "models": found})
+        return json_response({"version": __version__, "models": [each for each in models if each is not None]})
 
     async def explain(request: Request) -> Response:
         started, status = perf_counter(), 500

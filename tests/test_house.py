@@ -87,7 +87,7 @@ FLOORS: list[dict[str, str]] = [
     {
         "serving": """
             __init__ errors settings observe catalog batcher service datatypes messages protocol multipart asked
-            connection guard rest server log workers run
+            connection guard rest explain page server log workers run
             offline.__init__ offline.shards offline.sources offline.scoring offline.tables offline.chunks offline.parts
             offline.run
         """,

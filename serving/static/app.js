@@ -24,7 +24,6 @@ async function look() {
   try {
     const found = await describe();
     models = found.models;
-    counted = found.stats;
     offer();
     state(models.some((each) => each.ready) ? "up" : "", models.length ? "Ready" : "No model is loaded");
     say(at("about-server"), `hydrant ${found.version}. Programs ask POST predict, or the Open Inference Protocol under v2; figures for Prometheus are under metrics.`);
@@ -212,16 +211,13 @@ function drops() {
 
 async function watch() {
   const facts = chosen();
-  if (!counted) {
-    show(at("traffic-body"), el("p", { class: "quiet" }, "This server keeps no figures of its traffic."));
-    return;
-  }
-  if (!facts) return;
+  if (!counted || !facts) return;
   try {
     show(at("traffic-body"), traffic(await stats(), facts, (text) => say(at("traffic-note"), text)));
   } catch (error) {
     say(at("traffic-note"), "");
-    show(at("traffic-body"), el("p", { class: "quiet" }, error.message));
+    counted = error.status !== 404;
+    show(at("traffic-body"), el("p", { class: "quiet" }, counted ? error.message : "This server keeps no figures of its traffic."));
   }
 }
 

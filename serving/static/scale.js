@@ -12,6 +12,11 @@ const LIMIT_AT = 0.62;
 export function ends(score, facts, limit) {
   if (score === "confidence" || score === "disagreement") return [0, 1];
   const most = largest(score, facts);
+  const edges = facts.reference?.histograms?.[score]?.edges;
+  if (!limit && most === null && edges?.length > 1) {
+    const width = edges.at(-1) - edges[0];
+    return [edges[0] - 0.3 * width, edges.at(-1) + width];
+  }
   if (!limit) return most === null ? null : [0, most];
   const value = limit.value;
   if (score === "energy") return [value - 12, value + (12 * (1 - LIMIT_AT)) / LIMIT_AT];

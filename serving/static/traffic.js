@@ -2,88 +2,98 @@
 
 import { histogram, rate } from "./charts.js";
 import { el } from "./dom.js";
-import { count, many, percent } from "./numbers.js";
+import { count, figure, many, percent } from "./numbers.js";
 import { SCORES } from "./words.js";
 
 const RATES = { abstain: "Abstains", out_of_distribution: "Flagged as out of distribution" };
+const STEP = 10;
+const POINTS = 60;
 
 /** Elements for what `stats` gave of the model that is chosen; `note` takes a line for the headline. */
 export function traffic(found, facts, note) {
-  const of = facts && (found.models ?? []).find((each) => each.name === facts.name && each.version === facts.version);
-  if (!of || !of.inputs) {
+  const of = found.models.find((each) => each.name === facts.name && each.version === facts.version);
+  if (!of?.totals.inputs) {
     note("");
-    return [quiet("Nobody has asked this model anything yet. How often it abstains, what it flags, and how its scores are spread appear here as requests come in.")];
+    return [el("p", { class: "quiet" }, "Nobody has asked this model anything yet. How often it abstains, what it flags, and how its scores are spread appear here as requests come in.")];
   }
-  note(`${many(of.inputs, "input")} since it was loaded${of.failed ? `, ${count(of.failed)} of them unusable` : ""}`);
+  note(of.totals.failed ? `${many(of.totals.failed, "further input")} could not be used` : "");
   const charts = Object.entries(of.histograms ?? {}).filter(([score]) => score in SCORES);
+  const curve = points(of.series);
   return [
-    alarms(of.alarms ?? []),
-    el("div", { class: "tiles" }, asked(of), Object.entries(RATES).map(([name, title]) => tile(of, name, title))),
-    charts.length ? el("div", { class: "charts" }, charts.map(([score, spread]) => chart(score, spread, facts))) : null,
-    charts.length ? legend(charts) : null,
+    alarms(of.drift?.alarms ?? []),
+    el("div", { class: "tiles" }, inputs(of, curve), Object.entries(RATES).map(([name, title]) => decided(of, curve, name, title))),
+    charts.length ? el("div", { class: "charts" }, charts.map(([score, spread]) => spreads(score, spread, facts))) : null,
+    el("p", { class: "hint legend" }, legend(charts, of)),
   ];
 }
 
-const quiet = (text) => el("p", { class: "quiet" }, text);
-
-function alarms(words) {
-  if (!words.length) return null;
-  return el("ul", { class: "alarms" }, words.map((text) => el("li", { class: "abstain" }, el("span", { class: "sign", "aria-hidden": "true" }, "!"), el("span", {}, text))));
+function alarms(raised) {
+  if (!raised.length) return null;
+  return el("ul", { class: "alarms" }, raised.map(({ text }) => el("li", { class: "abstain" }, el("span", { class: "sign", "aria-hidden": "true" }, "!"), el("span", {}, text))));
 }
 
-function asked(of) {
-  const points = (of.timeline ?? []).map((each) => each.inputs);
-  const most = Math.max(1, ...points);
+/** The last ten minutes as points of ten seconds each, or the last hour as points of a minute, the oldest first. */
+function points(series) {
+  const oldest = Math.max(0, ...series.map((each) => each.ago));
+  const seconds = oldest < STEP * POINTS ? STEP : 6 * STEP;
+  const found = Array.from({ length: POINTS }, () => ({ inputs: 0, abstain: 0, out_of_distribution: 0 }));
+  for (const step of series) {
+    const point = found[POINTS - 1 - Math.floor(step.ago / seconds)];
+    if (!point) continue;
+    for (const name of Object.keys(point)) point[name] += step[name] ?? 0;
+  }
+  return { found, seconds };
+}
+
+const within = ({ seconds }) => (seconds === STEP ? "the last ten minutes" : "the last hour");
+
+function inputs(of, curve) {
+  const counts = curve.found.map((each) => each.inputs);
+  const most = Math.max(1, ...counts);
+  const { median, p99 } = of.latency;
+  const took = median === null ? "" : `answered in ${milliseconds(median)}; 99 % within ${milliseconds(p99)}`;
   return el(
     "div",
     { class: "tile" },
     el("h3", {}, "Inputs"),
-    el("p", { class: "value" }, count(of.inputs)),
-    el("p", { class: "hint" }, span(of)),
-    points.length > 1 ? rate(points.map((each) => each / most), null, `Inputs over time, at most ${count(most)} at a time`) : null,
+    el("p", { class: "value" }, count(of.totals.inputs)),
+    el("p", { class: "hint" }, took),
+    rate(counts.map((each) => each / most), null, `Inputs in ${within(curve)}, at most ${count(most)} at a time`),
   );
 }
 
-/** How long a time the curves show. */
-function span(of) {
-  const seconds = (of.timeline ?? []).length * (of.every ?? 0);
-  if (!seconds) return "";
-  return `curves: the last ${seconds < 120 ? many(seconds, "second") : many(Math.round(seconds / 60), "minute")}`;
-}
+const milliseconds = (seconds) => `${figure(seconds * 1000)} ms`;
 
-function tile(of, name, title) {
-  const found = of.rates?.[name];
-  if (!found) return el("div", { class: "tile" }, el("h3", {}, title), el("p", { class: "value" }, "–"), el("p", { class: "hint" }, "no limit is set for it"));
-  const share = found.n ? found.count / found.n : NaN;
-  const points = (of.timeline ?? []).map((each) => (each.inputs ? (each[name] ?? 0) / each.inputs : null));
-  const usual = found.expected;
-  const words = Number.isFinite(usual) ? `${percent(usual)} of calibration data` : "calibrate again to know what is usual";
+function decided(of, curve, name, title) {
+  const head = el("h3", {}, title);
+  if (!(name in of.totals)) return el("div", { class: "tile" }, head, el("p", { class: "value" }, "–"), el("p", { class: "hint" }, "no limit is set for it"));
+  const share = of.totals[name] / of.totals.inputs;
+  const usual = of.rates.calibrated[name];
+  const known = Number.isFinite(usual);
+  const words = known ? `${percent(usual)} of calibration data` : "calibrate again to know what is usual";
+  const shares = curve.found.map((each) => (each.inputs ? each[name] / each.inputs : null));
   return el(
     "div",
     { class: "tile" },
-    el("h3", {}, title),
+    head,
     el("p", { class: "value" }, percent(share)),
     el("p", { class: "hint" }, words),
-    points.length > 1 ? rate(points, Number.isFinite(usual) ? usual : null, `${title}: ${percent(share)} of the traffic, ${words}`) : null,
+    rate(shares, known ? usual : null, `${title}: ${percent(share)} of all inputs, ${words}; the curve is of ${within(curve)}`),
   );
 }
 
-function chart(score, spread, facts) {
-  const shares = (counts) => {
-    const all = counts.reduce((sum, each) => sum + each, 0);
-    return counts.map((each) => (all ? each / all : 0));
-  };
+function spreads(score, { edges, calibrated, recent, psi }, facts) {
   const limits = Object.entries(facts.thresholds).filter(([, limit]) => limit.score === score).map(([kind, limit]) => [kind, limit.value]);
-  return histogram(score, shares(spread.counts), spread.reference ? shares(spread.reference) : null, spread.edges, limits);
+  return histogram(score, shares(recent), shares(calibrated), edges, limits, psi === null || psi === undefined ? "" : `PSI ${figure(psi)}`);
 }
 
-function legend(charts) {
-  const known = charts.some(([, spread]) => spread.reference);
-  return el(
-    "p",
-    { class: "hint legend" },
-    known
-      ? "Bars: traffic. Line: calibration data. Dashed: the limit. Each bin is as wide as any other, and the outer two are open."
-      : "Bars: traffic. This bundle’s calibration holds no reference to compare with: calibrate it again.",
-  );
+function shares(counts) {
+  const all = counts.reduce((sum, each) => sum + each, 0);
+  return counts.map((each) => (all ? each / all : 0));
+}
+
+function legend(charts, of) {
+  if (!of.histograms) return "This bundle’s calibration holds no reference to compare scores with: hydrant calibrate stores one.";
+  if (!charts.length) return "";
+  return "Bars: recent traffic. Line: calibration data. Dashed: the limit. The outer two bins are open. PSI, the population stability index, tells how far the two lie apart: 0 for not at all; with few inputs it is large by chance.";
 }
