@@ -86,8 +86,8 @@ FLOORS: list[dict[str, str]] = [
     },
     {
         "serving": """
-            __init__ errors settings observe stats metrics tracing record monitor catalog batcher service datatypes messages
-            protocol multipart asked connection guard rest server log workers run
+            __init__ errors settings observe stats metrics tracing record monitor catalog batcher service datatypes
+            messages protocol multipart asked connection guard rest explain page server log workers run
             offline.__init__ offline.shards offline.sources offline.scoring offline.tables offline.chunks offline.parts
             offline.run
         """,
