@@ -15,6 +15,7 @@ from typing import Any
 from .connection import guarded_protocol
 from .grpc_front import GrpcFront
 from .guard import App, Guard
+from .page import OPEN_PATHS, add_page
 from .rest import rest_app
 from .service import Service
 from .settings import ServeSettings
@@ -31,7 +32,8 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT)
 def assembled(service: Service) -> App:
     """Every front that is reached by HTTP, behind the guard."""
     app = rest_app(service)
-    return Guard(app, service.settings)
+    add_page(app, service)
+    return Guard(app, service.settings, OPEN_PATHS)
 
 
 def serve_alone(
