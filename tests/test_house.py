@@ -87,7 +87,7 @@ FLOORS: list[dict[str, str]] = [
         "serving": """
             __init__ errors settings observe catalog batcher service datatypes messages protocol
             offline.__init__ offline.shards offline.sources offline.scoring offline.tables offline.chunks offline.parts
-            offline.run
+            offline.run ray_cluster offline.ray_engine
         """,
         "workflow": """
             options parts report told workspace make explore picture __init__
