@@ -24,6 +24,7 @@ from ..engines.gpu import NO_GPU
 from ..errors import InputError, cut
 from ..progress import Progress
 from ..runtime import Predictor, load
+from ..runtime.answers import about
 from ..runtime.words import AGGREGATIONS
 from ..serving.offline.ray_engine import Actors, ray_engine
 from ..serving.offline.run import Division, Outcome, predict_part
@@ -193,7 +194,7 @@ def predict_items(predictor: Predictor, options: argparse.Namespace) -> int:
             table.write(rows)
     _warn_failed(int(prediction.failed.sum()), len(rows))
     if options.json:
-        print_json({**_about(predictor), "predictions": rows})
+        print_json({**about(predictor), "predictions": rows})
     elif options.output:
         print_beside(options.output, f"wrote {len(rows)} prediction(s) to {options.output}")
     else:
@@ -222,7 +223,7 @@ def predict_file(predictor: Predictor, options: argparse.Namespace, progress: Pr
     _warn_failed(failed, count, options.errors)
     if options.json:
         found = {"output": str(options.output)} if options.output else {"predictions": collected}
-        print_json({**_about(predictor), "count": count, **found})
+        print_json({**about(predictor), "count": count, **found})
     elif options.output:
         print_beside(options.output, f"wrote {count} prediction(s) to {options.output}")
     return 0
@@ -244,7 +245,7 @@ def predict_large(predictor: Predictor, options: argparse.Namespace) -> int:
     if options.json:
         facts = {"count": len(outcome.rows), "failed": part.failed, "output": str(options.output)}
         chunks = {"chunks": outcome.chunks, "found": outcome.found}
-        print_json({**_about(predictor), **facts, "shard": str(part.shard), "total": part.total, **chunks})
+        print_json({**about(predictor), **facts, "shard": str(part.shard), "total": part.total, **chunks})
     else:
         print_text(_outcome_text(outcome))
     return 0
@@ -359,8 +360,3 @@ def _predictions(predictor: Predictor, options: argparse.Namespace, scoring: Sco
         if EXAMPLES not in names:
             return tensor_answers(predictor, read_arrays(path, names - {LABELS}), scoring, str(path))
     return answers(predictor, _sources(options).rows(), scoring)
-
-
-def _about(predictor: Predictor) -> dict[str, Any]:
-    skipped = [{"backend": name, "reason": reason} for name, reason in predictor.fallbacks]
-    return {"backend": predictor.backend, "fallbacks": skipped}

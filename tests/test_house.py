@@ -66,7 +66,8 @@ FLOORS: list[dict[str, str]] = [
             backends.tensorrt.profiles
             backends.ort_gpu backends.reference backends.tensorrt.choose backends.tensorrt.cuda
             backends.tensorrt.device backends.tensorrt.load backends.tensorrt.lane backends.tensorrt.engine
-            backends.registry decisions words predictor __init__ pipeline collect
+            backends.registry decisions words predictor __init__ answers pipeline
+            collect
         """,
         "tuning": """
             report examples settings optimizer state trunk loop weights rank_one job writing stages run __init__
@@ -85,7 +86,8 @@ FLOORS: list[dict[str, str]] = [
     },
     {
         "serving": """
-            __init__ errors settings observe catalog batcher service datatypes messages protocol
+            __init__ errors settings observe catalog batcher service datatypes messages protocol multipart asked
+            connection guard rest server log workers run
             offline.__init__ offline.shards offline.sources offline.scoring offline.tables offline.chunks offline.parts
             offline.run ray_cluster offline.ray_engine
         """,
@@ -98,7 +100,7 @@ FLOORS: list[dict[str, str]] = [
         "": "__init__",
         "cli": """
             __init__ terminal words adapters drift options shared prediction_text build calibrate predict demo evaluate
-            export fuse inspect merge make plan profile sign tune verify main
+            export fuse inspect merge make plan profile serve sign tune verify main
         """,
     },
     {"": "__main__"},
