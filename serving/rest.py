@@ -27,6 +27,8 @@ log = logging.getLogger(__name__)
 
 Found = TypeVar("Found")
 
+Endpoint = Callable[["Request"], Awaitable["Response"]]
+
 
 def rest_app(service: Service) -> FastAPI:
     """The application that answers REST requests; further fronts add their routes to it.
@@ -88,9 +90,9 @@ class _Front:
     def __init__(self, service: Service) -> None:
         self._service = service
 
-    def reads(self) -> dict[str, Callable[[Request], Awaitable[Response]]]:
+    def reads(self) -> dict[str, Endpoint]:
         """What is only read, by its path."""
-        found = {
+        found: dict[str, Endpoint] = {
             "/v2": self._server,
             "/v2/health/live": self._live,
             "/v2/health/ready": self._ready,
@@ -99,7 +101,7 @@ class _Front:
             found |= {model: self._model, f"{model}/ready": self._model_ready}
         return found
 
-    def posts(self) -> dict[str, Callable[[Request], Awaitable[Response]]]:
+    def posts(self) -> dict[str, Endpoint]:
         """What is asked with a body, by its path."""
         infer = self._observed("rest", self._infer)
         return {
@@ -143,9 +145,10 @@ class _Front:
         work = self._service.predict(
             inputs_of(asked, served), model=call.name, version=call.version, timeout=asked.timeout
         )
-        call.served, prediction = await unless_left(call.request, work)
-        outputs = outputs_of(prediction, asked, call.served)
-        written, length = write_response(InferResponse(call.served.name, call.served.version, asked.id, outputs), asked)
+        served, prediction = await unless_left(call.request, work)
+        call.served = served
+        outputs = outputs_of(prediction, asked, served)
+        written, length = write_response(InferResponse(served.name, served.version, asked.id, outputs), asked)
         if length is None:
             return Response(written, media_type="application/json")
         return Response(written, headers={HEADER: str(length)}, media_type="application/octet-stream")
@@ -154,14 +157,17 @@ class _Front:
         service, request = self._service, call.request
         body = await read_body(request, service.settings.timeout)
         asked = read_asked(body, request.headers.get("content-type", ""), request.query_params)
-        call.served = service.served(asked.model, asked.version)
-        inputs, shown = inputs_for(asked, call.served.predictor)
+        call.served = served = service.served(asked.model, asked.version)
+        inputs, shown = inputs_for(asked, served.predictor)
         work = service.predict(
-            inputs, model=call.served.name, version=asked.version, timeout=asked.timeout, on_error=asked.on_error
+            inputs, model=served.name, version=asked.version, timeout=asked.timeout, on_error=asked.on_error
         )
-        call.served, prediction = await unless_left(request, work)
-        told = {"probabilities": asked.probabilities, "aggregation": asked.aggregation}
-        return json_response(answer(call.served.predictor, prediction, shown, **told))  # type: ignore[arg-type]
+        served, prediction = await unless_left(request, work)
+        call.served = served
+        told = answer(
+            served.predictor, prediction, shown, probabilities=asked.probabilities, aggregation=asked.aggregation
+        )
+        return json_response(told)
 
     async def _index(self, request: Request) -> Response:
         asked = await self._parameters(request)
@@ -209,9 +215,7 @@ class _Front:
             raise ServeError(400, f"the body is a JSON {type(found).__name__}; expected an object, or nothing")
         return found
 
-    def _observed(
-        self, front: str, work: Callable[[_Call], Awaitable[Response]]
-    ) -> Callable[[Request], Awaitable[Response]]:
+    def _observed(self, front: str, work: Callable[[_Call], Awaitable[Response]]) -> Endpoint:
         """The same, which tells the observers of every request that reached a model."""
 
         async def endpoint(request: Request) -> Response:
