@@ -72,7 +72,7 @@ class Guard:
         except TimeoutError:
             if begun:  # a client that does not read its answer
                 return
-            what = "it was not answered" if receive.ended else "its body did not come"
+            what = "the request was not answered" if receive.ended else "the body did not come"
             error = ServeError(
                 504 if receive.ended else 408, f"{what} within {seconds:g} s; send less, or ask again later"
             )
