@@ -86,7 +86,7 @@ FLOORS: list[dict[str, str]] = [
     },
     {
         "serving": """
-            __init__ errors settings observe stats metrics tracing record monitor catalog batcher service datatypes
+            __init__ errors observe stats metrics tracing record settings monitor catalog batcher service datatypes
             messages protocol multipart asked connection guard rest explain page server log workers run
             offline.__init__ offline.shards offline.sources offline.scoring offline.tables offline.chunks offline.parts
             offline.run
