@@ -33,6 +33,7 @@ COMMANDS = {
     "calibrate": "fit temperature and thresholds on labelled data",
     "evaluate": "measure quality and uncertainty on labelled data, with a report",
     "predict": "predict labels and uncertainties",
+    "triton": "write a Triton model repository",
     "inspect": "show what is in a bundle",
     "demo": "run everything end to end on embedded data",
 }

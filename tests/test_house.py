@@ -23,8 +23,8 @@ FLOORS: list[dict[str, str]] = [
     },
     {
         "bundle": """
-            __init__ precision tasks rotary architecture traced files plan store calibration density weights graphs
-            reports
+            __init__ precision tasks rotary architecture traced files plan store calibration density weights
+            onnx_message graphs reports
             uses
         """
     },
@@ -85,7 +85,11 @@ FLOORS: list[dict[str, str]] = [
         """,
     },
     {
-        "serving": "__init__ errors settings observe catalog batcher service",
+        "serving": """
+            __init__ errors settings observe catalog batcher service
+            triton.pbtxt triton.tensors triton.settings triton.answers triton.models triton.config triton.samples
+            triton.source triton.whole triton.engine triton.ensemble triton.readme triton.repository triton.__init__
+        """,
         "workflow": """
             options parts report told workspace make explore picture __init__
             demo.comparison demo.digits demo.picture demo.run demo.__init__
@@ -95,7 +99,7 @@ FLOORS: list[dict[str, str]] = [
         "": "__init__",
         "cli": """
             __init__ terminal words adapters drift options shared build calibrate predict demo evaluate export fuse
-            inspect make plan profile tune verify main
+            inspect make plan profile triton tune verify main
         """,
     },
     {"": "__main__"},
