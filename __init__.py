@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from .build import build_engine
     from .build.options import TensorRT, TensorRTForRTX
     from .bundle.plan import HeadPlan
+    from .bundle.signature import sign
     from .bundle.store import Bundle
     from .calib.decisions.targets import Conformal, Coverage, FalseAlarm, Risk
     from .calib.heads.options import Budget, Circuit, Dropout, Random, Taylor
@@ -95,6 +96,7 @@ _HOMES = {
     "Risk": "calib.decisions.targets",
     "ScoreOutput": "fusion",
     "save_bundle": "fusion",
+    "sign": "bundle.signature",
     "Span": "runtime",
     "Taylor": "calib.heads.options",
     "TensorRT": "build.options",
@@ -159,6 +161,7 @@ __all__ = [
     "plan_heads",
     "profile",
     "save_bundle",
+    "sign",
     "tune",
     "verify",
 ]

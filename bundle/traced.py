@@ -15,7 +15,7 @@ from typing import Any, Literal, get_args
 from ..data.spec import Modality
 from ..errors import BundleError, cut
 from .architecture import Architecture
-from .tasks import ScoreActivation, Task
+from .tasks import TASKS, ScoreActivation, Task
 
 SCHEMA = 1
 
@@ -68,6 +68,8 @@ class Traced:
         blocks: its attention blocks, in the order in which they run; a "layer" of its plan is one of these.
         vocabulary, positions, token_types, padding_token: of texts; ``positions`` is the longest text, tokens.
         channels, image_height, image_width: of images, pixels.
+        task: what it answers.
+        score_activation: of a model of one output.
     """
 
     family: str
@@ -86,6 +88,8 @@ class Traced:
     channels: int = 0
     image_height: int = 0
     image_width: int = 0
+    task: Task = "classification"
+    score_activation: ScoreActivation = "identity"
 
     @property
     def layers(self) -> int:
@@ -108,19 +112,9 @@ class Traced:
         return self.positions
 
     @property
-    def task(self) -> Task:
-        """What it answers."""
-        return "classification"
-
-    @property
     def every_token(self) -> bool:
-        """Never: whole inputs are classified."""
-        return False
-
-    @property
-    def score_activation(self) -> ScoreActivation:
-        """As of every classifier."""
-        return "identity"
+        """Whether it answers for each token."""
+        return self.task == "tokens"
 
     def to_json(self) -> dict[str, Any]:
         """The fields as a JSON object."""
@@ -179,16 +173,24 @@ def _block(data: Mapping[str, Any]) -> Block:
 
 def _check(found: Traced) -> None:
     """Raise ValueError for a field of the wrong kind."""
-    for name, known in (("form", get_args(MemberForm)), ("modality", ("text", "image"))):
+    allowed = {
+        "form": get_args(MemberForm),
+        "modality": get_args(Modality),
+        "task": TASKS if found.modality == "text" else [task for task in TASKS if task != "tokens"],
+        "score_activation": get_args(ScoreActivation) if found.task == "score" else ("identity",),
+    }
+    for name, known in allowed.items():
         if getattr(found, name) not in known:
             raise ValueError(f"{name} is {getattr(found, name)!r}")
     for name in ("family", "model_class", *(["classifier"] if found.classifier else [])):
         if not _is_name(getattr(found, name)):
             raise ValueError(f"{name} is {getattr(found, name)!r}")
-    least = {"classes": 2, **dict.fromkeys(_SIZES[found.modality], 1)}
+    least = {"classes": 1 if found.task == "score" else 2, **dict.fromkeys(_SIZES[found.modality], 1)}
     for field in fields(found):
         if str(field.type) == "int" and not _is_count(getattr(found, field.name), least.get(field.name, 0)):
             raise ValueError(f"{field.name} is {getattr(found, field.name)!r}")
+    if found.task == "score" and found.classes != 1:
+        raise ValueError(f"it gives a score and has {found.classes} classes")
     if not found.blocks or not found.inputs or not all(_is_name(name) for name in found.inputs):
         raise ValueError(f"it has {len(found.blocks)} blocks and inputs {found.inputs!r}")
 

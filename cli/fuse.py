@@ -42,8 +42,8 @@ def arguments(command: Command) -> None:
                 help="Of one MODEL without a plan: number of members, which are alike until `hydrant tune "
                 "--batch-ensemble` tells them apart")  # fmt: skip
     command.add("--traced", action="store_true",
-                help="Take any classifier of texts or images that transformers has: attention is found by running it, "
-                "and each member is compared with the original before anything is written")  # fmt: skip
+                help="Take any classifier of texts, tokens or images that transformers has: attention is found by "
+                "running it, and each member is compared with the original before anything is written")  # fmt: skip
     command.add("--keep-separate", type=parts, default=(), metavar="PARTS",
                 help="Parts of separately tuned members that are not averaged: embeddings, norms, mlp, pooler, "
                 "classifier, joined by commas, or all")  # fmt: skip

@@ -35,6 +35,7 @@ COMMANDS = {
     "predict": "predict labels and uncertainties",
     "triton": "write a Triton model repository",
     "inspect": "show what is in a bundle",
+    "sign": "sign a bundle, so that whoever trusts the key knows it for yours",
     "demo": "run everything end to end on embedded data",
 }
 """Every subcommand, in a line. What it takes and does is in the file of its name."""

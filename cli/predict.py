@@ -61,6 +61,7 @@ def arguments(command: Command) -> None:
     command.heading("method")
     shared.backend(command, load)
     command.take(load, "threads", type=positive, metavar="N")
+    command.take(load, "trust", type=str, metavar="FILE")
     command.take(Predictor.predict, "batch_size", type=positive, metavar="N")
     command.add(
         "--aggregation",

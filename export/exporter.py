@@ -102,7 +102,8 @@ def _exported_traced(bundle: Bundle, architecture: Traced, precision: Precision,
     facts = {"hydrant.precision": precision, "hydrant.lowering": TRACED, "hydrant.attention": architecture.form}
     facts |= metadata(bundle, architecture)
     original = load_original(bundle, architecture)
-    model = traced_graph(original, architecture, bundle.plan(), bundle.temperature(), facts, form.member_outputs)
+    temperatures = Calibration.of(bundle).temperatures
+    model = traced_graph(original, architecture, bundle.plan(), temperatures, facts, form.member_outputs)
     with_distance(model, architecture, Density.of(bundle))
     name = onnx_name(precision)
     _write(bundle, model, name)

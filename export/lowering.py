@@ -5,21 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
 import onnx
 
 from ..bundle.architecture import Architecture
-from ..bundle.tasks import MEMBER_OUTPUTS, OUTPUTS, PER_CLASS
 from ..version import __version__
 from . import grouped, unrolled
 from .blocks import Blocks
 from .context import Context, Stream
 from .embeddings import embeddings
 from .graph import FLOAT, INT64
-from .label_head import label_head
 from .layers import Lowering, affine_norm, layer, pooled_tokens
-from .score_head import score_head
-from .uncertainty_head import uncertainty_head
+from .task_head import task_head, task_outputs
 
 LOWERINGS: dict[str, Lowering] = {"grouped": grouped, "unrolled": unrolled}
 """``grouped`` for GPUs, ``unrolled`` for CPUs."""
@@ -75,27 +71,10 @@ def lower(
         x = layer(context, lowering, f"layers.{index}", part, x)
     logits = _classify(context, lowering, blocks, x)
     with context.graph.wide():
-        head = (context.graph, logits.name, logits.count, members)
-        if architecture.task == "score":
-            score_head(*head, architecture.score_activation, form.member_outputs)
-        elif architecture.task == "multi_label":
-            label_head(*head, np.broadcast_to(temperature, architecture.classes).tolist(), form.member_outputs)
-        else:
-            uncertainty_head(*head, float(np.ravel(temperature)[0]), form.member_outputs, architecture.every_token)
-    outputs = _outputs(architecture, members if form.member_outputs else None)
+        task_head(context.graph, logits.name, logits.count, members, architecture, temperature, form.member_outputs)
+    outputs = task_outputs(architecture, members if form.member_outputs else None)
     name = f"hydrant.{architecture.family}"
     return context.graph.model(name, _inputs(architecture), outputs, metadata, __version__, form.opset)
-
-
-def _outputs(architecture: Architecture, members: int | None) -> dict[str, tuple[int, Sequence[int | str]]]:
-    """Name → type and shape; ``members`` is M where they are given each for itself."""
-    task, classes = architecture.task, [] if architecture.task == "score" else [architecture.classes]
-    tokens = ["sequence"] if architecture.every_token else []
-    found: dict[str, tuple[int, Sequence[int | str]]] = dict.fromkeys(OUTPUTS[task], (FLOAT, ("batch", *tokens)))
-    found |= {name: (FLOAT, ("batch", *tokens, *classes)) for name in PER_CLASS if name in found}
-    if members is not None:
-        found[MEMBER_OUTPUTS[task]] = (FLOAT, ("batch", members, *tokens, *classes))
-    return found
 
 
 def _classify(context: Context, lowering: Lowering, blocks: Blocks, x: Stream) -> Stream:

@@ -3,7 +3,7 @@
 Members that keep as many heads, block by block, differ in their numbers alone: the exporter runs once for each such
 shape, and its graph is written down once for each member, with that member's tensors. Tensors that are the same bytes
 become one, then equal nodes do (common-subexpression elimination), so that what members share — everything below the
-fork — is computed once. The uncertainty head is that of every graph of hydrant's.
+fork — is computed once. The head is that of every graph of hydrant's for its task.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from onnx import helper, numpy_helper
 from torch import Tensor, nn
 
 from ..bundle.plan import HeadPlan
-from ..bundle.tasks import MEMBER_OUTPUTS, OUTPUTS
 from ..bundle.traced import Traced
 from ..errors import GateError, UnsupportedModelError, cut, require
 from ..tracing.members import members_of, probes, run_member
@@ -31,19 +30,24 @@ from ..version import __version__
 from .distance_head import LAST
 from .graph import FLOAT, INT64, IR_VERSION, Graph
 from .onnx_file import open_graph
-from .uncertainty_head import uncertainty_head
+from .task_head import task_head, task_outputs
 
 OPSET = 20
 
 LOGITS = "member_logits"
-"""Value [M, B, C] of the graph."""
+"""Value [M, B, C] of the graph; of tokens [M, B, T, C]."""
 
 AGREE = 1e-4
-"""Largest difference of probabilities between ONNX Runtime and PyTorch."""
+"""Largest difference between ONNX Runtime and PyTorch: of probabilities, or of scores relative to the largest."""
 
 
 def traced_graph(
-    model: nn.Module, architecture: Traced, plan: HeadPlan, temperature: float, facts: Mapping[str, str], emit: bool
+    model: nn.Module,
+    architecture: Traced,
+    plan: HeadPlan,
+    temperature: float | Sequence[float],
+    facts: Mapping[str, str],
+    emit: bool,
 ) -> onnx.ModelProto:
     """The graph of a traced ensemble, compared with PyTorch where ONNX Runtime is installed.
 
@@ -51,9 +55,9 @@ def traced_graph(
         model: the whole original.
         architecture: of it.
         plan: the heads of each member.
-        temperature: T > 0.
+        temperature: T > 0, or one for each label; a score has none.
         facts: for ``metadata_props``.
-        emit: also give ``member_probabilities`` [B, M, C].
+        emit: also give what each member says for itself (``bundle.tasks.MEMBER_OUTPUTS``).
 
     Raises:
         UnsupportedModelError: torch's exporter cannot write the model with a batch (and sequence) of any size.
@@ -68,12 +72,12 @@ def traced_graph(
     joined = _joined(parts, members, architecture)
     slim = _simplified(joined)
     graph = Graph()
-    uncertainty_head(graph, LOGITS, len(members), len(members), temperature, emit)
+    task_head(graph, LOGITS, len(members), len(members), architecture, temperature, emit)
     nodes, initializers = graph.parts()
     slim.graph.node.extend(nodes)
     slim.graph.initializer.extend(initializers)
-    _finish(slim, architecture, len(members), facts, emit)
-    _compare(slim, members, architecture)
+    _finish(slim, architecture, len(members) if emit else None, facts)
+    _compare(slim, members, architecture, temperature)
     return slim
 
 
@@ -155,7 +159,7 @@ def _joined(
     graph.initializer.extend(initializers)
     graph.input.extend(_inputs(architecture))
     shapes: dict[str, list[int | str]] = {
-        LOGITS: [len(members), "batch", architecture.classes],
+        LOGITS: [len(members), "batch", *(["sequence"] if architecture.every_token else []), architecture.classes],
         LAST: [len(members), "batch", 1, architecture.width],
     }
     graph.output.extend(helper.make_tensor_value_info(name, FLOAT, shapes[name]) for name in wanted)
@@ -265,13 +269,10 @@ def _inputs(architecture: Traced) -> list[onnx.ValueInfoProto]:
     return [helper.make_tensor_value_info(architecture.input_names[0], FLOAT, shape)]
 
 
-def _finish(model: onnx.ModelProto, architecture: Traced, members: int, facts: Mapping[str, str], emit: bool) -> None:
+def _finish(model: onnx.ModelProto, architecture: Traced, members: int | None, facts: Mapping[str, str]) -> None:
     """Outputs, metadata and producer as of every graph of hydrant's; nothing of the exporter's."""
-    shapes: dict[str, list[int | str]] = {name: ["batch"] for name in OUTPUTS["classification"]}
-    shapes["probabilities"] = ["batch", architecture.classes]
-    if emit:
-        shapes[MEMBER_OUTPUTS["classification"]] = ["batch", members, architecture.classes]
-    outputs = [helper.make_tensor_value_info(name, FLOAT, shape) for name, shape in shapes.items()]
+    shapes = task_outputs(architecture, members)
+    outputs = [helper.make_tensor_value_info(name, kind, shape) for name, (kind, shape) in shapes.items()]
     del model.graph.output[:], model.graph.value_info[:], model.metadata_props[:], model.graph.metadata_props[:]
     model.graph.output.extend(outputs)
     for entry in (*model.graph.node, *model.graph.initializer, *model.graph.input):
@@ -284,7 +285,9 @@ def _finish(model: onnx.ModelProto, architecture: Traced, members: int, facts: M
     helper.set_model_props(model, dict(sorted(facts.items())))
 
 
-def _compare(model: onnx.ModelProto, members: Sequence[nn.Module], architecture: Traced) -> None:
+def _compare(
+    model: onnx.ModelProto, members: Sequence[nn.Module], architecture: Traced, temperature: float | Sequence[float]
+) -> None:
     """Run the graph beside PyTorch, on other sizes than it was made with."""
     try:
         session = open_graph(model, "compare the graph with PyTorch")
@@ -295,20 +298,36 @@ def _compare(model: onnx.ModelProto, members: Sequence[nn.Module], architecture:
             f"ONNX Runtime cannot load the graph of {architecture.model_class} ({cut(error, 200)}); run the bundle "
             "with PyTorch (--backend torch)"
         ) from error
+    output = "score" if architecture.task == "score" else "probabilities"
     for batch in probes(architecture)[:2]:
         with torch.no_grad():
-            each = [run_member(member, architecture.classifier, batch)[0].softmax(-1) for member in members]
-        expected = torch.stack(each).mean(dim=0).numpy()
+            each = [run_member(member, architecture.classifier, batch)[0] for member in members]
+        expected = _mean(torch.stack(each), architecture, temperature).numpy()
         try:
-            given = session.run(["probabilities"], {name: tensor.numpy() for name, tensor in batch.items()})[0]
+            given = session.run([output], {name: tensor.numpy() for name, tensor in batch.items()})[0]
         except Exception as error:  # as above
             raise UnsupportedModelError(
                 f"the graph of {architecture.model_class} fails on a batch of {len(expected)} ({cut(error, 200)}); run "
                 "the bundle with PyTorch (--backend torch)"
             ) from error
-        worst = float(np.abs(given - expected).max()) if given.shape == expected.shape else float("inf")
+        scale = max(1.0, float(np.abs(expected).max()))  # a score may be large
+        worst = float(np.abs(given - expected).max()) / scale if given.shape == expected.shape else float("inf")
         if not worst <= AGREE:
             raise GateError(
-                f"the graph of {architecture.model_class} gives probabilities that differ by {worst:.1e} from "
+                f"the graph of {architecture.model_class} gives {output} that differ by {worst:.1e} from "
                 f"PyTorch's, limit {AGREE:.0e}; nothing was written: run the bundle with PyTorch (--backend torch)"
             )
+
+
+def _mean(logits: Tensor, architecture: Traced, temperature: float | Sequence[float]) -> Tensor:
+    """Mean over members of probabilities, or of scores: [B, C] or [B], of tokens [B, T, C].
+
+    Args:
+        logits: [M, B, C]; of tokens [M, B, T, C].
+        architecture: of the model.
+        temperature: T, or one for each label.
+    """
+    if architecture.task == "score":
+        return (logits.sigmoid() if architecture.score_activation == "sigmoid" else logits)[..., 0].mean(dim=0)
+    tempered = logits / torch.tensor(temperature)
+    return (tempered.sigmoid() if architecture.task == "multi_label" else tempered.softmax(-1)).mean(dim=0)

@@ -97,7 +97,7 @@ def save_bundle(
 def _calibration(ensemble: FusedClassifier | TracedClassifier) -> dict[str, Any]:
     """What is known of it: the temperatures that the ensemble had."""
     found = {"schema": 1, "temperature": ensemble.temperature, "thresholds": {}, "fitted": None}
-    every = ensemble.label_temperatures if isinstance(ensemble, FusedClassifier) else None
+    every = ensemble.label_temperatures
     if every is not None:
         found["labels"] = LabelDecisions(every, (UNFITTED,) * len(every)).to_json()
     return found

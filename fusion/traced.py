@@ -1,4 +1,4 @@
-"""A traced ensemble: M members of any classifier, and the uncertainty head over them."""
+"""A traced ensemble: M members of any classifier, and the head of its task over them."""
 
 from __future__ import annotations
 
@@ -10,17 +10,21 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..bundle.calibration import Calibration
 from ..bundle.density import Density
 from ..bundle.plan import HeadPlan
 from ..bundle.store import Bundle, resolve
 from ..bundle.traced import Traced
 from ..errors import BundleError, InputError, cut, is_whole
 from ..families.checkpoint import model_labels
+from ..families.tasks import problem_of
 from ..tracing.loading import load_traced, prepared
 from ..tracing.members import agreed, all_heads, check_plan, members_of, run_member, trace, with_defaults
 from ..tracing.slices import shared_copy
 from ..tracing.stored import load_original
 from .distance import FeatureDistance
+from .label_head import LabelOutput, summarize_labels
+from .score_head import ScoreOutput, summarize_scores
 from .uncertainty_head import FusedOutput, summarize
 
 
@@ -34,6 +38,7 @@ class TracedClassifier(nn.Module):
         labels: class names in class order.
         temperature: softmax temperature T of all members.
         density: what the distance is computed with, once it was fitted.
+        label_temperatures: T of each label of a multi-label model, in place of it.
     """
 
     def __init__(
@@ -45,9 +50,11 @@ class TracedClassifier(nn.Module):
         temperature: float = 1.0,
         provenance: Mapping[str, Any] | None = None,
         density: Density | None = None,
+        label_temperatures: Sequence[float] | None = None,
     ) -> None:
         super().__init__()
         self.architecture, self.plan, self.labels, self.temperature = architecture, plan, labels, temperature
+        self.label_temperatures = None if label_temperatures is None else tuple(label_temperatures)
         self.provenance = dict(provenance or {})
         self._whole: list[Any] = [original]  # in a list, no submodule: its tensors are the members'
         self.each = nn.ModuleList(members_of(original, architecture, plan))
@@ -69,8 +76,10 @@ class TracedClassifier(nn.Module):
         """Blocks, counted from the input, in which all members keep the same heads."""
         return self.plan.fork
 
-    def forward(self, **inputs: Tensor) -> FusedOutput:
-        """Run all members.
+    def forward(self, **inputs: Tensor) -> FusedOutput | ScoreOutput | LabelOutput:
+        """Run all members; a model of one output gives a ``ScoreOutput``, a multi-label one a ``LabelOutput``.
+
+        Of tokens everything has an axis T behind B; what stands at padding says nothing.
 
         Args:
             inputs: by name, as ``architecture.input_names`` says; token types may be left out.
@@ -82,6 +91,10 @@ class TracedClassifier(nn.Module):
         distance = None
         if self.distance is not None:
             distance = self.distance(last[self._places(self.distance.density.taps)])
+        if self.architecture.task == "score":
+            return summarize_scores(logits, self.architecture.score_activation, distance)
+        if self.architecture.task == "multi_label":
+            return summarize_labels(logits, self.label_temperatures or (self.temperature,), distance)
         return summarize(logits, self.temperature, distance)
 
     def features(self, taps: Sequence[str], **inputs: Tensor) -> tuple[Tensor, Tensor]:
@@ -137,7 +150,7 @@ def fuse_traced(models: Any, plan: HeadPlan | None = None, members: int | None =
     plan = all_heads(architecture, members or 1) if plan is None else plan
     check_plan(plan, architecture)
     form, checked = agreed(model, architecture, plan)
-    facts = {"checkpoints": 1, "separate": [], "traced": checked}
+    facts = {"checkpoints": 1, "separate": [], "traced": checked, **problem_of(model.config)}
     return TracedClassifier(replace(architecture, form=form), plan, model, model_labels(model.config), provenance=facts)
 
 
@@ -152,6 +165,7 @@ def load_traced_ensemble(bundle: Bundle | str | Path) -> TracedClassifier:
     architecture = bundle.any_architecture()
     if not isinstance(architecture, Traced):
         raise BundleError(f"{bundle.path} holds no traced model; load it with load_ensemble")
+    labels = Calibration.of(bundle).labels
     return TracedClassifier(
         architecture,
         bundle.plan(),
@@ -160,4 +174,5 @@ def load_traced_ensemble(bundle: Bundle | str | Path) -> TracedClassifier:
         temperature=bundle.temperature(),
         provenance=bundle.manifest.get("fusion"),
         density=Density.of(bundle),
+        label_temperatures=None if labels is None else labels.temperatures,
     )

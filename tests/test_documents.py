@@ -99,6 +99,9 @@ def run_block(language: str, body: str, place: Path, done: set[tuple[str, ...]])
     for words in lines_of(body):
         if words[0] in NOT_RUN or tuple(words) in done:
             continue
+        if words[0] == "openssl":
+            subprocess.run(words, cwd=place, check=True, capture_output=True)
+            continue
         assert words[0] == "hydrant", f"{words[0]} is neither run nor named with a reason in NOT_RUN"
         done.add(tuple(words))
         added = SHORTER.get(words[1], [])

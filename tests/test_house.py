@@ -23,9 +23,8 @@ FLOORS: list[dict[str, str]] = [
     },
     {
         "bundle": """
-            __init__ precision tasks rotary architecture traced files plan store calibration density weights
-            onnx_message graphs reports
-            uses
+            __init__ precision tasks rotary architecture traced files plan store signature calibration density weights
+            onnx_message graphs reports uses
         """
     },
     {
@@ -40,8 +39,8 @@ FLOORS: list[dict[str, str]] = [
     {
         "export": """
             graph context blocks rotary attention layers embeddings grouped uncertainty_head score_head label_head
-            distance_head unrolled lowering onnx_file traced islands quantize quantize_search folds rewrites options
-            report exporter run __init__ random_model recalibrate
+            task_head distance_head unrolled lowering onnx_file traced islands quantize quantize_search folds rewrites
+            options report exporter run __init__ random_model recalibrate
         """,
     },
     {
@@ -86,9 +85,9 @@ FLOORS: list[dict[str, str]] = [
     },
     {
         "serving": """
-            __init__ errors settings observe catalog batcher service
             triton.pbtxt triton.tensors triton.settings triton.answers triton.models triton.config triton.samples
             triton.source triton.whole triton.engine triton.ensemble triton.readme triton.repository triton.__init__
+            __init__ errors settings observe catalog batcher service datatypes messages protocol
         """,
         "workflow": """
             options parts report told workspace make explore picture __init__
@@ -99,7 +98,7 @@ FLOORS: list[dict[str, str]] = [
         "": "__init__",
         "cli": """
             __init__ terminal words adapters drift options shared build calibrate predict demo evaluate export fuse
-            inspect make plan profile triton tune verify main
+            inspect make plan profile sign triton tune verify main
         """,
     },
     {"": "__main__"},

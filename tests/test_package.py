@@ -26,7 +26,7 @@ PUBLIC = {
     "PerMember", "Pipeline", "Prediction", "Predictor", "Random", "Reading", "Recipe", "Risk", "ScoreOutput", "Span",
     "Taylor", "TensorRT", "TensorRTForRTX", "Timing", "TuneReport", "Words", "__version__", "build_engine", "calibrate",
     "estimate_cost", "evaluate", "explore", "export_onnx", "fuse", "load", "load_ensemble", "load_zero_shot", "make",
-    "measure_drift", "pipeline", "plan_heads", "profile", "save_bundle", "tune", "verify",
+    "measure_drift", "pipeline", "plan_heads", "profile", "save_bundle", "sign", "tune", "verify",
 }  # fmt: skip
 
 

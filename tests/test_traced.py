@@ -25,123 +25,10 @@ from hydrant.tracing.members import probes, trace
 from safetensors.torch import load_file
 from support import make_inputs, make_model, make_tokenizer, random_plan, run_cli
 from torch import nn
+from traced_support import TEXT, by_hooks, inputs_of, make, plan_of
 
-TEXT = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48,
-        "vocab_size": 99, "max_position_embeddings": 40, "num_labels": 3, "pad_token_id": 0}  # fmt: skip
-GROUPED = {**TEXT, "num_key_value_heads": 2, "head_dim": 12, "bos_token_id": 1, "eos_token_id": 2}
-RELATIVE = {**TEXT, "relative_attention": True, "pos_att_type": ["p2c", "c2p"], "position_biased_input": False,
-            "type_vocab_size": 0}  # fmt: skip
-IMAGE = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48,
-         "image_size": 16, "patch_size": 4, "num_labels": 3}  # fmt: skip
-WINDOWS = {"image_size": 16, "patch_size": 2, "embed_dim": 16, "depths": [1, 2], "num_heads": [2, 4],
-           "window_size": 4, "num_labels": 3}  # fmt: skip
-
-MAKERS: dict[str, Any] = {
-    "deberta": lambda: transformers.DebertaForSequenceClassification(transformers.DebertaConfig(**RELATIVE)),
-    "deberta-v3": lambda: transformers.DebertaV2ForSequenceClassification(
-        transformers.DebertaV2Config(
-            **RELATIVE, position_buckets=16, norm_rel_ebd="layer_norm", share_att_key=True, max_relative_positions=-1
-        )
-    ),
-    "qwen3": lambda: transformers.Qwen3ForSequenceClassification(transformers.Qwen3Config(**GROUPED)),
-    "gemma": lambda: transformers.GemmaForSequenceClassification(transformers.GemmaConfig(**GROUPED)),
-    "swin": lambda: transformers.SwinForImageClassification(transformers.SwinConfig(**WINDOWS)),
-    "beit": lambda: transformers.BeitForImageClassification(
-        transformers.BeitConfig(**IMAGE, use_relative_position_bias=True, use_mean_pooling=True)
-    ),
-    "gpt2": lambda: transformers.GPT2ForSequenceClassification(
-        transformers.GPT2Config(
-            n_embd=32,
-            n_layer=2,
-            n_head=4,
-            n_positions=40,
-            vocab_size=99,
-            num_labels=3,
-            pad_token_id=0,
-            bos_token_id=1,
-            eos_token_id=2,
-        )
-    ),
-    "albert": lambda: transformers.AlbertForSequenceClassification(
-        transformers.AlbertConfig(**TEXT, embedding_size=16)
-    ),
-}
 FORMS = {"deberta": "masked", "deberta-v3": "sliced", "qwen3": "sliced", "gemma": "sliced", "swin": "sliced",
          "beit": "sliced"}  # fmt: skip
-
-
-def make(name: str) -> Any:
-    """A tiny random model, whose biases and tables are not 0."""
-    torch.manual_seed(0)
-    model = MAKERS[name]().eval()
-    with torch.no_grad():
-        for weight in model.parameters():
-            weight.add_(torch.randn_like(weight) * 0.1)
-    return model
-
-
-def plan_of(architecture: Traced, members: int = 2, fork: int = 1) -> HeadPlan:
-    """A plan of half the groups of every block from the fork on, each member's its own."""
-    chosen = []
-    for member in range(members):
-        keep = []
-        for place, block in enumerate(architecture.blocks):
-            size = block.heads // block.groups
-            count = block.groups if place < fork else max(1, block.groups // 2)
-            groups = sorted((member + step) % block.groups for step in range(count))
-            keep.append(tuple(group * size + head for group in groups for head in range(size)))
-        chosen.append(tuple(keep))
-    return HeadPlan(architecture.family, architecture.layers, architecture.heads, tuple(chosen), "random")
-
-
-OUTPUTS = {
-    "deberta": "deberta.encoder.layer.{}.attention.output.dense",
-    "deberta-v3": "deberta.encoder.layer.{}.attention.output.dense",
-    "qwen3": "model.layers.{}.self_attn.o_proj",
-    "gemma": "model.layers.{}.self_attn.o_proj",
-}
-"""Output projections, as transformers names them; found by their ends in the others."""
-
-
-def by_hooks(name: str, model: Any, plan: HeadPlan, inputs: dict[str, torch.Tensor]) -> np.ndarray:
-    """Member logits [M, B, C] of the untouched model with head outputs zeroed; names are this file's own."""
-    if name in OUTPUTS:
-        modules = [model.get_submodule(OUTPUTS[name].format(layer)) for layer in range(plan.layers)]
-    else:
-        ends = ("attention.o_proj", "attention.output.dense")
-        modules = [module for at, module in model.named_modules() if at.endswith(ends)]
-    assert len(modules) == plan.layers
-    heads = [2, 4, 4] if name == "swin" else [plan.heads] * plan.layers
-    rows = []
-    for keep in plan.members:
-        handles = []
-        for module, kept, count in zip(modules, keep, heads, strict=True):
-
-            def silence(_: Any, arguments: Any, kept: Any = kept, count: int = count) -> Any:
-                states = arguments[0].clone()
-                width = states.shape[-1] // count
-                for head in set(range(count)) - set(kept):
-                    states[..., head * width : (head + 1) * width] = 0
-                return (states,)
-
-            handles.append(module.register_forward_pre_hook(silence))
-        with torch.no_grad():
-            rows.append(model(**inputs).logits.double().numpy())
-        for handle in handles:
-            handle.remove()
-    return np.stack(rows)
-
-
-def inputs_of(architecture: Traced, batch: int, tokens: int) -> dict[str, torch.Tensor]:
-    """Inputs of sizes that the exporter never saw; texts padded."""
-    draw = torch.Generator().manual_seed(batch)
-    if architecture.modality == "image":
-        return {"pixel_values": torch.randn(batch, 3, 16, 16, generator=draw)}
-    ids = torch.randint(3, 99, (batch, tokens), generator=draw)
-    mask = torch.ones_like(ids)
-    for row in range(1, batch):
-        mask[row, max(2, tokens - 2 * row) :] = 0
-    return {"input_ids": ids * mask, "attention_mask": mask}
 
 
 @pytest.mark.parametrize("name", FORMS)
@@ -282,15 +169,12 @@ def test_what_does_not_fit_is_refused(change: dict[str, Any], error: type[Except
         hydrant.fuse([model] * change.get("models", 1), plan, traced=True, **options)
 
 
-def test_other_classes_and_tasks_are_refused() -> None:
-    with pytest.raises(UnsupportedModelError, match="BertForTokenClassification cannot be traced; expected one of the"):
-        described(transformers.BertForTokenClassification(transformers.BertConfig(**TEXT)))
-    scorer = transformers.DebertaV2ForSequenceClassification(transformers.DebertaV2Config(**{**TEXT, "num_labels": 1}))
-    with pytest.raises(UnsupportedModelError, match="with one output gives a score"):
-        prepared(scorer)
-    several = transformers.DebertaV2Config(**TEXT, problem_type="multi_label_classification")
-    with pytest.raises(UnsupportedModelError, match="gives several labels"):
-        prepared(transformers.DebertaV2ForSequenceClassification(several))
+def test_other_classes_are_refused() -> None:
+    with pytest.raises(UnsupportedModelError, match="BertForMaskedLM cannot be traced; expected one of the"):
+        described(transformers.BertForMaskedLM(transformers.BertConfig(**TEXT)))
+    tagger = transformers.DebertaV2ForTokenClassification(transformers.DebertaV2Config(**{**TEXT, "num_labels": 1}))
+    with pytest.raises(UnsupportedModelError, match="num_labels = 1, which hydrant does not support"):
+        prepared(tagger)
 
 
 # Plans

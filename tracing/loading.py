@@ -1,4 +1,4 @@
-"""Any classifier of texts or images that transformers has: loading it, and what it reads."""
+"""Any classifier of texts, tokens or images that transformers has: loading it, and what it reads and answers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from ..bundle.traced import Block, Traced
 from ..data.spec import Modality
 from ..errors import InputError, UnsupportedModelError, cut, require
 from ..families.checkpoint import READS, checked_source, find_processor, load_config, load_weights, quiet
-from ..families.config import classes, pair
+from ..families.config import classes, pair, refuse
+from ..families.tasks import task_of
 
 LONGEST = 512
 """Tokens of the longest text of a model whose configuration names none."""
@@ -22,6 +23,7 @@ SIDE = 224
 
 MAPPINGS = {
     "MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES": "text",
+    "MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING_NAMES": "text",
     "MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES": "image",
 }
 
@@ -38,7 +40,7 @@ def traceable() -> dict[str, Modality]:
 
 
 def load_traced(source: str | Path) -> Any:
-    """Load any classifier of texts or images in float32 on the CPU, in evaluation mode.
+    """Load any classifier of texts, tokens or images in float32 on the CPU, in evaluation mode.
 
     Its code is that of the installed transformers; code that comes with a checkpoint is never run.
 
@@ -65,20 +67,11 @@ def prepared(model: Any) -> Any:
     """The same model, ready to be traced: in evaluation mode, with attention written out operator by operator.
 
     Raises:
-        UnsupportedModelError: its class is no classifier of texts or images of transformers, or it answers otherwise
-            than with one of several classes.
+        UnsupportedModelError: its class is no classifier of texts, tokens or images of transformers, or its
+            configuration asks for what hydrant does not know.
     """
     modality_of(type(model).__name__)
-    if classes(model.config) < 2:
-        raise UnsupportedModelError(
-            f"{type(model).__name__} with one output gives a score, and traced models are classifiers; expected "
-            "num_labels of 2 or more"
-        )
-    if getattr(model.config, "problem_type", None) == "multi_label_classification":
-        raise UnsupportedModelError(
-            f"{type(model).__name__} with problem_type 'multi_label_classification' gives several labels, and traced "
-            "models are classifiers of one class each; use a class that hydrant declares, which takes several labels"
-        )
+    answers(model)
     if getattr(model.config, "is_encoder_decoder", False) or hasattr(model.config, "use_cache"):
         model.config.use_cache = False  # nothing is generated
     with quiet(), suppress(ValueError, KeyError, AttributeError, NotImplementedError):  # a class with one of its own
@@ -90,15 +83,29 @@ def modality_of(class_name: str) -> Modality:
     """What a class of transformers reads.
 
     Raises:
-        UnsupportedModelError: it is no classifier of texts or images.
+        UnsupportedModelError: it is no classifier of texts, tokens or images.
     """
     known = traceable()
     if class_name not in known:
         raise UnsupportedModelError(
-            f"{class_name[:80]} cannot be traced; expected one of the {len(known)} …ForSequenceClassification and "
-            "…ForImageClassification classes of the installed transformers"
+            f"{class_name[:80]} cannot be traced; expected one of the {len(known)} …ForSequenceClassification, "
+            "…ForTokenClassification and …ForImageClassification classes of the installed transformers"
         )
     return known[class_name]
+
+
+def answers(model: Any) -> dict[str, Any]:
+    """The fields of a ``Traced`` that tell its task and the number of its classes.
+
+    Raises:
+        UnsupportedModelError: a configuration with another number of outputs, or another activation or problem, than
+            its task has.
+    """
+    if not type(model).__name__.endswith("ForTokenClassification"):
+        return {"classes": classes(model.config), **task_of(model.config)}
+    if model.config.num_labels < 2:
+        raise refuse(model.config, "num_labels", model.config.num_labels, "2 or more (classes of a token)")
+    return {"classes": int(model.config.num_labels), "task": "tokens"}
 
 
 def described(model: Any) -> Traced:
@@ -115,7 +122,7 @@ def described(model: Any) -> Traced:
         "model_class": name,
         "form": "masked",
         "modality": modality,
-        "classes": classes(config),
+        **answers(model),
         "width": 0,
         "classifier": "",
         "blocks": (_NONE,),

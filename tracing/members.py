@@ -16,7 +16,7 @@ from ..bundle.traced import Block, MemberForm, Traced
 from ..data.samples import synthetic_batches
 from ..errors import InputError, PlanError, UnsupportedModelError, cut
 from .blocks import find_blocks, find_classifier, place_of
-from .loading import described
+from .loading import answers, described
 from .slices import masked, silenced, sliced
 
 log = logging.getLogger(__name__)
@@ -49,7 +49,10 @@ def with_defaults(architecture: Traced, inputs: Mapping[str, Tensor | None]) -> 
 
 
 def run_member(member: nn.Module, classifier: str, inputs: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-    """Logits [B, C] of one member, and what its classifier reads [B, d] (of width 0 where it was not found)."""
+    """Logits [B, C] of one member, and what its classifier reads [B, d] (of width 0 where it was not found).
+
+    Of tokens the logits are [B, T, C], and no vector is of the whole input.
+    """
     if not classifier:
         logits = member(**inputs).logits
         return logits, logits[:, :0]
@@ -82,7 +85,7 @@ def trace(model: Any) -> Traced:
     run(model, inputs[-1])
     with torch.no_grad():
         blocks = find_blocks(model, inputs[-1])
-        classifier, width = find_classifier(model, inputs[-1])
+        classifier, width = ("", 0) if read.every_token else find_classifier(model, inputs[-1])
     return replace(read, blocks=blocks, classifier=classifier, width=width)
 
 
@@ -95,7 +98,7 @@ def probes(read: Traced) -> list[dict[str, Tensor]]:
 
 
 def run(model: Any, inputs: Mapping[str, Tensor]) -> Tensor:
-    """Logits [B, C] of a model.
+    """Logits of a model: [B, C], or of tokens [B, T, C].
 
     Raises:
         UnsupportedModelError: it fails on inputs such as hydrant makes, or gives something else.
@@ -108,11 +111,13 @@ def run(model: Any, inputs: Mapping[str, Tensor]) -> Tensor:
             f"{type(model).__name__} cannot be traced: it does not run on {', '.join(inputs)} alone "
             f"({type(error).__name__}: {cut(error, 120)})"
         ) from error
-    shape = [len(next(iter(inputs.values()))), model.config.num_labels]
+    first = next(iter(inputs.values()))
+    tokens = answers(model).get("task") == "tokens"
+    shape = [len(first), *([first.shape[1]] if tokens else []), model.config.num_labels]
     if not isinstance(logits, Tensor) or list(logits.shape) != shape or not bool(torch.isfinite(logits).all()):
         raise UnsupportedModelError(
             f"{type(model).__name__} cannot be traced: its logits are {list(getattr(logits, 'shape', []))}, or not "
-            f"finite; expected {shape}, one row for each input"
+            f"finite; expected {shape}, one row for each {'token' if tokens else 'input'}"
         )
     return logits
 

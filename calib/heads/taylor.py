@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from ...bundle.traced import AnyArchitecture
 from ...data.batching import item_batches
 from ...data.examples import Examples
 from ...data.processor import Processor
@@ -54,14 +55,7 @@ def taylor_scores(
     architecture = architecture_of(model)
     scores = np.empty((len(examples), architecture.layers, architecture.heads), np.float32)
     labels = np.asarray(examples.labels)
-    loss: Losses = classification_loss
-    if architecture.task == "score":
-        asked = loss_of(labels, architecture.score_activation, examples.source)
-        loss = partial(score_losses, loss=asked, activation=architecture.score_activation)
-    elif architecture.every_token:
-        loss = token_loss
-    elif architecture.task == "multi_label":
-        loss = label_losses
+    loss = losses_of(architecture, examples)
     steps = progress(
         item_batches(examples.inputs, processor, architecture, batch_size),
         -(-len(examples) // batch_size),
@@ -81,6 +75,20 @@ def taylor_scores(
 
 Losses = Callable[[Tensor, Tensor], Tensor]
 """Logits [B, C] and labels [B] or [B, C], or of tokens [B, T, C] and [B, T], → the loss of each example, [B]."""
+
+
+def losses_of(architecture: AnyArchitecture, examples: Examples) -> Losses:
+    """The loss of a model's task.
+
+    Raises:
+        InputError: labels that the model's activation can never give.
+    """
+    if architecture.task == "score":
+        asked = loss_of(np.asarray(examples.labels), architecture.score_activation, examples.source)
+        return partial(score_losses, loss=asked, activation=architecture.score_activation)
+    if architecture.every_token:
+        return token_loss
+    return label_losses if architecture.task == "multi_label" else classification_loss
 
 
 def classification_loss(logits: Tensor, labels: Tensor) -> Tensor:

@@ -13,11 +13,12 @@ from torch import Tensor, nn
 
 from ...bundle.plan import HeadPlan, Keep
 from ...bundle.traced import LACKS, Block, Traced
-from ...data.batching import batches
+from ...data.batching import item_batches
 from ...data.columns import Reading
 from ...data.examples import Examples, read_examples
 from ...data.fingerprints import fingerprints
 from ...data.processor import Processor, from_transformers
+from ...data.tags import batch_labels
 from ...errors import InputError, cut
 from ...families.checkpoint import load_processor, model_labels
 from ...progress import Progress
@@ -26,7 +27,7 @@ from ...tracing.members import trace
 from ...tracing.slices import shared_copy
 from .options import Budget, Method, Random, Taylor, deviation, name_of
 from .selection import choose_heads, counts_of_layers, diversify
-from .taylor import classification_loss
+from .taylor import Losses, losses_of
 
 
 def plan_traced(
@@ -65,7 +66,8 @@ def plan_traced(
     if isinstance(method, Random):
         scores = np.random.default_rng(seed).random((members, architecture.layers, architecture.heads))
     else:
-        drawn = read_examples(data, model_labels(loaded.config), columns=reading, limit=limit, seed=seed)
+        task = architecture.task
+        drawn = read_examples(data, model_labels(loaded.config), columns=reading, limit=limit, seed=seed, task=task)
 
         def stored() -> Processor:
             given = load_processor(model, architecture.modality) if processor is None else processor
@@ -151,14 +153,18 @@ def taylor_scores(
     """Importance of each head for each example, as of ``calib.heads.taylor``: [N, L, H]; 0 for heads that are not."""
     scores = np.zeros((len(examples), architecture.layers, architecture.heads), np.float32)
     labels = np.asarray(examples.labels)
-    steps = batches(examples.inputs, processor, architecture, batch_size)
-    for places, arrays in progress(steps, -(-len(examples) // batch_size), "scoring attention heads"):
+    loss = losses_of(architecture, examples)
+    steps = item_batches(examples.inputs, processor, architecture, batch_size)
+    for places, items, arrays in progress(steps, -(-len(examples) // batch_size), "scoring attention heads"):
         tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
-        scores[places] = _batch_scores(model, architecture.blocks, tensors, torch.from_numpy(labels[places]))
+        known = torch.from_numpy(batch_labels(items, labels[places], arrays))
+        scores[places] = _batch_scores(model, architecture.blocks, tensors, known, loss)
     return scores
 
 
-def _batch_scores(model: nn.Module, blocks: Sequence[Block], inputs: dict[str, Tensor], labels: Tensor) -> np.ndarray:
+def _batch_scores(
+    model: nn.Module, blocks: Sequence[Block], inputs: dict[str, Tensor], labels: Tensor, losses: Losses
+) -> np.ndarray:
     """[B, L, H] absolute sums of each head's output times its gradient.
 
     The output projection may read rows of windows or tokens first; rows belong to the examples in order.
@@ -179,7 +185,7 @@ def _batch_scores(model: nn.Module, blocks: Sequence[Block], inputs: dict[str, T
     ]
     try:
         with torch.enable_grad():
-            loss = classification_loss(model(**inputs).logits, labels).sum()  # examples stay independent
+            loss = losses(model(**inputs).logits, labels).sum()  # examples stay independent
             flat = [states for place in range(len(blocks)) for states in found[place]]
             gradients = iter(torch.autograd.grad(loss, flat, allow_unused=True))
     finally:

@@ -7,7 +7,6 @@ to its own request alone.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -20,7 +19,7 @@ from ...data.spec import InputSpec
 from ...errors import BackendError, HydrantError, InputError
 from ...metrics.gates import FURTHER_SCORES, SCORES
 from ...runtime.decisions import decided
-from ...runtime.prediction import MEMBERS, SCORE_FIELDS, Prediction
+from ...runtime.prediction import SCORE_FIELDS, Prediction
 from ...runtime.predictor import Predictor
 
 Given = list[Any] | dict[str, np.ndarray]
@@ -177,9 +176,4 @@ def _alone(predictor: Predictor, request: Given) -> Prediction | HydrantError:
 
 def _shortened(prediction: Prediction) -> Prediction:
     """Of tokens without the padding that only other requests needed."""
-    if prediction.mask is None:
-        return prediction
-    tokens = int(prediction.mask.sum(axis=1).max())
-    arrays = {name: array for name, array in prediction.to_dict().items() if name != "error"}
-    kept = {name: array[:, :, :tokens] if name == MEMBERS else array[:, :tokens] for name, array in arrays.items()}
-    return replace(prediction, **kept)
+    return prediction if prediction.mask is None else prediction.shortened(int(prediction.mask.sum(axis=1).max()))

@@ -1,0 +1,135 @@
+"""What tests of the traced path build on: tiny models of many classes, plans, inputs, and hooks of its own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+import transformers
+from hydrant import HeadPlan
+from hydrant.bundle.traced import Traced
+
+TEXT = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48,
+        "vocab_size": 99, "max_position_embeddings": 40, "num_labels": 3, "pad_token_id": 0}  # fmt: skip
+GROUPED = {**TEXT, "num_key_value_heads": 2, "head_dim": 12, "bos_token_id": 1, "eos_token_id": 2}
+RELATIVE = {**TEXT, "relative_attention": True, "pos_att_type": ["p2c", "c2p"], "position_biased_input": False,
+            "type_vocab_size": 0}  # fmt: skip
+DEBERTA_V3 = {**RELATIVE, "position_buckets": 16, "norm_rel_ebd": "layer_norm", "share_att_key": True,
+              "max_relative_positions": -1}  # fmt: skip
+SIGMOID = {"activation_fn": "torch.nn.modules.activation.Sigmoid"}
+IMAGE = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48,
+         "image_size": 16, "patch_size": 4, "num_labels": 3}  # fmt: skip
+WINDOWS = {"image_size": 16, "patch_size": 2, "embed_dim": 16, "depths": [1, 2], "num_heads": [2, 4],
+           "window_size": 4, "num_labels": 3}  # fmt: skip
+
+MAKERS: dict[str, Any] = {
+    "deberta": lambda: transformers.DebertaForSequenceClassification(transformers.DebertaConfig(**RELATIVE)),
+    "deberta-v3": lambda: transformers.DebertaV2ForSequenceClassification(transformers.DebertaV2Config(**DEBERTA_V3)),
+    "deberta-v3-score": lambda: transformers.DebertaV2ForSequenceClassification(
+        transformers.DebertaV2Config(**{**DEBERTA_V3, "num_labels": 1}, sentence_transformers=SIGMOID)
+    ),
+    "deberta-v3-labels": lambda: transformers.DebertaV2ForSequenceClassification(
+        transformers.DebertaV2Config(**DEBERTA_V3, problem_type="multi_label_classification")
+    ),
+    "deberta-v3-tokens": lambda: transformers.DebertaV2ForTokenClassification(
+        transformers.DebertaV2Config(**DEBERTA_V3)
+    ),
+    "qwen3": lambda: transformers.Qwen3ForSequenceClassification(transformers.Qwen3Config(**GROUPED)),
+    "gemma": lambda: transformers.GemmaForSequenceClassification(transformers.GemmaConfig(**GROUPED)),
+    "swin": lambda: transformers.SwinForImageClassification(transformers.SwinConfig(**WINDOWS)),
+    "beit": lambda: transformers.BeitForImageClassification(
+        transformers.BeitConfig(**IMAGE, use_relative_position_bias=True, use_mean_pooling=True)
+    ),
+    "gpt2": lambda: transformers.GPT2ForSequenceClassification(
+        transformers.GPT2Config(
+            n_embd=32,
+            n_layer=2,
+            n_head=4,
+            n_positions=40,
+            vocab_size=99,
+            num_labels=3,
+            pad_token_id=0,
+            bos_token_id=1,
+            eos_token_id=2,
+        )
+    ),
+    "albert": lambda: transformers.AlbertForSequenceClassification(
+        transformers.AlbertConfig(**TEXT, embedding_size=16)
+    ),
+}
+
+
+def make(name: str) -> Any:
+    """A tiny random model, whose biases and tables are not 0."""
+    torch.manual_seed(0)
+    model = MAKERS[name]().eval()
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.add_(torch.randn_like(weight) * 0.1)
+    return model
+
+
+def plan_of(architecture: Traced, members: int = 2, fork: int = 1) -> HeadPlan:
+    """A plan of half the groups of every block from the fork on, each member's its own."""
+    chosen = []
+    for member in range(members):
+        keep = []
+        for place, block in enumerate(architecture.blocks):
+            size = block.heads // block.groups
+            count = block.groups if place < fork else max(1, block.groups // 2)
+            groups = sorted((member + step) % block.groups for step in range(count))
+            keep.append(tuple(group * size + head for group in groups for head in range(size)))
+        chosen.append(tuple(keep))
+    return HeadPlan(architecture.family, architecture.layers, architecture.heads, tuple(chosen), "random")
+
+
+OUTPUTS = {
+    "deberta": "deberta.encoder.layer.{}.attention.output.dense",
+    "deberta-v3": "deberta.encoder.layer.{}.attention.output.dense",
+    "qwen3": "model.layers.{}.self_attn.o_proj",
+    "gemma": "model.layers.{}.self_attn.o_proj",
+}
+"""Output projections, as transformers names them; found by their ends in the others."""
+
+
+def by_hooks(name: str, model: Any, plan: HeadPlan, inputs: dict[str, torch.Tensor]) -> np.ndarray:
+    """Member logits [M, B, C] of the untouched model with head outputs zeroed; names are this file's own."""
+    output = next((output for start, output in OUTPUTS.items() if name.startswith(start)), None)
+    if output is not None:
+        modules = [model.get_submodule(output.format(layer)) for layer in range(plan.layers)]
+    else:
+        ends = ("attention.o_proj", "attention.output.dense")
+        modules = [module for at, module in model.named_modules() if at.endswith(ends)]
+    assert len(modules) == plan.layers
+    heads = [2, 4, 4] if name == "swin" else [plan.heads] * plan.layers
+    rows = []
+    for keep in plan.members:
+        handles = []
+        for module, kept, count in zip(modules, keep, heads, strict=True):
+
+            def silence(_: Any, arguments: Any, kept: Any = kept, count: int = count) -> Any:
+                states = arguments[0].clone()
+                width = states.shape[-1] // count
+                for head in set(range(count)) - set(kept):
+                    states[..., head * width : (head + 1) * width] = 0
+                return (states,)
+
+            handles.append(module.register_forward_pre_hook(silence))
+        with torch.no_grad():
+            rows.append(model(**inputs).logits.double().numpy())
+        for handle in handles:
+            handle.remove()
+    return np.stack(rows)
+
+
+def inputs_of(architecture: Traced, batch: int, tokens: int) -> dict[str, torch.Tensor]:
+    """Inputs of sizes that the exporter never saw; texts padded."""
+    draw = torch.Generator().manual_seed(batch)
+    if architecture.modality == "image":
+        return {"pixel_values": torch.randn(batch, 3, 16, 16, generator=draw)}
+    ids = torch.randint(3, 99, (batch, tokens), generator=draw)
+    mask = torch.ones_like(ids)
+    for row in range(1, batch):
+        mask[row, max(2, tokens - 2 * row) :] = 0
+    return {"input_ids": ids * mask, "attention_mask": mask}
