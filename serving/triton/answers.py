@@ -61,7 +61,7 @@ def predicted(predictor: Predictor, requests: Sequence[Given]) -> list[Predictio
         except HydrantError:
             return [_alone(predictor, request) for request in requests]
         return [
-            _alone(predictor, request) if part.failed.any() else _shortened(part)
+            _alone(predictor, request) if part.failed.any() else part.shortened(_longest(part))
             for request, part in zip(requests, _parts(found, requests), strict=True)
         ]
     return [_alone(predictor, request) for request in requests]
@@ -174,6 +174,6 @@ def _alone(predictor: Predictor, request: Given) -> Prediction | HydrantError:
         return error
 
 
-def _shortened(prediction: Prediction) -> Prediction:
-    """Of tokens without the padding that only other requests needed."""
-    return prediction if prediction.mask is None else prediction.shortened(int(prediction.mask.sum(axis=1).max()))
+def _longest(prediction: Prediction) -> int:
+    """Tokens of the longest text: what is behind them is padding that other requests needed."""
+    return 0 if prediction.mask is None else int(prediction.mask.sum(axis=1).max())

@@ -1,4 +1,4 @@
-"""The README of a generated model: what to install, how to start Triton, how to ask, how to measure and roll back."""
+"""The README of a generated model: what to install, how to start Triton, how to ask, measure and roll back."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ from .engine import Engine
 from .samples import SHORT, TOKENS
 from .source import Source
 
-PYTHON_BACKEND = "24.12"
-"""First release of Triton whose Python backend reads NumPy 2 and has Python 3.12."""
+RELEASE = "24.12"
+"""First release of Triton whose Python backend reads NumPy 2; its Python is 3.12."""
+
+RUNS = {"onnxruntime": "its ONNX Runtime backend", "tensorrt": "its TensorRT backend"}
 
 
 def readme(source: Source, models: Sequence[Model], version: int, engine: Engine | None) -> bytes:
@@ -22,111 +24,100 @@ def readme(source: Source, models: Sequence[Model], version: int, engine: Engine
 
     Args:
         source: the bundle.
-        models: of the repository; the last is what clients ask.
-        version: that was written.
+        models: that were written; the last is what clients ask.
+        version: of them.
         engine: that runs the graph, if one does.
     """
     asked = models[-1]
-    parts = [_head(asked, models), _install(models, engine), _start(models), _ask(source, asked)]
-    return "\n".join([*parts, _measure(source, asked), _versions(asked, models, version)]).encode()
+    parts = [_head(asked, models), _install(models, engine), _start(), _ask(source, asked), _measure(asked)]
+    return "\n".join([*parts, _versions(asked, len(models) > 1, version)]).encode()
 
 
 def _head(asked: Model, models: Sequence[Model]) -> str:
-    steps = [model.name for model in models[:-1]]
-    form = (
-        "the whole predictor in Triton's Python backend"
-        if not steps
-        else f"an ensemble of {', '.join(f'`{step}`' for step in steps)}, which stand beside it"
-    )
-    return f"""# {asked.name}
-
-Written by `hydrant triton` of hydrant {__version__}: {form}.
-"""
+    steps = ", ".join(f"`{model.name}`" for model in models[:-1])
+    form = f"an ensemble of {steps}, which stand beside it" if steps else "the whole predictor in its Python backend"
+    return f"# {asked.name}\n\nA model of Triton, written by `hydrant triton` ({__version__}): {form}.\n"
 
 
 def _install(models: Sequence[Model], engine: Engine | None) -> str:
-    whole = len(models) == 1
-    extra = "[onnxruntime]" if whole else ""
-    what = "hydrant and ONNX Runtime" if whole else "hydrant's core (tokenizer, images, decisions)"
-    graph = {"onnxruntime": "Triton's ONNX Runtime backend", "tensorrt": "Triton's TensorRT backend"}
-    runs = [graph[model.config["backend"]] for model in models if model.part == "graph"]
-    text = f"""## Install
-
-- Triton {PYTHON_BACKEND} or later with {" and ".join(["its Python backend", *runs])}. Earlier ones cannot read NumPy 2, which hydrant uses.
-- For the Python of its Python backend (3.12), {what}: in the image of Triton, from a checkout of hydrant of this version,
-  `pip install '.{extra}'`. Or in an environment of its own, named in `config.pbtxt` (`hydrant triton --environment FOLDER`):
-  `parameters {{ key: "{ENVIRONMENT}" value {{ string_value: "/opt/hydrant" }} }}`. PYTHONPATH is not read there.
-"""
+    needs = ["its Python backend", *(RUNS[model.config["backend"]] for model in models if model.part == "graph")]
+    extra, what = ("[onnxruntime]", "hydrant and ONNX Runtime") if len(models) == 1 else ("", "hydrant's core")
+    lines = [
+        "## Install\n",
+        f"- Triton {RELEASE} or later with {' and '.join(needs)}. Before, that cannot read the NumPy 2 of hydrant.",
+        f"- For the Python of that backend (3.12 in Triton's images) {what}: `pip install '.{extra}'` in a",
+        f"  checkout of hydrant {__version__}. Or into a virtual environment of the same Python, which `config.pbtxt`",
+        "  names (`hydrant triton --environment FOLDER` writes it; PYTHONPATH is not read):",
+        f'  `parameters {{ key: "{ENVIRONMENT}" value {{ string_value: "/opt/hydrant" }} }}`',
+    ]
     if engine is not None:
-        text += f"""- `model.plan` is the engine {engine.name}: TensorRT {engine.facts.version}, {engine.facts.precision}, compute capability \
-{", ".join(engine.facts.compute_capabilities)}. It runs in a Triton with the same
-  TensorRT{_compatible(engine)}; else build it again with `hydrant build` in that image, and write the model again.
-"""
-    return text
+        facts = engine.facts
+        later = " or later (`--backend-config=tensorrt,version-compatible=true`)" if facts.version_compatible else ""
+        lines += [
+            f"- `model.plan` is the engine {engine.name}, {facts.precision}, for TensorRT {facts.version}{later} and compute",
+            f"  capability {', '.join(facts.compute_capabilities)}. For others, build it again with `hydrant build` in that",
+            "  environment, and write the model again.",
+        ]
+    return "\n".join(lines) + "\n"
 
 
-def _compatible(engine: Engine) -> str:
-    if not engine.facts.version_compatible:
-        return ""
-    return ", or a later one of the same major release with `--backend-config=tensorrt,version-compatible=true`"
+def _start() -> str:
+    return """## Start
 
-
-def _start(models: Sequence[Model]) -> str:
-    loaded = "" if len(models) == 1 else " An ensemble is ready when its steps are."
-    return f"""## Start
-
-Servers of Triton listen on all interfaces unless they are told not to:
+Triton listens on all interfaces unless it is told not to; `..` is the folder above this one.
 
 ```sh
 tritonserver --model-repository=.. --http-address=127.0.0.1 --grpc-address=127.0.0.1 --metrics-address=127.0.0.1
 ```
 
-(`..` is the folder above this one.) The model is ready once its warm-up requests were answered.{loaded}
+A model is ready once it has answered its warm-up requests.
 """
 
 
 def _ask(source: Source, asked: Model) -> str:
-    names = [spec.name for spec in asked.outputs]
-    told = f"Outputs: {', '.join(f'`{name}`' for name in names)}. A request that names some of them gets these alone."
-    if "image" in {spec.name for spec in asked.inputs}:
-        how = "`image` is the content of an image file (BYTES), one for each row of the batch; clients send it as binary data.\n"
+    request = _request(source, asked)
+    if request is None:
+        how = "\n".join(f"- `{spec.name}`: {_told(spec.datatype, spec.dims)}" for spec in asked.inputs)
     else:
-        how = f"""```sh
-curl -s http://127.0.0.1:8000/v2/models/{asked.name}/infer -d {shlex.quote(json.dumps(_request(source, asked)))}
-```
-"""
+        address = f"http://127.0.0.1:8000/v2/models/{asked.name}/infer"
+        how = f"```sh\ncurl -s {address} -d {shlex.quote(json.dumps(request))}\n```"
+    outputs = "\n".join(f"- `{spec.name}`: {_told(spec.datatype, spec.dims)}" for spec in asked.outputs)
     return f"""## Ask
 
 {how}
-{told}
-What is wrong with a request is told to it alone, in one line; requests that shared its batch are answered. A request holds at most
-`max_batch_size` inputs.
+
+It answers, for each input (name the outputs that you want, and get these alone):
+
+{outputs}
+
+What is wrong with a request is told to that request alone. A request holds at most `max_batch_size` inputs.
 """
 
 
-def _request(source: Source, asked: Model) -> dict[str, Any]:
-    rows: list[dict[str, Any]] = []
+def _told(datatype: str, dims: Sequence[int]) -> str:
+    kind = {"TYPE_STRING": "BYTES"}.get(datatype, datatype.removeprefix("TYPE_"))
+    return f"{kind} [batch, {', '.join(map(str, dims))}]"
+
+
+def _request(source: Source, asked: Model) -> dict[str, Any] | None:
+    """A request as JSON, where it is short enough to be typed; ``None`` for images."""
+    if source.architecture.modality == "image":
+        return None
     if source.raw:
-        for spec in asked.inputs:
-            if not spec.optional or source.pairs:
-                rows.append({"name": spec.name, "datatype": "BYTES", "shape": [1, 1], "data": [SHORT]})
-        return {"inputs": rows}
-    for spec in asked.inputs:
-        dims = [TOKENS if size < 0 else size for size in spec.dims]
-        count = 1
-        for size in dims:
-            count *= size
-        kind = spec.datatype.removeprefix("TYPE_")
-        values: list[float] = [int("mask" in spec.name)] * count if kind == "INT64" else [0.0] * min(count, 4)
-        rows.append({"name": spec.name, "datatype": kind, "shape": [1, *dims], "data": values})
-    return {"inputs": rows}
+        given = [spec.name for spec in asked.inputs if not spec.optional or source.pairs]
+        tensors = [{"name": name, "datatype": "BYTES", "shape": [1, 1], "data": [SHORT]} for name in given]
+    else:
+        tensors = [
+            {"name": spec.name, "datatype": "INT64", "shape": [1, TOKENS], "data": [int("mask" in spec.name)] * TOKENS}
+            for spec in asked.inputs
+        ]
+    return {"inputs": tensors}
 
 
-def _measure(source: Source, asked: Model) -> str:
-    del source
+def _measure(asked: Model) -> str:
     return f"""## Measure
 
-With `perf_analyzer`, which is in Triton's SDK image (`perf.json` stands beside this file):
+`perf_analyzer` is in the image of Triton's SDK; `perf.json` stands beside this file.
 
 ```sh
 perf_analyzer -m {asked.name} -i grpc -u 127.0.0.1:8001 --input-data perf.json --concurrency-range 1:32
@@ -134,19 +125,16 @@ perf_analyzer -m {asked.name} -i grpc -u 127.0.0.1:8001 --input-data perf.json -
 """
 
 
-def _versions(asked: Model, models: Sequence[Model], version: int) -> str:
-    if len(models) == 1:
-        back = (
-            "All versions are served; requests that name none go to the largest. To roll back, ask for the older one, or remove the\n"
-            "folder of the newer one and load the model again."
-        )
+def _versions(asked: Model, ensemble: bool, version: int) -> str:
+    if ensemble:
+        back = f"""The steps serve all their versions, the ensemble the one that its
+`config.pbtxt` names, {version}. The folder of each version has the `config.pbtxt` of its ensemble: to roll back, copy
+that of the older one over `config.pbtxt`, and load `{asked.name}` again"""
     else:
-        back = (
-            f"Steps serve all their versions, the ensemble the one that its `config.pbtxt` names ({version}), since its steps are named there. Each\n"
-            f"version's folder has the `config.pbtxt` of its ensemble: to roll back, copy `1/config.pbtxt` over `config.pbtxt` and load\n"
-            f"`{asked.name}` again (`POST /v2/repository/models/{asked.name}/load` with `--model-control-mode=explicit`)."
-        )
+        back = """All versions are served, and requests that name none
+go to the largest. To roll back, name the older one, or remove the folder of the newer one and load the model again"""
     return f"""## Versions
 
-`hydrant triton … --version {version + 1}` writes the next one beside this. {back}
+`hydrant triton … --version {version + 1}` writes another one beside this. {back}
+(`POST /v2/repository/models/{asked.name}/load`, where Triton was started with `--model-control-mode=explicit`).
 """

@@ -231,7 +231,8 @@ def _check_version(place: Path, facts: dict[str, Any], model: Model, replaced: b
         return
     key = next(key for key in {**ours, **theirs} if ours.get(key) != theirs.get(key))
     raise InputError(
-        f"{place} has other {key} than this bundle: {_difference(theirs.get(key), ours.get(key))}; the versions of a model share one config.pbtxt: choose another --name (name=…)"
+        f"{place} has other {key} than this bundle: {_difference(theirs.get(key), ours.get(key))}; all versions of a "
+        "model share one config.pbtxt: choose another --name (name=…)"
     )
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from ...bundle.calibration import Calibration
 from ...bundle.graphs import check_graph
 from ...bundle.onnx_message import graph_tensors
+from ...bundle.signature import SIGNATURE
 from ...bundle.store import MANIFEST, PROCESSOR, Bundle, onnx_name, to_json_bytes
 from ...bundle.tasks import Task
 from ...bundle.traced import AnyArchitecture
@@ -93,13 +94,15 @@ def read_source(bundle: Bundle, *precisions: str) -> Source:
 
 
 def whole_bundle(bundle: Bundle, folder: str) -> dict[str, bytes | Path]:
-    """Every file of a bundle under a folder, after its digest was compared with the manifest.
+    """Every file of a bundle under a folder, after its digest was compared with the manifest; and its signature.
 
     Raises:
         BundleError: a file is missing or altered.
     """
-    names = bundle.manifest["files"]
-    return {f"{folder}/{MANIFEST}": bundle.path / MANIFEST, **{f"{folder}/{name}": bundle.file(name) for name in names}}
+    files = {name: bundle.file(name) for name in bundle.manifest["files"]}
+    signature = {SIGNATURE: bundle.path / SIGNATURE} if (bundle.path / SIGNATURE).is_file() else {}
+    found = {MANIFEST: bundle.path / MANIFEST, **signature, **files}
+    return {f"{folder}/{name}": path for name, path in found.items()}
 
 
 def excerpt(bundle: Bundle, folder: str, names: Iterable[str], processor: bool = False) -> dict[str, bytes | Path]:
