@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from .measure.verify import verify
     from .runtime import Prediction, Predictor, Span, Words, load
     from .runtime.pipeline import Pipeline, pipeline
+    from .serving.triton import TritonModels, TritonSettings, triton_repository
     from .tuning import TuneReport, tune
     from .tuning.settings import BatchEnsemble, Jointly, PerMember
     from .workflow import explore, make
@@ -102,6 +103,9 @@ _HOMES = {
     "TensorRT": "build.options",
     "TensorRTForRTX": "build.options",
     "Timing": "measure.settings",
+    "triton_repository": "serving.triton",
+    "TritonModels": "serving.triton",
+    "TritonSettings": "serving.triton",
     "tune": "tuning",
     "TuneReport": "tuning",
     "verify": "measure.verify",
@@ -142,6 +146,8 @@ __all__ = [
     "TensorRT",
     "TensorRTForRTX",
     "Timing",
+    "TritonModels",
+    "TritonSettings",
     "TuneReport",
     "Words",
     "__version__",
@@ -162,6 +168,7 @@ __all__ = [
     "profile",
     "save_bundle",
     "sign",
+    "triton_repository",
     "tune",
     "verify",
 ]

@@ -58,7 +58,7 @@ class Model:
     def interface(self) -> dict[str, Any]:
         """What all versions of a model must have in common, since they share a configuration, as a JSON object."""
         tensors = {
-            kind: [[spec.name, spec.datatype, list(spec.dims), spec.optional] for spec in specs]
+            kind: sorted([spec.name, spec.datatype, list(spec.dims), spec.optional] for spec in specs)
             for kind, specs in (("inputs", self.inputs), ("outputs", self.outputs))
         }
         runs = {name: str(self.config[name]) for name in ("backend", "platform") if name in self.config}

@@ -54,9 +54,9 @@ def _install(models: Sequence[Model], engine: Engine | None) -> str:
         facts = engine.facts
         later = " or later (`--backend-config=tensorrt,version-compatible=true`)" if facts.version_compatible else ""
         lines += [
-            f"- `model.plan` is the engine {engine.name}, {facts.precision}, for TensorRT {facts.version}{later} and compute",
-            f"  capability {', '.join(facts.compute_capabilities)}. For others, build it again with `hydrant build` in that",
-            "  environment, and write the model again.",
+            f"- `model.plan` is the engine {engine.name}, {facts.precision}: TensorRT {facts.version}{later},",
+            f"  compute capability {', '.join(facts.compute_capabilities)}. For others, build it again with",
+            "  `hydrant build` in that environment, and write the model again.",
         ]
     return "\n".join(lines) + "\n"
 

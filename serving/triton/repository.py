@@ -22,7 +22,7 @@ from ...bundle.files import (
     uninterrupted,
 )
 from ...bundle.store import MANIFEST, Bundle, resolve
-from ...errors import InputError, cut, is_whole
+from ...errors import InputError, cut, is_whole, listing
 from .config import CONFIG, MARKER, Model, marker
 from .engine import Engine, checked_engine, find_engine
 from .ensemble import ensemble_models
@@ -237,10 +237,22 @@ def _check_version(place: Path, facts: dict[str, Any], model: Model, replaced: b
 
 
 def _difference(theirs: Any, ours: Any) -> str:
+    """What only one of two has: of lists the items, of other values these."""
     if not isinstance(theirs, list) or not isinstance(ours, list):
         return f"{cut(theirs)} there, {cut(ours)} here"
-    there, here = ([item for item in one if item not in other] for one, other in ((theirs, ours), (ours, theirs)))
-    return f"{cut(there or 'the same')} there, {cut(here or 'the same')} here"
+    there, here = (
+        [_told(item) for item in one if item not in other] for one, other in ((theirs, ours), (ours, theirs))
+    )
+    if not there and not here:
+        return "the same in another order"
+    return f"{listing(there)} there, {listing(here)} here"
+
+
+def _told(item: Any) -> str:
+    """A tensor, or a label, in words."""
+    if not isinstance(item, list):
+        return cut(item)
+    return " ".join(str(part) for part in item[:3])
 
 
 def _write(repository: Path, models: Sequence[Model], version: int, bundle: Bundle) -> int:
