@@ -87,9 +87,10 @@ FLOORS: list[dict[str, str]] = [
     {
         "serving": """
             __init__ errors settings observe stats metrics tracing record monitor catalog batcher service datatypes
-            messages protocol multipart asked connection guard rest explain page server log workers run
+            messages protocol multipart asked connection guard verbs rest grpc_messages grpc_codec grpc_front explain
+            page server log workers run
             offline.__init__ offline.shards offline.sources offline.scoring offline.tables offline.chunks offline.parts
-            offline.run
+            offline.run ray_cluster offline.ray_engine
         """,
         "workflow": """
             options parts report told workspace make explore picture __init__
