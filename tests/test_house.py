@@ -89,7 +89,8 @@ FLOORS: list[dict[str, str]] = [
             triton.pbtxt triton.tensors triton.settings triton.answers triton.models triton.config triton.samples
             triton.source triton.whole triton.engine triton.ensemble triton.readme triton.repository triton.__init__
             __init__ errors settings observe stats metrics tracing record monitor catalog batcher service datatypes
-            messages protocol multipart asked connection guard rest explain page server log workers run
+            messages protocol multipart asked connection guard verbs rest grpc_messages grpc_codec grpc_front explain
+            page server log workers run
             offline.__init__ offline.shards offline.sources offline.scoring offline.tables offline.chunks offline.parts
             offline.run ray_cluster offline.ray_engine
         """,
