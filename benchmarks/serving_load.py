@@ -345,7 +345,12 @@ class Load:
             mine.http.leave()
 
     async def _nonsense(self, client: Client, body: bytes) -> None:
-        status, _, _ = await client.http.post(f"/v2/models/{self.model}/infer", body)
+        try:
+            status, _, _ = await client.http.post(f"/v2/models/{self.model}/infer", body)
+        except (OSError, EOFError) as error:
+            status = 0
+            self.report.wrong.append(f"nonsense: {type(error).__name__} {error}")
+            client.http.leave()
         self.report.refused += status == 400
         self.report.wrong += [f"nonsense was answered with {status}"] * (status != 400)
 
