@@ -101,7 +101,7 @@ def test_the_image_installs_the_package_and_runs_it_as_nobody() -> None:
     assert command[0] in project["scripts"]
     options, settings = settings_of(command[1:])
     assert str(options.folder) == named["VOLUME"]
-    assert (settings.host, str(settings.port)) == ("0.0.0.0", named["EXPOSE"])  # noqa: S104 - inside its container
+    assert (settings.host, str(settings.port)) == ("0.0.0.0", named["EXPOSE"])
 
 
 def test_the_image_asks_after_its_own_health(service: Running) -> None:
