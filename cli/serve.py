@@ -26,6 +26,7 @@ def arguments(command: Command) -> None:
     command.heading("where it listens")
     command.take(ServeSettings, "host", metavar="ADDRESS")
     command.take(ServeSettings, "port", type=count, metavar="N")
+    command.take(ServeSettings, "grpc_port", type=count, metavar="N")
     command.take(ServeSettings, "workers", type=positive, metavar="N")
     command.heading("how it runs")
     command.take(ServeSettings, "backend", metavar="NAME", also=f": auto, {shared.BACKENDS}")
@@ -58,8 +59,9 @@ def run(options: argparse.Namespace) -> int:
             return
         models = ", ".join(f"{name} (version {version})" for name, version in ready["models"].items())
         host = f"[{ready['host']}]" if ":" in ready["host"] else ready["host"]
+        grpc = "" if ready["grpc_port"] is None else f", gRPC at {host}:{ready['grpc_port']}"
         print(
-            f"hydrant: {models} at {ready['scheme']}://{host}:{ready['port']}; Ctrl-C ends it",
+            f"hydrant: {models} at {ready['scheme']}://{host}:{ready['port']}{grpc}; Ctrl-C ends it",
             file=sys.stderr,
             flush=True,
         )

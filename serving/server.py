@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from .connection import guarded_protocol
+from .grpc_front import GrpcFront
 from .guard import App, Guard
 from .page import OPEN_PATHS, add_page
 from .rest import rest_app
@@ -20,7 +21,8 @@ from .service import Service
 from .settings import ServeSettings
 
 Ready = dict[str, Any]
-"""What is told once every model is warm: ``scheme``, ``host``, ``port``, ``workers``, and ``models`` with versions."""
+"""What is told once every model is warm: ``scheme``, ``host``, ``port``, ``grpc_port`` (``None`` without gRPC),
+``workers``, and ``models`` with versions."""
 
 Announce = Callable[[Ready], None]
 
@@ -87,12 +89,16 @@ async def _run(
 ) -> None:
     """Open the models while the port answers already, serve until it is to end, and answer what is begun."""
     host, number = port.getsockname()[:2]
+    front = None if service.settings.grpc_port is None else GrpcFront(service)
+    grpc_port = None if front is None else await front.start()
     starting = asyncio.create_task(service.start())
 
     def leave() -> None:
         server.force_exit = server.should_exit  # asked a second time, it does not wait
         service.leaving = server.should_exit = True
         starting.cancel()
+        if front is not None:
+            front.leave(0 if server.force_exit else service.settings.timeout)
 
     _listen_for_the_end(leave, parent)
     serving = asyncio.create_task(server.serve(sockets=[port]))
@@ -102,12 +108,13 @@ async def _run(
             starting.result()
             scheme = "http" if service.settings.tls_cert is None else "https"
             models = {name: service.served(name).version for name in service.names}
-            told = {"scheme": scheme, "host": host, "port": number, "workers": service.settings.workers}
-            announce({**told, "models": models})
+            told = {"scheme": scheme, "host": host, "port": number, "grpc_port": grpc_port}
+            announce({**told, "workers": service.settings.workers, "models": models})
         await serving
     finally:
         service.leaving = server.should_exit = True
-        await asyncio.gather(serving, return_exceptions=True)
+        ends = [] if front is None else [front.stop(service.settings.timeout)]
+        await asyncio.gather(serving, *ends, return_exceptions=True)
         await service.drain()
 
 
