@@ -101,7 +101,7 @@ def test_the_image_installs_the_package_and_runs_it_as_nobody() -> None:
     assert command[0] in project["scripts"]
     options, settings = settings_of(command[1:])
     assert str(options.folder) == named["VOLUME"]
-    assert (settings.host, str(settings.port)) == ("0.0.0.0", named["EXPOSE"])
+    assert (settings.host, f"{settings.port} {settings.grpc_port}") == ("0.0.0.0", named["EXPOSE"])
 
 
 def test_the_image_asks_after_its_own_health(service: Running) -> None:
@@ -146,9 +146,10 @@ def container_of(name: str) -> tuple[dict[str, Any], dict[str, Any]]:
 @pytest.mark.parametrize("name", ["kubernetes.yaml", "kserve.yaml"])
 def test_probes_ask_what_the_service_answers_without_a_token(service: Running, name: str) -> None:
     _, container = container_of(name)
-    (port,) = container["ports"]
+    port, *further = container["ports"]
     _, settings = settings_of(container["args"])
     assert settings.port == port["containerPort"]
+    assert [each["containerPort"] for each in further] == ([] if settings.grpc_port is None else [settings.grpc_port])
     for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
         asked = container[probe]["httpGet"]
         assert asked["port"] in (port["name"], port["containerPort"])
@@ -195,8 +196,8 @@ def test_objects_name_each_other() -> None:
         found["PodDisruptionBudget"]["spec"]["selector"]["matchLabels"],
     ]  # fmt: skip
     assert selectors == [labels] * 3
-    (port,) = found["Service"]["spec"]["ports"]
-    assert port["targetPort"] == container_of("kubernetes.yaml")[1]["ports"][0]["name"]
+    inside = container_of("kubernetes.yaml")[1]["ports"]
+    assert [each["targetPort"] for each in found["Service"]["spec"]["ports"]] == [each["name"] for each in inside]
     target = found["HorizontalPodAutoscaler"]["spec"]["scaleTargetRef"]
     assert (target["kind"], target["name"]) == ("Deployment", found["Deployment"]["metadata"]["name"])
     assert found["HorizontalPodAutoscaler"]["spec"]["minReplicas"] == found["Deployment"]["spec"]["replicas"]
