@@ -6,6 +6,7 @@ import asyncio
 import json
 import logging
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import nullcontext
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -193,12 +194,7 @@ class _Front:
 
     async def _parameters(self, request: Request) -> dict[str, Any]:
         """A body that may be empty, or a JSON object."""
-        seconds = self._service.settings.timeout
-        try:
-            async with asyncio.timeout(seconds):
-                body = await read_body(request)
-        except TimeoutError:
-            raise ServeError(408, f"the body did not come within {seconds:g} s") from None
+        body = await read_body(request, self._service.settings.timeout)
         try:
             found = json.loads(body) if body.strip() else {}
         except (ValueError, RecursionError) as error:
@@ -232,16 +228,23 @@ class _Front:
         return endpoint
 
 
-async def read_body(request: Request) -> bytes:
+async def read_body(request: Request, seconds: float | None = None) -> bytes:
     """The body of a request.
 
+    Args:
+        request: that has it.
+        seconds: in which it must come, where the deadline of the whole request does not hold.
+
     Raises:
-        ServeError: 499 for a client that left amid it; 413 as of ``guard``.
+        ServeError: 408 for one that is too slow, 499 for a client that left amid it; 413 as of ``guard``.
     """
     from starlette.requests import ClientDisconnect
 
     try:
-        return await request.body()
+        async with asyncio.timeout(seconds) if seconds is not None else nullcontext():
+            return await request.body()
+    except TimeoutError:
+        raise ServeError(408, f"the body did not come within {seconds:g} s") from None
     except ClientDisconnect:
         raise ServeError(499, "the client left amid its request") from None
 

@@ -15,6 +15,7 @@ from typing import Any
 from .connection import guarded_protocol
 from .grpc_front import GrpcFront
 from .guard import App, Guard
+from .monitor import Monitor
 from .page import OPEN_PATHS, add_page
 from .rest import rest_app
 from .service import Service
@@ -29,11 +30,11 @@ Announce = Callable[[Ready], None]
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
-def assembled(service: Service) -> App:
-    """Every front that is reached by HTTP, behind the guard."""
+def assembled(service: Service, monitor: Monitor | None = None) -> App:
+    """Every front that is reached by HTTP, behind the guard; with a monitor also its routes."""
     app = rest_app(service)
     add_page(app, service)
-    return Guard(app, service.settings, OPEN_PATHS)
+    return Guard(app if monitor is None else monitor.around(app), service.settings, OPEN_PATHS)
 
 
 def serve_alone(
@@ -65,9 +66,10 @@ def serve_alone(
             yield
 
     async def main() -> None:
-        service = Service(folder, settings)
+        monitor = Monitor(settings.watching, settings.recording)
+        service = Service(folder, settings, monitor.observers)
         config = uvicorn.Config(
-            assembled(service),
+            assembled(service, monitor),
             http=guarded_protocol(settings.timeout),
             ws="none",
             lifespan="off",
@@ -79,7 +81,10 @@ def serve_alone(
             ssl_keyfile=settings.tls_key,
             timeout_graceful_shutdown=math.ceil(settings.timeout),
         )
-        await _run(service, Server(config), port, announce, parent)
+        try:
+            await _run(service, Server(config), port, announce, parent)
+        finally:
+            monitor.close()
 
     asyncio.run(main())
 

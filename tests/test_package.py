@@ -28,6 +28,7 @@ PUBLIC = {
     "build_engine", "calibrate", "drift", "estimate_cost", "evaluate", "explore", "export_onnx", "fuse", "load",
     "load_ensemble", "load_zero_shot", "make", "measure_drift", "pipeline", "plan_heads", "profile", "save_bundle",
     "sign", "tune", "verify",
+    "TritonModels", "TritonSettings", "triton_repository",
 }  # fmt: skip
 
 
