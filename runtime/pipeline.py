@@ -26,8 +26,8 @@ Answer = dict[str, Any]
 UNASKED = "unasked"
 """``top_k`` where nobody asked for a number: pipelines of transformers then answer in another shape."""
 
-MOST_IMAGE_LABELS = 5
-"""Labels of an image where nobody asked for a number, as in transformers."""
+MOST_LABELS = 5
+"""Labels of an image or sound where nobody asked for a number, as in transformers."""
 
 _FUNCTIONS: dict[str, tuple[str, tuple[str, ...]]] = {
     "classification": ("the mean of its members' softmax, and no logits", ("softmax",)),
@@ -50,7 +50,8 @@ def pipeline(
     batch_size: int | None = None,
     function_to_apply: str | None = None,
 ) -> Pipeline:
-    """Open a bundle in the place of ``transformers.pipeline("text-classification")`` or ``("image-classification")``.
+    """Open a bundle in the place of ``transformers.pipeline("text-classification")``, ``("image-classification")`` or
+    ``("audio-classification")``.
 
     Args:
         bundle: bundle made by `hydrant fuse`: a folder. In Python also an open ``Bundle``.
@@ -58,7 +59,7 @@ def pipeline(
         precision: as of ``load``.
         threads: as of ``load``.
         top_k: labels in each answer, the most probable first; ``None`` for all. Without it the best one for a text,
-            and five for an image.
+            and five for an image or a sound.
         batch_size: inputs per run; without it 32, and 1 for streams, whose answers then wait for no further input.
         function_to_apply: as of ``Pipeline.__call__``.
 
@@ -91,7 +92,7 @@ class Pipeline:
 
     Attributes:
         predictor: the same.
-        task: ``"text-classification"`` or ``"image-classification"``.
+        task: ``"text-classification"``, ``"image-classification"`` or ``"audio-classification"``.
     """
 
     def __init__(
@@ -124,8 +125,8 @@ class Pipeline:
         """Classify one input, a list of them, or a stream.
 
         Args:
-            inputs: a text, ``{"text": …, "text_pair": …}``, an image (path, PIL image, bytes, uint8 array), or many of
-                these. A list or an array gives a list; a generator or a data set gives an iterator, which reads on as
+            inputs: a text, ``{"text": …, "text_pair": …}``, an image (path, PIL image, bytes, uint8 array), a sound
+                (path, bytes, float array, ``{"array" or "raw": …, "sampling_rate": …}``), or many of these. A list or an array gives a list; a generator or a data set gives an iterator, which reads on as
                 it is asked.
             top_k: as of :func:`pipeline`.
             batch_size: as of :func:`pipeline`.
@@ -136,7 +137,7 @@ class Pipeline:
 
         Returns:
             For a text ``[answer]``, for a dict ``answer``, in a list or stream ``answer`` for each; with ``top_k``, and
-            for images, a list of answers in the place of each. So does transformers.
+            for images and sounds, a list of answers in the place of each. So does transformers.
 
         Raises:
             InputError: an input or option cannot be used.
@@ -174,6 +175,10 @@ class Pipeline:
         inputs = image_array(inputs) if is_tensor(inputs) else inputs
         grid = isinstance(inputs, np.ndarray) and inputs.dtype.kind not in "USO"
         image = hasattr(inputs, "convert") or (grid and (inputs.ndim == 2 or inputs.shape[2:] == (3,)))
+        if self.predictor.modality == "audio":
+            image = (grid and inputs.ndim == 1) or (
+                isinstance(inputs, list) and isinstance(next(iter(inputs), None), float)
+            )
         return pair or image or is_record(inputs) or isinstance(inputs, str | Path | bytes | bytearray)
 
     def _stream(self, inputs: Any, size: int, shape: Any, squash: bool) -> Iterator[Any]:
@@ -230,9 +235,9 @@ class Pipeline:
 def _most(top_k: Any, modality: str) -> int | None:
     """Labels in an answer; ``None`` for all. Pipelines of images know no *all*, and take ``None`` for five."""
     if top_k == UNASKED:
-        return 1 if modality == "text" else MOST_IMAGE_LABELS
+        return 1 if modality == "text" else MOST_LABELS
     if top_k is None and modality == "image":
-        return MOST_IMAGE_LABELS
+        return MOST_LABELS
     return None if top_k is None else int(top_k)
 
 

@@ -126,7 +126,7 @@ class Predictor(Closable):
         backend: name of the backend that runs.
         precision: of its weights and activations.
         fallbacks: (backend, reason) of each one that was skipped.
-        modality: ``"text"`` or ``"image"``, what the model reads.
+        modality: ``"text"``, ``"image"`` or ``"audio"``, what the model reads.
         task: what it answers: ``"classification"``, ``"score"`` for a model of one output, or ``"tokens"``.
         activation: what stands between the one output and the score: ``"identity"`` or ``"sigmoid"``.
         regression: whether the checkpoint calls itself a regression (``problem_type``).
@@ -416,6 +416,11 @@ def _blank(spec: InputSpec, batch: int) -> dict[str, np.ndarray]:
     if spec.modality == "image":
         shape = (batch, spec.channels, spec.image_height, spec.image_width)
         return {name: np.zeros(shape, np.float32) for name in spec.input_names}
+    if spec.modality == "audio":
+        silence = np.zeros((batch, 2 * spec.shortest), np.float32)
+        return {
+            name: silence if name == "input_values" else np.ones_like(silence, np.int64) for name in spec.input_names
+        }
     tokens = min(BLANK_TOKENS, spec.max_sequence)
     arrays = {name: np.zeros((batch, tokens), np.int64) for name in spec.input_names}
     arrays["attention_mask"][:] = 1
