@@ -50,8 +50,7 @@ def pipeline(
     batch_size: int | None = None,
     function_to_apply: str | None = None,
 ) -> Pipeline:
-    """Open a bundle in the place of ``transformers.pipeline("text-classification")``, ``("image-classification")`` or
-    ``("audio-classification")``.
+    """Open a bundle in the place of ``transformers.pipeline("text-classification")``, or that of images or sounds.
 
     Args:
         bundle: bundle made by `hydrant fuse`: a folder. In Python also an open ``Bundle``.
@@ -126,7 +125,8 @@ class Pipeline:
 
         Args:
             inputs: a text, ``{"text": …, "text_pair": …}``, an image (path, PIL image, bytes, uint8 array), a sound
-                (path, bytes, float array, ``{"array" or "raw": …, "sampling_rate": …}``), or many of these. A list or an array gives a list; a generator or a data set gives an iterator, which reads on as
+                (path, bytes, float array, ``{"array" or "raw": …, "sampling_rate": …}``), or many of
+                these. A list or an array gives a list; a generator or a data set gives an iterator, which reads on as
                 it is asked.
             top_k: as of :func:`pipeline`.
             batch_size: as of :func:`pipeline`.
@@ -176,9 +176,8 @@ class Pipeline:
         grid = isinstance(inputs, np.ndarray) and inputs.dtype.kind not in "USO"
         image = hasattr(inputs, "convert") or (grid and (inputs.ndim == 2 or inputs.shape[2:] == (3,)))
         if self.predictor.modality == "audio":
-            image = (grid and inputs.ndim == 1) or (
-                isinstance(inputs, list) and isinstance(next(iter(inputs), None), float)
-            )
+            listed = isinstance(inputs, list) and isinstance(next(iter(inputs), None), float)
+            image = listed or (grid and inputs.ndim == 1)
         return pair or image or is_record(inputs) or isinstance(inputs, str | Path | bytes | bytearray)
 
     def _stream(self, inputs: Any, size: int, shape: Any, squash: bool) -> Iterator[Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,6 @@ import oracle
 import pytest
 import torch
 import transformers
-from hydrant import GraphForm
 from hydrant.bundle.store import Bundle
 from hydrant.data.audio import SoundProcessor
 from hydrant.data.examples import read_examples
@@ -74,8 +74,8 @@ def test_a_sound_may_be_given_in_many_ways(tmp_path: Path) -> None:
     content = io.BytesIO()
     soundfile.write(content, sound, RATE, format="FLAC")
     ways: list[Any] = [
-        sound, sound.tolist(), torch.from_numpy(sound), tmp_path / "a.wav", str(tmp_path / "a.flac"), content.getvalue(),
-        hydrant.data.records.Sound(sound, RATE),
+        sound, sound.tolist(), torch.from_numpy(sound), tmp_path / "a.wav", str(tmp_path / "a.flac"),
+        content.getvalue(), hydrant.data.records.Sound(sound, RATE),
     ]  # fmt: skip
     ours = processor()
     for way, found in zip(ways, ours.encode(ways), strict=True):
@@ -112,9 +112,7 @@ def test_other_feature_extractors_are_refused() -> None:
 
 def test_models_of_spectrograms_are_refused_and_others_offered() -> None:
     config = transformers.ASTConfig(hidden_size=32, num_hidden_layers=1, num_attention_heads=4, intermediate_size=48)
-    with pytest.raises(
-        UnsupportedModelError, match="ASTForAudioClassification cannot be traced: it reads spectrograms"
-    ):
+    with pytest.raises(UnsupportedModelError, match="ASTForAudioClassification cannot be traced: it reads spectr"):
         described(transformers.ASTForAudioClassification(config))
     assert "hydrant fuse --traced" in str(unsupported("Wav2Vec2ForSequenceClassification"))
 
@@ -166,27 +164,18 @@ def bundle(tmp_path_factory: pytest.TempPathFactory, folder: Path) -> Bundle:
     """A Wav2Vec2-shaped model from plan to calibration, by the command line."""
     root = tmp_path_factory.mktemp("wav2vec2")
     checkpoint, plan, out = save("wav2vec2", root), root / "plan.json", root / "out"
+    two = ["--keep", "2", "--fork-from", "1", "--members", "2"]
     for arguments in (
-        [
-            "plan",
-            checkpoint,
-            "--traced",
-            "--data",
-            folder,
-            "--keep",
-            "2",
-            "--fork-from",
-            "1",
-            "--members",
-            "2",
-            "-o",
-            plan,
-        ],
+        ["plan", checkpoint, "--traced", "--data", folder, *two, "-o", plan],
         ["fuse", checkpoint, "--traced", "--plan", plan, "-o", out],
-        ["export", out, "--member-outputs"],
+        ["export", out],
     ):
         result = run_cli(*arguments)
         assert result.returncode == 0, result.stderr
+        if arguments[0] == "plan":  # members that share no head of the last block
+            chosen = hydrant.HeadPlan.load(plan)
+            other = tuple(sorted({0, 1, 2, 3} - set(chosen.members[0][1])))
+            replace(chosen, members=(chosen.members[0], (chosen.members[0][0], other))).save(plan)
     return Bundle.open(out)
 
 
@@ -202,10 +191,9 @@ def test_a_graph_of_sounds_is_the_original_under_hooks(bundle: Bundle) -> None:
             found, alone = predictor.predict(sounds), [predictor.predict([sound]) for sound in sounds]
         for name, values in wanted.items():
             np.testing.assert_allclose(getattr(found, name), values, atol=2e-5)
-            np.testing.assert_allclose(
-                [getattr(one, name)[0] for one in alone], values, atol=2e-5
-            )  # padding says nothing
-    assert np.abs(members[0] - members[1]).max() > 0 or bundle.plan().members[0] == bundle.plan().members[1]
+            each = [getattr(one, name)[0] for one in alone]
+            np.testing.assert_allclose(each, values, atol=2e-5)  # padding says nothing
+    assert np.abs(members[0] - members[1]).max() > 1e-4  # heads matter, so agreement means something
 
 
 def test_the_rest_of_the_command_line_reads_sounds(bundle: Bundle, folder: Path, tmp_path: Path) -> None:
@@ -263,16 +251,14 @@ def test_a_model_that_padding_changes_reads_equal_sounds_together(tmp_path: Path
     assert ensemble.architecture.input_names == ("input_values",)
     extractor = transformers.Wav2Vec2FeatureExtractor(return_attention_mask=False)
     path = hydrant.save_bundle(ensemble, tmp_path / "out", extractor)
-    hydrant.export_onnx(path, form=GraphForm(member_outputs=True))
     sounds = [tone(seed % 3, seed) for seed in range(7)]
-    for backend in ("torch", "onnxruntime"):
-        with hydrant.load(path, backend) as predictor:
-            together = predictor.predict(sounds)
-        for index, sound in enumerate(sounds):
-            values = extractor([sound], sampling_rate=RATE, return_tensors="pt")["input_values"]
-            members = by_hooks("hubert", model, ensemble.plan, {"input_values": values})
-            wanted = oracle.uncertainty(oracle.softmax(members))
-            np.testing.assert_allclose(together.probabilities[index], wanted["probabilities"][0], atol=2e-5)
+    with hydrant.load(path, "torch") as predictor:
+        together = predictor.predict(sounds)
+    for index, sound in enumerate(sounds):
+        values = extractor([sound], sampling_rate=RATE, return_tensors="pt")["input_values"]
+        members = by_hooks("hubert", model, ensemble.plan, {"input_values": values})
+        wanted = oracle.uncertainty(oracle.softmax(members))
+        np.testing.assert_allclose(together.probabilities[index], wanted["probabilities"][0], atol=2e-5)
 
 
 def described_whole(model: Any) -> Any:
