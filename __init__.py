@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from .measure.verify import verify
     from .runtime import Prediction, Predictor, Span, Words, load
     from .runtime.pipeline import Pipeline, pipeline
+    from .runtime.token_pipeline import TokenPipeline
     from .tuning import TuneReport, tune
     from .tuning.settings import BatchEnsemble, Jointly, PerMember
     from .workflow import explore, make
@@ -100,6 +101,7 @@ _HOMES = {
     "TensorRT": "build.options",
     "TensorRTForRTX": "build.options",
     "Timing": "measure.settings",
+    "TokenPipeline": "runtime.token_pipeline",
     "tune": "tuning",
     "TuneReport": "tuning",
     "verify": "measure.verify",
@@ -140,6 +142,7 @@ __all__ = [
     "TensorRT",
     "TensorRTForRTX",
     "Timing",
+    "TokenPipeline",
     "TuneReport",
     "Words",
     "__version__",

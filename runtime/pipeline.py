@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from ..data.text import is_pair
 from ..errors import InputError, cut, is_whole
 from .prediction import Prediction
 from .predictor import BATCH_SIZE, Predictor, load
+from .token_pipeline import TokenPipeline
 
 Answer = dict[str, Any]
 """A label, its score, and what is known of the input."""
@@ -49,7 +50,9 @@ def pipeline(
     top_k: int | str | None = UNASKED,
     batch_size: int | None = None,
     function_to_apply: str | None = None,
-) -> Pipeline:
+    aggregation_strategy: str = "none",
+    ignore_labels: Sequence[str] | None = None,
+) -> Pipeline | TokenPipeline:
     """Open a bundle in the place of ``transformers.pipeline("text-classification")``, or that of images or sounds.
 
     Args:
@@ -61,14 +64,27 @@ def pipeline(
             and five for an image or a sound.
         batch_size: inputs per run; without it 32, and 1 for streams, whose answers then wait for no further input.
         function_to_apply: as of ``Pipeline.__call__``.
+        aggregation_strategy: of a model that tags tokens, as of ``TokenPipeline``.
+        ignore_labels: of a model that tags tokens, as of ``TokenPipeline``.
+
+    Returns:
+        A ``Pipeline``, or of a model that tags tokens a ``TokenPipeline``.
 
     Raises:
-        InputError: an option that cannot be used, or a bundle that tags tokens.
+        InputError: an option that cannot be used, or is of another task.
         BackendError, MissingExtraError, BundleError: as of ``load``.
     """
     _check(top_k, batch_size)
     predictor = load(bundle, backend, threads=threads, precision=precision)
     try:
+        if predictor.task == "tokens":
+            _check_unasked(top_k, function_to_apply)
+            return TokenPipeline(predictor, aggregation_strategy, ignore_labels, batch_size)
+        if aggregation_strategy != "none" or ignore_labels is not None:
+            raise InputError(
+                "aggregation_strategy and ignore_labels are for models that tag tokens, and this bundle gives "
+                f"{GIVES[predictor.task]}; leave them out"
+            )
         return Pipeline(predictor, top_k, batch_size, function_to_apply)
     except BaseException:
         predictor.close()
@@ -104,8 +120,8 @@ class Pipeline:
         _check(top_k, batch_size)
         if predictor.task not in _FUNCTIONS:
             raise InputError(
-                f"a pipeline classifies whole inputs, and this bundle gives {GIVES[predictor.task]}; use "
-                "hydrant.load(…).spans(…) or hydrant predict"
+                f"this pipeline classifies whole inputs, and this bundle gives {GIVES[predictor.task]}; use "
+                "hydrant.pipeline or TokenPipeline"
             )
         self.predictor = predictor
         self.task = f"{predictor.modality}-classification"
@@ -262,6 +278,15 @@ def _is_whole(inputs: Any) -> bool:
         return True
     library = type(inputs).__module__.partition(".")[0]
     return library in ("pandas", "polars", "pyarrow")
+
+
+def _check_unasked(top_k: Any, function: Any) -> None:
+    """Refuse what is of whole inputs where tokens are tagged."""
+    if top_k != UNASKED or function is not None:
+        raise InputError(
+            "top_k and function_to_apply are of whole inputs, and this bundle gives a class for each token; leave them "
+            "out"
+        )
 
 
 def _check(top_k: Any, batch_size: Any) -> None:

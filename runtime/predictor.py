@@ -25,7 +25,7 @@ from ..data.processor import load_processor
 from ..data.spec import InputSpec
 from ..data.tensors import checked_tensors
 from ..data.text import is_pair
-from ..data.words import NO_WORD
+from ..data.words import NO_WORD, Piece, WordProcessor
 from ..errors import LARGEST, BackendError, BundleError, InputError, cut, is_whole
 from ..metrics.gates import FURTHER_SCORES, SCORES
 from .backends.dlpack import DeviceArray
@@ -306,6 +306,23 @@ class Predictor(Closable):
         if prediction.mask is None:
             return prediction_rows(*given)
         return token_rows(*given, aggregation, self.calibration)
+
+    def pieces(self, inputs: Sequence[Any]) -> list[list[Piece]]:
+        """The tokens of texts, or of lists of words, as a model that tags tokens reads them: T of each.
+
+        Args:
+            inputs: as ``predict`` took them.
+
+        Raises:
+            InputError: the model tags no tokens, or the bundle has no tokenizer.
+        """
+        if not isinstance(self._processor, WordProcessor):
+            raise InputError(f"bundle {self._path} has no tokenizer of words; expected a model that tags tokens")
+        return [self._processor.pieces(text, index) for index, text in enumerate(inputs)]
+
+    def joined(self, tokens: Sequence[str]) -> str:
+        """The text of some tokens, by the tokenizer of a model that tags them."""
+        return self._processor.joined(tokens) if isinstance(self._processor, WordProcessor) else " ".join(tokens)
 
     def run_device(self, tensors: Mapping[str, Any]) -> dict[str, DeviceArray]:
         """Run one batch that lies on the GPU already, and leave the outputs there; nothing is copied.

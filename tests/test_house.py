@@ -67,7 +67,7 @@ FLOORS: list[dict[str, str]] = [
             backends.tensorrt.profiles
             backends.ort_gpu backends.reference backends.tensorrt.choose backends.tensorrt.cuda
             backends.tensorrt.device backends.tensorrt.load backends.tensorrt.lane backends.tensorrt.engine
-            backends.registry decisions words predictor __init__ pipeline collect
+            backends.registry decisions words predictor __init__ token_pipeline pipeline collect
         """,
         "tuning": """
             report examples settings optimizer state trunk loop weights rank_one job writing stages run __init__
