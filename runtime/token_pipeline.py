@@ -88,8 +88,8 @@ class TokenPipeline:
 
         Returns:
             For a text a list of answers, for a list of texts, or the words of one, a list of these; for a stream an
-            iterator. A token has ``entity``, ``score``, ``index``, ``word``, ``start`` and ``end``; an entity ``entity_group`` in place of
-            ``entity``, and no ``index``.
+            iterator. A token has ``entity``, ``score``, ``index``, ``word``, ``start`` and ``end``; an entity
+            ``entity_group`` in place of ``entity``, and no ``index``.
 
         Raises:
             InputError: an input or option cannot be used.
