@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from .build import build_engine
     from .build.options import TensorRT, TensorRTForRTX
     from .bundle.plan import HeadPlan
+    from .bundle.signature import sign
     from .bundle.store import Bundle
     from .calib.decisions.targets import Conformal, Coverage, FalseAlarm, Risk
     from .calib.heads.options import Budget, Circuit, Dropout, Random, Taylor
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     )
     from .measure.calibrate import calibrate
     from .measure.cost import estimate_cost
+    from .measure.drift import DriftReport, drift
     from .measure.profile import profile
     from .measure.settings import Timing
     from .measure.verify import verify
@@ -63,6 +65,8 @@ _HOMES = {
     "FalseAlarm": "calib.decisions.targets",
     "Cost": "cost.estimate",
     "Coverage": "calib.decisions.targets",
+    "drift": "measure.drift",
+    "DriftReport": "measure.drift",
     "Dropout": "calib.heads.options",
     "estimate_cost": "measure.cost",
     "evaluate": "evaluation",
@@ -96,6 +100,7 @@ _HOMES = {
     "Risk": "calib.decisions.targets",
     "ScoreOutput": "fusion",
     "save_bundle": "fusion",
+    "sign": "bundle.signature",
     "Span": "runtime",
     "Taylor": "calib.heads.options",
     "TensorRT": "build.options",
@@ -117,6 +122,7 @@ __all__ = [
     "Conformal",
     "Cost",
     "Coverage",
+    "DriftReport",
     "Dropout",
     "FalseAlarm",
     "Figures",
@@ -148,6 +154,7 @@ __all__ = [
     "__version__",
     "build_engine",
     "calibrate",
+    "drift",
     "estimate_cost",
     "evaluate",
     "explore",
@@ -162,6 +169,7 @@ __all__ = [
     "plan_heads",
     "profile",
     "save_bundle",
+    "sign",
     "tune",
     "verify",
 ]

@@ -15,6 +15,7 @@ from ..bundle.calibration import Calibration
 from ..bundle.density import Density
 from ..bundle.graphs import check_graph, graph_metadata
 from ..bundle.plan import HeadPlan
+from ..bundle.signature import SIGNATURE, check_signature
 from ..bundle.store import ARCHITECTURE, CALIBRATION, DENSITY, MANIFEST, PLAN, PROCESSOR, WEIGHTS, Bundle, resolve
 from ..bundle.traced import CHECKPOINT, LACKS, AnyArchitecture, Traced
 from ..bundle.weights import check_fused
@@ -22,9 +23,10 @@ from ..cost.estimate import cost_of
 from ..engines.metadata import ENGINES, engine_names, engine_path, graph_digest, metadata_path, read_metadata
 from ..errors import BundleError, HydrantError, MissingExtraError, cut, require
 from ..families.prompts import read_prompts
+from ..runtime import load
 from .adapters import adapters_text
 from .calibrate import distance_text, inspected_calibration
-from .options import Command
+from .options import Command, value
 from .terminal import short, show, size, table
 
 EXAMPLE = "hydrant inspect out/"
@@ -36,11 +38,15 @@ def arguments(command: Command) -> None:
     """Its options."""
     command.heading("input")
     command.add("bundle", type=Path, metavar="BUNDLE", help="Bundle made by `hydrant fuse`: a folder")
+    command.take(load, "trust", type=str, metavar="FILE")
 
 
 def run(options: argparse.Namespace) -> int:
     """Look, and show what was found; status 1 when something cannot be used."""
-    facts = inspect_bundle(options.bundle)
+    trust = value(load, "trust", options)
+    facts = inspect_bundle(options.bundle if trust is None else check_signature(options.bundle, trust))
+    if trust is not None:
+        facts["signature"] = f"the owner of {trust} signed these files"
     show(options, facts, inspect_text(facts))
     return 1 if facts["problems"] else 0
 
@@ -98,6 +104,7 @@ def inspect_bundle(bundle: Bundle | str | Path) -> dict[str, Any]:
         "inputs": [] if architecture is None else list(architecture.input_names),
         "graphs": {name: look.words(name, partial(_graph, look, name)) for name in look.graphs},
         "engines": {name: _engine(look, name) for name in engine_names(bundle)},
+        "signature": "not checked; give --trust" if (bundle.path / SIGNATURE).is_file() else None,
         "verified": _verified(look),
         "problems": look.problems,
         "files": look.files(),
@@ -306,6 +313,7 @@ def inspect_text(facts: Mapping[str, Any]) -> str:
     ]
     lines += [f"engine        {name}: {engine}" for name, engine in facts["engines"].items()]
     lines.append(f"verified      {facts['verified']}")
+    lines += [] if facts["signature"] is None else [f"signature     {facts['signature']}"]
     lines += [f"PROBLEM       {problem}" for problem in facts["problems"]]
     rows = [
         [name, size(entry["bytes"]), entry["sha256"][:12], entry["state"]] for name, entry in facts["files"].items()

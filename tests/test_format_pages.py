@@ -22,7 +22,7 @@ from token_support import make_tagger
 
 PAGES = Path(__file__).parents[1] / "docs/reference"
 MEMBERS = 2
-LATER = ["engines/NAME.engine", "engines/NAME.json", "reports/", "model.PRECISION.onnx.data"]
+LATER = ["engines/NAME.engine", "engines/NAME.json", "hydrant.sig", "reports/", "model.PRECISION.onnx.data"]
 """Files that the small bundle lacks: other tests make them."""
 
 
@@ -92,6 +92,9 @@ def test_keys_of_the_json_files(calibrated: Bundle) -> None:
     for threshold in facts["thresholds"].values():
         assert quoted(table("bundle.md", "key of a threshold")) == list(threshold)
     assert quoted(table("bundle.md", "key of `conformal`")) == list(facts["conformal"])
+    told = table("bundle.md", "key of `reference`")
+    assert [row[0].strip("`") for row in told] == list(facts["reference"])
+    assert set(facts["reference"]["rates"]) <= set(quoted(told, 1))
 
 
 def test_keys_that_only_some_models_have(tmp_path: Path) -> None:

@@ -1,0 +1,202 @@
+"""Signatures of bundles, by the OpenSSF model-signing standard (a Sigstore bundle over an in-toto statement).
+
+The digests in a manifest tell chance from damage, not a friend from an attacker: who alters a file can write its new
+digest beside it. A signature covers every file of the folder, the manifest among them, and only the owner of the
+private key can make it. It stands in the bundle as ``hydrant.sig`` and is made last: whatever is added to the bundle
+afterwards, a report or an engine, ends it.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+import os
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from ..errors import BundleError, InputError, cut, listing, require
+from .files import beside, locked, sha256_of, write_atomically
+from .store import MANIFEST, Bundle, resolve
+
+SIGNATURE = "hydrant.sig"
+
+PASSWORD = "HYDRANT_KEY_PASSWORD"
+"""Variable of the environment with the password of an encrypted private key."""
+
+MAX_SIGNATURE_BYTES = 64 * 2**20
+MAX_PEM_BYTES = 2**20
+
+
+def sign(
+    bundle: Bundle | str | Path,
+    key: str | Path,
+    *,
+    certificate: str | Path | None = None,
+    chain: str | Path | None = None,
+) -> Path:
+    """Sign a bundle, so that whoever trusts the key knows its files for yours; the last step before it ships.
+
+    Every file is first compared with the manifest, and a file that the manifest does not list is refused. The
+    signature follows the OpenSSF model-signing specification 1.0 (ECDSA over P-256, P-384 or P-521), so that its
+    own command line, ``model_signing verify``, checks it, too.
+
+    Args:
+        bundle: bundle to sign: a folder. In Python also an open ``Bundle``.
+        key: private key of an elliptic curve, a PEM file. The password of an encrypted one stands in the
+            environment variable HYDRANT_KEY_PASSWORD.
+        certificate: certificate of the key, a PEM file, for those who trust its issuer instead of the key.
+        chain: certificates between that one and the issuer's own, a PEM file.
+
+    Returns:
+        The path of the signature, ``hydrant.sig`` in the bundle; an earlier one is replaced.
+
+    Raises:
+        BundleError: a file is missing, altered, a link or not listed.
+        InputError: the key, the certificate or the chain cannot be used, or the folder cannot be written.
+        MissingExtraError: model-signing is not installed.
+    """
+    signing = _library("signing")
+    bundle = resolve(bundle)
+    key, certificate, chain = _pem(key, "PRIVATE KEY"), _pem(certificate), _pem(chain)
+    if chain is not None and certificate is None:
+        raise InputError(f"the chain {chain} is given without a certificate; give that of the key, too")
+    for name in bundle.manifest["files"]:
+        bundle.file(name)
+    _check_whole(bundle)
+    config = signing.Config()
+    with _blaming_key(key):
+        if certificate is not None:
+            if os.environ.get(PASSWORD):
+                raise InputError(f"{PASSWORD} is set, but a key with a certificate is read without; decrypt the key")
+            given = {"signing_certificate": certificate, "certificate_chain": [chain or certificate]}  # never none
+            config.use_certificate_signer(private_key=key, **given)
+        else:
+            password = os.environ.get(PASSWORD)
+            config.use_elliptic_key_signer(private_key=key, password=password.encode() if password else None)
+    place = bundle.path / SIGNATURE
+    part = beside(place, "part")
+    hashing = _library("hashing").Config().set_ignored_paths(paths=[SIGNATURE, part.name], ignore_git_paths=False)
+    try:
+        with locked(bundle.path):
+            config.set_hashing_config(hashing).sign(bundle.path, part)
+            write_atomically(place, part.read_bytes())
+    except OSError as error:
+        raise InputError(f"cannot write into bundle {bundle.path}: {error.strerror or error}") from error
+    finally:
+        part.unlink(missing_ok=True)
+    return place
+
+
+def check_signature(bundle: Bundle | str | Path, trust: str | Path) -> Bundle:
+    """Refuse a bundle that whoever is trusted did not sign as it is now.
+
+    What an open ``Bundle`` read from the manifest is what the signature covers, so that every file that is used
+    later is compared with a signed digest.
+
+    Args:
+        bundle: bundle to check: a folder. In Python also an open ``Bundle``.
+        trust: PEM file with the public key of the signer, or with the certificates of the issuers that are trusted.
+
+    Returns:
+        The bundle.
+
+    Raises:
+        BundleError: not signed, signed by another, or altered, or with files added since.
+        InputError: ``trust`` cannot be used.
+        MissingExtraError: model-signing is not installed.
+    """
+    verifying = _library("verifying")
+    bundle, trust = resolve(bundle), _pem(trust, "PUBLIC KEY", "CERTIFICATE")
+    place = bundle.path / SIGNATURE
+    if not place.is_file() or place.is_symlink():
+        raise BundleError(f"bundle {bundle.path} is not signed; expected {SIGNATURE}, which `hydrant sign` writes")
+    if place.stat().st_size > MAX_SIGNATURE_BYTES:
+        raise BundleError(f"{place} is larger than {MAX_SIGNATURE_BYTES} bytes; this is no signature of a bundle")
+    _check_whole(bundle)
+    config = verifying.Config()
+    with _blaming_key(trust):
+        if b"PUBLIC KEY" in trust.read_bytes():
+            config.use_elliptic_key_verifier(public_key=trust)
+        else:
+            config.use_certificate_verifier(certificate_chain=[trust])
+    try:
+        with contextlib.redirect_stdout(sys.stderr):  # the library prints its warnings
+            config.verify(bundle.path, place)
+    except Exception as error:  # of several libraries, none of which names its exceptions
+        why = _changed(bundle.path, place) or str(error) or type(error).__name__
+        raise BundleError(
+            f"bundle {bundle.path} is not what the owner of {trust} signed ({cut(why, 300)}); get it again from its "
+            "maker, or sign it again with `hydrant sign` where the change is yours"
+        ) from error
+    if MANIFEST not in _statement(place) or Bundle.open(bundle.path).manifest != bundle.manifest:
+        raise BundleError(f"the signature of {bundle.path} does not cover its {MANIFEST}; sign it with `hydrant sign`")
+    return bundle
+
+
+def _statement(place: Path) -> dict[str, str]:
+    """The digests that a signature holds: file name → SHA-256, as far as it signs whole files."""
+    statement = json.loads(base64.b64decode(json.loads(place.read_bytes())["dsseEnvelope"]["payload"]))
+    return {one["name"]: one["digest"] for one in statement["predicate"]["resources"]}
+
+
+def _changed(folder: Path, place: Path) -> str:
+    """Which files differ from what a signature says of them, in words; nothing where it cannot be read."""
+    present = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+    try:
+        signed = _statement(place)
+        differ = [name for name in signed if name not in present or sha256_of(folder / name) != signed[name]]
+    except Exception:  # whatever a forged signature makes of reading it: the signature was refused already
+        return ""
+    parts = {"changed or missing": differ, "added": sorted(present - {SIGNATURE} - set(signed))}
+    return "; ".join(f"{words}: {listing(names)}" for words, names in parts.items() if names)
+
+
+def _check_whole(bundle: Bundle) -> None:
+    """Refuse files that no manifest speaks of, and links, which lead out of what is signed."""
+    listed = {MANIFEST, SIGNATURE, *bundle.manifest["files"]}
+    for path in sorted(bundle.path.rglob("*")):
+        name = path.relative_to(bundle.path).as_posix()
+        if path.is_symlink():
+            raise BundleError(f"{path} is a link; a signature covers files alone, so replace it by what it leads to")
+        if path.is_file() and name not in listed:
+            raise BundleError(
+                f"{path} is not listed in {MANIFEST}; remove it, since a signature covers the whole folder"
+            )
+
+
+def _pem(path: Any, *kinds: str) -> Any:
+    """A PEM file that holds one of several kinds of blocks."""
+    if path is None:
+        return None
+    if not isinstance(path, str | Path) or not Path(path).is_file():
+        raise InputError(f"{cut(path)} is not a file; expected a PEM file")
+    path, kinds = Path(path), kinds or ("CERTIFICATE",)
+    if path.stat().st_size > MAX_PEM_BYTES:
+        raise InputError(f"{path} is larger than {MAX_PEM_BYTES} bytes; expected a PEM file")
+    content = path.read_bytes()
+    if not any(f"{kind}-----".encode() in content for kind in kinds):
+        raise InputError(f"{path} holds no PEM block of a {' or '.join(kinds).lower()}; expected one")
+    return path
+
+
+@contextlib.contextmanager
+def _blaming_key(path: Path) -> Any:
+    """Errors of a key or certificate name its file."""
+    try:
+        yield
+    except InputError:
+        raise
+    except Exception as error:  # of cryptography, OpenSSL and model-signing, which name no common type
+        raise InputError(
+            f"{path} cannot be used ({cut(str(error) or type(error).__name__, 200)}); expected a key of the curves "
+            f"P-256, P-384 or P-521, its password in {PASSWORD} if it has one, or a certificate of such a key"
+        ) from error
+
+
+def _library(module: str) -> ModuleType:
+    """A module of model-signing, which needs pyOpenSSL without saying so."""
+    require("OpenSSL", "sign", "sign bundles and check signatures")
+    return require(f"model_signing.{module}", "sign", "sign bundles and check signatures")

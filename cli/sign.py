@@ -1,0 +1,28 @@
+"""``hydrant sign``: a signature over every file of a bundle."""
+
+from __future__ import annotations
+
+import argparse
+
+from ..bundle.signature import sign
+from . import shared
+from .options import Command, call
+from .terminal import show
+
+EXAMPLE = "hydrant sign out/ --key private.pem"
+
+
+def arguments(command: Command) -> None:
+    """Its options."""
+    command.heading("input")
+    shared.bundle(command, sign)
+    command.take(sign, "key", metavar="FILE")
+    command.take(sign, "certificate", metavar="FILE")
+    command.take(sign, "chain", metavar="FILE")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Sign, and tell where the signature is."""
+    place = call(sign, options)
+    show(options, {"signature": str(place)}, f"wrote {place}; check it with --trust and the public key")
+    return 0

@@ -1,0 +1,293 @@
+"""Signatures of bundles: what they cover, whom they trust, and what model-signing itself says of them."""
+
+from __future__ import annotations
+
+import base64
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import hydrant
+import numpy as np
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from hydrant.bundle.files import sha256_of
+from hydrant.bundle.signature import PASSWORD, SIGNATURE, check_signature
+from hydrant.errors import BundleError, InputError
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support import make_inputs, make_model, random_plan, run_cli
+
+PEM = serialization.Encoding.PEM
+
+
+def write_key(path: Path, key: ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey, password: bytes | None = None) -> Path:
+    """A private key as PEM, and beside it the public one, whose path is returned."""
+    hidden = serialization.BestAvailableEncryption(password) if password else serialization.NoEncryption()
+    path.write_bytes(key.private_bytes(PEM, serialization.PrivateFormat.PKCS8, hidden))
+    public = path.with_suffix(".pub")
+    public.write_bytes(key.public_key().public_bytes(PEM, serialization.PublicFormat.SubjectPublicKeyInfo))
+    return public
+
+
+def certificate(
+    name: str,
+    key: ec.EllipticCurvePrivateKey,
+    issuer: tuple[x509.Certificate, ec.EllipticCurvePrivateKey] | None = None,
+    signs: bool = True,
+) -> x509.Certificate:
+    """A certificate of a key, by an issuer or by itself."""
+    subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
+    now = datetime.now(UTC)
+    others = ("content_commitment", "key_encipherment", "data_encipherment", "key_agreement")
+    usage = dict.fromkeys((*others, "encipher_only", "decipher_only"), False) | {"key_encipherment": not signs}
+    leads = issuer is None
+    built = (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer[0].subject if issuer else subject)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - timedelta(days=1))
+        .not_valid_after(now + timedelta(days=9))
+        .add_extension(x509.BasicConstraints(leads, None), critical=True)
+        .add_extension(
+            x509.KeyUsage(digital_signature=signs, key_cert_sign=leads, crl_sign=leads, **usage), critical=True
+        )
+    )
+    return built.sign(issuer[1] if issuer else key, hashes.SHA256())
+
+
+@pytest.fixture(scope="module")
+def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a maker's key, one of somebody else, and an issuer who vouches for the maker's."""
+    folder = tmp_path_factory.mktemp("keys")
+    maker, other, authority = (ec.generate_private_key(ec.SECP256R1()) for _ in range(3))
+    write_key(folder / "maker.pem", maker)
+    write_key(folder / "other.pem", other)
+    root = certificate("authority", authority)
+    made = {
+        "root": root,
+        "maker-certificate": certificate("maker", maker, (root, authority)),
+        "mute-certificate": certificate("maker", maker, (root, authority), signs=False),
+        "other-root": certificate("other", other),
+    }
+    for name, each in made.items():
+        (folder / f"{name}.pem").write_bytes(each.public_bytes(PEM))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def signed(tmp_path_factory: pytest.TempPathFactory, keys: Path) -> Path:
+    folder = tmp_path_factory.mktemp("signed") / "out"
+    hydrant.save_bundle(hydrant.fuse(make_model("bert"), random_plan("bert", 2)), folder)
+    hydrant.export_onnx(folder)
+    assert hydrant.sign(folder, keys / "maker.pem") == folder / SIGNATURE
+    return folder
+
+
+@pytest.fixture
+def copy(signed: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(signed, tmp_path / "moved"))
+
+
+def test_a_signed_bundle_predicts_as_before_wherever_it_stands(copy: Path, keys: Path) -> None:
+    inputs = {name: tensor.numpy() for name, tensor in make_inputs("bert").items()}
+    with hydrant.load(copy, "onnxruntime", trust=keys / "maker.pub") as trusting:
+        trusted = trusting.predict(inputs)
+    with hydrant.load(copy, "onnxruntime") as plain:
+        np.testing.assert_array_equal(trusted.probabilities, plain.predict(inputs).probabilities)
+
+
+def test_the_signature_is_ecdsa_over_the_digest_of_every_file(signed: Path, keys: Path) -> None:
+    envelope = json.loads((signed / SIGNATURE).read_bytes())["dsseEnvelope"]
+    payload, kind = base64.b64decode(envelope["payload"]), envelope["payloadType"].encode()
+    public = serialization.load_pem_public_key((keys / "maker.pub").read_bytes())
+    assert isinstance(public, ec.EllipticCurvePublicKey)
+    # DSSE: what is signed names its type and lengths
+    message = b" ".join([b"DSSEv1", str(len(kind)).encode(), kind, str(len(payload)).encode(), payload])
+    public.verify(base64.b64decode(envelope["signatures"][0]["sig"]), message, ec.ECDSA(hashes.SHA256()))
+    found = {one["name"]: one["digest"] for one in json.loads(payload)["predicate"]["resources"]}
+    files = {path.relative_to(signed).as_posix(): path for path in signed.rglob("*") if path.is_file()}
+    del files[SIGNATURE]
+    assert found == {name: sha256_of(path) for name, path in files.items()}
+
+
+def test_model_signing_itself_agrees(signed: Path, keys: Path) -> None:
+    command = [sys.executable, "-m", "model_signing", "verify", "key", str(signed)]
+    for key, status in (("maker.pub", 0), ("other.pub", 1)):
+        words = [*command, "--signature", str(signed / SIGNATURE), "--public_key", str(keys / key)]
+        done = subprocess.run(words, capture_output=True, text=True, check=False)
+        assert done.returncode == status, done.stderr
+
+
+def forge(folder: Path) -> None:
+    """An attacker's temperature, with the digest that fits, and without the graph that would contradict it."""
+    manifest = json.loads((folder / "hydrant.json").read_bytes())
+    calibration = folder / "calibration.json"
+    calibration.write_text(json.dumps({**json.loads(calibration.read_bytes()), "temperature": 9.0}))
+    manifest["files"]["calibration.json"] = {"bytes": calibration.stat().st_size, "sha256": sha256_of(calibration)}
+    del manifest["files"]["model.fp32.onnx"]
+    (folder / "model.fp32.onnx").unlink()
+    (folder / "hydrant.json").write_text(json.dumps(manifest))
+
+
+def relabel(folder: Path) -> None:
+    manifest = json.loads((folder / "hydrant.json").read_bytes())
+    manifest["labels"].reverse()
+    (folder / "hydrant.json").write_text(json.dumps(manifest))
+
+
+def strip(folder: Path) -> None:
+    (folder / SIGNATURE).unlink()
+
+
+def leave_more(folder: Path) -> None:
+    (folder / "libevil.so").write_bytes(b"more")
+
+
+def link(folder: Path) -> None:
+    (folder / "plan.json").rename(folder.parent / "plan.json")
+    (folder / "plan.json").symlink_to(folder.parent / "plan.json")
+
+
+def cut_payload(folder: Path) -> None:
+    """A signature whose statement says nothing of the manifest any more."""
+    found = json.loads((folder / SIGNATURE).read_bytes())
+    statement = json.loads(base64.b64decode(found["dsseEnvelope"]["payload"]))
+    statement["predicate"]["resources"].pop()
+    found["dsseEnvelope"]["payload"] = base64.b64encode(json.dumps(statement).encode()).decode()
+    (folder / SIGNATURE).write_text(json.dumps(found))
+
+
+@pytest.mark.parametrize(
+    ("alter", "words"),
+    [
+        (forge, "changed or missing: calibration.json, hydrant.json, model.fp32.onnx"),
+        (relabel, "changed or missing: hydrant.json"),
+        (strip, "is not signed; expected hydrant.sig"),
+        (leave_more, r"libevil.so is not listed in hydrant.json"),
+        (link, "plan.json is a link"),
+        (cut_payload, "is not what the owner of"),
+    ],
+)
+def test_what_was_altered_since_is_refused(copy: Path, keys: Path, alter: Callable[[Path], None], words: str) -> None:
+    check_signature(copy, keys / "maker.pub")
+    alter(copy)
+    with pytest.raises(BundleError, match=words):
+        hydrant.load(copy, "onnxruntime", trust=keys / "maker.pub")
+
+
+def test_without_trust_digests_fixed_by_an_attacker_pass(copy: Path) -> None:
+    """What the digests of a manifest cannot tell, and the signature is for."""
+    forge(copy)
+    assert hydrant.load(copy, "torch").calibration.temperature == 9.0
+
+
+def test_a_report_ends_the_signature_and_signing_again_renews_it(copy: Path, keys: Path) -> None:
+    hydrant.Bundle.open(copy).add({"reports/more.json": b"{}"})
+    with pytest.raises(BundleError, match="sign it again with `hydrant sign`"):
+        check_signature(copy, keys / "maker.pub")
+    hydrant.sign(copy, keys / "maker.pem")
+    check_signature(copy, keys / "maker.pub")
+
+
+def test_only_the_owner_is_trusted(signed: Path, keys: Path) -> None:
+    with pytest.raises(BundleError, match=r"is not what the owner of .*other.pub signed"):
+        check_signature(signed, keys / "other.pub")
+
+
+@pytest.mark.parametrize("curve", [ec.SECP384R1(), ec.SECP521R1()], ids=lambda curve: curve.name)
+def test_other_curves_and_a_password(
+    copy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, curve: ec.EllipticCurve
+) -> None:
+    public = write_key(tmp_path / "hidden.pem", ec.generate_private_key(curve), b"open sesame")
+    with pytest.raises(InputError, match=f"hidden.pem cannot be used .*its password in {PASSWORD}"):
+        hydrant.sign(copy, tmp_path / "hidden.pem")
+    monkeypatch.setenv(PASSWORD, "open sesame")
+    hydrant.sign(copy, tmp_path / "hidden.pem")
+    check_signature(copy, public)
+
+
+def test_a_certificate_is_trusted_through_its_issuer(copy: Path, keys: Path) -> None:
+    hydrant.sign(copy, keys / "maker.pem", certificate=keys / "maker-certificate.pem")
+    check_signature(copy, keys / "root.pem")
+    with pytest.raises(BundleError, match=r"is not what the owner of .*other-root.pem signed"):
+        check_signature(copy, keys / "other-root.pem")
+    forge(copy)
+    with pytest.raises(BundleError, match=r"hydrant.json"):
+        check_signature(copy, keys / "root.pem")
+
+
+def test_a_certificate_that_may_not_sign_is_not_trusted(copy: Path, keys: Path) -> None:
+    hydrant.sign(copy, keys / "maker.pem", certificate=keys / "mute-certificate.pem")
+    with pytest.raises(BundleError, match="cannot be used for signing"):
+        check_signature(copy, keys / "root.pem")
+
+
+def test_keys_that_cannot_be_used(copy: Path, keys: Path, tmp_path: Path) -> None:
+    write_key(tmp_path / "rsa.pem", rsa.generate_private_key(65537, 2048))
+    (tmp_path / "empty.pem").write_bytes(b"")
+    before = (copy / SIGNATURE).read_bytes()
+    for key, words in (
+        (tmp_path / "none.pem", "is not a file; expected a PEM file"),
+        (tmp_path / "empty.pem", "empty.pem holds no PEM block of a private key"),
+        (keys / "maker.pub", "maker.pub holds no PEM block of a private key"),
+        (tmp_path / "rsa.pem", "rsa.pem cannot be used"),
+    ):
+        with pytest.raises(InputError, match=words):
+            hydrant.sign(copy, key)
+    with pytest.raises(InputError, match=r"other.pem cannot be used .*does not match"):
+        hydrant.sign(copy, keys / "other.pem", certificate=keys / "maker-certificate.pem")
+    with pytest.raises(InputError, match="given without a certificate"):
+        hydrant.sign(copy, keys / "maker.pem", chain=keys / "root.pem")
+    with pytest.raises(InputError, match=r"maker.pem holds no PEM block of a public key or certificate"):
+        hydrant.load(copy, trust=keys / "maker.pem")
+    assert (copy / SIGNATURE).read_bytes() == before
+
+
+def test_an_altered_bundle_is_not_signed(copy: Path, keys: Path) -> None:
+    (copy / "plan.json").write_bytes(b"{}")
+    with pytest.raises(BundleError, match=r"plan.json has 2 bytes"):
+        hydrant.sign(copy, keys / "maker.pem")
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.one_of(st.binary(max_size=200), st.text(max_size=100).map(str.encode), st.integers(0, 2**30)))
+def test_no_bytes_but_the_makers_are_a_signature(signed: Path, keys: Path, content: bytes | int) -> None:
+    """Whatever stands there instead, and whichever one bit of the right one is another."""
+    right = (signed / SIGNATURE).read_bytes()
+    if isinstance(content, int):
+        at, bit = divmod(content % (8 * len(right)), 8)
+        content = right[:at] + bytes([right[at] ^ 1 << bit]) + right[at + 1 :]
+    try:
+        (signed / SIGNATURE).write_bytes(content)
+        with pytest.raises(BundleError, match="is not what the owner of"):
+            check_signature(signed, keys / "maker.pub")
+    finally:
+        (signed / SIGNATURE).write_bytes(right)
+
+
+def test_command_line(copy: Path, keys: Path, tmp_path: Path) -> None:
+    strip(copy)
+    done = run_cli("sign", copy, "--key", keys / "maker.pem", "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == {"signature": str(copy / SIGNATURE)}
+    shown = run_cli("inspect", copy, "--trust", keys / "maker.pub")
+    assert shown.returncode == 0
+    assert f"signature     the owner of {keys / 'maker.pub'} signed these files" in shown.stdout
+    assert "signature     not checked; give --trust" in run_cli("inspect", copy).stdout
+    inputs = {name: tensor.numpy() for name, tensor in make_inputs("bert").items()}
+    np.savez(tmp_path / "inputs.npz", **inputs)
+    words = ["predict", copy, "--input", tmp_path / "inputs.npz", "--backend", "onnxruntime", "--trust"]
+    assert run_cli(*words, keys / "maker.pub").returncode == 0
+    refused = run_cli(*words, keys / "other.pub")
+    assert refused.returncode == 2
+    assert refused.stderr.count("\n") == 1
+    assert refused.stdout == ""
