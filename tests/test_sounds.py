@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import io
 import json
 from dataclasses import replace
@@ -265,3 +266,20 @@ def described_whole(model: Any) -> Any:
     from hydrant.tracing.members import trace
 
     return trace(prepared(model))
+
+
+def test_a_service_takes_files_of_sound_and_no_paths(bundle: Bundle, folder: Path) -> None:
+    asked = pytest.importorskip("hydrant.serving.asked")
+    from hydrant.serving.service import check_inputs
+
+    content = (folder / "LABEL_0" / "0.flac").read_bytes()
+    with hydrant.load(bundle, "torch") as predictor:
+        given = asked.Asked([base64.b64encode(content).decode()], [None])
+        inputs, shown = asked.inputs_for(given, predictor)
+        assert (inputs, shown) == ([content], ["audio 0"])
+        check_inputs(inputs, predictor)
+        assert len(predictor.predict(inputs)) == 1
+        with pytest.raises(InputError, match=r"input 0, '.*', is not base64; expected a sound file in base64"):
+            asked.inputs_for(asked.Asked([str(folder / "LABEL_0" / "0.flac")], [None]), predictor)
+        with pytest.raises(InputError, match="input 0 is a str; expected the bytes of a sound file"):
+            check_inputs([str(folder / "LABEL_0" / "0.flac")], predictor)
