@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from .runtime import Prediction, Predictor, Span, Words, load
     from .runtime.pipeline import Pipeline, pipeline
     from .runtime.token_pipeline import TokenPipeline
+    from .serving.triton import TritonModels, TritonSettings, triton_repository
     from .tuning import TuneReport, tune
     from .tuning.settings import BatchEnsemble, Jointly, PerMember
     from .workflow import explore, make
@@ -107,6 +108,9 @@ _HOMES = {
     "TensorRTForRTX": "build.options",
     "Timing": "measure.settings",
     "TokenPipeline": "runtime.token_pipeline",
+    "triton_repository": "serving.triton",
+    "TritonModels": "serving.triton",
+    "TritonSettings": "serving.triton",
     "tune": "tuning",
     "TuneReport": "tuning",
     "verify": "measure.verify",
@@ -149,6 +153,8 @@ __all__ = [
     "TensorRTForRTX",
     "Timing",
     "TokenPipeline",
+    "TritonModels",
+    "TritonSettings",
     "TuneReport",
     "Words",
     "__version__",
@@ -170,6 +176,7 @@ __all__ = [
     "profile",
     "save_bundle",
     "sign",
+    "triton_repository",
     "tune",
     "verify",
 ]
