@@ -28,7 +28,7 @@ RELATIVE, ABSOLUTE = 1e-5, 1e-6
 
 def main() -> int:
     options = parse()
-    texts = read_examples(options.data, "text").inputs
+    texts = read_examples(options.data, None).inputs
     texts = [texts[place % len(texts)] for place in range(options.requests)]
     with hydrant.load(options.bundle, options.backend, threads=options.threads) as predictor:
         begun = time.perf_counter()
