@@ -13,8 +13,8 @@ FLOORS: list[dict[str, str]] = [
     {"": "version errors progress"},
     {
         "data": """
-            __init__ spec from_torch columns records images text words tags processor batching kept corruptions tables
-            given arrays tensors readers hub remote sources label_sets examples fingerprints samples pseudo
+            __init__ spec from_torch columns records images audio text words tags processor batching kept corruptions
+            tables given arrays tensors readers hub remote sources label_sets examples fingerprints samples pseudo
         """,
         "metrics": """
             __init__ bootstrap classification selective figures gates score_gates label_gates judging resampled timing
@@ -66,7 +66,7 @@ FLOORS: list[dict[str, str]] = [
             backends.tensorrt.profiles
             backends.ort_gpu backends.reference backends.tensorrt.choose backends.tensorrt.cuda
             backends.tensorrt.device backends.tensorrt.load backends.tensorrt.lane backends.tensorrt.engine
-            backends.registry decisions words observed predictor __init__ answers pipeline
+            backends.registry decisions words observed predictor __init__ answers token_pipeline pipeline
             collect
         """,
         "tuning": """
