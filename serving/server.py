@@ -15,6 +15,7 @@ from typing import Any
 from .connection import guarded_protocol
 from .grpc_front import GrpcFront
 from .guard import App, Guard
+from .monitor import Monitor
 from .page import OPEN_PATHS, add_page
 from .rest import rest_app
 from .service import Service
@@ -26,14 +27,18 @@ Ready = dict[str, Any]
 
 Announce = Callable[[Ready], None]
 
+KEEP_ALIVE = 75
+"""Seconds after which an idle connection is closed: more than the minute that proxies and balancers keep theirs, which
+would else send a request on one that is just being closed."""
+
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
-def assembled(service: Service) -> App:
-    """Every front that is reached by HTTP, behind the guard."""
+def assembled(service: Service, monitor: Monitor | None = None) -> App:
+    """Every front that is reached by HTTP, behind the guard; with a monitor also its routes."""
     app = rest_app(service)
     add_page(app, service)
-    return Guard(app, service.settings, OPEN_PATHS)
+    return Guard(app if monitor is None else monitor.around(app), service.settings, OPEN_PATHS)
 
 
 def serve_alone(
@@ -65,9 +70,10 @@ def serve_alone(
             yield
 
     async def main() -> None:
-        service = Service(folder, settings)
+        monitor = Monitor(settings.watching, settings.recording)
+        service = Service(folder, settings, monitor.observers)
         config = uvicorn.Config(
-            assembled(service),
+            assembled(service, monitor),
             http=guarded_protocol(settings.timeout),
             ws="none",
             lifespan="off",
@@ -75,11 +81,15 @@ def serve_alone(
             access_log=False,
             proxy_headers=False,
             server_header=False,
+            timeout_keep_alive=KEEP_ALIVE,
             ssl_certfile=settings.tls_cert,
             ssl_keyfile=settings.tls_key,
             timeout_graceful_shutdown=math.ceil(settings.timeout),
         )
-        await _run(service, Server(config), port, announce, parent)
+        try:
+            await _run(service, Server(config), port, announce, parent)
+        finally:
+            monitor.close()
 
     asyncio.run(main())
 
