@@ -89,7 +89,7 @@ FLOORS: list[dict[str, str]] = [
             __init__ errors settings observe stats metrics tracing record monitor catalog batcher service datatypes
             messages protocol multipart asked connection guard rest explain page server log workers run
             offline.__init__ offline.shards offline.sources offline.scoring offline.tables offline.chunks offline.parts
-            offline.run ray_cluster offline.ray_engine
+            offline.run ray_cluster offline.ray_engine ray_serve
         """,
         "workflow": """
             options parts report told workspace make explore picture __init__
