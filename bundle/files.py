@@ -316,6 +316,36 @@ def replace_all(parts: Mapping[Path, Path]) -> None:
             kept.unlink(missing_ok=True)
 
 
+@contextmanager
+def folders_placed(parts: Mapping[Path, Path]) -> Iterator[None]:
+    """Give staged folders their places (place → staged folder), for good when the block ends without error.
+
+    Where one cannot have its place, or the block fails, all places are as before. Folders that are replaced are gone
+    for readers for a moment.
+
+    Raises:
+        OSError: a place cannot be taken.
+    """
+    done: list[tuple[Path, Path | None]] = []
+    try:
+        for place, part in parts.items():
+            retired = beside(place, "old") if place.exists() else None
+            if retired is not None:
+                place.replace(retired)
+            done.append((place, retired))
+            part.replace(place)
+        yield
+    except BaseException:
+        for place, retired in reversed(done):
+            shutil.rmtree(place, ignore_errors=True)
+            if retired is not None:
+                retired.replace(place)
+        raise
+    for _, retired in done:
+        if retired is not None:
+            shutil.rmtree(retired, ignore_errors=True)
+
+
 def _kept(place: Path) -> Path | None:
     """A second, hidden name of the file at ``place``, if there is one."""
     if not place.exists():

@@ -20,6 +20,7 @@ from ..bundle.store import Bundle
 from ..errors import BackendError, InputError, cut, require
 from .catalog import found_bundles
 from .log import calm_log
+from .monitor import Monitor
 from .ray_cluster import Pool, check_room, cluster
 from .run import bound
 from .server import Announce, assembled
@@ -36,11 +37,12 @@ NAME = "hydrant"
 """Of the application and its deployment in Ray."""
 
 NOT_HERE = {
-    "workers": "replicas (--replicas) are Ray's workers",
-    "grpc_port": "Ray serves REST only",
-    "tls_cert": "put a proxy that speaks TLS before it",
+    "workers": ("--workers", "replicas (--replicas) are Ray's workers"),
+    "grpc_port": ("--grpc-port", "Ray serves REST only"),
+    "tls_cert": ("--tls-cert", "put a proxy that speaks TLS before it"),
+    "recording": ("--record", "every replica would write a file of its own, on its own machine"),
 }
-"""Settings that have no meaning on Ray, and what there is instead."""
+"""Settings that have no meaning on Ray: their options, and why."""
 
 
 @dataclass(frozen=True)
@@ -75,8 +77,9 @@ class Replica:
 
     async def __init__(self, folder: str, settings: ServeSettings) -> None:  # type: ignore[misc]  # Ray waits for it
         calm_log(logging.WARNING)
-        service = Service(folder, settings)
-        self._app = assembled(service)
+        monitor = Monitor(settings.watching, settings.recording)
+        service = Service(folder, settings, monitor.observers)
+        self._app = assembled(service, monitor)
         await service.start()
 
     async def __call__(self, request: Request) -> Response:
@@ -114,9 +117,9 @@ def serve_on_ray(folder: str | Path, settings: ServeSettings, replicas: Replicas
         MissingExtraError: Ray is not installed.
     """
     usual = ServeSettings()
-    for name, instead in NOT_HERE.items():
+    for name, (flag, instead) in NOT_HERE.items():
         if getattr(settings, name) != getattr(usual, name):
-            raise InputError(f"--{name.replace('_', '-')} has no meaning with --engine ray: {instead}; leave it out")
+            raise InputError(f"{flag} has no meaning with --engine ray: {instead}; leave it out")
     if settings.port == 0:
         raise InputError("port is 0, and Ray cannot tell which one it chose; give the number of a free port")
     models = found_bundles(folder)
@@ -134,9 +137,10 @@ def serve_on_ray(folder: str | Path, settings: ServeSettings, replicas: Replicas
         serve = require("ray.serve", "ray", PURPOSE)
         try:
             _start(ray, serve, str(Path(folder).resolve()), settings, replicas.pool)
-            told = {"scheme": "http", "host": settings.host, "port": settings.port, "workers": replicas.pool.most}
+            told = {"scheme": "http", "host": settings.host, "port": settings.port, "grpc_port": None}
+            newest = {name: list(versions)[-1] for name, versions in models.items()}
             with contextlib.redirect_stdout(sys.__stdout__):
-                announce({**told, "models": {name: list(versions)[-1] for name, versions in models.items()}})
+                announce({**told, "workers": replicas.pool.most, "models": newest})
             while not ended.wait(0.2):
                 pass
         except RuntimeError as error:

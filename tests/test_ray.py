@@ -181,7 +181,7 @@ def test_replicas_answer_by_the_same_protocol(bundle: Path, tmp_path: Path) -> N
     [line] = done.stdout.splitlines()  # nothing of Ray's
     found = json.loads(line)
     assert found["ready"] == {
-        "scheme": "http", "host": "127.0.0.1", "port": 8123, "workers": 2, "models": {"out": "1"}}  # fmt: skip
+        "scheme": "http", "host": "127.0.0.1", "port": 8123, "grpc_port": None, "workers": 2, "models": {"out": "1"}}  # fmt: skip
     assert {name: found[name] for name in ("replicas", "health", "model", "none", "load", "status", "left")} == {
         "replicas": 2, "health": 200, "model": "out", "none": 404, "load": 409, "status": 0, "left": 0}  # fmt: skip
     assert "JSON" in found["bad"]["error"]
