@@ -395,7 +395,8 @@ TRAFFIC = """import("./static/traffic.js").then(({ traffic }) => {
   const found = {note, text: box.innerText, words: [...box.querySelectorAll("svg")].map((each) => each.ariaLabel),
     heights: [...box.querySelectorAll(".bars")].map((each) => Number(each.getAttribute("height"))),
     limit: Number(box.querySelector(".histogram .mark").getAttribute("x1")),
-    curves: [...box.querySelectorAll(".tile:nth-child(2) .curve")].map((each) => each.getAttribute("points")), markup: box.querySelectorAll("b").length};
+    curves: [...box.querySelectorAll(".tile:nth-child(2) .curve")].map((each) => each.getAttribute("points")),
+    markup: box.querySelectorAll("b").length};
   draw({models: [{...model, histograms: null, drift: null}]});
   found.without = box.innerText;
   draw({models: []});
