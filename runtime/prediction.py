@@ -210,9 +210,9 @@ class Prediction:
             if like is None or not (field.name == "error" or all(part.failed.all() for part in lacking)):
                 joined[field.name] = None
                 continue
-            blanks = (_blank(field.name, like, len(part)) for part in parts)
-            filled = zip(arrays, blanks, strict=True)
-            joined[field.name] = np.concatenate([blank if array is None else array for array, blank in filled])
+            pairs = zip(parts, arrays, strict=True)
+            filled = [_blank(field.name, like, len(part)) if array is None else array for part, array in pairs]
+            joined[field.name] = np.concatenate(filled)
         return cls(**joined)
 
     def _lengthened(self, tokens: int) -> Prediction:
