@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from .measure.verify import verify
     from .runtime import Prediction, Predictor, Span, Words, load
     from .runtime.pipeline import Pipeline, pipeline
+    from .runtime.token_pipeline import TokenPipeline
     from .serving.triton import TritonModels, TritonSettings, triton_repository
     from .tuning import TuneReport, tune
     from .tuning.settings import BatchEnsemble, Jointly, PerMember
@@ -106,6 +107,7 @@ _HOMES = {
     "TensorRT": "build.options",
     "TensorRTForRTX": "build.options",
     "Timing": "measure.settings",
+    "TokenPipeline": "runtime.token_pipeline",
     "triton_repository": "serving.triton",
     "TritonModels": "serving.triton",
     "TritonSettings": "serving.triton",
@@ -150,6 +152,7 @@ __all__ = [
     "TensorRT",
     "TensorRTForRTX",
     "Timing",
+    "TokenPipeline",
     "TritonModels",
     "TritonSettings",
     "TuneReport",

@@ -13,8 +13,8 @@ FLOORS: list[dict[str, str]] = [
     {"": "version errors progress"},
     {
         "data": """
-            __init__ spec from_torch columns records images text words tags processor batching kept corruptions tables
-            given arrays tensors readers hub remote sources label_sets examples fingerprints samples pseudo
+            __init__ spec from_torch columns records images audio text words tags processor batching kept corruptions
+            tables given arrays tensors readers hub remote sources label_sets examples fingerprints samples pseudo
         """,
         "metrics": """
             __init__ bootstrap classification selective figures gates score_gates label_gates judging resampled timing
@@ -66,7 +66,7 @@ FLOORS: list[dict[str, str]] = [
             backends.tensorrt.profiles
             backends.ort_gpu backends.reference backends.tensorrt.choose backends.tensorrt.cuda
             backends.tensorrt.device backends.tensorrt.load backends.tensorrt.lane backends.tensorrt.engine
-            backends.registry decisions words observed predictor __init__ answers pipeline
+            backends.registry decisions words observed predictor __init__ answers token_pipeline pipeline
             collect
         """,
         "tuning": """
@@ -92,7 +92,7 @@ FLOORS: list[dict[str, str]] = [
             messages protocol multipart asked connection guard verbs rest grpc_messages grpc_codec grpc_front explain
             page server log workers run
             offline.__init__ offline.shards offline.sources offline.scoring offline.tables offline.chunks offline.parts
-            offline.run ray_cluster offline.ray_engine
+            offline.run ray_cluster offline.ray_engine ray_serve
         """,
         "workflow": """
             options parts report told workspace make explore picture __init__
