@@ -153,9 +153,9 @@ class RateTest:
         return True
 
 
-def _unbet(inputs: np.ndarray | int) -> np.ndarray | float:
+def _unbet(inputs: np.ndarray | int) -> np.ndarray:
     """Share of the stake kept for changes after so many inputs: it falls so slowly that late ones cost little."""
-    return 1 / (1 + np.log1p(inputs))
+    return np.asarray(1 / (1 + np.log1p(inputs)))
 
 
 def rate_p_value(count: int, n: int, known_count: int, known_n: int) -> float:

@@ -290,7 +290,7 @@ def test_rows_say_what_the_prediction_says(bundle: Path, tmp_path: Path) -> None
 
 
 def test_spans_of_rows() -> None:
-    rows = [
+    rows: list[dict[str, Any]] = [
         {"spans": [{"label": "PER", "confidence": 0.5, "abstain": True},
                    {"label": "LOC", "confidence": 0.9, "abstain": False}]},
         {"spans": []},
