@@ -9,7 +9,7 @@ from typing import Any
 
 from ..workflow.demo import run_demo
 from .options import Command, call
-from .predict import prediction_text
+from .prediction_text import prediction_text
 from .terminal import show, table
 from .words import positive
 

@@ -33,6 +33,8 @@ COMMANDS = {
     "calibrate": "fit temperature and thresholds on labelled data",
     "evaluate": "measure quality and uncertainty on labelled data, with a report",
     "predict": "predict labels and uncertainties",
+    "merge": "put the parts of a prediction of several machines together",
+    "serve": "answer requests over HTTP, with every uncertainty",
     "inspect": "show what is in a bundle",
     "sign": "sign a bundle, so that whoever trusts the key knows it for yours",
     "demo": "run everything end to end on embedded data",

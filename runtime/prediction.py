@@ -229,6 +229,21 @@ class Prediction:
             found[name] = np.pad(array, widths, constant_values=value)
         return replace(self, **found)
 
+    def shortened(self, tokens: int) -> Prediction:
+        """Of tokens, the first of each text, where all behind them is padding; of whole inputs the same.
+
+        Args:
+            tokens: that stay.
+        """
+        if self.mask is None:
+            return self
+        kept = {
+            name: array[:, :, :tokens] if name == MEMBERS else array[:, :tokens]
+            for name, array in self.to_dict().items()
+            if name != "error"
+        }
+        return replace(self, **kept)
+
     def take(self, order: np.ndarray) -> Prediction:
         """The rows ``order`` of every array."""
         taken: dict[str, Any] = {}

@@ -17,7 +17,7 @@ from ..bundle.graphs import check_all_graphs
 from ..bundle.precision import Precision
 from ..bundle.signature import check_signature
 from ..bundle.store import Bundle, resolve
-from ..bundle.tasks import DISTANCE, GIVES, OUTPUTS, PER_CLASS
+from ..bundle.tasks import DISTANCE, GIVES, MEMBER_OUTPUTS, OUTPUTS, PER_CLASS
 from ..bundle.traced import AnyArchitecture
 from ..bundle.uses import FORMS, REMEDY, form_used
 from ..data.batching import READER, WINDOW_BATCHES, item_batches
@@ -139,6 +139,7 @@ class Predictor(Closable):
         calibration: temperature, thresholds and prediction sets of the bundle.
         spec: names, shapes and limits of the model's tensors.
         takes_raw: whether it takes texts or images; without a processor in the bundle it takes ready tensors alone.
+        pairs: whether the bundle was made on pairs of texts, as far as its data told.
     """
 
     def __init__(
@@ -154,9 +155,10 @@ class Predictor(Closable):
         self.activation = architecture.score_activation
         self.regression = bundle.manifest.get("fusion", {}).get("problem_type") == "regression"
         self.calibration = Calibration.of(bundle)
-        self._path = bundle.path
+        self._path, self._members = bundle.path, bundle.members
         reads_pairs = architecture.modality == "text" and not architecture.every_token
         self._form = form_used(bundle) if reads_pairs else None
+        self.pairs = self._form is not None and self._form[0]
         self._architecture = architecture
         self._running = backend
         folder = bundle.processor_folder()
@@ -221,7 +223,7 @@ class Predictor(Closable):
             else:
                 columns: dict[str, Any] = {"text_column": text_column, "text_pair_column": text_pair_column}
                 parts = list(self.stream(inputs, batch_size=batch_size, first=first, on_error=on_error, **columns))
-        return Prediction.concatenate(parts) if parts else self._nothing()
+        return Prediction.concatenate(parts) if parts else self.nothing()
 
     def stream(
         self,
@@ -352,7 +354,7 @@ class Predictor(Closable):
         processor = self._processor
         assert processor is not None  # checked by stream
         self._warn_of_form(window, first)
-        parts, order = [self._nothing()], [np.zeros(0, np.int64)]
+        parts, order = [self.nothing()], [np.zeros(0, np.int64)]
         for places, items, tensors in item_batches(
             window, processor, self._architecture, batch_size, first=first, reader=self._reader, failed=failed
         ):
@@ -397,24 +399,34 @@ class Predictor(Closable):
             prediction = prediction.of_tokens(mask, *(_words_of(items, mask.shape[1]) if items is not None else ()))
         return decided(prediction, self.calibration)
 
-    def _nothing(self) -> Prediction:
-        """The prediction for no inputs at all."""
+    def nothing(self) -> Prediction:
+        """The prediction of no inputs at all, which tells the arrays of every other: their names, types and axes."""
         none = np.zeros(0, np.float32)
         task = self._architecture.task
         if task in ("score", "multi_label"):
             shapes = {name: np.zeros((0, len(self.labels)), np.float32) for name in PER_CLASS}
             names = [name for name in (*OUTPUTS[task], DISTANCE) if name in self._running.outputs]
-            return decided(Prediction.from_outputs({name: shapes.get(name, none) for name in names}), self.calibration)
+            outputs = {name: shapes.get(name, none) for name in names}
+            return decided(Prediction.from_outputs(outputs | self._nothing_of_members()), self.calibration)
         scores = dict.fromkeys(SCORES, none)
         scores |= {name: none for name in FURTHER_SCORES if name in self._running.outputs}
         if self._architecture.every_token:
             blank = {name: np.zeros((0, 0), np.float32) for name in scores}
             outputs = {"probabilities": np.zeros((0, 0, len(self.labels)), np.float32), **blank}
             nothing = np.zeros((0, 0), np.int64), np.zeros((0, 0, 2), np.int64)
+            outputs |= self._nothing_of_members()
             tokens = Prediction.from_outputs(outputs).of_tokens(np.zeros((0, 0), bool), *nothing)
             return decided(tokens, self.calibration)
+        scores |= self._nothing_of_members()
         empty = Prediction(np.zeros((0, len(self.labels)), np.float32), np.zeros(0, np.int64), none, **scores)
         return decided(empty, self.calibration)
+
+    def _nothing_of_members(self) -> dict[str, np.ndarray]:
+        """What the members say of no inputs, where the backend gives it."""
+        task = self._architecture.task
+        name, axes = MEMBER_OUTPUTS[task], {"score": (), "tokens": (0, len(self.labels))}
+        shape = (0, self._members, *axes.get(task, (len(self.labels),)))
+        return {name: np.zeros(shape, np.float32)} if name in self._running.outputs else {}
 
 
 def _blank(spec: InputSpec, batch: int) -> dict[str, np.ndarray]:

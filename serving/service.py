@@ -109,6 +109,10 @@ class Service:
         """Names of the models."""
         return sorted(self._models)
 
+    def versions(self, name: str) -> list[str]:
+        """Versions of a model that are loaded, the oldest first."""
+        return sorted(self._models[name].loaded, key=in_order) if name in self._models else []
+
     async def start(self) -> None:
         """Load the newest version of every model; ready then.
 
@@ -263,7 +267,8 @@ class Service:
 
     def _open(self, path: Path) -> Predictor:
         settings = self.settings
-        return load(path, settings.backend, threads=settings.threads, precision=settings.precision)
+        run = {"threads": settings.threads, "precision": settings.precision, "trust": settings.trust}
+        return load(path, settings.backend, **run)  # type: ignore[arg-type]
 
     async def _warmed(self, name: str, version: str, path: Path) -> Served:
         """A version that is open and has run once; raises ``ServeError`` 409 where it cannot be opened."""

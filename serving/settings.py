@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from ipaddress import ip_address
+from pathlib import Path
 from typing import Any
 
 from ..bundle.precision import Precision
@@ -35,6 +36,7 @@ class ServeSettings:
         backend: backend that runs the bundles, where auto is the first that can run.
         precision: precision of the graphs; without it that of the backend's choice.
         threads: threads within one run; without it the backend's default.
+        trust: PEM file with the public key, or the issuers' certificates, that every bundle must be signed by.
 
     Raises:
         InputError: one of them cannot be used.
@@ -56,6 +58,7 @@ class ServeSettings:
     backend: str = "auto"
     precision: Precision | None = None
     threads: int | None = None
+    trust: str | Path | None = None
 
     def __post_init__(self) -> None:
         check_plain(self)

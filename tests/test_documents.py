@@ -43,6 +43,8 @@ NOT_RUN = {
     "hydrant-run": "runs in a test of its own, where the runner can be built",
 }
 """Commands by their first word that are not run with the page, and why."""
+NEVER_RUN = {"demo", "profile", "serve"}
+"""Subcommands that the pages only outline: they take long, or do not end by themselves (test_serve.py runs that)."""
 SHORTER = {"evaluate": ["--bootstrap", "20"], "verify": ["--examples", "32"]}
 """What is added to a command so that it takes less long; an option that the page gives already stays."""
 
@@ -116,7 +118,7 @@ def test_commands_and_python_blocks_run_in_the_order_of_the_pages(own_model: Pat
             continue  # on whole data sets, for hours: see the test after the next
         for language, body in re.findall(r"^```(sh|python)\n(.*?)^```$", page.read_text(), flags=re.S | re.M):
             run_block(language, body, own_model, done)
-    assert {words[1] for words in done} == set(command_page.COMMANDS) - {"demo", "profile"}
+    assert {words[1] for words in done} == set(command_page.COMMANDS) - NEVER_RUN
 
 
 def test_commands_of_the_cpp_runner_run(workplace: Path, runner: Path) -> None:

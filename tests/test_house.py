@@ -66,7 +66,8 @@ FLOORS: list[dict[str, str]] = [
             backends.tensorrt.profiles
             backends.ort_gpu backends.reference backends.tensorrt.choose backends.tensorrt.cuda
             backends.tensorrt.device backends.tensorrt.load backends.tensorrt.lane backends.tensorrt.engine
-            backends.registry decisions words predictor __init__ pipeline collect
+            backends.registry decisions words predictor __init__ answers pipeline
+            collect
         """,
         "tuning": """
             report examples settings optimizer state trunk loop weights rank_one job writing stages run __init__
@@ -84,7 +85,12 @@ FLOORS: list[dict[str, str]] = [
         """,
     },
     {
-        "serving": "__init__ errors settings observe catalog batcher service",
+        "serving": """
+            __init__ errors settings observe catalog batcher service datatypes messages protocol multipart asked
+            connection guard rest server log workers run
+            offline.__init__ offline.shards offline.sources offline.scoring offline.tables offline.chunks offline.parts
+            offline.run
+        """,
         "workflow": """
             options parts report told workspace make explore picture __init__
             demo.comparison demo.digits demo.picture demo.run demo.__init__
@@ -93,8 +99,8 @@ FLOORS: list[dict[str, str]] = [
     {
         "": "__init__",
         "cli": """
-            __init__ terminal words adapters drift options shared build calibrate predict demo evaluate export fuse
-            inspect make plan profile sign tune verify main
+            __init__ terminal words adapters drift options shared prediction_text build calibrate predict demo evaluate
+            export fuse inspect merge make plan profile serve sign tune verify main
         """,
     },
     {"": "__main__"},

@@ -146,7 +146,7 @@ def test_help_is_whole_phrases_in_groups_with_an_example(name: str, capsys: pyte
     assert description == f"{COMMANDS[name][0].upper()}{COMMANDS[name][1:]}."
     titles = [group.partition(":\n")[0] for group in groups]
     assert titles[-1] == "general"
-    assert set(titles) <= {"input", "members", "method", "explore", "output", "general"}
+    assert set(titles) <= {"input", "members", "method", "explore", "output", "scale", "general"}
     helps = re.findall(r"^  (?! )\S.*?(?:  +|\n +)(\S.*)", "\n".join(groups), flags=re.M)
     assert len(helps) >= 5
     for text in helps:
@@ -236,7 +236,8 @@ def test_predicting_imports_only_what_it_needs(tmp_path: Path) -> None:
     assert "onnxruntime" in found
     assert not found & {"torch", "transformers", "datasets", "onnx", "hydrant.export", "hydrant.build"}
     assert {name for name in found if name.startswith("hydrant.cli.")} <= {
-        f"hydrant.cli.{name}" for name in ("main", "terminal", "words", "options", "shared", "predict")
+        f"hydrant.cli.{name}"
+        for name in ("main", "terminal", "words", "options", "shared", "predict", "prediction_text")
     }
 
 

@@ -1,0 +1,40 @@
+"""``hydrant merge``: the parts of a prediction as one file again."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from ..serving.offline.parts import merge_parts
+from .options import Command
+from .terminal import print_beside, print_json
+
+EXAMPLE = "hydrant merge part-*.jsonl -o predictions.jsonl"
+
+
+def arguments(command: Command) -> None:
+    """Its options."""
+    command.heading("input")
+    command.add(
+        "parts",
+        nargs="+",
+        type=Path,
+        metavar="PART",
+        help="Files that `hydrant predict --shard` wrote, in any order, each with its manifest beside it",
+    )
+    command.heading("output")
+    command.take(merge_parts, "output", "-o", "--output", metavar="FILE")
+    command.take(merge_parts, "errors", "--errors", metavar="FILE")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Merge the parts, or say what is missing or does not belong there."""
+    errors = getattr(options, "errors", None)
+    parts = merge_parts(options.parts, options.output, errors)
+    rows, failed = parts[0].total, sum(part.failed for part in parts)
+    if options.json:
+        print_json({"output": str(options.output), "parts": len(parts), "count": rows, "failed": failed})
+    else:
+        apart = f", {failed} of them to {errors}" if errors else ""
+        print_beside(options.output, f"merged {len(parts)} parts, {rows} rows{apart}, into {options.output}")
+    return 0

@@ -1,0 +1,79 @@
+"""``hydrant serve``: bundles behind a port, until a signal ends it."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from ..errors import InputError
+from ..serving.log import calm_log
+from ..serving.run import serve
+from ..serving.server import Ready
+from ..serving.settings import ServeSettings
+from . import shared
+from .options import Command, call
+from .terminal import log, print_json
+from .words import count, positive, seconds
+
+EXAMPLE = "hydrant serve out/ --port 8000"
+
+
+def arguments(command: Command) -> None:
+    """Its options."""
+    command.heading("input")
+    command.take(serve, "folder", "folder", metavar="BUNDLE")
+    command.heading("where it listens")
+    command.take(ServeSettings, "host", metavar="ADDRESS")
+    command.take(ServeSettings, "port", type=count, metavar="N")
+    command.take(ServeSettings, "workers", type=positive, metavar="N")
+    command.heading("how it runs")
+    command.take(ServeSettings, "backend", metavar="NAME", also=f": auto, {shared.BACKENDS}")
+    command.take(ServeSettings, "precision")
+    command.take(ServeSettings, "threads", type=positive, metavar="N")
+    command.take(ServeSettings, "batch_size", type=positive, metavar="N")
+    command.take(ServeSettings, "trust", type=str, metavar="FILE")
+    command.heading("who may ask, and how much")
+    command.add("--token-file", type=Path, metavar="FILE",
+                help="File that holds the secret which clients send as Authorization: Bearer …; without it anyone who "
+                "reaches the port may ask")  # fmt: skip
+    command.take(ServeSettings, "tls_cert", metavar="FILE")
+    command.take(ServeSettings, "tls_key", metavar="FILE")
+    command.take(ServeSettings, "origins", "--origin", metavar="URL")
+    command.take(ServeSettings, "queue", type=positive, metavar="N")
+    command.take(ServeSettings, "requests", type=positive, metavar="N")
+    command.take(ServeSettings, "timeout", type=seconds, metavar="SECONDS")
+    command.take(ServeSettings, "max_bytes", type=positive, metavar="N")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Serve."""
+    settings = call(ServeSettings, options, token=_token(options.token_file))
+
+    def announce(ready: Ready) -> None:
+        if not settings.loopback and settings.token is None:
+            log.warning("%s is open to whoever reaches it; --token-file asks for a secret", settings.host)
+        if options.json:
+            print_json(ready)
+            return
+        models = ", ".join(f"{name} (version {version})" for name, version in ready["models"].items())
+        host = f"[{ready['host']}]" if ":" in ready["host"] else ready["host"]
+        print(
+            f"hydrant: {models} at {ready['scheme']}://{host}:{ready['port']}; Ctrl-C ends it",
+            file=sys.stderr,
+            flush=True,
+        )
+
+    calm_log()
+    call(serve, options, settings=settings, announce=announce)
+    return 0
+
+
+def _token(file: Path | None) -> str | None:
+    """The secret in a file, without the space around it."""
+    if file is None:
+        return None
+    try:
+        return file.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"cannot read {file}: {getattr(error, 'strerror', None) or 'it is not text'}") from error

@@ -1,0 +1,44 @@
+"""Predictions as the JSON object that ``hydrant predict --json`` prints and ``POST /predict`` of a service answers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ..errors import InputError
+from .prediction import Prediction
+from .predictor import Predictor
+from .words import Aggregation
+
+
+def about(predictor: Predictor) -> dict[str, Any]:
+    """What ran: ``backend``, and the ``fallbacks`` that were skipped, each with its reason."""
+    skipped = [{"backend": name, "reason": reason} for name, reason in predictor.fallbacks]
+    return {"backend": predictor.backend, "fallbacks": skipped}
+
+
+def answer(
+    predictor: Predictor,
+    prediction: Prediction,
+    inputs: Sequence[Any],
+    *,
+    probabilities: bool = False,
+    aggregation: Aggregation | None = None,
+) -> dict[str, Any]:
+    """What ran, and under ``predictions`` one JSON-ready dict for each input.
+
+    Args:
+        predictor: that made the prediction.
+        prediction: of the inputs.
+        inputs: as they are repeated in the rows.
+        probabilities: also give those of every class by its name; a score has none.
+        aggregation: what a word takes of its tokens, for a model that tags tokens.
+
+    Raises:
+        InputError: an aggregation for a model that answers for whole inputs.
+    """
+    if aggregation is not None and predictor.task != "tokens":
+        raise InputError("aggregation is for models that tag tokens; this one answers for whole inputs; leave it out")
+    further: dict[str, Any] = {} if aggregation is None else {"aggregation": aggregation}
+    rows = predictor.rows(prediction, inputs, probabilities=probabilities, **further)
+    return {**about(predictor), "predictions": rows}

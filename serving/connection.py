@@ -1,0 +1,99 @@
+"""One connection of a client: HTTP/1.1 by uvicorn and httptools, with limits that these do not have.
+
+Headers must come within the time of a request and fit into :data:`MOST_HEAD` bytes, so that neither slow nor endless
+ones hold memory; and what is no HTTP is refused in the form that every error has.
+"""
+
+from __future__ import annotations
+
+import json
+from http import HTTPStatus
+from typing import Any
+
+MOST_HEAD = 65_536
+"""Bytes of the first line and the headers of a request."""
+
+
+def error_body(message: str) -> bytes:
+    """The one form of an error."""
+    return json.dumps({"error": message}).encode()
+
+
+class Guarded:
+    """What a connection of uvicorn gets: headers that are bounded in time and size.
+
+    Attributes:
+        seconds: in which the headers of a request must come.
+    """
+
+    seconds: float
+    loop: Any
+    transport: Any
+    _timer: Any = None
+    _head = 0
+
+    def connection_made(self, transport: Any) -> None:
+        """A client came."""
+        super().connection_made(transport)  # type: ignore[misc]
+        self._expect_headers()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """It left."""
+        self._stop_timer()
+        super().connection_lost(exc)  # type: ignore[misc]
+
+    def data_received(self, data: bytes) -> None:
+        """It sent something."""
+        if self._timer is not None:
+            self._head += len(data)
+        super().data_received(data)  # type: ignore[misc]
+        if self._timer is not None and self._head > MOST_HEAD:
+            self._refuse(431, f"the headers have more than {MOST_HEAD} bytes; send fewer")
+
+    def on_message_begin(self) -> None:
+        """A request begins."""
+        super().on_message_begin()  # type: ignore[misc]
+        if self._timer is None:
+            self._expect_headers()
+
+    def on_headers_complete(self) -> None:
+        """Its headers are here."""
+        self._stop_timer()
+        super().on_headers_complete()  # type: ignore[misc]
+
+    def send_400_response(self, msg: str) -> None:  # noqa: ARG002
+        """It is no HTTP."""
+        self._refuse(400, "this is not HTTP/1.1; check the request line, the headers and the port")
+
+    def _expect_headers(self) -> None:
+        self._head = 0
+        told = f"the headers did not come within {self.seconds:g} s"
+        self._timer = self.loop.call_later(self.seconds, self._refuse, 408, told)
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _refuse(self, status: int, message: str) -> None:
+        self._stop_timer()
+        if self.transport.is_closing():
+            return
+        body = error_body(message)
+        head = (
+            f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\ncontent-type: application/json\r\n"
+            f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
+        )
+        self.transport.write(head.encode() + body)
+        self.transport.close()
+
+
+def guarded_protocol(seconds: float) -> type[Any]:
+    """The class of connections for uvicorn.
+
+    Args:
+        seconds: as of :class:`Guarded`.
+    """
+    from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+    return type("GuardedProtocol", (Guarded, HttpToolsProtocol), {"seconds": seconds})

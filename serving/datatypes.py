@@ -1,0 +1,264 @@
+"""The datatypes of the Open Inference Protocol: tensors ↔ little-endian bytes, and ↔ the values of JSON.
+
+Nothing is allocated that what was received does not fill: shapes are compared with the data before they are used.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
+
+import numpy as np
+
+from ..errors import cut, is_whole, listing
+from .errors import ServeError
+
+_ARRAYS: dict[str, type] = {
+    "BOOL": np.bool_,
+    **{f"{sign}INT{bits}": np.dtype(f"{sign.lower()}int{bits}").type for sign in ("U", "") for bits in (8, 16, 32, 64)},
+    "FP16": np.float16,
+    "BF16": np.float32,
+    "FP32": np.float32,
+    "FP64": np.float64,
+    "BYTES": np.object_,
+}
+"""Datatype → of NumPy. BFloat16 has none: its values are held as float32, whose upper half it is."""
+
+DATATYPES = tuple(_ARRAYS)
+
+MOST_AXES = 8
+MOST_ELEMENTS = 2**31
+"""Of one tensor, axes of length 0 left out: one with such an axis has no data that could bound the others."""
+MOST_OBJECTS = 2**20
+"""Elements of one tensor of BYTES, each of which is read by itself."""
+
+_LENGTH = struct.Struct("<I")
+"""What stands before every element of BYTES in binary form."""
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """A named array.
+
+    Attributes:
+        name: of an input or output.
+        datatype: one of :data:`DATATYPES`.
+        data: of the dtype that :func:`dtype_of` gives; of BYTES an object array of ``bytes``.
+    """
+
+    name: str
+    datatype: str
+    data: np.ndarray
+
+
+def dtype_of(datatype: str) -> np.dtype[Any]:
+    """In which a tensor's data are held."""
+    return np.dtype(_ARRAYS[datatype])
+
+
+def checked_head(what: str, datatype: Any, shape: Any) -> tuple[str, tuple[int, ...]]:
+    """The datatype and shape of a tensor, if they can be.
+
+    Args:
+        what: the tensor, for messages.
+        datatype: as it was received.
+        shape: as it was received.
+
+    Raises:
+        ServeError: 400, they cannot.
+    """
+    if not isinstance(datatype, str) or datatype not in _ARRAYS:
+        raise ServeError(400, f"{what} has datatype {cut(datatype)}; expected one of {listing(DATATYPES, 20)}")
+    if not isinstance(shape, Sequence) or isinstance(shape, str | bytes) or not all(map(is_whole, shape)):
+        raise ServeError(400, f"{what} has shape {cut(shape)}; expected a list of whole numbers, 0 or more each")
+    most = MOST_OBJECTS if datatype == "BYTES" else MOST_ELEMENTS
+    if len(shape) > MOST_AXES or math.prod(max(size, 1) for size in shape) > most:
+        raise ServeError(
+            400, f"{what} has shape {cut(shape)}; expected at most {MOST_AXES} axes and {most} elements of {datatype}"
+        )
+    return datatype, tuple(shape)
+
+
+def from_bytes(what: str, datatype: str, shape: tuple[int, ...], raw: bytes | memoryview) -> np.ndarray:
+    """The array of a tensor in binary form: row-major, little-endian; each element of BYTES behind its length.
+
+    Args:
+        what: the tensor, for messages.
+        datatype: checked by :func:`checked_head`, as the shape was.
+        shape: of the array.
+        raw: all its bytes.
+
+    Raises:
+        ServeError: 400, the bytes are too many or too few, or no values of the datatype.
+    """
+    count = math.prod(shape)
+    if datatype == "BYTES":
+        return _objects(_elements(what, count, raw), shape)
+    width = 2 if datatype == "BF16" else dtype_of(datatype).itemsize
+    if len(raw) != count * width:
+        raise ServeError(
+            400,
+            f"{what} has {len(raw)} bytes; expected {count * width}, {width} for each element of {datatype} "
+            f"{list(shape)}",
+        )
+    if datatype == "BF16":
+        halves = np.frombuffer(raw, "<u2").astype(np.uint32)
+        return (halves << 16).view(np.float32).reshape(shape)
+    if datatype == "BOOL":
+        values = np.frombuffer(raw, np.uint8)
+        if values.size and values.max() > 1:
+            raise ServeError(400, f"{what} has a byte of value {values.max()}; expected 0 or 1 for BOOL")
+        return values.astype(np.bool_).reshape(shape)
+    return np.frombuffer(raw, dtype_of(datatype).newbyteorder("<")).astype(dtype_of(datatype)).reshape(shape)
+
+
+def to_bytes(tensor: Tensor) -> bytes:
+    """The data of a tensor in binary form, which :func:`from_bytes` reads."""
+    if tensor.datatype == "BYTES":
+        return b"".join(part for item in tensor.data.ravel() for part in (_LENGTH.pack(len(item)), item))
+    if tensor.datatype == "BF16":
+        return _upper_halves(tensor.data).tobytes()
+    dtype = dtype_of(tensor.datatype)
+    return np.ascontiguousarray(tensor.data, dtype.newbyteorder("<")).tobytes()
+
+
+def from_values(what: str, datatype: str, shape: tuple[int, ...], values: Any) -> np.ndarray:
+    """The array of a tensor that stands in JSON: a flat list in row-major order, or one nested as the shape is.
+
+    Args:
+        what: the tensor, for messages.
+        datatype: checked by :func:`checked_head`, as the shape was.
+        shape: of the array.
+        values: as JSON gives them: true and false for BOOL, whole numbers, numbers, or text for BYTES.
+
+    Raises:
+        ServeError: 400, the values are too many or too few, of another kind, or out of the datatype's range.
+    """
+    flat = _flat(what, shape, values)
+    if datatype == "BYTES":
+        _check_kinds(what, flat, {str}, "text")
+        return _objects([_encoded(what, text) for text in flat], shape)
+    if datatype == "BOOL":
+        _check_kinds(what, flat, {bool}, "true or false")
+    elif dtype_of(datatype).kind == "f":
+        return _floats(what, datatype, flat).reshape(shape)
+    else:
+        _check_kinds(what, flat, {int}, "whole numbers")
+        limits = np.iinfo(dtype_of(datatype))
+        least, most = min(flat, default=0), max(flat, default=0)
+        if least < limits.min or most > limits.max:
+            found = least if least < limits.min else most
+            raise ServeError(400, f"{what} holds {cut(found)}; expected {limits.min} to {limits.max} for {datatype}")
+    return np.array(flat, dtype_of(datatype)).reshape(shape)
+
+
+def to_values(tensor: Tensor) -> list[Any]:
+    """The data of a tensor as JSON holds them, flat; NaN and infinity, which JSON has not, as ``None``.
+
+    Every other number is the shortest decimal that names it, and comes back as the same bits.
+    """
+    flat = tensor.data.ravel()
+    if tensor.datatype == "BYTES":
+        return [item.decode(errors="replace") for item in flat]
+    if flat.dtype.kind != "f":
+        return list(flat.tolist())
+    values = flat.tolist() if flat.dtype == np.float64 else [float(str(value)) for value in flat]
+    return values if np.isfinite(flat).all() else [value if math.isfinite(value) else None for value in values]
+
+
+def text_array(texts: Any, shape: tuple[int, ...]) -> np.ndarray:
+    """Texts as the data of a tensor of BYTES."""
+    return _objects([text.encode(errors="replace") for text in texts], shape)
+
+
+def _objects(items: list[bytes], shape: tuple[int, ...]) -> np.ndarray:
+    array = np.empty(len(items), np.object_)
+    array[:] = items
+    return array.reshape(shape)
+
+
+def _elements(what: str, count: int, raw: bytes | memoryview) -> list[bytes]:
+    """The elements of BYTES in binary form."""
+    view, end = memoryview(raw), 0
+    if count * _LENGTH.size > len(view):
+        raise ServeError(
+            400, f"{what} has {len(view)} bytes for {count} elements of BYTES; expected 4 for the length of each"
+        )
+    items = []
+    for index in range(count):
+        start = end + _LENGTH.size
+        if start > len(view):
+            raise ServeError(400, f"{what} ends before element {index} of {count}; expected the 4 bytes of its length")
+        end = start + _LENGTH.unpack_from(view, end)[0]
+        if end > len(view):
+            raise ServeError(
+                400,
+                f"element {index} of {what} should have {end - start} bytes; {len(view) - start} are there",
+            )
+        items.append(bytes(view[start:end]))
+    if end != len(view):
+        raise ServeError(400, f"{what} has {len(view) - end} bytes behind its {count} elements; expected none")
+    return items
+
+
+def _flat(what: str, shape: tuple[int, ...], values: Any) -> list[Any]:
+    """The values in row-major order, as many as the shape has."""
+    if not isinstance(values, list):
+        raise ServeError(400, f"{what} has data {cut(values)}; expected a list")
+    count = math.prod(shape)
+    if any(isinstance(value, list) for value in values):
+        level: list[Any] = [values]
+        for axis, size in enumerate(shape):
+            odd = [each for each in level if not isinstance(each, list) or len(each) != size]
+            if odd:
+                found = f"a list of {len(odd[0])}" if isinstance(odd[0], list) else cut(odd[0])
+                raise ServeError(
+                    400,
+                    f"{what} has {found} along axis {axis}; expected lists of {size}, by its shape {list(shape)}, "
+                    "or one flat list",
+                )
+            level = list(chain.from_iterable(level))
+        values = level
+    if len(values) != count:
+        raise ServeError(400, f"{what} has {len(values)} values; expected {count}, by its shape {list(shape)}")
+    return values
+
+
+def _check_kinds(what: str, flat: list[Any], kinds: set[type], words: str) -> None:
+    if not set(map(type, flat)) <= kinds:
+        odd = next(value for value in flat if type(value) not in kinds)
+        raise ServeError(400, f"{what} holds {cut(odd)}; expected {words}")
+
+
+def _floats(what: str, datatype: str, flat: list[Any]) -> np.ndarray:
+    """Numbers of JSON as floats, which are finite."""
+    _check_kinds(what, flat, {int, float}, "numbers")
+    try:
+        with np.errstate(over="ignore"):
+            array = np.array(flat, np.float64).astype(dtype_of(datatype))
+    except OverflowError:  # a whole number beyond the largest double
+        array = np.full(1, np.inf)
+    if datatype == "BF16":
+        array = (_upper_halves(array).astype(np.uint32) << 16).view(np.float32)
+    if not np.isfinite(array).all():
+        raise ServeError(400, f"{what} holds a number that is too large for {datatype}; expected finite ones")
+    return array
+
+
+def _upper_halves(array: np.ndarray) -> np.ndarray:
+    """The bits of the nearest BFloat16 of each float32, as ``<u2``; the even one of two that are as near."""
+    single = np.ascontiguousarray(array, np.float32)
+    bits = single.view(np.uint32).astype(np.uint64)
+    rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
+    return np.where(np.isnan(single), (bits >> 16) | 0x40, rounded).astype("<u2")
+
+
+def _encoded(what: str, text: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        raise ServeError(400, f"{what} holds a lone surrogate, which is no character; expected text") from None

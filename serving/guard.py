@@ -1,0 +1,143 @@
+"""What stands before every route: who may ask, how large a request may be, and how many are taken at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+from collections.abc import Awaitable, Callable, Collection, Mapping, MutableMapping
+from typing import Any
+from urllib.parse import urlsplit
+
+from .connection import error_body
+from .errors import ServeError
+from .settings import ServeSettings, is_loopback
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+HEALTH = ("/v2/health/live", "/v2/health/ready")
+"""Probes of an orchestrator carry no token, and are answered however busy the service is."""
+
+
+class Guard:
+    """An ASGI application around another one.
+
+    Args:
+        app: that answers what is let in.
+        settings: token, limits, and origins.
+        open_paths: that need no token, beside those of :data:`HEALTH`.
+    """
+
+    def __init__(self, app: App, settings: ServeSettings, open_paths: Collection[str] = ()) -> None:
+        self._app, self._settings = app, settings
+        self._open = {*HEALTH, *open_paths}
+        self._here = 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Refuse a request, or let it in."""
+        if scope["type"] != "http":
+            return  # web sockets, which nobody speaks here, are closed by this
+        headers = {name.lower(): value for name, value in scope["headers"]}
+        try:
+            self._check(scope, headers)
+        except ServeError as error:
+            await _refuse(error, send)
+            return
+        if scope["path"] in HEALTH:
+            await self._app(scope, receive, send)
+            return
+        self._here += 1
+        try:
+            await self._app(scope, self._limited(receive), self._timed(send))
+        finally:
+            self._here -= 1
+
+    def _check(self, scope: Scope, headers: Mapping[bytes, bytes]) -> None:
+        settings = self._settings
+        check_origin(headers.get(b"origin"), headers.get(b"host", b""), settings)
+        if settings.token is not None and scope["path"] not in self._open:
+            check_token(headers.get(b"authorization", b""), settings.token)
+        if headers.get(b"content-encoding", b"identity").lower() != b"identity":
+            raise ServeError(415, "the body is compressed; send it as it is, without Content-Encoding")
+        length = headers.get(b"content-length", b"0")
+        if length.isdigit() and int(length[:20]) > settings.max_bytes:
+            raise _too_large(settings.max_bytes)
+        if self._here >= settings.requests and scope["path"] not in HEALTH:
+            raise ServeError(503, f"{self._here} requests are here already; ask again", retry_after=1)
+
+    def _limited(self, receive: Receive) -> Receive:
+        """Refuse a body while it comes, once it is too large."""
+        came = 0
+
+        async def limited() -> MutableMapping[str, Any]:
+            nonlocal came
+            message = await receive()
+            came += len(message.get("body", b""))
+            if came > self._settings.max_bytes:
+                raise _too_large(self._settings.max_bytes)
+            return message
+
+        return limited
+
+    def _timed(self, send: Send) -> Send:
+        """Give up a client that does not read its answer."""
+
+        async def timed(message: MutableMapping[str, Any]) -> None:
+            async with asyncio.timeout(self._settings.timeout):
+                await send(message)
+
+        return timed
+
+
+def check_token(authorization: bytes, token: str) -> None:
+    """Refuse a request without the token; how long that takes tells nothing of it.
+
+    Raises:
+        ServeError: 401.
+    """
+    scheme, _, given = authorization.partition(b" ")
+    if not hmac.compare_digest(given.strip(), token.encode()) or scheme.lower() != b"bearer":
+        raise ServeError(401, "the token is missing or wrong; send it as Authorization: Bearer TOKEN")
+
+
+def check_origin(origin: bytes | None, host: bytes, settings: ServeSettings) -> None:
+    """Refuse what a page of another site makes a browser send.
+
+    A browser names the page's origin; programs send none. It must be the host that is asked, which for a service of
+    this machine alone must be named as such: any site may let its own name lead here.
+
+    Raises:
+        ServeError: 403.
+    """
+    if origin is None:
+        return
+    word = origin.decode("latin-1")
+    try:
+        found = urlsplit(word)
+        alike = found.netloc.lower() == host.decode("latin-1").lower()
+        own = alike and (not settings.loopback or is_loopback(found.hostname or ""))
+    except ValueError:
+        own = False
+    if not own and word not in settings.origins:
+        raise ServeError(403, "a page of another site asks, which is not allowed; the option --origin allows one")
+
+
+def _too_large(most: int) -> ServeError:
+    return ServeError(413, f"the body has more than {most} bytes; send fewer inputs at a time, or raise --max-bytes")
+
+
+async def _refuse(error: ServeError, send: Send) -> None:
+    body = error_body(error.message)
+    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+    headers += [(name.encode(), value.encode()) for name, value in headers_of(error).items()]
+    await send({"type": "http.response.start", "status": error.status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+def headers_of(error: ServeError) -> dict[str, str]:
+    """What the headers of a refusal say beside its message."""
+    found = {} if error.retry_after is None else {"retry-after": str(error.retry_after)}
+    found |= {"www-authenticate": "Bearer"} if error.status == 401 else {}
+    return found | ({"connection": "close"} if error.status in (408, 413) else {})  # what still comes is not read

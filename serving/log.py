@@ -1,0 +1,47 @@
+"""The log of a service: a warning that every other request would repeat is told once a minute."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+
+EVERY = 60.0
+"""Seconds for which a warning is not repeated."""
+
+FORMAT = "hydrant: %(levelname)s: %(message)s"
+
+
+class Rarely(logging.Filter):
+    """Lets each warning of hydrant pass, whatever figures it tells, at most once in so many seconds.
+
+    Args:
+        clock: seconds, as of ``time.monotonic``.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
+        self._clock = clock
+        self._told: dict[str, float] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether it is told."""
+        if record.levelno != logging.WARNING or not record.name.startswith("hydrant"):
+            return True
+        now = self._clock()
+        if now - self._told.get(record.msg, -EVERY) < EVERY:
+            return False
+        self._told[record.msg] = now
+        return True
+
+
+def calm_log(level: int | None = None) -> None:
+    """Tell warnings rarely, in this process.
+
+    Args:
+        level: of what is told, in a process that has no log yet.
+    """
+    if level is not None:
+        logging.basicConfig(level=level, format=FORMAT)
+    for handler in logging.getLogger().handlers:
+        handler.addFilter(Rarely())

@@ -1,0 +1,69 @@
+"""``multipart/form-data`` (RFC 7578): the parts of a body that is in memory already."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from email.message import Message
+from email.parser import HeaderParser
+from email.utils import collapse_rfc2231_value
+
+from .errors import ServeError
+
+MOST_PARTS = 10_000
+MOST_HEAD = 16_384
+"""Bytes of the headers of one part."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """One field of a form.
+
+    Attributes:
+        name: of the field.
+        filename: as the client calls the file; ``None`` for a field that is none. It is a word, and never a path here.
+        data: its bytes.
+    """
+
+    name: str
+    filename: str | None
+    data: bytes
+
+
+def read_parts(body: bytes, content_type: str) -> list[Part]:
+    """The parts of a body, in their order.
+
+    Args:
+        body: all of it.
+        content_type: of the request, which names the boundary.
+
+    Raises:
+        ServeError: 400, it is not such a body.
+    """
+    boundary = _header(content_type).get_param("boundary")
+    if not isinstance(boundary, str) or not 1 <= len(boundary) <= 70 or not boundary.isascii():
+        raise ServeError(400, "the Content-Type has no usable boundary; expected multipart/form-data; boundary=…")
+    mark = b"\r\n--" + boundary.encode()
+    pieces = (b"\r\n" + body).split(mark, MOST_PARTS + 2)
+    if len(pieces) < 2 or not pieces[-1].startswith(b"--"):
+        raise ServeError(400, f"the body does not end with its boundary, or has more than {MOST_PARTS} parts")
+    return [_part(piece) for piece in pieces[1:-1]]
+
+
+def _part(piece: bytes) -> Part:
+    padding, found, rest = piece.partition(b"\r\n")
+    head, ended, data = (b"", b"\r\n", rest[2:]) if rest.startswith(b"\r\n") else rest.partition(b"\r\n\r\n")
+    if padding.strip(b" \t") or not found or not ended or len(head) > MOST_HEAD:
+        raise ServeError(400, "a part of the body is malformed; expected headers, an empty line, and data")
+    told = str(HeaderParser().parsestr(head.decode("utf-8", "replace")).get("Content-Disposition", ""))
+    disposition = _header(" ".join(told.split()))
+    name, filename = (disposition.get_param(each) for each in ("name", "filename"))
+    if told.partition(";")[0].strip().lower() != "form-data" or name is None:
+        raise ServeError(400, "a part of the body is no form field; expected Content-Disposition: form-data; name=…")
+    return Part(collapse_rfc2231_value(name), None if filename is None else collapse_rfc2231_value(filename), data)
+
+
+def _header(value: str) -> Message:
+    """A header with parameters, read as those of mails are."""
+    message = Message()
+    message["Content-Type"] = value
+    return message

@@ -1,0 +1,188 @@
+"""What a run keeps while it goes on: a folder of finished chunks and the description of the work that they belong to.
+
+A chunk is a run of consecutive rows, in a file that is whole or absent; whoever goes on predicts those that are not
+there. The folder lies beside the output, under its name with ``.chunks`` behind it, until the output is whole.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import shutil
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ...bundle.files import atomic_file, write_atomically
+from ...errors import InputError, listing
+from .scoring import Answer
+from .tables import json_line
+
+log = logging.getLogger(__name__)
+
+DESCRIPTION = "job.json"
+
+
+@dataclass(frozen=True)
+class Chunks:
+    """The chunks of one run.
+
+    Attributes:
+        folder: that holds them.
+        rows: all rows of the run, by their indices.
+        size: rows of a chunk; the last one may have fewer.
+    """
+
+    folder: Path
+    rows: range
+    size: int
+
+    def __len__(self) -> int:
+        return (len(self.rows) + self.size - 1) // self.size
+
+    def rows_of(self, number: int) -> range:
+        """The rows of one chunk."""
+        return self.rows[number * self.size : (number + 1) * self.size]
+
+    def file(self, number: int) -> Path:
+        """Where a chunk is kept."""
+        return self.folder / f"chunk-{number:06d}.jsonl"
+
+    def write(self, number: int, windows: Iterable[list[Answer]]) -> int:
+        """Keep the answers of a chunk, once all are there; how many of them failed.
+
+        Raises:
+            InputError: the folder cannot be written.
+        """
+        failed = 0
+        with atomic_file(self.file(number)) as handle:
+            for window in windows:
+                handle.write(b"".join(map(json_line, window)))
+                failed += sum("error" in answer for answer in window)
+        return failed
+
+    def missing(self) -> list[int]:
+        """Chunks that are not there yet; what is left of a write that was cut off is removed."""
+        for part in self.folder.glob(".chunk-*.part"):
+            part.unlink(missing_ok=True)
+        return [number for number in range(len(self)) if not self._whole(number)]
+
+    def answers(self) -> Iterator[Answer]:
+        """The answers of all chunks, in order.
+
+        Raises:
+            InputError: a chunk is missing or damaged.
+        """
+        for number in range(len(self)):
+            yield from self._read(number)
+
+    def _whole(self, number: int) -> bool:
+        if not self.file(number).exists():
+            return False
+        try:
+            for _ in self._read(number):
+                pass
+        except InputError as error:
+            log.warning("%s; it is predicted again", error)
+            return False
+        return True
+
+    def _read(self, number: int) -> Iterator[Answer]:
+        path, wanted = self.file(number), self.rows_of(number)
+        found = 0
+        try:
+            with path.open("rb") as file:
+                for line in file:
+                    answer = json.loads(line)
+                    if found == len(wanted) or answer["index"] != wanted[found]:
+                        break
+                    yield answer
+                    found += 1
+                else:
+                    if found == len(wanted):
+                        return
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise InputError(f"chunk {path} cannot be read ({error}); run the command again") from error
+        raise InputError(f"chunk {path} does not hold the rows {wanted.start} to {wanted.stop - 1}, each once")
+
+
+def folder_of(output: Path) -> Path:
+    """Where the chunks of an output are kept."""
+    return output.with_name(f"{output.name}.chunks")
+
+
+@contextmanager
+def kept(output: Path, job: Mapping[str, Any], rows: range, size: int) -> Iterator[Chunks]:
+    """The chunks of a run, those of an interrupted one among them; removed when the block ends without error.
+
+    Args:
+        output: the file that is made of them.
+        job: all that the rows depend on, ready for JSON.
+        rows: of the run.
+        size: of a chunk.
+
+    Raises:
+        InputError: the folder holds chunks of other work, another process works in it, or it cannot be written.
+    """
+    folder = folder_of(output)
+    try:
+        folder.mkdir(exist_ok=True)
+    except OSError as error:
+        raise InputError(f"cannot create {folder}: {error.strerror or error}; choose another output") from error
+    with _alone(folder):
+        described = folder / DESCRIPTION
+        wanted = {**job, "chunk": size}
+        if described.exists():
+            changed = differences(_description(described), wanted)
+            if changed:
+                raise InputError(
+                    f"{folder} holds chunks of another run, which differs in {listing(changed)}; run that command "
+                    "again to end it, or remove the folder, or choose another output"
+                )
+        elif any(not file.name.startswith(".") for file in folder.iterdir()):
+            raise InputError(f"{folder} exists and holds no {DESCRIPTION}; remove it, or choose another output")
+        else:
+            write_atomically(described, (json.dumps(wanted, indent=1) + "\n").encode())
+        yield Chunks(folder, rows, size)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def differences(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
+    """Names of what differs between two descriptions."""
+    return [name for name in {**found, **wanted} if found.get(name) != wanted.get(name)]
+
+
+def _description(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise InputError(f"cannot read {path} ({error}); remove its folder to begin anew") from error
+    return found if isinstance(found, dict) else {}
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Refuse a folder in which another process works, where the system has advisory locks (not Windows).
+
+    Raises:
+        InputError: one does.
+    """
+    with contextlib.ExitStack() as stack:
+        with contextlib.suppress(ImportError):
+            import fcntl
+
+            descriptor = os.open(folder, os.O_RDONLY)
+            stack.callback(os.close, descriptor)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise InputError(
+                    f"another process works on the chunks in {folder}; wait for it, or choose another output"
+                ) from error
+            except OSError as error:  # a file system without locks: chunks are whole or absent there, too
+                log.info("%s cannot be locked: %s", folder, error)
+        yield

@@ -1,0 +1,197 @@
+"""A large prediction: one shard of it, in chunks, by whatever runs the chunks."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass, replace
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from ...bundle.files import check_file, destination, sha256_of
+from ...bundle.store import Bundle
+from ...errors import InputError, is_whole, listing
+from ...progress import Progress, no_progress
+from ...runtime import Predictor
+from ...version import __version__
+from .chunks import Chunks, differences, kept
+from .parts import Part, manifest_of
+from .scoring import Answer, Scoring, answers, example_answer
+from .shards import WHOLE, Shard
+from .sources import Cursor, Sources, Survey
+from .tables import JsonLines, failures, filed, form_of, split, table_row
+
+CHUNK = 4096
+"""Rows of a chunk: a multiple of what a stream is predicted by, so that values are those of a stream, bit for bit."""
+
+Engine = Callable[[Chunks, list[int], Survey], Iterable[int]]
+"""Writes chunks, given by their numbers, and yields the number of each one that is there."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Division:
+    """How a large prediction is divided, and where it goes.
+
+    Attributes:
+        output: file that gets the rows, as JSON lines, or CSV or Parquet by its ending.
+        errors: file that gets the rows of inputs that could not be used, instead of the output.
+        shard: which of several equal parts of the rows.
+        chunk: rows that are kept together while the run goes on, and lost when it is interrupted.
+
+    Raises:
+        InputError: a chunk of no rows, or an output that is no regular file.
+    """
+
+    output: Path
+    errors: Path | None = None
+    shard: Shard = WHOLE
+    chunk: int = CHUNK
+
+    def __post_init__(self) -> None:
+        if not is_whole(self.chunk, 1):
+            raise InputError(f"chunk is {self.chunk!r:.60}; expected a number of rows, 1 or more")
+        for place in (self.output, self.errors):
+            if place is not None:
+                check_file(place)
+                if destination(place) is None:
+                    raise InputError(f"{place} is no regular file, so no part can be kept there; choose another output")
+        if self.errors is not None and self.errors.resolve() == self.output.resolve():
+            raise InputError(f"{self.output} is to hold the rows and those that failed; name two files")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a run.
+
+    Attributes:
+        part: the finished part.
+        rows: its rows, by their indices.
+        chunks: how many chunks it was divided into.
+        found: how many of these were there already.
+        made_before: whether the whole part was there already.
+    """
+
+    part: Part
+    rows: range
+    chunks: int
+    found: int
+    made_before: bool = False
+
+
+def local_engine(predictor: Predictor, sources: Sources, scoring: Scoring) -> Engine:
+    """Chunks one after the other, by one predictor in this process."""
+
+    def run(chunks: Chunks, missing: list[int], survey: Survey) -> Iterator[int]:
+        cursor = Cursor(sources, survey)
+        for number in missing:
+            rows = chunks.rows_of(number)
+            chunks.write(number, answers(predictor, cursor.rows(rows), scoring, rows.start))
+            yield number
+
+    return run
+
+
+def predict_part(
+    predictor: Predictor,
+    bundle: str | Path,
+    sources: Sources,
+    scoring: Scoring,
+    division: Division,
+    *,
+    engine: Engine | None = None,
+    progress: Progress = no_progress,
+) -> Outcome:
+    """Predict one shard of data, going on where an earlier run of the same work stopped.
+
+    Args:
+        predictor: of the bundle.
+        bundle: its folder.
+        sources: the data.
+        scoring: how inputs are predicted.
+        division: which rows, and where they go.
+        engine: runs the chunks; without it this process does.
+        progress: shows how far it is.
+
+    Raises:
+        InputError: an input or an output cannot be used, or the output belongs to other work.
+        BackendError: as of ``Predictor.predict``.
+    """
+    survey = sources.survey()
+    if survey.total == 0:
+        raise InputError(f"{sources} holds no rows; expected at least one input")
+    rows = division.shard.rows(survey.total)
+    job = _job(predictor, bundle, sources, scoring, survey.digest, division)
+    wanted = Part(division.output, job, division.shard, survey.total, 0, {}, division.errors)
+    chunks_of = Chunks(Path(), rows, division.chunk)
+    if (part := _made(wanted)) is not None:
+        return Outcome(part, rows, len(chunks_of), len(chunks_of), made_before=True)
+    example = _example(predictor, scoring, division)
+    described = {**job, "shard": str(division.shard), "rows": survey.total}
+    with kept(division.output, described, rows, division.chunk) as chunks:
+        missing = chunks.missing()
+        run = engine or local_engine(predictor, sources, scoring)
+        for _ in progress(run(chunks, missing, survey), len(missing), "predicting chunks"):
+            pass
+        failed = _put_together(chunks.answers(), division, example)
+        files = {"rows": division.output, "errors": division.errors}
+        digests = {name: sha256_of(path) for name, path in files.items() if path is not None}
+        part = replace(wanted, failed=failed, files=digests)
+        part.save()
+    return Outcome(part, rows, len(chunks), len(chunks) - len(missing))
+
+
+def _job(
+    predictor: Predictor, bundle: str | Path, sources: Sources, scoring: Scoring, inputs: str, division: Division
+) -> dict[str, Any]:
+    """All that the rows depend on but the shard; skipping invalid inputs changes none of the others."""
+    told = asdict(scoring)
+    told.pop("skip_invalid")
+    digests = Bundle.open(bundle).digests()
+    return {
+        "hydrant": __version__,
+        "bundle": hashlib.sha256(json.dumps(sorted(digests.items())).encode()).hexdigest(),
+        "backend": predictor.backend,
+        "precision": predictor.precision,
+        "inputs": inputs,
+        "columns": [sources.columns.text, sources.columns.text_pair],
+        **told,
+        "form": form_of(division.output).__name__,
+        "errors apart": division.errors is not None,
+    }
+
+
+def _made(wanted: Part) -> Part | None:
+    """The part, if an earlier run has made it.
+
+    Raises:
+        InputError: the output is that of other work.
+    """
+    if not manifest_of(wanted.path).exists() or not wanted.path.exists():
+        return None
+    found = Part.load(wanted.path)
+    theirs, ours = ({"shard": str(part.shard), "rows": part.total, **part.job} for part in (found, wanted))
+    changed = differences(theirs, ours)
+    if changed:
+        raise InputError(
+            f"{wanted.path} is a part of another prediction, or another part: it differs in {listing(changed)}; "
+            "remove it, or choose another output"
+        )
+    same = [None if part.errors is None else part.errors.resolve() for part in (found, wanted)]
+    return None if found.altered() or same[0] != same[1] else found
+
+
+def _example(predictor: Predictor, scoring: Scoring, division: Division) -> Answer:
+    if form_of(division.output) is JsonLines:
+        return {}
+    return table_row(example_answer(predictor, scoring), scoring, division.errors)
+
+
+def _put_together(rows: Iterator[Answer], division: Division, example: Answer) -> int:
+    """Write the rows to where they go; how many of them failed."""
+    failed = 0
+    with filed(division.output, example) as table, failures(division.errors) as aside:
+        while window := list(islice(rows, CHUNK)):
+            failed += split(window, table.write, aside)
+    return failed

@@ -1,0 +1,187 @@
+"""The rows of several files, patterns, folders, data sets and URLs as one stream, to be read from any row on.
+
+The number of a row, its index, is its place in this stream: it depends on the names in their order alone.
+"""
+
+from __future__ import annotations
+
+import glob
+import hashlib
+import os
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ...data.columns import Columns
+from ...data.images import has_image_name
+from ...data.readers import Row
+from ...data.sources import matches, named_rows, source_name
+from ...errors import InputError, listing
+
+
+@dataclass(frozen=True)
+class Sources:
+    """Data by their names, in order.
+
+    Attributes:
+        names: of files, image folders, data sets of the hub and URLs; what is a pattern matches images.
+        columns: of tables.
+        missing: let rows without a text through (``data.readers.stream_rows``).
+    """
+
+    names: tuple[str, ...]
+    columns: Columns
+    missing: bool = False
+
+    @classmethod
+    def named(cls, names: Sequence[str], columns: Columns = Columns(), *, missing: bool = False) -> Sources:
+        """Data as the user names them; a pattern of tables becomes the files that it matches, by their names.
+
+        Raises:
+            InputError: no name, or a file that is named twice.
+        """
+        found = [each for name in names for each in _files(name)]
+        if not found:
+            raise InputError("no inputs are named; expected at least one file, folder, pattern, data set or URL")
+        twice = [name for name, count in Counter(map(_place, found)).items() if count > 1]
+        if twice:
+            raise InputError(
+                f"{listing(twice, 3)}: named more than once among the inputs, so its rows would be there twice; name "
+                "every file once (patterns may overlap)"
+            )
+        return cls(tuple(found), columns, missing)
+
+    def __str__(self) -> str:
+        return listing(map(source_name, self.names), 3)
+
+    def rows(self, first: int = 0) -> Iterator[Row]:
+        """The rows from one source on.
+
+        Args:
+            first: place of the source among the names.
+
+        Raises:
+            InputError: data are missing, or cannot be read.
+            MissingExtraError: what reads them is not installed.
+        """
+        for name in self.names[first:]:
+            yield from self._of(name)
+
+    def survey(self) -> Survey:
+        """Count and digest of all rows; everything is read once, and remote data are loaded.
+
+        Raises:
+            InputError, MissingExtraError: as :meth:`rows`.
+        """
+        counts, digest = [], hashlib.sha256()
+        for name in self.names:
+            counts.append(0)
+            for row in self._of(name):
+                for piece in _bytes(row.input):
+                    digest.update(piece)
+                counts[-1] += 1
+        return Survey(tuple(counts), digest.hexdigest())
+
+    def _of(self, name: str) -> Iterator[Row]:
+        if has_image_name(name) and os.path.isfile(name):  # noqa: PTH113 - of a long name, Path's raises
+            return iter([Row(Path(name), Path(name).parent.name or None, name)])
+        return named_rows(name, self.columns, missing=self.missing)
+
+
+@dataclass(frozen=True)
+class Survey:
+    """What sources hold.
+
+    Attributes:
+        counts: rows of each source.
+        digest: SHA-256 of all inputs in order; of an image file, its name and size.
+    """
+
+    counts: tuple[int, ...]
+    digest: str
+
+    @property
+    def total(self) -> int:
+        """Rows of all sources."""
+        return sum(self.counts)
+
+
+class Cursor:
+    """Reads runs of rows; going forward nothing is read twice, and sources in front of what is wanted are not read.
+
+    Args:
+        sources: the data.
+        survey: of them.
+    """
+
+    def __init__(self, sources: Sources, survey: Survey) -> None:
+        self._sources, self._survey = sources, survey
+        self._stream: Iterator[Row] = iter(())
+        self._next = survey.total
+
+    def rows(self, wanted: range) -> Iterator[Row]:
+        """Consecutive rows by their indices.
+
+        Raises:
+            InputError: there are fewer than the survey counted; or as :meth:`Sources.rows`.
+        """
+        self._go(wanted.start)
+        for _ in wanted:
+            row = next(self._stream, None)
+            if row is None:
+                raise InputError(
+                    f"{self._sources} holds fewer than the {self._survey.total} rows that were counted; leave the data "
+                    "as they are while they are read, and run the command again"
+                )
+            self._next += 1
+            yield row
+
+    def _go(self, index: int) -> None:
+        """Stand before a row."""
+        begins = np.cumsum([0, *self._survey.counts])
+        source = int(np.searchsorted(begins, index, side="right")) - 1
+        if not begins[source] <= self._next <= index:
+            self._stream, self._next = self._sources.rows(source), int(begins[source])
+        skipped = sum(1 for _ in islice(self._stream, index - self._next))
+        self._next += skipped
+
+
+def _files(name: str) -> list[str]:
+    """The files that a pattern of tables matches; anything else stays a name."""
+    if os.path.exists(name) or "://" in name or not glob.has_magic(name):  # noqa: PTH110 - of a long name, Path's raises
+        return [name]
+    found = [path for path in matches(name) if path.is_file()]
+    return [name] if not found or any(has_image_name(path.name) for path in found) else [str(path) for path in found]
+
+
+def _place(name: str) -> str:
+    return os.path.realpath(name) if os.path.exists(name) else name  # noqa: PTH110
+
+
+def _bytes(value: Any) -> Iterable[bytes]:
+    """An input as bytes that no other input has; the content of an image file is not read."""
+    match value:
+        case str():
+            data = value.encode("utf-8", "surrogatepass")
+            yield b"s%d:" % len(data) + data
+        case bytes():
+            yield b"b%d:" % len(value) + value
+        case Path():
+            yield from _bytes((str(value), value.stat().st_size if value.is_file() else None))
+        case tuple() | list():
+            yield b"l%d:" % len(value)
+            for part in value:
+                yield from _bytes(part)
+        case dict():
+            yield from _bytes([part for item in value.items() for part in item])
+        case np.ndarray():
+            yield from _bytes((str(value.dtype), str(value.shape), value.tobytes()))
+        case _ if hasattr(value, "tobytes"):  # an image of Pillow
+            yield from _bytes((str(getattr(value, "mode", "")), str(getattr(value, "size", "")), value.tobytes()))
+        case _:
+            yield from _bytes(repr(value))

@@ -1,0 +1,288 @@
+"""REST: the Open Inference Protocol v2 with its model repository extension, and the plain ``POST /predict``."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Awaitable, Callable
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from ..errors import HydrantError, cut
+from ..runtime.answers import answer
+from .asked import inputs_for, read_asked
+from .errors import ServeError, refusal
+from .guard import headers_of
+from .messages import HEADER, InferResponse
+from .protocol import inputs_of, model_metadata, outputs_of, read_request, server_metadata, write_response
+from .service import Served, Service
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
+    from starlette.requests import Request
+    from starlette.responses import Response
+
+log = logging.getLogger(__name__)
+
+Found = TypeVar("Found")
+
+
+def rest_app(service: Service) -> FastAPI:
+    """The application that answers REST requests; further fronts add their routes to it.
+
+    Args:
+        service: that is asked.
+
+    Raises:
+        MissingExtraError: the extra ``serve`` is not installed.
+    """
+    from fastapi import FastAPI
+    from starlette.exceptions import HTTPException
+
+    app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
+    app.state.service = service
+    for error in (HydrantError, HTTPException, Exception):
+        app.add_exception_handler(error, _refused)
+    front = _Front(service)
+    for path, call in front.reads().items():
+        app.add_route(path, call, methods=["GET"])
+    for path, call in front.posts().items():
+        app.add_route(path, call, methods=["POST"])
+    return app
+
+
+def json_response(facts: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    """An answer in JSON; ASCII, so that every text can be written."""
+    from starlette.responses import Response
+
+    return Response(json.dumps(facts).encode(), status, headers, media_type="application/json")
+
+
+async def _refused(request: Request, error: Exception) -> Response:
+    """The one form of every error."""
+    from starlette.exceptions import HTTPException
+
+    if isinstance(error, HTTPException):
+        words = {404: f"there is nothing at {cut(request.url.path)}; the routes begin with /v2, /predict",
+                 405: f"{request.method} is not allowed at {cut(request.url.path)}"}  # fmt: skip
+        status = error.status_code
+        return json_response({"error": words.get(status, str(error.detail))}, status, dict(error.headers or {}))
+    found = refusal(error)
+    return json_response({"error": found.message}, found.status, headers_of(found))
+
+
+class _Call:
+    """One request on its way, and the model that it reached, for the observers."""
+
+    def __init__(self, request: Request) -> None:
+        self.request = request
+        self.served: Served | None = None
+        self.name: str = request.path_params.get("name", "")
+        self.version: str | None = request.path_params.get("version")
+
+
+class _Front:
+    """The functions behind the routes."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+
+    def reads(self) -> dict[str, Callable[[Request], Awaitable[Response]]]:
+        """What is only read, by its path."""
+        found = {
+            "/v2": self._server,
+            "/v2/health/live": self._live,
+            "/v2/health/ready": self._ready,
+        }
+        for model in ("/v2/models/{name}", "/v2/models/{name}/versions/{version}"):
+            found |= {model: self._model, f"{model}/ready": self._model_ready}
+        return found
+
+    def posts(self) -> dict[str, Callable[[Request], Awaitable[Response]]]:
+        """What is asked with a body, by its path."""
+        infer = self._observed("rest", self._infer)
+        return {
+            "/predict": self._observed("predict", self._predict),
+            "/v2/models/{name}/infer": infer,
+            "/v2/models/{name}/versions/{version}/infer": infer,
+            "/v2/repository/index": self._index,
+            "/v2/repository/models/{name}/load": self._load,
+            "/v2/repository/models/{name}/unload": self._unload,
+        }
+
+    async def _server(self, request: Request) -> Response:  # noqa: ARG002
+        return json_response(server_metadata())
+
+    async def _live(self, request: Request) -> Response:  # noqa: ARG002
+        return json_response({"live": self._service.live})
+
+    async def _ready(self, request: Request) -> Response:  # noqa: ARG002
+        if not self._service.ready:
+            raise ServeError(503, "the service is not ready: it loads its models, or is about to end", retry_after=1)
+        return json_response({"ready": True})
+
+    async def _model(self, request: Request) -> Response:
+        call = _Call(request)
+        served = self._service.served(call.name, call.version)
+        return json_response(model_metadata(served, self._service.versions(call.name)))
+
+    async def _model_ready(self, request: Request) -> Response:
+        call = _Call(request)
+        served = self._service.served(call.name, call.version)
+        if not served.ready:
+            raise ServeError(503, f"model {cut(call.name)} is being put away", retry_after=1)
+        return json_response({"name": served.name, "version": served.version, "ready": True})
+
+    async def _infer(self, call: _Call) -> Response:
+        from starlette.responses import Response
+
+        call.served = served = self._service.served(call.name, call.version)
+        body = await read_body(call.request, self._service.settings.timeout)
+        asked = read_request(body, _header_length(call.request))
+        work = self._service.predict(
+            inputs_of(asked, served), model=call.name, version=call.version, timeout=asked.timeout
+        )
+        call.served, prediction = await unless_left(call.request, work)
+        outputs = outputs_of(prediction, asked, call.served)
+        written, length = write_response(InferResponse(call.served.name, call.served.version, asked.id, outputs), asked)
+        if length is None:
+            return Response(written, media_type="application/json")
+        return Response(written, headers={HEADER: str(length)}, media_type="application/octet-stream")
+
+    async def _predict(self, call: _Call) -> Response:
+        service, request = self._service, call.request
+        body = await read_body(request, service.settings.timeout)
+        asked = read_asked(body, request.headers.get("content-type", ""), request.query_params)
+        call.served = service.served(asked.model, asked.version)
+        inputs, shown = inputs_for(asked, call.served.predictor)
+        work = service.predict(
+            inputs, model=call.served.name, version=asked.version, timeout=asked.timeout, on_error=asked.on_error
+        )
+        call.served, prediction = await unless_left(request, work)
+        told = {"probabilities": asked.probabilities, "aggregation": asked.aggregation}
+        return json_response(answer(call.served.predictor, prediction, shown, **told))  # type: ignore[arg-type]
+
+    async def _index(self, request: Request) -> Response:
+        asked = await self._parameters(request)
+        rows = await asyncio.to_thread(self._service.index)
+        return json_response([row for row in rows if row["state"] == "READY" or asked.get("ready") is not True])
+
+    async def _load(self, request: Request) -> Response:
+        asked = await self._verb(request)
+        version, keep = asked.get("version"), asked.get("keep", False)
+        if not isinstance(version, str | None) or not isinstance(keep, bool):
+            raise ServeError(400, 'expected parameters as in {"parameters": {"version": "2", "keep": false}}')
+        name = request.path_params["name"]
+        served = await asyncio.shield(self._service.load(name, version, keep=keep))  # whether the client stays or not
+        return json_response({"name": served.name, "version": served.version, "state": "READY"})
+
+    async def _unload(self, request: Request) -> Response:
+        version = (await self._verb(request)).get("version")
+        if not isinstance(version, str | None):
+            raise ServeError(400, 'expected parameters as in {"parameters": {"version": "2"}}')
+        await asyncio.shield(self._service.unload(request.path_params["name"], version))
+        return json_response({"name": request.path_params["name"], "state": "UNAVAILABLE"})
+
+    async def _verb(self, request: Request) -> dict[str, Any]:
+        """The parameters of a verb that changes what is served."""
+        workers = self._service.settings.workers
+        if workers > 1:
+            raise ServeError(
+                409,
+                f"{workers} workers share this port, and only one of them would hear this; run one worker, or start "
+                "the service again",
+            )
+        asked = await self._parameters(request)
+        return asked.get("parameters", {}) if isinstance(asked.get("parameters", {}), dict) else {}
+
+    async def _parameters(self, request: Request) -> dict[str, Any]:
+        """A body that may be empty, or a JSON object."""
+        body = await read_body(request, self._service.settings.timeout)
+        try:
+            found = json.loads(body) if body.strip() else {}
+        except (ValueError, RecursionError) as error:
+            raise ServeError(
+                400, f"the body is not JSON ({cut(error, 100)}); expected an object, or nothing"
+            ) from error
+        if not isinstance(found, dict):
+            raise ServeError(400, f"the body is a JSON {type(found).__name__}; expected an object, or nothing")
+        return found
+
+    def _observed(
+        self, front: str, work: Callable[[_Call], Awaitable[Response]]
+    ) -> Callable[[Request], Awaitable[Response]]:
+        """The same, which tells the observers of every request that reached a model."""
+
+        async def endpoint(request: Request) -> Response:
+            call, started = _Call(request), perf_counter()
+            status = 500
+            try:
+                found = await work(call)
+                status = found.status_code
+                return found
+            except Exception as error:
+                status = refusal(error).status
+                raise
+            finally:
+                if call.served is not None:
+                    self._service.observer.request(call.served, front, perf_counter() - started, status)
+
+        return endpoint
+
+
+async def read_body(request: Request, seconds: float) -> bytes:
+    """The body of a request, which must come within some seconds.
+
+    Raises:
+        ServeError: 408 for one that is too slow, 499 for a client that left amid it; 413 as of ``guard``.
+    """
+    from starlette.requests import ClientDisconnect
+
+    chunks = []
+    try:
+        async with asyncio.timeout(seconds):
+            async for chunk in request.stream():
+                chunks.append(chunk)
+    except TimeoutError:
+        raise ServeError(408, f"the body did not come within {seconds:g} s") from None
+    except ClientDisconnect:
+        raise ServeError(499, "the client left amid its request") from None
+    return b"".join(chunks)
+
+
+async def unless_left(request: Request, work: Awaitable[Found]) -> Found:
+    """Wait for an answer; a client that leaves meanwhile takes its inputs out of the queue.
+
+    Raises:
+        ServeError: 499, the client left.
+    """
+    task, left = asyncio.current_task(), False
+    assert task is not None
+
+    async def watch() -> None:
+        nonlocal left
+        while (await request.receive())["type"] != "http.disconnect":
+            pass
+        left = True
+        task.cancel()
+
+    watcher = asyncio.create_task(watch())
+    try:
+        return await work
+    except asyncio.CancelledError:
+        if left:
+            task.uncancel()
+            raise ServeError(499, "the client left before its answer") from None
+        raise
+    finally:
+        watcher.cancel()
+
+
+def _header_length(request: Request) -> int | None:
+    word = request.headers.get(HEADER)
+    if word is None:
+        return None
+    if not word.isascii() or not word.isdigit() or len(word) > 18:
+        raise ServeError(400, f"{HEADER} is {cut(word)}; expected the length of the JSON in bytes")
+    return int(word)

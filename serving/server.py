@@ -1,0 +1,124 @@
+"""One process: every front behind one port, from the first model that is opened to the last answer."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+import signal
+import socket
+from collections.abc import Callable, Iterator
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from .connection import guarded_protocol
+from .guard import App, Guard
+from .rest import rest_app
+from .service import Service
+from .settings import ServeSettings
+
+Ready = dict[str, Any]
+"""What is told once every model is warm: ``scheme``, ``host``, ``port``, ``workers``, and ``models`` with versions."""
+
+Announce = Callable[[Ready], None]
+
+SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+def assembled(service: Service) -> App:
+    """Every front that is reached by HTTP, behind the guard."""
+    app = rest_app(service)
+    return Guard(app, service.settings)
+
+
+def serve_alone(
+    folder: str | Path,
+    settings: ServeSettings,
+    port: socket.socket,
+    announce: Announce,
+    parent: Connection | None = None,
+) -> None:
+    """Serve from this process until a signal comes; then answer what is begun, and return.
+
+    Args:
+        folder: as of ``run.serve``.
+        settings: how.
+        port: that is listened on.
+        announce: told once, when every model is warm.
+        parent: of a worker: whose end ends this process, in the place of signals.
+
+    Raises:
+        ServeError: a bundle cannot be opened.
+    """
+    import uvicorn
+
+    class Server(uvicorn.Server):
+        """A server that leaves signals to whoever runs it."""
+
+        @contextlib.contextmanager
+        def capture_signals(self) -> Iterator[None]:
+            yield
+
+    async def main() -> None:
+        service = Service(folder, settings)
+        config = uvicorn.Config(
+            assembled(service),
+            http=guarded_protocol(settings.timeout),
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            proxy_headers=False,
+            server_header=False,
+            ssl_certfile=settings.tls_cert,
+            ssl_keyfile=settings.tls_key,
+            timeout_graceful_shutdown=math.ceil(settings.timeout),
+        )
+        await _run(service, Server(config), port, announce, parent)
+
+    asyncio.run(main())
+
+
+async def _run(
+    service: Service, server: Any, port: socket.socket, announce: Announce, parent: Connection | None
+) -> None:
+    """Open the models while the port answers already, serve until it is to end, and answer what is begun."""
+    host, number = port.getsockname()[:2]
+    starting = asyncio.create_task(service.start())
+
+    def leave() -> None:
+        server.force_exit = server.should_exit  # asked a second time, it does not wait
+        service.leaving = server.should_exit = True
+        starting.cancel()
+
+    _listen_for_the_end(leave, parent)
+    serving = asyncio.create_task(server.serve(sockets=[port]))
+    try:
+        await asyncio.wait({starting, serving}, return_when=asyncio.FIRST_COMPLETED)
+        if starting.done() and not starting.cancelled():
+            starting.result()
+            scheme = "http" if service.settings.tls_cert is None else "https"
+            models = {name: service.served(name).version for name in service.names}
+            told = {"scheme": scheme, "host": host, "port": number, "workers": service.settings.workers}
+            announce({**told, "models": models})
+        await serving
+    finally:
+        service.leaving = server.should_exit = True
+        await asyncio.gather(serving, return_exceptions=True)
+        await service.drain()
+
+
+def _listen_for_the_end(leave: Callable[[], None], parent: Connection | None) -> None:
+    """Call ``leave`` on SIGTERM and SIGINT; in a worker, or a thread, when its parent says so, or is gone."""
+    loop = asyncio.get_running_loop()
+    if parent is None:
+        for each in SIGNALS:
+            loop.add_signal_handler(each, leave)
+        return
+
+    def ended() -> None:
+        loop.remove_reader(parent.fileno())
+        leave()
+
+    loop.add_reader(parent.fileno(), ended)

@@ -1,0 +1,118 @@
+"""Several processes that share one port, each with its own copy of the models; one that dies is replaced."""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import signal
+import socket
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+
+from ..errors import HydrantError, InputError
+from .log import calm_log
+from .server import SIGNALS, Announce, Ready, serve_alone
+from .settings import ServeSettings
+
+log = logging.getLogger(__name__)
+
+POLL = 0.2
+"""Seconds between two looks at what a signal asked for."""
+
+
+def serve_with_workers(folder: str | Path, settings: ServeSettings, port: socket.socket, announce: Announce) -> None:
+    """Serve from several processes until a signal comes; then each answers what it has begun.
+
+    Args:
+        folder, settings, port, announce: as of ``server.serve_alone``.
+
+    Raises:
+        InputError: a worker could not begin; it says why.
+    """
+    with _signals() as asked:
+        workers: list[_Worker] = []
+        try:
+            workers += [_Worker(folder, settings, port) for _ in range(settings.workers)]
+            told = [worker.ready(asked) for worker in workers]
+            if not asked:
+                announce(told[0])
+            while not asked:
+                wait([worker.process.sentinel for worker in workers], timeout=POLL)
+                for place in [place for place, worker in enumerate(workers) if not worker.process.is_alive()]:
+                    log.error("a worker ended with %s; another takes its place", workers[place].process.exitcode)
+                    workers[place].leave()
+                    workers[place] = _Worker(folder, settings, port)
+                    workers[place].ready(asked)
+        finally:
+            for worker in workers:
+                worker.leave()
+            for worker in workers:
+                worker.join(asked)
+
+
+@contextmanager
+def _signals() -> Iterator[list[int]]:
+    """Those that came, in a list that grows."""
+    came: list[int] = []
+    before = {each: signal.signal(each, lambda number, _: came.append(number)) for each in SIGNALS}
+    try:
+        yield came
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
+
+
+class _Worker:
+    """One process; it ends when its pipe is closed."""
+
+    def __init__(self, folder: str | Path, settings: ServeSettings, port: socket.socket) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._pipe, theirs = context.Pipe()
+        level = logging.getLogger().getEffectiveLevel()
+        self.process = context.Process(target=_work, args=(folder, settings, port, theirs, level), daemon=True)
+        self.process.start()
+        theirs.close()
+
+    def ready(self, asked: list[int]) -> Ready:
+        """Wait until its models are warm, or until a signal came.
+
+        Raises:
+            InputError: it ended before.
+        """
+        while not asked:
+            if self._pipe.poll(POLL):
+                try:
+                    found: Ready | str = self._pipe.recv()
+                except (EOFError, OSError):
+                    found = f"a worker ended with {self.process.exitcode} before it was ready; run one to see why"
+                if isinstance(found, str):
+                    raise InputError(found)
+                return found
+        return {}
+
+    def leave(self) -> None:
+        """Tell it to answer what it has begun, and to end."""
+        self._pipe.close()
+
+    def join(self, asked: list[int]) -> None:
+        """Wait for its end, which a second signal hastens."""
+        while self.process.is_alive():
+            self.process.join(POLL)
+            if len(asked) > 1:
+                self.process.kill()
+
+
+def _work(folder: str | Path, settings: ServeSettings, port: socket.socket, pipe: Connection, level: int) -> None:
+    """What a worker does."""
+    calm_log(level)
+    for each in SIGNALS:  # a terminal, and systemd, send them to every process of a service
+        signal.signal(each, signal.SIG_IGN)
+    with port:
+        try:
+            serve_alone(folder, settings, port, pipe.send, pipe)
+        except HydrantError as error:
+            pipe.send(str(error))
+            sys.exit(2)

@@ -1,0 +1,75 @@
+"""A service in a thread of the test's own process, on a port of the system's choice, and what talks to it."""
+
+from __future__ import annotations
+
+import multiprocessing
+import queue
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+from hydrant.serving.run import bound
+from hydrant.serving.server import serve_alone
+from hydrant.serving.settings import ServeSettings
+
+
+@dataclass
+class Running:
+    """A service that answers.
+
+    Attributes:
+        url: of its root.
+        port: that it listens on.
+        client: for requests one after the other.
+    """
+
+    url: str
+    port: int
+    client: httpx.Client
+
+    def ask(self, *inputs: Any, **options: Any) -> httpx.Response:
+        """``POST /predict``."""
+        return self.client.post("/predict", json={"inputs": list(inputs), **options})
+
+    def verb(self, path: str, **parameters: Any) -> httpx.Response:
+        """A verb of the repository."""
+        return self.client.post(f"/v2/repository/{path}", json={"parameters": parameters})
+
+
+@contextmanager
+def running(folder: Path, **settings: Any) -> Iterator[Running]:
+    """Serve a folder until the end of the block; everything that is begun is answered."""
+    told: queue.Queue[Any] = queue.Queue()
+    ours, theirs = multiprocessing.Pipe()
+    with bound("127.0.0.1", 0) as port:
+        number = port.getsockname()[1]
+
+        def work() -> None:
+            try:
+                serve_alone(folder, ServeSettings(**{"threads": 1, **settings}), port, told.put, theirs)
+                told.put(None)
+            except BaseException as error:
+                told.put(error)
+
+        thread = threading.Thread(target=work)
+        thread.start()
+        try:
+            ready = told.get(timeout=60)
+            if isinstance(ready, BaseException):
+                raise ready
+            scheme = ready["scheme"]
+            url = f"{scheme}://127.0.0.1:{number}"
+            token = settings.get("token")
+            headers = {} if token is None else {"authorization": f"Bearer {token}"}
+            with httpx.Client(base_url=url, headers=headers, timeout=60, verify=False) as client:
+                yield Running(url, number, client)
+        finally:
+            ours.close()
+            thread.join(60)
+            theirs.close()
+        assert not thread.is_alive()
+        assert told.get(timeout=1) is None

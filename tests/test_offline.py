@@ -1,0 +1,466 @@
+"""Large predictions: shards, chunks, parts and what they are merged to, beside the plain stream."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import hydrant
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from hydrant import Predictor
+from hydrant.errors import InputError
+from hydrant.serving.offline.chunks import Chunks, kept
+from hydrant.serving.offline.parts import Part, manifest_of, merge_parts
+from hydrant.serving.offline.run import Division, local_engine, predict_part
+from hydrant.serving.offline.scoring import Scoring, answers, example_answer
+from hydrant.serving.offline.shards import Shard
+from hydrant.serving.offline.sources import Cursor, Sources, Survey
+from hydrant.serving.offline.tables import json_line
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+from support import make_model, make_tokenizer, random_plan, run_cli
+
+WORDS = ["hello", "world", "transfer", "money", "today", "what", "is", "the", "weather"]
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny bundle that reads texts."""
+    folder = tmp_path_factory.mktemp("offline")
+    ensemble = hydrant.fuse(make_model("bert"), random_plan("bert", 2))
+    made = hydrant.save_bundle(ensemble, folder / "out", make_tokenizer(folder / "tokenizer"))
+    hydrant.export_onnx(made)
+    return folder / "out"
+
+
+@pytest.fixture(scope="module")
+def predictor(bundle: Path) -> Iterator[Predictor]:
+    with hydrant.load(bundle, "onnxruntime", threads=1) as found:
+        yield found
+
+
+def sentence(generator: random.Random) -> str:
+    return " ".join(generator.choices(WORDS, k=generator.randint(1, 9)))
+
+
+@pytest.fixture(scope="module")
+def texts() -> list[str]:
+    generator = random.Random(0)
+    return [sentence(generator) for _ in range(150)]
+
+
+@pytest.fixture(scope="module")
+def files(texts: list[str], tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """The texts in three files of three forms."""
+    folder = tmp_path_factory.mktemp("data")
+    places = [folder / "a.csv", folder / "b.jsonl", folder / "c.parquet"]
+    with places[0].open("w", newline="") as file:
+        csv.writer(file).writerows([["text"], *([text] for text in texts[:40])])
+    places[1].write_text("".join(json.dumps({"text": text}) + "\n" for text in texts[40:90]))
+    import pyarrow as pa
+
+    pq.write_table(pa.table({"text": texts[90:]}), places[2])
+    return places
+
+
+def named(files: Iterable[Path], **settings: Any) -> Sources:
+    return Sources.named([str(path) for path in files], **settings)
+
+
+@pytest.fixture(scope="module")
+def expected(predictor: Predictor, texts: list[str]) -> list[dict[str, Any]]:
+    """What the predictor itself says of all texts at once."""
+    return predictor.rows(predictor.predict(texts), texts)
+
+
+def read(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def agree(found: list[dict[str, Any]], expected: list[dict[str, Any]]) -> None:
+    """The same rows, with values that differ by rounding alone."""
+    assert [row["index"] for row in found] == [row["index"] for row in expected]
+    for mine, theirs in zip(found, expected, strict=True):
+        assert list(mine) == list(theirs)
+        for name, value in theirs.items():
+            if isinstance(value, float):
+                assert mine[name] == pytest.approx(value, abs=5e-6), name
+            else:
+                assert mine[name] == value, name
+
+
+@given(st.integers(0, 10_000), st.integers(1, 60))
+def test_shards_are_all_rows_in_order_and_alike_in_size(total: int, count: int) -> None:
+    shards = [Shard(index, count).rows(total) for index in range(1, count + 1)]
+    assert [row for shard in shards for row in shard] == list(range(total))
+    assert max(map(len, shards)) - min(map(len, shards)) <= 1
+
+
+@pytest.mark.parametrize("word", ["0/4", "5/4", "1/0", "2", "a/b", "-1/4", "1/4/4", "", "1/99999999999"])
+def test_a_shard_that_is_none_is_refused(word: str) -> None:
+    with pytest.raises(InputError, match=r"shard is '.*expected"):
+        Shard.parse(word)
+
+
+@settings(max_examples=40, deadline=None)
+@given(data=st.data(), counts=st.lists(st.integers(0, 7), min_size=1, max_size=5))
+def test_a_cursor_reads_any_run_of_rows(
+    data: st.DataObject, counts: list[int], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tmp_path_factory.mktemp("cursor")
+    lines = iter(range(100))
+    names = []
+    for number, count in enumerate(counts):
+        path = folder / f"{number}.csv"
+        path.write_text("text\n" + "".join(f"row {next(lines)}\n" for _ in range(count)))
+        names.append(str(path))
+    sources = Sources.named(names)
+    survey = sources.survey()
+    assert survey.counts == tuple(counts)
+    cursor = Cursor(sources, survey)
+    for _ in range(data.draw(st.integers(1, 4))):
+        start = data.draw(st.integers(0, survey.total))
+        wanted = range(start, data.draw(st.integers(start, survey.total)))
+        assert [row.input for row in cursor.rows(wanted)] == [f"row {index}" for index in wanted]
+
+
+def test_names_are_read_in_their_order_and_patterns_by_theirs(tmp_path: Path) -> None:
+    for name in "cab":
+        (tmp_path / f"{name}.csv").write_text(f"text\n{name}\n")
+    found = Sources.named([str(tmp_path / "[ab].csv"), str(tmp_path / "c.csv")])
+    assert [row.input for row in found.rows()] == ["a", "b", "c"]
+    turned = Sources.named([str(tmp_path / "c.csv"), str(tmp_path / "[ab].csv")])
+    assert [row.input for row in turned.rows()] == ["c", "a", "b"]
+    assert found.survey().digest != turned.survey().digest
+    with pytest.raises(InputError, match=r"a\.csv: named more than once among the inputs"):
+        Sources.named([str(tmp_path / "*.csv"), str(tmp_path / "a.csv")])
+    with pytest.raises(InputError, match=r"match no file"):
+        Sources.named([str(tmp_path / "x*.csv")]).survey()
+
+
+def test_images_have_a_digest_of_names_and_sizes(tmp_path: Path) -> None:
+    for name in "ab":
+        Image.fromarray(np.zeros((4, 4, 3), np.uint8)).save(tmp_path / f"{name}.png")
+    pattern, folder = Sources.named([str(tmp_path / "*.png")]), Sources.named([str(tmp_path)])
+    alone = Sources.named([str(tmp_path / "a.png"), str(tmp_path / "b.png")])
+    assert pattern.survey().digest == folder.survey().digest == alone.survey().digest
+    assert alone.survey().counts == (1, 1)
+    (tmp_path / "b.png").write_bytes(b"shorter")
+    assert pattern.survey().digest != Survey((2,), "").digest != alone.survey().digest
+
+
+@given(st.lists(st.one_of(st.none(), st.text(max_size=3), st.tuples(st.text(max_size=2), st.text(max_size=2))),
+                max_size=4), st.lists(st.one_of(st.none(), st.text(max_size=3),
+                st.tuples(st.text(max_size=2), st.text(max_size=2))), max_size=4))  # fmt: skip
+@settings(max_examples=60, deadline=None)
+def test_different_inputs_have_different_bytes(one: list[Any], other: list[Any]) -> None:
+    from hydrant.serving.offline.sources import _bytes
+
+    assert (b"".join(_bytes(one)) == b"".join(_bytes(other))) is (one == other)
+
+
+@pytest.mark.parametrize(("count", "chunk", "ending"), [(1, 64, ".jsonl"), (4, 7, ".csv"), (3, 16, ".parquet")])
+def test_parts_merge_to_what_one_run_says(
+    predictor: Predictor, bundle: Path, files: list[Path], expected: list[dict[str, Any]], tmp_path: Path,
+    count: int, chunk: int, ending: str,
+) -> None:  # fmt: skip
+    parts = []
+    for index in range(1, count + 1):
+        parts.append(tmp_path / f"part-{index}{ending}")
+        division = Division(output=parts[-1], shard=Shard(index, count), chunk=chunk)
+        predict_part(predictor, bundle, named(files), Scoring(), division)
+        assert not list(tmp_path.glob("*.chunks"))
+    merged = tmp_path / f"all{ending}"
+    merge_parts(parts[::-1], merged)
+    if ending == ".jsonl":
+        agree(read(merged), expected)
+    elif ending == ".parquet":
+        agree(pq.read_table(merged).to_pylist(), expected)
+    else:
+        with merged.open(newline="") as file:
+            rows = list(csv.DictReader(file))
+        kinds = {"index": int, "input": str, "label": str}
+        found = [
+            {name: None if cell == "" else kinds.get(name, float)(cell) for name, cell in row.items()} for row in rows
+        ]
+        agree(found, expected)
+
+
+def test_more_shards_than_rows_leave_empty_parts(predictor: Predictor, bundle: Path, tmp_path: Path) -> None:
+    (tmp_path / "x.csv").write_text("text\nhello\nmoney\n")
+    parts = []
+    for index in range(1, 5):
+        parts.append(tmp_path / f"{index}.parquet")
+        division = Division(output=parts[-1], shard=Shard(index, 4))
+        predict_part(predictor, bundle, named([tmp_path / "x.csv"]), Scoring(), division)
+    assert [pq.read_table(part).num_rows for part in parts] == [0, 1, 0, 1]
+    merge_parts(parts, tmp_path / "all.parquet")
+    assert pq.read_table(tmp_path / "all.parquet").column("input").to_pylist() == ["hello", "money"]
+
+
+def test_an_interrupted_run_goes_on_and_gives_the_same_bytes(
+    predictor: Predictor, bundle: Path, files: list[Path], tmp_path: Path
+) -> None:
+    whole = Division(output=tmp_path / "whole.jsonl", chunk=16)
+    predict_part(predictor, bundle, named(files), Scoring(), whole)
+    cut_off = Division(output=tmp_path / "cut.jsonl", chunk=16)
+    local = local_engine(predictor, named(files), Scoring())
+
+    def failing(chunks: Chunks, missing: list[int], survey: Survey) -> Iterator[int]:
+        for number, done in enumerate(local(chunks, missing, survey)):
+            if number == 3:
+                raise KeyboardInterrupt
+            yield done
+
+    with pytest.raises(KeyboardInterrupt):
+        predict_part(predictor, bundle, named(files), Scoring(), cut_off, engine=failing)
+    assert not cut_off.output.exists()
+    folder = tmp_path / "cut.jsonl.chunks"
+    damaged = folder / "chunk-000001.jsonl"
+    damaged.write_bytes(damaged.read_bytes()[:-9])
+    (folder / ".chunk-000004.jsonl.0.part").write_bytes(b"half")
+    predicted: list[int] = []
+
+    def counting(chunks: Chunks, missing: list[int], survey: Survey) -> Iterable[int]:
+        predicted.extend(missing)
+        return local(chunks, missing, survey)
+
+    outcome = predict_part(predictor, bundle, named(files), Scoring(), cut_off, engine=counting)
+    assert predicted == [1, *range(4, 10)]
+    assert (outcome.chunks, outcome.found) == (10, 3)
+    assert cut_off.output.read_bytes() == whole.output.read_bytes()
+    assert not folder.exists()
+    again = predict_part(predictor, bundle, named(files), Scoring(), cut_off, engine=failing)
+    assert again.made_before
+
+
+def test_other_work_is_refused(predictor: Predictor, bundle: Path, files: list[Path], tmp_path: Path) -> None:
+    output = tmp_path / "out.jsonl"
+    division = Division(output=output, shard=Shard(1, 2), chunk=16)
+
+    def failing(chunks: Chunks, missing: list[int], survey: Survey) -> Iterator[int]:
+        raise KeyboardInterrupt
+        yield 0
+
+    with pytest.raises(KeyboardInterrupt):
+        predict_part(predictor, bundle, named(files), Scoring(), division, engine=failing)
+    for changed, words in (
+        ({"shard": Shard(2, 2)}, "differs in shard"),
+        ({"chunk": 17}, "differs in chunk"),
+        ({"errors": tmp_path / "errors.jsonl"}, "differs in errors apart"),
+    ):
+        other = Division(**{"output": output, "shard": Shard(1, 2), "chunk": 16, **changed})
+        with pytest.raises(InputError, match=f"holds chunks of another run, which {words};"):
+            predict_part(predictor, bundle, named(files), Scoring(), other)
+    with pytest.raises(InputError, match="differs in inputs, rows"):
+        predict_part(predictor, bundle, named(files[:2]), Scoring(), division)
+    with pytest.raises(InputError, match="differs in batch_size, probabilities"):
+        predict_part(predictor, bundle, named(files), Scoring(batch_size=3, probabilities=True), division)
+    first, second = (kept(tmp_path / "a.jsonl", {}, range(3), 2) for _ in range(2))
+    with first, pytest.raises(InputError, match="another process works on"), second:
+        pass
+    (tmp_path / "b.jsonl.chunks").mkdir()
+    (tmp_path / "b.jsonl.chunks/mine.txt").write_text("x")
+    third = kept(tmp_path / "b.jsonl", {}, range(3), 2)
+    with pytest.raises(InputError, match=r"b\.jsonl\.chunks exists and holds no job\.json"), third:
+        pass
+    predict_part(predictor, bundle, named(files), Scoring(), division)
+    with pytest.raises(InputError, match="another part: it differs in shard; remove it"):
+        predict_part(predictor, bundle, named(files), Scoring(), Division(output=output, shard=Shard(2, 2)))
+
+
+def test_failed_rows_are_kept_apart(predictor: Predictor, bundle: Path, tmp_path: Path) -> None:
+    lines = ["hello", "", "money", None, "what", " ", "the weather"]
+    (tmp_path / "x.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in lines))
+    sources = named([tmp_path / "x.jsonl"], missing=True)
+    scoring = Scoring(skip_invalid=True)
+    parts = []
+    for index in (1, 2):
+        parts.append(tmp_path / f"{index}.csv")
+        division = Division(output=parts[-1], errors=tmp_path / f"bad-{index}.jsonl", shard=Shard(index, 2), chunk=2)
+        predict_part(predictor, bundle, sources, scoring, division)
+    with pytest.raises(InputError, match=r"keep failed rows in files of their own; give the file .* with --errors"):
+        merge_parts(parts, tmp_path / "all.csv")
+    with pytest.raises(InputError, match=r"errors\.csv has another form than .*bad-2\.jsonl"):
+        merge_parts(parts, tmp_path / "all.csv", tmp_path / "errors.csv")
+    merge_parts(parts, tmp_path / "all.csv", tmp_path / "bad.jsonl")
+    with (tmp_path / "all.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [(row["index"], row["input"]) for row in rows] == [("0", "hello"), ("2", "money"), ("4", "what"),
+                                                              ("6", "the weather")]  # fmt: skip
+    assert "error" not in rows[0]
+    bad = read(tmp_path / "bad.jsonl")
+    assert [row["index"] for row in bad] == [1, 3, 5]
+    assert all(set(row) == {"index", "input", "error"} for row in bad)
+    division = Division(output=tmp_path / "with.csv")
+    predict_part(predictor, bundle, sources, scoring, division)
+    with division.output.open(newline="") as file:
+        assert [bool(row["error"]) for row in csv.DictReader(file)] == [not (text or "").strip() for text in lines]
+    with pytest.raises(InputError, match=r"x\.jsonl, row 4 has no text"):
+        predict_part(predictor, bundle, named([tmp_path / "x.jsonl"]), Scoring(), Division(output=tmp_path / "y"))
+    assert not (tmp_path / "y.chunks").exists()
+
+
+@pytest.fixture(scope="module")
+def parts(
+    predictor: Predictor, bundle: Path, files: list[Path], tmp_path_factory: pytest.TempPathFactory
+) -> list[Path]:
+    folder = tmp_path_factory.mktemp("parts")
+    found = [folder / f"{index}.jsonl" for index in (1, 2, 3)]
+    for index, path in enumerate(found, start=1):
+        predict_part(predictor, bundle, named(files[:2]), Scoring(), Division(output=path, shard=Shard(index, 3)))
+    other = Division(output=folder / "other.jsonl", shard=Shard(3, 3))
+    predict_part(predictor, bundle, named(files[1:]), Scoring(), other)
+    return [*found, other.output]
+
+
+def test_a_merge_refuses_what_is_not_all_of_one_prediction(parts: list[Path], tmp_path: Path) -> None:
+    one, two, three, other = parts
+    output = tmp_path / "all.jsonl"
+    for some, words in (
+        ([], "no parts are given"),
+        ([one, three], "2 of 3 parts are given; missing: 2/3; predict these with --shard"),
+        ([one, two, three, two], r"2\.jsonl, .*2\.jsonl hold the same rows"),
+        (
+            [one, two, other],
+            r"other\.jsonl and .*1\.jsonl are parts of different predictions: they differ in rows, inputs",
+        ),
+        ([one, two, tmp_path / "absent.jsonl"], r"absent\.jsonl does not exist"),
+    ):
+        with pytest.raises(InputError, match=words):
+            merge_parts(some, output)
+    with pytest.raises(InputError, match=r"all\.csv has another form than .*1\.jsonl; expected the ending \.jsonl"):
+        merge_parts([one, two, three], tmp_path / "all.csv")
+    with pytest.raises(InputError, match=r"2\.jsonl is one of the parts"):
+        merge_parts([one, two, three], two)
+    with pytest.raises(InputError, match="keep no failed rows apart; leave --errors out"):
+        merge_parts([one, two, three], output, tmp_path / "errors.jsonl")
+    copy = tmp_path / "2.jsonl"
+    copy.write_bytes(two.read_bytes())
+    with pytest.raises(InputError, match=r"2\.jsonl has no 2\.jsonl\.manifest\.json beside it"):
+        merge_parts([one, copy, three], output)
+    manifest_of(copy).write_bytes(manifest_of(two).read_bytes())
+    copy.write_bytes(b"".join(two.read_bytes().splitlines(keepends=True)[:-1]))
+    with pytest.raises(InputError, match=r"2\.jsonl: missing or altered since the part was made"):
+        merge_parts([one, copy, three], output)
+    manifest_of(copy).write_text('{"schema": 1}')
+    with pytest.raises(InputError, match=r"cannot read .*manifest\.json"):
+        merge_parts([one, copy, three], output)
+    assert not output.exists()
+    merge_parts([three, one, two], output)
+    assert output.read_bytes() == one.read_bytes() + two.read_bytes() + three.read_bytes()
+    assert Part.load(one).shard == Shard(1, 3)
+
+
+def test_chunks_say_what_a_stream_says_bit_for_bit(
+    predictor: Predictor, bundle: Path, files: list[Path], tmp_path: Path
+) -> None:
+    scoring = Scoring(batch_size=2)
+    division = Division(output=tmp_path / "x.jsonl", chunk=64)
+    predict_part(predictor, bundle, named(files), scoring, division)
+    stream = [row for window in answers(predictor, named(files).rows(), scoring) for row in window]
+    assert read(division.output) == stream
+    assert list(example_answer(predictor, scoring)) == list(stream[0])
+
+
+def test_a_lone_surrogate_is_escaped() -> None:
+    assert json_line({"input": "ä\ud800"}) == b'{"input": "\\u00e4\\ud800"}\n'
+    assert json_line({"input": "ä"}) == '{"input": "ä"}\n'.encode()
+
+
+def test_a_killed_command_goes_on(bundle: Path, texts: list[str], tmp_path: Path) -> None:
+    data, output = tmp_path / "x.csv", tmp_path / "part.jsonl"
+    data.write_text("text\n" + "".join(f"{text}\n" for text in texts * 40))
+    words = ["predict", bundle, "--input", data, "--shard", "2/2", "--chunk", "256", "--batch-size", "2", "--threads",
+             "1", "--output", output]  # fmt: skip
+    process = subprocess.Popen(
+        [sys.executable, "-m", "hydrant", *map(str, words)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd="/"
+    )
+    first = tmp_path / "part.jsonl.chunks/chunk-000001.jsonl"
+    until = time.monotonic() + 120
+    while not first.exists() and process.poll() is None and time.monotonic() < until:
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    assert first.exists()
+    assert not output.exists()
+    done = run_cli(*words)
+    assert done.returncode == 0, done.stderr
+    assert "chunks were there already" in done.stdout
+    assert "wrote 3000 prediction(s) of 6000 (shard 2/2)" in done.stdout
+    rows = read(output)
+    assert [row["index"] for row in rows] == list(range(3000, 6000))
+    assert [row["input"] for row in rows] == (texts * 40)[3000:]
+    again = run_cli(*words)
+    assert again.stdout == f"{output} was there already: shard 2/2, 3000 of 6000 rows\n"
+
+
+def error_line(*words: object) -> str:
+    """The one line of a refusal."""
+    done = run_cli(*words)
+    assert (done.returncode, done.stdout) == (2, "")
+    [line] = done.stderr.splitlines()
+    assert line.startswith("hydrant: error: ")
+    return line
+
+
+def test_commands_end_to_end(bundle: Path, files: list[Path], expected: list[dict[str, Any]], tmp_path: Path) -> None:
+    common = ["predict", bundle, "--input", *files, "--threads", "1"]
+    parts = [tmp_path / f"part-{index}.csv" for index in (1, 2)]
+    done = run_cli(*common, "--shard", "1/2", "--output", parts[0])
+    assert done.stdout == f"wrote 75 prediction(s) of 150 (shard 1/2) to {parts[0]}\n"
+    facts = json.loads(run_cli(*common, "--shard", "2/2", "--output", parts[1], "--json").stdout)
+    assert {name: facts[name] for name in ("count", "failed", "shard", "total", "chunks", "found")} == {
+        "count": 75, "failed": 0, "shard": "2/2", "total": 150, "chunks": 1, "found": 0}  # fmt: skip
+    merged = run_cli("merge", *parts, "-o", tmp_path / "all.csv")
+    assert merged.stdout == f"merged 2 parts, 150 rows, into {tmp_path / 'all.csv'}\n"
+    plain = run_cli(*common, "--output", tmp_path / "plain.csv")
+    assert plain.stdout == f"wrote 150 prediction(s) to {tmp_path / 'plain.csv'}\n"
+    with (tmp_path / "all.csv").open(newline="") as one, (tmp_path / "plain.csv").open(newline="") as other:
+        mine, theirs = list(csv.DictReader(one)), list(csv.DictReader(other))
+    assert [(row["index"], row["input"], row["label"]) for row in mine] == [
+        (str(row["index"]), row["input"], row["label"]) for row in expected
+    ]
+    assert [list(row) for row in mine] == [list(row) for row in theirs]
+    run_cli(*common, "--output", tmp_path / "plain.parquet", "--probabilities")
+    table = pq.read_table(tmp_path / "plain.parquet")
+    assert table.schema.field("index").type == "int64"
+    assert table.schema.field("abstain").type == "bool"
+    agree([{k: v for k, v in row.items() if k != "probabilities"} for row in table.to_pylist()], expected)
+    assert sum(table["probabilities"][0].as_py().values()) == pytest.approx(1, abs=1e-5)
+    assert "missing: 2/2" in error_line("merge", parts[0], "-o", tmp_path / "x.csv")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["hello", "--shard", "1/2"], "--shard divides the rows of files"),
+        (["--input", "FILE", "--shard", "1/2"], "--shard writes its part to a file; name it with --output"),
+        (["--input", "-", "--shard", "1/2", "--output", "x"], "--shard divides the rows of files"),
+        (["--input", "FILE", "--shard", "3/2", "--output", "x"], "shard is '3/2'; expected"),
+        (["--input", "FILE", "--chunk", "9"], "--chunk divides a run with --shard"),
+        (["--input", "FILE", "--errors", "x"], "--errors keeps rows of --input apart that --skip-invalid skips"),
+        (["--input", "-", "FILE"], "--input - is standard input, and stands alone"),
+        (["--input", "FILE", "--shard", "1/2", "--output", "/dev/null"], "/dev/null is no regular file"),
+        (["--input", "FILE", "FILE"], "named more than once among the inputs"),
+        (["--input", "FILE", "--shard", "1/2", "--output", "x", "--skip-invalid", "--errors", "x"], "name two files"),
+    ],
+)
+def test_options_that_do_not_go_together(bundle: Path, files: list[Path], words: list[str], message: str) -> None:
+    filled = [str(files[0]) if word == "FILE" else word for word in words]
+    place = str(files[0].parent / "never")
+    found = error_line("predict", bundle, *(place if word == "x" else word for word in filled))
+    assert message in found
+    assert not os.path.exists(place)  # noqa: PTH110

@@ -1,0 +1,435 @@
+"""The codec of the Open Inference Protocol, against encoders and decoders that are written here anew."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import math
+import struct
+from collections.abc import Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hydrant import GraphForm, Prediction, export_onnx, fuse, load, save_bundle
+from hydrant.families.checkpoint import load_processor
+from hydrant.serving.datatypes import DATATYPES, Tensor, dtype_of, from_values
+from hydrant.serving.errors import ServeError
+from hydrant.serving.messages import InferRequest, InferResponse, RequestedOutput, read_request, write_response
+from hydrant.serving.protocol import inputs_of, model_metadata, outputs_of, server_metadata
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+from PIL import Image
+from support import random_plan
+
+LIMITS = settings(max_examples=60, deadline=None)
+NUMPY = {
+    "BOOL": "?", "UINT8": "u1", "UINT16": "<u2", "UINT32": "<u4", "UINT64": "<u8", "INT8": "i1", "INT16": "<i2",
+    "INT32": "<i4", "INT64": "<i8", "FP16": "<f2", "FP32": "<f4", "FP64": "<f8",
+}  # fmt: skip
+
+
+def test_all_datatypes_are_there() -> None:
+    assert set(DATATYPES) == {*NUMPY, "BF16", "BYTES"}
+
+
+def tensor_of(draw: Any, datatype: str, finite: bool, text: bool) -> Tensor:
+    shape = draw(arrays.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=4))
+    if datatype == "BYTES":
+        elements = st.text(max_size=6).map(str.encode) if text else st.binary(max_size=6)
+        items = draw(st.lists(elements, min_size=math.prod(shape), max_size=math.prod(shape)))
+        data = np.empty(len(items), object)
+        data[:] = items
+        return Tensor("x", datatype, data.reshape(shape))
+    if datatype == "BF16":
+        halves = draw(arrays.arrays(np.uint16, shape))
+        data = (halves.astype(np.uint32) << 16).view(np.float32)
+        return Tensor("x", datatype, np.nan_to_num(data, nan=1, posinf=2, neginf=3) if finite else data)
+    floats = {"allow_nan": not finite, "allow_infinity": not finite} if datatype.startswith("FP") else {}
+    dtype = np.dtype(NUMPY[datatype]).newbyteorder("=")
+    return Tensor("x", datatype, draw(arrays.arrays(dtype, shape, elements=arrays.from_dtype(dtype, **floats))))
+
+
+tensors = st.composite(tensor_of)
+any_type = st.sampled_from(DATATYPES)
+
+
+def raw(tensor: Tensor) -> bytes:
+    if tensor.datatype == "BYTES":
+        return b"".join(struct.pack("<I", len(item)) + item for item in tensor.data.ravel())
+    if tensor.datatype == "BF16":
+        return b"".join(struct.pack("<f", value)[2:] for value in tensor.data.ravel())
+    return tensor.data.astype(NUMPY[tensor.datatype]).tobytes()
+
+
+def same(a: np.ndarray, b: np.ndarray) -> None:
+    assert a.shape == b.shape and a.dtype == b.dtype
+    np.testing.assert_array_equal(a, b)
+
+
+def binary_request(tensor: Tensor, **more: Any) -> tuple[bytes, int]:
+    data = raw(tensor)
+    told = {"name": "x", "datatype": tensor.datatype, "shape": list(tensor.data.shape)}
+    head = json.dumps({"inputs": [{**told, "parameters": {"binary_data_size": len(data)}}], **more}).encode()
+    return head + data, len(head)
+
+
+@LIMITS
+@given(any_type.flatmap(lambda kind: tensors(kind, finite=False, text=False)))
+def test_binary_tensors_are_read_bit_by_bit(tensor: Tensor) -> None:
+    request = read_request(*binary_request(tensor))
+    assert request.inputs[0].datatype == tensor.datatype
+    same(request.inputs[0].data, tensor.data)
+
+
+@LIMITS
+@given(any_type.flatmap(lambda kind: tensors(kind, finite=True, text=True)), st.booleans())
+def test_json_tensors_are_read_flat_and_nested(tensor: Tensor, nested: bool) -> None:
+    data = tensor.data
+    if tensor.datatype == "BYTES":
+        data = np.array([item.decode() for item in data.ravel()], object).reshape(data.shape)
+    values = data.tolist() if nested and data.ndim else data.ravel().tolist()
+    told = {"name": "x", "datatype": tensor.datatype, "shape": list(data.shape), "data": values}
+    same(read_request(json.dumps({"inputs": [told]}).encode()).inputs[0].data, tensor.data)
+
+
+@LIMITS
+@given(any_type.flatmap(lambda kind: tensors(kind, finite=False, text=True)), st.booleans())
+def test_answers_are_what_an_independent_reader_reads(tensor: Tensor, binary: bool) -> None:
+    if tensor.datatype == "BF16" and np.isnan(tensor.data).any():
+        return  # a quiet NaN stands for every other
+    asked = InferRequest(None, (tensor,), (RequestedOutput("x", {"binary_data": binary}),))
+    body, length = write_response(InferResponse("m", "1", None, (tensor,)), asked)
+    assert (length is not None) is binary
+    head = json.loads(body[:length])
+    output = head["outputs"][0]
+    assert output["shape"] == list(tensor.data.shape)
+    if binary:
+        assert "data" not in output and output["parameters"] == {"binary_data_size": len(body) - (length or 0)}
+        assert body[length:] == raw(tensor)
+    elif tensor.datatype == "BYTES":
+        assert [item.encode() for item in output["data"]] == list(tensor.data.ravel())
+    else:
+        back = np.array(output["data"], tensor.data.dtype).reshape(tensor.data.shape)
+        finite = np.isfinite(tensor.data) if tensor.data.dtype.kind == "f" else np.ones(tensor.data.shape, bool)
+        np.testing.assert_array_equal(back[finite], tensor.data[finite])
+        assert [value is None for value in output["data"]] == (~finite).ravel().tolist()  # JSON has no NaN
+
+
+def test_bfloat16_is_rounded_as_torch_rounds() -> None:
+    rng = np.random.default_rng(0)
+    values = np.concatenate([rng.standard_normal(999), [1 + 2**-8, 1 + 3 * 2**-8, 3.38e38, 0.0, -0.0, 1e-40]])
+    got = from_values("x", "BF16", (len(values),), values.tolist())
+    same(got, torch.from_numpy(values.astype(np.float32)).to(torch.bfloat16).float().numpy())
+
+
+words = st.sampled_from(
+    ["name", "datatype", "shape", "data", "parameters", "inputs", "outputs", "id", "binary_data_size"]
+)
+leaves = st.one_of(
+    st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=5), st.sampled_from(DATATYPES),
+    st.sampled_from([2**31 - 1, 10**30, -1]),
+)  # fmt: skip
+trees = st.recursive(leaves, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(words, inner, max_size=5))
+inputs = st.fixed_dictionaries(
+    {"name": st.just("x") | leaves, "datatype": any_type | leaves, "shape": st.lists(leaves, max_size=3) | trees},
+    optional={"data": trees, "parameters": trees | st.fixed_dictionaries({"binary_data_size": leaves})},
+)
+bodies = st.fixed_dictionaries(
+    {"inputs": st.lists(inputs, max_size=2) | trees}, optional={"id": leaves, "outputs": trees, "parameters": trees}
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(bodies | trees, st.binary(max_size=20), st.integers(-2, 40) | st.none(), st.booleans())
+def test_nothing_but_a_serve_error_comes_of_any_json(body: Any, tail: bytes, length: int | None, exact: bool) -> None:
+    head = json.dumps(body).encode()
+    try:
+        read_request(head + tail, len(head) if exact else length)
+    except ServeError as error:
+        assert error.status == 400 and len(str(error)) < 500
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.binary(max_size=60), st.data())
+def test_nothing_but_a_serve_error_comes_of_any_bytes(noise: bytes, data: Any) -> None:
+    tensor = Tensor("x", "BYTES", np.array([b"ab", b"c"], object))
+    body, length = binary_request(tensor)
+    place = data.draw(st.integers(0, len(body)))
+    for tried in (noise, body[:place], body[:place] + noise[:4] + body[place + 4 :]):
+        try:
+            read_request(tried, data.draw(st.sampled_from([None, length, len(tried), 0, -5, 10**20])))
+        except ServeError as error:
+            assert error.status == 400
+
+
+def told(**fields: Any) -> dict[str, Any]:
+    return {"name": "x", "datatype": "INT64", "shape": [2], "data": [1, 2], **fields}
+
+
+def one(**fields: Any) -> dict[str, Any]:
+    return {"inputs": [told(**fields)]}
+
+
+def whole(message: Any) -> tuple[bytes, None]:
+    return json.dumps(message).encode(), None
+
+
+def binary(size: Any, data: bytes, **fields: Any) -> tuple[bytes, int]:
+    given = {name: value for name, value in told(**fields).items() if name != "data"}
+    head = json.dumps({"inputs": [{**given, "parameters": {"binary_data_size": size}}]}).encode()
+    return head + data, len(head)
+
+
+MALFORMED: list[tuple[tuple[bytes, int | None], str]] = [
+    ((b"", None), "the request is not JSON in UTF-8"),
+    ((b"\xff{}", None), "the request is not JSON in UTF-8: .*invalid start byte"),
+    ((b"[" * 10**5, None), "nested too deeply"),
+    ((b"9" * 5000, None), "the request is not JSON"),
+    ((b"[]", None), r"the request is '\[\]'; expected a JSON object"),
+    ((b'{"inputs": [NaN]}', None), "holds NaN, which JSON has not; send such values as binary data"),
+    ((b"{}", 0), "Inference-Header-Content-Length is 0; expected the length of the JSON, 1 to 2"),
+    ((b"{}", 3), "Inference-Header-Content-Length is 3; expected"),
+    (whole({}), "has no inputs; expected at least one tensor"),
+    (whole({"inputs": 3}), "inputs is '3'; expected a list of objects"),
+    (whole({"inputs": [3]}), "input 0 is '3'; expected a JSON object"),
+    (whole({"inputs": [told(), told()]}), "input 'x' 2 times; expected each name once"),
+    (whole({**one(), "id": 5}), "id is '5'; expected text"),
+    (whole({**one(), "parameters": []}), r"parameters of the request is '\[\]'"),
+    (whole({**one(), "parameters": {"timeout": -1}}), "timeout is '-1'; expected a whole number of microseconds"),
+    (whole({**one(), "parameters": {"sequence_id": 4}}), "parameter sequence_id, which is not served here; this ser"),
+    (whole({**one(), "parameters": {"binary_data_output": 1}}), "binary_data_output '1'; expected true or false"),
+    (
+        whole({**one(), "outputs": [{"name": "y", "parameters": {"classification": 3}}]}),
+        "output 'y' has parameter clas",
+    ),
+    (
+        whole({**one(), "outputs": [{"name": "y", "parameters": {"binary_data": "y"}}]}),
+        "binary_data 'y'; expected true",
+    ),
+    (whole({**one(), "outputs": [{"name": "y"}] * 2}), "output 'y' 2 times"),
+    (whole({**one(), "outputs": [{}]}), "output 0 has name 'None'; expected text"),
+    (whole(one(name="")), "input 0 has name ''; expected text"),
+    (whole(one(datatype="INT128")), "input 'x' has datatype 'INT128'; expected one of BOOL, .*BYTES"),
+    (whole(one(shape=[2.0])), r"has shape '\[2.0\]'; expected a list of whole numbers"),
+    (whole(one(shape=[-1])), "expected a list of whole numbers, 0 or more each"),
+    (whole(one(shape=[1] * 9)), "expected at most 8 axes"),
+    (whole(one(shape=[10**6, 10**6])), "expected at most 8 axes and 2147483648 elements of INT64"),
+    (whole(one(shape=[10**6], datatype="BYTES", data=[])), "has 0 values; expected 1000000, by its shape"),
+    (whole(one(shape=[2**21], datatype="BYTES", data=[])), "and 1048576 elements of BYTES"),
+    (whole(one(data=7)), "data '7'; expected a list"),
+    (whole(one(data=[1])), r"has 1 values; expected 2, by its shape \[2\]"),
+    (whole(one(shape=[2, 2], data=[[1, 2], [3]])), "has a list of 1 along axis 1; expected lists of 2"),
+    (whole(one(shape=[2, 2], data=[[1, 2], 3])), "has '3' along axis 1; expected lists of 2"),
+    (whole(one(data=[1, True])), "holds 'True'; expected whole numbers"),
+    (whole(one(data=[1, 2**63])), "holds '9223372036854775808'; expected -9223372036854775808 to 9223372036854775807"),
+    (whole(one(datatype="UINT8", data=[0, -1])), "holds '-1'; expected 0 to 255 for UINT8"),
+    (whole(one(datatype="BOOL")), "holds '1'; expected true or false"),
+    (whole(one(datatype="BYTES")), "holds '1'; expected text"),
+    (whole(one(datatype="BYTES", data=["a", "\ud800"])), "holds a lone surrogate"),
+    (whole(one(datatype="FP32", data=[1, None])), "holds 'None'; expected numbers"),
+    (whole(one(datatype="FP32", data=[1, 1e39])), "holds a number that is too large for FP32"),
+    (whole(one(datatype="FP64", data=[1, 10**400])), "holds a number that is too large for FP64"),
+    (
+        whole({"inputs": [{"name": "x", "datatype": "INT8", "shape": [1]}]}),
+        "has no data; expected a list, or binary_da",
+    ),
+    (whole(one(parameters={"binary_data_size": 16})), "has data and binary_data_size; expected one of them"),
+    (whole(one(parameters={"shared_memory_region": "r"})), "shared_memory_region, which is not served here; send the"),
+    ((binary(16, b"\0" * 16)[0][:-16], None), "has binary_data_size, but the request has no header Inference-Header"),
+    (binary(16, b"\0" * 15), "binary_data_size '16'; expected a whole number up to 15, the bytes that are left"),
+    (binary(True, b"\0" * 16), "binary_data_size 'True'; expected a whole number"),
+    (binary(8, b"\0" * 8), r"has 8 bytes; expected 16, 8 for each element of INT64 \[2\]"),
+    (binary(16, b"\0" * 17), "1 bytes stand behind the last tensor"),
+    (binary(2, b"\0\2", datatype="BOOL"), "has a byte of value 2; expected 0 or 1 for BOOL"),
+    (binary(7, b"\0" * 7, datatype="BYTES"), "7 bytes for 2 elements of BYTES; expected 4 for the length of each"),
+    (binary(8, b"\5" + b"\0" * 7, datatype="BYTES"), "element 0 of input 'x' should have 5 bytes; 4 are there"),
+    (binary(8, b"\1" + b"\0" * 7, datatype="BYTES"), "ends before element 1 of 2; expected the 4 bytes of its length"),
+    (binary(9, b"\0" * 9, datatype="BYTES"), "has 1 bytes behind its 2 elements; expected none"),
+]
+
+
+@pytest.mark.parametrize(("request_", "words"), MALFORMED, ids=[str(place) for place in range(len(MALFORMED))])
+def test_malformed_requests_are_refused_plainly(request_: tuple[bytes, int | None], words: str) -> None:
+    with pytest.raises(ServeError, match=words) as caught:
+        read_request(*request_)
+    assert caught.value.status == 400 and "\n" not in str(caught.value)
+
+
+def test_a_shape_without_elements_allocates_nothing() -> None:
+    assert read_request(*binary(0, b"", shape=[0, 2**30])).inputs[0].data.shape == (0, 2**30)
+
+
+def test_what_a_request_says_besides_its_tensors() -> None:
+    parameters = {"timeout": 1_500_000, "binary_data_output": True, "mine": "kept"}
+    request = read_request(*whole({**one(), "id": "a", "parameters": parameters, "outputs": [{"name": "y"}], "new": 1}))
+    assert (request.id, request.timeout, request.parameters["mine"]) == ("a", 1.5, "kept")
+    answer = Tensor("y", "BOOL", np.array([True]))
+    body, length = write_response(InferResponse("m", "2", request.id, (answer,), {"p": 1}), request)
+    head = {"model_name": "m", "model_version": "2", "id": "a", "parameters": {"p": 1}}
+    output = {"name": "y", "datatype": "BOOL", "shape": [1], "parameters": {"binary_data_size": 1}}
+    assert (json.loads(body[:length]), body[length:]) == ({**head, "outputs": [output]}, b"\1")
+    assert read_request(*whole({**one(), "id": None, "parameters": None, "outputs": None})).timeout is None
+
+
+# What goes into a model, and what comes out
+
+
+@pytest.fixture(scope="module")
+def text_model(bert_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    path = tmp_path_factory.mktemp("text") / "bundle"
+    save_bundle(fuse(bert_checkpoint, random_plan("bert", 3)), path, load_processor(bert_checkpoint, "text"))
+    export_onnx(path, form=GraphForm(member_outputs=True))
+    with load(path) as predictor:
+        yield SimpleNamespace(name="m", version="3", predictor=predictor, ready=True)
+
+
+@pytest.fixture(scope="module")
+def image_model(vit_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    path = tmp_path_factory.mktemp("image") / "bundle"
+    save_bundle(fuse(vit_checkpoint, random_plan("vit", 2)), path, load_processor(vit_checkpoint, "image"))
+    with load(path, "torch") as predictor:
+        yield SimpleNamespace(name="i", version="1", predictor=predictor, ready=True)
+
+
+def asked(outputs: tuple[str, ...] = (), **given: Any) -> InferRequest:
+    def tensor(name: str, value: Any) -> Tensor:
+        if isinstance(value, np.ndarray):
+            return Tensor(name, {"i": "INT64", "f": "FP32"}[value.dtype.kind], value)
+        data = np.empty(len(value), object)
+        data[:] = value
+        return Tensor(name, "BYTES", data)
+
+    return InferRequest(
+        "7",
+        tuple(tensor(name, value) for name, value in given.items()),
+        tuple(RequestedOutput(name) for name in outputs),
+    )
+
+
+def fits(tensors: Mapping[str, Tensor], metadata: dict[str, Any]) -> None:
+    """Every output of an answer is as the metadata say, and none is missing."""
+    assert list(tensors) == [output["name"] for output in metadata["outputs"]]
+    for output in metadata["outputs"]:
+        tensor = tensors[output["name"]]
+        assert (tensor.datatype, tensor.data.ndim) == (output["datatype"], len(output["shape"]))
+        assert tensor.data.dtype == dtype_of(tensor.datatype)
+        assert all(size in (-1, found) for size, found in zip(output["shape"], tensor.data.shape, strict=True))
+
+
+def test_texts_in_and_every_field_out(text_model: Any) -> None:
+    request = asked(text=[b"hello world", "what is thé".encode()])
+    given_ = inputs_of(request, text_model)
+    assert given_ == ["hello world", "what is thé"]
+    prediction = text_model.predictor.predict(given_)
+    outputs = {tensor.name: tensor for tensor in outputs_of(prediction, request, text_model)}
+    fits(outputs, model_metadata(text_model))
+    assert set(outputs) == {*prediction.to_dict(), "label_index"} and "member_probabilities" in outputs
+    assert [name.decode() for name in outputs["label"].data] == [
+        text_model.predictor.labels[i] for i in prediction.label
+    ]
+    np.testing.assert_array_equal(outputs["label_index"].data, prediction.label)
+    for name in set(outputs) - {"label", "label_index"}:
+        assert outputs[name].data is getattr(prediction, name)
+
+
+def test_metadata_of_a_model_and_of_the_server(text_model: Any, image_model: Any) -> None:
+    found = model_metadata(text_model, ["2", "3"])
+    assert (found["name"], found["versions"], found["platform"]) == ("m", ["2", "3"], "hydrant_onnxruntime")
+    assert found["inputs"] == [{"name": "text", "datatype": "BYTES", "shape": [-1]}]
+    assert {"name": "probabilities", "datatype": "FP32", "shape": [-1, 5]} in found["outputs"]
+    assert {"name": "member_probabilities", "datatype": "FP32", "shape": [-1, 3, 5]} in found["outputs"]
+    assert found["parameters"] == {"task": "classification", "modality": "text", "labels": list("abcde")}
+    assert model_metadata(image_model)["inputs"] == [{"name": "image", "datatype": "BYTES", "shape": [-1]}]
+    assert server_metadata()["name"] == "hydrant" and "binary_tensor_data" in server_metadata()["extensions"]
+    json.dumps([found, server_metadata()], allow_nan=False)
+
+
+def test_outputs_by_name_in_the_order_of_the_request(text_model: Any) -> None:
+    request = asked(("label_index", "confidence"), text=[b"hello"])
+    prediction = text_model.predictor.predict(inputs_of(request, text_model))
+    assert [tensor.name for tensor in outputs_of(prediction, request, text_model)] == ["label_index", "confidence"]
+    with pytest.raises(ServeError, match="the request has outputs 'logits'; expected of probabilities, label, "):
+        inputs_of(asked(("logits",), text=[b"hello"]), text_model)
+
+
+def test_pairs_and_columns_of_one(text_model: Any) -> None:
+    request = asked(text=[b"a", b"b"], text_pair=[b"c", b"d"])
+    assert inputs_of(request, text_model) == [("a", "c"), ("b", "d")]
+    column = Tensor("text", "BYTES", np.array([[b"a"], [b"b"]], object))
+    assert inputs_of(InferRequest(None, (column,)), text_model) == ["a", "b"]
+
+
+def test_ready_tensors_go_to_the_graph(text_model: Any, image_model: Any) -> None:
+    ids = np.full((2, 4), 7)
+    given_ = inputs_of(asked(input_ids=ids, attention_mask=np.ones_like(ids)), text_model)
+    assert isinstance(given_, dict) and set(given_) == {"input_ids", "attention_mask"}
+    assert len(text_model.predictor.predict(given_)) == 2
+    pixels = np.zeros((1, 3, 12, 12), np.float32)
+    assert len(image_model.predictor.predict(inputs_of(asked(pixel_values=pixels), image_model))) == 1
+
+
+def test_images_as_files_and_in_base64(image_model: Any) -> None:
+    file = io.BytesIO()
+    Image.fromarray(np.random.default_rng(0).integers(0, 255, (9, 9, 3), np.uint8)).save(file, "PNG")
+    request = asked(image=[file.getvalue(), base64.b64encode(file.getvalue())])
+    given_ = inputs_of(request, image_model)
+    assert given_ == [file.getvalue()] * 2
+    prediction = image_model.predictor.predict(given_)
+    fits({tensor.name: tensor for tensor in outputs_of(prediction, request, image_model)}, model_metadata(image_model))
+    for kind in ("GIF", "BMP", "TIFF", "WEBP", "JPEG", "PPM"):
+        file = io.BytesIO()
+        Image.new("L", (1, 1), 65).save(file, kind)
+        assert inputs_of(asked(image=[file.getvalue()]), image_model) == [file.getvalue()], kind
+
+
+UNFIT: list[tuple[InferRequest, str]] = [
+    (asked(words=[b"a"]), "the request has inputs 'words'; expected of text, text_pair, input_ids, attention_mask, to"),
+    (asked(text=[b"a"], input_ids=np.ones((1, 1), int)), "the request has inputs 'text', 'input_ids'; expected of"),
+    (asked(text_pair=[b"a"]), "the request has inputs 'text_pair'; expected of"),
+    (
+        asked(text=[b"a"], text_pair=[b"b", b"c"]),
+        r"shapes 'text' \[1\], 'text_pair' \[2\]; expected the same first axis",
+    ),
+    (asked(text=[]), r"shapes 'text' \[0\]; expected the same first axis of all, 1 or more"),
+    (asked(text=np.array(5)), r"shapes 'text' \[\]; expected the same first axis"),
+    (asked(text=np.ones(2)), r"input 'text' is FP32 \[2\]; expected BYTES \[batch\], each a text in UTF-8"),
+    (asked(text=[b"a", b"\xff"]), "element 1 of input 'text' is not UTF-8"),
+    (asked(input_ids=[b"a"], attention_mask=[b"a"]), "input 'input_ids' is BYTES; expected numbers"),
+]
+
+
+@pytest.mark.parametrize(("request_", "words_"), UNFIT, ids=[str(place) for place in range(len(UNFIT))])
+def test_inputs_that_a_model_has_not(request_: InferRequest, words_: str, text_model: Any) -> None:
+    with pytest.raises(ServeError, match=words_) as caught:
+        inputs_of(request_, text_model)
+    assert caught.value.status == 400
+
+
+def test_inputs_that_failed_and_tokens_without_the_padding_of_others() -> None:
+    none = [None] * 7
+    scores = np.array([0.5, np.nan], np.float32)
+    failed = Prediction(
+        np.array([[1.0], [np.nan]], np.float32), np.array([0, -1]), *[scores] * 5,
+        error=np.array([None, "input 1 is an empty text"], object),
+    )  # fmt: skip
+    served: Any = SimpleNamespace(predictor=SimpleNamespace(labels=["só"]))
+    found = {tensor.name: tensor.data.tolist() for tensor in outputs_of(failed, asked(text=[b""]), served)}
+    assert found["label"] == ["só".encode(), b""] and found["error"] == [b"", b"input 1 is an empty text"]
+    body, _ = write_response(
+        InferResponse("m", "1", None, outputs_of(failed, asked(text=[b""]), served)), asked(t=[b""])
+    )
+    assert b'"name":"confidence","datatype":"FP32","shape":[2],"data":[0.5,null]' in body
+
+    mask = np.array([[True, True, False, False], [True, False, False, False]])
+    probabilities = np.ones((2, 4, 1), np.float32)
+    tokens = Prediction(probabilities, *none[1:], member_probabilities=np.ones((2, 3, 4, 1), np.float32), mask=mask)
+    shapes = {tensor.name: tensor.data.shape for tensor in outputs_of(tokens, asked(text=[b""]), served)}
+    assert shapes == {"probabilities": (2, 2, 1), "member_probabilities": (2, 3, 2, 1), "mask": (2, 2)}
+    with pytest.raises(ServeError, match="the request has outputs 'label'; expected of probabilities, member"):
+        outputs_of(tokens, asked(("label",), text=[b""]), served)

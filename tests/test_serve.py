@@ -1,0 +1,418 @@
+"""``hydrant serve`` over HTTP: every answer is the predictor's, whoever else asks and whatever goes wrong meanwhile."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import io
+import itertools
+import json
+import logging
+import math
+import random
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import httpx
+import hydrant
+import numpy as np
+import pytest
+from hydrant.cli.main import main
+from hydrant.families.checkpoint import load_processor
+from hydrant.serving.connection import MOST_HEAD
+from hydrant.serving.log import Rarely
+from PIL import Image
+from serve_support import Running, running
+from support import WORDS, make_model, make_tokenizer, run_cli
+
+CLIENTS = 32
+TOLERANCE = 1e-6
+LOAD = "/v2/repository/models/texts/load"
+SCORES = ("confidence", "predictive_entropy", "expected_entropy", "mutual_information", "disagreement", "energy")
+
+
+@pytest.fixture(scope="module")
+def models(bert_checkpoint: Path, vit_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two versions of a model of texts, and one of images."""
+    folder = tmp_path_factory.mktemp("models")
+    second = tmp_path_factory.mktemp("second") / "checkpoint"
+    labels = dict(enumerate("abcde"))
+    make_model("bert", 5, id2label=labels, label2id={name: i for i, name in labels.items()}).save_pretrained(second)
+    make_tokenizer(second / "source").save_pretrained(second)
+    for place, source, kind in (
+        ("texts/1", bert_checkpoint, "text"), ("texts/2", second, "text"), ("images/1", vit_checkpoint, "image"),
+    ):  # fmt: skip
+        plan = hydrant.plan_heads(source, members=2, keep=3, method="random", data=None)
+        hydrant.save_bundle(hydrant.fuse(source, plan), folder / place, load_processor(source, kind))
+        hydrant.export_onnx(folder / place)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def service(models: Path) -> Iterator[Running]:
+    with running(models, max_bytes=200_000, timeout=5) as found:
+        yield found
+
+
+def texts_of_many_lengths(count: int, seed: int = 0) -> list[str]:
+    rng = random.Random(seed)
+    return [" ".join(rng.choices(WORDS[5:], k=rng.choice([1, 2, 3, 5, 8, 13, 30, 60]))) for _ in range(count)]
+
+
+def rows_one_by_one(bundle: Path, inputs: list[Any]) -> list[dict[str, Any]]:
+    """What the predictor says of each input alone."""
+    with hydrant.load(bundle, threads=1) as predictor:
+        return [predictor.rows(predictor.predict([each]), [each])[0] for each in inputs]
+
+
+def same(found: dict[str, Any], expected: dict[str, Any]) -> bool:
+    return found["label"] == expected["label"] and all(
+        math.isclose(found[name], expected[name], rel_tol=TOLERANCE, abs_tol=TOLERANCE) for name in SCORES
+    )
+
+
+def rows_of(answer: httpx.Response) -> list[dict[str, Any]]:
+    """The outputs of an answer of the Open Inference Protocol, input by input."""
+    columns = {each["name"]: each["data"] for each in answer.json()["outputs"] if each["name"] in ("label", *SCORES)}
+    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+
+
+def test_predict_answers_what_the_command_prints(service: Running, models: Path, tmp_path: Path) -> None:
+    texts = texts_of_many_lengths(9)
+    printed = json.loads(run_cli("predict", models / "texts/2", *texts, "--json", "--probabilities").stdout)
+    answered = service.ask(*texts, model="texts", probabilities=True).json()
+    assert list(answered) == list(printed)
+    assert [list(row) for row in answered["predictions"]] == [list(row) for row in printed["predictions"]]
+    for row, other in zip(answered["predictions"], printed["predictions"], strict=True):
+        assert same(row, other)
+        assert (row["index"], row["input"], row["abstain"]) == (other["index"], other["input"], other["abstain"])
+        assert row["probabilities"] == pytest.approx(other["probabilities"], abs=TOLERANCE)
+    image = Image.fromarray(np.random.default_rng(0).integers(0, 256, (20, 17, 3), dtype=np.uint8))
+    image.save(tmp_path / "cat.png")
+    data = (tmp_path / "cat.png").read_bytes()
+    (expected,) = json.loads(run_cli("predict", models / "images/1", tmp_path / "cat.png", "--json").stdout)[
+        "predictions"
+    ]
+    client = service.client
+    by_form = client.post("/predict?model=images", files=[("image", ("cat.png", data)), ("image", ("dog.png", data))])
+    by_base64 = service.ask(base64.b64encode(data).decode(), model="images")
+    by_bytes = client.post("/predict?model=images", content=data, headers={"content-type": "image/png"})
+    rows = [row for answer in (by_form, by_base64, by_bytes) for row in answer.json()["predictions"]]
+    assert [row["input"] for row in rows] == ["cat.png", "dog.png", "image 0", "image 0"]
+    assert all(same(row, expected) for row in rows)
+
+
+def test_the_open_inference_protocol(service: Running, models: Path) -> None:
+    client, text = service.client, "transfer money today"
+    (expected,) = rows_one_by_one(models / "texts/2", [text])
+    tensor = {"name": "text", "datatype": "BYTES", "shape": [1], "data": [text]}
+    for path in ("/v2/models/texts/infer", "/v2/models/texts/versions/2/infer"):
+        answer = client.post(path, json={"id": "7", "inputs": [tensor]}).json()
+        found = {each["name"]: each["data"][0] for each in answer["outputs"]}
+        assert (answer["id"], answer["model_name"], answer["model_version"]) == ("7", "texts", "2")
+        assert same(found, expected)
+    head = json.dumps(
+        {"inputs": [{**tensor, "parameters": {"binary_data_size": 4 + len(text)}, "data": None}],
+         "outputs": [{"name": "energy", "parameters": {"binary_data": True}}]}
+    ).replace(', "data": null', "").encode()  # fmt: skip
+    body = head + len(text).to_bytes(4, "little") + text.encode()
+    answer = client.post(
+        "/v2/models/texts/infer", content=body, headers={"Inference-Header-Content-Length": str(len(head))}
+    )
+    length = int(answer.headers["inference-header-content-length"])
+    assert json.loads(answer.content[:length])["outputs"][0]["name"] == "energy"
+    assert np.frombuffer(answer.content[length:], np.float32)[0] == pytest.approx(expected["energy"], abs=TOLERANCE)
+    assert client.get("/v2").json()["name"] == "hydrant"
+    assert client.get("/v2/health/live").json() == {"live": True}
+    assert client.get("/v2/health/ready").json() == {"ready": True}
+    assert client.get("/v2/models/texts").json()["versions"] == ["2"]
+    assert client.get("/v2/models/texts/versions/2/ready").json()["ready"] is True
+
+
+def test_many_clients_and_swaps_of_versions_lose_nothing(models: Path) -> None:
+    """Clients send texts of all lengths while versions are swapped, and other clients leave, or send nonsense."""
+    texts = texts_of_many_lengths(40)
+    expected = {version: rows_one_by_one(models / f"texts/{version}", texts) for version in ("1", "2")}
+    ended = threading.Event()
+    answered: list[int] = []
+
+    def ask(seed: int) -> None:
+        rng = random.Random(seed)
+        with httpx.Client(base_url=service.url, timeout=60) as client:
+            for _ in range(12):
+                chosen = rng.sample(range(len(texts)), rng.choice([1, 1, 2, 7]))
+                tensor = {
+                    "name": "text",
+                    "datatype": "BYTES",
+                    "shape": [len(chosen)],
+                    "data": [texts[i] for i in chosen],
+                }
+                answer = client.post("/v2/models/texts/infer", json={"inputs": [tensor]})
+                assert answer.status_code == 200, answer.text
+                rows = expected[answer.json()["model_version"]]
+                assert all(same(row, rows[index]) for row, index in zip(rows_of(answer), chosen, strict=True))
+                answered.append(len(chosen))
+
+    def swap() -> None:
+        versions = itertools.cycle(["1", "2"])
+        while not ended.is_set():
+            answer = service.verb("models/texts/load", version=next(versions))
+            assert answer.status_code == 200, answer.text
+
+    def leave() -> None:
+        body = json.dumps({"inputs": texts * 4, "model": "texts"}).encode()
+        head = b"POST /predict HTTP/1.1\r\nhost: here\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
+        while not ended.is_set():
+            for sent in (head % len(body) + body, head % len(body) + body[:50], b"nonsense\r\n\r\n", b""):
+                with socket.create_connection(("127.0.0.1", service.port)) as connection:
+                    connection.sendall(sent)
+                    time.sleep(0.005)
+
+    with running(models, queue=5000) as service, ThreadPoolExecutor(CLIENTS + 2) as pool:
+        beside = [pool.submit(swap), pool.submit(leave)]
+        try:
+            for done in [pool.submit(ask, seed) for seed in range(CLIENTS)]:
+                done.result(120)
+        finally:
+            ended.set()
+        for done in beside:
+            done.result(60)
+        assert service.ask("hello world", model="texts").status_code == 200
+    assert len(answered) == CLIENTS * 12
+
+
+def test_a_full_queue_says_when_to_come_again(models: Path) -> None:
+    with running(models / "texts/1", queue=40, batch_size=4) as service, ThreadPoolExecutor(16) as pool:
+        texts = texts_of_many_lengths(30)
+        found = list(pool.map(lambda _: service.ask(*texts), range(32)))
+        codes = {answer.status_code for answer in found}
+        assert codes == {200, 503}
+        for answer in found:
+            if answer.status_code == 503:
+                assert "inputs wait already, of at most 40" in answer.json()["error"]
+                assert int(answer.headers["retry-after"]) >= 1
+            else:
+                assert [row["input"] for row in answer.json()["predictions"]] == texts
+        assert service.ask(*texts, *texts).status_code == 413
+        assert service.ask("hello").status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "status", "words"),
+    [
+        ("GET", "/nothing", None, 404, "there is nothing at '/nothing'"),
+        ("GET", "/v2/models/..%2F..%2Fetc%2Fpasswd", None, 404, "there is nothing at"),
+        ("GET", "/v2/models/%2e%2e/ready", None, 404, "no model is called '..'"),
+        ("GET", "/v2/models/birds", None, 404, "no model is called 'birds'; there are: images, texts"),
+        ("GET", "/v2/models/texts/versions/9", None, 404, "has no version '9' loaded; loaded are: 2"),
+        ("GET", "/predict", None, 405, "GET is not allowed at '/predict'"),
+        ("POST", "/predict", b"{", 400, "the body is not JSON"),
+        ("POST", "/predict", b'{"inputs": ["a"]}', 400, "several models are served; name one of images, texts"),
+        ("POST", "/predict", b'{"inputs": ["a", ""], "model": "texts"}', 400, "input 1 is an empty text"),
+        ("POST", "/predict", b'{"inputs": ["\\ud800"], "model": "texts"}', 400, "input 0 holds a lone surrogate"),
+        ("POST", "/predict", b'{"inputs": ["/etc/passwd"], "model": "images"}', 400, "is not base64"),
+        ("POST", "/predict", b'{"inputs": ["L2V0Yy9wYXNzd2Q="], "model": "images"}', 400, "bytes of no known kind"),
+        ("POST", "/predict", b'{"inputs": ["a"], "model": "texts", "timeout": 1e-9}', 504, "not answered within"),
+        ("POST", "/v2/models/texts/infer", b"{}", 400, "no inputs"),
+        ("POST", "/v2/repository/models/birds/load", b"", 404, "no model is called 'birds'"),
+        ("POST", LOAD, b'{"parameters": {"version": "../1"}}', 404, "has no version '../1'"),
+        ("POST", LOAD, b'{"parameters": {"version": 1}}', 400, "expected parameters as in"),
+        ("POST", "/v2/repository/models/texts/unload", b"[]", 400, "the body is a JSON list"),
+    ],
+)  # fmt: skip
+def test_every_refusal_has_one_form(
+    service: Running, method: str, path: str, body: bytes | None, status: int, words: str
+) -> None:
+    answer = service.client.request(method, path, content=body)
+    assert answer.status_code == status
+    assert list(answer.json()) == ["error"]
+    assert words in answer.json()["error"]
+    assert answer.headers["content-type"] == "application/json"
+
+
+def raw(service: Running, *pieces: bytes, wait: float = 0.0) -> bytes:
+    """What comes back on a connection of its own."""
+    with socket.create_connection(("127.0.0.1", service.port), timeout=20) as connection:
+        for piece in pieces:
+            with contextlib.suppress(ConnectionError):
+                connection.sendall(piece)
+            time.sleep(wait)
+        found = b""
+        with contextlib.suppress(ConnectionError):
+            while piece := connection.recv(65536):
+                found += piece
+        return found
+
+
+def test_bodies_and_headers_are_bounded_in_size(service: Running) -> None:
+    client = service.client
+    answer = client.post("/predict", json={"inputs": ["a" * 200_001]})
+    assert (answer.status_code, list(answer.json())) == (413, ["error"])
+    answer = client.post("/predict", content=iter([b"x" * 50_000] * 5))  # chunked: nobody says how long it is
+    assert (answer.status_code, list(answer.json())) == (413, ["error"])
+    answer = client.post("/predict", content=b"", headers={"content-encoding": "gzip"})
+    assert answer.status_code == 415
+    head = b"GET /v2 HTTP/1.1\r\nhost: here\r\n"
+    assert b" 431 " in raw(service, head + b"a: b\r\n" * (MOST_HEAD // 6 + 10))
+    assert b'{"error": "this is not HTTP' in raw(service, b"nonsense\r\n\r\n")
+    assert service.client.get("/v2/health/ready").status_code == 200
+
+
+def test_slow_senders_are_given_up_and_slow_readers_get_their_answer(models: Path) -> None:
+    with running(models / "texts/1", timeout=0.5) as service:
+        head = b"POST /predict HTTP/1.1\r\nhost: here\r\ncontent-length: 100\r\n"
+        found = raw(service, head, b"\r\n{")
+        assert b" 408 " in found
+        assert b"the body did not come within 0.5 s" in found
+        assert b"the headers did not come within 0.5 s" in raw(service, head)
+        assert b"the headers did not come within 0.5 s" in raw(service, b"")
+        body = json.dumps({"inputs": ["hello world"]}).encode()
+        head = b"POST /predict HTTP/1.1\r\nhost: here\r\nconnection: close\r\ncontent-length: %d\r\n\r\n" % len(body)
+        assert b" 200 " in raw(service, head, body, wait=0.3)
+
+
+def test_a_token_guards_all_but_the_probes(models: Path) -> None:
+    with running(models / "texts/1", token="a-long-secret") as service:
+        assert service.ask("hello").status_code == 200
+        for headers in ({}, {"authorization": "Bearer another-secret"}, {"authorization": "a-long-secret"}):
+            with httpx.Client(base_url=service.url, headers=headers) as stranger:
+                for path in ("/v2", "/v2/models/1", "/v2/repository/index", "/nothing"):
+                    answer = stranger.get(path)
+                    assert answer.status_code == 401
+                    assert answer.headers["www-authenticate"] == "Bearer"
+                    assert list(answer.json()) == ["error"]
+                assert stranger.get("/v2/health/live").status_code == 200
+                assert stranger.get("/v2/health/ready").status_code == 200
+
+
+def test_tls(models: Path, tmp_path: Path) -> None:
+    if shutil.which("openssl") is None:
+        pytest.skip("openssl is not installed, which makes the certificate")
+    cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=localhost"]
+    subprocess.run([*command, "-keyout", key, "-out", cert], check=True, capture_output=True)
+    with running(models / "texts/1", tls_cert=str(cert), tls_key=str(key)) as service:
+        assert service.url.startswith("https://")
+        assert service.ask("hello").status_code == 200
+        with pytest.raises(httpx.TransportError):
+            httpx.get(service.url.replace("https", "http"))
+
+
+def run_main(*arguments: object) -> tuple[int, str]:
+    """The command in this process, which must not begin to serve."""
+    with contextlib.redirect_stderr(io.StringIO()) as told, contextlib.redirect_stdout(io.StringIO()):
+        try:
+            status = main(["serve", *map(str, arguments)])
+        except SystemExit as leaving:
+            status = int(leaving.code or 0)
+    return status, told.getvalue()
+
+
+def test_what_cannot_be_served_is_one_line(models: Path, tmp_path: Path) -> None:
+    shutil.copytree(models / "texts/1", tmp_path / "altered")
+    (tmp_path / "altered/model.fp32.onnx").write_bytes(b"nothing")
+    (tmp_path / "secret").write_text("short\n")
+    bundle = models / "texts/1"
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        for arguments, words in (
+            ([tmp_path / "nowhere"], "does not exist; expected a bundle, or a folder of bundles"),
+            ([bundle, "--port", port], f"cannot listen on port {port} of '127.0.0.1': Address already in use"),
+            ([bundle, "--host", "192.0.2.1", "--port", 0], "cannot listen on port 0 of '192.0.2.1'"),
+            ([bundle, "--port", 0, "--token-file", tmp_path / "secret"], "the token cannot be used; expected 8"),
+            ([bundle, "--port", 0, "--token-file", tmp_path], "cannot read"),
+            ([bundle, "--port", 0, "--tls-cert", "cert.pem"], "tls_cert is given without tls_key"),
+            ([bundle, "--port", 0, "--tls-cert", "a", "--tls-key", "b"], "'a' is not a file"),
+            ([bundle, "--port", 70000], "port is '70000'; expected a whole number"),
+        ):  # fmt: skip
+            status, told = run_main(*arguments)
+            assert (status, told.count("\n")) == (2, 1), told
+            assert words in told
+    done = run_cli("serve", tmp_path / "altered", "--port", "0")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "model.fp32.onnx has 7 bytes, but the manifest says" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+@contextlib.contextmanager
+def command(*arguments: object) -> Iterator[tuple[subprocess.Popen[str], dict[str, Any]]]:
+    """``hydrant serve`` in a process of its own, once it is ready."""
+    words = [sys.executable, "-m", "hydrant", "serve", *map(str, arguments), "--port", "0", "--threads", "1", "--json"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd="/") as process:
+        try:
+            assert process.stdout is not None
+            line = process.stdout.readline()
+            assert line, process.stderr and process.stderr.read()
+            yield process, json.loads(line)
+        finally:
+            if process.poll() is None:
+                process.terminate()
+                process.wait(30)
+
+
+def test_the_command_answers_what_is_begun_before_it_ends(models: Path) -> None:
+    texts = ["transfer money today"] * 50
+    body = json.dumps({"inputs": texts, "model": "texts"}).encode()
+    head = b"POST /predict HTTP/1.1\r\nhost: here\r\nexpect: 100-continue\r\ncontent-length: %d\r\n\r\n" % len(body)
+    with command(models) as (process, ready), contextlib.ExitStack() as stack:
+        assert ready["models"] == {"images": "1", "texts": "2"}
+        place = (ready["host"], ready["port"])
+        begun = [stack.enter_context(socket.create_connection(place, timeout=30)) for _ in range(3)]
+        for each in begun:
+            each.sendall(head)
+            assert each.recv(1000).startswith(b"HTTP/1.1 100 Continue")  # it waits for the body
+        process.send_signal(signal.SIGTERM)
+        for each in begun:
+            each.sendall(body)
+            answer = b"".join(iter(lambda each=each: each.recv(65536), b""))
+            assert answer.startswith(b"HTTP/1.1 200 ")
+            assert len(json.loads(answer.partition(b"\r\n\r\n")[2])["predictions"]) == len(texts)
+        assert process.wait(30) == 0
+        assert process.stderr is not None
+        assert process.stderr.read() == ""
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(place)
+
+
+def test_workers_share_the_port_and_one_that_dies_is_replaced(models: Path) -> None:
+    with command(models / "texts", "--workers", "2") as (process, ready):
+        assert ready["workers"] == 2
+        url = f"http://127.0.0.1:{ready['port']}"
+        text = "transfer money today"
+        (expected,) = rows_one_by_one(models / "texts/2", [text])
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        served = [child for child in children if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes()]
+        assert len(served) == 2
+        assert httpx.post(f"{url}/v2/repository/models/1/load").status_code == 409
+        subprocess.run(["kill", "-KILL", served[0]], check=True)
+        for _ in range(6):
+            with contextlib.suppress(httpx.TransportError):
+                answer = httpx.post(f"{url}/predict", json={"inputs": [text], "model": "2"}, timeout=30)
+                assert same(answer.json()["predictions"][0], expected)
+            time.sleep(0.1)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 0
+
+
+def test_a_warning_that_every_request_would_repeat_is_told_once_a_minute() -> None:
+    now = [0.0]
+    rarely = Rarely(lambda: now[0])
+
+    def told(message: str, level: int = logging.WARNING, name: str = "hydrant.data") -> bool:
+        return rarely.filter(logging.LogRecord(name, level, "", 0, message, (1,), None))
+
+    assert [told("%d were cut"), told("%d were cut"), told("another"), told("%d were cut", logging.ERROR)] == [
+        True, False, True, True,
+    ]  # fmt: skip
+    assert told("%d were cut", name="elsewhere")
+    now[0] = 61.0
+    assert told("%d were cut")
