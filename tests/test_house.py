@@ -23,8 +23,8 @@ FLOORS: list[dict[str, str]] = [
     },
     {
         "bundle": """
-            __init__ precision tasks rotary architecture traced files plan store signature calibration density weights
-            graphs reports uses
+            __init__ precision tasks rotary architecture traced signals owned files journal plan store
+            signature calibration density weights graphs reports uses
         """
     },
     {
