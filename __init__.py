@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     )
     from .measure.calibrate import calibrate
     from .measure.cost import estimate_cost
+    from .measure.drift import DriftReport, drift
     from .measure.profile import profile
     from .measure.settings import Timing
     from .measure.verify import verify
@@ -63,6 +64,8 @@ _HOMES = {
     "FalseAlarm": "calib.decisions.targets",
     "Cost": "cost.estimate",
     "Coverage": "calib.decisions.targets",
+    "drift": "measure.drift",
+    "DriftReport": "measure.drift",
     "Dropout": "calib.heads.options",
     "estimate_cost": "measure.cost",
     "evaluate": "evaluation",
@@ -117,6 +120,7 @@ __all__ = [
     "Conformal",
     "Cost",
     "Coverage",
+    "DriftReport",
     "Dropout",
     "FalseAlarm",
     "Figures",
@@ -147,6 +151,7 @@ __all__ = [
     "__version__",
     "build_engine",
     "calibrate",
+    "drift",
     "estimate_cost",
     "evaluate",
     "explore",

@@ -17,7 +17,7 @@ from ..families.lora import LowRank
 from ..progress import Progress
 from . import shared
 from .adapters import adapters_text
-from .drift import drift_text
+from .merging import drift_text
 from .options import Command, call
 from .terminal import members_of, progress, show
 from .words import parts, positive

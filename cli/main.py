@@ -33,6 +33,7 @@ COMMANDS = {
     "calibrate": "fit temperature and thresholds on labelled data",
     "evaluate": "measure quality and uncertainty on labelled data, with a report",
     "predict": "predict labels and uncertainties",
+    "drift": "tell whether logged predictions still look as calibration data did",
     "merge": "put the parts of a prediction of several machines together",
     "serve": "answer requests over HTTP, with every uncertainty",
     "inspect": "show what is in a bundle",

@@ -26,9 +26,10 @@ from ..progress import Progress
 from ..runtime import Predictor, load
 from ..runtime.answers import about
 from ..runtime.words import AGGREGATIONS
+from ..serving.offline.ray_engine import Actors, ray_engine
 from ..serving.offline.run import Division, Outcome, predict_part
 from ..serving.offline.scoring import Answer, Scoring, answers, example_answer, tensor_answers
-from ..serving.offline.shards import Shard
+from ..serving.offline.shards import WHOLE, Shard
 from ..serving.offline.sources import Sources
 from ..serving.offline.tables import JsonLines, Sink, failures, filed, form_of, json_line, opened, split, table_row
 from . import shared
@@ -108,6 +109,16 @@ def arguments(command: Command) -> None:
         "puts the parts together",
     )
     command.take(Division, "chunk", type=positive, metavar="ROWS")
+    command.add(
+        "--engine",
+        choices=("local", "ray"),
+        default="local",
+        help="What runs the chunks: this process (local, the default), or actors of Ray (ray), on the cluster that "
+        "RAY_ADDRESS names or on this machine",
+    )
+    command.take(Actors, "actors", metavar="N")
+    command.take(Actors, "actor_cpus", type=float, metavar="CPUS")
+    command.take(Actors, "actor_gpus", type=float, metavar="GPUS")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -118,7 +129,7 @@ def run(options: argparse.Namespace) -> int:
         for name, reason in predictor.fallbacks:
             level = logging.INFO if reason == NO_GPU else logging.WARNING  # a machine without a GPU lacks nothing
             log.log(level, "backend %s was skipped: %s", name, reason)
-        if options.shard:
+        if options.shard or options.engine == "ray":
             return predict_large(predictor, options)
         if options.input:
             return predict_file(predictor, options, progress)
@@ -141,17 +152,27 @@ def _check(options: argparse.Namespace) -> None:
         raise InputError("--text-column and --text-pair-column name columns of --input FILE; leave them out")
     if options.errors and not (options.skip_invalid and options.input):
         raise InputError("--errors keeps rows of --input apart that --skip-invalid skips; give both, or leave it out")
-    if options.shard:
+    ray = options.engine == "ray"
+    if options.shard or ray:
         _check_large(options)
     elif "chunk" in options:
         raise InputError("--chunk divides a run with --shard; give that, too (1/1 for all rows), or leave it out")
+    given = [name for name in ("actors", "actor_cpus", "actor_gpus") if name in options]
+    if given and not ray:
+        raise InputError(f"--{given[0].replace('_', '-')} is for --engine ray; give that, too, or leave it out")
 
 
 def _check_large(options: argparse.Namespace) -> None:
     if options.input in (None, ["-"]):
-        raise InputError("--shard divides the rows of files, which are read more than once; give them with --input")
+        raise InputError(
+            f"{_by(options)} divides the rows of files, which are read more than once; give them with --input"
+        )
     if not options.output:
-        raise InputError("--shard writes its part to a file; name it with --output")
+        raise InputError(f"{_by(options)} writes to a file; name it with --output")
+
+
+def _by(options: argparse.Namespace) -> str:
+    return "--shard" if options.shard else "--engine ray"
 
 
 def predict_items(predictor: Predictor, options: argparse.Namespace) -> int:
@@ -211,8 +232,14 @@ def predict_file(predictor: Predictor, options: argparse.Namespace, progress: Pr
 def predict_large(predictor: Predictor, options: argparse.Namespace) -> int:
     """Predict one part of the rows of files, in chunks that stay where the run is interrupted."""
     scoring = _scoring(options)
-    division = call(Division, options, output=options.output, errors=options.errors, shard=options.shard)
-    outcome = predict_part(predictor, options.bundle, _sources(options), scoring, division, progress=progress)
+    shard = options.shard or WHOLE
+    division = call(Division, options, output=options.output, errors=options.errors, shard=shard)
+    sources, engine = _sources(options), None
+    if options.engine == "ray":
+        loading = {"backend": predictor.backend, "precision": value(load, "precision", options)}
+        loading["threads"] = value(load, "threads", options)
+        engine = ray_engine(options.bundle, loading, sources, scoring, call(Actors, options))
+    outcome = predict_part(predictor, options.bundle, sources, scoring, division, engine=engine, progress=progress)
     part = outcome.part
     _warn_failed(part.failed, len(outcome.rows), options.errors)
     if options.json:

@@ -149,6 +149,7 @@ class Predictor(Closable):
 
     Attributes:
         labels: class names in class order; of a model of one output the name of its score.
+        members: their number M.
         backend: name of the backend that runs.
         precision: of its weights and activations.
         fallbacks: (backend, reason) of each one that was skipped.
@@ -167,6 +168,7 @@ class Predictor(Closable):
     ) -> None:
         super().__init__("the predictor")
         self.labels = bundle.labels
+        self.members = bundle.members
         self.backend = backend.name
         self.precision = backend.precision
         self.fallbacks = fallbacks
@@ -175,7 +177,7 @@ class Predictor(Closable):
         self.activation = architecture.score_activation
         self.regression = bundle.manifest.get("fusion", {}).get("problem_type") == "regression"
         self.calibration = Calibration.of(bundle)
-        self._path, self._members = bundle.path, bundle.members
+        self._path = bundle.path
         reads_pairs = architecture.modality == "text" and not architecture.every_token
         self._form = form_used(bundle) if reads_pairs else None
         self.pairs = self._form is not None and self._form[0]
@@ -445,7 +447,7 @@ class Predictor(Closable):
         """What the members say of no inputs, where the backend gives it."""
         task = self._architecture.task
         name, axes = MEMBER_OUTPUTS[task], {"score": (), "tokens": (0, len(self.labels))}
-        shape = (0, self._members, *axes.get(task, (len(self.labels),)))
+        shape = (0, self.members, *axes.get(task, (len(self.labels),)))
         return {name: np.zeros(shape, np.float32)} if name in self._running.outputs else {}
 
 

@@ -17,6 +17,8 @@ Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
+REPOSITORY = "/v2/repository/"
+
 HEALTH = ("/v2/health/live", "/v2/health/ready")
 """Probes of an orchestrator carry no token, and are answered however busy the service is."""
 
@@ -50,9 +52,31 @@ class Guard:
             return
         self._here += 1
         try:
-            await self._app(scope, self._limited(receive), self._timed(send))
+            await self._in_time(scope, _Limited(receive, self._settings.max_bytes), send)
         finally:
             self._here -= 1
+
+    async def _in_time(self, scope: Scope, receive: _Limited, send: Send) -> None:
+        """Let a request in, which is given up when its time has passed; but for verbs that open bundles."""
+        seconds = None if scope["path"].startswith(REPOSITORY) else self._settings.timeout
+        begun = False
+
+        async def told(message: MutableMapping[str, Any]) -> None:
+            nonlocal begun
+            begun = True
+            await send(message)
+
+        try:
+            async with asyncio.timeout(seconds):
+                await self._app(scope, receive, told)
+        except TimeoutError:
+            if begun:  # a client that does not read its answer
+                return
+            what = "the request was not answered" if receive.ended else "the body did not come"
+            error = ServeError(
+                504 if receive.ended else 408, f"{what} within {seconds:g} s; send less, or ask again later"
+            )
+            await _refuse(error, send)
 
     def _check(self, scope: Scope, headers: Mapping[bytes, bytes]) -> None:
         settings = self._settings
@@ -67,28 +91,20 @@ class Guard:
         if self._here >= settings.requests and scope["path"] not in HEALTH:
             raise ServeError(503, f"{self._here} requests are here already; ask again", retry_after=1)
 
-    def _limited(self, receive: Receive) -> Receive:
-        """Refuse a body while it comes, once it is too large."""
-        came = 0
 
-        async def limited() -> MutableMapping[str, Any]:
-            nonlocal came
-            message = await receive()
-            came += len(message.get("body", b""))
-            if came > self._settings.max_bytes:
-                raise _too_large(self._settings.max_bytes)
-            return message
+class _Limited:
+    """Receives a body that may not be too large, and knows whether all of it is here."""
 
-        return limited
+    def __init__(self, receive: Receive, most: int) -> None:
+        self._receive, self._most, self._came, self.ended = receive, most, 0, False
 
-    def _timed(self, send: Send) -> Send:
-        """Give up a client that does not read its answer."""
-
-        async def timed(message: MutableMapping[str, Any]) -> None:
-            async with asyncio.timeout(self._settings.timeout):
-                await send(message)
-
-        return timed
+    async def __call__(self) -> MutableMapping[str, Any]:
+        message = await self._receive()
+        self._came += len(message.get("body", b""))
+        self.ended = not message.get("more_body", False)
+        if self._came > self._most:
+            raise _too_large(self._most)
+        return message
 
 
 def check_token(authorization: bytes, token: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -27,6 +27,8 @@ log = logging.getLogger(__name__)
 
 Found = TypeVar("Found")
 
+Endpoint = Callable[["Request"], Awaitable["Response"]]
+
 
 def rest_app(service: Service) -> FastAPI:
     """The application that answers REST requests; further fronts add their routes to it.
@@ -45,10 +47,10 @@ def rest_app(service: Service) -> FastAPI:
     for error in (HydrantError, HTTPException, Exception):
         app.add_exception_handler(error, _refused)
     front = _Front(service)
+    for path, call in front.posts().items():  # routes are tried in their order: the busiest first
+        app.add_route(path, call, methods=["POST"])
     for path, call in front.reads().items():
         app.add_route(path, call, methods=["GET"])
-    for path, call in front.posts().items():
-        app.add_route(path, call, methods=["POST"])
     return app
 
 
@@ -88,9 +90,9 @@ class _Front:
     def __init__(self, service: Service) -> None:
         self._service = service
 
-    def reads(self) -> dict[str, Callable[[Request], Awaitable[Response]]]:
+    def reads(self) -> dict[str, Endpoint]:
         """What is only read, by its path."""
-        found = {
+        found: dict[str, Endpoint] = {
             "/v2": self._server,
             "/v2/health/live": self._live,
             "/v2/health/ready": self._ready,
@@ -99,7 +101,7 @@ class _Front:
             found |= {model: self._model, f"{model}/ready": self._model_ready}
         return found
 
-    def posts(self) -> dict[str, Callable[[Request], Awaitable[Response]]]:
+    def posts(self) -> dict[str, Endpoint]:
         """What is asked with a body, by its path."""
         infer = self._observed("rest", self._infer)
         return {
@@ -138,30 +140,34 @@ class _Front:
         from starlette.responses import Response
 
         call.served = served = self._service.served(call.name, call.version)
-        body = await read_body(call.request, self._service.settings.timeout)
+        body = await read_body(call.request)
         asked = read_request(body, _header_length(call.request))
         work = self._service.predict(
             inputs_of(asked, served), model=call.name, version=call.version, timeout=asked.timeout
         )
-        call.served, prediction = await unless_left(call.request, work)
-        outputs = outputs_of(prediction, asked, call.served)
-        written, length = write_response(InferResponse(call.served.name, call.served.version, asked.id, outputs), asked)
+        served, prediction = await unless_left(call.request, work)
+        call.served = served
+        outputs = outputs_of(prediction, asked, served)
+        written, length = write_response(InferResponse(served.name, served.version, asked.id, outputs), asked)
         if length is None:
             return Response(written, media_type="application/json")
         return Response(written, headers={HEADER: str(length)}, media_type="application/octet-stream")
 
     async def _predict(self, call: _Call) -> Response:
         service, request = self._service, call.request
-        body = await read_body(request, service.settings.timeout)
-        asked = read_asked(body, request.headers.get("content-type", ""), request.query_params)
-        call.served = service.served(asked.model, asked.version)
-        inputs, shown = inputs_for(asked, call.served.predictor)
+        body = await read_body(request)
+        asked = read_asked(body, request.headers.get("content-type", ""), _query(request))
+        call.served = served = service.served(asked.model, asked.version)
+        inputs, shown = inputs_for(asked, served.predictor)
         work = service.predict(
-            inputs, model=call.served.name, version=asked.version, timeout=asked.timeout, on_error=asked.on_error
+            inputs, model=served.name, version=asked.version, timeout=asked.timeout, on_error=asked.on_error
         )
-        call.served, prediction = await unless_left(request, work)
-        told = {"probabilities": asked.probabilities, "aggregation": asked.aggregation}
-        return json_response(answer(call.served.predictor, prediction, shown, **told))  # type: ignore[arg-type]
+        served, prediction = await unless_left(request, work)
+        call.served = served
+        told = answer(
+            served.predictor, prediction, shown, probabilities=asked.probabilities, aggregation=asked.aggregation
+        )
+        return json_response(told)
 
     async def _index(self, request: Request) -> Response:
         asked = await self._parameters(request)
@@ -198,7 +204,12 @@ class _Front:
 
     async def _parameters(self, request: Request) -> dict[str, Any]:
         """A body that may be empty, or a JSON object."""
-        body = await read_body(request, self._service.settings.timeout)
+        seconds = self._service.settings.timeout
+        try:
+            async with asyncio.timeout(seconds):
+                body = await read_body(request)
+        except TimeoutError:
+            raise ServeError(408, f"the body did not come within {seconds:g} s") from None
         try:
             found = json.loads(body) if body.strip() else {}
         except (ValueError, RecursionError) as error:
@@ -209,9 +220,7 @@ class _Front:
             raise ServeError(400, f"the body is a JSON {type(found).__name__}; expected an object, or nothing")
         return found
 
-    def _observed(
-        self, front: str, work: Callable[[_Call], Awaitable[Response]]
-    ) -> Callable[[Request], Awaitable[Response]]:
+    def _observed(self, front: str, work: Callable[[_Call], Awaitable[Response]]) -> Endpoint:
         """The same, which tells the observers of every request that reached a model."""
 
         async def endpoint(request: Request) -> Response:
@@ -221,6 +230,9 @@ class _Front:
                 found = await work(call)
                 status = found.status_code
                 return found
+            except asyncio.CancelledError:
+                status = 504  # its time has passed
+                raise
             except Exception as error:
                 status = refusal(error).status
                 raise
@@ -231,24 +243,18 @@ class _Front:
         return endpoint
 
 
-async def read_body(request: Request, seconds: float) -> bytes:
-    """The body of a request, which must come within some seconds.
+async def read_body(request: Request) -> bytes:
+    """The body of a request.
 
     Raises:
-        ServeError: 408 for one that is too slow, 499 for a client that left amid it; 413 as of ``guard``.
+        ServeError: 499 for a client that left amid it; 413 as of ``guard``.
     """
     from starlette.requests import ClientDisconnect
 
-    chunks = []
     try:
-        async with asyncio.timeout(seconds):
-            async for chunk in request.stream():
-                chunks.append(chunk)
-    except TimeoutError:
-        raise ServeError(408, f"the body did not come within {seconds:g} s") from None
+        return await request.body()
     except ClientDisconnect:
         raise ServeError(499, "the client left amid its request") from None
-    return b"".join(chunks)
 
 
 async def unless_left(request: Request, work: Awaitable[Found]) -> Found:
@@ -277,6 +283,10 @@ async def unless_left(request: Request, work: Awaitable[Found]) -> Found:
         raise
     finally:
         watcher.cancel()
+
+
+def _query(request: Request) -> Mapping[str, str]:
+    return request.query_params if request.scope["query_string"] else {}
 
 
 def _header_length(request: Request) -> int | None:

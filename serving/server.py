@@ -14,6 +14,7 @@ from typing import Any
 
 from .connection import guarded_protocol
 from .guard import App, Guard
+from .page import OPEN_PATHS, add_page
 from .rest import rest_app
 from .service import Service
 from .settings import ServeSettings
@@ -29,7 +30,8 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT)
 def assembled(service: Service) -> App:
     """Every front that is reached by HTTP, behind the guard."""
     app = rest_app(service)
-    return Guard(app, service.settings)
+    add_page(app, service)
+    return Guard(app, service.settings, OPEN_PATHS)
 
 
 def serve_alone(

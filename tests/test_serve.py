@@ -239,6 +239,39 @@ def test_every_refusal_has_one_form(
     assert answer.headers["content-type"] == "application/json"
 
 
+def test_requests_of_any_kind_are_answered_or_refused(service: Running) -> None:
+    rng = random.Random(0)
+    image = base64.b64encode(bytes(range(256))).decode()
+    bodies = [
+        b'{"inputs": ["hello", ["a", "b"], {"text": "c"}], "model": "texts", "timeout": 3}',
+        b'{"inputs": [{"name": "text", "datatype": "BYTES", "shape": [1], "data": ["hello"]}]}',
+        b'{"inputs": [{"name": "input_ids", "datatype": "INT64", "shape": [1, 2], "data": [2, 3]}]}',
+        json.dumps({"inputs": [image], "model": "images"}).encode(),
+        b'--b\r\nContent-Disposition: form-data; name="image"; filename="a"\r\n\r\nx\r\n--b--\r\n',
+    ]
+    kinds = ["application/json", "multipart/form-data; boundary=b", "image/png"]
+    paths = [
+        "/predict",
+        "/predict?model=images",
+        "/v2/models/texts/infer",
+        "/v2/models/images/infer",
+        "/v2/repository/index",
+    ]
+    for _ in range(300):
+        body = bytearray(rng.choice(bodies))
+        for _ in range(rng.randrange(6)):
+            place = rng.randrange(len(body))
+            body[place : place + rng.randrange(3)] = rng.choice(
+                [b"", b"[", b"}", b'"', b"\xff", b"0", b"1e999", b"null", b"-1", b"NaN", rng.randbytes(3)]
+            )
+        headers = {"content-type": rng.choice(kinds)}
+        if rng.random() < 0.2:
+            headers["Inference-Header-Content-Length"] = rng.choice(["-1", "10", "x", str(len(body)), "9" * 30])
+        answer = service.client.post(rng.choice(paths), content=bytes(body), headers=headers)
+        assert answer.status_code in (200, 400, 404, 415), (bytes(body), answer.text)
+        assert answer.status_code == 200 or list(answer.json()) == ["error"]
+
+
 def raw(service: Running, *pieces: bytes, wait: float = 0.0) -> bytes:
     """What comes back on a connection of its own."""
     with socket.create_connection(("127.0.0.1", service.port), timeout=20) as connection:

@@ -52,52 +52,70 @@ struct Option {
   const char* value;  // the name of its value in the help; null for a switch
   const char* help;
   Set set;
-  bool profiles;  // only for --profile
+  const char* with = nullptr;  // the option that it goes with
 };
 
 const Option kOptions[] = {
     {"--input", "FILE", "File of tensors or uint8 images (.npz, .npy), or a JPEG or PNG image; may be repeated",
-     [](Arguments& a, const std::string&, const std::string& v) { a.inputs.push_back(v); }, false},
+     [](Arguments& a, const std::string&, const std::string& v) { a.inputs.push_back(v); }},
     {"--backend", "NAME", "Backend that runs the bundle: auto (the first that can run), or one of --list-backends",
-     [](Arguments& a, const std::string&, const std::string& v) { a.options.backend = v; }, false},
+     [](Arguments& a, const std::string&, const std::string& v) { a.options.backend = v; }},
     {"--precision", "KIND", "Precision to run: fp32, fp16, bf16 or int8; without it the backend chooses",
-     [](Arguments& a, const std::string&, const std::string& v) { a.options.precision = v; }, false},
+     [](Arguments& a, const std::string&, const std::string& v) { a.options.precision = v; }},
     {"--threads", "N", "Threads within one run; without it the backend's default",
      [](Arguments& a, const std::string& n, const std::string& v) {
        a.options.threads = static_cast<int>(whole(n, v, 1, 65536));
-     },
-     false},
+     }},
     {"--batch-size", "N", "Most inputs in one run; memory grows with it (32)",
      [](Arguments& a, const std::string& n, const std::string& v) {
        a.options.batch_size = whole(n, v, 1, kLargestBatch);
-     },
-     false},
+     }},
     {"--provider-library", "FILE", "Plug-in of ONNX Runtime with which tensorrt-rtx runs the graph, without an engine",
-     [](Arguments& a, const std::string&, const std::string& v) { a.options.provider_library = v; }, false},
+     [](Arguments& a, const std::string&, const std::string& v) { a.options.provider_library = v; }},
     {"--probabilities", nullptr, "Also print the probability of every class",
-     [](Arguments& a, const std::string&, const std::string&) { a.probabilities = true; }, false},
+     [](Arguments& a, const std::string&, const std::string&) { a.probabilities = true; }},
     {"--json", nullptr, "Print one JSON object",
-     [](Arguments& a, const std::string&, const std::string&) { a.json = true; }, false},
+     [](Arguments& a, const std::string&, const std::string&) { a.json = true; }},
     {"--list-backends", nullptr, "List the backends, and why some cannot run on this machine",
-     [](Arguments& a, const std::string&, const std::string&) { a.list_backends = true; }, false},
+     [](Arguments& a, const std::string&, const std::string&) { a.list_backends = true; }},
     {"--profile", nullptr, "Measure latency and throughput on synthetic inputs",
-     [](Arguments& a, const std::string&, const std::string&) { a.profile = true; }, false},
+     [](Arguments& a, const std::string&, const std::string&) { a.profile = true; }},
     {"--batch", "N,N", "Batch sizes to profile (1,8)",
-     [](Arguments& a, const std::string& n, const std::string& v) { a.batches = numbers(n, v, kLargestBatch); }, true},
+     [](Arguments& a, const std::string& n, const std::string& v) { a.batches = numbers(n, v, kLargestBatch); },
+     "--profile"},
     {"--sequence", "N,N", "Lengths of texts to profile, in tokens (128, or the most that the model reads)",
-     [](Arguments& a, const std::string& n, const std::string& v) { a.sequences = numbers(n, v, kLongest); }, true},
+     [](Arguments& a, const std::string& n, const std::string& v) { a.sequences = numbers(n, v, kLongest); },
+     "--profile"},
     {"--seconds", "S", "Seconds for which each case is profiled, at least (3)",
-     [](Arguments& a, const std::string& n, const std::string& v) { a.seconds = seconds(n, v); }, true},
+     [](Arguments& a, const std::string& n, const std::string& v) { a.seconds = seconds(n, v); }, "--profile"},
     {"--iterations", "N", "Repetitions of each profiled case, at least (30)",
-     [](Arguments& a, const std::string& n, const std::string& v) { a.iterations = whole(n, v, 1, 1U << 20U); }, true},
+     [](Arguments& a, const std::string& n, const std::string& v) { a.iterations = whole(n, v, 1, 1U << 20U); },
+     "--profile"},
     {"--seed", "N", "Seed for the inputs that are profiled (0)",
-     [](Arguments& a, const std::string& n, const std::string& v) { a.seed = whole(n, v, 0, SIZE_MAX); }, true},
+     [](Arguments& a, const std::string& n, const std::string& v) { a.seed = whole(n, v, 0, SIZE_MAX); }, "--profile"},
+    {"--serve", nullptr, "Answer over HTTP (Open Inference Protocol in JSON, and /predict) until SIGTERM",
+     [](Arguments& a, const std::string&, const std::string&) { a.serve = true; }},
+    {"--host", "HOST", "Address to listen on; 0.0.0.0 for all (127.0.0.1)",
+     [](Arguments& a, const std::string&, const std::string& v) { a.serving.host = v; }, "--serve"},
+    {"--port", "N", "Port to listen on; 0 for one of the system's choice (8000)",
+     [](Arguments& a, const std::string& n, const std::string& v) {
+       a.serving.port = static_cast<std::uint16_t>(whole(n, v, 0, 65535));
+     },
+     "--serve"},
+    {"--workers", "N", "Requests that are worked on at once; memory grows with it (2)",
+     [](Arguments& a, const std::string& n, const std::string& v) { a.serving.workers = whole(n, v, 1, 256); },
+     "--serve"},
+    {"--queue", "N", "Most requests that wait; a further one is answered with 503 (64)",
+     [](Arguments& a, const std::string& n, const std::string& v) { a.serving.queue = whole(n, v, 1, 65536); },
+     "--serve"},
+    {"--max-bytes", "N", "Largest body of a request, in bytes; a larger one is answered with 413 (8388608)",
+     [](Arguments& a, const std::string& n, const std::string& v) { a.serving.body = whole(n, v, 1, 1U << 30U); },
+     "--serve"},
     {"--verbose", nullptr, "Print to standard error which backend runs, and why others were skipped",
-     [](Arguments& a, const std::string&, const std::string&) { a.verbose = true; }, false},
+     [](Arguments& a, const std::string&, const std::string&) { a.verbose = true; }},
     {"--version", nullptr, "Print the version",
-     [](Arguments& a, const std::string&, const std::string&) { a.version = true; }, false},
-    {"--help", nullptr, "Print this help", [](Arguments& a, const std::string&, const std::string&) { a.help = true; },
-     false},
+     [](Arguments& a, const std::string&, const std::string&) { a.version = true; }},
+    {"--help", nullptr, "Print this help", [](Arguments& a, const std::string&, const std::string&) { a.help = true; }},
 };
 
 const Option& option_of(const std::string& name) {
@@ -108,15 +126,21 @@ const Option& option_of(const std::string& name) {
   throw InputError("option " + cut(name) + " is unknown; hydrant-run --help lists them");
 }
 
-void check(const Arguments& arguments, const std::string& profile_only) {
+// `alone` are the options that were given and go with another one only.
+void check(const Arguments& arguments, const std::vector<const Option*>& alone) {
   if (arguments.help || arguments.version || arguments.list_backends) return;
   if (arguments.bundle.empty()) throw InputError("no bundle was given; expected hydrant-run BUNDLE --input FILE");
+  if (arguments.profile && arguments.serve) throw InputError("--profile and --serve are given; expected one of them");
   if (arguments.profile && !arguments.inputs.empty())
     throw InputError("--profile measures synthetic inputs; leave the inputs out");
-  if (!arguments.profile && !profile_only.empty())
-    throw InputError(profile_only + " goes with --profile; leave it out");
-  if (!arguments.profile && arguments.inputs.empty()) {
-    throw InputError("no input was given; expected hydrant-run BUNDLE --input FILE, or --profile");
+  if (arguments.serve && !arguments.inputs.empty())
+    throw InputError("--serve takes its inputs from requests; leave the inputs out");
+  for (const Option* option : alone) {
+    const bool there = std::string("--serve") == option->with ? arguments.serve : arguments.profile;
+    if (!there) throw InputError(std::string(option->name) + " goes with " + option->with + "; leave it out");
+  }
+  if (!arguments.profile && !arguments.serve && arguments.inputs.empty()) {
+    throw InputError("no input was given; expected hydrant-run BUNDLE --input FILE, or --profile, or --serve");
   }
 }
 
@@ -124,7 +148,7 @@ void check(const Arguments& arguments, const std::string& profile_only) {
 
 Arguments parse_arguments(const std::vector<std::string>& words) {
   Arguments arguments;
-  std::string profile_only;
+  std::vector<const Option*> alone;
   for (std::size_t i = 0; i < words.size(); ++i) {
     const std::string& word = words[i];
     if (word.size() < 2 || word[0] != '-') {
@@ -144,9 +168,9 @@ Arguments parse_arguments(const std::vector<std::string>& words) {
     if (option.value != nullptr && !attached && i + 1 == words.size())
       throw InputError(name + " lacks its value; expected " + name + " " + option.value);
     option.set(arguments, name, option.value == nullptr ? "" : attached ? word.substr(equals + 1) : words[++i]);
-    if (option.profiles) profile_only = name;
+    if (option.with != nullptr) alone.push_back(&option);
   }
-  check(arguments, profile_only);
+  check(arguments, alone);
   return arguments;
 }
 
@@ -154,6 +178,7 @@ std::string help_text() {
   std::string text =
       "usage: hydrant-run BUNDLE [--input] FILE ...     predictions for tensors or images, as JSON lines\n"
       "       hydrant-run BUNDLE --profile --batch 1,8  latency and throughput\n"
+      "       hydrant-run BUNDLE --serve --port 8000    the same predictions over HTTP\n"
       "       hydrant-run --list-backends\n\n";
   for (const Option& option : kOptions) {
     std::string left =

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "hydrant/hydrant.h"
+#include "limits.h"
 
 namespace hydrant {
 
@@ -23,6 +24,8 @@ struct Arguments {
   double seconds = 3;
   std::size_t iterations = 30;
   std::uint64_t seed = 0;
+  bool serve = false;
+  HttpLimits serving;
   bool help = false;
   bool version = false;
 };

@@ -13,21 +13,15 @@
 #include "arguments.h"
 #include "profile.h"
 #include "rows.h"
+#include "serve.h"
 
 namespace hydrant {
 namespace {
 
-OrderedJson skipped_json(const Predictor& predictor) {
-  OrderedJson skipped = OrderedJson::array();
-  for (const Fallback& each : predictor.fallbacks())
-    skipped.push_back({{"backend", each.backend}, {"reason", each.reason}});
-  return skipped;
-}
-
 // A file's predictions and what to call each of its inputs.
 struct Predicted {
   Prediction prediction;
-  std::vector<std::string> names;
+  std::vector<OrderedJson> names;
 };
 
 bool has_arrays(const std::string& file) {
@@ -61,7 +55,8 @@ Predicted predict_next(const Predictor& predictor, const Arguments& arguments, s
   std::vector<std::string> names;
   while (next < inputs.size() && !has_arrays(inputs[next]) && names.size() < arguments.options.batch_size)
     names.push_back(inputs[next++]);
-  return {predictor.predict_images(std::vector<std::filesystem::path>(names.begin(), names.end()), first), names};
+  return {predictor.predict_images(std::vector<std::filesystem::path>(names.begin(), names.end()), first),
+          {names.begin(), names.end()}};
 }
 
 void predict(const Predictor& predictor, const Arguments& arguments) {
@@ -115,12 +110,14 @@ void run(const Arguments& arguments) {
   } else if (arguments.list_backends) {
     list_backends(arguments);
   } else {
+    if (arguments.serve) keep_signals();
     const Predictor predictor(arguments.bundle, arguments.options);
     if (arguments.verbose) {
       for (const Fallback& each : predictor.fallbacks())
         std::cerr << "skipped " << each.backend << ": " << each.reason << '\n';
       std::cerr << "running on " << predictor.backend() << ", " << predictor.precision() << '\n';
     }
+    if (arguments.serve) return serve(predictor, arguments);
     if (!arguments.profile) return predict(predictor, arguments);
     const OrderedJson report = profile(predictor, arguments);
     std::cout << (arguments.json ? to_line(report) : profile_text(report));

@@ -41,7 +41,7 @@ OrderedJson assigned(const Prediction& prediction, std::size_t i, const std::vec
 }  // namespace
 
 std::vector<OrderedJson> prediction_rows(const Predictor& predictor, const Prediction& prediction,
-                                         const std::vector<std::string>& inputs, std::size_t first,
+                                         const std::vector<OrderedJson>& inputs, std::size_t first,
                                          bool probabilities) {
   const std::vector<std::string>& labels = predictor.labels();
   std::vector<OrderedJson> rows;
@@ -82,6 +82,13 @@ std::vector<OrderedJson> prediction_rows(const Predictor& predictor, const Predi
     rows.push_back(std::move(row));
   }
   return rows;
+}
+
+OrderedJson skipped_json(const Predictor& predictor) {
+  OrderedJson skipped = OrderedJson::array();
+  for (const Fallback& each : predictor.fallbacks())
+    skipped.push_back({{"backend", each.backend}, {"reason", each.reason}});
+  return skipped;
 }
 
 std::string to_line(const OrderedJson& value) {

@@ -12,13 +12,17 @@ namespace hydrant {
 using OrderedJson = nlohmann::ordered_json;
 
 // One object for each input.
+//   inputs         what stands for each
 //   first          index of the first input
 //   probabilities  also give those of every class by its name
 std::vector<OrderedJson> prediction_rows(const Predictor& predictor, const Prediction& prediction,
-                                         const std::vector<std::string>& inputs, std::size_t first, bool probabilities);
+                                         const std::vector<OrderedJson>& inputs, std::size_t first, bool probabilities);
 
 // The double with the shortest decimal that stands for a float32.
 double shortest(float value);
+
+// The backends that were skipped, each with the reason.
+OrderedJson skipped_json(const Predictor& predictor);
 
 // JSON on one line; bytes that are not UTF-8 are replaced.
 std::string to_line(const OrderedJson& value);

@@ -116,18 +116,30 @@ Image upright(const Image& image, int orientation) {
   return turned;
 }
 
-Image read_image(const fs::path& file, int channels) {
+namespace {
+
+template <typename Bytes>
+Image image_of(const Bytes& bytes, const std::string& name, const char* expected, int channels) {
   if (channels != 1 && channels != 3)
     throw InputError("channels is " + std::to_string(channels) + "; expected 1 (grey) or 3 (red, green, blue)");
   try {
-    const Decoded decoded = decode(read_bytes(file));
+    const Decoded decoded = decode(bytes());
     return with_channels(upright(decoded.image, decoded.orientation), channels);
   } catch (const std::invalid_argument& error) {
-    throw InputError("cannot read image " + file.string() + ": " + one_line(error.what()) +
-                     "; expected a readable JPEG or PNG file");
+    throw InputError("cannot read image " + name + ": " + one_line(error.what()) + "; expected " + expected);
   } catch (const std::bad_alloc&) {
-    throw InputError("cannot read image " + file.string() + ": there is not enough memory for it; make it smaller");
+    throw InputError("cannot read image " + name + ": there is not enough memory for it; make it smaller");
   }
+}
+
+}  // namespace
+
+Image read_image(const fs::path& file, int channels) {
+  return image_of([&] { return read_bytes(file); }, file.string(), "a readable JPEG or PNG file", channels);
+}
+
+Image decode_image(const std::string& bytes, const std::string& name, int channels) {
+  return image_of([&]() -> const std::string& { return bytes; }, name, "the bytes of a JPEG or PNG file", channels);
 }
 
 Pictures::Pictures(const Tensor& array) {

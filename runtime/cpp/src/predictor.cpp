@@ -249,6 +249,14 @@ Prediction Predictor::predict_images(std::initializer_list<std::filesystem::path
   return predict_images(std::vector<std::filesystem::path>(files), first);
 }
 
+Prediction Predictor::predict_encoded_images(const std::vector<std::string>& files, std::size_t first) const {
+  const int channels = static_cast<int>(state().architecture.channels);
+  const auto decoded = [&](std::size_t i) {
+    return decode_image(files[i], "input " + std::to_string(first + i), channels);
+  };
+  return state().predict_pictures(files.size(), first, decoded);
+}
+
 Prediction Predictor::predict_images(const Tensor& array, std::size_t first) const {
   const Pictures pictures(array);
   return state().predict_pictures(pictures.size(), first, [&](std::size_t i) { return pictures[i]; });
@@ -265,6 +273,7 @@ const std::vector<Fallback>& Predictor::fallbacks() const { return state().fallb
 const std::string& Predictor::family() const { return state().bundle.family(); }
 std::size_t Predictor::members() const { return static_cast<std::size_t>(state().bundle.members()); }
 bool Predictor::reads_images() const { return state().architecture.image; }
+bool Predictor::prepares_images() const { return state().images.has_value(); }
 bool Predictor::gives_scores() const { return state().architecture.score; }
 bool Predictor::gives_labels() const { return state().architecture.multi_label; }
 std::size_t Predictor::longest() const {

@@ -55,6 +55,12 @@ struct Tensor {
 // [B, channels, height, width].
 using Tensors = std::map<std::string, Tensor>;
 
+// A text, or a pair of texts.
+struct Text {
+  std::string text;
+  std::optional<std::string> pair;
+};
+
 // One picture of 8 bits per channel.
 struct Image {
   int height = 0;
@@ -136,6 +142,8 @@ class Predictor {
   // The same for JPEG and PNG files, of which one at a time is decoded.
   Prediction predict_images(const std::vector<std::filesystem::path>& files, std::size_t first = 0) const;
   Prediction predict_images(std::initializer_list<std::filesystem::path> files, std::size_t first = 0) const;
+  // The same for the bytes of such files.
+  Prediction predict_encoded_images(const std::vector<std::string>& files, std::size_t first = 0) const;
 
   // The tensors that pictures become: `pixel_values` [B, channels, height, width].
   Tensors prepare(const std::vector<Image>& images, std::size_t first = 0) const;
@@ -147,6 +155,7 @@ class Predictor {
   const std::string& family() const;               // "bert", "vit", …
   std::size_t members() const;                     // M
   bool reads_images() const;                       // otherwise token ids
+  bool prepares_images() const;                    // reads images, and holds their preprocessing
   bool gives_scores() const;                       // otherwise classes or labels
   bool gives_labels() const;                       // any of several, each by itself
 
@@ -183,6 +192,9 @@ std::vector<Image> as_images(const Tensor& tensor);
 // Reads a JPEG or PNG file as Pillow does: orientation applied, alpha dropped.
 // Throws InputError: unreadable, damaged, or of a kind that is not supported.
 Image read_image(const std::filesystem::path& file, int channels = 3);
+
+// The same for the bytes of such a file; `name` stands for it in messages.
+Image decode_image(const std::string& bytes, const std::string& name, int channels = 3);
 
 // This library's version, that of the Python package.
 const char* version();

@@ -1,0 +1,265 @@
+#include "http.h"
+
+#include <arpa/inet.h>
+#include <microhttpd.h>
+#include <netdb.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <charconv>
+#include <condition_variable>
+#include <cstring>
+#include <deque>
+#include <exception>
+#include <mutex>
+#include <new>
+#include <stdexcept>
+#include <thread>
+#include <vector>
+
+#include "../src/messages.h"
+#include "hydrant/hydrant.h"
+#include "rows.h"
+
+namespace hydrant {
+
+HttpReply http_error(int status, const std::string& message) {
+  return {status, to_line({{"error", one_line(message)}}), ""};
+}
+
+namespace {
+
+constexpr std::size_t kHeaderBytes =
+    32U << 10U;                        // of a connection's buffer: request line, headers, a piece of the body
+constexpr std::size_t kDiscarded = 8;  // times the most of a body that is read before it is refused
+
+HttpReply too_large(std::size_t most) {
+  return http_error(413, "the request's body is larger than " + std::to_string(most) +
+                             " bytes; send fewer inputs at once, or start the server with a larger --max-bytes");
+}
+
+struct FreeAddresses {
+  void operator()(addrinfo* list) const { freeaddrinfo(list); }
+};
+
+std::unique_ptr<addrinfo, FreeAddresses> address_of(const std::string& host, std::uint16_t port) {
+  addrinfo wanted{};
+  wanted.ai_flags = AI_NUMERICHOST | AI_NUMERICSERV | AI_PASSIVE;
+  wanted.ai_socktype = SOCK_STREAM;
+  addrinfo* found = nullptr;
+  const int failed =
+      getaddrinfo(host == "localhost" ? "127.0.0.1" : host.c_str(), std::to_string(port).c_str(), &wanted, &found);
+  if (failed != 0 || found == nullptr) {
+    throw InputError("--host is " + cut(host) + ", which is no address of this machine (" + gai_strerror(failed) +
+                     "); expected one such as 127.0.0.1, or 0.0.0.0 for all");
+  }
+  return std::unique_ptr<addrinfo, FreeAddresses>(found);
+}
+
+const char* header(MHD_Connection* connection, const char* name) {
+  return MHD_lookup_connection_value(connection, MHD_HEADER_KIND, name);
+}
+
+std::optional<std::string> optional_header(MHD_Connection* connection, const char* name) {
+  const char* value = header(connection, name);
+  return value == nullptr ? std::nullopt : std::optional<std::string>(value);
+}
+
+}  // namespace
+
+struct HttpServer::State {
+  // One request, from its first header to the end of its answer.
+  struct Exchange {
+    HttpRequest request;
+    std::size_t received = 0;  // bytes of the body, those that were thrown away included
+    bool began = false;        // its headers were looked at
+    bool waiting = false;      // handed to the workers
+    std::optional<HttpReply> reply;
+    MHD_Connection* connection = nullptr;
+  };
+
+  HttpLimits limits;
+  Handler answer;
+  MHD_Daemon* daemon = nullptr;
+  std::atomic<std::size_t> open{0};
+  std::atomic<bool> leaving{false};
+
+  std::mutex guard;
+  std::condition_variable news;
+  std::deque<Exchange*> queue;
+  bool stopped = false;
+  std::vector<std::thread> workers;
+
+  State(const HttpLimits& chosen, Handler handler) : limits(chosen), answer(std::move(handler)) {}
+
+  // Answers, and turns what nobody foresaw into an answer, too: a request never ends the server.
+  HttpReply answered(const HttpRequest& request) const noexcept {
+    try {
+      return answer(request);
+    } catch (const std::bad_alloc&) {
+      return {503, "{\"error\":\"there is not enough memory for these inputs; send fewer at once\"}\n", ""};
+    } catch (const std::exception& error) {
+      return http_error(500, error.what());
+    }
+  }
+
+  void work() {
+    while (true) {
+      std::unique_lock<std::mutex> lock(guard);
+      news.wait(lock, [&] { return stopped || !queue.empty(); });
+      if (queue.empty()) return;
+      Exchange* exchange = queue.front();
+      queue.pop_front();
+      const bool late = stopped;
+      lock.unlock();
+      exchange->reply = late ? http_error(503, "the server is stopping; ask another one") : answered(exchange->request);
+      std::string().swap(exchange->request.body);
+      MHD_resume_connection(exchange->connection);  // from here the exchange belongs to the server's own thread
+    }
+  }
+
+  // Hands a whole request to the workers. False: too many wait.
+  bool hand_over(Exchange& exchange) {
+    {
+      const std::lock_guard<std::mutex> lock(guard);
+      if (stopped || queue.size() >= limits.queue) return false;
+      exchange.waiting = true;
+      MHD_suspend_connection(exchange.connection);  // before a worker can see it
+      queue.push_back(&exchange);
+    }
+    news.notify_one();
+    return true;
+  }
+
+  MHD_Result send(MHD_Connection* connection, const HttpReply& reply) const {
+    auto* body = const_cast<char*>(reply.body.data());  // it is copied
+    MHD_Response* made = MHD_create_response_from_buffer(reply.body.size(), body, MHD_RESPMEM_MUST_COPY);
+    if (made == nullptr) return MHD_NO;
+    MHD_add_response_header(made, MHD_HTTP_HEADER_CONTENT_TYPE, "application/json");
+    MHD_add_response_header(made, "X-Content-Type-Options", "nosniff");
+    if (!reply.allow.empty()) MHD_add_response_header(made, MHD_HTTP_HEADER_ALLOW, reply.allow.c_str());
+    if (reply.status == 503) MHD_add_response_header(made, MHD_HTTP_HEADER_RETRY_AFTER, "1");
+    if (leaving) MHD_add_response_header(made, MHD_HTTP_HEADER_CONNECTION, "close");
+    const MHD_Result queued = MHD_queue_response(connection, static_cast<unsigned>(reply.status), made);
+    MHD_destroy_response(made);
+    return queued;
+  }
+
+  // The headers are there. A body that is said to be far too large is refused before it is read.
+  MHD_Result begin(Exchange& exchange) const {
+    exchange.began = true;
+    exchange.request.encoding = optional_header(exchange.connection, MHD_HTTP_HEADER_CONTENT_ENCODING);
+    exchange.request.type = optional_header(exchange.connection, MHD_HTTP_HEADER_CONTENT_TYPE);
+    exchange.request.host = optional_header(exchange.connection, MHD_HTTP_HEADER_HOST);
+    exchange.request.origin = optional_header(exchange.connection, "Origin");
+    exchange.request.header_length = optional_header(exchange.connection, "Inference-Header-Content-Length");
+    const char* length = header(exchange.connection, MHD_HTTP_HEADER_CONTENT_LENGTH);
+    if (length == nullptr) return MHD_YES;
+    std::uint64_t bytes = 0;
+    const char* end = length + std::strlen(length);
+    const auto [last, failed] = std::from_chars(length, end, bytes);
+    if (failed != std::errc() || last != end)
+      return send(exchange.connection, http_error(400, "Content-Length is no number of bytes"));
+    if (bytes / kDiscarded > limits.body) return send(exchange.connection, too_large(limits.body));
+    if (bytes <= limits.body) exchange.request.body.reserve(std::min<std::size_t>(bytes, 1U << 16U));
+    return MHD_YES;
+  }
+
+  // A piece of the body; what is too much is counted and thrown away, for a client listens once it has sent all.
+  MHD_Result take(Exchange& exchange, const char* bytes, std::size_t& count) const {
+    exchange.received += count;
+    if (exchange.received / kDiscarded > limits.body) return MHD_NO;  // closes the connection
+    if (exchange.received <= limits.body) {
+      exchange.request.body.append(bytes, count);
+    } else {
+      std::string().swap(exchange.request.body);
+    }
+    count = 0;
+    return MHD_YES;
+  }
+
+  MHD_Result finish(Exchange& exchange) {
+    if (exchange.reply) return send(exchange.connection, *exchange.reply);
+    if (exchange.received > limits.body) return send(exchange.connection, too_large(limits.body));
+    if (exchange.received == 0) return send(exchange.connection, answered(exchange.request));
+    if (hand_over(exchange)) return MHD_YES;
+    return send(exchange.connection, http_error(503, "too many requests wait (" + std::to_string(limits.queue) +
+                                                         "); ask again in a second"));
+  }
+
+  static MHD_Result on_request(void* self, MHD_Connection* connection, const char* path, const char* method,
+                               const char*, const char* bytes, std::size_t* count, void** slot) {
+    State& state = *static_cast<State*>(self);
+    auto* exchange = static_cast<Exchange*>(*slot);
+    try {
+      if (exchange == nullptr) return MHD_NO;
+      if (!exchange->began) {
+        exchange->connection = connection;
+        exchange->request.method = method;
+        exchange->request.path = path;
+        return state.begin(*exchange);
+      }
+      return *count > 0 ? state.take(*exchange, bytes, *count) : state.finish(*exchange);
+    } catch (const std::exception&) {  // no memory for so much as an answer
+      return MHD_NO;
+    }
+  }
+
+  // The request line was read: whatever comes next belongs to one exchange, until `on_end`.
+  static void* on_start(void* self, const char*, MHD_Connection*) {
+    auto* exchange = new (std::nothrow) Exchange;
+    if (exchange != nullptr) ++static_cast<State*>(self)->open;
+    return exchange;
+  }
+
+  static void on_end(void* self, MHD_Connection*, void** slot, MHD_RequestTerminationCode) {
+    auto* exchange = static_cast<Exchange*>(*slot);
+    *slot = nullptr;
+    if (exchange == nullptr) return;
+    delete exchange;
+    --static_cast<State*>(self)->open;
+  }
+};
+
+HttpServer::HttpServer(const HttpLimits& limits, Handler answer)
+    : state_(std::make_unique<State>(limits, std::move(answer))) {
+  const auto address = address_of(limits.host, limits.port);
+  const unsigned version6 = address->ai_family == AF_INET6 ? static_cast<unsigned>(MHD_USE_IPv6) : 0U;
+  // poll, not epoll: whose edges this library may miss where a client leaves in the middle of a body
+  state_->daemon = MHD_start_daemon(MHD_USE_POLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME | version6, limits.port,
+                                    nullptr, nullptr, &State::on_request, state_.get(),                         //
+                                    MHD_OPTION_SOCK_ADDR, address->ai_addr,                                     //
+                                    MHD_OPTION_CONNECTION_LIMIT, static_cast<unsigned>(limits.connections),     //
+                                    MHD_OPTION_CONNECTION_TIMEOUT, static_cast<unsigned>(limits.idle.count()),  //
+                                    MHD_OPTION_CONNECTION_MEMORY_LIMIT, kHeaderBytes,                           //
+                                    MHD_OPTION_URI_LOG_CALLBACK, &State::on_start, state_.get(),                //
+                                    MHD_OPTION_NOTIFY_COMPLETED, &State::on_end, state_.get(), MHD_OPTION_END);
+  if (state_->daemon == nullptr) {
+    throw InputError("cannot listen on " + limits.host + ", port " + std::to_string(limits.port) + " (" +
+                     std::strerror(errno) + "); give another --host or --port");
+  }
+  for (std::size_t i = 0; i < limits.workers; ++i) state_->workers.emplace_back([this] { state_->work(); });
+}
+
+HttpServer::~HttpServer() {
+  {
+    const std::lock_guard<std::mutex> lock(state_->guard);
+    state_->stopped = true;
+  }
+  state_->news.notify_all();
+  for (std::thread& worker : state_->workers) worker.join();  // each connection is resumed by then
+  MHD_stop_daemon(state_->daemon);
+}
+
+std::uint16_t HttpServer::port() const { return MHD_get_daemon_info(state_->daemon, MHD_DAEMON_INFO_BIND_PORT)->port; }
+
+void HttpServer::quiesce() {
+  state_->leaving = true;
+  const int socket = MHD_quiesce_daemon(state_->daemon);
+  if (socket >= 0) close(socket);
+}
+
+std::size_t HttpServer::open() const { return state_->open; }
+
+}  // namespace hydrant

@@ -1,0 +1,57 @@
+// An HTTP server of bounded size: the only part that knows libmicrohttpd.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "limits.h"
+
+namespace hydrant {
+
+struct HttpRequest {
+  std::string method;                         // "GET", "POST", …
+  std::string path;                           // percent-decoded, without the query; never the name of a file
+  std::optional<std::string> encoding, type;  // Content-Encoding and Content-Type
+  std::optional<std::string> host, origin;    // Host and Origin
+  std::optional<std::string> header_length;   // Inference-Header-Content-Length
+  std::string body;
+};
+
+struct HttpReply {
+  int status = 200;
+  std::string body;   // JSON
+  std::string allow;  // the method that is expected, of a reply with status 405
+};
+
+class HttpServer {
+ public:
+  using Handler = std::function<HttpReply(const HttpRequest&)>;
+
+  // Listens, and answers from now on: a request without a body at once, one with a body by a worker. `answer` is called
+  // from several threads. Throws InputError: the host is no address, or the port is taken.
+  HttpServer(const HttpLimits& limits, Handler answer);
+  ~HttpServer();  // answers what waits with 503, and closes every connection
+  HttpServer(const HttpServer&) = delete;
+  HttpServer& operator=(const HttpServer&) = delete;
+
+  std::uint16_t port() const;
+
+  // Takes no further connection, and closes each after its answer.
+  void quiesce();
+
+  // Requests that were begun and not yet answered.
+  std::size_t open() const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+// A JSON object {"error": message}.
+HttpReply http_error(int status, const std::string& message);
+
+}  // namespace hydrant

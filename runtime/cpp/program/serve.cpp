@@ -1,0 +1,68 @@
+#include "serve.h"
+
+#include <chrono>
+#include <csignal>
+#include <ctime>
+#include <filesystem>
+#include <iostream>
+
+#include "http.h"
+#include "service.h"
+
+namespace hydrant {
+namespace {
+
+constexpr std::chrono::seconds kPatience{30};
+
+sigset_t endings() {
+  sigset_t set;
+  sigemptyset(&set);
+  sigaddset(&set, SIGTERM);
+  sigaddset(&set, SIGINT);
+  return set;
+}
+
+// Whether a signal to stop came within that time.
+bool told_to_stop(std::chrono::milliseconds within) {
+  const sigset_t set = endings();
+  const timespec time{within.count() / 1000, (within.count() % 1000) * 1'000'000};
+  return sigtimedwait(&set, nullptr, &time) > 0;
+}
+
+void wait_for_signal() {
+  while (!told_to_stop(std::chrono::hours(1))) {
+  }
+}
+
+std::string folder_name(const std::string& bundle) {
+  const std::filesystem::path full = std::filesystem::canonical(bundle);
+  return full.filename().empty() ? "model" : full.filename().string();
+}
+
+}  // namespace
+
+void keep_signals() {
+  const sigset_t set = endings();
+  pthread_sigmask(SIG_BLOCK, &set, nullptr);
+  std::signal(SIGPIPE, SIG_IGN);  // a client that is gone, or whoever read the first line
+}
+
+void serve(const Predictor& predictor, const Arguments& arguments) {
+  const bool six = arguments.serving.host.find(':') != std::string::npos;
+  const std::string host = six ? "[" + arguments.serving.host + "]" : arguments.serving.host;
+  Service service(predictor, folder_name(arguments.bundle), is_loopback(host));
+  HttpServer server(arguments.serving, [&](const HttpRequest& request) { return service.answer(request); });
+  std::cout << "serving " << service.name() << " on http://" << host << ":" << server.port() << " ("
+            << predictor.backend() << ", " << predictor.precision() << ")" << std::endl;
+  wait_for_signal();
+  service.leave();
+  server.quiesce();
+  const auto end = std::chrono::steady_clock::now() + kPatience;
+  while (server.open() > 0 && std::chrono::steady_clock::now() < end) {
+    if (told_to_stop(std::chrono::milliseconds(20))) break;
+  }
+  const std::size_t left = server.open();
+  std::cerr << "stopped" << (left == 0 ? "" : "; " + std::to_string(left) + " requests were not answered") << std::endl;
+}
+
+}  // namespace hydrant

@@ -1,0 +1,161 @@
+#include "service.h"
+
+#include <nlohmann/json.hpp>
+
+#include "../src/messages.h"
+#include "protocol.h"
+
+namespace hydrant {
+namespace {
+
+constexpr const char* kVersion = "1";  // of the one bundle that is served
+constexpr const char* kModels = "/v2/models/";
+
+HttpReply ok(const OrderedJson& body) { return {200, to_line(body), ""}; }
+
+HttpReply only(const HttpRequest& request, const char* method, const std::function<HttpReply()>& answer) {
+  if (request.method == method) return answer();
+  HttpReply refused = http_error(405, request.path + " answers " + method + ", not " + cut(request.method));
+  refused.allow = method;
+  return refused;
+}
+
+HttpReply unknown(const HttpRequest& request) {
+  return http_error(
+      404, "there is no " + cut(request.path) +
+               "; expected /v2/health/live, /v2/health/ready, /v2, /v2/models/NAME[/versions/1][/ready|/infer] "
+               "or /predict");
+}
+
+bool starts(const std::string& text, const std::string& start) { return text.compare(0, start.size(), start) == 0; }
+
+void check_header(const HttpRequest& request) {
+  if (request.header_length)
+    throw InputError(
+        "the request has an Inference-Header-Content-Length, for binary tensors, which are not spoken here; send "
+        "JSON (in tritonclient: binary_data=False), or use `hydrant serve`");
+}
+
+HttpReply no_model(const std::string& asked, const std::string& name) {
+  return http_error(404, "model " + cut(asked) + " is unknown; this server has " + cut(name));
+}
+
+HttpReply no_version(const std::string& asked, const std::string& name) {
+  return http_error(404, "model " + cut(name) + " has no version " + cut(asked) + "; it has " + kVersion);
+}
+
+Prediction predicted(const Predictor& predictor, const Asked& asked) {
+  if (!asked.images.empty()) return predictor.predict_encoded_images(asked.images);
+  return predictor.predict(asked.tensors);
+}
+
+}  // namespace
+
+bool is_loopback(const std::string& host) {
+  const bool six = !host.empty() && host[0] == '[';
+  const std::string bare = six ? host.substr(0, host.find(']') + 1) : host.substr(0, host.find(':'));
+  return bare == "localhost" || bare == "[::1]" || starts(bare, "127.");
+}
+
+Service::Service(const Predictor& predictor, std::string name, bool local)
+    : predictor_(predictor), name_(std::move(name)), local_(local) {
+  const Prediction warm = predictor.predict(predictor.synthetic(1, std::min<std::size_t>(predictor.longest(), 8), 0));
+  OrderedJson outputs = OrderedJson::array();
+  for (Output& output : outputs_of(predictor, warm)) {
+    output.shape.front() = -1;
+    outputs.push_back({{"name", output.name}, {"datatype", output.datatype}, {"shape", output.shape}});
+  }
+  metadata_ = {{"name", name_},
+               {"versions", OrderedJson::array({kVersion})},
+               {"platform", "hydrant_" + predictor.backend()},
+               {"inputs", inputs_metadata(predictor)},
+               {"outputs", outputs},
+               {"parameters",
+                {{"task", predictor.gives_scores()   ? "score"
+                          : predictor.gives_labels() ? "multi_label"
+                                                     : "classification"},
+                 {"modality", predictor.reads_images() ? "image" : "text"},
+                 {"labels", predictor.labels()}}}};
+}
+
+HttpReply Service::answer(const HttpRequest& request) const {
+  try {
+    return routed(request);
+  } catch (const InputError& error) {
+    return http_error(400, error.what());
+  }
+}
+
+HttpReply Service::ready(OrderedJson body) const {
+  if (leaving_) return http_error(503, "the service is about to end; ask another one");
+  body["ready"] = true;
+  return ok(body);
+}
+
+// Refuses what a page of another site makes a browser send. A browser names the page's origin; programs send none. It
+// must be the host that is asked, which for a service of this machine alone must be named as such: any site may let its
+// own name lead here.
+std::optional<HttpReply> Service::foreign(const HttpRequest& request) const {
+  if (!request.origin) return std::nullopt;
+  const std::string host = request.host.value_or("");
+  if (*request.origin == "http://" + host && (!local_ || is_loopback(host))) return std::nullopt;
+  return http_error(403, "a page of another site asks, which is not allowed");
+}
+
+HttpReply Service::routed(const HttpRequest& request) const {
+  if (const auto refused = foreign(request)) return *refused;
+  if (request.encoding && *request.encoding != "identity")
+    return http_error(415, "the body is compressed; send it as it is, without Content-Encoding");
+  const std::string& path = request.path;
+  if (path == "/v2/health/live") return only(request, "GET", [] { return ok({{"live", true}}); });
+  if (path == "/v2/health/ready") return only(request, "GET", [&] { return ready(OrderedJson::object()); });
+  if (path == "/v2" || path == "/v2/") {
+    return only(request, "GET",
+                [] { return ok({{"name", "hydrant"}, {"version", version()}, {"extensions", OrderedJson::array()}}); });
+  }
+  if (path == "/predict") return only(request, "POST", [&] { return predict(request); });
+  if (starts(path, kModels)) return of_model(request, path.substr(std::string(kModels).size()));
+  return unknown(request);
+}
+
+HttpReply Service::of_model(const HttpRequest& request, const std::string& rest) const {
+  const std::size_t end = std::min(rest.find('/'), rest.size());
+  if (rest.substr(0, end) != name_) return no_model(rest.substr(0, end), name_);
+  std::string verb = rest.substr(end);
+  if (starts(verb, "/versions/")) {
+    const std::size_t start = std::string("/versions/").size(), stop = std::min(verb.find('/', start), verb.size());
+    const std::string version = verb.substr(start, stop - start);
+    if (version != kVersion) return no_version(version, name_);
+    verb = verb.substr(stop);
+  }
+  if (verb.empty()) return only(request, "GET", [&] { return ok(metadata_); });
+  if (verb == "/ready") return only(request, "GET", [&] { return ready({{"name", name_}, {"version", kVersion}}); });
+  if (verb == "/infer") return only(request, "POST", [&] { return infer(request); });
+  return unknown(request);
+}
+
+HttpReply Service::infer(const HttpRequest& request) const {
+  check_header(request);
+  const InferRequest asked = read_infer(request.body);
+  const Prediction prediction = predicted(predictor_, asked.asked);
+  return {200, infer_body(name_, kVersion, asked, outputs_of(predictor_, prediction)), ""};
+}
+
+HttpReply Service::predict(const HttpRequest& request) const {
+  check_header(request);
+  const std::string type = request.type.value_or("").substr(0, request.type.value_or("").find(';'));
+  if (!type.empty() && type != "application/json")
+    return http_error(415, "the Content-Type is " + cut(type) + "; expected application/json");
+  PlainRequest asked = read_plain(request.body, predictor_.reads_images());
+  if (asked.model.value_or(name_) != name_) return no_model(*asked.model, name_);
+  if (asked.version.value_or(kVersion) != kVersion) return no_version(*asked.version, name_);
+  Prediction prediction;
+  if (!asked.names.empty() || !asked.asked.tensors.empty()) prediction = predicted(predictor_, asked.asked);
+  for (std::size_t i = asked.names.size(); i < prediction.size(); ++i)
+    asked.names.emplace_back("row " + std::to_string(i));
+  OrderedJson rows = prediction_rows(predictor_, prediction, asked.names, 0, asked.probabilities);
+  return ok(
+      {{"backend", predictor_.backend()}, {"fallbacks", skipped_json(predictor_)}, {"predictions", std::move(rows)}});
+}
+
+}  // namespace hydrant

@@ -1,0 +1,46 @@
+// A bundle as a service: which request is answered with what.
+#pragma once
+
+#include <atomic>
+#include <optional>
+#include <string>
+
+#include "http.h"
+#include "hydrant/hydrant.h"
+#include "rows.h"
+
+namespace hydrant {
+
+// Whether a host, as a URL has it, with a port or without, is this machine itself.
+bool is_loopback(const std::string& host);
+
+class Service {
+ public:
+  // Predicts once, so that the first request finds everything ready, and learns which outputs there are.
+  //   local  whether only this machine can reach it
+  Service(const Predictor& predictor, std::string name, bool local);
+
+  const std::string& name() const { return name_; }
+
+  // Safe to call from many threads.
+  HttpReply answer(const HttpRequest& request) const;
+
+  // From now on it says that it is not ready.
+  void leave() { leaving_ = true; }
+
+ private:
+  HttpReply routed(const HttpRequest& request) const;
+  HttpReply of_model(const HttpRequest& request, const std::string& rest) const;
+  HttpReply ready(OrderedJson body) const;
+  std::optional<HttpReply> foreign(const HttpRequest& request) const;
+  HttpReply infer(const HttpRequest& request) const;
+  HttpReply predict(const HttpRequest& request) const;
+
+  const Predictor& predictor_;
+  std::string name_;
+  bool local_;
+  OrderedJson metadata_;
+  std::atomic<bool> leaving_{false};
+};
+
+}  // namespace hydrant
