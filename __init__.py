@@ -46,6 +46,8 @@ if TYPE_CHECKING:
     from .measure.verify import verify
     from .runtime import Prediction, Predictor, Span, Words, load
     from .runtime.pipeline import Pipeline, pipeline
+    from .runtime.token_pipeline import TokenPipeline
+    from .serving.triton import TritonModels, TritonSettings, triton_repository
     from .tuning import TuneReport, tune
     from .tuning.settings import BatchEnsemble, Jointly, PerMember
     from .workflow import explore, make
@@ -105,6 +107,10 @@ _HOMES = {
     "TensorRT": "build.options",
     "TensorRTForRTX": "build.options",
     "Timing": "measure.settings",
+    "TokenPipeline": "runtime.token_pipeline",
+    "triton_repository": "serving.triton",
+    "TritonModels": "serving.triton",
+    "TritonSettings": "serving.triton",
     "tune": "tuning",
     "TuneReport": "tuning",
     "verify": "measure.verify",
@@ -146,6 +152,9 @@ __all__ = [
     "TensorRT",
     "TensorRTForRTX",
     "Timing",
+    "TokenPipeline",
+    "TritonModels",
+    "TritonSettings",
     "TuneReport",
     "Words",
     "__version__",
@@ -167,6 +176,7 @@ __all__ = [
     "profile",
     "save_bundle",
     "sign",
+    "triton_repository",
     "tune",
     "verify",
 ]

@@ -8,8 +8,9 @@ import hashlib
 import io
 import os
 import secrets
+import shutil
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
@@ -225,6 +226,77 @@ def check_replaceable(target: Path, marker: str, force: bool) -> None:
         )
     if not force:
         raise InputError(f"{target} exists; choose another output folder, or replace it with --force (force=True)")
+
+
+def replace_all(parts: Mapping[Path, Path]) -> None:
+    """Give every staged file its place (place → staged file), in order; if one fails, all places are as before.
+
+    Raises:
+        OSError: a place cannot be taken.
+    """
+    done: list[tuple[Path, Path | None]] = []
+    try:
+        for place, part in parts.items():
+            kept = _kept(place)
+            done.append((place, kept))
+            if kept is not None:
+                _keep_mode(kept, part)
+            part.replace(place)
+    except BaseException:
+        for place, kept in reversed(done):
+            if kept is None:
+                place.unlink(missing_ok=True)
+            else:
+                kept.replace(place)
+                kept.unlink(missing_ok=True)  # two names of one file: replacing does nothing
+        raise
+    for _, kept in done:
+        if kept is not None:
+            kept.unlink(missing_ok=True)
+
+
+@contextmanager
+def folders_placed(parts: Mapping[Path, Path]) -> Iterator[None]:
+    """Give staged folders their places (place → staged folder), for good when the block ends without error.
+
+    Where one cannot have its place, or the block fails, all places are as before. Folders that are replaced are gone
+    for readers for a moment.
+
+    Raises:
+        OSError: a place cannot be taken.
+    """
+    done: list[tuple[Path, Path | None]] = []
+    try:
+        for place, part in parts.items():
+            retired = beside(place, "old") if place.exists() else None
+            if retired is not None:
+                place.replace(retired)
+            done.append((place, retired))
+            part.replace(place)
+        yield
+    except BaseException:
+        for place, retired in reversed(done):
+            shutil.rmtree(place, ignore_errors=True)
+            if retired is not None:
+                retired.replace(place)
+        raise
+    for _, retired in done:
+        if retired is not None:
+            shutil.rmtree(retired, ignore_errors=True)
+
+
+def _kept(place: Path) -> Path | None:
+    """A second, hidden name of the file at ``place``, if there is one."""
+    if not place.exists():
+        return None
+    if place.is_dir():
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(place))
+    name = beside(place, "old")
+    try:
+        os.link(place, name)  # readers find the place taken at every moment
+    except OSError:  # a file system without links
+        place.replace(name)
+    return name
 
 
 def sha256_of(path: Path) -> str:

@@ -36,6 +36,7 @@ COMMANDS = {
     "drift": "tell whether logged predictions still look as calibration data did",
     "merge": "put the parts of a prediction of several machines together",
     "serve": "answer requests over HTTP, with every uncertainty",
+    "triton": "write a Triton model repository",
     "inspect": "show what is in a bundle",
     "sign": "sign a bundle, so that whoever trusts the key knows it for yours",
     "demo": "run everything end to end on embedded data",

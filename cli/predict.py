@@ -17,6 +17,7 @@ from typing import Any
 
 from ..bundle.files import atomic_file, check_file, destination
 from ..data.arrays import EXAMPLES, LABELS, array_names, read_arrays
+from ..data.audio import has_sound_name
 from ..data.columns import Reading
 from ..data.images import is_image
 from ..data.readers import Row, stream_lines
@@ -52,7 +53,7 @@ def arguments(command: Command) -> None:
         "inputs",
         metavar="TEXT|IMAGE",
         nargs="*",
-        help="Texts, or paths of images; - reads one from each line of standard input",
+        help="Texts, or paths of images or sounds; - reads one from each line of standard input",
     )
     command.add("--pair", nargs=2, action="append", default=[], metavar="TEXT",
                 help="Pair of texts, for a model that reads pairs; once for each")  # fmt: skip
@@ -326,12 +327,20 @@ def _check_texts(given: Sequence[str], modality: str) -> None:
     """Refuse arguments that name a file or folder which is no input itself."""
     for item in given:
         folder = os.path.isdir(item)  # noqa: PTH112 - of a long text, Path's raises
-        if folder or (os.path.isfile(item) and not (modality == "image" and is_image(item))):  # noqa: PTH113
-            what = "a folder" if folder else "a file" if modality == "text" else "a file but no image"
+        if folder or (os.path.isfile(item) and not _is_input(item, modality)):  # noqa: PTH113
+            what = {"text": "a file", "image": "a file but no image", "audio": "a file but no sound by its name"}[
+                modality
+            ]
+            what = "a folder" if folder else what
             raise InputError(
                 f"{cut(item)} is {what}; did you mean --input {shlex.quote(item)}? (give lines of a file as - with the "
                 "file on standard input)"
             )
+
+
+def _is_input(file: str, modality: str) -> bool:
+    """Whether a file is an input itself."""
+    return is_image(file) if modality == "image" else modality == "audio" and has_sound_name(file)
 
 
 def _standard_input() -> Iterator[Row]:

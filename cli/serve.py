@@ -8,13 +8,15 @@ from pathlib import Path
 
 from ..errors import InputError
 from ..serving.log import calm_log
+from ..serving.record import Recording
 from ..serving.run import serve
 from ..serving.server import Ready
 from ..serving.settings import ServeSettings
+from ..serving.stats import Watching
 from . import shared
 from .options import Command, call
 from .terminal import log, print_json
-from .words import count, positive, seconds
+from .words import count, positive, seconds, share
 
 EXAMPLE = "hydrant serve out/ --port 8000"
 
@@ -26,6 +28,7 @@ def arguments(command: Command) -> None:
     command.heading("where it listens")
     command.take(ServeSettings, "host", metavar="ADDRESS")
     command.take(ServeSettings, "port", type=count, metavar="N")
+    command.take(ServeSettings, "grpc_port", type=count, metavar="N")
     command.take(ServeSettings, "workers", type=positive, metavar="N")
     command.heading("how it runs")
     command.take(ServeSettings, "backend", metavar="NAME", also=f": auto, {shared.BACKENDS}")
@@ -44,11 +47,20 @@ def arguments(command: Command) -> None:
     command.take(ServeSettings, "requests", type=positive, metavar="N")
     command.take(ServeSettings, "timeout", type=seconds, metavar="SECONDS")
     command.take(ServeSettings, "max_bytes", type=positive, metavar="N")
+    command.heading("what is watched and recorded")
+    command.take(Watching, "alpha", type=share, metavar="SHARE")
+    command.take(Watching, "psi", metavar="PSI")
+    command.take(Watching, "window", type=positive, metavar="N")
+    command.take(Recording, "file", "--record", metavar="FILE")
+    command.take(Recording, "rate", "--record-rate", metavar="SHARE")
+    command.take(Recording, "most_bytes", "--record-bytes", type=positive, metavar="N")
+    command.take(Recording, "redact", "--record-redact", metavar="MODULE:FUNCTION")
 
 
 def run(options: argparse.Namespace) -> int:
     """Serve."""
-    settings = call(ServeSettings, options, token=_token(options.token_file))
+    watched = {"watching": call(Watching, options), "recording": _recording(options)}
+    settings = call(ServeSettings, options, token=_token(options.token_file), **watched)
 
     def announce(ready: Ready) -> None:
         if not settings.loopback and settings.token is None:
@@ -58,8 +70,9 @@ def run(options: argparse.Namespace) -> int:
             return
         models = ", ".join(f"{name} (version {version})" for name, version in ready["models"].items())
         host = f"[{ready['host']}]" if ":" in ready["host"] else ready["host"]
+        grpc = "" if ready["grpc_port"] is None else f", gRPC at {host}:{ready['grpc_port']}"
         print(
-            f"hydrant: {models} at {ready['scheme']}://{host}:{ready['port']}; Ctrl-C ends it",
+            f"hydrant: {models} at {ready['scheme']}://{host}:{ready['port']}{grpc}; Ctrl-C ends it",
             file=sys.stderr,
             flush=True,
         )
@@ -67,6 +80,17 @@ def run(options: argparse.Namespace) -> int:
     calm_log()
     call(serve, options, settings=settings, announce=announce)
     return 0
+
+
+def _recording(options: argparse.Namespace) -> Recording | None:
+    """What is recorded; options of the record without a file are refused."""
+    if hasattr(options, "record"):
+        found: Recording = call(Recording, options)
+        return found
+    for name in ("record_rate", "record_bytes", "record_redact"):
+        if hasattr(options, name):
+            raise InputError(f"--{name.replace('_', '-')} is given without --record; give the file to record in")
+    return None
 
 
 def _token(file: Path | None) -> str | None:

@@ -26,7 +26,7 @@ from ..data.processor import load_processor
 from ..data.spec import InputSpec
 from ..data.tensors import checked_tensors
 from ..data.text import is_pair
-from ..data.words import NO_WORD
+from ..data.words import NO_WORD, Piece, WordProcessor
 from ..errors import LARGEST, BackendError, BundleError, HydrantError, InputError, cut, is_whole
 from ..metrics.gates import FURTHER_SCORES, SCORES
 from .backends.dlpack import DeviceArray
@@ -153,7 +153,7 @@ class Predictor(Closable):
         backend: name of the backend that runs.
         precision: of its weights and activations.
         fallbacks: (backend, reason) of each one that was skipped.
-        modality: ``"text"`` or ``"image"``, what the model reads.
+        modality: ``"text"``, ``"image"`` or ``"audio"``, what the model reads.
         task: what it answers: ``"classification"``, ``"score"`` for a model of one output, or ``"tokens"``.
         activation: what stands between the one output and the score: ``"identity"`` or ``"sigmoid"``.
         regression: whether the checkpoint calls itself a regression (``problem_type``).
@@ -337,6 +337,23 @@ class Predictor(Closable):
             return prediction_rows(*given)
         return token_rows(*given, aggregation, self.calibration)
 
+    def pieces(self, inputs: Sequence[Any]) -> list[list[Piece]]:
+        """The tokens of texts, or of lists of words, as a model that tags tokens reads them: T of each.
+
+        Args:
+            inputs: as ``predict`` took them.
+
+        Raises:
+            InputError: the model tags no tokens, or the bundle has no tokenizer.
+        """
+        if not isinstance(self._processor, WordProcessor):
+            raise InputError(f"bundle {self._path} has no tokenizer of words; expected a model that tags tokens")
+        return [self._processor.pieces(text, index) for index, text in enumerate(inputs)]
+
+    def joined(self, tokens: Sequence[str]) -> str:
+        """The text of some tokens, by the tokenizer of a model that tags them."""
+        return self._processor.joined(tokens) if isinstance(self._processor, WordProcessor) else " ".join(tokens)
+
     def run_device(self, tensors: Mapping[str, Any]) -> dict[str, DeviceArray]:
         """Run one batch that lies on the GPU already, and leave the outputs there; nothing is copied.
 
@@ -456,6 +473,11 @@ def _blank(spec: InputSpec, batch: int) -> dict[str, np.ndarray]:
     if spec.modality == "image":
         shape = (batch, spec.channels, spec.image_height, spec.image_width)
         return {name: np.zeros(shape, np.float32) for name in spec.input_names}
+    if spec.modality == "audio":
+        silence = np.zeros((batch, 2 * spec.shortest), np.float32)
+        return {
+            name: silence if name == "input_values" else np.ones_like(silence, np.int64) for name in spec.input_names
+        }
     tokens = min(BLANK_TOKENS, spec.max_sequence)
     arrays = {name: np.zeros((batch, tokens), np.int64) for name in spec.input_names}
     arrays["attention_mask"][:] = 1

@@ -53,7 +53,7 @@ class Recording:
         file: record inputs that are abstained from or flagged in this file, as JSON lines that only its owner may read.
         rate: share of them that is recorded, drawn at random.
         most_bytes: largest size of the recorded files together; the oldest rows make room (FILE.1 holds those before).
-        redact: function that is given each row and gives the row to write, or None for none, as module:function; in
+        redact: function that is given each row and gives the row to write, or None for none, as module:function. In
             Python also the function itself.
 
     Raises:

@@ -6,6 +6,7 @@ import asyncio
 import json
 import logging
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import nullcontext
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -17,6 +18,7 @@ from .guard import headers_of
 from .messages import HEADER, InferResponse
 from .protocol import inputs_of, model_metadata, outputs_of, read_request, server_metadata, write_response
 from .service import Served, Service
+from .verbs import LOAD, UNLOAD, check_alone, verb_parameters
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -175,41 +177,24 @@ class _Front:
         return json_response([row for row in rows if row["state"] == "READY" or asked.get("ready") is not True])
 
     async def _load(self, request: Request) -> Response:
-        asked = await self._verb(request)
-        version, keep = asked.get("version"), asked.get("keep", False)
-        if not isinstance(version, str | None) or not isinstance(keep, bool):
-            raise ServeError(400, 'expected parameters as in {"parameters": {"version": "2", "keep": false}}')
-        name = request.path_params["name"]
-        served = await asyncio.shield(self._service.load(name, version, keep=keep))  # whether the client stays or not
+        asked = await self._verb(request, LOAD)
+        work = self._service.load(request.path_params["name"], asked.get("version"), keep=asked.get("keep", False))
+        served = await asyncio.shield(work)  # whether the client stays or not
         return json_response({"name": served.name, "version": served.version, "state": "READY"})
 
     async def _unload(self, request: Request) -> Response:
-        version = (await self._verb(request)).get("version")
-        if not isinstance(version, str | None):
-            raise ServeError(400, 'expected parameters as in {"parameters": {"version": "2"}}')
+        version = (await self._verb(request, UNLOAD)).get("version")
         await asyncio.shield(self._service.unload(request.path_params["name"], version))
         return json_response({"name": request.path_params["name"], "state": "UNAVAILABLE"})
 
-    async def _verb(self, request: Request) -> dict[str, Any]:
+    async def _verb(self, request: Request, known: Mapping[str, type]) -> dict[str, Any]:
         """The parameters of a verb that changes what is served."""
-        workers = self._service.settings.workers
-        if workers > 1:
-            raise ServeError(
-                409,
-                f"{workers} workers share this port, and only one of them would hear this; run one worker, or start "
-                "the service again",
-            )
-        asked = await self._parameters(request)
-        return asked.get("parameters", {}) if isinstance(asked.get("parameters", {}), dict) else {}
+        check_alone(self._service.settings)
+        return verb_parameters((await self._parameters(request)).get("parameters", {}), known)
 
     async def _parameters(self, request: Request) -> dict[str, Any]:
         """A body that may be empty, or a JSON object."""
-        seconds = self._service.settings.timeout
-        try:
-            async with asyncio.timeout(seconds):
-                body = await read_body(request)
-        except TimeoutError:
-            raise ServeError(408, f"the body did not come within {seconds:g} s") from None
+        body = await read_body(request, self._service.settings.timeout)
         try:
             found = json.loads(body) if body.strip() else {}
         except (ValueError, RecursionError) as error:
@@ -243,16 +228,23 @@ class _Front:
         return endpoint
 
 
-async def read_body(request: Request) -> bytes:
+async def read_body(request: Request, seconds: float | None = None) -> bytes:
     """The body of a request.
 
+    Args:
+        request: that has it.
+        seconds: in which it must come, where the deadline of the whole request does not hold.
+
     Raises:
-        ServeError: 499 for a client that left amid it; 413 as of ``guard``.
+        ServeError: 408 for one that is too slow, 499 for a client that left amid it; 413 as of ``guard``.
     """
     from starlette.requests import ClientDisconnect
 
     try:
-        return await request.body()
+        async with asyncio.timeout(seconds) if seconds is not None else nullcontext():
+            return await request.body()
+    except TimeoutError:
+        raise ServeError(408, f"the body did not come within {seconds:g} s") from None
     except ClientDisconnect:
         raise ServeError(499, "the client left amid its request") from None
 

@@ -13,8 +13,8 @@ FLOORS: list[dict[str, str]] = [
     {"": "version errors progress"},
     {
         "data": """
-            __init__ spec from_torch columns records images text words tags processor batching kept corruptions tables
-            given arrays tensors readers hub remote sources label_sets examples fingerprints samples pseudo
+            __init__ spec from_torch columns records images audio text words tags processor batching kept corruptions
+            tables given arrays tensors readers hub remote sources label_sets examples fingerprints samples pseudo
         """,
         "metrics": """
             __init__ bootstrap classification selective figures gates score_gates label_gates judging resampled timing
@@ -24,7 +24,7 @@ FLOORS: list[dict[str, str]] = [
     {
         "bundle": """
             __init__ precision tasks rotary architecture traced signals owned files journal plan store
-            signature reference calibration density weights graphs reports uses
+            signature reference calibration density weights onnx_message graphs reports uses
         """
     },
     {
@@ -66,7 +66,7 @@ FLOORS: list[dict[str, str]] = [
             backends.tensorrt.profiles
             backends.ort_gpu backends.reference backends.tensorrt.choose backends.tensorrt.cuda
             backends.tensorrt.device backends.tensorrt.load backends.tensorrt.lane backends.tensorrt.engine
-            backends.registry decisions words observed predictor __init__ answers pipeline
+            backends.registry decisions words observed predictor __init__ answers token_pipeline pipeline
             collect
         """,
         "tuning": """
@@ -86,8 +86,11 @@ FLOORS: list[dict[str, str]] = [
     },
     {
         "serving": """
-            __init__ errors settings observe stats metrics tracing record monitor catalog batcher service datatypes
-            messages protocol multipart asked connection guard rest explain page server log workers run
+            triton.pbtxt triton.tensors triton.settings triton.answers triton.models triton.config triton.samples
+            triton.source triton.whole triton.engine triton.ensemble triton.readme triton.repository triton.__init__
+            __init__ errors observe stats metrics tracing record settings monitor catalog batcher service datatypes
+            messages protocol multipart asked connection guard verbs rest grpc_messages grpc_codec grpc_front explain
+            page server log workers run
             offline.__init__ offline.shards offline.sources offline.scoring offline.tables offline.chunks offline.parts
             offline.run ray_cluster offline.ray_engine
         """,
@@ -100,7 +103,7 @@ FLOORS: list[dict[str, str]] = [
         "": "__init__",
         "cli": """
             __init__ terminal words adapters merging options shared prediction_text build calibrate predict demo drift
-            evaluate export fuse inspect merge make plan profile serve sign tune verify main
+            evaluate export fuse inspect merge make plan profile serve sign triton tune verify main
         """,
     },
     {"": "__main__"},

@@ -7,6 +7,7 @@ import base64
 import json
 import logging
 import os
+import signal
 import stat
 import sys
 import threading
@@ -16,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import httpx
 import numpy as np
 import pytest
 from hydrant import HydrantError, Predictor, drift, load
@@ -24,10 +26,12 @@ from hydrant.serving import stats as stats_module
 from hydrant.serving.metrics import LABELS, OTHERS, Metrics
 from hydrant.serving.monitor import Monitor
 from hydrant.serving.record import WAITING, Recorder, Recording, redaction
+from hydrant.serving.settings import ServeSettings
 from hydrant.serving.stats import Stats, Watching
 from hydrant.serving.tracing import tracing
 from prometheus_client.parser import text_string_to_metric_families
 from test_drift import bundle, texts  # noqa: F401 (a fixture)
+from test_serve import command, run_main
 
 
 @dataclass(eq=False)
@@ -464,3 +468,57 @@ def test_spans_where_opentelemetry_is_installed(
 def test_no_spans_without_opentelemetry(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "opentelemetry.trace", None)
     assert tracing() is None
+
+
+# --- the service ------------------------------------------------------------------------------------------------------
+
+
+def test_a_service_watches_its_predictions_and_alarms_once(
+    bundle: Path,  # noqa: F811
+    found: tuple[list[str], Prediction],
+    tmp_path: Path,
+) -> None:
+    """`hydrant serve` in a process of its own: quiet on usual traffic, an alarm on what is abstained from."""
+    inputs, prediction = found
+    record = tmp_path / "record.jsonl"
+    strange = [inputs[place] for place in np.flatnonzero(prediction.abstain)]
+    with command(bundle, "--record", record, "--alpha", "0.001") as (process, ready):
+        url = f"http://127.0.0.1:{ready['port']}"
+        with httpx.Client(base_url=url, timeout=60) as client:
+            for start in range(0, 400, 50):
+                assert client.post("/predict", json={"inputs": inputs[start : start + 50]}).status_code == 200
+            (told,) = client.get("/stats").json()["models"]
+            assert told["totals"]["inputs"] == 400
+            assert told["totals"]["abstain"] == len(strange)
+            assert told["drift"]["alarms"] == []
+            assert told["requests"] == [{"front": "predict", "status": 200, "count": 8}]
+            for _ in range(12):
+                client.post("/predict", json={"inputs": strange})
+            body = client.get("/metrics").text
+            (alarm,) = [line for line in body.splitlines() if 'name="abstain"' in line and "drift_alarm" in line]
+            assert alarm.endswith(" 1.0")
+            assert client.get("/stats").json()["models"][0]["drift"]["alarms"][0]["name"] == "abstain"
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0
+        assert process.stderr is not None
+        lines = process.stderr.read().splitlines()
+        assert len([line for line in lines if "abstention rate" in line]) == 1, lines
+    rows = rows_of(record)
+    assert len([row for row in rows if "abstain" in row["why"]]) == 13 * len(strange)
+    assert {row["input"] for row in rows} >= set(strange)
+
+
+def test_options_of_the_record_need_its_file(bundle: Path, tmp_path: Path) -> None:  # noqa: F811
+    for arguments, words in (
+        (["--record-rate", "0.5"], "--record-rate is given without --record"),
+        (["--record", tmp_path / "no" / "file"], "cannot record in"),
+        (["--record", tmp_path / "file", "--record-redact", "nothing"], "expected module:function"),
+        (["--alpha", "2"], "is not a number above 0 and below 1"),
+    ):
+        status, told = run_main(bundle, "--port", "0", *arguments)
+        assert (status, told.count("\n")) == (2, 1), told
+        assert words in told
+    with pytest.raises(HydrantError, match="watching is '3'"):
+        ServeSettings(watching=3)  # type: ignore[arg-type]
+    with pytest.raises(HydrantError, match="recording is 'file'"):
+        ServeSettings(recording="file")  # type: ignore[arg-type]

@@ -22,6 +22,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import grpc
 import httpx
 import hydrant
 import numpy as np
@@ -225,7 +226,9 @@ def test_a_full_queue_says_when_to_come_again(models: Path) -> None:
         ("POST", "/v2/models/texts/infer", b"{}", 400, "no inputs"),
         ("POST", "/v2/repository/models/birds/load", b"", 404, "no model is called 'birds'"),
         ("POST", LOAD, b'{"parameters": {"version": "../1"}}', 404, "has no version '../1'"),
-        ("POST", LOAD, b'{"parameters": {"version": 1}}', 400, "expected parameters as in"),
+        ("POST", LOAD, b'{"parameters": {"version": 1}}', 400, "parameter 'version' is '1'; expected parameters"),
+        ("POST", LOAD, b'{"parameters": {"config": "{}"}}', 400, "parameter 'config' is '{}'; expected"),
+        ("POST", LOAD, b'{"parameters": []}', 400, "parameters is '[]'; expected an object with version (text), keep"),
         ("POST", "/v2/repository/models/texts/unload", b"[]", 400, "the body is a JSON list"),
     ],
 )  # fmt: skip
@@ -333,11 +336,22 @@ def test_tls(models: Path, tmp_path: Path) -> None:
     cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
     command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=localhost"]
     subprocess.run([*command, "-keyout", key, "-out", cert], check=True, capture_output=True)
-    with running(models / "texts/1", tls_cert=str(cert), tls_key=str(key)) as service:
+    with running(models / "texts/1", tls_cert=str(cert), tls_key=str(key), grpc_port=0) as service:
         assert service.url.startswith("https://")
         assert service.ask("hello").status_code == 200
         with pytest.raises(httpx.TransportError):
             httpx.get(service.url.replace("https", "http"))
+        trusted = grpc.ssl_channel_credentials(cert.read_bytes())
+        named = [("grpc.ssl_target_name_override", "localhost")]
+        with grpc.secure_channel(f"127.0.0.1:{service.grpc_port}", trusted, named) as channel:
+            assert live_over(channel)
+        with grpc.insecure_channel(f"127.0.0.1:{service.grpc_port}") as channel, pytest.raises(grpc.RpcError):
+            live_over(channel)
+
+
+def live_over(channel: Any) -> bool:
+    """Whether ``ServerLive`` is answered by field 1, true."""
+    return channel.unary_unary("/inference.GRPCInferenceService/ServerLive")(b"", timeout=20) == b"\x08\x01"
 
 
 def run_main(*arguments: object) -> tuple[int, str]:
@@ -417,8 +431,11 @@ def test_the_command_answers_what_is_begun_before_it_ends(models: Path) -> None:
 
 
 def test_workers_share_the_port_and_one_that_dies_is_replaced(models: Path) -> None:
-    with command(models / "texts", "--workers", "2") as (process, ready):
+    with command(models / "texts", "--workers", "2", "--grpc-port", "0") as (process, ready):
         assert ready["workers"] == 2
+        for _ in range(4):  # each on a connection of its own
+            with grpc.insecure_channel(f"127.0.0.1:{ready['grpc_port']}") as channel:
+                assert live_over(channel)
         url = f"http://127.0.0.1:{ready['port']}"
         text = "transfer money today"
         (expected,) = rows_one_by_one(models / "texts/2", [text])
