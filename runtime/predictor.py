@@ -91,8 +91,8 @@ def load(
         InputError: ``threads`` or ``trust`` cannot be used.
     """
     threads = checked_threads(threads)
+    before = resolve(bundle).state()
     found = resolve(bundle)
-    before = found.state()
     try:
         predictor = _opened(found, backend, threads, precision, trust)
     except HydrantError:
