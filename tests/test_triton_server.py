@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -188,3 +189,21 @@ def test_images_are_the_bytes_of_their_files(server: Server, tmp_path: Path) -> 
     for got, want in zip(json.loads(out), wanted, strict=True):
         assert_same(got, want)
     assert infer(server.http, "pictures", {"image": ["no picture"]}) == str(raised.value)
+
+
+def test_the_program_that_compares_a_server_with_the_predictor(server: Server, text_csv: Path) -> None:
+    program = Path(__file__).parents[1] / "benchmarks/triton_server.py"
+    words = ["--data", text_csv, "--server", f"127.0.0.1:{server.http}", "--requests", "12", "--clients", "3"]
+    done = [
+        subprocess.run(
+            [sys.executable, program, server.bundle, "--model", model, *words],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        for model in ("steps", "pictures")
+    ]
+    assert done[0].returncode == 0, done[0].stderr
+    assert re.search(r"  3 clients: .*; 0 of 12 answers differ, largest difference \d", done[0].stdout)
+    assert done[1].returncode == 1
+    assert "Triton answers 400" in done[1].stderr
