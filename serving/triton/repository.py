@@ -13,15 +13,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ...bundle.files import (
-    folders_above,
-    folders_placed,
-    locked,
-    replace_all,
-    sha256_of,
-    temporary_folder,
-    uninterrupted,
-)
+from ...bundle.files import folders_above, folders_placed, replace_all, sha256_of
+from ...bundle.owned import locked, owned_folder
+from ...bundle.signals import uninterrupted
 from ...bundle.store import MANIFEST, Bundle, resolve
 from ...errors import InputError, cut, is_whole, listing
 from .config import CONFIG, MARKER, Model, marker
@@ -107,6 +101,8 @@ def triton_repository(
     if not is_whole(version, 1, 2**31 - 1):
         raise InputError(f"version is {cut(version)}; expected a whole number, 1 or more")
     bundle, repository = resolve(bundle), Path(output)
+    if repository.resolve().is_relative_to(bundle.path.resolve()):
+        raise InputError(f"{repository} lies in the bundle, which keeps its own files; choose another output folder")
     name = _checked_name(bundle.path.resolve().name if name is None else name)
     models, source, engine = _models(bundle, device, name, int(version), settings)
     asked = models[-1]
@@ -267,7 +263,7 @@ def _write(repository: Path, models: Sequence[Model], version: int, bundle: Bund
             stack.enter_context(folders_above(repository / README))
             stack.enter_context(locked(repository))
             _check_places(repository, models, version, force)  # another process may have written since
-            stage = stack.enter_context(temporary_folder(_staging(repository), "hydrant-triton"))
+            stage = stack.enter_context(owned_folder(_staging(repository), "hydrant-triton"))
             folders: dict[Path, Path] = {}
             files: dict[Path, Path] = {}
             size = 0
