@@ -40,11 +40,14 @@ if TYPE_CHECKING:
     )
     from .measure.calibrate import calibrate
     from .measure.cost import estimate_cost
+    from .measure.drift import DriftReport, drift
     from .measure.profile import profile
     from .measure.settings import Timing
     from .measure.verify import verify
     from .runtime import Prediction, Predictor, Span, Words, load
     from .runtime.pipeline import Pipeline, pipeline
+    from .runtime.token_pipeline import TokenPipeline
+    from .serving.triton import TritonModels, TritonSettings, triton_repository
     from .tuning import TuneReport, tune
     from .tuning.settings import BatchEnsemble, Jointly, PerMember
     from .workflow import explore, make
@@ -63,6 +66,8 @@ _HOMES = {
     "FalseAlarm": "calib.decisions.targets",
     "Cost": "cost.estimate",
     "Coverage": "calib.decisions.targets",
+    "drift": "measure.drift",
+    "DriftReport": "measure.drift",
     "Dropout": "calib.heads.options",
     "estimate_cost": "measure.cost",
     "evaluate": "evaluation",
@@ -102,6 +107,10 @@ _HOMES = {
     "TensorRT": "build.options",
     "TensorRTForRTX": "build.options",
     "Timing": "measure.settings",
+    "TokenPipeline": "runtime.token_pipeline",
+    "triton_repository": "serving.triton",
+    "TritonModels": "serving.triton",
+    "TritonSettings": "serving.triton",
     "tune": "tuning",
     "TuneReport": "tuning",
     "verify": "measure.verify",
@@ -117,6 +126,7 @@ __all__ = [
     "Conformal",
     "Cost",
     "Coverage",
+    "DriftReport",
     "Dropout",
     "FalseAlarm",
     "Figures",
@@ -142,11 +152,15 @@ __all__ = [
     "TensorRT",
     "TensorRTForRTX",
     "Timing",
+    "TokenPipeline",
+    "TritonModels",
+    "TritonSettings",
     "TuneReport",
     "Words",
     "__version__",
     "build_engine",
     "calibrate",
+    "drift",
     "estimate_cost",
     "evaluate",
     "explore",
@@ -162,6 +176,7 @@ __all__ = [
     "profile",
     "save_bundle",
     "sign",
+    "triton_repository",
     "tune",
     "verify",
 ]

@@ -63,6 +63,7 @@ EXTRAS = {
     **dict.fromkeys(("matplotlib", "sklearn", "scipy"), "report"),
     "polygraphy": "verify",
     "openvino": "openvino",
+    "ray": "ray",
 }
 """Which extra brings a package that not every install has."""
 

@@ -120,6 +120,11 @@ class Architecture:
         return ("input_ids", "attention_mask", "token_type_ids")[: 3 if self.token_types > 1 else 2]
 
     @property
+    def shortest(self) -> int:
+        """0: no declared family reads sound."""
+        return 0
+
+    @property
     def embedding_norm(self) -> bool:
         """Whether a LayerNorm stands behind the embeddings."""
         return self.modality == "text" or self.patch_norm
@@ -235,7 +240,7 @@ ADDED: dict[str, Any] = {
 
 
 _KNOWN = {
-    "modality": Modality,
+    "modality": Literal["text", "image"],
     "activation": Activation,
     "pooling": Pooling,
     "token_pooling": TokenPooling,

@@ -12,6 +12,7 @@
                    "measured": {…}, "n": 3000}, of a model of one output, once it was calibrated; else absent,
      "labels": {"temperatures": [0.9, …], "thresholds": [0.4, …], one each a label, "target": {"f1": 1.0},
                 "measured": {…}, "n": 3000}, of a multi-label model, once it was calibrated; else absent,
+     "reference": what the examples look like (reference.py); absent where not calibrated, or by hydrant 0.1,
      "fitted": how: data, numbers, and NLL and ECE before and after; null for a bundle never calibrated}
 
 An input is abstained from, or flagged as out of distribution, when its score lies on the named side of
@@ -27,6 +28,7 @@ from typing import Any, Literal, get_args
 
 from ..errors import BundleError, cut
 from ..metrics.uncertainty import METHODS
+from .reference import MalformedReferenceError, TrafficReference
 from .store import CALIBRATION, Bundle
 
 SCHEMA = 1
@@ -169,6 +171,7 @@ class Calibration:
         fitted: how, for people; ``None`` for a bundle that was never calibrated.
         intervals: of a model of one output, where fitted.
         labels: of a multi-label model, where fitted.
+        reference: what traffic is compared with, where fitted.
     """
 
     temperature: float = 1.0
@@ -177,6 +180,7 @@ class Calibration:
     fitted: Mapping[str, Any] | None = None
     intervals: Intervals | None = None
     labels: LabelDecisions | None = None
+    reference: TrafficReference | None = None
 
     @property
     def temperatures(self) -> tuple[float, ...]:
@@ -192,6 +196,7 @@ class Calibration:
             "conformal": self.conformal and self.conformal.to_json(),
             **({} if self.intervals is None else {"intervals": self.intervals.to_json()}),
             **({} if self.labels is None else {"labels": self.labels.to_json()}),
+            **({} if self.reference is None else {"reference": self.reference.to_json()}),
             "fitted": self.fitted and dict(self.fitted),
         }
 
@@ -208,7 +213,7 @@ class Calibration:
         try:
             thresholds = {name: _threshold(name, entry) for name, entry in _object(found, "thresholds", {}).items()}
             conformal, intervals = _object(found, "conformal", None), _object(found, "intervals", None)
-            labels = _object(found, "labels", None)
+            labels, reference = _object(found, "labels", None), _object(found, "reference", None)
             return cls(
                 bundle.temperature(),
                 thresholds,
@@ -216,8 +221,9 @@ class Calibration:
                 _object(found, "fitted", None),
                 None if intervals is None else _intervals(intervals),
                 None if labels is None else _label_decisions(labels, len(bundle.labels)),
+                None if reference is None else TrafficReference.from_json(reference),
             )
-        except _MalformedError as error:
+        except (_MalformedError, MalformedReferenceError) as error:
             raise BundleError(f"{file} has {error}; calibrate again with `hydrant calibrate`") from error
 
 

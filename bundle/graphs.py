@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import io
 import json
-import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from ..errors import BundleError, cut
 from .calibration import Calibration
+from .onnx_message import fields
 from .store import CALIBRATION, DENSITY, MANIFEST, PROCESSOR, TOKENIZER_GRAPH, WEIGHTS, Bundle
 
 METADATA, KEY, VALUE = 14, 1, 2
@@ -28,8 +28,8 @@ def graph_metadata(path: Path) -> dict[str, str]:
         return found
     with path.open("rb") as file:
         try:
-            for entry in _fields(file, METADATA):
-                key, value = (next(_fields(io.BytesIO(entry), field), b"").decode() for field in (KEY, VALUE))
+            for entry in fields(file, METADATA):
+                key, value = (next(fields(io.BytesIO(entry), field), b"").decode() for field in (KEY, VALUE))
                 found[key] = value
         except ValueError:  # no ONNX file
             return {}
@@ -128,39 +128,3 @@ def _different(value: Any, expected: Any) -> tuple[Any, Any]:
     if not isinstance(value, list) or not isinstance(expected, list) or len(value) != len(expected):
         return value, expected
     return next((ours, theirs) for ours, theirs in zip(value, expected, strict=True) if ours != theirs)
-
-
-def _fields(file: IO[bytes], wanted: int) -> Iterator[bytes]:
-    """Contents of a message's fields of one number, which must hold bytes; all others are passed over.
-
-    Raises:
-        ValueError: this is no such message.
-    """
-    file.seek(0, os.SEEK_END)
-    size = file.tell()
-    file.seek(0)
-    while file.tell() < size:
-        key = _number(file)
-        if key & 7 == 0:
-            _number(file)
-            continue
-        length = {1: 8, 5: 4}.get(key & 7) or (_number(file) if key & 7 == 2 else size)
-        if length > size - file.tell():
-            raise ValueError("a field that goes beyond the end")
-        if key == wanted << 3 | 2:
-            yield file.read(length)
-        else:
-            file.seek(length, os.SEEK_CUR)
-
-
-def _number(file: IO[bytes]) -> int:
-    """A number in seven bits a byte, the lowest first."""
-    number = 0
-    for shift in range(0, 70, 7):
-        byte = file.read(1)
-        if not byte:
-            break
-        number |= (byte[0] & 0x7F) << shift
-        if byte[0] < 0x80:
-            return number
-    raise ValueError("a number without an end")

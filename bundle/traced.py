@@ -68,6 +68,7 @@ class Traced:
         blocks: its attention blocks, in the order in which they run; a "layer" of its plan is one of these.
         vocabulary, positions, token_types, padding_token: of texts; ``positions`` is the longest text, tokens.
         channels, image_height, image_width: of images, pixels.
+        shortest: of sounds, fewest samples.
         task: what it answers.
         score_activation: of a model of one output.
     """
@@ -90,6 +91,7 @@ class Traced:
     image_width: int = 0
     task: Task = "classification"
     score_activation: ScoreActivation = "identity"
+    shortest: int = 0
 
     @property
     def layers(self) -> int:
@@ -108,7 +110,7 @@ class Traced:
 
     @property
     def max_sequence(self) -> int:
-        """Longest text, tokens; 0 for images, whose tokens nobody counted."""
+        """Longest text, tokens; 0 for images and sounds, whose tokens nobody counted."""
         return self.positions
 
     @property
@@ -198,6 +200,7 @@ def _check(found: Traced) -> None:
 _SIZES: dict[str, tuple[str, ...]] = {
     "text": ("vocabulary", "positions"),
     "image": ("channels", "image_height", "image_width"),
+    "audio": ("shortest",),
 }
 """Sizes of which no model of a modality has 0."""
 

@@ -1,18 +1,76 @@
-"""The drift of merging separately tuned members in words."""
+"""``hydrant drift``: whether logged predictions look as the calibration examples did; status 1 on an alarm."""
 
 from __future__ import annotations
 
+import argparse
+from collections.abc import Mapping
 from typing import Any
 
+from ..measure.drift import DriftReport, drift
+from ..measure.watch import LABELS, NAMES, bounds_text
+from . import shared
+from .options import Command, call
+from .terminal import short, show, table
+from .words import positive, share
 
-def drift_text(drift: dict[str, Any]) -> str:
-    """The drift in one sentence."""
-    text = (
-        f"drift of averaging the shared parts, on {drift['inputs']}: "
-        f"max |Δ logit| {drift['max_abs_logit_difference']:.3g}"
-    )
-    if drift["label_changes"] is not None:
-        text += f", labels changed {drift['label_changes']:.1%}"
-    if drift["accuracy"] is not None:
-        text += f", accuracy {drift['accuracy']:.4f} (unmerged {drift['unmerged_accuracy']:.4f})"
-    return text
+EXAMPLE = "hydrant drift out/ --log predictions.jsonl"
+
+
+def arguments(command: Command) -> None:
+    """Its options."""
+    command.heading("input")
+    shared.bundle(command, drift)
+    command.take(drift, "log", metavar="FILE")
+    command.heading("method")
+    command.take(drift, "alpha", type=share, metavar="SHARE")
+    command.take(drift, "psi", metavar="PSI")
+    command.take(drift, "window", type=positive, metavar="N")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Compare, and show what changed."""
+    report: DriftReport = call(drift, options)
+    show(options, report.to_json(), report_text(report))
+    return 0 if report.passed else 1
+
+
+def report_text(report: DriftReport) -> str:
+    """The rates, the histograms, and what changed."""
+    skipped = f", {report.failed} more failed" if report.failed else ""
+    parts = [f"{report.inputs} inputs{skipped}, against {report.calibrated} calibration examples"]
+    if report.rates:
+        headers = ["rate", "calibrated", "found", "p", "evidence"]
+        parts.append(table(headers, [_rate(name, facts) for name, facts in report.rates.items()]))
+    if report.histograms:
+        headers = ["histogram", "PSI", "p", "farthest window", "gained most", "calibrated", "found"]
+        parts.append(table(headers, [_histogram(name, facts) for name, facts in report.histograms.items()]))
+    parts.append("\n".join(f"ALARM  {alarm.text}" for alarm in report.alarms) or "no alarm")
+    return "\n\n".join(parts)
+
+
+def _rate(name: str, facts: Mapping[str, Any]) -> list[str]:
+    found = facts["found"]
+    return [
+        NAMES[name],
+        f"{facts['calibrated']['share']:.2%}",
+        "–" if found["share"] is None else f"{found['share']:.2%}",
+        f"{facts['p_value']:.2g}",
+        f"{facts['evidence']:.3g}",
+    ]
+
+
+def _histogram(name: str, facts: Mapping[str, Any]) -> list[str]:
+    title = name.replace("_", " ")
+    if facts["psi"] is None:
+        return [title, *["–"] * 6]
+    gained, farthest = facts["gained"], facts["farthest"]
+    what = short(str(gained["labels"][0]), 24) if name == LABELS and gained["labels"] else ""
+    return [
+        title,
+        f"{facts['psi']:.3f}",
+        f"{facts['p_value']:.2g}",
+        "–" if farthest is None else f"{farthest['psi']:.3f} from {farthest['first']}",
+        what if name == LABELS else bounds_text(*gained["bin"]),
+        f"{gained['before']:.1%}",
+        f"{gained['after']:.1%}",
+    ]

@@ -17,7 +17,7 @@ from ..families.lora import LowRank
 from ..progress import Progress
 from . import shared
 from .adapters import adapters_text
-from .drift import drift_text
+from .merging import drift_text
 from .options import Command, call
 from .terminal import members_of, progress, show
 from .words import parts, positive
@@ -42,8 +42,8 @@ def arguments(command: Command) -> None:
                 help="Of one MODEL without a plan: number of members, which are alike until `hydrant tune "
                 "--batch-ensemble` tells them apart")  # fmt: skip
     command.add("--traced", action="store_true",
-                help="Take any classifier of texts, tokens or images that transformers has: attention is found by "
-                "running it, and each member is compared with the original before anything is written")  # fmt: skip
+                help="Take any classifier of texts, tokens, images or sounds that transformers has: attention is "
+                "found by running it, and each member is compared with the original first")  # fmt: skip
     command.add("--keep-separate", type=parts, default=(), metavar="PARTS",
                 help="Parts of separately tuned members that are not averaged: embeddings, norms, mlp, pooler, "
                 "classifier, joined by commas, or all")  # fmt: skip
@@ -52,7 +52,11 @@ def arguments(command: Command) -> None:
                 "(keep), or at low rank where that is cheaper (default: auto)")  # fmt: skip
     command.heading("output")
     command.add("-o", "--output", type=Path, required=True, metavar="BUNDLE", help="Folder to create")
-    command.add("--no-processor", action="store_true", help="Leave the tokenizer or image processor out of the bundle")
+    command.add(
+        "--no-processor",
+        action="store_true",
+        help="Leave the tokenizer, image processor or feature extractor out of the bundle",
+    )
     command.add("--force", action="store_true", help="Replace an existing bundle at the output folder")
 
 

@@ -17,6 +17,7 @@ from typing import Any
 
 from ..bundle.files import atomic_file, check_file, destination
 from ..data.arrays import EXAMPLES, LABELS, array_names, read_arrays
+from ..data.audio import has_sound_name
 from ..data.columns import Reading
 from ..data.images import is_image
 from ..data.readers import Row, stream_lines
@@ -26,9 +27,10 @@ from ..progress import Progress
 from ..runtime import Predictor, load
 from ..runtime.answers import about
 from ..runtime.words import AGGREGATIONS
+from ..serving.offline.ray_engine import Actors, ray_engine
 from ..serving.offline.run import Division, Outcome, predict_part
 from ..serving.offline.scoring import Answer, Scoring, answers, example_answer, tensor_answers
-from ..serving.offline.shards import Shard
+from ..serving.offline.shards import WHOLE, Shard
 from ..serving.offline.sources import Sources
 from ..serving.offline.tables import JsonLines, Sink, failures, filed, form_of, json_line, opened, split, table_row
 from . import shared
@@ -51,7 +53,7 @@ def arguments(command: Command) -> None:
         "inputs",
         metavar="TEXT|IMAGE",
         nargs="*",
-        help="Texts, or paths of images; - reads one from each line of standard input",
+        help="Texts, or paths of images or sounds; - reads one from each line of standard input",
     )
     command.add("--pair", nargs=2, action="append", default=[], metavar="TEXT",
                 help="Pair of texts, for a model that reads pairs; once for each")  # fmt: skip
@@ -108,6 +110,16 @@ def arguments(command: Command) -> None:
         "puts the parts together",
     )
     command.take(Division, "chunk", type=positive, metavar="ROWS")
+    command.add(
+        "--engine",
+        choices=("local", "ray"),
+        default="local",
+        help="What runs the chunks: this process (local, the default), or actors of Ray (ray), on the cluster that "
+        "RAY_ADDRESS names or on this machine",
+    )
+    command.take(Actors, "actors", metavar="N")
+    command.take(Actors, "actor_cpus", type=float, metavar="CPUS")
+    command.take(Actors, "actor_gpus", type=float, metavar="GPUS")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -118,7 +130,7 @@ def run(options: argparse.Namespace) -> int:
         for name, reason in predictor.fallbacks:
             level = logging.INFO if reason == NO_GPU else logging.WARNING  # a machine without a GPU lacks nothing
             log.log(level, "backend %s was skipped: %s", name, reason)
-        if options.shard:
+        if options.shard or options.engine == "ray":
             return predict_large(predictor, options)
         if options.input:
             return predict_file(predictor, options, progress)
@@ -141,17 +153,27 @@ def _check(options: argparse.Namespace) -> None:
         raise InputError("--text-column and --text-pair-column name columns of --input FILE; leave them out")
     if options.errors and not (options.skip_invalid and options.input):
         raise InputError("--errors keeps rows of --input apart that --skip-invalid skips; give both, or leave it out")
-    if options.shard:
+    ray = options.engine == "ray"
+    if options.shard or ray:
         _check_large(options)
     elif "chunk" in options:
         raise InputError("--chunk divides a run with --shard; give that, too (1/1 for all rows), or leave it out")
+    given = [name for name in ("actors", "actor_cpus", "actor_gpus") if name in options]
+    if given and not ray:
+        raise InputError(f"--{given[0].replace('_', '-')} is for --engine ray; give that, too, or leave it out")
 
 
 def _check_large(options: argparse.Namespace) -> None:
     if options.input in (None, ["-"]):
-        raise InputError("--shard divides the rows of files, which are read more than once; give them with --input")
+        raise InputError(
+            f"{_by(options)} divides the rows of files, which are read more than once; give them with --input"
+        )
     if not options.output:
-        raise InputError("--shard writes its part to a file; name it with --output")
+        raise InputError(f"{_by(options)} writes to a file; name it with --output")
+
+
+def _by(options: argparse.Namespace) -> str:
+    return "--shard" if options.shard else "--engine ray"
 
 
 def predict_items(predictor: Predictor, options: argparse.Namespace) -> int:
@@ -211,8 +233,14 @@ def predict_file(predictor: Predictor, options: argparse.Namespace, progress: Pr
 def predict_large(predictor: Predictor, options: argparse.Namespace) -> int:
     """Predict one part of the rows of files, in chunks that stay where the run is interrupted."""
     scoring = _scoring(options)
-    division = call(Division, options, output=options.output, errors=options.errors, shard=options.shard)
-    outcome = predict_part(predictor, options.bundle, _sources(options), scoring, division, progress=progress)
+    shard = options.shard or WHOLE
+    division = call(Division, options, output=options.output, errors=options.errors, shard=shard)
+    sources, engine = _sources(options), None
+    if options.engine == "ray":
+        loading = {"backend": predictor.backend, "precision": value(load, "precision", options)}
+        loading["threads"] = value(load, "threads", options)
+        engine = ray_engine(options.bundle, loading, sources, scoring, call(Actors, options))
+    outcome = predict_part(predictor, options.bundle, sources, scoring, division, engine=engine, progress=progress)
     part = outcome.part
     _warn_failed(part.failed, len(outcome.rows), options.errors)
     if options.json:
@@ -299,12 +327,20 @@ def _check_texts(given: Sequence[str], modality: str) -> None:
     """Refuse arguments that name a file or folder which is no input itself."""
     for item in given:
         folder = os.path.isdir(item)  # noqa: PTH112 - of a long text, Path's raises
-        if folder or (os.path.isfile(item) and not (modality == "image" and is_image(item))):  # noqa: PTH113
-            what = "a folder" if folder else "a file" if modality == "text" else "a file but no image"
+        if folder or (os.path.isfile(item) and not _is_input(item, modality)):  # noqa: PTH113
+            what = {"text": "a file", "image": "a file but no image", "audio": "a file but no sound by its name"}[
+                modality
+            ]
+            what = "a folder" if folder else what
             raise InputError(
                 f"{cut(item)} is {what}; did you mean --input {shlex.quote(item)}? (give lines of a file as - with the "
                 "file on standard input)"
             )
+
+
+def _is_input(file: str, modality: str) -> bool:
+    """Whether a file is an input itself."""
+    return is_image(file) if modality == "image" else modality == "audio" and has_sound_name(file)
 
 
 def _standard_input() -> Iterator[Row]:

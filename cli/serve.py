@@ -8,13 +8,16 @@ from pathlib import Path
 
 from ..errors import InputError
 from ..serving.log import calm_log
+from ..serving.ray_serve import Replicas, serve_on_ray
+from ..serving.record import Recording
 from ..serving.run import serve
 from ..serving.server import Ready
 from ..serving.settings import ServeSettings
+from ..serving.stats import Watching
 from . import shared
-from .options import Command, call
+from .options import Command, call, value
 from .terminal import log, print_json
-from .words import count, positive, seconds
+from .words import count, positive, seconds, share
 
 EXAMPLE = "hydrant serve out/ --port 8000"
 
@@ -26,6 +29,7 @@ def arguments(command: Command) -> None:
     command.heading("where it listens")
     command.take(ServeSettings, "host", metavar="ADDRESS")
     command.take(ServeSettings, "port", type=count, metavar="N")
+    command.take(ServeSettings, "grpc_port", type=count, metavar="N")
     command.take(ServeSettings, "workers", type=positive, metavar="N")
     command.heading("how it runs")
     command.take(ServeSettings, "backend", metavar="NAME", also=f": auto, {shared.BACKENDS}")
@@ -33,6 +37,17 @@ def arguments(command: Command) -> None:
     command.take(ServeSettings, "threads", type=positive, metavar="N")
     command.take(ServeSettings, "batch_size", type=positive, metavar="N")
     command.take(ServeSettings, "trust", type=str, metavar="FILE")
+    command.heading("scale")
+    command.add(
+        "--engine",
+        choices=("local", "ray"),
+        default="local",
+        help="What runs the service: this machine (local, the default), or replicas of Ray Serve (ray), on the cluster "
+        "that RAY_ADDRESS names or on this machine",
+    )
+    command.take(Replicas, "replicas", metavar="N")
+    command.take(Replicas, "replica_cpus", type=float, metavar="CPUS")
+    command.take(Replicas, "replica_gpus", type=float, metavar="GPUS")
     command.heading("who may ask, and how much")
     command.add("--token-file", type=Path, metavar="FILE",
                 help="File that holds the secret which clients send as Authorization: Bearer …; without it anyone who "
@@ -44,11 +59,20 @@ def arguments(command: Command) -> None:
     command.take(ServeSettings, "requests", type=positive, metavar="N")
     command.take(ServeSettings, "timeout", type=seconds, metavar="SECONDS")
     command.take(ServeSettings, "max_bytes", type=positive, metavar="N")
+    command.heading("what is watched and recorded")
+    command.take(Watching, "alpha", type=share, metavar="SHARE")
+    command.take(Watching, "psi", metavar="PSI")
+    command.take(Watching, "window", type=positive, metavar="N")
+    command.take(Recording, "file", "--record", metavar="FILE")
+    command.take(Recording, "rate", "--record-rate", metavar="SHARE")
+    command.take(Recording, "most_bytes", "--record-bytes", type=positive, metavar="N")
+    command.take(Recording, "redact", "--record-redact", metavar="MODULE:FUNCTION")
 
 
 def run(options: argparse.Namespace) -> int:
     """Serve."""
-    settings = call(ServeSettings, options, token=_token(options.token_file))
+    watched = {"watching": call(Watching, options), "recording": _recording(options)}
+    settings = call(ServeSettings, options, token=_token(options.token_file), **watched)
 
     def announce(ready: Ready) -> None:
         if not settings.loopback and settings.token is None:
@@ -58,15 +82,33 @@ def run(options: argparse.Namespace) -> int:
             return
         models = ", ".join(f"{name} (version {version})" for name, version in ready["models"].items())
         host = f"[{ready['host']}]" if ":" in ready["host"] else ready["host"]
+        grpc = "" if ready["grpc_port"] is None else f", gRPC at {host}:{ready['grpc_port']}"
         print(
-            f"hydrant: {models} at {ready['scheme']}://{host}:{ready['port']}; Ctrl-C ends it",
+            f"hydrant: {models} at {ready['scheme']}://{host}:{ready['port']}{grpc}; Ctrl-C ends it",
             file=sys.stderr,
             flush=True,
         )
 
     calm_log()
+    if options.engine == "ray":
+        serve_on_ray(value(serve, "folder", options), settings, call(Replicas, options), announce)
+        return 0
+    given = [name for name in ("replicas", "replica_cpus", "replica_gpus") if name in options]
+    if given:
+        raise InputError(f"--{given[0].replace('_', '-')} is for --engine ray; give that, too, or leave it out")
     call(serve, options, settings=settings, announce=announce)
     return 0
+
+
+def _recording(options: argparse.Namespace) -> Recording | None:
+    """What is recorded; options of the record without a file are refused."""
+    if hasattr(options, "record"):
+        found: Recording = call(Recording, options)
+        return found
+    for name in ("record_rate", "record_bytes", "record_redact"):
+        if hasattr(options, name):
+            raise InputError(f"--{name.replace('_', '-')} is given without --record; give the file to record in")
+    return None
 
 
 def _token(file: Path | None) -> str | None:

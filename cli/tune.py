@@ -13,7 +13,7 @@ from ..tuning.report import Epoch, TuneReport
 from ..tuning.run import tune
 from ..tuning.settings import BatchEnsemble, Jointly, PerMember
 from . import shared
-from .drift import drift_text
+from .merging import drift_text
 from .options import Command, call
 from .terminal import show, table
 from .words import parts, positive

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -29,7 +29,8 @@ READER = "this model reads"
 class Prepared:
     """Inputs whose tensors can be asked for in any order.
 
-    Texts are small once tokenised: all of them are, once. Images are large: they are prepared when they are asked for.
+    Texts are small once tokenised: all of them are, once. Images and sounds are large: they are prepared when they are
+    asked for.
 
     Args:
         inputs: raw inputs, N of them.
@@ -41,7 +42,7 @@ class Prepared:
         failed: takes the reason for each input that cannot be used, by its place; without it such an input raises.
 
     Attributes:
-        lengths: [N] tokens of each text; all alike for images.
+        lengths: [N] tokens of each text; all alike for images and sounds.
 
     Raises:
         InputError: a text that the model cannot read; it is named by its index.
@@ -128,7 +129,7 @@ def batches(
     reader: str = READER,
     failed: dict[int, str] | None = None,
 ) -> Iterator[tuple[np.ndarray, dict[str, np.ndarray]]]:
-    """Inputs of similar length together, little padding; of images, no more than one batch is alive.
+    """Inputs of similar length together, little padding; of images and sounds, no more than one batch is alive.
 
     Args:
         inputs, processor, spec, first, reader, failed: as of :class:`Prepared`.
@@ -161,12 +162,22 @@ def item_batches(
     ready = Prepared(inputs, processor, spec, first=first, reader=reader, failed=failed)
     for chosen in by_length(ready.lengths, batch_size):
         items = ready.items(chosen)
-        if items:
-            places, found = np.array(list(items), np.int64), list(items.values())
+        for part in _alike(items, spec):
+            places, found = np.array(part, np.int64), [items[place] for place in part]
             tensors = processor.collate(found)
             if spec.modality == "image":
                 items, found = {}, []
             yield places, found, tensors
+
+
+def _alike(items: Mapping[int, Any], spec: InputSpec) -> Iterable[list[int]]:
+    """Places of prepared inputs that may share a batch: of sounds without a mask, which padding changes, equal ones."""
+    if spec.modality != "audio" or "attention_mask" in spec.input_names:
+        return [list(items)] if items else []
+    found: dict[int, list[int]] = {}
+    for place, item in items.items():
+        found.setdefault(item.tokens, []).append(place)
+    return found.values()
 
 
 def by_length(lengths: np.ndarray, batch_size: int) -> list[np.ndarray]:

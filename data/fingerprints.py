@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from .examples import Examples
+from .records import Sound
 from .spec import Modality
 from .text import is_pair
 
@@ -90,7 +91,7 @@ def fingerprint_of(inputs: Sequence[Any], modality: Modality) -> Fingerprint | N
     numbers = set()
     for item in inputs:
         try:
-            content = _content(Path(item) if modality == "image" and isinstance(item, str) else item)
+            content = _content(Path(item) if modality != "text" and isinstance(item, str) else item)
         except OSError:  # whoever prepares it says what is wrong
             content = None
         if content is None:
@@ -113,15 +114,15 @@ def _content(item: Any) -> bytes | None:
     """Bytes that are the same for the same input: spacing and Unicode forms of a text do not count."""
     if isinstance(item, str):
         return b"text " + " ".join(unicodedata.normalize("NFC", item).split()).encode(errors="surrogatepass")
-    if isinstance(item, Path | bytes | bytearray):  # of an image
+    if isinstance(item, Path | bytes | bytearray):  # of an image or a sound
         content = item if not isinstance(item, Path) else item.read_bytes() if item.is_file() else None
         return None if content is None else b"file " + hashlib.sha256(content).digest()
     if isinstance(item, Mapping):  # ready tensors
         return _joined([part for name in sorted(item) for part in (str(name), item[name])])
     if isinstance(item, tuple | list):  # a pair of texts
         return _joined(item)
-    if isinstance(item, np.ndarray) or hasattr(item, "convert"):  # PIL images convert
-        return _of_array(np.asarray(item))
+    if isinstance(item, np.ndarray | Sound) or hasattr(item, "convert"):  # PIL images convert
+        return _of_array(np.asarray(item.samples if isinstance(item, Sound) else item))
     return None
 
 

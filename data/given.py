@@ -11,14 +11,14 @@ import numpy as np
 from ..errors import InputError, cut
 from .columns import Columns
 from .from_torch import image_array, is_tensor
-from .records import Unusable, as_input, is_record
+from .records import AUDIO, Unusable, as_input, is_record
 from .spec import Modality
 from .tables import input_column, is_table, only_split, rows
 from .text import is_pair
 
 TABLE_KINDS = "a table of pandas, polars, pyarrow or datasets"
 
-EXPECTED = "expected texts, images, a table with a column of them, rows as dicts, or a dict of tensors"
+EXPECTED = "expected texts, images, sounds, a table with a column of them, rows as dicts, or a dict of tensors"
 
 
 def given_inputs(
@@ -27,16 +27,17 @@ def given_inputs(
     """Raw inputs, one by one and in order.
 
     Args:
-        given: a text, path, image or row as a dict; any number of them in an ordered iterable or an array; or a table.
+        given: a text, path, image, sound or row as a dict; any number of them in an ordered iterable or an array; or a
+            table.
         modality: what the model reads; ``None`` where that is not known.
-        text_column: column of a table, or key of rows; ``None`` for what the model reads, ``"text"`` or ``"image"``,
-            or the only column.
+        text_column: column of a table, or key of rows; ``None`` for what the model reads, ``"text"``, ``"image"``
+            or ``"audio"``, or the only column.
         text_pair_column: column of the second texts; of rows ``"text_pair"`` without being asked for.
 
     Raises:
         InputError: something else, or something that could be meant in several ways.
     """
-    usual: list[str] = ["text", "image"] if modality is None else [modality]
+    usual: list[str] = ["text", "image", AUDIO] if modality is None else [modality]
     columns = Columns(text_column or "text", text_pair=text_pair_column)
     known = usual if text_column is None else [text_column]
     given = only_split(given)
@@ -60,9 +61,9 @@ def ordered(given: Any, modality: Modality | None) -> Iterable[Any]:
     if modality is None and is_pair(given):
         raise InputError("inputs is a tuple of two strings, which are one pair or two inputs; expected a list")
     pair = modality == "text" and is_pair(given)
-    image = isinstance(given, bytes | bytearray) and modality == "image"
-    if pair or image or isinstance(given, str | Path) or hasattr(given, "convert"):  # PIL images convert
-        return [given]
+    image = isinstance(given, bytes | bytearray) and modality in ("image", AUDIO)
+    if pair or image or isinstance(given, str | Path) or hasattr(given, "convert") or _is_sound(given, modality):
+        return [given]  # PIL images convert
     if is_tensor(given):
         given = image_array(given)
     if isinstance(given, np.ndarray):
@@ -132,7 +133,14 @@ def _texts(array: np.ndarray) -> list[Any]:
     return list(array.reshape(-1).tolist())
 
 
+def _is_sound(given: Any, modality: Modality | None) -> bool:
+    """Whether a list holds the samples of one sound."""
+    return modality == AUDIO and isinstance(given, list | tuple) and bool(given) and isinstance(given[0], float)
+
+
 def _images(array: np.ndarray, modality: Modality | None) -> list[Any]:
+    if modality == AUDIO:
+        return [array] if array.ndim == 1 else list(array)
     if modality == "text":
         raise InputError(
             f"inputs is an array of {array.dtype} {list(array.shape)}, but this model reads text; expected str [N], or "

@@ -32,12 +32,15 @@ def load_processor(folder: Path, spec: InputSpec) -> Processor:
     Raises:
         InputError: its files are missing, malformed or do not fit the model.
     """
+    from .audio import SoundProcessor
     from .images import ImageProcessor
     from .text import TextProcessor
     from .words import WordProcessor
 
     if spec.modality == "image":
         return ImageProcessor(folder, spec)
+    if spec.modality == "audio":
+        return SoundProcessor(folder, spec)
     return (WordProcessor if spec.every_token else TextProcessor)(folder, spec)
 
 
@@ -53,13 +56,17 @@ def from_transformers(processor: Any, spec: InputSpec) -> Processor:
 
 
 def save_processor(processor: Any, folder: Path) -> None:
-    """Write a transformers tokenizer's or image processor's files into ``folder``.
+    """Write a processor's files of transformers into ``folder``.
 
     Raises:
         InputError: ``processor`` is something else.
     """
     if not hasattr(processor, "save_pretrained"):
         raise InputError(
-            f"processor is a {type(processor).__name__}; expected a transformers tokenizer or image processor, or None"
+            f"processor is a {type(processor).__name__}; expected a transformers tokenizer, image processor or feature "
+            "extractor, or None"
         )
-    getattr(processor, "image_processor", processor).save_pretrained(str(folder))  # of CLIP's, the half for images
+    parts = (
+        getattr(processor, name, None) for name in ("image_processor", "feature_extractor")
+    )  # of CLIP's, of Whisper's
+    next((part for part in parts if part is not None), processor).save_pretrained(str(folder))

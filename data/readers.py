@@ -1,4 +1,4 @@
-"""Reading labelled data: CSV, TSV, JSON lines, Parquet, words with tags a line (CoNLL), image folders and ``.npz``.
+"""Reading labelled data: CSV, TSV, JSON lines, Parquet, words with tags a line (CoNLL), folders of files, ``.npz``.
 
 Everything is read as a stream, so that a file larger than memory is fine; Parquet by Hugging Face ``datasets``.
 """
@@ -17,15 +17,15 @@ from typing import Any, TypeVar
 
 from ..errors import InputError, cut, listing, require
 from .arrays import read_npz
+from .audio import has_media_name
 from .columns import Columns
-from .images import has_image_name
-from .records import TENSORS, WORDS, as_input, is_record, usual_keys
+from .records import AUDIO, TENSORS, WORDS, as_input, is_record, usual_keys
 from .tables import column_names, input_column, rows
 from .words import is_words
 
 T = TypeVar("T")
 
-FORMS = ".csv, .tsv, .jsonl, .parquet, .conll, .npz or an image folder with one subfolder per class"
+FORMS = ".csv, .tsv, .jsonl, .parquet, .conll, .npz or a folder of images or sounds with one subfolder per class"
 
 TAGS = ("tags", "ner_tags")
 """Columns of their tags, where there is none of labels; the first that is there."""
@@ -36,8 +36,8 @@ class Row:
     """One example as it stands in the data.
 
     Attributes:
-        input: a text, its words as a list, a pair of texts as a tuple, an image, its path or bytes, or a mapping of
-            names to ready tensors.
+        input: a text, its words as a list, a pair of texts as a tuple, an image or sound, its path or bytes, or a
+            mapping of names to ready tensors.
         label: if there is any; of words a list of their tags.
         where: it was found.
         names: of the columns or keys there, where the one of labels is not among them.
@@ -67,7 +67,7 @@ def stream_rows(path: str | Path, columns: Columns = Columns(), *, missing: bool
             "texts; leave the name of the second column (--text-pair-column) out"
         )
     if path.is_dir():
-        return _image_rows(path)
+        return _folder_rows(path)
     if not path.exists():
         raise InputError(f"data {path} does not exist; expected {FORMS}")
     if path.suffix.lower() == ".npz":
@@ -165,6 +165,8 @@ def _table_rows(path: Path, columns: Columns, missing: bool) -> Iterator[Row]:
             break
         where = f"{path}, row {number}"
         texts = tuple(_text(record.get(name), name, where, missing) for name in wanted)
+        if columns.text == AUDIO and isinstance(texts[0], str):
+            texts = (path.parent / texts[0],)  # a path beside the table
         label = record.get(columns.label)
         label = None if label == "" else label
         label = known(label) if known and label is not None else label
@@ -175,7 +177,9 @@ def _table_rows(path: Path, columns: Columns, missing: bool) -> Iterator[Row]:
 
 
 def _of_words(columns: Columns, record: Mapping[str, Any]) -> Columns:
-    """The columns to read, by a first record: where it has no text but words, these and their tags."""
+    """The columns to read, by a first record: where it has no text but sounds, or words and their tags, these."""
+    if columns.text == Columns.text and columns.text not in record and AUDIO in record and columns.text_pair is None:
+        return replace(columns, text=AUDIO)
     text = columns.text if columns.text in record else WORDS
     if columns.text_pair is not None or not isinstance(record.get(text), list):
         return columns
@@ -323,18 +327,20 @@ _READERS: dict[str, Callable[[Path], Records]] = {
 }
 
 
-def _image_rows(folder: Path) -> Iterator[Row]:
-    """Paths of the images below a folder, in sorted order; the label is the name of the subfolder they lie in.
+def _folder_rows(folder: Path) -> Iterator[Row]:
+    """Paths of the images or sounds below a folder, in sorted order; the label is the subfolder they lie in.
 
-    Images directly in the folder have no label. Paths are no strings, which a text model would read as texts.
+    Those directly in the folder have no label. Paths are no strings, which a text model would read as texts.
     """
     found = False
     for path in sorted(folder.rglob("*")):
-        if has_image_name(path) and path.is_file():
+        if has_media_name(path) and path.is_file():
             found = True
             yield Row(path, None if path.parent == folder else path.parent.name, str(path))
     if not found:
-        raise InputError(f"folder {folder} holds no images; expected images, for labels in one subfolder per class")
+        raise InputError(
+            f"folder {folder} holds no images or sounds; expected some, for labels in one subfolder per class"
+        )
 
 
 def _npz_rows(path: Path) -> Iterator[Row]:

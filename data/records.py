@@ -10,14 +10,34 @@ from ..errors import cut, listing
 from .columns import Columns
 from .from_torch import image_array, is_tensor
 
-TENSORS = ("input_ids", "attention_mask", "token_type_ids", "pixel_values")
+TENSORS = ("input_ids", "attention_mask", "token_type_ids", "pixel_values", "input_values")
 """Names of ready tensors: those of the graphs' inputs."""
 
 PAIR = "text_pair"
 """The key of a second text, as in the dicts that pipelines of transformers take."""
 
+SAMPLES = ("array", "raw")
+"""Keys of a sound's samples beside ``sampling_rate``, in data sets and in what pipelines of transformers take."""
+
 WORDS = "tokens"
 """The key of a text as a list of words, for models that tag tokens, where there is none of texts."""
+
+
+AUDIO = "audio"
+"""The key of a sound, as in data sets of the hub."""
+
+
+@dataclass(frozen=True)
+class Sound:
+    """Samples and their rate.
+
+    Attributes:
+        samples: [samples] of one channel.
+        rate: samples a second.
+    """
+
+    samples: Any
+    rate: int
 
 
 @dataclass(frozen=True)
@@ -33,10 +53,10 @@ class Unusable:
 
 def usual_keys(columns: Columns) -> list[str]:
     """Names by which the input of labelled data is known: the first that is there."""
-    return [columns.text, "image"] if columns.text_pair is None else [columns.text]
+    return [columns.text, "image", AUDIO] if columns.text_pair is None else [columns.text]
 
 
-def is_record(value: Any, usual: Sequence[str] = ("text", "image")) -> bool:
+def is_record(value: Any, usual: Sequence[str] = ("text", "image", AUDIO)) -> bool:
     """Whether a value is one row as a dict, and not a dict of ready tensors.
 
     Args:
@@ -73,8 +93,9 @@ def record_input(record: Mapping[str, Any], columns: Columns, usual: Sequence[st
 def as_input(item: Any, columns: Columns, usual: Sequence[str]) -> Any:
     """One element of what a caller gave, as an input.
 
-    Rows are read by their keys, tensors of torch become arrays, and images that ``datasets`` did not decode
-    (``{"bytes": …, "path": …}``) their bytes or path; everything else is what it is.
+    Rows are read by their keys, tensors of torch become arrays, images and sounds that ``datasets`` did not decode
+    (``{"bytes": …, "path": …}``) their bytes or path, and ``{"array" or "raw": …, "sampling_rate": …}`` a
+    :class:`Sound`; everything else is what it is.
 
     Args:
         item: the element.
@@ -85,7 +106,10 @@ def as_input(item: Any, columns: Columns, usual: Sequence[str]) -> Any:
         return image_array(item)
     if not is_record(item, usual):
         return item
+    samples = next((name for name in SAMPLES if name in item), None)
+    if samples is not None and "sampling_rate" in item:
+        return Sound(item[samples], item["sampling_rate"])
     if set(item) <= {"bytes", "path"}:
         found = item.get("bytes") or item.get("path")
-        return Unusable(f"is an image of {cut(dict(item))}; expected its bytes or its path") if found is None else found
+        return Unusable(f"is a file of {cut(dict(item))}; expected its bytes or its path") if found is None else found
     return record_input(item, columns, usual)

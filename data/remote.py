@@ -11,8 +11,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from ..errors import InputError, MissingExtraError, cut, listing, require
+from .audio import has_media_name
 from .columns import Columns
-from .images import has_image_name
 from .readers import FORMS, Row, stream_rows
 
 
@@ -90,7 +90,7 @@ def _paths(system: Any, place: str) -> list[str]:
     if "http" in _protocols(system) or system.isfile(place):  # a page is no folder
         return [place]
     if system.isdir(place):
-        return sorted(path for path in system.find(place) if has_image_name(path))
+        return sorted(path for path in system.find(place) if has_media_name(path))
     return []
 
 
@@ -103,7 +103,7 @@ def _file_rows(system: Any, path: str, url: str, columns: Columns, missing: bool
     """Rows of one file."""
     name = PurePosixPath(urlsplit(path).path if "://" in path else path)
     called = shown(path if "://" in path else system.unstrip_protocol(path))
-    if has_image_name(name.name):
+    if has_media_name(name.name):
         with _guarded(url), system.open(path, "rb") as file:
             content = file.read()
         yield Row(content, name.parent.name or None, called)

@@ -69,11 +69,13 @@ def model_inputs(
 
 
 def full_batch(spec: InputSpec, batch: int, sequence: int, seed: int) -> Batch:
-    """A seeded synthetic batch without padding: random token ids [B, T], or standard normal pixels [B, C, H, W]."""
+    """A seeded synthetic batch without padding: random token ids [B, T], or normal pixels or samples."""
     rng = np.random.default_rng(seed)
     if spec.modality == "image":
         shape = (batch, spec.channels, spec.image_height, spec.image_width)
         return {"pixel_values": rng.standard_normal(shape, np.float32)}
+    if spec.modality == "audio":
+        return _sounds(spec, batch, rng, samples=sequence)
     ids = rng.integers(0, spec.vocabulary, (batch, sequence))
     padding = spec.padding_token
     ids = np.where(ids == padding, (padding + 1) % spec.vocabulary, ids)
@@ -85,11 +87,15 @@ MAX_TOKENS = 64
 """Longest synthetic text, but for one batch as long as the model reads (at most 512)."""
 
 
+MOMENTS = 12
+"""Longest synthetic sound, in shortest ones."""
+
+
 def synthetic_batches(spec: InputSpec, examples: int, seed: int) -> list[dict[str, np.ndarray]]:
     """Batches of growing size (1, 2, 3, …) so that every dynamic axis is exercised.
 
     Text: uniform random token ids with random lengths, padded; the last batch holds one text of
-    full length. Images: standard normal pixels.
+    full length. Images: standard normal pixels. Sounds: standard normal samples, padded where the model has a mask.
 
     Args:
         examples: how many inputs in all.
@@ -99,7 +105,8 @@ def synthetic_batches(spec: InputSpec, examples: int, seed: int) -> list[dict[st
     batches, left, size = [], examples - text, 1
     while left > 0:
         count = min(size, left)
-        batches.append((_texts if text else _images)(spec, count, rng))
+        made = {"text": _texts, "image": _images, "audio": _sounds}[spec.modality]
+        batches.append(made(spec, count, rng))
         left, size = left - count, min(size + 1, 16)
     if text:
         batches.append(_texts(spec, 1, rng, tokens=min(spec.max_sequence, 512)))
@@ -109,6 +116,16 @@ def synthetic_batches(spec: InputSpec, examples: int, seed: int) -> list[dict[st
 def _images(spec: InputSpec, count: int, rng: np.random.Generator) -> dict[str, np.ndarray]:
     shape = (count, spec.channels, spec.image_height, spec.image_width)
     return {"pixel_values": rng.standard_normal(shape, np.float32)}
+
+
+def _sounds(spec: InputSpec, count: int, rng: np.random.Generator, samples: int | None = None) -> dict[str, np.ndarray]:
+    """Sounds of up to :data:`MOMENTS` times the shortest; of one length where the model has no mask, or if given."""
+    lengths = rng.integers(spec.shortest, MOMENTS * spec.shortest + 1, size=count)
+    if samples or "attention_mask" not in spec.input_names:
+        lengths[:] = samples or lengths[0]
+    mask = (np.arange(lengths.max()) < lengths[:, None]).astype(np.int64)
+    arrays = {"input_values": rng.standard_normal(mask.shape, np.float32) * mask.astype(np.float32)}
+    return {**arrays, "attention_mask": mask} if "attention_mask" in spec.input_names else arrays
 
 
 def _texts(spec: InputSpec, count: int, rng: np.random.Generator, tokens: int | None = None) -> dict[str, np.ndarray]:

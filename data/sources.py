@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ..errors import InputError
+from .audio import has_media_name
 from .columns import Columns
 from .hub import PREFIX, HubName, hub_rows
-from .images import has_image_name
 from .readers import FORMS, Row, stream_rows
 from .remote import is_url, remote_rows, shown
 
@@ -64,7 +64,7 @@ def _pattern_rows(pattern: str, columns: Columns, missing: bool) -> Iterator[Row
     if not files:
         raise InputError(f"data {pattern} match no file; expected {FORMS}, or a pattern of files")
     for path in files:
-        if has_image_name(path.name):
+        if has_media_name(path.name):
             yield Row(path, path.parent.name or None, str(path))
         else:
             yield from stream_rows(path, columns, missing=missing)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, Protocol
 
-Modality = Literal["text", "image"]
+Modality = Literal["text", "image", "audio"]
 
 
 class InputSpec(Protocol):
@@ -37,6 +37,10 @@ class InputSpec(Protocol):
     @property
     def max_sequence(self) -> int:
         """Longest text, tokens."""
+
+    @property
+    def shortest(self) -> int:
+        """Fewest samples of a sound; 0 for other models."""
 
     @property
     def channels(self) -> int:

@@ -23,9 +23,9 @@ class EncodedTensors:
 
     @property
     def tokens(self) -> int:
-        """Number of tokens; 1 for an image."""
-        mask = self.arrays.get("attention_mask")
-        return 1 if mask is None else len(mask)
+        """Number of tokens, or of samples; 1 for an image."""
+        counted = self.arrays.get("attention_mask", self.arrays.get("input_values"))
+        return 1 if counted is None else len(counted)
 
 
 class TensorProcessor:
@@ -94,6 +94,8 @@ def checked_tensors(inputs: Mapping[str, Any], spec: InputSpec, first: int = 0) 
     if spec.modality == "image":
         _check_names(inputs, {"pixel_values"}, {"pixel_values"})
         return {"pixel_values": _pixels(inputs["pixel_values"], spec)}
+    if spec.modality == "audio":
+        return _waveforms(inputs, spec, first)
     _check_names(inputs, {"input_ids", "attention_mask"}, {"input_ids", "attention_mask", "token_type_ids"})
     ids = _integers("input_ids", inputs["input_ids"], spec.vocabulary)
     if ids.shape[1] > spec.max_sequence:
@@ -109,6 +111,33 @@ def checked_tensors(inputs: Mapping[str, Any], spec: InputSpec, first: int = 0) 
         )
     tensors = {"input_ids": ids, "attention_mask": mask, "token_type_ids": types}
     return {name: tensors[name] for name in spec.input_names}
+
+
+def _waveforms(inputs: Mapping[str, Any], spec: InputSpec, first: int) -> dict[str, np.ndarray]:
+    """Samples [B, samples] float32, and where the model reads one a mask [B, samples]; all ones if it was left out."""
+    _check_names(inputs, {"input_values"}, set(spec.input_names))
+    values = as_array(inputs["input_values"])
+    if values.dtype.kind != "f" or values.ndim != 2 or values.shape[1] < spec.shortest:
+        raise InputError(
+            f"input_values is {values.dtype} {list(values.shape)}; expected float32 [batch, samples] with at least "
+            f"{spec.shortest} samples"
+        )
+    if not np.isfinite(values).all():
+        raise InputError("input_values holds NaN or infinity; expected finite numbers")
+    tensors = {"input_values": np.ascontiguousarray(values, np.float32)}
+    if "attention_mask" in spec.input_names:
+        mask = _integers("attention_mask", inputs.get("attention_mask", np.ones(values.shape, np.int64)), 2)
+        if mask.shape != values.shape:
+            raise InputError(
+                f"attention_mask has shape {list(mask.shape)}; expected {list(values.shape)}, that of input_values"
+            )
+        few = mask.sum(axis=1) < spec.shortest
+        if few.any():
+            raise InputError(
+                f"attention_mask leaves fewer than {spec.shortest} samples of row {first + int(np.argmax(few))}"
+            )
+        tensors["attention_mask"] = mask
+    return tensors
 
 
 def _check_names(inputs: Mapping[str, Any], needed: set[str], allowed: set[str]) -> None:

@@ -103,8 +103,13 @@ class TextProcessor:
 
     def _shortened(self, encoding: Any, index: int) -> EncodedText:
         """A tokenised text, or pair, with as many tokens as the model reads."""
+        places = self._kept(encoding, index)
+        return self._made(encoding, places, len(places) < len(encoding.ids))
+
+    def _kept(self, encoding: Any, index: int) -> Sequence[int]:
+        """Places of the tokens that the model reads."""
         if len(encoding.ids) <= self.max_tokens:
-            return self._made(encoding, range(len(encoding.ids)), False)
+            return range(len(encoding.ids))
         belongs = encoding.sequence_ids  # to text 0, to text 1, or None: a special token, which stays
         counts = belongs.count(0), belongs.count(1)
         room = self.max_tokens - (len(belongs) - sum(counts))
@@ -117,8 +122,7 @@ class TextProcessor:
         for text, (count, kept) in enumerate(zip(counts, longest_first(*counts, room), strict=True)):
             places = [place for place, owner in enumerate(belongs) if owner == text]
             dropped |= set(places[kept:] if self._side == "right" else places[: count - kept])
-        left = [place for place in range(len(belongs)) if place not in dropped]
-        return self._made(encoding, left, True)
+        return [place for place in range(len(belongs)) if place not in dropped]
 
     def _check(self, item: Any, index: int) -> None:
         """Refuse what the model cannot read."""

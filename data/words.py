@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,25 @@ class EncodedWords(EncodedText):
     offsets: list[tuple[int, int]]
 
 
+@dataclass(frozen=True)
+class Piece:
+    """A token of a text, as pipelines of transformers speak of it.
+
+    Attributes:
+        token: its entry in the vocabulary; of an unknown one what stands in the text.
+        start, end: its first character, and the one behind its last, as the tokenizer has them; of words given as a
+            list in these joined by spaces.
+        special: whether it stands for no part of the text.
+        continues: whether it belongs to the word of the token before it.
+    """
+
+    token: str
+    start: int
+    end: int
+    special: bool
+    continues: bool
+
+
 def is_words(item: Any) -> bool:
     """Whether an input is a text as its words: a list or a flat array of strings; a tuple of two is a pair of texts."""
     if isinstance(item, np.ndarray):
@@ -54,6 +74,7 @@ class WordProcessor(TextProcessor):
 
     def __init__(self, folder: Path, spec: InputSpec) -> None:
         super().__init__(folder, spec)
+        self._unknown = _unknown(folder, self._tokenizer)
         splitter = self._tokenizer.pre_tokenizer
         steps = {} if splitter is None else json.loads(splitter.__getstate__())
         parts = steps.get("pretokenizers", [steps])
@@ -84,6 +105,38 @@ class WordProcessor(TextProcessor):
                     )
                 found[place] = _moved(self._shortened(encoding, first + place), texts[place])
         return [found[place] for place in range(len(texts))]
+
+    def pieces(self, text: Any, index: int = 0) -> list[Piece]:
+        """The tokens that the model reads of a text, or of a list of words, by the rules of transformers' pipelines.
+
+        Where the vocabulary marks pieces within words (``##``), one continues a word if it is marked; elsewhere if no
+        space stands before it.
+
+        Args:
+            text: that ``encode`` takes.
+            index: of it, for messages.
+        """
+        split = not isinstance(text, str)
+        encoding = self._tokenizer.encode(list(text) if split else text, is_pretokenized=split)
+        sentence = " ".join(text) if split else text
+        starts = [0, *accumulate(len(word) + 1 for word in text)] if split else []
+        marked = bool(getattr(self._tokenizer.model, "continuing_subword_prefix", None))
+        found = []
+        for place in self._kept(encoding, index):
+            token, word = encoding.tokens[place], encoding.word_ids[place]
+            shift = starts[word] if split and word is not None else 0
+            start, end = (edge + shift for edge in encoding.offsets[place])
+            part = sentence[start:end]
+            continues = len(token) != len(part) if marked else start > 0 and " " not in sentence[start - 1 : start + 1]
+            if token == self._unknown:
+                token, continues = part, False
+            found.append(Piece(token, start, end, bool(encoding.special_tokens_mask[place]), continues))
+        return found
+
+    def joined(self, tokens: Sequence[str]) -> str:
+        """The text of some tokens."""
+        decoder = self._tokenizer.decoder
+        return " ".join(tokens) if decoder is None else str(decoder.decode(list(tokens)))
 
     def _check(self, item: Any, index: int) -> None:
         if isinstance(item, str):
@@ -137,6 +190,14 @@ def _moved(found: EncodedText, item: Any) -> EncodedText:
         for word, (start, end) in zip(found.words, found.offsets, strict=True)
     ]
     return EncodedWords(found.ids, found.types, found.truncated, found.words, offsets)
+
+
+def _unknown(folder: Path, tokenizer: Any) -> str | None:
+    """The token that stands for what the vocabulary does not have, as the checkpoint names it."""
+    file = folder / "tokenizer_config.json"
+    named = json.loads(file.read_bytes()).get("unk_token") if file.is_file() else None
+    named = named.get("content") if isinstance(named, dict) else named
+    return named if isinstance(named, str) else getattr(tokenizer.model, "unk_token", None)
 
 
 def _trimmed(text: str, start: int, end: int) -> tuple[int, int]:

@@ -18,6 +18,7 @@ from ..bundle.tasks import GIVES, Task
 from ..bundle.uses import overlaps
 from ..data.columns import Reading
 from ..data.examples import Examples, check_alike, check_apart, read_examples
+from ..data.spec import Modality
 from ..errors import InputError, check_seed, require
 from ..progress import Progress, no_progress
 from .baselines import baseline_notes, measure_baselines, read_training
@@ -97,7 +98,7 @@ def evaluate(
     check_seed(seed)
     known = read_examples(data, bundle.labels, columns=reading, limit=reading.limit(), seed=seed, task=task)
     ood = None if ood is None else read_examples(ood, None, columns=reading)
-    _check_raw(known, ood, figures.corruptions)
+    _check_raw(known, ood, figures.corruptions, bundle.any_architecture().modality)
     training = read_training(figures, bundle, known, ood, reading)
     batch_size = reading.batch_size
     notes = [
@@ -168,9 +169,11 @@ def _check_figures(figures: Figures, task: Task) -> None:
         )
 
 
-def _check_raw(known: Examples, ood: Examples | None, corruptions: bool) -> None:
+def _check_raw(known: Examples, ood: Examples | None, corruptions: bool, modality: Modality) -> None:
     """Refuse ready tensors beside raw inputs, and where these are needed."""
     check_alike(known, ood)
+    if corruptions and modality == "audio":
+        raise InputError("corruptions are of texts and images, and this model reads sound; leave corruptions out")
     if corruptions and known.ready:
         raise InputError(
             f"data {known.source} holds ready tensors, which cannot be corrupted; leave corruptions (--corruptions) "

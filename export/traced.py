@@ -100,7 +100,7 @@ def _exported(member: nn.Module, architecture: Traced) -> onnx.ModelProto:
     from torch.export import Dim, export
 
     tensors = tuple(probes(architecture)[-1].values())
-    free = {0: Dim.DYNAMIC, 1: Dim.DYNAMIC} if architecture.modality == "text" else {0: Dim.DYNAMIC}
+    free = {0: Dim.DYNAMIC} if architecture.modality == "image" else {0: Dim.DYNAMIC, 1: Dim.DYNAMIC}
     try:
         with _quiet(), torch.no_grad():
             shapes = {"tensors": tuple(dict(free) for _ in tensors)}
@@ -265,7 +265,11 @@ def _merge_tensors(model: onnx.ModelProto) -> None:
 def _inputs(architecture: Traced) -> list[onnx.ValueInfoProto]:
     if architecture.modality == "text":
         return [helper.make_tensor_value_info(name, INT64, ["batch", "sequence"]) for name in architecture.input_names]
-    shape: list[int | str] = ["batch", architecture.channels, architecture.image_height, architecture.image_width]
+    if architecture.modality == "audio":
+        kinds = {"input_values": FLOAT, "attention_mask": INT64}
+        shape: list[int | str] = ["batch", "samples"]
+        return [helper.make_tensor_value_info(name, kinds[name], shape) for name in architecture.input_names]
+    shape = ["batch", architecture.channels, architecture.image_height, architecture.image_width]
     return [helper.make_tensor_value_info(architecture.input_names[0], FLOAT, shape)]
 
 

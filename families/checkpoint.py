@@ -114,7 +114,7 @@ def _fit(model: Any, name: str) -> None:
 
 
 def load_processor(source: str | Path, modality: str) -> Any:
-    """The tokenizer (``"text"``) or image processor (``"image"``) of a checkpoint.
+    """The tokenizer (``"text"``), image processor (``"image"``) or feature extractor (``"audio"``) of a checkpoint.
 
     Raises:
         InputError: the checkpoint has none, or it cannot be read.
@@ -125,6 +125,7 @@ def load_processor(source: str | Path, modality: str) -> Any:
 STORED = {
     "text": ("tokenizer.json", "vocab.txt", "vocab.json", "sentencepiece.bpe.model"),
     "image": ("preprocessor_config.json", "processor_config.json"),
+    "audio": ("preprocessor_config.json", "processor_config.json"),
 }
 """Files of which a folder with a processor has some."""
 
@@ -148,9 +149,12 @@ def find_processor(source: str | Path, modality: str) -> Any:
 def _load_processor(name: str, modality: str) -> Any:
     if modality == "text":
         loader = require("transformers", *READS).AutoTokenizer
+    elif modality == "audio":
+        loader = require("transformers", *READS).AutoFeatureExtractor
     else:  # by the name at the top, older releases ask for torchvision
         loader = require("transformers.models.auto.image_processing_auto", *READS).AutoImageProcessor
-    kind = "tokenizer" if modality == "text" else "image processor (preprocessor_config.json)"
+    kinds = {"text": "tokenizer", "audio": "feature extractor (preprocessor_config.json)"}
+    kind = kinds.get(modality, "image processor (preprocessor_config.json)")
     with quiet():
         try:
             found = loader.from_pretrained(name, trust_remote_code=False)

@@ -53,7 +53,9 @@ def unsupported(name: str) -> UnsupportedModelError:
     found, near = why(name, classes), nearest(name, classes)
     reason = f": {found}" if found else ""
     remedy = f"; nearest: {near}" if near else ""
-    if name.endswith(("ForSequenceClassification", "ForTokenClassification", "ForImageClassification")):
+    if name.endswith(
+        ("ForSequenceClassification", "ForTokenClassification", "ForImageClassification", "ForAudioClassification")
+    ):
         remedy += "; as it is, it may do traced: `hydrant fuse --traced` (traced=True)"
     return UnsupportedModelError(
         f"architecture {name} is not supported{reason}{remedy}; supported: {', '.join(classes)}"

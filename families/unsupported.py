@@ -92,7 +92,7 @@ REASONS = {
 """Beginning of a class name → the reason in words; the longest that fits counts."""
 
 
-NOTHING = "none, since hydrant reads texts and images"
+NOTHING = "none, since the families here read texts and images"
 
 
 MULTILINGUAL = "fine-tune an XLMRobertaForSequenceClassification"

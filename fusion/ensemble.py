@@ -80,8 +80,8 @@ def fuse(
         low_rank: the form of the adapters' updates of attention: ``"merge"`` (into one weight for each member),
             ``"keep"`` (one weight and M updates of low rank), or ``"auto"``: kept where the cost model finds that
             cheaper (``hydrant.estimate_cost``). All give the same results.
-        traced: take any classifier of texts, tokens or images of transformers: its attention is found by running it,
-            and each member is compared with the original before anything is made.
+        traced: take any classifier of texts, tokens, images or sounds of transformers: its attention is found by
+            running it, and each member is compared with the original before anything is made.
 
     Returns:
         The fused module, in evaluation mode, on the CPU in float32. It shares no memory with

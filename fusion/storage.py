@@ -63,7 +63,8 @@ def save_bundle(
     if processor is None and not tensors_only:
         log.warning(
             "bundle %s gets no processor: it takes ready tensors only, and cannot read %ss; if it should, give the "
-            "checkpoint's tokenizer or image processor as processor=…", path, ensemble.architecture.modality,
+            "checkpoint's tokenizer, image processor or feature extractor as processor=…",
+            path, ensemble.architecture.modality,
         )  # fmt: skip
     elif processor is not None and tensors_only:
         raise InputError("tensors_only is given with a processor; leave one of them out")

@@ -13,13 +13,16 @@ import numpy as np
 
 from ..bundle.calibration import Calibration
 from ..bundle.density import Density
-from ..bundle.files import temporary_folder
+from ..bundle.journal import PURPOSE
+from ..bundle.owned import owned_folder
+from ..bundle.reference import TrafficReference
 from ..bundle.store import CALIBRATION, DENSITY, WEIGHTS, Bundle, resolve, to_json_bytes
 from ..bundle.tasks import GIVES, ScoreActivation, Task
 from ..bundle.uses import LEAST, overlaps
 from ..calib.decisions.fit import fit as fit_decisions
 from ..calib.decisions.intervals import CONFIDENCE, check_targets, fit_intervals
 from ..calib.decisions.labels import check_label_targets, fit_labels
+from ..calib.decisions.profile import class_profile, label_profile, score_profile, span_profile
 from ..calib.decisions.spans import check_targets as check_span_targets
 from ..calib.decisions.spans import fit_spans
 from ..calib.decisions.targets import Conformal, Coverage, FalseAlarm, Risk, Targets
@@ -163,6 +166,7 @@ def calibrate(
         fitted = fit_labels(logits, known.labels, ood_logits, targets, rate, names, about, progress, **far)
     else:
         fitted = fit_decisions(logits, known.labels, ood_logits, targets, about, progress, **far)
+    fitted = replace(fitted, reference=_profile(task, logits, bundle.labels, fitted, far["distance"], activation))
     changed = _changed(bundle, graphs, fitted, density, new=training is not None)
     return CalibrationReport(fitted, graphs, _outdated(changed), notes, density)
 
@@ -214,7 +218,24 @@ def _spans_fitted(
     strange = None if ood is None else reference.words(ood)
     outside = None if strange is None else (strange.outputs["logits"], strange.texts)
     given = words.outputs["logits"], words.texts, labels, bundle.labels, outside
-    return fit_spans(*given, targets, about, progress)
+    fitted = fit_spans(*given, targets, about, progress)
+    profile = span_profile(words.outputs["logits"], words.texts, len(known), bundle.labels, fitted)
+    return replace(fitted, reference=profile)
+
+
+def _profile(
+    task: Task,
+    logits: np.ndarray,
+    names: list[str],
+    fitted: Calibration,
+    distance: np.ndarray | None,
+    activation: ScoreActivation,
+) -> TrafficReference:
+    """What the examples look like, of a model that gives no tags."""
+    if task == "score":
+        return score_profile(_activated(logits, activation), fitted, distance)
+    profile = label_profile if task == "multi_label" else class_profile
+    return profile(logits, names, fitted, distance)
 
 
 def _confidence(asked: float | None, task: Task) -> float:
@@ -319,7 +340,7 @@ def _changed(
     from ..export.recalibrate import GRAPHS, write_recalibrated
 
     try:
-        with temporary_folder(bundle.path, "calibrate") as folder:
+        with owned_folder(bundle.path, PURPOSE) as folder:
             files: dict[str, bytes | Path] = {CALIBRATION: to_json_bytes(calibration.to_json())}
             digest = bundle.digests().get(DENSITY)
             if new and density is not None:

@@ -53,7 +53,7 @@ class BackendRunner(BaseRunner):  # type: ignore[misc]  # polygraphy is untyped
             if arch.modality == "image":
                 metadata.add(name, np.float32, (None, arch.channels, arch.image_height, arch.image_width))
             else:
-                metadata.add(name, np.int64, (None, None))
+                metadata.add(name, np.float32 if name == "input_values" else np.int64, (None, None))
         return metadata
 
     def infer_impl(self, feed_dict: Mapping[str, np.ndarray]) -> Batch:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from ..data.text import is_pair
 from ..errors import InputError, cut, is_whole
 from .prediction import Prediction
 from .predictor import BATCH_SIZE, Predictor, load
+from .token_pipeline import TokenPipeline
 
 Answer = dict[str, Any]
 """A label, its score, and what is known of the input."""
@@ -26,8 +27,8 @@ Answer = dict[str, Any]
 UNASKED = "unasked"
 """``top_k`` where nobody asked for a number: pipelines of transformers then answer in another shape."""
 
-MOST_IMAGE_LABELS = 5
-"""Labels of an image where nobody asked for a number, as in transformers."""
+MOST_LABELS = 5
+"""Labels of an image or sound where nobody asked for a number, as in transformers."""
 
 _FUNCTIONS: dict[str, tuple[str, tuple[str, ...]]] = {
     "classification": ("the mean of its members' softmax, and no logits", ("softmax",)),
@@ -49,8 +50,10 @@ def pipeline(
     top_k: int | str | None = UNASKED,
     batch_size: int | None = None,
     function_to_apply: str | None = None,
-) -> Pipeline:
-    """Open a bundle in the place of ``transformers.pipeline("text-classification")`` or ``("image-classification")``.
+    aggregation_strategy: str = "none",
+    ignore_labels: Sequence[str] | None = None,
+) -> Pipeline | TokenPipeline:
+    """Open a bundle in the place of ``transformers.pipeline("text-classification")``, or that of images or sounds.
 
     Args:
         bundle: bundle made by `hydrant fuse`: a folder. In Python also an open ``Bundle``.
@@ -58,17 +61,30 @@ def pipeline(
         precision: as of ``load``.
         threads: as of ``load``.
         top_k: labels in each answer, the most probable first; ``None`` for all. Without it the best one for a text,
-            and five for an image.
+            and five for an image or a sound.
         batch_size: inputs per run; without it 32, and 1 for streams, whose answers then wait for no further input.
         function_to_apply: as of ``Pipeline.__call__``.
+        aggregation_strategy: of a model that tags tokens, as of ``TokenPipeline``.
+        ignore_labels: of a model that tags tokens, as of ``TokenPipeline``.
+
+    Returns:
+        A ``Pipeline``, or of a model that tags tokens a ``TokenPipeline``.
 
     Raises:
-        InputError: an option that cannot be used, or a bundle that tags tokens.
+        InputError: an option that cannot be used, or is of another task.
         BackendError, MissingExtraError, BundleError: as of ``load``.
     """
     _check(top_k, batch_size)
     predictor = load(bundle, backend, threads=threads, precision=precision)
     try:
+        if predictor.task == "tokens":
+            _check_unasked(top_k, function_to_apply)
+            return TokenPipeline(predictor, aggregation_strategy, ignore_labels, batch_size)
+        if aggregation_strategy != "none" or ignore_labels is not None:
+            raise InputError(
+                "aggregation_strategy and ignore_labels are for models that tag tokens, and this bundle gives "
+                f"{GIVES[predictor.task]}; leave them out"
+            )
         return Pipeline(predictor, top_k, batch_size, function_to_apply)
     except BaseException:
         predictor.close()
@@ -91,7 +107,7 @@ class Pipeline:
 
     Attributes:
         predictor: the same.
-        task: ``"text-classification"`` or ``"image-classification"``.
+        task: ``"text-classification"``, ``"image-classification"`` or ``"audio-classification"``.
     """
 
     def __init__(
@@ -104,8 +120,8 @@ class Pipeline:
         _check(top_k, batch_size)
         if predictor.task not in _FUNCTIONS:
             raise InputError(
-                f"a pipeline classifies whole inputs, and this bundle gives {GIVES[predictor.task]}; use "
-                "hydrant.load(…).spans(…) or hydrant predict"
+                f"this pipeline classifies whole inputs, and this bundle gives {GIVES[predictor.task]}; use "
+                "hydrant.pipeline or TokenPipeline"
             )
         self.predictor = predictor
         self.task = f"{predictor.modality}-classification"
@@ -124,7 +140,8 @@ class Pipeline:
         """Classify one input, a list of them, or a stream.
 
         Args:
-            inputs: a text, ``{"text": …, "text_pair": …}``, an image (path, PIL image, bytes, uint8 array), or many of
+            inputs: a text, ``{"text": …, "text_pair": …}``, an image (path, PIL image, bytes, uint8 array), a sound
+                (path, bytes, float array, ``{"array" or "raw": …, "sampling_rate": …}``), or many of
                 these. A list or an array gives a list; a generator or a data set gives an iterator, which reads on as
                 it is asked.
             top_k: as of :func:`pipeline`.
@@ -136,7 +153,7 @@ class Pipeline:
 
         Returns:
             For a text ``[answer]``, for a dict ``answer``, in a list or stream ``answer`` for each; with ``top_k``, and
-            for images, a list of answers in the place of each. So does transformers.
+            for images and sounds, a list of answers in the place of each. So does transformers.
 
         Raises:
             InputError: an input or option cannot be used.
@@ -174,6 +191,9 @@ class Pipeline:
         inputs = image_array(inputs) if is_tensor(inputs) else inputs
         grid = isinstance(inputs, np.ndarray) and inputs.dtype.kind not in "USO"
         image = hasattr(inputs, "convert") or (grid and (inputs.ndim == 2 or inputs.shape[2:] == (3,)))
+        if self.predictor.modality == "audio":
+            listed = isinstance(inputs, list) and isinstance(next(iter(inputs), None), float)
+            image = listed or (grid and inputs.ndim == 1)
         return pair or image or is_record(inputs) or isinstance(inputs, str | Path | bytes | bytearray)
 
     def _stream(self, inputs: Any, size: int, shape: Any, squash: bool) -> Iterator[Any]:
@@ -230,9 +250,9 @@ class Pipeline:
 def _most(top_k: Any, modality: str) -> int | None:
     """Labels in an answer; ``None`` for all. Pipelines of images know no *all*, and take ``None`` for five."""
     if top_k == UNASKED:
-        return 1 if modality == "text" else MOST_IMAGE_LABELS
+        return 1 if modality == "text" else MOST_LABELS
     if top_k is None and modality == "image":
-        return MOST_IMAGE_LABELS
+        return MOST_LABELS
     return None if top_k is None else int(top_k)
 
 
@@ -258,6 +278,15 @@ def _is_whole(inputs: Any) -> bool:
         return True
     library = type(inputs).__module__.partition(".")[0]
     return library in ("pandas", "polars", "pyarrow")
+
+
+def _check_unasked(top_k: Any, function: Any) -> None:
+    """Refuse what is of whole inputs where tokens are tagged."""
+    if top_k != UNASKED or function is not None:
+        raise InputError(
+            "top_k and function_to_apply are of whole inputs, and this bundle gives a class for each token; leave them "
+            "out"
+        )
 
 
 def _check(top_k: Any, batch_size: Any) -> None:

@@ -26,8 +26,8 @@ from ..data.processor import load_processor
 from ..data.spec import InputSpec
 from ..data.tensors import checked_tensors
 from ..data.text import is_pair
-from ..data.words import NO_WORD
-from ..errors import LARGEST, BackendError, BundleError, InputError, cut, is_whole
+from ..data.words import NO_WORD, Piece, WordProcessor
+from ..errors import LARGEST, BackendError, BundleError, HydrantError, InputError, cut, is_whole
 from ..metrics.gates import FURTHER_SCORES, SCORES
 from .backends.dlpack import DeviceArray
 from .backends.protocol import Backend
@@ -91,7 +91,27 @@ def load(
         InputError: ``threads`` or ``trust`` cannot be used.
     """
     threads = checked_threads(threads)
-    bundle = resolve(bundle) if trust is None else check_signature(bundle, trust)
+    before = resolve(bundle).state()
+    found = resolve(bundle)
+    try:
+        predictor = _opened(found, backend, threads, precision, trust)
+    except HydrantError:
+        if found.state() == before:
+            raise
+    else:
+        if found.state() == before:
+            return predictor
+        predictor.close()  # another process gave files other contents meanwhile: some may be of each kind
+    with found.kept() as still:
+        return _opened(still, backend, threads, precision, trust)
+
+
+def _opened(
+    bundle: Bundle, backend: str, threads: int | None, precision: Precision | None, trust: str | Path | None
+) -> Predictor:
+    """A predictor of a bundle as its manifest was read."""
+    if trust is not None:
+        check_signature(bundle, trust)
     architecture = bundle.any_architecture()
     if len(bundle.labels) != architecture.classes:
         raise BundleError(
@@ -129,10 +149,11 @@ class Predictor(Closable):
 
     Attributes:
         labels: class names in class order; of a model of one output the name of its score.
+        members: their number M.
         backend: name of the backend that runs.
         precision: of its weights and activations.
         fallbacks: (backend, reason) of each one that was skipped.
-        modality: ``"text"`` or ``"image"``, what the model reads.
+        modality: ``"text"``, ``"image"`` or ``"audio"``, what the model reads.
         task: what it answers: ``"classification"``, ``"score"`` for a model of one output, or ``"tokens"``.
         activation: what stands between the one output and the score: ``"identity"`` or ``"sigmoid"``.
         regression: whether the checkpoint calls itself a regression (``problem_type``).
@@ -147,6 +168,7 @@ class Predictor(Closable):
     ) -> None:
         super().__init__("the predictor")
         self.labels = bundle.labels
+        self.members = bundle.members
         self.backend = backend.name
         self.precision = backend.precision
         self.fallbacks = fallbacks
@@ -155,7 +177,7 @@ class Predictor(Closable):
         self.activation = architecture.score_activation
         self.regression = bundle.manifest.get("fusion", {}).get("problem_type") == "regression"
         self.calibration = Calibration.of(bundle)
-        self._path, self._members = bundle.path, bundle.members
+        self._path = bundle.path
         reads_pairs = architecture.modality == "text" and not architecture.every_token
         self._form = form_used(bundle) if reads_pairs else None
         self.pairs = self._form is not None and self._form[0]
@@ -315,6 +337,23 @@ class Predictor(Closable):
             return prediction_rows(*given)
         return token_rows(*given, aggregation, self.calibration)
 
+    def pieces(self, inputs: Sequence[Any]) -> list[list[Piece]]:
+        """The tokens of texts, or of lists of words, as a model that tags tokens reads them: T of each.
+
+        Args:
+            inputs: as ``predict`` took them.
+
+        Raises:
+            InputError: the model tags no tokens, or the bundle has no tokenizer.
+        """
+        if not isinstance(self._processor, WordProcessor):
+            raise InputError(f"bundle {self._path} has no tokenizer of words; expected a model that tags tokens")
+        return [self._processor.pieces(text, index) for index, text in enumerate(inputs)]
+
+    def joined(self, tokens: Sequence[str]) -> str:
+        """The text of some tokens, by the tokenizer of a model that tags them."""
+        return self._processor.joined(tokens) if isinstance(self._processor, WordProcessor) else " ".join(tokens)
+
     def run_device(self, tensors: Mapping[str, Any]) -> dict[str, DeviceArray]:
         """Run one batch that lies on the GPU already, and leave the outputs there; nothing is copied.
 
@@ -425,7 +464,7 @@ class Predictor(Closable):
         """What the members say of no inputs, where the backend gives it."""
         task = self._architecture.task
         name, axes = MEMBER_OUTPUTS[task], {"score": (), "tokens": (0, len(self.labels))}
-        shape = (0, self._members, *axes.get(task, (len(self.labels),)))
+        shape = (0, self.members, *axes.get(task, (len(self.labels),)))
         return {name: np.zeros(shape, np.float32)} if name in self._running.outputs else {}
 
 
@@ -434,6 +473,11 @@ def _blank(spec: InputSpec, batch: int) -> dict[str, np.ndarray]:
     if spec.modality == "image":
         shape = (batch, spec.channels, spec.image_height, spec.image_width)
         return {name: np.zeros(shape, np.float32) for name in spec.input_names}
+    if spec.modality == "audio":
+        silence = np.zeros((batch, 2 * spec.shortest), np.float32)
+        return {
+            name: silence if name == "input_values" else np.ones_like(silence, np.int64) for name in spec.input_names
+        }
     tokens = min(BLANK_TOKENS, spec.max_sequence)
     arrays = {name: np.zeros((batch, tokens), np.int64) for name in spec.input_names}
     arrays["attention_mask"][:] = 1

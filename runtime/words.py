@@ -166,13 +166,13 @@ def _words(prediction: Prediction, row: int, aggregation: Aggregation, calibrati
     owners, offsets = prediction.words[row], prediction.offsets[row]
     index = np.unique(owners[owners != NO_WORD])
     tokens = [np.flatnonzero(owners == word) for word in index]
-    flat = _flat(prediction, row)
+    said = flat(prediction, row)
     if aggregation == "mean":
-        found = _mean(flat, tokens)
+        found = mean_of(said, tokens)
     else:
-        confidence = np.nan_to_num(flat.confidence, nan=-1.0)
+        confidence = np.nan_to_num(said.confidence, nan=-1.0)
         best = [of[0] if aggregation == "first" else of[np.argmax(confidence[of])] for of in tokens]
-        found = flat.take(np.array(best, np.int64))
+        found = said.take(np.array(best, np.int64))
     if calibration is not None:
         found = decided(found, calibration)
     start = np.array([offsets[of[0], 0] for of in tokens], np.int64)
@@ -180,7 +180,7 @@ def _words(prediction: Prediction, row: int, aggregation: Aggregation, calibrati
     return Words(index, start, end, found)
 
 
-def _flat(prediction: Prediction, row: int) -> Prediction:
+def flat(prediction: Prediction, row: int) -> Prediction:
     """One text's tokens as the inputs of a classifier."""
     arrays = {name: array[row] for name, array in prediction.to_dict().items() if name not in _OF_TOKENS}
     if "member_probabilities" in arrays:
@@ -192,7 +192,7 @@ _OF_TOKENS = ("mask", "words", "offsets", "error")
 """Fields that words do not have."""
 
 
-def _mean(flat: Prediction, tokens: Sequence[np.ndarray]) -> Prediction:
+def mean_of(flat: Prediction, tokens: Sequence[np.ndarray]) -> Prediction:
     """Each word's mean probabilities and scores; its label is the class of the largest mean."""
     names = ("probabilities", *UNCERTAINTIES, "member_probabilities")
     given = {name: array for name, array in flat.to_dict().items() if name in names}

@@ -11,6 +11,7 @@ import binascii
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from ..data.words import is_words
@@ -95,12 +96,14 @@ def inputs_for(asked: Asked, predictor: Predictor) -> tuple[list[Any], list[Any]
     Raises:
         InputError: an input of a kind that the model does not read; it is named by its index.
     """
-    read = _image if predictor.modality == "image" else _words if predictor.task == "tokens" else _text
+    modality = predictor.modality
+    read = partial(_file, kind=modality) if modality != "text" else _words if predictor.task == "tokens" else _text
     inputs = [read(given, index) for index, given in enumerate(asked.inputs)]
-    images = predictor.modality == "image"
+    files = modality != "text"
     named = zip(inputs, asked.shown, strict=True)
     return inputs, [
-        each if shown is None and not images else shown or f"image {index}" for index, (each, shown) in enumerate(named)
+        each if shown is None and not files else shown or f"{modality} {index}"
+        for index, (each, shown) in enumerate(named)
     ]
 
 
@@ -195,21 +198,22 @@ def _words(given: Any, index: int) -> Any:
     raise InputError(f"input {index} is {_kind(given)}; expected a text, or its words as a list of strings")
 
 
-def _image(given: Any, index: int) -> bytes:
-    """The bytes of an image file."""
+def _file(given: Any, index: int, kind: str) -> bytes:
+    """The bytes of an image or sound file; ``kind`` is ``"image"`` or ``"audio"``."""
     if isinstance(given, bytes):
         return given
+    what = {"image": "an image file in base64", "audio": "a sound file in base64"}[kind]
     if isinstance(given, dict) and len(given) == 1:
-        given = given.get("image", given)
+        given = given.get(kind, given)
     if not isinstance(given, str):
-        raise InputError(f"input {index} is {_kind(given)}; expected an image file in base64")
+        raise InputError(f"input {index} is {_kind(given)}; expected {what}")
     head, comma, rest = given.partition(",")
     try:
         found = base64.b64decode(rest if comma and head.startswith("data:") else given, validate=True)
     except (ValueError, binascii.Error) as error:
-        raise InputError(f"input {index}, {cut(given, 30)}, is not base64; expected an image file in base64") from error
+        raise InputError(f"input {index}, {cut(given, 30)}, is not base64; expected {what}") from error
     if not found:
-        raise InputError(f"input {index} is empty; expected an image file in base64")
+        raise InputError(f"input {index} is empty; expected {what}")
     return found
 
 

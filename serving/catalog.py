@@ -31,7 +31,7 @@ def found_bundles(folder: str | Path) -> dict[str, Versions]:
         raise InputError(f"{root} {what}; expected a bundle, or a folder of bundles as NAME/VERSION/")
     if (root / MANIFEST).is_file():
         return {root.resolve().name or "model": {ONLY: root}}
-    models = {}
+    models: dict[str, Versions] = {}
     for each in _folders(root):
         if (each / MANIFEST).is_file():
             models[each.name] = {ONLY: each}

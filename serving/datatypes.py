@@ -97,7 +97,7 @@ def from_bytes(what: str, datatype: str, shape: tuple[int, ...], raw: bytes | me
     """
     count = math.prod(shape)
     if datatype == "BYTES":
-        return _objects(_elements(what, count, raw), shape)
+        return object_array(_elements(what, count, raw), shape)
     width = 2 if datatype == "BF16" else dtype_of(datatype).itemsize
     if len(raw) != count * width:
         raise ServeError(
@@ -141,7 +141,7 @@ def from_values(what: str, datatype: str, shape: tuple[int, ...], values: Any) -
     flat = _flat(what, shape, values)
     if datatype == "BYTES":
         _check_kinds(what, flat, {str}, "text")
-        return _objects([_encoded(what, text) for text in flat], shape)
+        return object_array([_encoded(what, text) for text in flat], shape)
     if datatype == "BOOL":
         _check_kinds(what, flat, {bool}, "true or false")
     elif dtype_of(datatype).kind == "f":
@@ -159,26 +159,28 @@ def from_values(what: str, datatype: str, shape: tuple[int, ...], values: Any) -
 def to_values(tensor: Tensor) -> list[Any]:
     """The data of a tensor as JSON holds them, flat; NaN and infinity, which JSON has not, as ``None``.
 
-    Every other number is the shortest decimal that names it, and comes back as the same bits.
+    Every other number comes back as the same bits, since each is a float64, too. The shortest decimal that names a
+    float32 would be shorter, and takes many times as long to find.
     """
     flat = tensor.data.ravel()
     if tensor.datatype == "BYTES":
         return [item.decode(errors="replace") for item in flat]
-    if flat.dtype.kind != "f":
-        return list(flat.tolist())
-    values = flat.tolist() if flat.dtype == np.float64 else [float(str(value)) for value in flat]
-    return values if np.isfinite(flat).all() else [value if math.isfinite(value) else None for value in values]
+    values = list(flat.tolist())
+    if flat.dtype.kind != "f" or np.isfinite(flat).all():
+        return values
+    return [value if math.isfinite(value) else None for value in values]
+
+
+def object_array(items: list[bytes], shape: tuple[int, ...]) -> np.ndarray:
+    """Elements of BYTES as the data of a tensor."""
+    array = np.empty(len(items), np.object_)
+    array[:] = items
+    return array.reshape(shape)
 
 
 def text_array(texts: Any, shape: tuple[int, ...]) -> np.ndarray:
     """Texts as the data of a tensor of BYTES."""
-    return _objects([text.encode(errors="replace") for text in texts], shape)
-
-
-def _objects(items: list[bytes], shape: tuple[int, ...]) -> np.ndarray:
-    array = np.empty(len(items), np.object_)
-    array[:] = items
-    return array.reshape(shape)
+    return object_array([text.encode(errors="replace") for text in texts], shape)
 
 
 def _elements(what: str, count: int, raw: bytes | memoryview) -> list[bytes]:

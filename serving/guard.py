@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import hmac
 from collections.abc import Awaitable, Callable, Collection, Mapping, MutableMapping
+from functools import lru_cache
 from typing import Any
 from urllib.parse import urlsplit
 
+from ..errors import cut
 from .connection import error_body
 from .errors import ServeError
 from .settings import ServeSettings, is_loopback
@@ -16,6 +18,8 @@ Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+REPOSITORY = "/v2/repository/"
 
 HEALTH = ("/v2/health/live", "/v2/health/ready")
 """Probes of an orchestrator carry no token, and are answered however busy the service is."""
@@ -50,12 +54,35 @@ class Guard:
             return
         self._here += 1
         try:
-            await self._app(scope, self._limited(receive), self._timed(send))
+            await self._in_time(scope, _Limited(receive, self._settings.max_bytes), send)
         finally:
             self._here -= 1
 
+    async def _in_time(self, scope: Scope, receive: _Limited, send: Send) -> None:
+        """Let a request in, which is given up when its time has passed; but for verbs that open bundles."""
+        seconds = None if scope["path"].startswith(REPOSITORY) else self._settings.timeout
+        begun = False
+
+        async def told(message: MutableMapping[str, Any]) -> None:
+            nonlocal begun
+            begun = True
+            await send(message)
+
+        try:
+            async with asyncio.timeout(seconds):
+                await self._app(scope, receive, told)
+        except TimeoutError:
+            if begun:  # a client that does not read its answer
+                return
+            what = "the request was not answered" if receive.ended else "the body did not come"
+            error = ServeError(
+                504 if receive.ended else 408, f"{what} within {seconds:g} s; send less, or ask again later"
+            )
+            await _refuse(error, send)
+
     def _check(self, scope: Scope, headers: Mapping[bytes, bytes]) -> None:
         settings = self._settings
+        check_host(headers.get(b"host"), settings)
         check_origin(headers.get(b"origin"), headers.get(b"host", b""), settings)
         if settings.token is not None and scope["path"] not in self._open:
             check_token(headers.get(b"authorization", b""), settings.token)
@@ -67,28 +94,20 @@ class Guard:
         if self._here >= settings.requests and scope["path"] not in HEALTH:
             raise ServeError(503, f"{self._here} requests are here already; ask again", retry_after=1)
 
-    def _limited(self, receive: Receive) -> Receive:
-        """Refuse a body while it comes, once it is too large."""
-        came = 0
 
-        async def limited() -> MutableMapping[str, Any]:
-            nonlocal came
-            message = await receive()
-            came += len(message.get("body", b""))
-            if came > self._settings.max_bytes:
-                raise _too_large(self._settings.max_bytes)
-            return message
+class _Limited:
+    """Receives a body that may not be too large, and knows whether all of it is here."""
 
-        return limited
+    def __init__(self, receive: Receive, most: int) -> None:
+        self._receive, self._most, self._came, self.ended = receive, most, 0, False
 
-    def _timed(self, send: Send) -> Send:
-        """Give up a client that does not read its answer."""
-
-        async def timed(message: MutableMapping[str, Any]) -> None:
-            async with asyncio.timeout(self._settings.timeout):
-                await send(message)
-
-        return timed
+    async def __call__(self) -> MutableMapping[str, Any]:
+        message = await self._receive()
+        self._came += len(message.get("body", b""))
+        self.ended = not message.get("more_body", False)
+        if self._came > self._most:
+            raise _too_large(self._most)
+        return message
 
 
 def check_token(authorization: bytes, token: str) -> None:
@@ -102,25 +121,45 @@ def check_token(authorization: bytes, token: str) -> None:
         raise ServeError(401, "the token is missing or wrong; send it as Authorization: Bearer TOKEN")
 
 
+def check_host(host: bytes | None, settings: ServeSettings) -> None:
+    """Refuse a name that is not this machine's, where nobody else is served.
+
+    Any site may let its own name lead to this machine, and would then be asked, and answered, as a site of its own.
+
+    Raises:
+        ServeError: 403.
+    """
+    if host is None or not settings.loopback:
+        return
+    word = host.decode("latin-1").lower()
+    if not _is_own(f"//{word}") and word not in {each.lower().partition("://")[2] for each in settings.origins}:
+        raise ServeError(
+            403, f"the host {cut(word)} is not this machine; ask at 127.0.0.1, or allow it by --origin https://{word}"
+        )
+
+
+@lru_cache(maxsize=256)
+def _is_own(address: str) -> bool:
+    """Whether an address leads to this machine by its own names."""
+    try:
+        return is_loopback(urlsplit(address).hostname or "")
+    except ValueError:
+        return False
+
+
 def check_origin(origin: bytes | None, host: bytes, settings: ServeSettings) -> None:
     """Refuse what a page of another site makes a browser send.
 
-    A browser names the page's origin; programs send none. It must be the host that is asked, which for a service of
-    this machine alone must be named as such: any site may let its own name lead here.
+    A browser names the page's origin, and programs send none: it must be the host that is asked.
 
     Raises:
         ServeError: 403.
     """
     if origin is None:
         return
-    word = origin.decode("latin-1")
-    try:
-        found = urlsplit(word)
-        alike = found.netloc.lower() == host.decode("latin-1").lower()
-        own = alike and (not settings.loopback or is_loopback(found.hostname or ""))
-    except ValueError:
-        own = False
-    if not own and word not in settings.origins:
+    word = origin.decode("latin-1").lower()
+    own = word.partition("://")[2] == host.decode("latin-1").lower() and word.startswith(("http://", "https://"))
+    if not own and word not in {each.lower() for each in settings.origins}:
         raise ServeError(403, "a page of another site asks, which is not allowed; the option --origin allows one")
 
 

@@ -44,7 +44,7 @@ class RequestedOutput:
     parameters: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        _check_parameters(f"output {cut(self.name)}", self.parameters)
+        check_parameters(f"output {cut(self.name)}", self.parameters)
         _check_flag(f"output {cut(self.name)}", "binary_data", self.parameters)
 
     @property
@@ -79,7 +79,7 @@ class InferRequest:
             name, times = next(iter(Counter(names).most_common(1)), ("", 0))
             if times > 1:
                 raise ServeError(400, f"the request has {kind} {cut(name)} {times} times; expected each name once")
-        _check_parameters("the request", self.parameters)
+        check_parameters("the request", self.parameters)
         _check_flag("the request", "binary_data_output", self.parameters)
         if not is_whole(self.parameters.get("timeout", 0), 0, MOST_MICROSECONDS):
             raise ServeError(
@@ -171,6 +171,13 @@ def write_response(response: InferResponse, request: InferRequest) -> tuple[byte
     return b"".join([head, *tail]), len(head) if tail else None
 
 
+def check_parameters(what: str, parameters: Mapping[str, Any]) -> None:
+    """Refuse parameters that would change the answer and are not served (ServeError 400)."""
+    for name, instead in _REFUSED.items():
+        if parameters.get(name) not in (None, 0, ""):
+            raise ServeError(400, f"{what} has parameter {name}, which is not served here; {instead}")
+
+
 class _Rest:
     """The bytes behind the JSON, which tensors take one after the other."""
 
@@ -230,12 +237,6 @@ def _parameters(what: str, message: Mapping[str, Any]) -> dict[str, Any]:
     return {} if found is None else _object(f"parameters of {what}", found)
 
 
-def _check_parameters(what: str, parameters: Mapping[str, Any]) -> None:
-    for name, instead in _REFUSED.items():
-        if parameters.get(name) not in (None, 0, ""):
-            raise ServeError(400, f"{what} has parameter {name}, which is not served here; {instead}")
-
-
 def _check_flag(what: str, name: str, parameters: Mapping[str, Any]) -> None:
     flag = parameters.get(name)
     if flag is not None and not isinstance(flag, bool):
@@ -255,7 +256,7 @@ def _input(index: int, given: Any, rest: _Rest) -> Tensor:
     name = _name(f"input {index}", found)
     what = f"input {cut(name)}"
     parameters = _parameters(what, found)
-    _check_parameters(what, parameters)
+    check_parameters(what, parameters)
     datatype, shape = checked_head(what, found.get("datatype"), found.get("shape"))
     if SIZE not in parameters:
         if "data" not in found:

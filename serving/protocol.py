@@ -99,8 +99,8 @@ def inputs_of(request: InferRequest, served: Served) -> list[Any] | dict[str, np
         shapes = listing(f"{cut(name)} {list(tensor.data.shape)}" for name, tensor in tensors.items())
         raise ServeError(400, f"the inputs have shapes {shapes}; expected the same first axis of all, 1 or more")
     raw = _raw_names(served.predictor)
-    if set(tensors) == {"image"} <= set(raw):
-        return _images(tensors["image"])
+    if "text" not in raw and set(tensors) == set(raw):
+        return _files(tensors[raw[0]])
     if "text" in tensors and set(tensors) <= set(raw):
         texts = _texts(tensors["text"])
         return list(zip(texts, _texts(tensors["text_pair"]), strict=True)) if "text_pair" in tensors else texts
@@ -169,7 +169,7 @@ def _raw_names(predictor: Predictor) -> tuple[str, ...]:
     """Inputs that are no tensors of the graph."""
     if not predictor.takes_raw:
         return ()
-    return ("image",) if predictor.modality == "image" else ("text", "text_pair")
+    return ("text", "text_pair") if predictor.modality == "text" else (predictor.modality,)
 
 
 def _inputs(predictor: Predictor) -> list[dict[str, Any]]:
@@ -181,7 +181,8 @@ def _inputs(predictor: Predictor) -> list[dict[str, Any]]:
     if spec.modality == "image":
         shape = [-1, spec.channels, spec.image_height, spec.image_width]
         return [{"name": "pixel_values", "datatype": "FP32", "shape": shape}]
-    return [{"name": name, "datatype": "INT64", "shape": [-1, -1]} for name in spec.input_names]
+    kinds = {"input_values": "FP32"}
+    return [{"name": name, "datatype": kinds.get(name, "INT64"), "shape": [-1, -1]} for name in spec.input_names]
 
 
 def _column(tensor: Tensor, expected: str) -> list[bytes]:
@@ -204,12 +205,12 @@ def _texts(tensor: Tensor) -> list[str]:
     return texts
 
 
-def _images(tensor: Tensor) -> list[bytes]:
-    return [_file(item) for item in _column(tensor, "BYTES [batch], each an image file or the base64 of one")]
+def _files(tensor: Tensor) -> list[bytes]:
+    return [_file(item) for item in _column(tensor, "BYTES [batch], each a file or the base64 of one")]
 
 
 def _file(item: bytes) -> bytes:
-    """The bytes of an image file, which may be in base64."""
+    """The bytes of an image or sound file, which may be in base64."""
     if BASE64.fullmatch(item):
         try:
             return base64.b64decode(item, validate=True)

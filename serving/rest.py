@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import nullcontext
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -17,6 +18,7 @@ from .guard import headers_of
 from .messages import HEADER, InferResponse
 from .protocol import inputs_of, model_metadata, outputs_of, read_request, server_metadata, write_response
 from .service import Served, Service
+from .verbs import LOAD, UNLOAD, check_alone, verb_parameters
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 Found = TypeVar("Found")
+
+Endpoint = Callable[["Request"], Awaitable["Response"]]
 
 
 def rest_app(service: Service) -> FastAPI:
@@ -45,10 +49,10 @@ def rest_app(service: Service) -> FastAPI:
     for error in (HydrantError, HTTPException, Exception):
         app.add_exception_handler(error, _refused)
     front = _Front(service)
+    for path, call in front.posts().items():  # routes are tried in their order: the busiest first
+        app.add_route(path, call, methods=["POST"])
     for path, call in front.reads().items():
         app.add_route(path, call, methods=["GET"])
-    for path, call in front.posts().items():
-        app.add_route(path, call, methods=["POST"])
     return app
 
 
@@ -88,9 +92,9 @@ class _Front:
     def __init__(self, service: Service) -> None:
         self._service = service
 
-    def reads(self) -> dict[str, Callable[[Request], Awaitable[Response]]]:
+    def reads(self) -> dict[str, Endpoint]:
         """What is only read, by its path."""
-        found = {
+        found: dict[str, Endpoint] = {
             "/v2": self._server,
             "/v2/health/live": self._live,
             "/v2/health/ready": self._ready,
@@ -99,7 +103,7 @@ class _Front:
             found |= {model: self._model, f"{model}/ready": self._model_ready}
         return found
 
-    def posts(self) -> dict[str, Callable[[Request], Awaitable[Response]]]:
+    def posts(self) -> dict[str, Endpoint]:
         """What is asked with a body, by its path."""
         infer = self._observed("rest", self._infer)
         return {
@@ -138,30 +142,34 @@ class _Front:
         from starlette.responses import Response
 
         call.served = served = self._service.served(call.name, call.version)
-        body = await read_body(call.request, self._service.settings.timeout)
+        body = await read_body(call.request)
         asked = read_request(body, _header_length(call.request))
         work = self._service.predict(
             inputs_of(asked, served), model=call.name, version=call.version, timeout=asked.timeout
         )
-        call.served, prediction = await unless_left(call.request, work)
-        outputs = outputs_of(prediction, asked, call.served)
-        written, length = write_response(InferResponse(call.served.name, call.served.version, asked.id, outputs), asked)
+        served, prediction = await unless_left(call.request, work)
+        call.served = served
+        outputs = outputs_of(prediction, asked, served)
+        written, length = write_response(InferResponse(served.name, served.version, asked.id, outputs), asked)
         if length is None:
             return Response(written, media_type="application/json")
         return Response(written, headers={HEADER: str(length)}, media_type="application/octet-stream")
 
     async def _predict(self, call: _Call) -> Response:
         service, request = self._service, call.request
-        body = await read_body(request, service.settings.timeout)
-        asked = read_asked(body, request.headers.get("content-type", ""), request.query_params)
-        call.served = service.served(asked.model, asked.version)
-        inputs, shown = inputs_for(asked, call.served.predictor)
+        body = await read_body(request)
+        asked = read_asked(body, request.headers.get("content-type", ""), _query(request))
+        call.served = served = service.served(asked.model, asked.version)
+        inputs, shown = inputs_for(asked, served.predictor)
         work = service.predict(
-            inputs, model=call.served.name, version=asked.version, timeout=asked.timeout, on_error=asked.on_error
+            inputs, model=served.name, version=asked.version, timeout=asked.timeout, on_error=asked.on_error
         )
-        call.served, prediction = await unless_left(request, work)
-        told = {"probabilities": asked.probabilities, "aggregation": asked.aggregation}
-        return json_response(answer(call.served.predictor, prediction, shown, **told))  # type: ignore[arg-type]
+        served, prediction = await unless_left(request, work)
+        call.served = served
+        told = answer(
+            served.predictor, prediction, shown, probabilities=asked.probabilities, aggregation=asked.aggregation
+        )
+        return json_response(told)
 
     async def _index(self, request: Request) -> Response:
         asked = await self._parameters(request)
@@ -169,32 +177,20 @@ class _Front:
         return json_response([row for row in rows if row["state"] == "READY" or asked.get("ready") is not True])
 
     async def _load(self, request: Request) -> Response:
-        asked = await self._verb(request)
-        version, keep = asked.get("version"), asked.get("keep", False)
-        if not isinstance(version, str | None) or not isinstance(keep, bool):
-            raise ServeError(400, 'expected parameters as in {"parameters": {"version": "2", "keep": false}}')
-        name = request.path_params["name"]
-        served = await asyncio.shield(self._service.load(name, version, keep=keep))  # whether the client stays or not
+        asked = await self._verb(request, LOAD)
+        work = self._service.load(request.path_params["name"], asked.get("version"), keep=asked.get("keep", False))
+        served = await asyncio.shield(work)  # whether the client stays or not
         return json_response({"name": served.name, "version": served.version, "state": "READY"})
 
     async def _unload(self, request: Request) -> Response:
-        version = (await self._verb(request)).get("version")
-        if not isinstance(version, str | None):
-            raise ServeError(400, 'expected parameters as in {"parameters": {"version": "2"}}')
+        version = (await self._verb(request, UNLOAD)).get("version")
         await asyncio.shield(self._service.unload(request.path_params["name"], version))
         return json_response({"name": request.path_params["name"], "state": "UNAVAILABLE"})
 
-    async def _verb(self, request: Request) -> dict[str, Any]:
+    async def _verb(self, request: Request, known: Mapping[str, type]) -> dict[str, Any]:
         """The parameters of a verb that changes what is served."""
-        workers = self._service.settings.workers
-        if workers > 1:
-            raise ServeError(
-                409,
-                f"{workers} workers share this port, and only one of them would hear this; run one worker, or start "
-                "the service again",
-            )
-        asked = await self._parameters(request)
-        return asked.get("parameters", {}) if isinstance(asked.get("parameters", {}), dict) else {}
+        check_alone(self._service.settings)
+        return verb_parameters((await self._parameters(request)).get("parameters", {}), known)
 
     async def _parameters(self, request: Request) -> dict[str, Any]:
         """A body that may be empty, or a JSON object."""
@@ -209,9 +205,7 @@ class _Front:
             raise ServeError(400, f"the body is a JSON {type(found).__name__}; expected an object, or nothing")
         return found
 
-    def _observed(
-        self, front: str, work: Callable[[_Call], Awaitable[Response]]
-    ) -> Callable[[Request], Awaitable[Response]]:
+    def _observed(self, front: str, work: Callable[[_Call], Awaitable[Response]]) -> Endpoint:
         """The same, which tells the observers of every request that reached a model."""
 
         async def endpoint(request: Request) -> Response:
@@ -221,6 +215,9 @@ class _Front:
                 found = await work(call)
                 status = found.status_code
                 return found
+            except asyncio.CancelledError:
+                status = 504  # its time has passed
+                raise
             except Exception as error:
                 status = refusal(error).status
                 raise
@@ -231,24 +228,25 @@ class _Front:
         return endpoint
 
 
-async def read_body(request: Request, seconds: float) -> bytes:
-    """The body of a request, which must come within some seconds.
+async def read_body(request: Request, seconds: float | None = None) -> bytes:
+    """The body of a request.
+
+    Args:
+        request: that has it.
+        seconds: in which it must come, where the deadline of the whole request does not hold.
 
     Raises:
         ServeError: 408 for one that is too slow, 499 for a client that left amid it; 413 as of ``guard``.
     """
     from starlette.requests import ClientDisconnect
 
-    chunks = []
     try:
-        async with asyncio.timeout(seconds):
-            async for chunk in request.stream():
-                chunks.append(chunk)
+        async with asyncio.timeout(seconds) if seconds is not None else nullcontext():
+            return await request.body()
     except TimeoutError:
         raise ServeError(408, f"the body did not come within {seconds:g} s") from None
     except ClientDisconnect:
         raise ServeError(499, "the client left amid its request") from None
-    return b"".join(chunks)
 
 
 async def unless_left(request: Request, work: Awaitable[Found]) -> Found:
@@ -277,6 +275,10 @@ async def unless_left(request: Request, work: Awaitable[Found]) -> Found:
         raise
     finally:
         watcher.cancel()
+
+
+def _query(request: Request) -> Mapping[str, str]:
+    return request.query_params if request.scope["query_string"] else {}
 
 
 def _header_length(request: Request) -> int | None:

@@ -6,6 +6,7 @@ import contextlib
 import socket
 import ssl
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from ..errors import InputError, cut, require
@@ -36,22 +37,23 @@ def serve(folder: str | Path, settings: ServeSettings = ServeSettings(), announc
         ServeError: a bundle cannot be opened.
         MissingExtraError: the extra ``serve`` is not installed.
     """
-    for module in ("fastapi", "uvicorn", "httptools"):
+    for module in ("fastapi", "uvicorn", "httptools", *(("grpc",) if settings.grpc_port is not None else ())):
         require(module, "serve", "serve bundles")
     found_bundles(folder)
     _check_certificate(settings)
-    with bound(settings.host, settings.port) as port:
-        run = serve_alone if settings.workers == 1 else serve_with_workers
-        run(folder, settings, port, announce)
+    with bound(settings.host, settings.port) as port, _held(settings) as held:
+        run = serve_alone if held.workers == 1 else serve_with_workers
+        run(folder, held, port, announce)
 
 
 @contextlib.contextmanager
-def bound(host: str, number: int) -> Iterator[socket.socket]:
+def bound(host: str, number: int, *, listens: bool = True) -> Iterator[socket.socket]:
     """A port that is listened on.
 
     Args:
         host: address, or a name for one.
         number: of the port; 0 for any.
+        listens: whether to listen on it; if not, others that ask for it so (``SO_REUSEPORT``) may.
 
     Raises:
         InputError: it is taken already, or not ours to take.
@@ -66,15 +68,26 @@ def bound(host: str, number: int) -> Iterator[socket.socket]:
         raise InputError(f"cannot listen on {cut(host)}: {reason}; give an address of this machine") from error
     with found:
         try:
-            found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR if listens else socket.SO_REUSEPORT, 1)
             found.bind(address)
-            found.listen(BACKLOG)
+            if listens:
+                found.listen(BACKLOG)
         except OSError as error:
             raise InputError(
                 f"cannot listen on port {number} of {cut(host)}: {error.strerror or error}; give another port, or 0 "
                 "for any that is free"
             ) from error
         yield found
+
+
+@contextlib.contextmanager
+def _held(settings: ServeSettings) -> Iterator[ServeSettings]:
+    """The settings with a port of gRPC that all workers take; it stays theirs while none of them has it."""
+    if settings.workers == 1 or settings.grpc_port is None:
+        yield settings
+        return
+    with bound(settings.host, settings.grpc_port, listens=False) as port:
+        yield replace(settings, grpc_port=port.getsockname()[1])
 
 
 def _check_certificate(settings: ServeSettings) -> None:

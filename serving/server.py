@@ -13,23 +13,32 @@ from pathlib import Path
 from typing import Any
 
 from .connection import guarded_protocol
+from .grpc_front import GrpcFront
 from .guard import App, Guard
+from .monitor import Monitor
+from .page import OPEN_PATHS, add_page
 from .rest import rest_app
 from .service import Service
 from .settings import ServeSettings
 
 Ready = dict[str, Any]
-"""What is told once every model is warm: ``scheme``, ``host``, ``port``, ``workers``, and ``models`` with versions."""
+"""What is told once every model is warm: ``scheme``, ``host``, ``port``, ``grpc_port`` (``None`` without gRPC),
+``workers``, and ``models`` with versions."""
 
 Announce = Callable[[Ready], None]
+
+KEEP_ALIVE = 75
+"""Seconds after which an idle connection is closed: more than the minute that proxies and balancers keep theirs, which
+would else send a request on one that is just being closed."""
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
-def assembled(service: Service) -> App:
-    """Every front that is reached by HTTP, behind the guard."""
+def assembled(service: Service, monitor: Monitor | None = None) -> App:
+    """Every front that is reached by HTTP, behind the guard; with a monitor also its routes."""
     app = rest_app(service)
-    return Guard(app, service.settings)
+    add_page(app, service)
+    return Guard(app if monitor is None else monitor.around(app), service.settings, OPEN_PATHS)
 
 
 def serve_alone(
@@ -61,9 +70,10 @@ def serve_alone(
             yield
 
     async def main() -> None:
-        service = Service(folder, settings)
+        monitor = Monitor(settings.watching, settings.recording)
+        service = Service(folder, settings, monitor.observers)
         config = uvicorn.Config(
-            assembled(service),
+            assembled(service, monitor),
             http=guarded_protocol(settings.timeout),
             ws="none",
             lifespan="off",
@@ -71,11 +81,15 @@ def serve_alone(
             access_log=False,
             proxy_headers=False,
             server_header=False,
+            timeout_keep_alive=KEEP_ALIVE,
             ssl_certfile=settings.tls_cert,
             ssl_keyfile=settings.tls_key,
             timeout_graceful_shutdown=math.ceil(settings.timeout),
         )
-        await _run(service, Server(config), port, announce, parent)
+        try:
+            await _run(service, Server(config), port, announce, parent)
+        finally:
+            monitor.close()
 
     asyncio.run(main())
 
@@ -85,12 +99,16 @@ async def _run(
 ) -> None:
     """Open the models while the port answers already, serve until it is to end, and answer what is begun."""
     host, number = port.getsockname()[:2]
+    front = None if service.settings.grpc_port is None else GrpcFront(service)
+    grpc_port = None if front is None else await front.start()
     starting = asyncio.create_task(service.start())
 
     def leave() -> None:
         server.force_exit = server.should_exit  # asked a second time, it does not wait
         service.leaving = server.should_exit = True
         starting.cancel()
+        if front is not None:
+            front.leave(0 if server.force_exit else service.settings.timeout)
 
     _listen_for_the_end(leave, parent)
     serving = asyncio.create_task(server.serve(sockets=[port]))
@@ -100,12 +118,13 @@ async def _run(
             starting.result()
             scheme = "http" if service.settings.tls_cert is None else "https"
             models = {name: service.served(name).version for name in service.names}
-            told = {"scheme": scheme, "host": host, "port": number, "workers": service.settings.workers}
-            announce({**told, "models": models})
+            told = {"scheme": scheme, "host": host, "port": number, "grpc_port": grpc_port}
+            announce({**told, "workers": service.settings.workers, "models": models})
         await serving
     finally:
         service.leaving = server.should_exit = True
-        await asyncio.gather(serving, return_exceptions=True)
+        ends = [] if front is None else [front.stop(service.settings.timeout)]
+        await asyncio.gather(serving, *ends, return_exceptions=True)
         await service.drain()
 
 

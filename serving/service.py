@@ -322,7 +322,7 @@ class Service:
 
 
 def check_inputs(inputs: Inputs, predictor: Predictor) -> None:
-    """Refuse what a request must not say, above all a path: strings are texts, and images are bytes.
+    """Refuse what a request must not say, above all a path: strings are texts, and images and sounds are bytes.
 
     Raises:
         InputError: an input of another kind than the model reads; it is named by its index.
@@ -336,8 +336,9 @@ def check_inputs(inputs: Inputs, predictor: Predictor) -> None:
     if not predictor.takes_raw:
         raise InputError("this model has no processor, so it takes no raw inputs; send its ready tensors")
     for index, given in enumerate(inputs):
-        if predictor.modality == "image" and not isinstance(given, bytes):
-            raise InputError(f"input {index} is a {type(given).__name__}; expected the bytes of an image file")
+        if predictor.modality != "text" and not isinstance(given, bytes):
+            what = {"image": "an image file", "audio": "a sound file"}[predictor.modality]
+            raise InputError(f"input {index} is a {type(given).__name__}; expected the bytes of {what}")
         if predictor.modality == "text" and not (isinstance(given, str) or is_pair(given) or is_words(given)):
             raise InputError(f"input {index} is a {type(given).__name__}; expected a text, or a pair of texts")
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
 from ..bundle.precision import Precision
 from ..errors import InputError, check_plain, cut, is_whole
+from .record import Recording
+from .stats import Watching
 
 MOST_BATCH = 4096
 MOST_WORKERS = 256
@@ -32,11 +34,14 @@ class ServeSettings:
         token: secret that clients send as ``Authorization: Bearer …``; without it anyone who reaches the port may ask.
         tls_cert: PEM file of the certificate (with its chain); with it, the service speaks HTTPS only.
         tls_key: PEM file of the certificate's private key.
-        origins: further origin of pages in browsers that may send requests, as in https://models.example.com.
+        origins: further origin by which a service may be asked, through a proxy and by its pages in browsers, as in
+            https://models.example.com.
         backend: backend that runs the bundles, where auto is the first that can run.
         precision: precision of the graphs; without it that of the backend's choice.
         threads: threads within one run; without it the backend's default.
         trust: PEM file with the public key, or the issuers' certificates, that every bundle must be signed by.
+        watching: how predictions are watched for drift.
+        recording: of inputs that are abstained from or flagged; without it none are.
 
     Raises:
         InputError: one of them cannot be used.
@@ -59,6 +64,8 @@ class ServeSettings:
     precision: Precision | None = None
     threads: int | None = None
     trust: str | Path | None = None
+    watching: Watching = field(default_factory=Watching)
+    recording: Recording | None = None
 
     def __post_init__(self) -> None:
         check_plain(self)
@@ -80,6 +87,7 @@ class ServeSettings:
         if (self.tls_cert is None) != (self.tls_key is None):
             given, lacks = ("tls_cert", "tls_key") if self.tls_key is None else ("tls_key", "tls_cert")
             raise InputError(f"{given} is given without {lacks}; TLS needs the certificate and its private key")
+        _check_watch(self.watching, self.recording)
         if isinstance(self.origins, str) or not all(_is_origin(each) for each in self.origins):
             raise InputError(f"origins is {cut(self.origins)}; expected some, as in ['https://models.example.com']")
 
@@ -104,6 +112,13 @@ def _check_token(token: Any) -> None:
     plain = isinstance(token, str) and token.isascii() and token.isprintable() and not set(token) & set(" \t")
     if not plain or len(token) < 8:
         raise InputError("the token cannot be used; expected 8 or more printable ASCII characters without spaces")
+
+
+def _check_watch(watching: Any, recording: Any) -> None:
+    if not isinstance(watching, Watching):
+        raise InputError(f"watching is {cut(watching)}; expected Watching(alpha=0.01), for example")
+    if not isinstance(recording, Recording | None):
+        raise InputError(f"recording is {cut(recording)}; expected Recording('record.jsonl'), for example")
 
 
 def _is_origin(each: Any) -> bool:

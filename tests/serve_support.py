@@ -24,11 +24,13 @@ class Running:
     Attributes:
         url: of its root.
         port: that it listens on.
+        grpc_port: the same of gRPC; ``None`` without it.
         client: for requests one after the other.
     """
 
     url: str
     port: int
+    grpc_port: int | None
     client: httpx.Client
 
     def ask(self, *inputs: Any, **options: Any) -> httpx.Response:
@@ -66,7 +68,7 @@ def running(folder: Path, **settings: Any) -> Iterator[Running]:
             token = settings.get("token")
             headers = {} if token is None else {"authorization": f"Bearer {token}"}
             with httpx.Client(base_url=url, headers=headers, timeout=60, verify=False) as client:
-                yield Running(url, number, client)
+                yield Running(url, number, ready["grpc_port"], client)
         finally:
             ours.close()
             thread.join(60)

@@ -305,7 +305,7 @@ def test_texts_in_any_ordered_form(given: Any) -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"b", "a"}, "inputs is a set; expected texts, images, a table"),
+        ({"b", "a"}, "inputs is a set; expected texts, images, sounds, a table"),
         (b"hello", "inputs is a bytes; expected texts"),
         ({"text": ["a"]}, "inputs is a dict; expected texts"),
         (3, "inputs is a int; expected texts"),

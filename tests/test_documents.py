@@ -40,6 +40,8 @@ NOT_RUN = {
     "apt-get": "installs into the system",
     ".ci/onnxruntime-headers": "downloads",
     "cmake": "test_cpp.py builds the runner",
+    "tritonserver": "a server that does not end; test_triton_server.py runs it",
+    "perf_analyzer": "is in the image of Triton's SDK",
     "hydrant-run": "runs in a test of its own, where the runner can be built",
 }
 """Commands by their first word that are not run with the page, and why."""

@@ -92,6 +92,9 @@ def test_keys_of_the_json_files(calibrated: Bundle) -> None:
     for threshold in facts["thresholds"].values():
         assert quoted(table("bundle.md", "key of a threshold")) == list(threshold)
     assert quoted(table("bundle.md", "key of `conformal`")) == list(facts["conformal"])
+    told = table("bundle.md", "key of `reference`")
+    assert [row[0].strip("`") for row in told] == list(facts["reference"])
+    assert set(facts["reference"]["rates"]) <= set(quoted(told, 1))
 
 
 def test_keys_that_only_some_models_have(tmp_path: Path) -> None:

@@ -13,18 +13,18 @@ FLOORS: list[dict[str, str]] = [
     {"": "version errors progress"},
     {
         "data": """
-            __init__ spec from_torch columns records images text words tags processor batching kept corruptions tables
-            given arrays tensors readers hub remote sources label_sets examples fingerprints samples pseudo
+            __init__ spec from_torch columns records images audio text words tags processor batching kept corruptions
+            tables given arrays tensors readers hub remote sources label_sets examples fingerprints samples pseudo
         """,
         "metrics": """
             __init__ bootstrap classification selective figures gates score_gates label_gates judging resampled timing
-            uncertainty logit_scores scores ranking labels spans
+            uncertainty drift logit_scores scores ranking labels spans
         """,
     },
     {
         "bundle": """
-            __init__ precision tasks rotary architecture traced files plan store signature calibration density weights
-            graphs reports uses
+            __init__ precision tasks rotary architecture traced signals owned files journal plan store
+            signature reference calibration density weights onnx_message graphs reports uses
         """
     },
     {
@@ -48,7 +48,7 @@ FLOORS: list[dict[str, str]] = [
         "calib": """
             __init__ density taps gaussians neighbours virtual_logit score_loss label_loss
             decisions.__init__ decisions.targets decisions.temperature decisions.thresholds decisions.fit
-            decisions.intervals decisions.spans decisions.labels
+            decisions.intervals decisions.spans decisions.labels decisions.profile
             heads.__init__ heads.options heads.selection heads.held_out heads.taylor heads.encoder heads.masking
             heads.objectives heads.search_state heads.circuits heads.candidates heads.traced heads.trials heads.choosing
             heads.margin heads.budget heads.planning
@@ -66,7 +66,7 @@ FLOORS: list[dict[str, str]] = [
             backends.tensorrt.profiles
             backends.ort_gpu backends.reference backends.tensorrt.choose backends.tensorrt.cuda
             backends.tensorrt.device backends.tensorrt.load backends.tensorrt.lane backends.tensorrt.engine
-            backends.registry decisions words predictor __init__ answers pipeline
+            backends.registry decisions words observed predictor __init__ answers token_pipeline pipeline
             collect
         """,
         "tuning": """
@@ -76,7 +76,7 @@ FLOORS: list[dict[str, str]] = [
     {
         "measure": """
             __init__ bisect features calibrate operators subjects settings report commands cost machine memory plot
-            polygraphy profile verify
+            polygraphy profile verify watch drift
         """,
         "evaluation": """
             options report dropout models latency observation figures score_figures token_figures label_figures
@@ -86,10 +86,13 @@ FLOORS: list[dict[str, str]] = [
     },
     {
         "serving": """
-            __init__ errors settings observe catalog batcher service datatypes messages protocol multipart asked
-            connection guard rest server log workers run
+            triton.pbtxt triton.tensors triton.settings triton.answers triton.models triton.config triton.samples
+            triton.source triton.whole triton.engine triton.ensemble triton.readme triton.repository triton.__init__
+            __init__ errors observe stats metrics tracing record settings monitor catalog batcher service datatypes
+            messages protocol multipart asked connection guard verbs rest grpc_messages grpc_codec grpc_front explain
+            page server log workers run
             offline.__init__ offline.shards offline.sources offline.scoring offline.tables offline.chunks offline.parts
-            offline.run
+            offline.run ray_cluster offline.ray_engine ray_serve
         """,
         "workflow": """
             options parts report told workspace make explore picture __init__
@@ -99,8 +102,8 @@ FLOORS: list[dict[str, str]] = [
     {
         "": "__init__",
         "cli": """
-            __init__ terminal words adapters drift options shared prediction_text build calibrate predict demo evaluate
-            export fuse inspect merge make plan profile serve sign tune verify main
+            __init__ terminal words adapters merging options shared prediction_text build calibrate predict demo drift
+            evaluate export fuse inspect merge make plan profile serve sign triton tune verify main
         """,
     },
     {"": "__main__"},

@@ -186,10 +186,15 @@ def test_several_labels_are_answered_as_transformers_does(tmp_path: Path) -> Non
             ours("hello", function_to_apply="softmax")
 
 
-def test_a_tagger_is_no_pipeline(tmp_path: Path) -> None:
+def test_a_tagger_is_no_pipeline_of_whole_inputs(tmp_path: Path) -> None:
     bundle = hydrant.save_bundle(hydrant.fuse(make_tagger()), tmp_path / "tags", tensors_only=True)
-    with pytest.raises(InputError, match="classifies whole inputs, and this bundle gives a class for each token"):
-        hydrant.pipeline(bundle, backend="torch")
+    with (
+        hydrant.load(bundle, backend="torch") as predictor,
+        pytest.raises(InputError, match="classifies whole inputs, and this bundle gives a class for each token"),
+    ):
+        hydrant.Pipeline(predictor)
+    with pytest.raises(InputError, match="top_k and function_to_apply are of whole inputs"):
+        hydrant.pipeline(bundle, backend="torch", top_k=2)
 
 
 def test_a_score_behind_a_sigmoid_goes_through_no_other(tmp_path: Path) -> None:

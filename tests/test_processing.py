@@ -238,7 +238,7 @@ def test_tokenizer_config_may_be_absent(tokenizer_folder: Path, tmp_path: Path) 
 
 
 def test_object_without_save_pretrained_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="processor is a str; expected a transformers tokenizer or image processor"):
+    with pytest.raises(InputError, match="processor is a str; expected a transformers tokenizer, image processor"):
         save_processor("bert", tmp_path)
 
 

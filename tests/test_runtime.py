@@ -164,7 +164,7 @@ BAD_TEXT = [
     (["hello", ""], "input 1 is an empty text"),
     (["  \n"], "input 0 is an empty text"),
     (["hello", 3], "input 1 is a int; this model reads text"),
-    (5, "inputs is a int; expected texts, images, a table .*, or a dict"),
+    (5, "inputs is a int; expected texts, images, sounds, a table .*, or a dict"),
     ({"ids": np.zeros((1, 2), int)}, "tensors are named ids; expected attention_mask, input_ids, token_type_ids"),
     (
         {"input_ids": np.full((1, 2), 99), "attention_mask": np.ones((1, 2), int)},

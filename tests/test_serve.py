@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import importlib.util
 import io
 import itertools
 import json
 import logging
 import math
+import os
 import random
 import shutil
 import signal
@@ -20,8 +22,10 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import grpc
 import httpx
 import hydrant
 import numpy as np
@@ -170,7 +174,9 @@ def test_many_clients_and_swaps_of_versions_lose_nothing(models: Path) -> None:
 
     def leave() -> None:
         body = json.dumps({"inputs": texts * 4, "model": "texts"}).encode()
-        head = b"POST /predict HTTP/1.1\r\nhost: here\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
+        head = (
+            b"POST /predict HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
+        )
         while not ended.is_set():
             for sent in (head % len(body) + body, head % len(body) + body[:50], b"nonsense\r\n\r\n", b""):
                 with socket.create_connection(("127.0.0.1", service.port)) as connection:
@@ -225,7 +231,9 @@ def test_a_full_queue_says_when_to_come_again(models: Path) -> None:
         ("POST", "/v2/models/texts/infer", b"{}", 400, "no inputs"),
         ("POST", "/v2/repository/models/birds/load", b"", 404, "no model is called 'birds'"),
         ("POST", LOAD, b'{"parameters": {"version": "../1"}}', 404, "has no version '../1'"),
-        ("POST", LOAD, b'{"parameters": {"version": 1}}', 400, "expected parameters as in"),
+        ("POST", LOAD, b'{"parameters": {"version": 1}}', 400, "parameter 'version' is '1'; expected parameters"),
+        ("POST", LOAD, b'{"parameters": {"config": "{}"}}', 400, "parameter 'config' is '{}'; expected"),
+        ("POST", LOAD, b'{"parameters": []}', 400, "parameters is '[]'; expected an object with version (text), keep"),
         ("POST", "/v2/repository/models/texts/unload", b"[]", 400, "the body is a JSON list"),
     ],
 )  # fmt: skip
@@ -237,6 +245,39 @@ def test_every_refusal_has_one_form(
     assert list(answer.json()) == ["error"]
     assert words in answer.json()["error"]
     assert answer.headers["content-type"] == "application/json"
+
+
+def test_requests_of_any_kind_are_answered_or_refused(service: Running) -> None:
+    rng = random.Random(0)
+    image = base64.b64encode(bytes(range(256))).decode()
+    bodies = [
+        b'{"inputs": ["hello", ["a", "b"], {"text": "c"}], "model": "texts", "timeout": 3}',
+        b'{"inputs": [{"name": "text", "datatype": "BYTES", "shape": [1], "data": ["hello"]}]}',
+        b'{"inputs": [{"name": "input_ids", "datatype": "INT64", "shape": [1, 2], "data": [2, 3]}]}',
+        json.dumps({"inputs": [image], "model": "images"}).encode(),
+        b'--b\r\nContent-Disposition: form-data; name="image"; filename="a"\r\n\r\nx\r\n--b--\r\n',
+    ]
+    kinds = ["application/json", "multipart/form-data; boundary=b", "image/png"]
+    paths = [
+        "/predict",
+        "/predict?model=images",
+        "/v2/models/texts/infer",
+        "/v2/models/images/infer",
+        "/v2/repository/index",
+    ]
+    for _ in range(300):
+        body = bytearray(rng.choice(bodies))
+        for _ in range(rng.randrange(6)):
+            place = rng.randrange(len(body))
+            body[place : place + rng.randrange(3)] = rng.choice(
+                [b"", b"[", b"}", b'"', b"\xff", b"0", b"1e999", b"null", b"-1", b"NaN", rng.randbytes(3)]
+            )
+        headers = {"content-type": rng.choice(kinds)}
+        if rng.random() < 0.2:
+            headers["Inference-Header-Content-Length"] = rng.choice(["-1", "10", "x", str(len(body)), "9" * 30])
+        answer = service.client.post(rng.choice(paths), content=bytes(body), headers=headers)
+        assert answer.status_code in (200, 400, 404, 415), (bytes(body), answer.text)
+        assert answer.status_code == 200 or list(answer.json()) == ["error"]
 
 
 def raw(service: Running, *pieces: bytes, wait: float = 0.0) -> bytes:
@@ -261,7 +302,7 @@ def test_bodies_and_headers_are_bounded_in_size(service: Running) -> None:
     assert (answer.status_code, list(answer.json())) == (413, ["error"])
     answer = client.post("/predict", content=b"", headers={"content-encoding": "gzip"})
     assert answer.status_code == 415
-    head = b"GET /v2 HTTP/1.1\r\nhost: here\r\n"
+    head = b"GET /v2 HTTP/1.1\r\nhost: localhost\r\n"
     assert b" 431 " in raw(service, head + b"a: b\r\n" * (MOST_HEAD // 6 + 10))
     assert b'{"error": "this is not HTTP' in raw(service, b"nonsense\r\n\r\n")
     assert service.client.get("/v2/health/ready").status_code == 200
@@ -269,14 +310,16 @@ def test_bodies_and_headers_are_bounded_in_size(service: Running) -> None:
 
 def test_slow_senders_are_given_up_and_slow_readers_get_their_answer(models: Path) -> None:
     with running(models / "texts/1", timeout=0.5) as service:
-        head = b"POST /predict HTTP/1.1\r\nhost: here\r\ncontent-length: 100\r\n"
+        head = b"POST /predict HTTP/1.1\r\nhost: localhost\r\ncontent-length: 100\r\n"
         found = raw(service, head, b"\r\n{")
         assert b" 408 " in found
         assert b"the body did not come within 0.5 s" in found
         assert b"the headers did not come within 0.5 s" in raw(service, head)
         assert b"the headers did not come within 0.5 s" in raw(service, b"")
         body = json.dumps({"inputs": ["hello world"]}).encode()
-        head = b"POST /predict HTTP/1.1\r\nhost: here\r\nconnection: close\r\ncontent-length: %d\r\n\r\n" % len(body)
+        head = b"POST /predict HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-length: %d\r\n\r\n" % len(
+            body
+        )
         assert b" 200 " in raw(service, head, body, wait=0.3)
 
 
@@ -300,11 +343,22 @@ def test_tls(models: Path, tmp_path: Path) -> None:
     cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
     command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=localhost"]
     subprocess.run([*command, "-keyout", key, "-out", cert], check=True, capture_output=True)
-    with running(models / "texts/1", tls_cert=str(cert), tls_key=str(key)) as service:
+    with running(models / "texts/1", tls_cert=str(cert), tls_key=str(key), grpc_port=0) as service:
         assert service.url.startswith("https://")
         assert service.ask("hello").status_code == 200
         with pytest.raises(httpx.TransportError):
             httpx.get(service.url.replace("https", "http"))
+        trusted = grpc.ssl_channel_credentials(cert.read_bytes())
+        named = [("grpc.ssl_target_name_override", "localhost")]
+        with grpc.secure_channel(f"127.0.0.1:{service.grpc_port}", trusted, named) as channel:
+            assert live_over(channel)
+        with grpc.insecure_channel(f"127.0.0.1:{service.grpc_port}") as channel, pytest.raises(grpc.RpcError):
+            live_over(channel)
+
+
+def live_over(channel: Any) -> bool:
+    """Whether ``ServerLive`` is answered by field 1, true."""
+    return channel.unary_unary("/inference.GRPCInferenceService/ServerLive")(b"", timeout=20) == b"\x08\x01"
 
 
 def run_main(*arguments: object) -> tuple[int, str]:
@@ -362,7 +416,9 @@ def command(*arguments: object) -> Iterator[tuple[subprocess.Popen[str], dict[st
 def test_the_command_answers_what_is_begun_before_it_ends(models: Path) -> None:
     texts = ["transfer money today"] * 50
     body = json.dumps({"inputs": texts, "model": "texts"}).encode()
-    head = b"POST /predict HTTP/1.1\r\nhost: here\r\nexpect: 100-continue\r\ncontent-length: %d\r\n\r\n" % len(body)
+    head = b"POST /predict HTTP/1.1\r\nhost: localhost\r\nexpect: 100-continue\r\ncontent-length: %d\r\n\r\n" % len(
+        body
+    )
     with command(models) as (process, ready), contextlib.ExitStack() as stack:
         assert ready["models"] == {"images": "1", "texts": "2"}
         place = (ready["host"], ready["port"])
@@ -384,8 +440,11 @@ def test_the_command_answers_what_is_begun_before_it_ends(models: Path) -> None:
 
 
 def test_workers_share_the_port_and_one_that_dies_is_replaced(models: Path) -> None:
-    with command(models / "texts", "--workers", "2") as (process, ready):
+    with command(models / "texts", "--workers", "2", "--grpc-port", "0") as (process, ready):
         assert ready["workers"] == 2
+        for _ in range(4):  # each on a connection of its own
+            with grpc.insecure_channel(f"127.0.0.1:{ready['grpc_port']}") as channel:
+                assert live_over(channel)
         url = f"http://127.0.0.1:{ready['port']}"
         text = "transfer money today"
         (expected,) = rows_one_by_one(models / "texts/2", [text])
@@ -416,3 +475,26 @@ def test_a_warning_that_every_request_would_repeat_is_told_once_a_minute() -> No
     assert told("%d were cut", name="elsewhere")
     now[0] = 61.0
     assert told("%d were cut")
+
+
+def test_the_benchmark_asks_checks_and_counts(models: Path) -> None:
+    place = Path(__file__).parents[1] / "benchmarks/serving.py"
+    spec = importlib.util.spec_from_file_location("serving_benchmark", place)
+    assert spec is not None
+    assert spec.loader is not None
+    benchmark = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(benchmark)
+    texts = texts_of_many_lengths(8)
+    expected = rows_one_by_one(models / "texts/1", texts)
+    with running(models / "texts/1") as alone:
+        served = benchmark.Service(SimpleNamespace(pid=os.getpid()), alone.port, 1.0)
+        cell = benchmark.Cell()
+        benchmark.by_service(served, 2, texts, expected, cell)
+        assert set(cell.facts()) == {"cpu_ms", "rate", "p99_ms"}
+        assert served.memory_mb() > 1
+        expected[0]["label"] = "another"
+        with pytest.raises(AssertionError):
+            benchmark.ask(alone.port, texts[:1], expected[:1])
+    with hydrant.load(models / "texts/1") as predictor:
+        benchmark.by_loop(predictor, 3, texts, cell)
+    assert len(cell.rate) == 2

@@ -24,6 +24,7 @@ from hydrant.tracing.loading import described, prepared
 from hydrant.tracing.members import probes, trace
 from safetensors.torch import load_file
 from support import make_inputs, make_model, make_tokenizer, random_plan, run_cli
+from token_support import CLASSES, make_tagger
 from torch import nn
 from traced_support import TEXT, by_hooks, inputs_of, make, plan_of
 
@@ -66,14 +67,33 @@ def test_fused_exported_and_run_equals_hooks(name: str, tmp_path: Path) -> None:
     assert float(np.abs(logits[0] - logits[1]).max()) > 1e-4  # heads matter, so agreement means something
 
 
-def test_a_declared_family_traced_is_the_same_ensemble() -> None:
-    model = make_model("bert")
-    plan = random_plan("bert", 3)
-    inputs = make_inputs("bert")
+DECLARED = ("bert", "roberta", "xlm-roberta", "camembert", "distilbert", "electra", "modernbert", "vit", "deit",
+            "dinov2", "dinov2_with_registers", "clip-classifier")  # fmt: skip
+
+
+@pytest.mark.parametrize("family", DECLARED)
+def test_a_declared_family_traced_is_the_same_ensemble(family: str, tmp_path: Path) -> None:
+    """Either path is the other's oracle: the declared graph, operator by operator, and the model's own code."""
+    model, plan, inputs = make_model(family), random_plan(family, 3), make_inputs(family)
+    bundle = hydrant.save_bundle(hydrant.fuse(model, plan), tmp_path / "out", tensors_only=True)
+    hydrant.export_onnx(bundle, form=GraphForm(member_outputs=True))
+    declared = hydrant.load(bundle, "onnxruntime").predict({name: tensor.numpy() for name, tensor in inputs.items()})
+    with torch.no_grad():
+        traced = hydrant.fuse(model, plan, traced=True)(**inputs)
+    for name in ("member_probabilities", "probabilities", "mutual_information", "energy"):
+        np.testing.assert_allclose(getattr(traced, name).numpy(), getattr(declared, name), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("family", CLASSES)
+def test_a_declared_tagger_traced_is_the_same_ensemble(family: str) -> None:
+    model, plan, inputs = make_tagger(family), random_plan(family, 2), make_inputs(family)
+    real = inputs["attention_mask"].bool()
     with torch.no_grad():
         declared, traced = hydrant.fuse(model, plan)(**inputs), hydrant.fuse(model, plan, traced=True)(**inputs)
-    for name in ("member_logits", "probabilities", "mutual_information", "energy"):
-        np.testing.assert_allclose(getattr(traced, name).numpy(), getattr(declared, name).numpy(), atol=2e-5)
+    for name in ("probabilities", "mutual_information", "energy"):
+        np.testing.assert_allclose(
+            getattr(traced, name)[real].numpy(), getattr(declared, name)[real].numpy(), atol=1e-4
+        )
 
 
 def test_the_trunk_stands_in_the_graph_once_and_the_file_is_the_same_again(tmp_path: Path) -> None:

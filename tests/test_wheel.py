@@ -64,7 +64,8 @@ def test_the_wheel_holds_the_package_and_no_more(dist: Path) -> None:
     names = zipfile.ZipFile(wheel(dist / "dist")).namelist()
     package = {name for name in names if ".dist-info/" not in name}
     modules = {f"hydrant/{path.relative_to(ROOT).as_posix()}" for path in SOURCES.values()}
-    assert package == {*modules, "hydrant/py.typed"}
+    page = {f"hydrant/serving/static/{path.name}" for path in (ROOT / "serving" / "static").iterdir()}
+    assert package == {*modules, *page, "hydrant/py.typed"}
 
 
 def test_the_sdist_holds_what_tests_and_the_cpp_runner_need(dist: Path) -> None:

@@ -20,6 +20,10 @@ DEBERTA_V3 = {**RELATIVE, "position_buckets": 16, "norm_rel_ebd": "layer_norm", 
 SIGMOID = {"activation_fn": "torch.nn.modules.activation.Sigmoid"}
 IMAGE = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48,
          "image_size": 16, "patch_size": 4, "num_labels": 3}  # fmt: skip
+SOUND = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48,
+         "conv_dim": (16, 16), "conv_stride": (5, 4), "conv_kernel": (10, 8), "num_feat_extract_layers": 2,
+         "num_conv_pos_embeddings": 8, "num_conv_pos_embedding_groups": 2, "num_labels": 3,
+         "classifier_proj_size": 24}  # fmt: skip
 WINDOWS = {"image_size": 16, "patch_size": 2, "embed_dim": 16, "depths": [1, 2], "num_heads": [2, 4],
            "window_size": 4, "num_labels": 3}  # fmt: skip
 
@@ -54,6 +58,10 @@ MAKERS: dict[str, Any] = {
             eos_token_id=2,
         )
     ),
+    "wav2vec2": lambda: transformers.Wav2Vec2ForSequenceClassification(
+        transformers.Wav2Vec2Config(**SOUND, feat_extract_norm="layer", do_stable_layer_norm=True)
+    ),
+    "hubert": lambda: transformers.HubertForSequenceClassification(transformers.HubertConfig(**SOUND)),
     "albert": lambda: transformers.AlbertForSequenceClassification(
         transformers.AlbertConfig(**TEXT, embedding_size=16)
     ),
@@ -89,6 +97,8 @@ OUTPUTS = {
     "deberta-v3": "deberta.encoder.layer.{}.attention.output.dense",
     "qwen3": "model.layers.{}.self_attn.o_proj",
     "gemma": "model.layers.{}.self_attn.o_proj",
+    "wav2vec2": "wav2vec2.encoder.layers.{}.attention.out_proj",
+    "hubert": "hubert.encoder.layers.{}.attention.out_proj",
 }
 """Output projections, as transformers names them; found by their ends in the others."""
 

@@ -1,4 +1,4 @@
-"""Any classifier of texts, tokens or images that transformers has: loading it, and what it reads and answers."""
+"""Any classifier of texts, tokens, images or sounds of transformers: loading it, and what it reads and answers."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ MAPPINGS = {
     "MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES": "text",
     "MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING_NAMES": "text",
     "MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES": "image",
+    "MODEL_FOR_AUDIO_CLASSIFICATION_MAPPING_NAMES": "audio",
 }
 
 
@@ -40,7 +41,7 @@ def traceable() -> dict[str, Modality]:
 
 
 def load_traced(source: str | Path) -> Any:
-    """Load any classifier of texts, tokens or images in float32 on the CPU, in evaluation mode.
+    """Load any classifier of texts, tokens, images or sounds in float32 on the CPU, in evaluation mode.
 
     Its code is that of the installed transformers; code that comes with a checkpoint is never run.
 
@@ -67,7 +68,7 @@ def prepared(model: Any) -> Any:
     """The same model, ready to be traced: in evaluation mode, with attention written out operator by operator.
 
     Raises:
-        UnsupportedModelError: its class is no classifier of texts, tokens or images of transformers, or its
+        UnsupportedModelError: its class is no classifier of texts, tokens, images or sounds of transformers, or its
             configuration asks for what hydrant does not know.
     """
     modality_of(type(model).__name__)
@@ -83,13 +84,14 @@ def modality_of(class_name: str) -> Modality:
     """What a class of transformers reads.
 
     Raises:
-        UnsupportedModelError: it is no classifier of texts, tokens or images.
+        UnsupportedModelError: it is no classifier of texts, tokens, images or sounds.
     """
     known = traceable()
     if class_name not in known:
         raise UnsupportedModelError(
             f"{class_name[:80]} cannot be traced; expected one of the {len(known)} …ForSequenceClassification, "
-            "…ForTokenClassification and …ForImageClassification classes of the installed transformers"
+            "…ForTokenClassification, …ForImageClassification and …ForAudioClassification classes of the installed "
+            "transformers"
         )
     return known[class_name]
 
@@ -127,6 +129,8 @@ def described(model: Any) -> Traced:
         "classifier": "",
         "blocks": (_NONE,),
     }
+    if modality == "audio":
+        return Traced(**common, inputs=_of_sounds(model), shortest=_shortest(model))
     needed = ("pixel_values",) if modality == "image" else ("input_ids", "attention_mask")
     if missing := [tensor for tensor in needed if tensor not in parameters]:
         raise UnsupportedModelError(
@@ -157,6 +161,30 @@ def described(model: Any) -> Traced:
 
 _NONE = Block("unknown", "", 1, 1, 1, (), False)
 """Stands for blocks that were not looked for yet."""
+
+
+def _of_sounds(model: Any) -> tuple[str, ...]:
+    """What a model of waveforms reads: a mask where padding behind a sound may change nothing (``tracing.members``)."""
+    masked = getattr(model.config, "feat_extract_norm", None) == "layer"
+    return ("input_values", "attention_mask") if masked else ("input_values",)
+
+
+def _shortest(model: Any) -> int:
+    """Fewest samples of which the model's convolutions make one moment.
+
+    Raises:
+        UnsupportedModelError: it has none: it reads spectrograms.
+    """
+    kernels, strides = (getattr(model.config, name, None) for name in ("conv_kernel", "conv_stride"))
+    if "input_values" not in inspect.signature(model.forward).parameters or not kernels or not strides:
+        raise UnsupportedModelError(
+            f"{type(model).__name__} cannot be traced: it reads spectrograms, and hydrant makes waveforms of sounds; "
+            "take a model of waveforms, such as Wav2Vec2 or HuBERT"
+        )
+    samples = max(2, getattr(model.config, "squeeze_factor", 1))
+    for kernel, stride in zip(reversed(kernels), reversed(strides), strict=True):
+        samples = (samples - 1) * stride + kernel
+    return int(samples)
 
 
 def _longest(model: Any) -> int:

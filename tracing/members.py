@@ -81,12 +81,26 @@ def trace(model: Any) -> Traced:
         UnsupportedModelError: it is no classifier that can be run here, or its attention was not understood.
     """
     read = described(model)
+    if read.modality == "audio" and "attention_mask" in read.inputs and not _pads(model, read):
+        read = replace(read, inputs=("input_values",))
     inputs = probes(read)
     run(model, inputs[-1])
     with torch.no_grad():
         blocks = find_blocks(model, inputs[-1])
         classifier, width = ("", 0) if read.every_token else find_classifier(model, inputs[-1])
     return replace(read, blocks=blocks, classifier=classifier, width=width)
+
+
+def _pads(model: Any, read: Traced) -> bool:
+    """Whether sounds that are padded and masked are answered as they are alone."""
+    batch = probes(read)[-1]
+    together = run(model, batch)
+    for row, mask in enumerate(batch["attention_mask"]):
+        samples = int(mask.sum())
+        alone = run(model, {name: tensor[row : row + 1, :samples] for name, tensor in batch.items()})
+        if float((together[row] - alone[0]).abs().max()) > CLOSE * max(1.0, float(alone.abs().max())):
+            return False
+    return True
 
 
 def probes(read: Traced) -> list[dict[str, Tensor]]:

@@ -80,8 +80,8 @@ def plan_heads(
         seed: of everything random; the same seed gives the same plan.
         processor: tokenizer or image processor, when ``model`` is a module that was not loaded
             from a folder holding one.
-        traced: plan for any classifier of texts, tokens or images of transformers, whose attention is found by running
-            it; by taylor or at random, with ``keep`` said.
+        traced: plan for any classifier of texts, tokens, images or sounds of transformers, whose attention is found by
+            running it; by taylor or at random, with ``keep`` said.
         progress: display (``hydrant.progress.Progress``).
 
     Returns:

@@ -52,18 +52,23 @@ class Chunks:
         """Where a chunk is kept."""
         return self.folder / f"chunk-{number:06d}.jsonl"
 
-    def write(self, number: int, windows: Iterable[list[Answer]]) -> int:
-        """Keep the answers of a chunk, once all are there; how many of them failed.
+    def write(self, number: int, windows: Iterable[list[Answer]]) -> None:
+        """Keep the answers of a chunk, once all are there.
 
         Raises:
             InputError: the folder cannot be written.
         """
-        failed = 0
         with atomic_file(self.file(number)) as handle:
             for window in windows:
                 handle.write(b"".join(map(json_line, window)))
-                failed += sum("error" in answer for answer in window)
-        return failed
+
+    def keep(self, number: int, lines: bytes) -> None:
+        """Keep the answers of a chunk that were predicted elsewhere, as JSON lines.
+
+        Raises:
+            InputError: the folder cannot be written.
+        """
+        write_atomically(self.file(number), lines)
 
     def missing(self) -> list[int]:
         """Chunks that are not there yet; what is left of a write that was cut off is removed."""

@@ -1,0 +1,194 @@
+"""Sound → waveform tensor, by the checkpoint's ``preprocessor_config.json`` and without torch or transformers.
+
+What ``Wav2Vec2FeatureExtractor`` of transformers does: one channel at the model's own rate, and each sound by itself
+brought to mean 0 and variance 1. Files are read with soundfile, and are never resampled without being asked for.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..errors import InputError, cut, require
+from .from_torch import as_array
+from .images import has_image_name
+from .records import Sound, Unusable
+from .spec import InputSpec
+
+KIND = "Wav2Vec2FeatureExtractor"
+
+ENDINGS = (".wav", ".flac", ".ogg", ".oga", ".opus", ".mp3", ".aif", ".aiff", ".au")
+"""Of files that soundfile reads."""
+
+MOST_SECONDS = 600
+"""Of one sound: attention looks at every pair of its moments, and a longer one would fill the memory."""
+
+EXPECTED = "a path, the bytes of a sound file, or an array of floats [samples]"
+
+LEAST_VARIANCE = 1e-7
+"""Added before the root, as in transformers."""
+
+
+@dataclass(frozen=True)
+class EncodedSound:
+    """One prepared sound: ``samples`` [samples] float32."""
+
+    samples: np.ndarray
+
+    truncated = False
+
+    @property
+    def tokens(self) -> int:
+        """Number of samples."""
+        return len(self.samples)
+
+
+class SoundProcessor:
+    """Prepares sounds for one model. Safe to use from many threads.
+
+    Args:
+        folder: holds ``preprocessor_config.json``.
+        spec: of the model that reads the waveforms.
+
+    Raises:
+        InputError: the configuration is missing, malformed, or of a feature extractor that makes something else.
+    """
+
+    def __init__(self, folder: Path, spec: InputSpec) -> None:
+        file = folder / "preprocessor_config.json"
+        try:
+            config = json.loads(file.read_bytes())
+        except OSError as error:
+            raise InputError(
+                f"cannot read {file}: {error.strerror or error}; save the feature extractor there"
+            ) from error
+        except ValueError as error:
+            raise InputError(f"{file} is not JSON ({error}); save the feature extractor again") from error
+        self._shortest, self._masked = spec.shortest, "attention_mask" in spec.input_names
+        self._read(config, file)
+
+    def encode(self, sounds: Sequence[Any], first: int = 0) -> list[EncodedSound]:
+        """Prepare sounds: paths, bytes of sound files, arrays of floats [samples], or :class:`data.records.Sound`.
+
+        Arrays that come without a rate are taken to have the model's.
+
+        Args:
+            sounds: the sounds.
+            first: index of the first one, for messages.
+
+        Raises:
+            InputError: a sound cannot be read, or has the wrong kind, rate or length; its index or path is named.
+            MissingExtraError: files are given, and soundfile is not installed.
+        """
+        return [EncodedSound(self._prepared(sound, first + offset)) for offset, sound in enumerate(sounds)]
+
+    def collate(self, items: Sequence[EncodedSound]) -> dict[str, np.ndarray]:
+        """``input_values`` [B, samples] float32, padded with zeros, and the mask [B, samples] of models with one."""
+        lengths = np.array([item.tokens for item in items])
+        values = np.zeros((len(items), lengths.max()), np.float32)
+        for row, item in zip(values, items, strict=True):
+            row[: item.tokens] = item.samples
+        mask = (np.arange(lengths.max()) < lengths[:, None]).astype(np.int64)
+        return {"input_values": values, **({"attention_mask": mask} if self._masked else {})}
+
+    def describe(self) -> dict[str, Any]:
+        """What another runtime needs to know to prepare the same tensors."""
+        return {"modality": "audio", "sampling_rate": self.rate, "normalise": self._normalise}
+
+    def _read(self, config: Any, file: Path) -> None:
+        if not isinstance(config, dict):
+            raise InputError(f"{file} is a JSON {type(config).__name__}; expected an object")
+        kind, rate = config.get("feature_extractor_type"), config.get("sampling_rate")
+        if kind != KIND:
+            raise InputError(
+                f"{file} is of a {cut(kind)}; hydrant prepares waveforms as {KIND} does, and no spectrograms; use a "
+                "model of waveforms (Wav2Vec2, HuBERT, …), or give ready tensors"
+            )
+        settings = {"feature_size": 1, "padding_side": "right", "padding_value": 0}
+        for name, expected in settings.items():
+            if config.get(name, expected) != expected:
+                raise InputError(f"{file} has {name} = {cut(config[name])}; hydrant knows {expected} alone")
+        if type(rate) is not int or not 1 <= rate <= 10**6 or type(config.get("do_normalize", True)) is not bool:
+            raise InputError(f"{file} has the sampling_rate {cut(rate)}, or a do_normalize that is none; save it again")
+        self.rate: int = rate
+        self._normalise: bool = config.get("do_normalize", True)
+
+    def _prepared(self, sound: Any, index: int) -> np.ndarray:
+        """[samples] float32, normalised."""
+        samples, rate, name = _opened(sound, index)
+        if rate is not None and rate != self.rate:
+            raise InputError(
+                f"{name} has {rate} samples a second, and this model reads {self.rate}; resample it first (ffmpeg -i "
+                f"IN -ar {self.rate} OUT.wav, or scipy.signal.resample_poly)"
+            )
+        if not self._shortest <= len(samples) <= MOST_SECONDS * self.rate:
+            raise InputError(
+                f"{name} has {len(samples)} samples; expected {self._shortest} to {MOST_SECONDS * self.rate} "
+                f"({MOST_SECONDS} seconds): cut it first"
+            )
+        if not np.isfinite(samples).all():
+            raise InputError(f"{name} holds NaN or infinity; expected finite samples")
+        if self._normalise:
+            samples = (samples - samples.mean()) / np.sqrt(samples.var() + LEAST_VARIANCE)
+        return np.ascontiguousarray(samples, np.float32)
+
+
+def _opened(sound: Any, index: int) -> tuple[np.ndarray, int | None, str]:
+    """Samples [samples] float32, their rate where it is known, and what messages call them."""
+    name = f"input {index}"
+    if isinstance(sound, Unusable):
+        raise InputError(f"{name} {sound.reason}")
+    if isinstance(sound, str | Path | bytes | bytearray):
+        return _read_file(sound, name)
+    rate = sound.rate if isinstance(sound, Sound) else None
+    given = sound.samples if isinstance(sound, Sound) else sound
+    if isinstance(given, Mapping) or not (hasattr(given, "shape") or isinstance(given, list | tuple)):
+        raise InputError(f"{name} is a {type(given).__name__}; expected {EXPECTED}")
+    try:
+        array = as_array(given)
+    except ValueError as error:  # lists of unequal lengths
+        raise InputError(f"{name} is a list that is no array ({cut(error, 60)}); expected {EXPECTED}") from error
+    if array.dtype.kind != "f" or array.ndim != 1:
+        whole = "; samples that are whole numbers are divided by their largest first (int16: / 32768)"
+        raise InputError(
+            f"{name} is {array.dtype} {list(array.shape)}; expected floats [samples] of one channel"
+            f"{whole * (array.dtype.kind in 'iu')}"
+        )
+    return array.astype(np.float32), rate, name
+
+
+def _read_file(sound: Any, name: str) -> tuple[np.ndarray, int | None, str]:
+    """The samples of a file or its bytes, the mean of its channels, and its rate."""
+    soundfile = require("soundfile", "audio", "read sound files")
+    given = isinstance(sound, bytes | bytearray)
+    called = name if given else f"sound {sound}"
+    try:
+        if not given and not Path(sound).is_file():
+            raise InputError(f"{called} is no file; expected {EXPECTED}")
+        with soundfile.SoundFile(io.BytesIO(sound) if given else str(sound)) as file:
+            if file.frames > MOST_SECONDS * file.samplerate:
+                raise InputError(f"{called} is longer than {MOST_SECONDS} seconds; cut it first")
+            frames, rate = file.read(dtype="float32", always_2d=True), int(file.samplerate)  # [frames, channels]
+    except InputError:
+        raise
+    except Exception as error:  # libsndfile's errors, and what Path makes of a text that is no path
+        raise InputError(
+            f"cannot read {called}: {cut(error, 100)}; expected a WAV, FLAC or other sound file"
+        ) from error
+    return frames.mean(axis=1, dtype=np.float32), rate, called
+
+
+def has_sound_name(path: str | Path) -> bool:
+    """Whether a file is a sound by its name."""
+    return Path(path).suffix.lower() in ENDINGS
+
+
+def has_media_name(path: str | Path) -> bool:
+    """Whether a file is an image or a sound by its name."""
+    return has_sound_name(path) or has_image_name(path)

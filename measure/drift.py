@@ -1,0 +1,249 @@
+"""Whether the predictions in a log still look as the calibration examples did."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from ..bundle.calibration import Calibration
+from ..bundle.reference import RATES, TrafficReference
+from ..bundle.store import Bundle, resolve
+from ..errors import InputError, cut, listing
+from ..metrics.drift import rate_p_value
+from ..progress import Progress, no_progress
+from ..runtime.observed import WATCHED, observed_rows
+from .watch import FIXED, LABELS, NAMES, Alarm, Watch
+
+RECORDED = "why"
+"""Key of the rows that a server records of abstained and flagged inputs alone: they are no sample of the traffic."""
+
+
+@dataclass(frozen=True)
+class DriftReport:
+    """What ``drift`` found.
+
+    Attributes:
+        inputs: predictions that were read.
+        failed: rows of inputs that could not be used, not counted otherwise.
+        calibrated: number of calibration examples.
+        rates: of each decision, calibrated and found, with its tests.
+        histograms: of each score, and of the labels under ``"labels"``: stability index of the whole log and of the
+            window that is farthest, and what gained most.
+        windows: in order, the last thousand.
+        alarms: what changed.
+        alpha, psi, window: as they were asked for.
+    """
+
+    inputs: int
+    failed: int
+    calibrated: int
+    rates: Mapping[str, Mapping[str, Any]]
+    histograms: Mapping[str, Mapping[str, Any]]
+    windows: tuple[Mapping[str, Any], ...]
+    alarms: tuple[Alarm, ...]
+    alpha: float
+    psi: float
+    window: int
+
+    @property
+    def passed(self) -> bool:
+        """Whether there is no alarm."""
+        return not self.alarms
+
+    def to_json(self) -> dict[str, Any]:
+        """The report as a JSON object."""
+        return {
+            "passed": self.passed,
+            "inputs": self.inputs,
+            "failed": self.failed,
+            "calibrated": self.calibrated,
+            "alpha": self.alpha,
+            "psi": self.psi,
+            "window": self.window,
+            "alarms": [alarm.to_json() for alarm in self.alarms],
+            "rates": dict(self.rates),
+            "histograms": dict(self.histograms),
+            "windows": list(self.windows),
+        }
+
+
+def drift(
+    bundle: Bundle | str | Path,
+    log: str | Path | Iterable[Mapping[str, Any]],
+    *,
+    alpha: float = 0.01,
+    psi: float = 0.1,
+    window: int = 1000,
+    progress: Progress = no_progress,
+) -> DriftReport:
+    """Tell whether logged predictions still look as the calibration examples of a bundle did, and what changed.
+
+    The rates of abstention and of out-of-distribution flags come first: each is tested after every input, without an
+    alarm by watching alone, and once as a whole. The histograms of all scores and of the labels follow, window by
+    window. Statistics and their sources are in ``metrics.drift``.
+
+    Args:
+        bundle: calibrated bundle: a folder. In Python also an open ``Bundle``.
+        log: predictions in the order of the traffic: JSON lines as `hydrant predict --output` writes them. In Python
+            also the rows themselves.
+        alpha: probability of any alarm while the traffic is like the calibration examples.
+        psi: population stability index from which on a score or the labels have changed, where chance does not explain
+            it.
+        window: inputs whose histograms are compared at a time.
+        progress: display.
+
+    Raises:
+        InputError: an option out of range, a log that cannot be read or is no sample of the traffic, or a bundle
+            without a reference.
+        BundleError: the bundle is missing, altered or malformed.
+    """
+    bundle = resolve(bundle)
+    reference = reference_of(bundle)
+    watch = Watch(reference, alpha, psi, window)
+    rows = _rows(log) if isinstance(log, str | Path) else _given(log)
+    names: list[str] | None = None
+    for chunk in progress(_chunks(rows, window), 0, "reading the log"):
+        found, where = zip(*chunk, strict=True)
+        if names is None:
+            names = _names(found, reference, where)
+        seen = observed_rows(found, names or (), where)
+        watch.add(seen)
+    if not watch.total.inputs:
+        raise InputError(
+            f"{_source(log)} holds no predictions; expected rows as `hydrant predict --output` writes them"
+        )
+    if watch.current.inputs >= window / 2 or not watch.windows:
+        watch.close_window()
+    rates = {name: _rate(watch, name) for name in watch.rates}
+    alarms = [*watch.alarms, *_whole(watch, rates)]
+    return DriftReport(
+        watch.total.inputs,
+        watch.failed,
+        reference.inputs,
+        rates,
+        {name: _histogram(watch, name) for name in watch.known if name in watch.total.bins},
+        tuple(each.to_json() for each in watch.windows),
+        tuple(alarms),
+        alpha,
+        psi,
+        window,
+    )
+
+
+def reference_of(bundle: Bundle) -> TrafficReference:
+    """What a bundle's calibration examples look like.
+
+    Raises:
+        InputError: the bundle was not calibrated, or by an earlier hydrant.
+    """
+    reference = Calibration.of(bundle).reference
+    if reference is None:
+        raise InputError(
+            f"bundle {bundle.path} does not say what its calibration examples look like; calibrate it (again) with "
+            "`hydrant calibrate`"
+        )
+    return reference
+
+
+def _rate(watch: Watch, name: str) -> dict[str, Any]:
+    """What is told of a rate."""
+    known, test = watch.reference.rates[name], watch.rates[name]
+    return {
+        "calibrated": {"share": known.share, "count": known.count, "n": known.n},
+        "found": {"share": test.count / test.n if test.n else None, "count": test.count, "n": test.n},
+        "p_value": rate_p_value(test.count, test.n, known.count, known.n),
+        "evidence": test.evidence,
+    }
+
+
+def _whole(watch: Watch, rates: Mapping[str, Mapping[str, Any]]) -> Iterator[Alarm]:
+    """Alarms of rates that only the log as a whole shows."""
+    told = {alarm.name for alarm in watch.alarms if alarm.kind == "rate"}
+    level = watch.alpha * FIXED / max(1, len(rates))
+    for name, facts in rates.items():
+        if name not in told and facts["p_value"] <= level:
+            before, after, n = facts["calibrated"]["share"], facts["found"]["share"], facts["found"]["n"]
+            text = f"{NAMES[name]} {before:.1%} → {after:.1%} in all {n} inputs (p = {facts['p_value']:.2g})"
+            yield Alarm("rate", name, text, 0, n, before, after)
+
+
+def _histogram(watch: Watch, name: str) -> dict[str, Any]:
+    """What is told of a score, or of the labels."""
+    psi, p_values = watch.distances(watch.total)
+    if name not in psi:
+        return {"psi": None, "p_value": None, "farthest": None, "gained": None}
+    farthest = max((each for each in watch.windows if name in each.psi), key=lambda each: each.psi[name], default=None)
+    before, after, bins = watch.gained(name, watch.total.bins[name])
+    return {
+        "psi": psi[name],
+        "p_value": p_values[name],
+        "farthest": farthest and {"psi": farthest.psi[name], "first": farthest.first, "inputs": farthest.inputs},
+        "gained": {"labels" if name == LABELS else "bin": list(bins), "before": before, "after": after},
+    }
+
+
+def _names(rows: Iterable[Mapping[str, Any]], reference: TrafficReference, where: Iterable[str]) -> list[str] | None:
+    """Decisions and scores that a log gives, by its first row with any, of those that the reference has."""
+    for row, place in zip(rows, where, strict=True):
+        if row.get("error") is not None:
+            continue
+        each = (row["spans"] or [None])[0] if isinstance(row.get("spans"), list) else row
+        if each is None:
+            continue
+        if not isinstance(each, Mapping):
+            raise InputError(f"{place} has spans that are no JSON objects; give a log of predictions")
+        wanted = [name for name in (*RATES, *WATCHED) if name in reference.rates or name in reference.histograms]
+        names = [name for name in wanted if each.get(name) is not None]
+        if not names:
+            raise InputError(
+                f"{place} has none of {listing(wanted)}; expected rows as `hydrant predict --output` writes them"
+            )
+        return names
+    return None
+
+
+def _chunks(rows: Iterator[tuple[Mapping[str, Any], str]], size: int) -> Iterator[list[tuple[Mapping[str, Any], str]]]:
+    while chunk := list(islice(rows, size)):
+        yield chunk
+
+
+def _given(rows: Iterable[Mapping[str, Any]]) -> Iterator[tuple[Mapping[str, Any], str]]:
+    for number, row in enumerate(rows, start=1):
+        yield _checked(row, f"row {number}"), f"row {number}"
+
+
+def _rows(path: str | Path) -> Iterator[tuple[Mapping[str, Any], str]]:
+    """Rows of a file of JSON lines, each with where it is; empty lines are left out."""
+    try:
+        with Path(path).open("rb") as file:
+            for number, line in enumerate(file, start=1):
+                where = f"line {number} of {path}"
+                if line.strip():
+                    try:
+                        row = json.loads(line)
+                    except (ValueError, RecursionError) as error:
+                        raise InputError(
+                            f"{where} is no JSON ({error}); expected a row as `hydrant predict --output` writes them"
+                        ) from error
+                    yield _checked(row, where), where
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror or error}") from error
+
+
+def _checked(row: Any, where: str) -> Mapping[str, Any]:
+    if not isinstance(row, Mapping):
+        raise InputError(f"{where} is {cut(row)}; expected a JSON object, as `hydrant predict --output` writes them")
+    if RECORDED in row:
+        raise InputError(
+            f"{where} is of inputs recorded because they were abstained from or flagged, which are no sample of the "
+            "traffic; give a log of all predictions"
+        )
+    return row
+
+
+def _source(log: Any) -> str:
+    return str(log) if isinstance(log, str | Path) else "the log"

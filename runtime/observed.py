@@ -1,0 +1,152 @@
+"""What is counted of predictions when traffic is watched: decisions, scores, labels; of a prediction or of its rows."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ..bundle.calibration import Calibration
+from ..bundle.reference import RATES
+from ..errors import InputError, cut, listing
+from ..metrics.gates import FURTHER_SCORES, SCORES
+from .prediction import Prediction
+from .words import spans_of, words_of
+
+WATCHED = ("confidence", *SCORES, *FURTHER_SCORES, "score", "score_variance")
+"""Scores of an input, or of a span, by the names of a prediction's fields and of its rows."""
+
+
+@dataclass(frozen=True)
+class Observed:
+    """Some inputs in their order, without those that failed; of a model that tags tokens scores and labels of spans.
+
+    Attributes:
+        inputs: N of them.
+        decisions: [N] bool, by :data:`bundle.reference.RATES`; a text is decided like its least certain span.
+        scores: by :data:`WATCHED`, one value for each input or span.
+        labels: how often each was given.
+        failed: inputs that could not be used.
+    """
+
+    inputs: int = 0
+    decisions: Mapping[str, np.ndarray] = field(default_factory=dict)
+    scores: Mapping[str, np.ndarray] = field(default_factory=dict)
+    labels: Mapping[str, int] = field(default_factory=dict)
+    failed: int = 0
+
+
+def observed(prediction: Prediction, labels: Sequence[str], calibration: Calibration | None = None) -> Observed:
+    """What is counted of a prediction; of tokens from ready tensors, whose words are not known, nothing.
+
+    Args:
+        prediction: of any task.
+        labels: class names.
+        calibration: whose thresholds decide of words.
+    """
+    if prediction.mask is not None:
+        return _of_tokens(prediction, labels, calibration)
+    failed = int(prediction.failed.sum())
+    if failed:
+        prediction = prediction[~prediction.failed]
+    given = {name: getattr(prediction, name) for name in (*WATCHED, *RATES)}
+    counts: Mapping[str, int] = {}
+    if prediction.label is not None:
+        places, times = np.unique(prediction.label, return_counts=True)
+        counts = {labels[int(place)]: int(time) for place, time in zip(places, times, strict=True)}
+    elif prediction.assigned is not None:
+        times = prediction.assigned.sum(axis=0)
+        counts = {labels[int(place)]: int(times[place]) for place in np.flatnonzero(times)}
+    return Observed(
+        len(prediction),
+        {name: given[name] for name in RATES if given[name] is not None},
+        {name: given[name] for name in WATCHED if given[name] is not None},
+        counts,
+        failed,
+    )
+
+
+def _of_tokens(prediction: Prediction, labels: Sequence[str], calibration: Calibration | None) -> Observed:
+    if prediction.words is None or prediction.offsets is None:
+        return Observed()
+    rows = [
+        {"spans": [span.to_json() for span in spans_of(words, labels)]}
+        for words, failed in zip(words_of(prediction, "first", calibration), prediction.failed, strict=True)
+        if not failed
+    ]
+    limits = {} if calibration is None else calibration.thresholds
+    decided = [name for name, threshold in zip(RATES, ("abstain", "ood"), strict=True) if threshold in limits]
+    return _of_spans(rows, decided, int(prediction.failed.sum()))
+
+
+def observed_rows(rows: Sequence[Mapping[str, Any]], names: Iterable[str], where: Sequence[str]) -> Observed:
+    """What is counted of rows as `hydrant predict --output` writes them.
+
+    Args:
+        rows: of one model, in order.
+        names: decisions and scores that every row must have, but for one that failed.
+        where: each row was found, for messages.
+
+    Raises:
+        InputError: a row lacks one of them, or holds what is no number or decision.
+    """
+    names = set(names)
+    found = []
+    for row, place in zip(rows, where, strict=True):
+        if row.get("error") is None:
+            spans = row.get("spans", [row])
+            for each in spans if isinstance(spans, list) else [spans]:
+                _check_row(each, names, place)
+            found.append(row)
+    failed = len(rows) - len(found)
+    decided = [name for name in RATES if name in names]
+    if any("spans" in row for row in found):
+        return _of_spans(found, decided, failed)
+    counts: Counter[str] = Counter()
+    for row in found:
+        counts.update(_labels(row))
+    return Observed(
+        len(found),
+        {name: np.array([row[name] for row in found], bool) for name in decided},
+        {name: np.array([row[name] for row in found], np.float32) for name in WATCHED if name in names},
+        counts,
+        failed,
+    )
+
+
+def _labels(row: Mapping[str, Any]) -> list[str]:
+    if "labels" in row:
+        return [str(each["label"]) for each in row["labels"]]
+    return [str(row["label"])] if "label" in row else []
+
+
+def _of_spans(rows: Sequence[Mapping[str, Any]], decided: Sequence[str], failed: int) -> Observed:
+    spans = [span for row in rows for span in row["spans"]]
+    names = [name for name in WATCHED if spans and spans[0].get(name) is not None]
+    return Observed(
+        len(rows),
+        {name: np.array([any(span[name] for span in row["spans"]) for row in rows], bool) for name in decided},
+        {name: np.array([span[name] for span in spans], np.float32) for name in names},
+        Counter(str(span["label"]) for span in spans),
+        failed,
+    )
+
+
+def _check_row(row: Any, names: set[str], where: str) -> None:
+    if not isinstance(row, Mapping) or not names <= row.keys():
+        lacking = sorted(names - set(row)) if isinstance(row, Mapping) else sorted(names)
+        raise InputError(f"{where} has no {listing(lacking)}; expected rows as `hydrant predict --output` writes them")
+    for name in names:
+        value = row[name]
+        right = isinstance(value, bool) if name in RATES else _is_number(value)
+        if not right:
+            kind = "true or false" if name in RATES else "a finite number"
+            raise InputError(f"{where} has {name} {cut(value)}; expected {kind}")
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

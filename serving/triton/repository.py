@@ -1,0 +1,304 @@
+"""``hydrant triton``: a bundle as models of a Triton repository, whole or absent, its versions side by side."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+import shutil
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from ...bundle.files import folders_above, folders_placed, replace_all, sha256_of
+from ...bundle.owned import locked, owned_folder
+from ...bundle.signals import uninterrupted
+from ...bundle.store import MANIFEST, Bundle, resolve
+from ...errors import InputError, cut, is_whole, listing
+from .config import CONFIG, MARKER, Model, marker
+from .engine import Engine, checked_engine, find_engine
+from .ensemble import ensemble_models
+from .readme import readme
+from .settings import Device, TritonSettings, check_device
+from .source import RUN_BY, Source, read_source
+from .whole import whole_model
+
+log = logging.getLogger(__name__)
+
+README = "README.md"
+
+
+@dataclass(frozen=True)
+class TritonModels:
+    """What was written.
+
+    Attributes:
+        path: of the repository.
+        name: of the model that clients ask.
+        version: that was written.
+        device: that it is for.
+        models: names of all models, the steps of an ensemble first.
+        runs: what runs the graph: ``"hydrant"``, ``"onnxruntime"`` or ``"tensorrt"``.
+        file: name of the graph or engine in the bundle.
+        inputs, outputs: names of what clients send and get.
+        size: bytes of the files of this version.
+    """
+
+    path: Path
+    name: str
+    version: int
+    device: str
+    models: tuple[str, ...]
+    runs: str
+    file: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    size: int
+
+    def to_json(self) -> dict[str, Any]:
+        """The fields as a JSON object."""
+        return {
+            **{name: getattr(self, name) for name in ("name", "version", "device", "runs", "file", "size")},
+            "path": str(self.path),
+            **{name: list(getattr(self, name)) for name in ("models", "inputs", "outputs")},
+        }
+
+
+def triton_repository(
+    bundle: Bundle | str | Path,
+    output: str | Path,
+    device: Device = "cpu",
+    settings: TritonSettings = TritonSettings(),
+    *,
+    name: str | None = None,
+    version: int = 1,
+    force: bool = False,
+) -> TritonModels:
+    """Write a bundle as a model of a Triton model repository.
+
+    For the CPU it is one model with the whole predictor in Triton's Python backend; for the GPU an ensemble: texts or
+    images to tensors, the graph in Triton's ONNX Runtime or TensorRT backend, and the decisions. Other models and other
+    versions in the repository stay. Triton must not be loading from it at that moment (``--model-control-mode=poll``).
+
+    Args:
+        bundle: bundle made by `hydrant fuse`: a folder. In Python also an open ``Bundle``.
+        output: the model repository: a folder, which is made where it is absent.
+        device: cpu: one model with the whole predictor; gpu: an ensemble whose graph runs on the GPU.
+        settings: how Triton runs it.
+        name: of the model; without it that of the bundle's folder.
+        version: of the model, a whole number from 1.
+        force: replace this version of the model, if it is there.
+
+    Raises:
+        InputError: an option, or what stands at the place, cannot be used; the bundle lacks its graph; or another
+            version of the model takes or gives other tensors.
+        BundleError: a file of the bundle is missing, altered or inconsistent.
+    """
+    check_device(device, settings)
+    if not is_whole(version, 1, 2**31 - 1):
+        raise InputError(f"version is {cut(version)}; expected a whole number, 1 or more")
+    bundle, repository = resolve(bundle), Path(output)
+    if repository.resolve().is_relative_to(bundle.path.resolve()):
+        raise InputError(f"{repository} lies in the bundle, which keeps its own files; choose another output folder")
+    name = _checked_name(bundle.path.resolve().name if name is None else name)
+    models, source, engine = _models(bundle, device, name, int(version), settings)
+    asked = models[-1]
+    models[-1] = replace(asked, files={**asked.files, README: readme(source, models, int(version), engine)})
+    _check_places(repository, models, int(version), force)
+    size = _write(repository, models, int(version), bundle, force)
+    return TritonModels(
+        repository,
+        name,
+        int(version),
+        device,
+        tuple(model.name for model in models),
+        "hydrant" if device == "cpu" else "onnxruntime" if engine is None else "tensorrt",
+        source.graph if engine is None else f"engines/{engine.name}.engine",
+        tuple(spec.name for spec in asked.inputs),
+        tuple(spec.name for spec in asked.outputs),
+        size,
+    )
+
+
+def _models(
+    bundle: Bundle, device: str, name: str, version: int, settings: TritonSettings
+) -> tuple[list[Model], Source, Engine | None]:
+    """The models to write, the one that clients ask last, what they are made from, and the engine among them."""
+    if device == "cpu":
+        source = read_source(bundle, *_precisions(settings, device))
+        return [whole_model(source, name, settings)], source, None
+    engine = _engine(bundle, settings)
+    if engine is None:
+        source = read_source(bundle, *_precisions(settings, device))
+    else:
+        source = read_source(bundle, engine.facts.precision)
+        if settings.max_batch > engine.max_batch:
+            log.warning("batches hold %d inputs: engine %s takes no more", engine.max_batch, engine.name)
+            settings = replace(settings, max_batch=engine.max_batch)
+    return ensemble_models(source, name, version, settings, engine), source, engine
+
+
+def _precisions(settings: TritonSettings, device: str) -> Sequence[str]:
+    """Precisions of graphs that ONNX Runtime runs there, the first choice first."""
+    if settings.precision is None:
+        return RUN_BY[device]
+    if settings.precision not in RUN_BY[device]:
+        raise InputError(
+            f"ONNX Runtime does not run precision {settings.precision} on the device {device}; expected one of "
+            f"{', '.join(RUN_BY[device])}"
+        )
+    return [settings.precision]
+
+
+def _engine(bundle: Bundle, settings: TritonSettings) -> Engine | None:
+    if settings.graph_backend == "onnxruntime":
+        return None
+    if settings.graph_backend == "tensorrt":
+        return checked_engine(bundle, settings.precision)
+    found, reasons = find_engine(bundle, settings.precision)
+    for reason in [] if found else reasons:
+        log.warning("ONNX Runtime runs the graph: %s", reason)
+    return found
+
+
+def _checked_name(name: str) -> str:
+    if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,199}", name):
+        raise InputError(
+            f"name is {cut(name)}; expected letters, digits, '_', '-' and '.', since folders and addresses are called "
+            "so; give another with --name (name=…)"
+        )
+    return name
+
+
+def _check_places(repository: Path, models: Iterable[Model], version: int, force: bool) -> None:
+    """Refuse what may not be replaced, and a version that does not fit those beside it."""
+    if (repository.exists() or repository.is_symlink()) and not repository.is_dir():
+        raise InputError(f"{repository} exists and is not a folder; choose another output folder")
+    for model in models:
+        place = repository / model.name
+        if place.is_symlink() or (place.exists() and not place.is_dir()):
+            raise InputError(f"{place} exists and is not a folder; choose another --name (name=…)")
+        found = _versions(place)
+        for number, facts in found.items():
+            _check_version(place / str(number), facts, model, number == version)
+        if version in found and not force:
+            raise InputError(
+                f"{place / str(version)} exists; choose another version, or replace it with --force (force=True)"
+            )
+
+
+def _versions(place: Path) -> dict[int, Any]:
+    """Versions of a model that stand in its folder, with what their markers say.
+
+    Raises:
+        InputError: the folder holds something else than ours.
+    """
+    if not place.is_dir() or not any(place.iterdir()):
+        return {}
+    numbers = sorted(int(child.name) for child in place.iterdir() if child.name.isdecimal() and child.is_dir())
+    found = {number: _marker(place / str(number) / MARKER) for number in numbers}
+    if not found or not all(found.values()):
+        raise InputError(
+            f"{place} exists, and holds something else than this command makes (no {MARKER} in a version); choose "
+            "another --name (name=…)"
+        )
+    return found
+
+
+def _marker(path: Path) -> dict[str, Any] | None:
+    try:
+        facts = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return None
+    return facts if isinstance(facts, dict) and isinstance(facts.get("interface"), dict) else None
+
+
+def _check_version(place: Path, facts: dict[str, Any], model: Model, replaced: bool) -> None:
+    """Refuse to put a model beside a version, or into its place, that is of another kind."""
+    if facts.get("part") != model.part:
+        raise InputError(
+            f"{place} is of another form ({cut(facts.get('part'))}, and this one is {model.part!r}); choose another "
+            "--name (name=…), or remove that model and its steps"
+        )
+    ours, theirs = json.loads(json.dumps(model.interface())), facts["interface"]
+    if replaced or ours == theirs:
+        return
+    key = next(key for key in {**ours, **theirs} if ours.get(key) != theirs.get(key))
+    raise InputError(
+        f"{place} has other {key} than this bundle: {_difference(theirs.get(key), ours.get(key))}; all versions of a "
+        "model share one config.pbtxt: choose another --name (name=…)"
+    )
+
+
+def _difference(theirs: Any, ours: Any) -> str:
+    """What only one of two has: of lists the items, of other values these."""
+    if not isinstance(theirs, list) or not isinstance(ours, list):
+        return f"{cut(theirs)} there, {cut(ours)} here"
+    there, here = (
+        [_told(item) for item in one if item not in other] for one, other in ((theirs, ours), (ours, theirs))
+    )
+    if not there and not here:
+        return "the same in another order"
+    return f"{listing(there)} there, {listing(here)} here"
+
+
+def _told(item: Any) -> str:
+    """A tensor, or a label, in words."""
+    if not isinstance(item, list):
+        return cut(item)
+    return " ".join(str(part) for part in item[:3])
+
+
+def _write(repository: Path, models: Sequence[Model], version: int, bundle: Bundle, force: bool) -> int:
+    """Stage all models, and give them their places together; bytes of the version's files."""
+    facts = {
+        "version": version,
+        "bundle": {"name": bundle.path.resolve().name, "manifest_sha256": sha256_of(bundle.path / MANIFEST)},
+    }
+    try:
+        with ExitStack() as stack:
+            stack.enter_context(folders_above(repository / README))
+            stack.enter_context(locked(repository))
+            _check_places(repository, models, version, force)  # another process may have written since
+            stage = stack.enter_context(owned_folder(_staging(repository), "hydrant-triton"))
+            folders: dict[Path, Path] = {}
+            files: dict[Path, Path] = {}
+            size = 0
+            for model in models:
+                place, staged = repository / model.name, stage / model.name
+                size += _fill(staged / str(version), {**model.version_files, MARKER: marker(model, facts)})
+                beside_it = {CONFIG: model.config_text().encode(), **model.files}
+                _fill(staged, beside_it)
+                if set(_versions(place)) <= {version}:
+                    folders[place] = staged
+                    continue
+                folders[place / str(version)] = staged / str(version)
+                for file in beside_it:
+                    (place / file).parent.mkdir(exist_ok=True)
+                    files[place / file] = staged / file
+            with uninterrupted(), folders_placed(folders):
+                replace_all(files)
+    except OSError as error:
+        raise InputError(f"cannot write into {repository}: {error.strerror or error}") from error
+    return size
+
+
+def _staging(repository: Path) -> Path:
+    """Where models are staged: beside the repository where that can be, since Triton takes its folders for models."""
+    beside = repository.absolute().parent
+    return beside if os.access(beside, os.W_OK) and beside.stat().st_dev == repository.stat().st_dev else repository
+
+
+def _fill(folder: Path, files: Mapping[str, bytes | Path]) -> int:
+    """Write files, some of which are copies, into a new folder; their bytes."""
+    for name, content in files.items():
+        place = folder / name
+        place.parent.mkdir(parents=True, exist_ok=True)
+        if isinstance(content, bytes):
+            place.write_bytes(content)
+        else:
+            shutil.copyfile(content, place)
+    return sum((folder / name).stat().st_size for name in files)

@@ -1,0 +1,48 @@
+"""The verbs that change what is served, as REST and gRPC both have them: who may use them, and their parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ..errors import cut, listing
+from .errors import ServeError
+from .settings import ServeSettings
+
+LOAD: Mapping[str, type] = {"version": str, "keep": bool}
+UNLOAD: Mapping[str, type] = {"version": str, "unload_dependents": bool}
+"""Parameters of each verb. No model depends on another, so that the second of ``unload`` changes nothing."""
+
+
+def check_alone(settings: ServeSettings) -> None:
+    """Refuse a verb that only one of several workers would hear.
+
+    Raises:
+        ServeError: 409.
+    """
+    if settings.workers > 1:
+        raise ServeError(
+            409,
+            f"{settings.workers} workers share this port, and only one of them would hear this; run one worker, or "
+            "start the service again",
+        )
+
+
+def verb_parameters(given: Any, known: Mapping[str, type]) -> dict[str, Any]:
+    """The parameters of a verb that were given; one that is null is as one that was left out.
+
+    Args:
+        given: as they were received.
+        known: by name, each with its type.
+
+    Raises:
+        ServeError: 400, they are no object, or one is unknown or of another type.
+    """
+    words = listing(f"{name} ({'text' if kind is str else 'true or false'})" for name, kind in known.items())
+    if not isinstance(given, Mapping):
+        raise ServeError(400, f"parameters is {cut(given)}; expected an object with {words}")
+    found = {name: value for name, value in given.items() if value is not None}
+    for name, value in found.items():
+        if type(value) is not known.get(name):
+            raise ServeError(400, f"parameter {cut(name)} is {cut(value)}; expected parameters of {words}")
+    return found

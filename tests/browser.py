@@ -1,0 +1,151 @@
+"""A headless Chromium, driven over a pair of pipes by its DevTools protocol."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable
+from typing import Any
+
+CHROMIUM = next(
+    (found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), None
+)
+
+FLAGS = (
+    "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run", "--hide-scrollbars",
+    "--disable-background-networking", "--disable-component-update", "--disable-sync", "--no-default-browser-check",
+    "--remote-debugging-pipe",
+)  # fmt: skip
+
+
+class Browser:
+    """One page. What it asks of the network, and what it complains of, is kept.
+
+    Attributes:
+        requests: addresses of every request, in order.
+        complaints: console errors, exceptions, and what the browser refused.
+    """
+
+    def __init__(self, width: int = 1280, height: int = 900) -> None:
+        assert CHROMIUM is not None
+        self.requests: list[str] = []
+        self.complaints: list[str] = []
+        self._profile = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
+        theirs_in, self._out = os.pipe()
+        self._in, theirs_out = os.pipe()
+        flags = " ".join([*FLAGS, f"--user-data-dir={self._profile.name}", f"--window-size={width},{height}"])
+        self._process = subprocess.Popen(
+            ["bash", "-c", f'exec "$0" {flags} about:blank 3<&{theirs_in} 4>&{theirs_out}', CHROMIUM],
+            pass_fds=(theirs_in, theirs_out), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+        os.close(theirs_in)
+        os.close(theirs_out)
+        self._count, self._buffer, self._session = 0, b"", None
+        target = self.call("Target.createTarget", url="about:blank")["targetId"]
+        self._session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+        for domain in ("Page", "Runtime", "Log", "Network"):
+            self.call(f"{domain}.enable")
+
+    def __enter__(self) -> Browser:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.terminate()
+        try:
+            self._process.wait(10)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        os.close(self._in)
+        os.close(self._out)
+        self._profile.cleanup()
+
+    def call(self, method: str, **parameters: Any) -> Any:
+        """One call of the protocol, and its result."""
+        self._count += 1
+        message: dict[str, Any] = {"id": self._count, "method": method, "params": parameters}
+        if self._session is not None:
+            message["sessionId"] = self._session
+        os.write(self._out, json.dumps(message).encode() + b"\0")
+        while True:
+            found = self._next(60)
+            if found.get("id") == self._count:
+                assert "error" not in found, found
+                return found["result"]
+
+    def run(self, script: str) -> Any:
+        """The value of an expression of the page, awaited."""
+        found = self.call("Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True)
+        assert "exceptionDetails" not in found, found["exceptionDetails"]
+        return found["result"].get("value")
+
+    def until(self, script: str, seconds: float = 30) -> Any:
+        """The value of an expression, as soon as it is one that counts as true."""
+        end = time.monotonic() + seconds
+        while not (found := self.run(script)):
+            assert time.monotonic() < end, (
+                f"{script} did not come true; {self.complaints}; {self.run('document.body.innerText')}"
+            )
+            time.sleep(0.05)
+        return found
+
+    def visit(self, address: str) -> None:
+        """Go there, and wait until all of it has loaded."""
+        self.call("Page.navigate", url=address)
+        self.until(f"location.href.startsWith({json.dumps(address)}) && document.readyState === 'complete'")
+
+    def type(self, text: str) -> None:
+        """Type into what has the focus, as a keyboard does."""
+        self.call("Input.insertText", text=text)
+
+    def press(self, key: str, code: int, modifiers: int = 0) -> None:
+        """Press a key that writes nothing; 2 of the modifiers is Ctrl."""
+        for kind in ("rawKeyDown", "keyUp"):
+            self.call(
+                "Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=code, modifiers=modifiers
+            )
+
+    def _next(self, seconds: float) -> dict[str, Any]:
+        end = time.monotonic() + seconds
+        while b"\0" not in self._buffer:
+            ready, _, _ = select.select([self._in], [], [], max(0.0, end - time.monotonic()))
+            chunk = os.read(self._in, 1 << 16) if ready else b""
+            assert chunk, "the browser ended, or said nothing for a minute"
+            self._buffer += chunk
+        line, _, self._buffer = self._buffer.partition(b"\0")
+        found: dict[str, Any] = json.loads(line)
+        keep = KEPT.get(found.get("method", ""))
+        if keep is not None:
+            keep(self, found["params"])
+        return found
+
+
+def _request(browser: Browser, told: dict[str, Any]) -> None:
+    browser.requests.append(told["request"]["url"])
+
+
+def _console(browser: Browser, told: dict[str, Any]) -> None:
+    if told["type"] in ("error", "assert", "warning"):
+        browser.complaints.append(json.dumps(told["args"])[:500])
+
+
+def _log(browser: Browser, told: dict[str, Any]) -> None:
+    if told["entry"]["level"] in ("error", "warning"):
+        browser.complaints.append(f"{told['entry']['text']} {told['entry'].get('url', '')}")
+
+
+def _thrown(browser: Browser, told: dict[str, Any]) -> None:
+    browser.complaints.append(json.dumps(told["exceptionDetails"])[:500])
+
+
+KEPT: dict[str, Callable[[Browser, dict[str, Any]], None]] = {
+    "Network.requestWillBeSent": _request,
+    "Runtime.consoleAPICalled": _console,
+    "Log.entryAdded": _log,
+    "Runtime.exceptionThrown": _thrown,
+}

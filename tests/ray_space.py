@@ -1,0 +1,59 @@
+"""Ray in a network and a process space of its own.
+
+Ray listens on every interface, and its processes outlive a killed driver. Here it sees a loopback alone, and what is
+left of it ends with the space.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+SPACE = ["unshare", "--net", "--pid", "--fork", "--kill-child", "--mount-proc"]
+
+
+@functools.cache
+def missing() -> str:
+    """Why Ray cannot be tested here; nothing where it can."""
+    for module in ("ray.data", "ray.serve"):
+        found = subprocess.run(
+            [sys.executable, "-c", f"import importlib.util as u; exit(u.find_spec({module!r}) is None)"],
+            capture_output=True, check=False,
+        )  # fmt: skip
+        if found.returncode:
+            return "the extra ray is not installed"
+    return "" if _space() else "unshare is not permitted, and Ray would listen on all interfaces"
+
+
+@functools.cache
+def _space() -> list[str]:
+    """The command that opens a space, or nothing."""
+    for words in (SPACE, [*SPACE, "--map-root-user"]):
+        try:
+            done = subprocess.run([*words, "ip", "link", "set", "lo", "up"], capture_output=True, check=False)
+        except OSError:
+            return []
+        if done.returncode == 0:
+            return words
+    return []
+
+
+def run(script: str, *words: object, cwd: Path, timeout: float = 300) -> subprocess.CompletedProcess[str]:
+    """Run a Python script in such a space.
+
+    Args:
+        script: its text.
+        words: its arguments.
+        cwd: the folder that it runs in.
+        timeout: seconds.
+    """
+    program = [sys.executable, "-c", script, *map(str, words)]
+    settings = {"HF_HUB_OFFLINE": "1", "RAY_USAGE_STATS_ENABLED": "0", "OMP_NUM_THREADS": "1", "COLUMNS": "120"}
+    left = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
+    return subprocess.run(
+        [*_space(), "sh", "-c", 'ip link set lo up && exec "$@"', "sh", *program],
+        capture_output=True, text=True, check=False, timeout=timeout, cwd=cwd, env={**left, **settings},
+    )  # fmt: skip

@@ -1,0 +1,171 @@
+"""Other people's clients, unchanged and in an environment of their own, talk to ``hydrant serve``."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import hashlib
+import io
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import hydrant
+import numpy as np
+import pytest
+from hydrant.families.checkpoint import load_processor
+from PIL import Image
+
+HERE = Path(__file__).parent
+OUTPUTS = ["label", "label_index", "probabilities", "confidence", "predictive_entropy", "mutual_information", "energy"]
+TEXTS = ["hello world", "transfer money today what is the weather", "the Ünknown", "what is hello " * 9]
+TOLERANCE = 1e-6
+
+
+@pytest.fixture(scope="session")
+def client_python() -> Path:
+    """Python with the clients of ``clients.txt``, kept in ``.cache/`` of the checkout; skips where no index answers."""
+    pinned = (HERE / "clients.txt").read_bytes() + sys.version.encode()
+    folder = HERE.parent / ".cache" / f"clients-{hashlib.sha256(pinned).hexdigest()[:12]}"
+    python, whole = folder / "bin" / "python", folder / "whole"
+    if not whole.exists():
+        subprocess.run([sys.executable, "-m", "venv", "--clear", "--without-pip", folder], check=True)
+        install = [sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--no-deps", "--no-compile"]
+        done = subprocess.run(
+            [*install, "--only-binary", ":all:", "-r", HERE / "clients.txt"],
+            check=False, capture_output=True, text=True, timeout=600,
+        )  # fmt: skip
+        if done.returncode and any(words in done.stderr for words in ("from versions: none", "Retrying")):
+            pytest.skip(f"the package index does not answer: {done.stderr.strip().splitlines()[-1]}")
+        assert done.returncode == 0, done.stderr
+        whole.touch()
+    return python
+
+
+@pytest.fixture(scope="module")
+def models(bert_checkpoint: Path, vit_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("models")
+    for name, source, kind in (("texts", bert_checkpoint, "text"), ("images", vit_checkpoint, "image")):
+        plan = hydrant.plan_heads(source, members=2, keep=3, method="random", data=None)
+        hydrant.save_bundle(hydrant.fuse(source, plan), folder / name, load_processor(source, kind))
+        hydrant.export_onnx(folder / name)
+    return folder
+
+
+@contextlib.contextmanager
+def served(folder: Path, *options: str) -> Iterator[dict[str, Any]]:
+    """``hydrant serve`` in a process of its own, on ports of the system's choice."""
+    words = [
+        sys.executable,
+        "-m",
+        "hydrant",
+        "serve",
+        str(folder),
+        "--port",
+        "0",
+        "--grpc-port",
+        "0",
+        "--json",
+        *options,
+    ]
+    with subprocess.Popen(words, cwd="/", stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None and process.stderr is not None
+            line = process.stdout.readline()
+            assert line, process.stderr.read()
+            yield json.loads(line)
+        finally:
+            process.terminate()
+            assert process.wait(60) == 0
+
+
+def expected(bundle: Path, inputs: Any) -> dict[str, Any]:
+    with hydrant.load(bundle, threads=1) as predictor:
+        found = predictor.predict(inputs, batch_size=1)
+        arrays = {name: getattr(found, name) for name in OUTPUTS if not name.startswith("label")}
+        label = [predictor.labels[index] for index in found.label]
+        return {
+            **{name: array.tolist() for name, array in arrays.items()},
+            "label": label,
+            "label_index": list(found.label),
+        }
+
+
+def asked(python: Path, client: str, ask: dict[str, Any]) -> dict[str, Any]:
+    """What a client tells of its answers."""
+    words, environment = [python, HERE / "oip_clients.py", client], {"OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        words, check=False, capture_output=True, text=True, timeout=300, input=json.dumps(ask), env=environment
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout)
+
+
+def test_tritonclient_and_kserve_read_every_answer(client_python: Path, models: Path) -> None:
+    image = np.random.default_rng(0).integers(0, 255, (15, 20, 3), np.uint8)
+    file = io.BytesIO()
+    Image.fromarray(image).save(file, "PNG")
+    with served(models) as ready:
+        ask = {
+            "http": f"127.0.0.1:{ready['port']}", "grpc": f"127.0.0.1:{ready['grpc_port']}", "outputs": OUTPUTS,
+            "texts": TEXTS, "image": base64.b64encode(file.getvalue()).decode(), "text_model": "texts",
+            "image_model": "images",
+        }  # fmt: skip
+        told = asked(client_python, "triton", ask) | asked(client_python, "kserve", ask)
+    texts = expected(models / "texts", TEXTS)
+    ids = np.array([[2, 7, 3]])
+    answers = {
+        **dict.fromkeys(("triton http json", "triton http binary", "triton http default", "triton grpc raw"), texts),
+        **dict.fromkeys(("triton grpc default", "kserve json", "kserve binary", "kserve grpc"), texts),
+        **dict.fromkeys(("triton http image", "triton grpc image"), expected(models / "images", [image])),
+        **dict.fromkeys(
+            ("triton http ready tensors", "triton grpc ready tensors"),
+            expected(models / "texts", {"input_ids": ids, "attention_mask": np.ones_like(ids)}),
+        ),
+    }
+    for name, wanted in answers.items():
+        for output, values in wanted.items():
+            if output == "label":
+                assert told[name][output] == values, name
+            else:
+                np.testing.assert_allclose(told[name][output], values, atol=TOLERANCE, err_msg=f"{name}: {output}")
+    for over, codes in (("triton http", ["404", "400"]), ("triton grpc", ["NOT_FOUND", "INVALID_ARGUMENT"])):
+        check_rest_of(told, over, codes)
+
+
+def check_rest_of(told: dict[str, Any], over: str, codes: list[str]) -> None:
+    """Metadata, index, and refusals, as one transport of tritonclient told them."""
+    assert told[f"{over} server"]["name"] == "hydrant"
+    model = told[f"{over} model"]
+    assert (model["name"], model["versions"], model["platform"]) == ("texts", ["1"], "hydrant_onnxruntime")
+    assert [(each["name"], each["datatype"], [int(size) for size in each["shape"]]) for each in model["inputs"]] == [
+        ("text", "BYTES", [-1])
+    ]
+    shapes = {each["name"]: [int(size) for size in each["shape"]] for each in model["outputs"]}
+    assert shapes["probabilities"] == [-1, 5] and set(OUTPUTS) <= set(shapes)
+    index = told[f"{over} index"]
+    assert [(each["name"], each["version"], each["state"]) for each in index] == [
+        ("images", "1", "READY"), ("texts", "1", "READY"),
+    ]  # fmt: skip
+    forms = ("json", "binary") if over == "triton http" else ("raw",)
+    assert [told[f"{over} {form} head"] for form in forms] == [["texts", "1", "7"]] * len(forms)
+    missing, malformed = codes
+    words = {
+        "model": (missing, "no model is called 'nobody'; there are: images, texts"),
+        "version": (missing, "model 'texts' has no version '9' loaded"),
+        "input": (malformed, "the request has inputs 'words'; expected of text, text_pair, input_ids"),
+        "output": (malformed, "the request has outputs 'logits'; expected of probabilities, label, label_index"),
+        "classification": (malformed, "has parameter classification, which is not served here"),
+        "sequence": (malformed, "has parameter sequence_id, which is not served here"),
+        "empty": (malformed, "input 0 is an empty text"),
+        "config": (
+            malformed,
+            "parameter 'config' is '{}'; expected parameters of version (text), keep (true or false)",
+        ),
+    }
+    for name, (code, part) in words.items():
+        status, message = told[f"{over} refused"][name]
+        assert code in status and part in message, (over, name, status, message)

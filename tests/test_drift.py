@@ -1,0 +1,470 @@
+"""Drift: the statistics against independent ones, false alarms and power on simulated streams, and logs of a bundle."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import hydrant
+import numpy as np
+import pytest
+from hydrant import Bundle, HydrantError, calibrate, drift, export_onnx, fuse, load, save_bundle
+from hydrant.bundle.calibration import Calibration
+from hydrant.bundle.reference import Histogram, Rate, TrafficReference
+from hydrant.calib.decisions.profile import bin_edges
+from hydrant.families.checkpoint import load_processor
+from hydrant.measure.watch import Watch
+from hydrant.metrics.drift import (
+    ODDS,
+    RateTest,
+    binned,
+    chi_square_tail,
+    rate_p_value,
+    same_p_value,
+    stability_index,
+)
+from hydrant.runtime.observed import Observed, observed, observed_rows
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+from support import make_model, random_plan, run_cli
+from test_calibrate import write_texts
+from token_support import sentences, trained_tagger
+
+
+@given(value=st.floats(0, 3000), freedom=st.integers(1, 500))
+@settings(max_examples=200, deadline=None)
+def test_the_tail_of_chi_square_is_scipy_s(value: float, freedom: int) -> None:
+    assert chi_square_tail(value, freedom) == pytest.approx(stats.chi2.sf(value, freedom), rel=1e-8, abs=1e-12)
+
+
+@given(n=st.integers(1, 400), known=st.integers(2, 4000), data=st.data())
+@settings(max_examples=100, deadline=None)
+def test_the_p_value_of_a_rate_is_the_beta_binomial_s(n: int, known: int, data: Any) -> None:
+    count, beyond = data.draw(st.integers(0, n)), data.draw(st.integers(0, known - 1))
+    mass = stats.betabinom(n, beyond + 1, known - beyond).pmf(np.arange(n + 1))
+    expected = min(1, 2 * min(mass[: count + 1].sum(), mass[count:].sum()))
+    assert rate_p_value(count, n, beyond, known) == pytest.approx(expected, rel=1e-6, abs=1e-12)
+
+
+def test_the_p_value_of_two_histograms_is_that_of_a_table_of_counts() -> None:
+    known, found = np.array([300, 200, 400, 100]), np.array([30, 25, 30, 25])
+    expected = stats.chi2_contingency(np.stack([known, found]), correction=False).pvalue
+    assert same_p_value(known, found) == pytest.approx(expected, rel=1e-9)
+    assert same_p_value(np.array([*known, 3, 0]), np.array([*found, 0, 2])) == pytest.approx(
+        stats.chi2_contingency([[*known, 3], [*found, 2]], correction=False).pvalue, rel=1e-9
+    ), "rare bins are one"
+    assert same_p_value(known, found, 0.5) > expected
+    assert same_p_value(known, np.zeros(4, int)) == 1.0
+
+
+def test_the_stability_index_by_hand() -> None:
+    p, q = np.array([900.5, 100.5]) / 1001, np.array([800.5, 200.5]) / 1001
+    expected = sum((b - a) * math.log(b / a) for a, b in zip(p, q, strict=True))
+    assert stability_index(np.array([900, 100]), np.array([800, 200])) == pytest.approx(expected)
+    assert stability_index(np.array([500, 0]), np.array([1000, 0])) < 0.01
+
+
+def naive_evidence(decided: list[bool], count: int, n: int) -> list[float]:
+    """The mixture over every moment and every rate ÷ the urn, each product written out."""
+    a, b = count + 1, n - count
+    kept = [1 / (1 + math.log(1 + t)) for t in range(len(decided) + 1)]
+    found = []
+    for end in range(1, len(decided) + 1):
+        total = kept[end]
+        for odds in ODDS:
+            rate = odds * a / b / (1 + odds * a / b)
+            for start in range(end):
+                ratio = (kept[start] - kept[start + 1]) / len(ODDS)
+                for t in range(start, end):
+                    urn = (a + sum(decided[:t])) / (a + b + t)
+                    ratio *= rate / urn if decided[t] else (1 - rate) / (1 - urn)
+                total += ratio
+        found.append(total)
+    return found
+
+
+@given(decided=st.lists(st.booleans(), min_size=1, max_size=25), cut=st.integers(0, 25))
+@settings(max_examples=30, deadline=None)
+def test_the_evidence_is_the_mixture_written_out(decided: list[bool], cut: int) -> None:
+    expected = naive_evidence(decided, 4, 60)
+    test = RateTest(4, 60, 1e-30)
+    test.update(np.array(decided[:cut]))
+    test.update(np.array(decided[cut:]))
+    assert test.evidence == pytest.approx(expected[-1], rel=1e-9)
+    assert (test.n, test.count) == (len(decided), sum(decided))
+    level = 1 / max(expected)
+    first = next(at for at, each in enumerate(expected, start=1) if each >= (1 - 1e-9) / level)
+    test = RateTest(4, 60, level * (1 + 1e-9))
+    for each in decided:
+        test.update(np.array([each]))
+    assert test.change is not None
+    assert test.change.seen == first
+
+
+@pytest.mark.parametrize(("count", "n"), [(0, 5), (5, 5), (0, 10**6), (10**6 - 1, 10**6), (500, 1000)])
+@pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
+def test_extreme_streams_are_judged_the_same_at_once_and_one_by_one(count: int, n: int, share: float) -> None:
+    decided = np.random.default_rng(0).random(400) < share
+    whole, single = RateTest(count, n, 1e-100), RateTest(count, n, 1e-100)
+    with np.errstate(divide="raise", invalid="raise"):
+        whole.update(decided)
+        for at in range(len(decided)):
+            single.update(decided[at : at + 1])
+    assert whole.evidence == pytest.approx(single.evidence, rel=1e-6)
+    assert (whole.change is None) == (single.change is None)
+    if whole.change is not None and single.change is not None:
+        assert whole.change.seen == single.change.seen
+
+
+@pytest.mark.parametrize(("n", "coverage", "alpha"), [(3000, 0.95, 0.05), (100, 0.95, 0.05), (500, 0.99, 0.1)])
+def test_false_alarms_of_streams_watched_after_every_input(n: int, coverage: float, alpha: float) -> None:
+    """Thresholds at an order statistic of n scores, as calibration chooses them: the rate is then a draw of a Beta."""
+    rng, streams, inputs = np.random.default_rng(0), 200, 2000
+    alarms = 0
+    for _ in range(streams):
+        limit = np.sort(rng.random(n))[math.ceil((n + 1) * coverage) - 1]
+        test = RateTest(n - math.ceil((n + 1) * coverage), n, alpha)
+        test.update(rng.random(inputs) > limit)
+        alarms += test.change is not None
+    assert stats.binom(streams, alpha).sf(alarms - 1) > 1e-3, f"{alarms} alarms in {streams} streams at level {alpha}"
+
+
+@pytest.mark.parametrize(("clean", "slowest"), [(0, 500), (5000, 900)])
+def test_power_against_ten_percent_of_strange_inputs(clean: int, slowest: int) -> None:
+    """Abstention from 4 % to 11 %, at the beginning and after long quiet."""
+    rng, delays = np.random.default_rng(1), []
+    for _ in range(40):
+        test = RateTest(120, 3000, 0.005)
+        test.update(np.concatenate([rng.random(clean) < 0.04, rng.random(3000) < 0.11]))
+        assert test.change is not None
+        assert test.change.share > test.change.usual
+        if test.change.seen > clean:
+            delays.append(test.change.seen - clean)
+            assert abs(test.change.since - clean) < 1000
+    assert len(delays) >= 39
+    assert np.quantile(delays, 0.9) < slowest
+
+
+def test_a_rate_that_falls_is_a_change_and_is_told_once() -> None:
+    test = RateTest(150, 3000, 0.01)
+    change = test.update(np.zeros(2000, bool))
+    assert change is not None
+    assert change.share == 0
+    assert test.update(np.ones(500, bool)) is None
+    assert (test.change, test.n, test.count) == (change, 2500, 500)
+
+
+@given(values=st.lists(st.floats(-50, 50, width=32), min_size=1, max_size=200), turned=st.booleans())
+@settings(max_examples=100, deadline=None)
+def test_edges_ascend_and_lie_between_values(values: list[float], turned: bool) -> None:
+    known = np.array(values, np.float32)
+    edges = bin_edges(-known if turned else known, turned=turned)
+    assert edges == sorted(set(edges))
+    counts = binned(known, np.array(edges))
+    assert counts.sum() == len(values)
+    assert (counts > 0).all() or len(np.unique(known)) > 12
+
+
+def test_edges_are_quantiles_with_a_finer_uncertain_end() -> None:
+    known = np.random.default_rng(0).permutation(np.arange(1000, dtype=np.float32))
+    assert binned(known, np.array(bin_edges(known))).tolist() == [100] * 9 + [50, 40, 10]
+    assert binned(known, np.array(bin_edges(-known, turned=True))).tolist() == [10, 40, 50] + [100] * 9
+    assert bin_edges(np.random.default_rng(0).random(500).astype(np.float32) * 1e-5) == [], "rounding"
+    thirds = np.array([0, 1 / 3, 2 / 3] * 5, np.float32)
+    assert bin_edges(thirds) == pytest.approx([1 / 6, 1 / 2])
+
+
+REFERENCE = TrafficReference(
+    2000,
+    {"abstain": Rate(100, 2000)},
+    {"predictive_entropy": Histogram((0.25, 0.5, 0.75), (500, 500, 500, 500))},
+    {"a": 1000, "b": 900, "c": 100},
+)
+
+
+def seen(rng: np.random.Generator, inputs: int, rate: float = 0.05, spread: float = 1.0, strange: int = 0) -> Observed:
+    counts = dict(zip("abc", rng.multinomial(inputs - strange, [0.5, 0.45, 0.05]).tolist(), strict=True))
+    return Observed(
+        inputs,
+        {"abstain": rng.random(inputs) < rate},
+        {"predictive_entropy": rng.random(inputs) ** spread},
+        {**counts, "new": strange} if strange else counts,
+    )
+
+
+def test_a_watch_is_quiet_on_like_traffic_and_says_what_changed_on_other() -> None:
+    rng = np.random.default_rng(2)
+    watch = Watch(REFERENCE, alpha=0.05)
+    for _ in range(200):
+        assert watch.add(seen(rng, 50)) == []
+    assert len(watch.windows) == 10
+    assert all(each.inputs == 1000 for each in watch.windows)
+    (rate,) = watch.add(seen(rng, 900, 0.2))
+    assert (rate.kind, rate.name) == ("rate", "abstain")
+    assert abs(rate.since - 10_000) < 100
+    assert re.match(r"abstention rate [45]\.\d% → \d\d\.\d% \(\d+ of \d+\) since input \d+, ", rate.text)
+    score, labels = watch.add(seen(rng, 1000, 0.2, 0.3, strange=100))
+    assert (score.name, score.bins) == ("predictive_entropy", (0.75, None))
+    assert score.after > score.before
+    assert "above 0.75 25.0% →" in score.text
+    assert labels.kind == "labels"
+    assert "a label that calibration has not" in labels.text
+    assert watch.add(seen(rng, 5000, 0.2, 0.3, strange=500)) == [], "each is told once"
+    assert [alarm.name for alarm in watch.alarms] == ["abstain", "predictive_entropy", "labels"]
+
+
+def test_false_alarms_of_a_whole_watch() -> None:
+    rng, raised = np.random.default_rng(3), 0
+    for _ in range(80):
+        watch = Watch(REFERENCE, alpha=0.1, psi=1e-9, window=200)
+        for _ in range(10):
+            watch.add(seen(rng, 200))
+        raised += bool(watch.alarms)
+    assert stats.binom(80, 0.1).sf(raised - 1) > 1e-3, raised
+
+
+def test_values_that_depend_on_each_other_do_not_alarm_by_that() -> None:
+    """Every text has eight spans that are alike: the spans count as their texts."""
+    rng, raised = np.random.default_rng(4), 0
+    edges, known = (0.25, 0.5, 0.75), binned(np.repeat(rng.random(500), 8), np.array([0.25, 0.5, 0.75]))
+    reference = TrafficReference(500, {}, {"predictive_entropy": Histogram(edges, tuple(known.tolist()))})
+    for _ in range(100):
+        watch = Watch(reference, alpha=0.4, psi=1e-9, window=100)  # a tenth of it for one window of one score
+        watch.add(Observed(200, {}, {"predictive_entropy": np.repeat(rng.random(200), 8)}))
+        raised += bool(watch.alarms)
+    assert raised <= 15
+
+
+# --- bundles and logs -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def bundle(bert_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("drift")
+    save_bundle(fuse(bert_checkpoint, random_plan("bert", 3)), folder / "out", load_processor(bert_checkpoint, "text"))
+    export_onnx(folder / "out")
+    data = write_texts(folder / "val.csv", 300, 0)
+    calibrate(folder / "out", data, fit=write_texts(folder / "train.csv", 60, 9))
+    return folder / "out"
+
+
+def texts(count: int, seed: int, folder: Path) -> list[str]:
+    rows = write_texts(folder / "texts.csv", count, seed).read_text().splitlines()[1:]
+    return [row.rpartition(",")[0] for row in rows]
+
+
+def test_the_reference_is_what_the_predictor_says_of_the_same_examples(bundle: Path, tmp_path: Path) -> None:
+    reference = Calibration.of(Bundle.open(bundle)).reference
+    assert reference is not None
+    with load(bundle, "onnxruntime") as predictor:
+        found = observed(predictor.predict(texts(300, 0, tmp_path)), predictor.labels)
+        assert reference.labels == {name: found.labels.get(name, 0) for name in predictor.labels}
+    assert reference.inputs == found.inputs == 300
+    for name, rate in reference.rates.items():
+        assert rate == Rate(int(found.decisions[name].sum()), 300)
+    assert set(reference.histograms) == set(found.scores)
+    assert {"confidence", "disagreement", "energy", "distance", "mutual_information"} <= set(found.scores)
+    for name, histogram in reference.histograms.items():
+        counts = binned(found.scores[name], np.array(histogram.edges))
+        assert np.abs(counts - histogram.counts).max() <= 2, f"{name}: the same text twice may differ by rounding"
+
+
+def test_rows_say_what_the_prediction_says(bundle: Path, tmp_path: Path) -> None:
+    with load(bundle, "onnxruntime") as predictor:
+        prediction = predictor.predict([*texts(40, 5, tmp_path), None], on_error="row")
+        rows = predictor.rows(prediction)
+        one = observed(prediction, predictor.labels)
+    two = observed_rows(rows, {*one.scores, *one.decisions}, [str(at) for at in range(41)])
+    assert (
+        (one.inputs, one.failed, dict(one.labels)) == (two.inputs, two.failed, dict(two.labels)) == (40, 1, one.labels)
+    )
+    for name in ("decisions", "scores"):
+        for key, values in getattr(one, name).items():
+            np.testing.assert_array_equal(values, getattr(two, name)[key], err_msg=key)
+
+
+def test_spans_of_rows() -> None:
+    rows: list[dict[str, Any]] = [
+        {"spans": [{"label": "PER", "confidence": 0.5, "abstain": True},
+                   {"label": "LOC", "confidence": 0.9, "abstain": False}]},
+        {"spans": []},
+        {"error": "no text"},
+    ]  # fmt: skip
+    found = observed_rows(rows, {"confidence", "abstain"}, ["1", "2", "3"])
+    assert (found.inputs, found.failed, found.labels) == (2, 1, {"PER": 1, "LOC": 1})
+    assert found.decisions["abstain"].tolist() == [True, False]
+    assert found.scores["confidence"].tolist() == pytest.approx([0.5, 0.9])
+
+
+@pytest.fixture(scope="module")
+def logs(bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Logs of traffic as at calibration, and of one in which half of the inputs is abstained from."""
+    folder = tmp_path_factory.mktemp("logs")
+    with load(bundle, "onnxruntime") as predictor:
+        rows = predictor.rows(predictor.predict(texts(400, 11, folder)))
+    paths = {"same": folder / "same.jsonl", "other": folder / "other.jsonl"}
+    paths["same"].write_text("".join(json.dumps(row) + "\n" for row in rows))
+    changed = [{**row, "abstain": index > 200 and index % 2 == 0} for index, row in enumerate(rows)]
+    paths["other"].write_text("".join(json.dumps(row) + "\n" for row in changed))
+    return paths
+
+
+def test_drift_of_a_log(bundle: Path, logs: dict[str, Path]) -> None:
+    report = drift(bundle, logs["same"], window=200)
+    assert report.passed
+    assert (report.inputs, report.failed, len(report.windows)) == (400, 0, 2)
+    rows = [json.loads(line) for line in logs["same"].read_text().splitlines()]
+    assert drift(bundle, iter(rows), window=200) == report
+    assert report.rates["abstain"]["found"]["count"] == sum(row["abstain"] for row in rows)
+    report = drift(bundle, logs["other"])
+    assert not report.passed
+    (alarm,) = report.alarms
+    assert (alarm.kind, alarm.name) == ("rate", "abstain")
+    assert 190 <= alarm.since <= 215
+    assert alarm.after == pytest.approx(0.5, abs=0.2)
+    assert isinstance(hydrant.DriftReport, type)
+
+
+def test_the_command_tells_what_changed_with_status_one(bundle: Path, logs: dict[str, Path]) -> None:
+    done = run_cli("drift", bundle, "--log", logs["same"])
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.endswith("\n\nno alarm\n")
+    done = run_cli("drift", bundle, "--log", logs["other"], "--alpha", 0.001, "--window", 100, "--json")
+    assert done.returncode == 1
+    facts = json.loads(done.stdout)
+    assert facts["passed"] is False
+    assert (facts["alpha"], facts["window"], len(facts["windows"])) == (0.001, 100, 4)
+    text = run_cli("drift", bundle, "--log", logs["other"])
+    assert text.returncode == 1
+    assert "\nALARM  abstention rate " in text.stdout
+
+
+@pytest.mark.parametrize(
+    ("lines", "told"),
+    [
+        (["{"], "line 1 of LOG is no JSON"),
+        (["", "[1]"], "line 2 of LOG is '[1]'; expected a JSON object"),
+        ([], "LOG holds no predictions"),
+        (['{"text": "a"}'], "line 1 of LOG has none of abstain, out_of_distribution, confidence"),
+        (['{"why": ["abstain"], "abstain": true}'], "no sample of the traffic"),
+        (['{"abstain": true}', '{"label": "a"}'], "line 2 of LOG has no abstain"),
+        (['{"abstain": true}', '{"abstain": 1}'], "line 2 of LOG has abstain '1'; expected true or false"),
+        (['{"energy": -1.0}', '{"energy": NaN}'], "line 2 of LOG has energy 'nan'; expected a finite number"),
+        (['{"energy": -1.0}', '{"spans": 3}'], "expected rows as"),
+        (['{"spans": [3]}'], "line 1 of LOG has spans that are no JSON objects"),
+    ],
+)
+def test_logs_that_cannot_be_used(bundle: Path, lines: list[str], told: str, tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    path.write_text("\n".join(lines))
+    with pytest.raises(HydrantError) as error:
+        drift(bundle, path)
+    assert told.replace("LOG", str(path)) in str(error.value)
+
+
+def test_options_and_bundles_that_cannot_be_used(bundle: Path, logs: dict[str, Path], tmp_path: Path) -> None:
+    for wrong in ({"alpha": 0}, {"alpha": 1.0}, {"alpha": True}, {"psi": 0}, {"psi": math.nan}, {"window": 99}):
+        with pytest.raises(HydrantError, match=f"{next(iter(wrong))} is"):
+            drift(bundle, logs["same"], **wrong)
+    with pytest.raises(HydrantError, match="cannot read"):
+        drift(bundle, tmp_path / "none.jsonl")
+    done = run_cli("drift", bundle, "--log", tmp_path / "none.jsonl")
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_bundle_of_before_loads_and_is_refused_by_name(bundle: Path, logs: dict[str, Path], tmp_path: Path) -> None:
+    copy = Bundle.open(shutil.copytree(bundle, tmp_path / "out"))
+    facts = copy.calibration()
+    del facts["reference"]
+    copy = copy.add({"calibration.json": json.dumps(facts).encode()})
+    with load(copy) as predictor:
+        assert predictor.calibration.reference is None
+    with pytest.raises(HydrantError, match=r"does not say what .* calibrate it \(again\)"):
+        drift(copy, logs["same"])
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"inputs": 0}, "inputs = '0'"),
+        ({"rates": {"other": {}}}, "the rate 'other'"),
+        ({"rates": {"abstain": {"count": 3, "n": 2}}}, "the rate abstain of 3 in 2"),
+        ({"histograms": {"energy": {"edges": [2, 1], "counts": [1, 1, 1]}}}, "edges that do not ascend"),
+        ({"histograms": {"energy": {"edges": [1], "counts": [1]}}}, "one count more"),
+        ({"histograms": {"energy": {"edges": ["a"], "counts": [1, 1]}}}, "no finite number"),
+        ({"histograms": {"energy": {"edges": [1], "counts": [0, 0]}}}, "counts that are no numbers"),
+        ({"labels": {"a": -1}}, "a = '-1'"),
+        ({"histograms": 3}, "reference.histograms = '3'"),
+    ],
+)
+def test_references_that_are_malformed(bundle: Path, change: dict[str, Any], told: str, tmp_path: Path) -> None:
+    copy = Bundle.open(shutil.copytree(bundle, tmp_path / "out"))
+    facts = copy.calibration()
+    facts["reference"] = {**facts["reference"], **change}
+    copy = copy.add({"calibration.json": json.dumps(facts).encode()})
+    with pytest.raises(HydrantError, match="calibrate again") as error:
+        Calibration.of(copy)
+    assert told in str(error.value)
+
+
+def test_references_of_other_tasks(tmp_path: Path) -> None:
+    """Of scores, of labels and of tags: what each has, and the same from the predictions."""
+    rng = np.random.default_rng(0)
+    ids = rng.integers(5, 99, (80, 9))
+    tensors = {"input_ids": ids, "attention_mask": np.ones_like(ids), "token_type_ids": np.zeros_like(ids)}
+    scores = make_model("bert", num_labels=1)
+    several = make_model("bert", problem_type="multi_label_classification")
+    for name, model, labels in (("scores", scores, rng.random(80)), ("labels", several, rng.random((80, 5)) > 0.5)):
+        made = save_bundle(fuse(model, random_plan("bert", 2)), tmp_path / name, tensors_only=True)
+        export_onnx(made)
+        calibrate(made, (tensors, labels))
+        with load(tmp_path / name) as predictor:
+            reference = predictor.calibration.reference
+            found = observed(predictor.predict(tensors), predictor.labels, predictor.calibration)
+        assert reference is not None
+        assert set(reference.histograms) == set(found.scores)
+        assert {key: rate.count for key, rate in reference.rates.items()} == {
+            key: int(values.sum()) for key, values in found.decisions.items()
+        }
+        assert {key: count for key, count in reference.labels.items() if count} == dict(found.labels)
+        assert ("score" in reference.histograms) == (name == "scores")
+
+
+def test_the_reference_of_tags_is_of_texts_and_spans(tmp_path: Path) -> None:
+    checkpoint = trained_tagger(tmp_path)
+    plan = hydrant.plan_heads(checkpoint, members=2, keep=3, method="random", data=None)
+    save_bundle(fuse(checkpoint, plan), tmp_path / "out", load_processor(checkpoint, "text"))
+    export_onnx(tmp_path / "out")
+    given, tags = sentences(200, seed=2)
+    calibrate(tmp_path / "out", (given, tags))
+    tokens = {"input_ids": np.full((4, 6), 7), "attention_mask": np.ones((4, 6), np.int64)}
+    with load(tmp_path / "out", "onnxruntime") as predictor:
+        reference = predictor.calibration.reference
+        prediction = predictor.predict(given)
+        found = observed(prediction, predictor.labels, predictor.calibration)
+        rows = predictor.rows(prediction)
+        tensors = observed(predictor.predict(tokens), predictor.labels, predictor.calibration)
+    assert reference is not None
+    assert reference.inputs == found.inputs == 200
+    assert tensors == Observed(), "whose words nobody knows"
+    flagged = {name: sum(any(span[name] for span in row["spans"]) for row in rows) for name in reference.rates}
+    assert {name: int(values.sum()) for name, values in found.decisions.items()} == flagged
+    for name, rate in reference.rates.items():
+        assert abs(rate.count - flagged[name]) <= 1, "the first and the last may differ by rounding"
+        assert rate.n == 200
+    assert reference.labels == dict(found.labels)
+    for name, histogram in reference.histograms.items():
+        counts = binned(found.scores[name], np.array(histogram.edges))
+        assert np.abs(counts - histogram.counts).max() <= 2, name
+        assert all(high - low >= 1e-4 for low, high in itertools.pairwise(histogram.edges))
+    report = drift(tmp_path / "out", rows, alpha=1e-6)
+    assert report.passed
+    assert report.inputs == 200
+    assert report.rates["abstain"]["found"]["count"] == flagged["abstain"]

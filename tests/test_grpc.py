@@ -1,0 +1,378 @@
+"""The gRPC front in this process, beside predictors that need no model; other people's clients: test_clients.py."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from hydrant import Prediction
+from hydrant.errors import InputError
+from hydrant.serving.datatypes import DATATYPES
+from hydrant.serving.errors import STATUSES, ServeError
+from hydrant.serving.grpc_codec import CONTENTS, fill_message, parameters_of, read_message
+from hydrant.serving.grpc_front import CODES, GrpcFront
+from hydrant.serving.grpc_messages import HEALTH, SERVICE, message_classes
+from hydrant.serving.messages import InferResponse, Tensor
+from hydrant.serving.observe import Silent
+from hydrant.serving.service import Service
+from hydrant.serving.settings import ServeSettings
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+grpc = pytest.importorskip("grpc")
+MADE = message_classes()
+REQUEST, RESPONSE = MADE["ModelInferRequest"], MADE["ModelInferResponse"]
+
+
+def test_the_bytes_are_those_of_the_published_field_numbers() -> None:
+    """Written down by hand from KServe's and Triton's .proto files: tag = number · 8 + wire type."""
+    message = REQUEST(model_name="m", model_version="2", id="i", raw_input_contents=[b"r"])
+    message.parameters["p"].int64_param = 5
+    given_ = message.inputs.add(name="x", datatype="INT64", shape=[1, 300])
+    given_.contents.int64_contents.append(7)
+    message.outputs.add(name="y").parameters["b"].bool_param = True
+    expected = b"".join([
+        b"\x0a\x01m", b"\x12\x012", b"\x1a\x01i",
+        b"\x22\x07\x0a\x01p\x12\x02\x10\x05",
+        b"\x2a\x14\x0a\x01x\x12\x05INT64\x1a\x03\x01\xac\x02\x2a\x03\x1a\x01\x07",
+        b"\x32\x0c\x0a\x01y\x12\x07\x0a\x01b\x12\x02\x08\x01",
+        b"\x3a\x01r",
+    ])  # fmt: skip
+    assert message.SerializeToString(deterministic=True) == expected
+    answer = RESPONSE(model_name="m", raw_output_contents=[b"r"])
+    answer.outputs.add(name="y", shape=[2])
+    assert answer.SerializeToString() == b"\x0a\x01m\x2a\x06\x0a\x01y\x1a\x01\x02\x32\x01r"
+    models = MADE["RepositoryIndexResponse"](models=[{"name": "m", "version": "1", "state": "s", "reason": "r"}])
+    assert models.SerializeToString() == b"\x0a\x0c\x0a\x01m\x12\x011\x1a\x01s\x22\x01r"
+    load = MADE["RepositoryModelLoadRequest"](model_name="m")
+    load.parameters["v"].string_param = "1"
+    assert load.SerializeToString() == b"\x12\x01m\x1a\x08\x0a\x01v\x12\x03\x1a\x011"
+
+
+def test_every_status_has_a_code_of_grpc() -> None:
+    assert set(CODES) <= set(STATUSES) and all(hasattr(grpc.StatusCode, name) for name in CODES.values())
+
+
+TYPED = {
+    "BOOL": [True, False], "INT8": [-128, 127], "INT16": [-1, 2], "INT32": [-(2**31), 5], "INT64": [-(2**63), 5],
+    "UINT8": [0, 255], "UINT16": [1, 2], "UINT32": [2**32 - 1, 0], "UINT64": [2**64 - 1, 0],
+    "FP32": [0.5, float("nan")], "FP64": [0.1, float("inf")], "BYTES": [b"a\xff", b""],
+}  # fmt: skip
+
+
+def test_typed_contents_of_every_datatype() -> None:
+    assert set(TYPED) == set(CONTENTS) == set(DATATYPES) - {"FP16", "BF16"}
+    for datatype, values in TYPED.items():
+        message = REQUEST()
+        each = message.inputs.add(name="x", datatype=datatype, shape=[2, 1])
+        getattr(each.contents, CONTENTS[datatype]).extend(values)
+        data = read_message(message).inputs[0].data
+        assert data.shape == (2, 1)
+        np.testing.assert_array_equal(data.ravel(), np.array(values, data.dtype))
+
+
+def asked(datatype: str = "INT8", shape: tuple[int, ...] = (1,), raw: tuple[bytes, ...] = (), **contents: Any) -> Any:
+    message = REQUEST(raw_input_contents=raw)
+    message.inputs.add(name="x", datatype=datatype, shape=shape, contents=contents or None)
+    return message
+
+
+MALFORMED = [
+    (REQUEST(), "the request has no inputs"),
+    (asked(raw=(b"a", b"b")), "2 raw_input_contents for 1 inputs; expected one for each"),
+    (asked(raw=(b"ab",)), "has 2 bytes; expected 1, 1 for each element of INT8"),
+    (asked(raw=(b"a",), int_contents=[1]), "has int_contents beside raw_input_contents; expected one of them"),
+    (asked("FP16"), "is FP16, of which there are no typed contents; send raw_input_contents"),
+    (asked(uint_contents=[1]), "is INT8 and has uint_contents; expected int_contents"),
+    (asked(int_contents=[200]), "holds '200'; expected -128 to 127 for INT8"),
+    (asked(int_contents=[1, 2]), r"has 2 values; expected 1, by its shape \[1\]"),
+    (asked("FP32", fp32_contents=[1, 2]), r"has 2 values; expected 1, by its shape \[1\]"),
+    (asked("BYTES", shape=(2**19, 4)), "expected at most 8 axes and 1048576 elements of BYTES"),
+    (asked("BYTES", shape=(2**19,)), "has 0 values; expected 524288"),
+    (asked(shape=(-1,)), "expected a list of whole numbers, 0 or more each"),
+    (asked("INT7"), "has datatype 'INT7'; expected one of"),
+]
+
+
+@pytest.mark.parametrize(("message", "words"), MALFORMED, ids=[str(place) for place in range(len(MALFORMED))])
+def test_malformed_messages_are_refused_plainly(message: Any, words: str) -> None:
+    with pytest.raises(ServeError, match=words) as caught:
+        read_message(message)
+    assert caught.value.status == 400
+
+
+def test_parameters_are_values_of_python() -> None:
+    message = REQUEST()
+    message.parameters["a"].string_param, message.parameters["b"].double_param = "x", 0.5
+    message.parameters["empty"].SetInParent()
+    assert parameters_of(message.parameters) == {"a": "x", "b": 0.5}
+    wanted = asked(int_contents=[1])
+    wanted.outputs.add(name="y").parameters["classification"].int64_param = 3
+    with pytest.raises(ServeError, match="output 'y' has parameter classification, which is not served here"):
+        read_message(wanted)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.binary(max_size=40), st.integers(0, 60))
+def test_nothing_but_a_serve_error_comes_of_any_message(noise: bytes, place: int) -> None:
+    from google.protobuf.message import DecodeError
+
+    whole = asked("BYTES", (2,), bytes_contents=[b"ab", b"c"]).SerializeToString()
+    for raw in (noise, whole[:place] + noise + whole[place:]):
+        with contextlib.suppress(ServeError, DecodeError):
+            read_message(REQUEST.FromString(raw))
+
+
+def test_answers_have_raw_contents_alone() -> None:
+    words = np.array([b"ab", b""], object)
+    outputs = (Tensor("label", "BYTES", words), Tensor("score", "FP32", np.array([1.5], np.float32)))
+    filled = fill_message(RESPONSE(), InferResponse("m", "2", None, outputs))
+    assert list(filled.raw_output_contents) == [b"\2\0\0\0ab\0\0\0\0", b"\0\0\xc0?"]
+    told = [(each.name, each.datatype, list(each.shape)) for each in filled.outputs]
+    assert told == [("label", "BYTES", [2]), ("score", "FP32", [1])] and filled.id == ""
+
+
+# The server
+
+
+class Lengths:
+    """Answers with the number of characters of each text; ``gate`` holds it back, and ``runs`` tells that it began."""
+
+    modality, takes_raw, pairs, backend, task, labels = "text", True, False, "fake", "classification", ("é",)
+    spec = SimpleNamespace(modality="text", input_names=("input_ids", "attention_mask"))
+    gate, runs = threading.Event(), threading.Event()
+
+    def __init__(self, path: Path) -> None:
+        self.ran: list[str] = []
+
+    def warm_up(self, batch_size: int = 1) -> None: ...
+
+    def close(self) -> None: ...
+
+    def nothing(self) -> Prediction:
+        return self._answer([])
+
+    def predict(self, inputs: Any, **_: Any) -> Prediction:
+        self.runs.set()
+        assert self.gate.wait(20)
+        if any(text == "bad" for text in inputs):
+            raise InputError("input 0 is bad")
+        if any(text == "bug" for text in inputs):
+            raise ZeroDivisionError("a secret")
+        self.ran += inputs
+        return self._answer(inputs)
+
+    def _answer(self, inputs: Any) -> Prediction:
+        values = np.array([len(text) for text in inputs], np.float32)
+        return Prediction(np.ones((len(inputs), 1), np.float32), np.zeros(len(inputs), np.int64), *[values] * 5)
+
+
+class Noted(Silent):
+    """Remembers the status of every request."""
+
+    def __init__(self) -> None:
+        self.statuses: list[tuple[str, int]] = []
+
+    def request(self, served: Any, front: str, seconds: float, status: int) -> None:
+        self.statuses.append((front, status))
+
+
+@pytest.fixture
+def models(tmp_path: Path) -> Path:
+    Lengths.gate.set()
+    Lengths.runs.clear()
+    for version in ("1", "2"):
+        (tmp_path / "m" / version).mkdir(parents=True)
+        (tmp_path / "m" / version / "hydrant.json").touch()
+    return tmp_path
+
+
+Calls = Callable[..., Awaitable[Any]]
+
+
+def serving(folder: Path, test: Callable[[Calls, Service], Awaitable[None]], *observers: Any, **options: Any) -> None:
+    """Run a test beside a service; what it calls goes over a real port."""
+
+    async def main() -> None:
+        service = Service(folder, ServeSettings(grpc_port=0, **options), observers, Lengths)  # type: ignore[arg-type]
+        await service.start()
+        front = GrpcFront(service)
+        port = await front.start()
+        try:
+            async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+
+                async def call(name: str, message: Any = None, **given_: Any) -> Any:
+                    verb, kind = (
+                        (f"/{HEALTH}/Check", "HealthCheck") if name == "Check" else (f"/{SERVICE}/{name}", name)
+                    )
+                    raw = (
+                        message
+                        if isinstance(message, bytes)
+                        else (message or MADE[f"{kind}Request"]()).SerializeToString()
+                    )
+                    return MADE[f"{kind}Response"].FromString(await channel.unary_unary(verb)(raw, **given_))
+
+                await asyncio.wait_for(test(call, service), 30)
+        finally:
+            Lengths.gate.set()
+            await front.stop(5)
+            await service.drain()
+
+    asyncio.run(main())
+
+
+def texts(*given_: str, **fields: Any) -> Any:
+    message = REQUEST(**{"model_name": "m", **fields})
+    message.inputs.add(name="text", datatype="BYTES", shape=[len(given_)]).contents.bytes_contents.extend(
+        text.encode() for text in given_
+    )
+    return message
+
+
+async def refused(work: Awaitable[Any]) -> tuple[str, str]:
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await work
+    return caught.value.code().name, caught.value.details()
+
+
+def test_every_verb(models: Path) -> None:
+    noted = Noted()
+
+    async def test(call: Calls, service: Service) -> None:
+        assert (
+            (await call("ServerLive")).live and (await call("ServerReady")).ready and (await call("Check")).status == 1
+        )
+        assert (await call("ModelReady", MADE["ModelReadyRequest"](name="m", version="2"))).ready
+        assert (await call("ServerMetadata")).name == "hydrant"
+        metadata = await call("ModelMetadata", MADE["ModelMetadataRequest"](name="m"))
+        assert (metadata.name, list(metadata.versions), metadata.platform) == ("m", ["2"], "hydrant_fake")
+        assert [(each.name, each.datatype, list(each.shape)) for each in metadata.inputs] == [("text", "BYTES", [-1])]
+        answer = await call("ModelInfer", texts("ab", "abcd", id="7"))
+        assert (answer.model_name, answer.model_version, answer.id) == ("m", "2", "7")
+        found = dict(zip([each.name for each in answer.outputs], answer.raw_output_contents, strict=True))
+        assert found["label"] == b"\2\0\0\0\xc3\xa9" * 2
+        assert np.frombuffer(found["confidence"], "<f4").tolist() == [2, 4]
+        asked_ = texts("abc")
+        asked_.outputs.add(name="disagreement")
+        assert (await call("ModelInfer", asked_)).raw_output_contents == [b"\0\0@@"]
+        load = MADE["RepositoryModelLoadRequest"](model_name="m")
+        load.parameters["version"].string_param = "1"
+        loaded = await call("RepositoryModelLoad", load)
+        assert (loaded.model_name, loaded.isLoaded) == ("m", True)
+        assert (await call("ModelInfer", texts("a"))).model_version == "1"
+        index = (await call("RepositoryIndex")).models
+        assert [(each.version, each.state) for each in index] == [("1", "READY"), ("2", "UNAVAILABLE")]
+        ready = (await call("RepositoryIndex", MADE["RepositoryIndexRequest"](ready=True))).models
+        assert [each.version for each in ready] == ["1"]
+        kserve = MADE["RepositoryModelUnloadRequest"](repository_name="m")  # where KServe has the model's name
+        assert (await call("RepositoryModelUnload", kserve)).isUnloaded
+        assert (await refused(call("ModelInfer", texts("a"))))[0] == "NOT_FOUND"
+
+    serving(models, test, noted)
+    assert noted.statuses == [("grpc", 200)] * 3
+
+
+def test_refusals_have_the_code_that_tells_whose_fault_it_is(models: Path, caplog: pytest.LogCaptureFixture) -> None:
+    noted = Noted()
+
+    async def test(call: Calls, service: Service) -> None:
+        assert await refused(call("ModelInfer", texts("a", model_name="x"))) == (
+            "NOT_FOUND",
+            "no model is called 'x'; there are: m",
+        )
+        assert await refused(call("ModelInfer", texts("bad"))) == ("INVALID_ARGUMENT", "input 0 is bad")
+        assert (await refused(call("ModelInfer", REQUEST(model_name="m"))))[0] == "INVALID_ARGUMENT"
+        assert (await refused(call("ModelInfer", b"\xff\xff")))[1].startswith("the message is not of the protocol")
+        code, words = await refused(call("ModelInfer", texts("bug")))
+        assert code == "INTERNAL" and "secret" not in words and "ZeroDivisionError" in words
+        assert (await refused(call("ModelReady", MADE["ModelReadyRequest"](name="y"))))[0] == "NOT_FOUND"
+        load = MADE["RepositoryModelLoadRequest"](model_name="m")
+        load.parameters["config"].string_param = "{}"
+        code, words = await refused(call("RepositoryModelLoad", load))
+        assert code == "INVALID_ARGUMENT" and words.startswith(
+            "parameter 'config' is '{}'; expected parameters of version"
+        )
+        assert (await refused(call("Check", MADE["HealthCheckRequest"](service="x"))))[0] == "NOT_FOUND"
+        assert (await refused(call("ModelInfer", texts("x" * 3000))))[0] == "RESOURCE_EXHAUSTED"
+
+    serving(models, test, noted, max_bytes=2000)
+    assert sorted(noted.statuses) == [("grpc", 400), ("grpc", 400), ("grpc", 500)]
+    assert "a secret" in caplog.text  # the log of the server says more
+
+
+def test_the_token_is_asked_of_all_but_probes(models: Path) -> None:
+    async def test(call: Calls, service: Service) -> None:
+        assert (await call("ServerReady")).ready and (await call("Check")).status == 1
+        for metadata in (None, [("authorization", "Bearer wrong-token")], [("authorization", "right-token")]):
+            assert (await refused(call("ModelInfer", texts("a"), metadata=metadata)))[0] == "UNAUTHENTICATED"
+            assert (await refused(call("RepositoryModelUnload", metadata=metadata)))[0] == "UNAUTHENTICATED"
+        assert (await call("ModelInfer", texts("a"), metadata=[("authorization", "Bearer right-token")])).model_name
+
+    serving(models, test, token="right-token")
+
+
+def test_whoever_leaves_takes_the_inputs_out_of_the_queue(models: Path) -> None:
+    noted = Noted()
+
+    async def test(call: Calls, service: Service) -> None:
+        Lengths.gate.clear()
+        batcher = service.served("m").batcher
+        first = asyncio.ensure_future(call("ModelInfer", texts("first")))
+        await asyncio.to_thread(Lengths.runs.wait, 20)
+        left = asyncio.ensure_future(call("ModelInfer", texts("left")))
+        late = asyncio.ensure_future(call("ModelInfer", texts("late"), timeout=0.3))
+        soon = texts("soon")
+        soon.parameters["timeout"].int64_param = 200_000
+        soon = asyncio.ensure_future(call("ModelInfer", soon))
+        while batcher.depth < 3:
+            await asyncio.sleep(0.01)
+        left.cancel()
+        assert (await refused(late))[0] == "DEADLINE_EXCEEDED"
+        code, words = await refused(soon)
+        assert code == "DEADLINE_EXCEEDED" and "not answered within 0.2 s" in words
+        while batcher.depth:
+            await asyncio.sleep(0.01)
+        Lengths.gate.set()
+        assert (await first).model_name == "m"
+        assert service.served("m").predictor.ran == ["first"]  # type: ignore[attr-defined]
+
+    serving(models, test, noted)
+    assert sorted(noted.statuses)[0] == ("grpc", 200) and ("grpc", 499) in noted.statuses and len(noted.statuses) == 4
+
+
+def test_too_many_at_a_time_and_a_service_that_stops(models: Path) -> None:
+    async def test(call: Calls, service: Service) -> None:
+        Lengths.gate.clear()
+        first = asyncio.ensure_future(call("ModelInfer", texts("a")))
+        await asyncio.to_thread(Lengths.runs.wait, 20)
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await call("ModelInfer", texts("b"))
+        assert caught.value.code().name == "UNAVAILABLE"
+        assert ("grpc-retry-pushback-ms", "1000") in list(caught.value.trailing_metadata())
+        assert (await call("ServerReady")).ready
+        service.leaving = True
+        assert not (await call("ServerReady")).ready and (await call("Check")).status == 2
+        Lengths.gate.set()
+        assert (await first).model_name == "m"
+
+    serving(models, test, requests=1)
+
+
+def test_a_port_that_is_taken_is_told(models: Path) -> None:
+    async def test(call: Calls, service: Service) -> None:
+        taken = await (front := GrpcFront(service)).start()
+        other = Service(models, ServeSettings(grpc_port=taken), (), Lengths)  # type: ignore[arg-type]
+        with pytest.raises(
+            InputError, match=f"cannot listen on 127.0.0.1:{taken} for gRPC: .*; give another --grpc-port"
+        ):
+            await GrpcFront(other).start()
+        await front.stop(0)
+
+    serving(models, test)

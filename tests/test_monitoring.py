@@ -1,0 +1,524 @@
+"""What watches a service: counts, metrics, drift, traces and the record of abstained inputs."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import logging
+import os
+import signal
+import stat
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+from hydrant import HydrantError, Predictor, drift, load
+from hydrant.runtime.prediction import Prediction
+from hydrant.serving import stats as stats_module
+from hydrant.serving.metrics import LABELS, OTHERS, Metrics
+from hydrant.serving.monitor import Monitor
+from hydrant.serving.record import WAITING, Recorder, Recording, redaction
+from hydrant.serving.settings import ServeSettings
+from hydrant.serving.stats import Stats, Watching
+from hydrant.serving.tracing import tracing
+from prometheus_client.parser import text_string_to_metric_families
+from test_drift import bundle, texts  # noqa: F401 (a fixture)
+from test_serve import command, run_main
+
+
+@dataclass(eq=False)
+class Model:
+    """A served model, as far as an observer asks."""
+
+    predictor: Any
+    name: str = "intent"
+    version: str = "1"
+    ready: bool = True
+
+
+@pytest.fixture(scope="module")
+def predictor(bundle: Path) -> Iterator[Predictor]:  # noqa: F811
+    with load(bundle, "onnxruntime") as predictor:
+        yield predictor
+
+
+@pytest.fixture(scope="module")
+def found(predictor: Predictor, tmp_path_factory: pytest.TempPathFactory) -> tuple[list[str], Prediction]:
+    inputs = texts(400, 21, tmp_path_factory.mktemp("traffic"))
+    return inputs, predictor.predict(inputs)
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def families(stats: Stats) -> dict[str, Any]:
+    body, content_type = Metrics(stats).text()
+    assert content_type.startswith("text/plain")
+    return {family.name: family for family in text_string_to_metric_families(body.decode())}
+
+
+def values(family: Any, **labels: str) -> list[float]:
+    return [each.value for each in family.samples if labels.items() <= each.labels.items()]
+
+
+def feed(stats: Stats, model: Model, inputs: list[str], prediction: Prediction, size: int) -> None:
+    for start in range(0, len(inputs), size):
+        part = slice(start, start + size)
+        stats.batch(model, size, 0.004)
+        stats.predicted(model, inputs[part], prediction[part])
+        stats.request(model, "rest", 0.005, 200)
+
+
+@pytest.mark.parametrize("size", [1, 7, 400])
+def test_metrics_say_what_the_predictions_say(
+    predictor: Predictor, found: tuple[list[str], Prediction], size: int
+) -> None:
+    inputs, prediction = found
+    stats, model = Stats(), Model(predictor)
+    feed(stats, model, inputs, prediction, size)
+    stats.request(model, "grpc", 2.0, 503)
+    stats.queue(model, 3)
+    read = families(stats)
+    assert values(read["hydrant_inputs"]) == [400]
+    assert values(read["hydrant_requests"], front="rest", status="200") == [-(-400 // size)]
+    assert values(read["hydrant_requests"], front="grpc", status="503", model="intent", version="1") == [1]
+    assert values(read["hydrant_queue_inputs"]) == [3]
+    for name in ("abstain", "out_of_distribution"):
+        assert values(read["hydrant_decisions"], decision=name) == [getattr(prediction, name).sum()]
+        assert values(read["hydrant_calibrated_rate"], decision=name)[0] == pytest.approx(0.05, abs=0.02)
+    for place, name in enumerate(predictor.labels):
+        count = int((prediction.label == place).sum())
+        assert values(read["hydrant_predictions"], label=name) == ([count] if count else [])
+    for name, histogram in predictor.calibration.reference.histograms.items():  # type: ignore[union-attr]
+        given = getattr(prediction, name)
+        samples = [each for each in read["hydrant_score"].samples if each.labels["score"] == name]
+        sums = [each.value for each in samples if each.name.endswith("_sum")]  # Prometheus has none of negative values
+        assert sums == ([pytest.approx(given.sum(), rel=1e-4)] if histogram.edges[0] >= 0 else [])
+        buckets = {each.labels["le"]: each.value for each in samples if each.name.endswith("_bucket")}
+        assert buckets == {
+            **{repr(edge): (given <= np.float32(edge)).sum() for edge in histogram.edges}, "+Inf": len(given),
+        }  # fmt: skip
+    seconds = [each.value for each in read["hydrant_request_seconds"].samples if each.labels.get("le") == "2.5"]
+    assert sorted(seconds) == [1, -(-400 // size)]
+
+
+def test_labels_of_many_classes_are_few_series(predictor: Predictor, found: tuple[list[str], Prediction]) -> None:
+    stats, model = Stats(), Model(predictor)
+    stats.predicted(model, *found)
+    (counted,) = stats.models()
+    counted.calibration, counted.watch = type(counted.calibration)(), None
+    counted.names = [f"label {place}" for place in range(1000)]
+    counted.labels.clear()
+    counted.labels.update(dict.fromkeys(counted.names, 2))
+    few = values(families(stats)["hydrant_predictions"])
+    assert len(few) == LABELS + 1
+    assert values(families(stats)["hydrant_predictions"], label=OTHERS) == [2 * 900]
+
+
+def test_openmetrics_where_the_client_asks_for_it(predictor: Predictor) -> None:
+    stats = Stats()
+    stats.request(Model(predictor), "rest", 0.1, 200)
+    body, content_type = Metrics(stats).text("application/openmetrics-text; version=1.0.0")
+    assert "openmetrics" in content_type
+    assert body.endswith(b"# EOF\n")
+
+
+def test_a_snapshot_has_sliding_windows_and_is_json(predictor: Predictor, found: tuple[list[str], Prediction]) -> None:
+    clock = Clock()
+    stats, model = Stats(clock=clock), Model(predictor)
+    inputs, prediction = found
+    feed(stats, model, inputs[:100], prediction[:100], 10)
+    clock.now += 300
+    feed(stats, model, inputs[100:], prediction[100:], 10)
+    stats.request(model, "rest", 0.3, 400)
+    (told,) = json.loads(json.dumps(stats.snapshot()))["models"]
+    assert told["rates"]["minute"]["inputs"] == 300
+    assert told["rates"]["ten_minutes"]["inputs"] == 400
+    assert told["rates"]["minute"]["errors"] == 1
+    assert told["rates"]["hour"]["abstain"] == pytest.approx(prediction.abstain.mean())  # type: ignore[union-attr]
+    assert told["totals"]["inputs"] == 400
+    assert [step["inputs"] for step in told["series"]] == [100, 300]
+    assert told["latency"]["median"] == 0.005
+    for name, histogram in told["histograms"].items():
+        assert sum(histogram["recent"]) == 400, name
+        assert len(histogram["edges"]) + 1 == len(histogram["calibrated"])
+    assert told["drift"]["alarms"] == []
+    clock.now += 4000
+    (told,) = stats.snapshot()["models"]
+    assert told["rates"]["hour"]["inputs"] == 0
+    assert told["rates"]["hour"]["abstain"] is None
+    assert told["series"] == []
+
+
+def test_memory_is_bounded(predictor: Predictor, found: tuple[list[str], Prediction]) -> None:
+    clock = Clock()
+    stats = Stats(clock=clock)
+    inputs, prediction = found
+    for at in range(stats_module.MODELS + 5):
+        stats.predicted(Model(predictor, version=str(at)), inputs[:1], prediction[:1])
+    assert len(stats.models()) == stats_module.MODELS
+    model = Model(predictor, version="last")
+    for _ in range(1000):
+        clock.now += stats_module.STEP
+        stats.request(model, "rest", 0.1, 200)
+    counted = stats.models()[-1]
+    assert len(counted.steps) == stats_module.STEPS
+    assert len(counted.newest) <= stats_module.NEWEST
+
+
+def test_a_drift_is_told_and_logged_once(
+    predictor: Predictor, found: tuple[list[str], Prediction], caplog: pytest.LogCaptureFixture
+) -> None:
+    inputs, prediction = found
+    told: list[Any] = []
+    stats, model = Stats(Watching(alpha=0.001), told=lambda *alarm: told.append(alarm)), Model(predictor)
+    feed(stats, model, inputs, prediction, 20)
+    stats.models()
+    assert told == []
+    assert set(values(families(stats)["hydrant_drift_alarm"])) == {0}
+    strange = np.flatnonzero(np.asarray(prediction.abstain))
+    with caplog.at_level(logging.WARNING):
+        for _ in range(10):
+            stats.predicted(model, [inputs[place] for place in strange], prediction.take(strange))
+        stats.models()
+    assert [(name, version, alarm.name) for name, version, alarm in told if alarm.name == "abstain"] == [
+        ("intent", "1", "abstain")
+    ]
+    assert len([record for record in caplog.records if "abstention rate" in record.message]) == 1
+    read = families(stats)
+    assert values(read["hydrant_drift_alarm"], name="abstain") == [1]
+    assert values(read["hydrant_drift_evidence"], decision="abstain") >= values(
+        read["hydrant_drift_limit"], decision="abstain"
+    )
+    (shown,) = stats.snapshot()["models"]
+    assert "abstain" in [alarm["name"] for alarm in shown["drift"]["alarms"]]
+    again = Model(type("Loaded", (), {**vars(predictor), "calibration": replaced(predictor)})())
+    stats.predicted(again, inputs[:1], prediction[:1])
+    assert values(families(stats)["hydrant_drift_alarm"], name="abstain") == [0], "a model loaded anew is watched anew"
+
+
+def replaced(predictor: Predictor) -> Any:
+    from dataclasses import replace
+
+    return replace(predictor.calibration)
+
+
+def test_counts_of_many_threads_add_up(predictor: Predictor, found: tuple[list[str], Prediction]) -> None:
+    stats, model = Stats(), Model(predictor)
+    inputs, prediction = found
+
+    def run(part: int) -> None:
+        for at in range(part, 400, 4):
+            stats.predicted(model, inputs[at : at + 1], prediction[at : at + 1])
+            stats.request(model, "rest", 0.001, 200)
+            if at % 40 == 0:
+                json.dumps(stats.snapshot())
+                Metrics(stats).text()
+
+    threads = [threading.Thread(target=run, args=(part,)) for part in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    (told,) = stats.snapshot()["models"]
+    assert told["totals"]["inputs"] == told["totals"]["requests"] == 400
+    assert told["totals"]["abstain"] == prediction.abstain.sum()  # type: ignore[union-attr]
+
+
+def test_a_bundle_without_a_reference_is_counted_all_the_same(
+    predictor: Predictor, found: tuple[list[str], Prediction]
+) -> None:
+    from dataclasses import replace
+
+    plain = type("Plain", (), {**vars(predictor), "calibration": replace(predictor.calibration, reference=None)})()
+    stats = Stats()
+    stats.predicted(Model(plain), *found)
+    (told,) = stats.snapshot()["models"]
+    assert told["histograms"] is told["drift"] is None
+    assert told["totals"]["inputs"] == 400
+    assert values(families(stats)["hydrant_inputs"]) == [400]
+
+
+# --- the record -------------------------------------------------------------------------------------------------------
+
+
+def rows_of(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_abstained_and_flagged_inputs_are_recorded(
+    bundle: Path,  # noqa: F811
+    predictor: Predictor,
+    found: tuple[list[str], Prediction],
+    tmp_path: Path,
+) -> None:
+    inputs, prediction = found
+    path = tmp_path / "record.jsonl"
+    recorder = Recorder(Recording(path))
+    recorder.predicted(Model(predictor), inputs, prediction)
+    recorder.close()
+    rows = rows_of(path)
+    wanted = np.flatnonzero(prediction.abstain | prediction.out_of_distribution)  # type: ignore[operator]
+    assert 0 < len(wanted) < 400
+    assert [row["input"] for row in rows] == [inputs[place] for place in wanted]
+    assert recorder.written == len(wanted)
+    told = predictor.rows(prediction)
+    for row, place in zip(rows, wanted, strict=True):
+        assert ("abstain" in row["why"]) == row["abstain"] == told[place]["abstain"]
+        assert row["predictive_entropy"] == told[place]["predictive_entropy"]
+        assert (row["model"], row["version"]) == ("intent", "1")
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    with pytest.raises(HydrantError, match="no sample of the traffic"):
+        drift(bundle, path)
+
+
+def test_a_share_is_drawn_and_a_hook_takes_out_what_nobody_should_read(
+    predictor: Predictor, found: tuple[list[str], Prediction], tmp_path: Path
+) -> None:
+    inputs, prediction = found
+    strange = np.flatnonzero(np.asarray(prediction.abstain))
+    many = prediction.take(np.tile(strange, 40))
+
+    def redact(row: dict[str, Any]) -> dict[str, Any] | None:
+        return None if row["label"] == "a" else {"input": len(row["input"]), "why": "mine"}
+
+    recorder = Recorder(Recording(tmp_path / "some.jsonl", rate=0.25, redact=redact), seed=0)
+    recorder.predicted(Model(predictor), [inputs[place] for place in np.tile(strange, 40)], many)
+    recorder.close()
+    rows = rows_of(tmp_path / "some.jsonl")
+    assert 0 < len(rows) < 0.4 * len(many)
+    assert all(set(row) == {"input", "why"} and isinstance(row["why"], list) for row in rows)
+
+
+def test_the_files_stay_within_their_size(
+    predictor: Predictor, found: tuple[list[str], Prediction], tmp_path: Path
+) -> None:
+    inputs, prediction = found
+    places = np.tile(np.flatnonzero(np.asarray(prediction.abstain)), 20)
+    path, most = tmp_path / "record.jsonl", 1 << 16
+    recorders = [Recorder(Recording(path, most_bytes=most)) for _ in range(2)]  # as two workers have them
+    for _ in range(4):
+        for recorder in recorders:
+            recorder.predicted(Model(predictor), [inputs[place] for place in places], prediction.take(places))
+    for recorder in recorders:
+        recorder.close()
+    assert sum(recorder.written for recorder in recorders) == 8 * len(places)
+    older = tmp_path / "record.jsonl.1"
+    assert {each.name for each in tmp_path.iterdir()} == {path.name, older.name}
+    assert path.stat().st_size + older.stat().st_size <= most
+    assert rows_of(path)[-1]["model"] == "intent"
+    assert rows_of(older)
+
+
+def test_a_writer_that_hangs_or_fails_holds_nothing_up(
+    predictor: Predictor, found: tuple[list[str], Prediction], tmp_path: Path
+) -> None:
+    inputs, prediction = found
+    (place, *_) = np.flatnonzero(np.asarray(prediction.abstain))
+    one, gate = prediction[place], threading.Event()
+
+    def hang(row: dict[str, Any]) -> dict[str, Any]:
+        gate.wait(30)
+        return row
+
+    recorder = Recorder(Recording(tmp_path / "hangs.jsonl", redact=hang))
+    begun = time.monotonic()
+    for _ in range(WAITING + 50):
+        recorder.predicted(Model(predictor), [inputs[place]], one)
+    assert time.monotonic() - begun < 5
+    assert 48 <= recorder.dropped <= 50
+    gate.set()
+    recorder.close(60)
+    assert recorder.written == WAITING + 50 - recorder.dropped
+
+    def fail(row: dict[str, Any]) -> dict[str, Any]:
+        raise ValueError(row["input"])
+
+    recorder = Recorder(Recording(tmp_path / "fails.jsonl", redact=fail))
+    recorder.predicted(Model(predictor), [inputs[place]], one)
+    recorder.close()
+    assert (recorder.written, recorder.failed) == (0, 1)
+    assert (tmp_path / "fails.jsonl").read_bytes() == b"", "what could not be redacted is not written"
+
+
+def test_inputs_of_other_kinds_are_plain_json(
+    predictor: Predictor, found: tuple[list[str], Prediction], tmp_path: Path
+) -> None:
+    prediction = found[1].take(np.flatnonzero(np.asarray(found[1].abstain))[:4])
+    given = [b"\x89PNG", ("a", "b"), ["two", "words"], {"input_ids": np.array([1, 2])}]
+    recorder = Recorder(Recording(tmp_path / "kinds.jsonl"))
+    recorder.predicted(Model(predictor), given, prediction)
+    recorder.close()
+    assert [row["input"] for row in rows_of(tmp_path / "kinds.jsonl")] == [
+        {"base64": base64.b64encode(b"\x89PNG").decode()}, ["a", "b"], ["two", "words"], {"input_ids": [1, 2]},
+    ]  # fmt: skip
+
+
+def test_records_that_cannot_be_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
+    os.mkfifo(tmp_path / "pipe")
+    for name, told in (("link", "no regular file"), ("pipe", "no regular file"), ("none/there", "cannot record in")):
+        with pytest.raises(HydrantError, match=told):
+            Recorder(Recording(tmp_path / name))
+    for wrong in ({"rate": 0}, {"rate": 1.5}, {"most_bytes": 10}, {"redact": 3}):
+        with pytest.raises(HydrantError, match=f"{next(iter(wrong))} is"):
+            Recording(tmp_path / "file", **wrong)
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "own_hook.py").write_text("def hide(row): return None\n")
+    assert redaction("own_hook:hide")({}) is None  # type: ignore[misc]
+    for name, told in (("own_hook", "module:function"), ("own_hook:other", "no function"), ("no_hook:x", "imported")):
+        with pytest.raises(HydrantError, match=told):
+            redaction(name)
+
+
+# --- traces, and the routes -------------------------------------------------------------------------------------------
+
+
+async def ask(
+    app: Any, path: str, method: str = "GET", headers: dict[str, str] | None = None
+) -> tuple[int, Any, bytes]:
+    sent: list[Any] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    given = [(name.encode(), value.encode()) for name, value in (headers or {}).items()]
+    await app({"type": "http", "path": path, "method": method, "headers": given}, None, send)
+    return sent[0]["status"], dict(sent[0]["headers"]), sent[1]["body"]
+
+
+async def inner(scope: Any, receive: Any, send: Any) -> None:
+    await send({"type": "http.response.start", "status": 404, "headers": []})
+    await send({"type": "http.response.body", "body": scope["path"].encode()})
+
+
+def test_routes_of_a_monitor(predictor: Predictor, found: tuple[list[str], Prediction], tmp_path: Path) -> None:
+    monitor = Monitor(recording=Recording(tmp_path / "record.jsonl"))
+    app = monitor.around(inner)
+    for observer in monitor.observers:
+        observer.predicted(Model(predictor), *found)
+        observer.request(Model(predictor), "rest", 0.01, 200)
+    status, headers, body = asyncio.run(ask(app, "/metrics"))
+    assert status == 200
+    assert b"hydrant_inputs_total{" in body
+    assert headers[b"content-length"] == str(len(body)).encode()
+    status, headers, body = asyncio.run(ask(app, "/stats"))
+    assert headers[b"content-type"] == b"application/json"
+    assert json.loads(body)["models"][0]["totals"]["inputs"] == 400
+    assert asyncio.run(ask(app, "/metrics", "HEAD"))[2] == b""
+    assert asyncio.run(ask(app, "/metrics", "POST"))[0] == 404
+    assert asyncio.run(ask(app, "/other"))[2] == b"/other"
+    monitor.close()
+    assert rows_of(tmp_path / "record.jsonl")
+
+
+def test_spans_where_opentelemetry_is_installed(
+    predictor: Predictor, found: tuple[list[str], Prediction], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("opentelemetry.sdk")
+    from opentelemetry import propagate, trace
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+    from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+    exporter, provider = InMemorySpanExporter(), TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    monkeypatch.setattr(trace, "get_tracer", provider.get_tracer)
+    made = tracing()
+    assert made is not None
+    model = Model(predictor)
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        made.predicted(model, *found)
+        made.request(model, "rest", 0.02, 503)
+        await send({"type": "http.response.start", "status": 503, "headers": []})
+        await send({"type": "http.response.body", "body": b""})
+
+    parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    asyncio.run(ask(made.around(app), "/predict", "POST", {"traceparent": parent}))
+    asyncio.run(ask(made.around(inner), "/v2/health/live"))
+    made.batch(model, 8, 0.5)
+    made.request(model, "grpc", 0.25, 200)
+    assert propagate is not None
+    request, batch, grpc = exporter.get_finished_spans()
+    assert f"{request.context.trace_id:032x}" == "0af7651916cd43dd8448eb211c80319c"
+    assert request.attributes is not None
+    assert request.attributes["hydrant.model"] == "intent"
+    assert request.attributes["hydrant.inputs"] == 400
+    assert request.attributes["hydrant.abstain"] == found[1].abstain.sum()  # type: ignore[union-attr]
+    assert request.attributes["http.response.status_code"] == 503
+    assert not request.status.is_ok
+    assert batch.end_time - batch.start_time == 500_000_000  # type: ignore[operator]
+    assert (grpc.name, grpc.attributes["hydrant.front"]) == ("grpc request", "grpc")  # type: ignore[index]
+
+
+def test_no_spans_without_opentelemetry(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "opentelemetry.trace", None)
+    assert tracing() is None
+
+
+# --- the service ------------------------------------------------------------------------------------------------------
+
+
+def test_a_service_watches_its_predictions_and_alarms_once(
+    bundle: Path,  # noqa: F811
+    found: tuple[list[str], Prediction],
+    tmp_path: Path,
+) -> None:
+    """`hydrant serve` in a process of its own: quiet on usual traffic, an alarm on what is abstained from."""
+    inputs, prediction = found
+    record = tmp_path / "record.jsonl"
+    strange = [inputs[place] for place in np.flatnonzero(np.asarray(prediction.abstain))]
+    with command(bundle, "--record", record, "--alpha", "0.001") as (process, ready):
+        url = f"http://127.0.0.1:{ready['port']}"
+        with httpx.Client(base_url=url, timeout=60) as client:
+            for start in range(0, 400, 50):
+                assert client.post("/predict", json={"inputs": inputs[start : start + 50]}).status_code == 200
+            (told,) = client.get("/stats").json()["models"]
+            assert told["totals"]["inputs"] == 400
+            assert told["totals"]["abstain"] == len(strange)
+            assert told["drift"]["alarms"] == []
+            assert told["requests"] == [{"front": "predict", "status": 200, "count": 8}]
+            for _ in range(12):
+                client.post("/predict", json={"inputs": strange})
+            body = client.get("/metrics").text
+            (alarm,) = [line for line in body.splitlines() if 'name="abstain"' in line and "drift_alarm" in line]
+            assert alarm.endswith(" 1.0")
+            assert client.get("/stats").json()["models"][0]["drift"]["alarms"][0]["name"] == "abstain"
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0
+        assert process.stderr is not None
+        lines = process.stderr.read().splitlines()
+        assert len([line for line in lines if "abstention rate" in line]) == 1, lines
+    rows = rows_of(record)
+    assert len([row for row in rows if "abstain" in row["why"]]) == 13 * len(strange)
+    assert {row["input"] for row in rows} >= set(strange)
+
+
+def test_options_of_the_record_need_its_file(bundle: Path, tmp_path: Path) -> None:  # noqa: F811
+    for arguments, words in (
+        (["--record-rate", "0.5"], "--record-rate is given without --record"),
+        (["--record", tmp_path / "no" / "file"], "cannot record in"),
+        (["--record", tmp_path / "file", "--record-redact", "nothing"], "expected module:function"),
+        (["--alpha", "2"], "is not a number above 0 and below 1"),
+    ):
+        status, told = run_main(bundle, "--port", "0", *arguments)
+        assert (status, told.count("\n")) == (2, 1), told
+        assert words in told
+    with pytest.raises(HydrantError, match="watching is '3'"):
+        ServeSettings(watching=3)  # type: ignore[arg-type]
+    with pytest.raises(HydrantError, match="recording is 'file'"):
+        ServeSettings(recording="file")  # type: ignore[arg-type]

@@ -1,0 +1,563 @@
+"""The page of ``hydrant serve``: its files, what it asks, and itself in Chromium against a real service."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import io
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import httpx
+import hydrant
+import numpy as np
+import pytest
+import torch
+from browser import CHROMIUM, Browser
+from hydrant.families.checkpoint import load_processor
+from hydrant.serving import page
+from hydrant.serving.explain import SHOWN, explanations, facts_of
+from PIL import Image
+from serve_support import Running, running
+from support import make_model, make_tokenizer
+from test_labels import make_labeller
+from token_support import make_tagger, make_word_tokenizer
+
+HOSTILE = "<img src=x onerror=\"document.title='broken'\">"
+LABELS = [
+    HOSTILE,
+    "</script><script>document.title='broken'</script>",
+    "weather & tides",
+    "d" * 300,
+    "e\u202etxt",
+    *"fghijk",
+]
+TEXTS = ["transfer money today", "what is the weather", f"hello {HOSTILE}"]
+TOKEN = "a-token-for-tests"
+
+
+def fused(folder: Path, model: torch.nn.Module, tokenizer: Any, members: bool = True, modality: str = "text") -> Path:
+    """A bundle of three members with a graph."""
+    source = folder.parent.parent / f"{folder.parent.name}-{folder.name}"
+    model.save_pretrained(source)
+    tokenizer.save_pretrained(source)
+    plan = hydrant.plan_heads(source, members=3, keep=2, method="random", data=None)
+    hydrant.save_bundle(hydrant.fuse(source, plan), folder, load_processor(source, modality))
+    hydrant.export_onnx(folder, form=hydrant.GraphForm(member_outputs=members))
+    return folder
+
+
+def limited(folder: Path, **limits: dict[str, Any]) -> None:
+    """Give a bundle thresholds by hand, so that a test knows what is decided."""
+    bundle = hydrant.Bundle.open(folder)
+    told = {**bundle.calibration(), "thresholds": limits}
+    text = json.dumps(told, indent=1) + "\n"
+    (folder / "calibration.json").write_text(text)
+    manifest = json.loads((folder / "hydrant.json").read_text())
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    manifest["files"]["calibration.json"] = {"bytes": len(text.encode()), "sha256": digest}
+    (folder / "hydrant.json").write_text(json.dumps(manifest))
+    hydrant.export_onnx(folder, form=hydrant.GraphForm(member_outputs=True))
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory, vit_checkpoint: Path) -> Path:
+    """Models of every task; of the first two versions."""
+    root = tmp_path_factory.mktemp("page")
+    folder = root / "models"
+    tokenizer = make_tokenizer(root / "source")
+    names = {"id2label": dict(enumerate(LABELS)), "label2id": {name: i for i, name in enumerate(LABELS)}}
+    for version in (1, 2):
+        fused(
+            folder / "intents" / str(version), make_model("bert", version, num_labels=len(LABELS), **names), tokenizer
+        )
+    always = {
+        "score": "confidence",
+        "side": "below",
+        "value": 1.0,
+        "target": {"coverage": 0.95},
+        "measured": {},
+        "n": 9,
+    }
+    never = {"score": "energy", "side": "above", "value": 1e6, "target": {"false_alarm": 0.05}, "measured": {}, "n": 9}
+    limited(folder / "intents/2", abstain=always, ood=never)
+    fused(folder / "score" / "1", make_model("bert", num_labels=1), tokenizer)
+    fused(folder / "labels" / "1", make_labeller(num_labels=3), tokenizer)
+    fused(folder / "tags" / "1", make_tagger(), make_word_tokenizer(root / "words"))
+    plan = hydrant.plan_heads(vit_checkpoint, members=3, keep=2, method="random", data=None)
+    images = folder / "images" / "1"
+    hydrant.save_bundle(hydrant.fuse(vit_checkpoint, plan), images, load_processor(vit_checkpoint, "image"))
+    hydrant.export_onnx(images)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def service(models: Path) -> Iterator[Running]:
+    with running(models) as found:
+        yield found
+
+
+def picture() -> bytes:
+    data = io.BytesIO()
+    Image.fromarray(np.random.default_rng(0).integers(0, 256, (20, 16, 3), dtype=np.uint8)).save(data, "png")
+    return data.getvalue()
+
+
+# Files
+
+
+def test_nothing_in_the_files_reaches_beyond_the_server() -> None:
+    assert set(page.FILES) == {""} | {
+        f"static/{path.name}" for path in page.FOLDER.iterdir() if path.name != page.START
+    }
+    for address, file in page.FILES.items():
+        text = file.body.decode()
+        assert re.findall(r"(?:https?:)?//[a-z][\w.-]+\.\w+", text.replace("http://www.w3.org/2000/svg", "")) == [], (
+            address
+        )
+        assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\b|new Function", text), (
+            address
+        )
+    markup = page.FILES[""].body.decode()
+    assert re.findall(r"\son\w+\s*=|\sstyle\s*=|javascript:", markup) == []
+    asked = re.findall(r'(?:href|src)="([^"]*)"', markup)
+    assert len(asked) == 5
+    assert all(address == "./" or address in page.FILES for address in asked)
+    for script in (file.body.decode() for address, file in page.FILES.items() if address.endswith(".js")):
+        for other in re.findall(r'from "\./([\w.]+)"', script):
+            assert f"static/{other}" in page.FILES
+    assert sum(len(file.body) for file in page.FILES.values()) < 80_000
+
+
+def test_files_come_with_a_policy_and_are_not_sent_twice(service: Running) -> None:
+    for address, file in page.FILES.items():
+        answer = service.client.get(f"/{address}")
+        assert (answer.status_code, answer.content) == (200, file.body), address
+        policy = dict(part.split(" ", 1) for part in answer.headers["content-security-policy"].split("; "))
+        assert policy["default-src"] == "'none'"
+        assert {policy[name] for name in ("script-src", "style-src", "connect-src")} == {"'self'"}
+        assert "unsafe" not in answer.headers["content-security-policy"]
+        assert answer.headers["x-content-type-options"] == "nosniff"
+        again = service.client.get(f"/{address}", headers={"if-none-match": answer.headers["etag"]})
+        assert (again.status_code, again.content) == (304, b"")
+    for wrong in (
+        "static/",
+        "static/page.py",
+        "static/../page.py",
+        "static/%2e%2e/page.py",
+        "static/index.html",
+        "static",
+    ):
+        assert service.client.get(f"/{wrong}").status_code == 404, wrong
+
+
+def test_the_page_opens_without_the_token_and_tells_nothing(models: Path) -> None:
+    with running(models, token=TOKEN) as closed, httpx.Client(base_url=closed.url) as stranger:
+        for address in page.FILES:
+            assert stranger.get(f"/{address}").status_code == 200
+        assert stranger.get("/describe").status_code == 401
+        assert stranger.post("/explain", json={"inputs": ["hello"], "model": "score"}).status_code == 401
+        assert closed.client.get("/describe").status_code == 200
+
+
+# What it asks
+
+
+def test_models_are_described(service: Running, models: Path) -> None:
+    service.verb("models/intents/load", version="1", keep=True)
+    try:
+        told = service.client.get("/describe").json()
+    finally:
+        service.verb("models/intents/load", version="2")
+    assert told["version"] == hydrant.__version__
+    found = {(each["name"], each["version"]): each for each in told["models"]}
+    assert sorted(found) == [
+        ("images", "1"),
+        ("intents", "1"),
+        ("intents", "2"),
+        ("labels", "1"),
+        ("score", "1"),
+        ("tags", "1"),
+    ]
+    assert found["intents", "1"]["current"]
+    assert not found["intents", "2"]["current"]
+    two = found["intents", "2"]
+    assert (two["labels"], two["members"], two["task"], two["modality"]) == (LABELS, 3, "classification", "text")
+    assert two["thresholds"]["abstain"]["value"] == 1.0
+    assert [found[name, "1"]["task"] for name in ("score", "labels", "tags")] == ["score", "multi_label", "tokens"]
+    with hydrant.load(models / "score/1", threads=1) as predictor:
+        facts = json.loads(json.dumps(facts_of(predictor)))
+    assert {name: found["score", "1"][name] for name in facts} == facts
+
+
+@pytest.mark.parametrize("name", ["intents/2", "score/1", "labels/1", "tags/1"])
+def test_an_explanation_holds_the_row_and_the_members(service: Running, models: Path, name: str) -> None:
+    """Beside the rows of the command, against the members of the PyTorch reference."""
+    model, _, version = name.partition("/")
+    told = service.client.post("/explain", json={"inputs": TEXTS, "model": model, "version": version}).json()
+    assert (told["model"], told["version"]) == (model, version)
+    rows = service.ask(*TEXTS, model=model).json()["predictions"]
+    assert [each["row"].keys() for each in told["explanations"]] == [row.keys() for row in rows]
+    with hydrant.load(models / name, backend="torch") as reference:
+        prediction = reference.predict(TEXTS)
+        for place, found in enumerate(told["explanations"]):
+            assert found["row"]["input"] == TEXTS[place]
+            if model == "score":
+                assert found["members"] == pytest.approx(prediction.member_scores[place].tolist(), abs=1e-4)
+            elif model == "tags":
+                check_words(found, prediction, reference, place)
+            else:
+                check_classes(found, prediction, reference, place)
+
+
+def check_classes(found: Any, prediction: Any, reference: Any, place: int) -> None:
+    means, each = prediction.probabilities[place], prediction.member_probabilities[place]
+    labels = reference.labels
+    assert [one["label"] for one in found["classes"]] == [labels[i] for i in np.argsort(-means)[:SHOWN]]
+    for one in found["classes"]:
+        index = labels.index(one["label"])
+        assert one["probability"] == pytest.approx(means[index], abs=1e-4)
+        assert one["members"] == pytest.approx(each[:, index].tolist(), abs=1e-4)
+        if reference.task == "multi_label":
+            assert (one["threshold"], one["assigned"]) == (0.5, bool(means[index] > 0.5))
+    shown = sum(one["probability"] for one in found["classes"])
+    assert found["others"]["count"] == max(0, len(labels) - SHOWN)
+    assert found["others"]["probability"] == pytest.approx(means.sum() - shown, abs=1e-4)
+    assert [one["label"] for one in found["members"]] == [labels[i] for i in each.argmax(axis=1)]
+    assert [one["confidence"] for one in found["members"]] == pytest.approx(each.max(axis=1).tolist(), abs=1e-4)
+
+
+def check_words(found: Any, prediction: Any, reference: Any, place: int) -> None:
+    words = found["row"]["words"]
+    assert len(found["members"]) == len(words)
+    owners = prediction.words[place]
+    for word, said in zip(words, found["members"], strict=True):
+        first = int(np.flatnonzero(owners == word["word"])[0])
+        each = prediction.member_probabilities[place][:, first]  # [M, C]
+        assert [one["label"] for one in said] == [reference.labels[i] for i in each.argmax(axis=1)]
+        assert [one["confidence"] for one in said] == pytest.approx(each.max(axis=1).tolist(), abs=1e-4)
+
+
+def test_inputs_that_cannot_be_used_are_explained_too(service: Running, models: Path) -> None:
+    data = base64.b64encode(picture()).decode()
+    told = service.client.post("/explain", json={"inputs": [{"image": data}, "AAAA"], "model": "images"}).json()
+    good, bad = told["explanations"]
+    assert good["members"] is None
+    assert all(one["members"] is None for one in good["classes"])
+    assert "cannot" in bad["row"]["error"]
+    for body in ({}, {"inputs": "hello"}, {"inputs": [1], "model": "score"}, {"inputs": ["a"], "model": "none"}):
+        answer = service.client.post("/explain", json=body)
+        assert answer.status_code in (400, 404)
+        assert set(answer.json()) == {"error"}
+    with hydrant.load(models / "score/1", threads=1) as predictor:
+        assert explanations(predictor, predictor.predict([]), []) == []
+
+
+# In a browser
+
+
+@pytest.fixture(scope="module")
+def address(models: Path) -> Iterator[str]:
+    """``hydrant serve`` in a process of its own."""
+    if CHROMIUM is None:
+        pytest.skip("Chromium is not installed")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "hydrant", "serve", str(models), "--port", "0", "--threads", "1", "--json"],
+        stdout=subprocess.PIPE, text=True, cwd="/", env={**os.environ, "HF_HUB_OFFLINE": "1"},
+    )  # fmt: skip
+    try:
+        assert process.stdout is not None
+        ready = json.loads(process.stdout.readline())
+        yield f"http://127.0.0.1:{ready['port']}/"
+    finally:
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 0
+
+
+@pytest.fixture(scope="module")
+def browser(address: str) -> Iterator[Browser]:
+    with Browser() as found:
+        found.visit(address)
+        found.until("document.getElementById('state-text').textContent === 'Ready'")
+        yield found
+
+
+def choose(browser: Browser, model: str) -> None:
+    browser.run(
+        f"(() => {{ const list = document.getElementById('model'); list.value = {json.dumps(model)};"
+        "list.dispatchEvent(new Event('change')) })()"
+    )
+
+
+def ask(browser: Browser, text: str) -> None:
+    """Type a text into the field, in the place of what is there, and press Ctrl + Enter."""
+    browser.run("(() => { const field = document.getElementById('text'); field.focus(); field.select() })()")
+    browser.type(text)
+    browser.press("Enter", 13, 2)
+    browser.until("document.getElementById('answer').getAttribute('aria-busy') === 'false'")
+
+
+def texts(browser: Browser, selector: str) -> list[str]:
+    found: list[str] = browser.run(
+        f"[...document.querySelectorAll({json.dumps(selector)})].map((each) => each.textContent)"
+    )
+    return found
+
+
+WIDTHS = """[...document.querySelectorAll(".row .fill")].map((bar) =>
+  bar.getBoundingClientRect().width / bar.parentNode.getBoundingClientRect().width)"""
+
+
+def test_a_text_is_answered_with_bars_limits_and_members(browser: Browser, models: Path) -> None:
+    choose(browser, "intents")
+    ask(browser, TEXTS[0])
+    with hydrant.load(models / "intents/2", threads=1) as predictor:
+        prediction = predictor.predict([TEXTS[0]])
+        label = predictor.labels[prediction.label[0]]
+    assert texts(browser, ".head .label") == [label]
+    assert texts(browser, ".sure b") == [f"{float(f'{100 * prediction.confidence[0]:.1f}'):g} %"]
+    assert "It abstains" in texts(browser, ".pill")[0]
+    why = " ".join(texts(browser, ".why li"))
+    assert f"Confidence {prediction.confidence[0]:.3f} lies below 1.000." in why
+    assert "Like its training data" in why
+    assert texts(browser, ".row .what b")[:2] == ["Confidence", "Predictive entropy"]
+    widths = browser.run(WIDTHS)
+    assert widths[0] == pytest.approx(prediction.confidence[0], abs=0.02)
+    assert widths[1] == pytest.approx(prediction.predictive_entropy[0] / np.log(len(LABELS)), abs=0.02)
+    assert len(texts(browser, ".members li")) == 3
+    assert "abstains below 1.000" in texts(browser, ".bound")
+    assert texts(browser, "#told")[0].endswith("It abstains: ask someone else.")
+
+
+NUMBERS = """import("./static/numbers.js").then((of) => [
+  of.probability(0.99999), of.probability(1), of.probability(0.0001), of.probability(0.5), of.probability(NaN),
+  of.percent(0.05), of.percent(0.0449), of.percent(1), of.percent(0.0001), of.percent(0),
+  of.figure(0), of.figure(-7.908), of.figure(0.1364), of.figure(0.00271), of.figure(-1e-9), of.figure(497.562),
+  of.figure(23456789), of.many(1, "span"), of.many(1234567, "input")])"""
+
+
+def test_numbers_are_never_rounded_to_certainty(browser: Browser) -> None:
+    assert browser.run(NUMBERS) == [
+        "> 0.999", "1.000", "< 0.001", "0.500", "–",
+        "5 %", "4.5 %", "100 %", "< 0.1 %", "0 %",
+        "0", "−7.91", "0.136", "0.0027", "> −0.0001", "498",
+        "2.35e+7", "1 span", "1\u202f234\u202f567 inputs",
+    ]  # fmt: skip
+
+
+PLACES = """import("./static/scale.js").then(({ ends, place }) => {
+  const facts = {task: "classification", labels: Array(150).fill(""), members: 3, thresholds: {}};
+  const known = {...facts, reference: {histograms: {energy: {edges: [-12, -11, -10]}}}};
+  const limit = {side: "above", value: 1.4};
+  return [ends("confidence", facts), ends("predictive_entropy", facts), ends("mutual_information", facts),
+    ends("energy", facts), ends("energy", known), place(1.4, ends("distance", facts, limit)),
+    place(0.3, ends("predictive_entropy", facts, {side: "above", value: 0.3})),
+    place(9, ends("distance", facts, limit))];
+})"""
+
+
+def test_a_limit_stands_at_the_same_place_of_every_bar(browser: Browser) -> None:
+    confidence, entropy, mutual, unknown, known, distance, other, beyond = browser.run(PLACES)
+    assert confidence == [0, 1]
+    assert entropy == pytest.approx([0, np.log(150)])
+    assert mutual == pytest.approx([0, np.log(3)])
+    assert unknown is None
+    assert known[0] < -12 < -10 < known[1]
+    assert distance["at"] == pytest.approx(other["at"])
+    assert not distance["beyond"]
+    assert beyond == {"at": 1, "beyond": True}
+
+
+TRAFFIC = """import("./static/traffic.js").then(({ traffic }) => {
+  const series = [{ago: 3, inputs: 10, abstain: 5}, {ago: 595, inputs: 10, abstain: 0}];
+  const spread = {edges: [1, 2], calibrated: [10, 10, 20], recent: [0, 0, 4], psi: 0.5};
+  const model = {name: "m", version: "1", totals: {inputs: 20, failed: 1, abstain: 5}, series,
+    latency: {median: 0.004, p99: 0.02}, rates: {calibrated: {abstain: 0.05}}, histograms: {distance: spread},
+    drift: {alarms: [{text: "<b>hostile</b>"}]}};
+  const facts = {name: "m", version: "1", thresholds: {ood: {score: "distance", side: "above", value: 1.5}}};
+  let note = "";
+  const box = document.createElement("div");
+  const say = (text) => { note = text; };
+  const draw = (found) => box.replaceChildren(...traffic(found, facts, say, true).filter(Boolean));
+  draw({models: [model]});
+  const found = {note, text: box.innerText, words: [...box.querySelectorAll("svg")].map((each) => each.ariaLabel),
+    heights: [...box.querySelectorAll(".bars")].map((each) => Number(each.getAttribute("height"))),
+    limit: Number(box.querySelector(".histogram .mark").getAttribute("x1")),
+    curves: [...box.querySelectorAll(".tile:nth-child(2) .curve")].map((each) => each.getAttribute("points")),
+    markup: box.querySelectorAll("b").length};
+  draw({models: [{...model, histograms: null, drift: null}]});
+  found.without = box.innerText;
+  draw({models: []});
+  found.empty = box.innerText;
+  return found;
+})"""
+
+
+def test_traffic_is_drawn_beside_calibration(browser: Browser) -> None:
+    found = browser.run(TRAFFIC)
+    assert found["note"] == "1 further input could not be used; of one worker at a time: each counts for itself"
+    assert "<b>hostile</b>" in found["text"]
+    assert found["markup"] == 0
+    assert "25 %" in found["text"]
+    assert "5 % of calibration data" in found["text"]
+    assert "answered in 4.00 ms; 99 % within 20.0 ms" in found["text"]
+    assert found["words"][-1] == (
+        "Distance: 0 % below 1.00, calibration 25 %; 0 % from 1.00 to 2.00, calibration 25 %; "
+        "100 % above 2.00, calibration 50 %"
+    )
+    assert found["heights"][:2] == [0, 0]
+    assert found["heights"][2] > 80
+    assert found["limit"] == 150  # in the middle of the second of three bins, of 300 in all
+    assert found["curves"] == ["-1.0,60.0 1.0,60.0", "299.0,0.0 301.0,0.0"]  # nothing where nothing came
+    assert "holds no reference" in found["without"]
+    assert "Nobody has asked" in found["empty"]
+
+
+def test_hostile_texts_and_labels_stay_texts(browser: Browser) -> None:
+    choose(browser, "intents")
+    ask(browser, TEXTS[2])
+    ask(browser, HOSTILE * 40)
+    assert browser.run("document.title") == "hydrant"
+    assert browser.run("[...document.images].every((each) => !each.src || each.src.startsWith(location.origin))")
+    assert browser.run("document.scripts.length") == 1
+    assert any(HOSTILE in text for text in texts(browser, ".earlier .given"))
+    assert browser.run("document.documentElement.scrollWidth <= innerWidth")
+
+
+@pytest.mark.parametrize("model", ["score", "labels", "tags"])
+def test_the_other_tasks_are_shown(browser: Browser, models: Path, model: str) -> None:
+    choose(browser, model)
+    text = "anna smith lives in paris \U0001f600 and rome" if model == "tags" else TEXTS[1]
+    ask(browser, text)
+    shown = browser.run("document.getElementById('answer').innerText")
+    assert "No limits are set" in shown
+    if model == "score":
+        assert "between members" in shown
+        assert len(texts(browser, ".axis .dot")) == 3
+    elif model == "labels":
+        assert len(texts(browser, ".class")) == 3
+        assert len(texts(browser, ".class .dot")) == 9
+    else:
+        with hydrant.load(models / "tags/1", threads=1) as predictor:
+            (row,) = predictor.rows(predictor.predict([text]), [text])
+        assert texts(browser, "mark") == [span["text"] + span["label"] for span in row["spans"]]
+        assert len(texts(browser, ".block tbody tr")) == len(row["words"])
+
+
+DROP = """(() => {
+  const bytes = Uint8Array.from(atob("DATA"), (each) => each.charCodeAt(0));
+  const held = new DataTransfer();
+  held.items.add(new File([bytes], "cat.png", {type: "image/png"}));
+  const event = new DragEvent("drop", {dataTransfer: held, bubbles: true, cancelable: true});
+  document.getElementById("drop").dispatchEvent(event);
+})()"""
+
+
+def test_an_image_is_dropped(browser: Browser) -> None:
+    choose(browser, "images")
+    data = base64.b64encode(picture()).decode()
+    browser.run(DROP.replace("DATA", data))
+    browser.until("document.querySelector('.head .label')?.textContent.startsWith('LABEL_')")
+    assert "--member-outputs" in browser.run("document.getElementById('answer').innerText")
+    assert browser.run("document.getElementById('preview').naturalWidth") == 16
+
+
+def test_what_goes_wrong_is_said(browser: Browser) -> None:
+    choose(browser, "score")
+    browser.run("document.getElementById('text').value = ''; document.getElementById('submit').click()")
+    assert "Type a text first" in texts(browser, ".problem")[0]
+
+
+def test_it_looks_like_something_and_reaches_nothing_else(browser: Browser, address: str) -> None:
+    browser.until("document.querySelector('#traffic-body .tile .value')?.textContent > '0'")
+    assert "holds no reference" in texts(browser, ".legend")[0]
+    for scheme, width in (("light", 1280), ("dark", 360)):
+        browser.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
+        browser.call("Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=False)
+        data = browser.call("Page.captureScreenshot", format="png")["data"]
+        pixels = np.asarray(Image.open(io.BytesIO(base64.b64decode(data))).convert("L"), np.float64)
+        assert (pixels.mean() > 128) == (scheme == "light")
+        assert pixels.std() > 5
+        assert len(np.unique(pixels)) > 50
+        assert browser.run("document.documentElement.scrollWidth <= innerWidth")
+    unnamed = browser.run(
+        "[...document.querySelectorAll('input, select, textarea, button')].filter((each) => "
+        "!each.labels?.length && !each.textContent.trim() && !each.ariaLabel).map((each) => each.id)"
+    )
+    assert unnamed == []
+    assert len(browser.requests) > 10
+    assert all(each.startswith((address, "blob:" + address, "about:")) for each in browser.requests)
+    assert browser.complaints == []
+
+
+class Prefix(BaseHTTPRequestHandler):
+    """A proxy that takes a prefix away before it passes requests on."""
+
+    port: int
+
+    def _pass(self) -> None:
+        size = int(self.headers.get("content-length", 0))
+        assert self.path.startswith(PREFIX)
+        request = urllib.request.Request(
+            f"http://127.0.0.1:{self.port}/{self.path[len(PREFIX) :]}", self.rfile.read(size) if size else None,
+            dict(self.headers), method=self.command,
+        )  # fmt: skip
+        try:
+            with urllib.request.urlopen(request) as answer:
+                status, headers, body = answer.status, answer.headers, answer.read()
+        except urllib.error.HTTPError as error:
+            status, headers, body = error.code, error.headers, error.read()
+        self.send_response(status)
+        for name, value in headers.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(body)
+
+    do_GET = do_POST = _pass  # noqa: N815 - as the library calls them
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+PREFIX = "/models/hydrant/"
+
+
+@contextmanager
+def prefixed(port: int) -> Iterator[str]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), type("Here", (Prefix,), {"port": port}))
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}{PREFIX}"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def test_it_works_behind_a_prefix_and_with_a_token(models: Path) -> None:
+    if CHROMIUM is None:
+        pytest.skip("Chromium is not installed")
+    with running(models / "score" / "1", token=TOKEN) as closed, prefixed(closed.port) as outer, Browser() as browser:
+        browser.visit(outer)
+        browser.until("document.getElementById('state-text').textContent === 'A token is needed'")
+        browser.run("document.getElementById('token').focus()")
+        browser.type(TOKEN)
+        browser.press("Enter", 13)
+        browser.run("document.querySelector('#access-form button').click()")
+        browser.until("document.getElementById('state-text').textContent === 'Ready'")
+        ask(browser, TEXTS[0])
+        assert texts(browser, ".sure b")
+        assert browser.run("JSON.stringify([{...localStorage}, {...sessionStorage}, document.cookie])") == '[{},{},""]'

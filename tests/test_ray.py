@@ -1,0 +1,219 @@
+"""Ray: actors answer what one process answers, whatever happens to them."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import hydrant
+import pytest
+import ray_space
+from hydrant.errors import InputError
+from hydrant.serving.offline.chunks import Chunks
+from hydrant.serving.offline.ray_engine import Actors
+from hydrant.serving.offline.run import Division, local_engine, predict_part
+from hydrant.serving.offline.scoring import Scoring
+from hydrant.serving.offline.sources import Sources, Survey
+from support import make_model, make_tokenizer, random_plan, run_cli
+
+WORDS = ["hello", "world", "transfer", "money", "today", "what", "is", "the", "weather"]
+ROWS, CHUNK, THERE = 1920, 40, 5
+
+needs_ray = pytest.mark.skipif(bool(ray_space.missing()), reason=ray_space.missing())
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("ray")
+    ensemble = hydrant.fuse(make_model("bert"), random_plan("bert", 2))
+    hydrant.export_onnx(hydrant.save_bundle(ensemble, folder / "out", make_tokenizer(folder / "tokenizer")))
+    return folder / "out"
+
+
+PREDICT = """
+import os, pathlib, signal, subprocess, sys, time
+folder, *words = sys.argv[1:]
+there = len(list(pathlib.Path(folder).glob("chunk-*")))
+process = subprocess.Popen([sys.executable, "-m", "hydrant", *words])
+killed = 0
+while process.poll() is None:
+    new = len(list(pathlib.Path(folder).glob("chunk-*"))) - there
+    if new > 2 and not killed:
+        for entry in pathlib.Path("/proc").glob("[0-9]*"):
+            title = (entry / "cmdline").read_bytes() if entry.exists() else b""
+            if title.startswith(b"ray::") and b"Scorer" in title:
+                os.kill(int(entry.name), signal.SIGKILL)
+                killed = new
+                break
+    time.sleep(0.005)
+print("killed after", killed, "new chunks")
+sys.exit(process.returncode)
+"""
+
+
+@needs_ray
+def test_actors_go_on_with_the_chunks_of_one_process_and_lose_no_row_with_one_of_them(
+    bundle: Path, tmp_path: Path
+) -> None:
+    generator = random.Random(0)
+    texts = [" ".join(generator.choices(WORDS, k=generator.randint(1, 9))) for _ in range(ROWS)]
+    texts[1234] = " "
+    data = tmp_path / "x.jsonl"
+    data.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    common = ["predict", bundle, "--input", data, "--batch-size", "2", "--backend", "onnxruntime", "--skip-invalid"]
+    places = {name: (tmp_path / f"{name}.csv", tmp_path / f"{name}-bad.jsonl") for name in ("plain", "ray")}
+    plain = run_cli(*common, "--output", places["plain"][0], "--errors", places["plain"][1])
+    assert plain.returncode == 0, plain.stderr
+
+    sources, scoring = Sources.named([str(data)], missing=True), Scoring(batch_size=2, skip_invalid=True)
+    division = Division(output=places["ray"][0], errors=places["ray"][1], chunk=CHUNK)
+
+    def some(chunks: Chunks, missing: list[int], survey: Survey) -> Iterator[int]:
+        yield from local_engine(predictor, sources, scoring)(chunks, missing[:THERE], survey)
+        raise KeyboardInterrupt
+
+    with hydrant.load(bundle, "onnxruntime") as predictor, pytest.raises(KeyboardInterrupt):
+        predict_part(predictor, bundle, sources, scoring, division, engine=some)
+
+    ray = ["--engine", "ray", "--actors", "2", "--chunk", CHUNK, "--output", places["ray"][0], "--errors",
+           places["ray"][1], "--json"]  # fmt: skip
+    done = ray_space.run(PREDICT, tmp_path / "ray.csv.chunks", *common, *ray, cwd=tmp_path)
+    assert done.returncode == 0, (done.stdout, done.stderr)
+    facts, said = done.stdout.splitlines()  # nothing of Ray's
+    chunks = -(-ROWS // CHUNK)
+    assert 2 < int(said.split()[2]) < chunks - THERE - 3, said
+    found = json.loads(facts)
+    assert (found["count"], found["failed"], found["chunks"], found["found"]) == (ROWS, 1, chunks, THERE)
+    for mine, theirs in zip(places["ray"], places["plain"], strict=True):
+        assert mine.read_bytes() == theirs.read_bytes()
+    own = [line for line in done.stderr.splitlines() if line.startswith("hydrant: ")]  # Ray says more
+    assert own[-1] == f"hydrant: WARNING: 1 of {ROWS} inputs could not be used; {places['ray'][1]} says why"
+
+
+@pytest.mark.parametrize("word", ["0", "2:1", "a", "", "1:2:3", "-1", "1.5"])
+def test_a_pool_that_is_none_is_refused(word: str) -> None:
+    with pytest.raises(InputError, match=r"actors is '.*'; expected a number of 1 or more"):
+        Actors(word)
+
+
+def test_actors_share_the_cpus() -> None:
+    pools = [Actors("2:8").pool, Actors("3").pool]
+    assert [(pool.least, pool.most) for pool in pools] == [(2, 8), (3, 3)]
+    for cpus in (1, 2, 3, 4, 64):
+        for count in range(1, 9):
+            share = Actors(str(count)).pool.share(cpus)
+            assert 0 < share <= 1
+            assert share * count <= max(cpus - 0.4, cpus / 2), "some of a CPU is left"
+    assert Actors("4", actor_cpus=2.5).pool.share(2) == 2.5
+    for name in ("actor_cpus", "actor_gpus"):
+        with pytest.raises(InputError, match=f"{name} is '-1'; expected a number"):
+            Actors(**{name: -1})
+
+
+def test_options_of_ray(bundle: Path, tmp_path: Path) -> None:
+    (tmp_path / "x.csv").write_text("text\nhello\n")
+    common = ["predict", bundle, "--input", tmp_path / "x.csv"]
+    for words, message in (
+        (["--actors", "2"], "--actors is for --engine ray; give that, too, or leave it out"),
+        (["--engine", "ray"], "--engine ray writes to a file; name it with --output"),
+        (["--engine", "ray", "--actors", "0", "--output", tmp_path / "y"], "actors is '0'; expected a number of 1"),
+    ):
+        done = run_cli(*common, *words)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert done.stderr.startswith(f"hydrant: error: {message}"), done.stderr
+        assert done.stderr.count("\n") == 1
+
+
+SERVE = """
+import asyncio, json, os, pathlib, signal, subprocess, sys, time
+import httpx
+bundle, texts = sys.argv[1], json.loads(pathlib.Path(sys.argv[2]).read_text())
+
+def processes(word):
+    others = (entry for entry in pathlib.Path("/proc").glob("[0-9]*") if int(entry.name) != os.getpid())
+    titles = [entry / "cmdline" for entry in others]
+    return sum(word in title.read_bytes() for title in titles if title.exists())
+
+words = ["--engine", "ray", "--replicas", "2", "--port", "8123", "--backend", "onnxruntime", "--json"]
+command = [sys.executable, "-m", "hydrant", "serve", bundle, *words]
+process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+found = {"ready": json.loads(process.stdout.readline() or "{}"), "replicas": processes(b"ServeReplica")}
+
+async def main():
+    async with httpx.AsyncClient(base_url="http://127.0.0.1:8123", timeout=60) as client:
+        found["health"] = (await client.get("/v2/health/ready")).status_code
+        found["model"] = (await client.get("/v2/models/out")).json()["name"]
+        found["load"] = (await client.post("/v2/repository/models/out/load")).status_code
+        found["none"] = (await client.get("/v2/models/absent")).status_code
+        found["bad"] = (await client.post("/predict", content=b"{")).json()
+        ways = asyncio.Semaphore(32)
+        async def ask(text):
+            async with ways:
+                if len(text) % 2:
+                    return (await client.post("/predict", json={"inputs": [text]})).json()["predictions"][0]
+                tensor = {"name": "text", "shape": [1], "datatype": "BYTES", "data": [text]}
+                answer = (await client.post("/v2/models/out/infer", json={"inputs": [tensor]})).json()
+                return {each["name"]: each["data"] for each in answer["outputs"]}
+        found["answers"] = await asyncio.gather(*map(ask, texts))
+
+try:
+    asyncio.run(main())
+finally:
+    process.send_signal(signal.SIGTERM)
+    found["status"] = process.wait(100)
+until = time.monotonic() + 30
+while processes(b"raylet") and time.monotonic() < until:
+    time.sleep(0.2)
+found["left"] = processes(b"raylet") + processes(b"ray::")
+print(json.dumps(found))
+"""
+
+
+@needs_ray
+def test_replicas_answer_by_the_same_protocol(bundle: Path, tmp_path: Path) -> None:
+    generator = random.Random(1)
+    texts = [" ".join(generator.choices(WORDS, k=generator.randint(1, 9))) for _ in range(96)]
+    (tmp_path / "texts.json").write_text(json.dumps(texts))
+    done = ray_space.run(SERVE, bundle, tmp_path / "texts.json", cwd=tmp_path)
+    assert done.returncode == 0, (done.stdout, done.stderr)
+    [line] = done.stdout.splitlines()  # nothing of Ray's
+    found = json.loads(line)
+    where = {"scheme": "http", "host": "127.0.0.1", "port": 8123, "grpc_port": None}
+    assert found["ready"] == {**where, "workers": 2, "models": {"out": "1"}}
+    assert {name: found[name] for name in ("replicas", "health", "model", "none", "load", "status", "left")} == {
+        "replicas": 2, "health": 200, "model": "out", "none": 404, "load": 409, "status": 0, "left": 0}  # fmt: skip
+    assert "JSON" in found["bad"]["error"]
+    with hydrant.load(bundle, "onnxruntime") as predictor:
+        rows = predictor.rows(predictor.predict(texts), texts)
+    forms = set()
+    for mine, theirs in zip(found["answers"], rows, strict=True):
+        forms.add("input" in mine)
+        if "input" in mine:
+            assert (mine["input"], mine["label"]) == (theirs["input"], theirs["label"])
+            assert mine["energy"] == pytest.approx(theirs["energy"], abs=5e-6)
+        else:
+            assert mine["label"] == [theirs["label"]]
+            assert mine["energy"] == [pytest.approx(theirs["energy"], abs=5e-6)]
+    assert forms == {True, False}
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--replicas", "2"], "--replicas is for --engine ray; give that, too, or leave it out"),
+        (["--engine", "ray", "--port", "0"], "port is 0, and Ray cannot tell which one it chose"),
+        (
+            ["--engine", "ray", "--workers", "2"],
+            "--workers has no meaning with --engine ray: replicas (--replicas) are",
+        ),
+        (["--engine", "ray", "--replicas", "2:1"], "replicas is '2:1'; expected a number of 1 or more"),
+        (["--engine", "ray", "--replica-cpus", "0"], "replica_cpus is '0.0'; expected a number of 0.01 or more"),
+    ],
+)
+def test_options_of_replicas(bundle: Path, words: list[str], message: str) -> None:
+    done = run_cli("serve", bundle, *words)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"hydrant: error: {message}"), done.stderr
+    assert done.stderr.count("\n") == 1

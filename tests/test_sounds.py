@@ -1,0 +1,285 @@
+"""Sounds: the feature extractor beside transformers' own, what may be given, and traced models that read them."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import hydrant
+import numpy as np
+import oracle
+import pytest
+import torch
+import transformers
+from hydrant.bundle.store import Bundle
+from hydrant.data.audio import SoundProcessor
+from hydrant.data.examples import read_examples
+from hydrant.data.processor import from_transformers
+from hydrant.errors import InputError, UnsupportedModelError
+from hydrant.families.registry import unsupported
+from hydrant.fusion import TracedClassifier
+from hydrant.tracing.loading import described, prepared
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support import run_cli
+from traced_support import by_hooks, make, plan_of
+
+soundfile = pytest.importorskip("soundfile")
+
+RATE = 16000
+
+
+class Spec:
+    """What a processor asks of a model."""
+
+    modality, shortest, input_names = "audio", 40, ("input_values", "attention_mask")
+
+
+def processor(**changes: Any) -> SoundProcessor:
+    found = from_transformers(transformers.Wav2Vec2FeatureExtractor(return_attention_mask=True, **changes), Spec())
+    assert isinstance(found, SoundProcessor)
+    return found
+
+
+def noise(samples: int, seed: int = 0) -> np.ndarray:
+    return (np.random.default_rng(seed).standard_normal(samples) * 0.1).astype(np.float32)
+
+
+def tone(kind: int, seed: int) -> np.ndarray:
+    """A tone of one of three heights, with noise."""
+    samples = 400 + 40 * (seed % 5)
+    return (0.3 * np.sin(np.arange(samples) * (kind + 1) * 0.2) + noise(samples, seed)).astype(np.float32)
+
+
+@settings(deadline=None, max_examples=20)
+@given(lengths=st.lists(st.integers(40, 500), min_size=1, max_size=4), normalise=st.booleans())
+def test_tensors_are_those_of_transformers(lengths: list[int], normalise: bool) -> None:
+    sounds = [noise(length, seed) + 0.5 for seed, length in enumerate(lengths)]
+    extractor = transformers.Wav2Vec2FeatureExtractor(return_attention_mask=True, do_normalize=normalise)
+    wanted = extractor(sounds, padding=True, sampling_rate=RATE, return_tensors="np")
+    ours = processor(do_normalize=normalise)
+    found = ours.collate(ours.encode(sounds))
+    np.testing.assert_allclose(found["input_values"], wanted["input_values"], atol=1e-6)
+    np.testing.assert_array_equal(found["attention_mask"], wanted["attention_mask"])
+
+
+def test_a_sound_may_be_given_in_many_ways(tmp_path: Path) -> None:
+    sound = np.round(noise(400) * 2**15) / 2**15  # as 16 bits hold it
+    for name in ("a.wav", "a.flac"):
+        soundfile.write(tmp_path / name, sound, RATE)
+    soundfile.write(tmp_path / "two.wav", np.stack([sound, -sound], axis=1), RATE)
+    content = io.BytesIO()
+    soundfile.write(content, sound, RATE, format="FLAC")
+    ways: list[Any] = [
+        sound, sound.tolist(), torch.from_numpy(sound), tmp_path / "a.wav", str(tmp_path / "a.flac"),
+        content.getvalue(), hydrant.data.records.Sound(sound, RATE),
+    ]  # fmt: skip
+    ours = processor()
+    for way, found in zip(ways, ours.encode(ways), strict=True):
+        np.testing.assert_allclose(found.samples, ours.encode([sound])[0].samples, atol=2e-6, err_msg=str(type(way)))
+    mean = processor(do_normalize=False).encode([tmp_path / "two.wav"])[0].samples
+    np.testing.assert_allclose(mean, 0, atol=1e-4)  # of both channels
+
+
+@pytest.mark.parametrize(
+    ("sound", "message"),
+    [
+        (noise(39), "input 0 has 39 samples; expected 40 to 9600000"),
+        (np.zeros(80, np.int16), r"input 0 is int16 \[80\]; expected floats .*int16: / 32768"),
+        (np.zeros((2, 80), np.float32), r"input 0 is float32 \[2, 80\]; expected floats \[samples\] of one channel"),
+        (np.full(80, np.nan, np.float32), "input 0 holds NaN or infinity"),
+        ("no/such.wav", "sound no/such.wav is no file"),
+        (b"RIFFnothing", "cannot read input 0: .*; expected a WAV, FLAC"),
+        ({"speech": 1}, "input 0 is a dict; expected a path"),
+        (hydrant.data.records.Sound(noise(80), 8000), "input 0 has 8000 samples a second, and this model reads 16000"),
+        ([[0.1], [0.1, 0.2]], "input 0 is a list that is no array"),
+    ],
+)
+def test_what_is_no_sound_for_the_model_is_refused(sound: Any, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        processor().encode([sound])
+
+
+def test_other_feature_extractors_are_refused() -> None:
+    with pytest.raises(InputError, match="is of a 'WhisperFeatureExtractor'; hydrant prepares waveforms"):
+        from_transformers(transformers.WhisperFeatureExtractor(), Spec())
+    with pytest.raises(InputError, match="padding_side = 'left'; hydrant knows right alone"):
+        processor(padding_side="left")
+
+
+def test_models_of_spectrograms_are_refused_and_others_offered() -> None:
+    config = transformers.ASTConfig(hidden_size=32, num_hidden_layers=1, num_attention_heads=4, intermediate_size=48)
+    with pytest.raises(UnsupportedModelError, match="ASTForAudioClassification cannot be traced: it reads spectr"):
+        described(transformers.ASTForAudioClassification(config))
+    assert "hydrant fuse --traced" in str(unsupported("Wav2Vec2ForSequenceClassification"))
+
+
+# Data
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Ten sounds of each of three classes, WAV and FLAC."""
+    root = tmp_path_factory.mktemp("sounds")
+    for kind in range(3):
+        (root / f"LABEL_{kind}").mkdir()
+        for number in range(10):
+            name = root / f"LABEL_{kind}" / f"{number}.{'wav' if number % 2 else 'flac'}"
+            soundfile.write(name, tone(kind, number), RATE)
+    return root
+
+
+def test_folders_tables_and_rows_hold_sounds(folder: Path, tmp_path: Path) -> None:
+    labels = ["LABEL_0", "LABEL_1", "LABEL_2"]
+    found = read_examples(folder, labels)
+    assert len(found) == 30
+    assert found.labels is not None
+    assert found.labels.tolist() == [0] * 10 + [1] * 10 + [2] * 10
+    (folder / "table.csv").write_text("audio,label\nLABEL_1/3.wav,LABEL_1\n")
+    table = read_examples(folder / "table.csv", labels)
+    assert table.inputs == [folder / "LABEL_1" / "3.wav"]
+    rows = [{"audio": {"array": noise(80), "sampling_rate": RATE}, "label": 2}, {"audio": noise(90), "label": 0}]
+    given = read_examples(rows, labels)
+    assert [len(item.samples) for item in processor().encode(given.inputs)] == [80, 90]
+    with pytest.raises(InputError, match="holds no images or sounds"):
+        list(read_examples(tmp_path, None).inputs)
+
+
+# Models
+
+
+def save(name: str, folder: Path) -> Path:
+    """A tiny checkpoint with its feature extractor."""
+    make(name).save_pretrained(folder / name)
+    extractor = transformers.Wav2Vec2FeatureExtractor(return_attention_mask=name == "wav2vec2")
+    extractor.save_pretrained(folder / name)
+    return folder / name
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory: pytest.TempPathFactory, folder: Path) -> Bundle:
+    """A Wav2Vec2-shaped model from plan to calibration, by the command line."""
+    root = tmp_path_factory.mktemp("wav2vec2")
+    checkpoint, plan, out = save("wav2vec2", root), root / "plan.json", root / "out"
+    two = ["--keep", "2", "--fork-from", "1", "--members", "2"]
+    for arguments in (
+        ["plan", checkpoint, "--traced", "--data", folder, *two, "-o", plan],
+        ["fuse", checkpoint, "--traced", "--plan", plan, "-o", out],
+        ["export", out],
+    ):
+        result = run_cli(*arguments)
+        assert result.returncode == 0, result.stderr
+        if arguments[0] == "plan":  # members that share no head of the last block
+            chosen = hydrant.HeadPlan.load(plan)
+            other = tuple(sorted({0, 1, 2, 3} - set(chosen.members[0][1])))
+            replace(chosen, members=(chosen.members[0], (chosen.members[0][0], other))).save(plan)
+    return Bundle.open(out)
+
+
+def test_a_graph_of_sounds_is_the_original_under_hooks(bundle: Bundle) -> None:
+    sounds = [tone(seed % 3, seed) for seed in range(6)]
+    prepared_sounds = processor().collate(processor().encode(sounds))
+    inputs = {name: torch.from_numpy(array) for name, array in prepared_sounds.items()}
+    members = oracle.softmax(by_hooks("wav2vec2", make("wav2vec2"), bundle.plan(), inputs))
+    wanted = oracle.uncertainty(members)
+    for backend in ("torch", "onnxruntime", "openvino"):
+        with hydrant.load(bundle, backend) as predictor:
+            assert predictor.modality == "audio"
+            found, alone = predictor.predict(sounds), [predictor.predict([sound]) for sound in sounds]
+        for name, values in wanted.items():
+            np.testing.assert_allclose(getattr(found, name), values, atol=2e-5)
+            each = [getattr(one, name)[0] for one in alone]
+            np.testing.assert_allclose(each, values, atol=2e-5)  # padding says nothing
+    assert np.abs(members[0] - members[1]).max() > 1e-4  # heads matter, so agreement means something
+
+
+def test_the_rest_of_the_command_line_reads_sounds(bundle: Bundle, folder: Path, tmp_path: Path) -> None:
+    def does(*arguments: Any) -> str:
+        result = run_cli(*arguments)
+        assert result.returncode == 0, result.stderr + result.stdout
+        return result.stdout
+
+    does("calibrate", bundle.path, "--data", folder, "--fit", folder, "--coverage", "0.9", "--false-alarm", "0.1")
+    assert "verified: every gate holds" in does("verify", bundle.path, "--examples", "12")
+    told = does("inspect", bundle.path)
+    assert "feature extractor of waveforms, 16000 samples a second" in told
+    figures = json.loads(does("evaluate", bundle.path, "--data", folder, "--bootstrap", "0", "--json"))
+    assert figures["models"][0]["name"] == "out"
+    files = [folder / "LABEL_0" / "0.flac", folder / "LABEL_2" / "1.wav"]
+    rows = json.loads(does("predict", bundle.path, *files, "--json"))["predictions"]
+    assert [row["input"] for row in rows] == list(map(str, files))
+    assert "distance" in rows[0]
+    does("predict", bundle.path, "--input", folder, "--output", tmp_path / "rows.jsonl")
+    lines = [json.loads(line) for line in (tmp_path / "rows.jsonl").read_text().splitlines()]
+    assert len(lines) == 30
+    assert lines[0]["confidence"] == pytest.approx(rows[0]["confidence"], abs=1e-6)
+    soundfile.write(tmp_path / "slow.wav", tone(0, 0), 8000)
+    refused = run_cli("predict", bundle.path, tmp_path / "slow.wav")
+    assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
+    assert "8000 samples a second, and this model reads 16000; resample it first" in refused.stderr
+    refused = run_cli("evaluate", bundle.path, "--data", folder, "--corruptions")
+    assert (refused.returncode, "corruptions are of texts and images" in refused.stderr) == (2, True)
+
+
+def test_a_pipeline_of_sounds_answers_as_transformers(bundle: Bundle, folder: Path) -> None:
+    labels = [f"LABEL_{index}" for index in range(3)]
+    plan = hydrant.HeadPlan("wav2vec2", 2, 4, (((0, 1, 2, 3),) * 2,), "all")
+    whole = hydrant.fuse(make("wav2vec2"), plan, traced=True)
+    extractor = transformers.Wav2Vec2FeatureExtractor(return_attention_mask=True)
+    single = hydrant.save_bundle(whole, bundle.path.parent / "single", extractor)
+    theirs = transformers.pipeline("audio-classification", model=make("wav2vec2"), feature_extractor=extractor)
+    given = [tone(0, 1), {"raw": tone(1, 2), "sampling_rate": RATE}]
+    with hydrant.pipeline(single, backend="torch") as ours:
+        assert ours.task == "audio-classification"
+        pairs = [(ours(given[0]), theirs(given[0])), (ours(given[0], top_k=2), theirs(given[0], top_k=2))]
+        pairs += zip(ours(given), theirs([tone(0, 1), {"raw": tone(1, 2), "sampling_rate": RATE}]), strict=True)
+        assert len(ours(folder / "LABEL_0" / "0.flac")) == len(labels)
+    for found, wanted in pairs:
+        assert [answer["label"] for answer in found] == [answer["label"] for answer in wanted]
+        np.testing.assert_allclose([one["score"] for one in found], [one["score"] for one in wanted], atol=1e-5)
+        assert "mutual_information" in found[0]
+
+
+def test_a_model_that_padding_changes_reads_equal_sounds_together(tmp_path: Path) -> None:
+    """HuBERT-shaped: its first norm is over time, so that zeros behind a sound would change its answer."""
+    model = make("hubert")
+    ensemble = hydrant.fuse(model, plan_of(described_whole(model)), traced=True)
+    assert isinstance(ensemble, TracedClassifier)
+    assert ensemble.architecture.input_names == ("input_values",)
+    extractor = transformers.Wav2Vec2FeatureExtractor(return_attention_mask=False)
+    path = hydrant.save_bundle(ensemble, tmp_path / "out", extractor)
+    sounds = [tone(seed % 3, seed) for seed in range(7)]
+    with hydrant.load(path, "torch") as predictor:
+        together = predictor.predict(sounds)
+    for index, sound in enumerate(sounds):
+        values = extractor([sound], sampling_rate=RATE, return_tensors="pt")["input_values"]
+        members = by_hooks("hubert", model, ensemble.plan, {"input_values": values})
+        wanted = oracle.uncertainty(oracle.softmax(members))
+        np.testing.assert_allclose(together.probabilities[index], wanted["probabilities"][0], atol=2e-5)
+
+
+def described_whole(model: Any) -> Any:
+    from hydrant.tracing.members import trace
+
+    return trace(prepared(model))
+
+
+def test_a_service_takes_files_of_sound_and_no_paths(bundle: Bundle, folder: Path) -> None:
+    asked = pytest.importorskip("hydrant.serving.asked")
+    from hydrant.serving.service import check_inputs
+
+    content = (folder / "LABEL_0" / "0.flac").read_bytes()
+    with hydrant.load(bundle, "torch") as predictor:
+        given = asked.Asked([base64.b64encode(content).decode()], [None])
+        inputs, shown = asked.inputs_for(given, predictor)
+        assert (inputs, shown) == ([content], ["audio 0"])
+        check_inputs(inputs, predictor)
+        assert len(predictor.predict(inputs)) == 1
+        with pytest.raises(InputError, match=r"input 0, '.*', is not base64; expected a sound file in base64"):
+            asked.inputs_for(asked.Asked([str(folder / "LABEL_0" / "0.flac")], [None]), predictor)
+        with pytest.raises(InputError, match="input 0 is a str; expected the bytes of a sound file"):
+            check_inputs([str(folder / "LABEL_0" / "0.flac")], predictor)

@@ -1,0 +1,112 @@
+"""The pipeline of taggers beside the real one of transformers, on the same checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import hydrant
+import numpy as np
+import pytest
+import transformers
+from hydrant.errors import InputError
+from hydrant.families.checkpoint import load_processor
+from support import make_model, random_plan
+from token_support import make_tagger, make_word_tokenizer, sentences
+
+TEXTS = ["anna smith lives in paris.", "carlna is unknownword , bert and rome", " ".join(["anna paris"] * 30), "zzz"]
+"""Words of several pieces, unknown ones, punctuation, more tokens than the model reads, and nothing known."""
+
+WORDS = sentences(6, 5)[0]
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Any, Any]]:
+    """Theirs and ours."""
+    folder = tmp_path_factory.mktemp("tagger")
+    make_tagger().save_pretrained(folder / "checkpoint")
+    make_word_tokenizer(folder / "words").save_pretrained(folder / "checkpoint")
+    theirs = transformers.pipeline("token-classification", str(folder / "checkpoint"), device="cpu")
+    ensemble = hydrant.fuse(folder / "checkpoint")
+    hydrant.save_bundle(ensemble, folder / "out", load_processor(folder / "checkpoint", "text"))
+    with hydrant.pipeline(folder / "out", backend="torch") as ours:
+        yield theirs, ours
+
+
+def assert_alike(ours: Any, theirs: Any) -> None:
+    """The same nesting and keys in the same order, the same entities and scores; ours know more."""
+    if isinstance(theirs, list):
+        assert len(ours) == len(theirs)
+        for one, other in zip(ours, theirs, strict=True):
+            assert_alike(one, other)
+        return
+    assert list(ours)[: len(theirs)] == list(theirs)
+    assert {"predictive_entropy", "mutual_information", "disagreement", "energy"} <= set(ours)
+    assert type(ours["score"]) is float
+    assert ours["score"] == pytest.approx(float(theirs["score"]), abs=1e-5)
+    same = [name for name in theirs if name != "score"]
+    assert {name: ours[name] for name in same} == {name: theirs[name] for name in same}
+
+
+@pytest.mark.parametrize("strategy", [None, "none", "simple", "first", "average", "max"])
+@pytest.mark.parametrize("given", [TEXTS[0], TEXTS[1], TEXTS, TEXTS[:1]], ids=["one", "unknown", "many", "list"])
+def test_texts_are_tagged_as_transformers_does(pair: tuple[Any, Any], given: Any, strategy: Any) -> None:
+    theirs, ours = pair
+    options = {} if strategy is None else {"aggregation_strategy": strategy}
+    expected = theirs(given, **options)
+    assert_alike(ours(given, **options), expected)
+    assert any(expected)  # something was found
+
+
+@pytest.mark.parametrize("strategy", ["none", "simple", "average"])
+def test_lists_of_words_and_other_ignored_labels(pair: tuple[Any, Any], strategy: str) -> None:
+    theirs, ours = pair
+    options = {"aggregation_strategy": strategy, "is_split_into_words": True, "ignore_labels": ["PER", "B-PER"]}
+    for words in WORDS:
+        assert_alike(ours(words, **options), theirs(words, **options))
+    assert_alike(ours(TEXTS[0], ignore_labels=[]), theirs(TEXTS[0], ignore_labels=[]))
+
+
+def test_an_entity_is_as_sure_as_its_least_sure_word(pair: tuple[Any, Any]) -> None:
+    ours = pair[1]
+    tokens = ours(TEXTS[0], ignore_labels=[])
+    for entity in ours(TEXTS[0], aggregation_strategy="simple", ignore_labels=[]):
+        inside = [token for token in tokens if entity["start"] <= token["start"] < entity["end"]]
+        assert entity["predictive_entropy"] == max(token["predictive_entropy"] for token in inside)
+        assert entity["score"] == pytest.approx(np.mean([token["score"] for token in inside]))
+
+
+def test_streams_and_what_members_disagree_on(tmp_path: Path) -> None:
+    make_tagger().save_pretrained(tmp_path / "checkpoint")
+    make_word_tokenizer(tmp_path / "words").save_pretrained(tmp_path / "checkpoint")
+    ensemble = hydrant.fuse(tmp_path / "checkpoint", random_plan("bert", 3))
+    out = hydrant.save_bundle(ensemble, tmp_path / "out", load_processor(tmp_path / "checkpoint", "text"))
+    with hydrant.pipeline(out, backend="torch", aggregation_strategy="first", ignore_labels=[]) as ours:
+        assert ours.task == "token-classification"
+        whole = ours(TEXTS)
+        for one, other in zip(ours(text for text in TEXTS), whole, strict=True):
+            assert [entity["word"] for entity in one] == [entity["word"] for entity in other]
+            np.testing.assert_allclose([each["energy"] for each in one], [each["energy"] for each in other], atol=1e-5)
+        assert ours([]) == []
+        assert max(entity["mutual_information"] for found in whole for entity in found) > 1e-3
+        threshold = hydrant.bundle.calibration.Threshold("predictive_entropy", 0.0, {"coverage": 0.5}, {}, 1)
+        ours.predictor.calibration = replace(ours.predictor.calibration, thresholds={"abstain": threshold})
+        assert all(entity["abstain"] for entity in ours(TEXTS[0]))
+
+
+def test_options_that_mean_nothing_are_refused(pair: tuple[Any, Any], tmp_path: Path) -> None:
+    ours = pair[1]
+    with pytest.raises(InputError, match="aggregation_strategy is 'median'; expected one of none, simple"):
+        ours(TEXTS[0], aggregation_strategy="median")
+    with pytest.raises(InputError, match="ignore_labels is 'O'; expected a list of labels"):
+        ours(TEXTS[0], ignore_labels="O")
+    whole = hydrant.save_bundle(hydrant.fuse(make_model("bert")), tmp_path / "whole", tensors_only=True)
+    with pytest.raises(InputError, match="aggregation_strategy and ignore_labels are for models that tag tokens"):
+        hydrant.pipeline(whole, backend="torch", aggregation_strategy="simple")
+    with (
+        hydrant.load(whole, "torch") as predictor,
+        pytest.raises(InputError, match="needs a model that tags tokens, and this gives one class of several"),
+    ):
+        hydrant.TokenPipeline(predictor)

@@ -1,0 +1,692 @@
+"""``hydrant triton``: what it writes, and the models as Triton's Python backend calls them, against the predictor."""
+
+from __future__ import annotations
+
+import base64
+import itertools
+import json
+import shutil
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import hydrant
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from fake_tensorrt import add_engine, text_profile
+from golden import images_case, labels_case, scores_case, text_case
+from google.protobuf import text_format
+from hydrant import Bundle, GraphForm, TritonSettings, triton_repository
+from hydrant.bundle import files
+from hydrant.bundle.calibration import Calibration, Threshold
+from hydrant.bundle.graphs import graph_metadata
+from hydrant.bundle.onnx_message import graph_tensors
+from hydrant.bundle.store import CALIBRATION, MANIFEST, to_json_bytes
+from hydrant.errors import BundleError, InputError
+from hydrant.serving.triton import repository as writing
+from hydrant.serving.triton.pbtxt import to_pbtxt
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support import make_model, random_plan, run_cli
+from token_support import make_tagger, make_word_tokenizer
+from triton_support import KINDS, UTILS, ModelConfig, Request, read_config, started, strings, tensors
+
+TEXTS = ["hello world", "what is the weather today", "money", "transfer money " * 9, "the the the hello"]
+NUMPY = {"FP32": "f", "INT64": "i", "BOOL": "b", "STRING": "O"}
+SETTINGS = TritonSettings(threads=1)
+
+
+@pytest.fixture(scope="module")
+def bundles(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A bundle of every task, of texts, images and ready tensors, calibrated."""
+    folder = tmp_path_factory.mktemp("triton")
+    made = {
+        "text": text_case(folder / "bert", "bert", "aps") / "bundle",
+        "scores": scores_case(folder / "scores", "sigmoid") / "bundle",
+        "labels": labels_case(folder / "labels", "bert") / "bundle",
+        "images": images_case(folder / "vit-images", {"size": {"height": 12, "width": 12}, "resample": 2}) / "bundle",
+        "tokens": folder / "tagger",
+    }
+    tagger = hydrant.fuse(make_tagger(), random_plan("bert", 3))
+    hydrant.save_bundle(tagger, made["tokens"], make_word_tokenizer(folder / "words"))
+    limits = Calibration(1.0, {"abstain": Threshold("confidence", 0.5)})
+    Bundle.open(made["tokens"]).add({CALIBRATION: to_json_bytes(limits.to_json())})
+    hydrant.export_onnx(made["tokens"], form=GraphForm(member_outputs=True))
+    return made
+
+
+@pytest.fixture(autouse=True)
+def stub(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "triton_python_backend_utils", UTILS)  # type: ignore[arg-type]
+
+
+def inputs_of(kind: str, bundle: Path) -> tuple[dict[str, np.ndarray], Any]:
+    """Inputs of a request to Triton, and the same for the predictor."""
+    if kind in ("text", "tokens"):
+        return {"text": strings(*TEXTS)}, TEXTS
+    if kind == "images":
+        pictures = sorted((bundle.parent / "images").iterdir())[:4]
+        return {"image": strings(*(picture.read_bytes() for picture in pictures))}, pictures
+    ready = dict(np.load(bundle.parent / "inputs.npz"))
+    ready = {name: array[:5] for name, array in ready.items()}
+    return ready, ready
+
+
+def assert_same(found: Mapping[str, np.ndarray], prediction: hydrant.Prediction, labels: list[str]) -> None:
+    """Every field of a prediction is there, as it is."""
+    fields = prediction.to_dict()
+    if "label" in fields:
+        names = [[labels[index] if index >= 0 else "" for index in np.atleast_1d(row)] for row in fields["label"]]
+        assert [[name.decode() for name in row] for row in found["label"]] == names
+        fields["label_index"] = fields.pop("label")
+    for name, expected in fields.items():
+        got = found[name]
+        assert got.dtype == expected.dtype, name
+        same = got if got.shape == expected.shape else got[:, 0]
+        if expected.dtype.kind == "f":
+            np.testing.assert_allclose(same, expected, rtol=1e-5, atol=1e-6, err_msg=name)
+        else:
+            np.testing.assert_array_equal(same, expected, err_msg=name)
+    assert set(found) - {"label", "spans"} == set(fields)
+
+
+# the text of a configuration
+
+TEXT = st.text(max_size=12).filter(lambda text: not any("\ud800" <= each <= "\udfff" for each in text))
+CONFIGS = st.fixed_dictionaries(
+    {
+        "name": TEXT,
+        "max_batch_size": st.integers(0, 2**31 - 1),
+        "input": st.lists(
+            st.fixed_dictionaries({"name": TEXT, "dims": st.lists(st.integers(-1, 9)), "optional": st.booleans()})
+        ),
+        "parameters": st.lists(
+            st.fixed_dictionaries({"key": TEXT, "value": st.fixed_dictionaries({"string_value": TEXT})})
+        ),
+    }
+)
+
+
+@settings(max_examples=30, deadline=None)
+@given(CONFIGS)
+def test_whatever_is_written_is_read_again(message: dict[str, Any]) -> None:
+    read = text_format.Parse(to_pbtxt(message), ModelConfig())
+    assert read == ModelConfig(**message)
+
+
+@pytest.mark.parametrize("kind", ["text", "scores", "labels", "images", "tokens"])
+def test_inputs_and_outputs_of_a_graph_are_those_that_onnx_reads(kind: str, bundles: dict[str, Path]) -> None:
+    path = bundles[kind] / "model.fp32.onnx"
+    model = onnx.load(path)
+    for found, values in zip(graph_tensors(path), (model.graph.input, model.graph.output), strict=True):
+        types = [value.type.tensor_type for value in values]
+        assert [tensor.name for tensor in found] == [value.name for value in values]
+        assert [tensor.kind for tensor in found] == [kind.elem_type for kind in types]
+        assert [tensor.shape for tensor in found] == [
+            tuple(axis.dim_value if axis.HasField("dim_value") else None for axis in kind.shape.dim) for kind in types
+        ]
+    assert graph_metadata(path) == {entry.key: entry.value for entry in model.metadata_props}
+
+
+@pytest.mark.parametrize("content", [b"", b"no graph", b"\x3a\x7f\x00", b"\x3a\x02\x0a\x00"])
+def test_what_is_no_graph_has_no_tensors(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "model.onnx").write_bytes(content)
+    with pytest.raises(ValueError, match=r"field|number|inputs or outputs"):
+        graph_tensors(tmp_path / "model.onnx")
+
+
+# the form for CPUs
+
+
+@pytest.mark.parametrize("kind", ["text", "scores", "labels", "images", "tokens"])
+def test_the_whole_predictor_answers_as_it_does_without_triton(
+    kind: str, bundles: dict[str, Path], tmp_path: Path
+) -> None:
+    """One request, and many of different sizes in one batch; the configuration declares what comes."""
+    made = triton_repository(bundles[kind], tmp_path / "repository", settings=SETTINGS, name=kind)
+    place = tmp_path / "repository" / kind
+    config, model = read_config(place), started(place)
+    request, same = inputs_of(kind, bundles[kind])
+    count = len(next(iter(request.values())))
+    parts = [Request({name: array[at] for name, array in request.items()}) for at in rows_of(count)]
+    answers = model.execute([Request(request), *parts])
+    with hydrant.load(bundles[kind], "onnxruntime", threads=1) as predictor:
+        for answer, rows in zip(answers, [range(count), *rows_of(count)], strict=True):
+            given = (
+                {name: array[rows] for name, array in same.items()}
+                if isinstance(same, dict)
+                else [same[row] for row in rows]
+            )
+            assert answer.error is None
+            assert_same(answer.arrays, predictor.predict(given), predictor.labels)
+        if kind == "tokens":
+            told = [json.loads(spans) for spans in answers[0].arrays["spans"][:, 0]]
+            assert told == [row["spans"] for row in predictor.rows(predictor.predict(TEXTS), TEXTS)]
+    declared = tensors(config.output)
+    assert set(declared) == set(answers[0].arrays) == set(made.outputs)
+    for name, (datatype, dims) in declared.items():
+        array = answers[0].arrays[name]
+        assert NUMPY[datatype] == array.dtype.kind
+        assert len(dims) == array.ndim - 1
+        assert all(size in (-1, axis) for size, axis in zip(dims, array.shape[1:], strict=True))
+    model.finalize()
+
+
+def rows_of(count: int) -> list[list[int]]:
+    """Rows of a few requests, the last of which has several."""
+    return [[0], [2], [count - 1, 1]]
+
+
+def test_pairs_are_read_beside_single_texts(bundles: dict[str, Path], tmp_path: Path) -> None:
+    triton_repository(bundles["text"], tmp_path, settings=SETTINGS)
+    model = started(tmp_path / "bundle")
+    pair = {"text": strings("money", "hello"), "text_pair": strings("the weather", "what is the")}
+    both = model.execute([Request(pair), Request({"text": strings("money")})])
+    with hydrant.load(bundles["text"], "onnxruntime", threads=1) as predictor:
+        assert_same(
+            both[0].arrays, predictor.predict([("money", "the weather"), ("hello", "what is the")]), predictor.labels
+        )
+        assert_same(both[1].arrays, predictor.predict("money"), predictor.labels)
+
+
+def test_what_is_wrong_with_a_request_is_told_to_it_alone(bundles: dict[str, Path], tmp_path: Path) -> None:
+    triton_repository(bundles["text"], tmp_path, settings=SETTINGS)
+    model = started(tmp_path / "bundle")
+    good, named = Request({"text": strings("money")}), Request({"text": strings("money")}, ["label", "abstain"])
+    bad = [
+        Request({"text": strings("hello", "  ")}),
+        Request({"text": strings("hello", b"\xff")}),
+        Request({"text": strings("hello")}, cancelled=True),
+    ]
+    answers = model.execute([bad[0], good, *bad[1:], named])
+    with hydrant.load(bundles["text"], "onnxruntime", threads=1) as predictor:
+        assert_same(answers[1].arrays, predictor.predict("money"), predictor.labels)
+    assert set(answers[4].arrays) == {"label", "abstain"}
+    assert [str(answers[place].error) for place in (0, 2, 3)] == [
+        "input 1 is an empty text; expected at least one word",
+        "input 1 has a text that is not UTF-8 (invalid start byte); encode it",
+        "the client gave this request up",
+    ]
+    assert [answers[place].error.code for place in (0, 2, 3)] == [3, 3, 7]
+    assert [str(answer.error) for answer in model.execute([bad[2], bad[2]])] == ["the client gave this request up"] * 2
+
+
+def test_a_path_in_the_place_of_an_image_is_not_opened(bundles: dict[str, Path], tmp_path: Path) -> None:
+    triton_repository(bundles["images"], tmp_path, settings=SETTINGS)
+    picture = next((bundles["images"].parent / "images").iterdir())
+    [answer] = started(tmp_path / "bundle").execute([Request({"image": strings(str(picture))})])
+    assert "input 0" in str(answer.error)
+
+
+def test_the_settings_stand_in_the_configuration_and_are_read_from_it(bundles: dict[str, Path], tmp_path: Path) -> None:
+    chosen = TritonSettings(
+        max_batch=7, queue_delay=500, instances=3, precision="fp32", threads=1, environment='/opt/my "env"', linked=True
+    )
+    triton_repository(bundles["text"], tmp_path / "a/b", settings=chosen, name="m.1", version=12)
+    place = tmp_path / "a/b/m.1"
+    config = read_config(place)
+    assert (config.name, config.backend, config.max_batch_size) == ("m.1", "python", 7)
+    assert config.dynamic_batching.max_queue_delay_microseconds == 500
+    assert [(group.kind, group.count) for group in config.instance_group] == [(2, 3)]
+    assert config.version_policy.HasField("all")
+    assert {entry.key: entry.value.string_value for entry in config.parameters} == {
+        "hydrant.backend": "auto",
+        "hydrant.precision": "fp32",
+        "hydrant.threads": "1",
+        "EXECUTION_ENV_PATH": '/opt/my "env"',
+    }
+    assert (place / "labels.txt").read_text().split() == Bundle.open(bundles["text"]).labels
+    assert not (place / "12/bundle").exists()
+    model = started(place, 12)
+    assert model._predictor.precision == "fp32"
+    config_text = (place / "config.pbtxt").read_text()
+    for wrong in ("0", "x"):
+        (place / "config.pbtxt").write_text(config_text.replace('string_value: "1"', f'string_value: "{wrong}"'))
+        with pytest.raises(
+            InputError, match=f"parameter hydrant.threads in config.pbtxt is '{wrong}'; expected a whole"
+        ):
+            started(place, 12)
+
+
+@pytest.mark.parametrize(("device", "kind"), itertools.product(["cpu", "gpu"], ["text", "images", "scores", "labels"]))
+def test_warm_up_requests_are_requests_that_models_answer(
+    device: Any, kind: str, bundles: dict[str, Path], tmp_path: Path
+) -> None:
+    """As Triton reads them: raw data of one input, repeated for the batch."""
+    triton_repository(bundles[kind], tmp_path, device, TritonSettings(max_batch=4), name="m")
+    answered = 0
+    for place in [folder for folder in sorted(tmp_path.iterdir()) if (folder / "config.pbtxt").is_file()]:
+        config = read_config(place)
+        for sample in config.model_warmup:
+            arrays = {entry.key: warm_array(place, entry.value, sample.batch_size) for entry in sample.inputs}
+            assert set(arrays) <= set(tensors(config.input))
+            if (place / "1/model.py").is_file():
+                [answer] = started(place).execute([Request(arrays)])
+                assert answer.error is None
+            else:
+                session = onnxruntime.InferenceSession(str(place / "1/model.onnx"))
+                assert all(np.isfinite(array).all() for array in session.run(None, arrays))
+            answered += 1
+        assert config.backend == "" or config.model_warmup or place.name.endswith("_decide")
+    assert answered >= 2 if device == "gpu" else answered >= 1
+
+
+def warm_array(place: Path, value: Any, batch: int) -> np.ndarray:
+    datatype, shape = KINDS[value.data_type], tuple(value.dims)
+    kind = {"INT64": "<i8", "FP32": "<f4"}.get(datatype)
+    if value.zero_data:
+        assert kind is not None
+        return np.zeros((batch, *shape), kind)
+    data = (place / "warmup" / value.input_data_file).read_bytes()
+    if datatype == "STRING":
+        assert int.from_bytes(data[:4], "little") == len(data) - 4
+        return strings(*[data[4:]] * batch)
+    return np.tile(np.frombuffer(data, kind).reshape(shape), (batch, 1))
+
+
+def test_data_for_perf_analyzer_are_requests_that_the_model_answers(bundles: dict[str, Path], tmp_path: Path) -> None:
+    for kind in ("text", "images", "labels"):
+        triton_repository(bundles[kind], tmp_path, name=kind, settings=SETTINGS)
+        model, rows = started(tmp_path / kind), json.loads((tmp_path / kind / "perf.json").read_text())["data"]
+        for row in rows:
+            arrays = {
+                name: strings(base64.b64decode(value["b64"]))
+                if "b64" in value
+                else strings(*value)
+                if isinstance(value, list)
+                else np.array(value["content"]).reshape(1, *value["shape"])
+                for name, value in row.items()
+            }
+            assert model.execute([Request(arrays)])[0].error is None
+
+
+# the form for GPUs
+
+
+@pytest.mark.parametrize("kind", ["text", "scores", "labels", "images"])
+def test_the_steps_of_an_ensemble_give_what_the_predictor_gives(
+    kind: str, bundles: dict[str, Path], tmp_path: Path
+) -> None:
+    """Tensors go from step to step as the ensemble's configuration says; the graph runs as the configuration has it."""
+    made = triton_repository(bundles[kind], tmp_path, "gpu", name=kind, version=3)
+    config = read_config(tmp_path / kind)
+    assert [step.model_name for step in config.ensemble_scheduling.step] == list(made.models[:-1])
+    assert (config.platform, list(config.version_policy.specific.versions)) == ("ensemble", [3])
+    request, same = inputs_of(kind, bundles[kind])
+    flow: dict[str, list[np.ndarray]] = {}
+    requests = [[0], [3], [1, 2]]
+    for name, array in request.items():
+        flow[name] = [array[rows] for rows in requests]
+    for step in config.ensemble_scheduling.step:
+        place, taken = tmp_path / step.model_name, {entry.key: entry.value for entry in step.input_map}
+        own = read_config(place)
+        assert step.model_version == 3
+        assert set(taken) >= {entry.name for entry in own.input if not entry.optional}
+        given = [{name: flow[key][at] for name, key in taken.items() if key in flow} for at in range(len(requests))]
+        answers = graph_answers(place, own, given) if own.backend == "onnxruntime" else python_answers(place, given)
+        assert {entry.key for entry in step.output_map} == set(tensors(own.output)) == set(answers[0])
+        flow |= {entry.value: [answer[entry.key] for answer in answers] for entry in step.output_map}
+    declared = tensors(config.output)
+    with hydrant.load(bundles[kind], "onnxruntime", threads=1) as predictor:
+        for at, rows in enumerate(requests):
+            some = {name: array[rows] for name, array in same.items()} if isinstance(same, dict) else None
+            prediction = predictor.predict([same[row] for row in rows] if some is None else some)
+            assert_same({name: flow[name][at] for name in declared}, prediction, predictor.labels)
+    whole = triton_repository(bundles[kind], tmp_path / "whole", settings=SETTINGS, name=kind)
+    assert (whole.inputs, whole.outputs) == (made.inputs, made.outputs)
+    assert declared == tensors(read_config(tmp_path / "whole" / kind).output)
+
+
+def python_answers(place: Path, given: list[dict[str, np.ndarray]]) -> list[dict[str, np.ndarray]]:
+    answers = started(place, 3).execute([Request(arrays) for arrays in given])
+    assert all(answer.error is None for answer in answers)
+    return [answer.arrays for answer in answers]
+
+
+def graph_answers(place: Path, config: Any, given: list[dict[str, np.ndarray]]) -> list[dict[str, np.ndarray]]:
+    """What Triton's ONNX Runtime backend gives; the configuration must be that of the graph."""
+    session = onnxruntime.InferenceSession(str(place / "3" / config.default_model_filename))
+    types = {"tensor(int64)": "INT64", "tensor(float)": "FP32"}
+    for entries, values in ((config.input, session.get_inputs()), (config.output, session.get_outputs())):
+        assert [entry.name for entry in entries] == [value.name for value in values]
+        for entry, value in zip(entries, values, strict=True):
+            assert KINDS[entry.data_type] == types[value.type]
+            graph = [size if isinstance(size, int) else -1 for size in value.shape[1:]]
+            assert list(entry.reshape.shape if entry.HasField("reshape") else entry.dims) == graph
+    assert [group.kind for group in config.instance_group] == [1], "on the GPU"
+    found = []
+    for arrays in given:
+        names = [value.name for value in session.get_outputs()]
+        outputs = dict(zip(names, session.run(names, arrays), strict=True))
+        found.append({entry.name: outputs[entry.name].reshape(-1, *entry.dims) for entry in config.output})
+    return found
+
+
+def test_texts_are_padded_to_multiples_of_sixteen_so_that_triton_batches_them(
+    bundles: dict[str, Path], tmp_path: Path
+) -> None:
+    triton_repository(bundles["text"], tmp_path, "gpu", name="m")
+    model = started(tmp_path / "m_prepare")
+    texts = ["hello", "hello " * 10, "hello " * 14, "hello " * 15, "hello " * 30, "hello " * 31, "hello " * 99]
+    answers = model.execute([Request({"text": strings(text)}) for text in texts])
+    shapes = [answer.arrays["input_ids"].shape for answer in answers]
+    assert shapes == [(1, 16), (1, 16), (1, 16), (1, 32), (1, 32), (1, 40), (1, 40)], "40 is the longest that it reads"
+    for answer, text in zip(answers, texts, strict=True):
+        real = min(len(text.split()) + 2, 40)
+        assert answer.arrays["attention_mask"].sum() == real
+        assert not answer.arrays["input_ids"][0, real:].any()
+    [answer] = model.execute([Request({"text": strings("hello", "")})])
+    assert str(answer.error) == "input 1 is an empty text; expected at least one word"
+
+
+def test_numbers_that_are_not_finite_are_told_to_their_own_request(bundles: dict[str, Path], tmp_path: Path) -> None:
+    triton_repository(bundles["labels"], tmp_path, "gpu", name="m")
+    ready = dict(np.load(bundles["labels"].parent / "inputs.npz"))
+    session = onnxruntime.InferenceSession(str(tmp_path / "m_graph/1/model.onnx"))
+    names = [value.name for value in session.get_outputs()]
+    outputs = dict(zip(names, session.run(names, {name: array[:2] for name, array in ready.items()}), strict=True))
+    wide = {name: array if array.ndim > 1 else array[:, None] for name, array in outputs.items()}
+    bad = {**wide, "energy": np.full((2, 1), np.nan, np.float32)}
+    good, failed = started(tmp_path / "m_decide").execute([Request(wide), Request(bad)])
+    assert good.error is None
+    assert str(failed.error).startswith("the graph gave energy that are not finite; check the inputs")
+    assert failed.error.code == 1
+
+
+def test_ready_images_are_measured_with_zeros(tmp_path: Path) -> None:
+    hydrant.save_bundle(hydrant.fuse(make_model("vit"), random_plan("vit", 2)), tmp_path / "vit")
+    hydrant.export_onnx(tmp_path / "vit")
+    triton_repository(tmp_path / "vit", tmp_path / "r", settings=SETTINGS)
+    assert not (tmp_path / "r/vit/perf.json").exists()
+    assert (
+        "perf_analyzer -m vit -i grpc -u 127.0.0.1:8001 --input-data zero" in (tmp_path / "r/vit/README.md").read_text()
+    )
+    with hydrant.load(tmp_path / "vit", "onnxruntime", threads=1) as predictor:
+        pixels = {"pixel_values": np.random.default_rng(0).standard_normal((2, 3, 12, 12)).astype(np.float32)}
+        other = {"pixel_values": np.zeros((1, 3, 12, 12), np.float32)}
+        answers = started(tmp_path / "r/vit").execute([Request(pixels), Request(other)])
+        for answer, given_here in zip(answers, (pixels, other), strict=True):
+            assert_same(answer.arrays, predictor.predict(given_here), predictor.labels)
+
+
+def test_a_model_that_tags_tokens_has_no_ensemble(bundles: dict[str, Path], tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"tags tokens, whose words and spans .*; use --device cpu"):
+        triton_repository(bundles["tokens"], tmp_path / "r", "gpu")
+    assert not (tmp_path / "r").exists()
+
+
+@pytest.fixture
+def engined(bundles: dict[str, Path], tmp_path: Path) -> Path:
+    return Path(shutil.copytree(bundles["text"], tmp_path / "engined"))
+
+
+TEXT_INPUTS = ("input_ids", "attention_mask", "token_type_ids")
+
+
+def test_an_engine_takes_the_place_of_the_graph(
+    engined: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With its profiles, no more inputs than they take, and texts as long as they take."""
+    profiles = (text_profile((1, 1, 1), (20, 20, 24), TEXT_INPUTS), text_profile((1, 8, 16), (20, 24, 36), TEXT_INPUTS))
+    add_engine(engined, profiles, version_compatible=True)
+    add_engine(engined, profiles, library="tensorrt-rtx")
+    profiles = (text_profile((1, 4, 8), (20, 20, 36), TEXT_INPUTS),)
+    add_engine(engined, profiles, name="small", precision="fp32")
+    made = triton_repository(engined, tmp_path / "r", "gpu", TritonSettings(graph_backend="tensorrt"), name="m")
+    assert (made.runs, made.file) == ("tensorrt", "engines/small.engine")
+    place = tmp_path / "r/m_graph"
+    config = read_config(place)
+    assert (config.backend, config.default_model_filename, config.max_batch_size) == ("tensorrt", "model.plan", 8)
+    assert list(config.instance_group[0].profile) == ["0"]
+    assert (place / "1/model.plan").read_bytes() == (engined / "engines/small.engine").read_bytes()
+    assert "batches hold 8 inputs: engine small takes no more" in caplog.text
+    model = started(tmp_path / "r/m_prepare")
+    answers = model.execute([Request({"text": strings("hello " * count)}) for count in (1, 20, 99)])
+    assert [answer.arrays["input_ids"].shape[1] for answer in answers] == [20, 32, 36]
+    assert "TensorRT 10.13.2" in (tmp_path / "r/m/README.md").read_text()
+    lengths = {entry.value.dims[0] for sample in config.model_warmup for entry in sample.inputs}
+    assert lengths == {20, 36}
+    add_engine(engined, (text_profile((1, 4, 16), (20, 20, 40), TEXT_INPUTS),), name="small", precision="fp32")
+    with pytest.raises(InputError, match=r"m_prepare/1 has other limits than this bundle: .*36.* there, .*40.* here"):
+        triton_repository(engined, tmp_path / "r", "gpu", name="m", version=2)
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"library": "tensorrt-rtx"}, "is of tensorrt-rtx, and Triton runs those of tensorrt"),
+        ({"stripped": True}, "holds no weights"),
+        ({"onnx_sha256": "0" * 64}, "was built from another model.fp32.onnx"),
+        ({"profiles": (text_profile((2, 4, 8), (4, 8, 16), TEXT_INPUTS),)}, "takes no batch of one"),
+    ],
+)
+def test_engines_that_triton_cannot_run(
+    changes: dict[str, Any], reason: str, engined: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    add_engine(engined, changes.pop("profiles", (text_profile((1, 4, 8), (4, 8, 16), TEXT_INPUTS),)), **changes)
+    with pytest.raises(
+        InputError, match=f"no engine for Triton's TensorRT backend: .*{reason}.*; build one with `hydra"
+    ):
+        triton_repository(engined, tmp_path / "r", "gpu", TritonSettings(graph_backend="tensorrt"))
+    assert not (tmp_path / "r").exists()
+    made = triton_repository(engined, tmp_path / "r", "gpu")
+    assert made.runs == "onnxruntime"
+    assert f"ONNX Runtime runs the graph: engine {changes.get('library', 'tensorrt')}-fp32 {reason}" in caplog.text
+
+
+# versions, and what may be replaced
+
+
+def snapshot(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("device", ["cpu", "gpu"])
+def test_versions_stand_side_by_side(device: Any, bundles: dict[str, Path], tmp_path: Path) -> None:
+    triton_repository(bundles["text"], tmp_path, device, name="m")
+    triton_repository(bundles["images"], tmp_path, device, name="other")
+    before = snapshot(tmp_path)
+    with pytest.raises(InputError, match=r"m.*/1 exists; choose another version, or replace it with --force"):
+        triton_repository(bundles["text"], tmp_path, device, name="m")
+    assert snapshot(tmp_path) == before
+    triton_repository(bundles["text"], tmp_path, device, name="m", version=2)
+    after = snapshot(tmp_path)
+    shared = {name for name in before if name.endswith(("config.pbtxt", "README.md")) and "/1/" not in name}
+    assert {name: after[name] for name in set(before) - shared} == {name: before[name] for name in set(before) - shared}
+    for place in tmp_path.glob("m*"):
+        assert {child.name for child in place.iterdir() if child.is_dir()} - {"warmup"} == {"1", "2"}
+    if device == "gpu":
+        assert list(read_config(tmp_path / "m").version_policy.specific.versions) == [2]
+        shutil.copy(tmp_path / "m/1/config.pbtxt", tmp_path / "m/config.pbtxt")  # as its README says
+        rolled = read_config(tmp_path / "m")
+        assert list(rolled.version_policy.specific.versions) == [1]
+        assert {step.model_version for step in rolled.ensemble_scheduling.step} == {1}
+    (tmp_path / "m_graph" if device == "gpu" else tmp_path / "m").joinpath("1/stale").write_text("x")
+    triton_repository(bundles["text"], tmp_path, device, name="m", force=True)
+    assert not list(tmp_path.rglob("stale"))
+    assert not [path for path in tmp_path.rglob("*") if path.name.startswith(".")], "nothing is left of the staging"
+
+
+def test_versions_with_other_tensors_or_labels_are_refused(bundles: dict[str, Path], tmp_path: Path) -> None:
+    triton_repository(bundles["text"], tmp_path, name="m")
+    before = snapshot(tmp_path)
+    with pytest.raises(
+        InputError, match=r"m/1 has other inputs than this bundle: .*image.*; all versions of a model sha"
+    ):
+        triton_repository(bundles["images"], tmp_path, name="m", version=2)
+    other = Path(shutil.copytree(bundles["text"], tmp_path / "uncalibrated"))
+    Bundle.open(other).add({CALIBRATION: to_json_bytes(Calibration(0.9).to_json())})
+    hydrant.export_onnx(other)
+    with pytest.raises(
+        InputError, match=r"m/1 has other outputs than this bundle: abstain TYPE_BOOL .*, pred.* there, none here"
+    ):
+        triton_repository(other, tmp_path, name="m", version=2)
+    shutil.rmtree(other)
+    with pytest.raises(
+        InputError, match=r"m/1 is of another form .'whole', and this one is 'ensemble'.; choose another"
+    ):
+        triton_repository(bundles["text"], tmp_path, "gpu", name="m", version=2)
+    assert snapshot(tmp_path) == before
+    triton_repository(bundles["images"], tmp_path, name="m", force=True)  # the only version there is
+    assert list(tensors(read_config(tmp_path / "m").input)) == ["image"]
+    assert not (tmp_path / "m/warmup/short").exists()
+
+
+@pytest.mark.parametrize("call", ["replace_all", "folders_placed"])
+@pytest.mark.parametrize("device", ["cpu", "gpu"])
+def test_what_fails_on_the_way_leaves_everything_as_it_was(
+    call: str, device: Any, bundles: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any) -> Any:
+        raise OSError(28, "No space left on device")
+
+    repository = tmp_path / "new/repository"
+    with monkeypatch.context() as patch, pytest.raises(InputError, match=r"cannot write into .*: No space left"):
+        patch.setattr(writing, call, full)
+        triton_repository(bundles["text"], repository, device, name="m")
+    assert not (tmp_path / "new").exists()
+    triton_repository(bundles["text"], repository, device, name="m")
+    triton_repository(bundles["text"], repository, device, name="m", version=2)
+    before = snapshot(repository)
+    with monkeypatch.context() as patch, pytest.raises(InputError, match=r"cannot write into .*: No space left"):
+        patch.setattr(writing, call, full)
+        triton_repository(bundles["text"], repository, device, name="m", force=True)
+    assert snapshot(repository) == before
+
+
+def test_folders_come_back_when_one_has_no_place(tmp_path: Path) -> None:
+    for name in ("a", "b", "new-a", "new-b"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "file").write_text(name)
+    before = snapshot(tmp_path)
+    missing = tmp_path / "missing"
+    with (
+        pytest.raises(OSError, match="missing"),
+        files.folders_placed(
+            {tmp_path / "a": tmp_path / "new-a", tmp_path / "c": tmp_path / "new-b", tmp_path / "b": missing}
+        ),
+    ):
+        pass
+    after = snapshot(tmp_path)
+    assert {name: after[name] for name in ("a/file", "b/file")} == {name: before[name] for name in ("a/file", "b/file")}
+    assert not (tmp_path / "c").exists()
+
+
+def test_places_that_are_not_ours_stay(bundles: dict[str, Path], tmp_path: Path) -> None:
+    (tmp_path / "m/1").mkdir(parents=True)
+    (tmp_path / "m/1/model.onnx").write_text("somebody's")
+    (tmp_path / "file").write_text("x")
+    (tmp_path / "link").symlink_to(tmp_path / "m")
+    for name, why in {
+        "m": "holds something else than this command makes",
+        "file": "exists and is not a folder",
+        "link": "exists and is not a folder",
+    }.items():
+        with pytest.raises(InputError, match=why):
+            triton_repository(bundles["text"], tmp_path, name=name, force=True)
+    with pytest.raises(InputError, match="file exists and is not a folder; choose another output folder"):
+        triton_repository(bundles["text"], tmp_path / "file")
+    assert snapshot(tmp_path) == {"m/1/model.onnx": b"somebody's", "file": b"x"}
+    with pytest.raises(InputError, match="lies in the bundle, which keeps its own files"):
+        triton_repository(bundles["text"], bundles["text"] / "repository")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"device": "tpu"}, "device is 'tpu'; expected one of cpu, gpu"),
+        ({"version": 0}, "version is '0'; expected a whole number, 1 or more"),
+        ({"version": True}, "version is 'True'"),
+        ({"name": "../m"}, r"name is '\.\./m'; expected letters, digits"),
+        ({"name": ""}, "name is ''; expected letters"),
+        ({"device": "gpu", "settings": TritonSettings(threads=2)}, "threads is given, and the device gpu"),
+        ({"device": "gpu", "settings": TritonSettings(linked=True)}, "linked is given, and the device gpu"),
+        ({"settings": TritonSettings(graph_backend="tensorrt")}, "graph_backend is 'tensorrt', and the device cpu"),
+        ({"settings": TritonSettings(precision="bf16")}, "does not run precision bf16 on the device cpu; expected one"),
+        (
+            {"settings": TritonSettings(precision="fp16")},
+            "has no model.fp16.onnx; make it with `hydrant export .* fp16`",
+        ),
+        (
+            {"device": "gpu", "settings": TritonSettings(graph_backend="tensorrt")},
+            "it has no tensorrt engine; build one",
+        ),
+    ],
+)
+def test_options_that_cannot_be_used(
+    options: dict[str, Any], message: str, bundles: dict[str, Path], tmp_path: Path
+) -> None:
+    with pytest.raises(InputError, match=message):
+        triton_repository(bundles["text"], tmp_path / "r", **options)
+    assert not (tmp_path / "r").exists()
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"max_batch": 0}, "max_batch is '0'; expected a whole number, 1 to 4096"),
+        ({"queue_delay": -1}, "queue_delay is '-1'; expected a whole number, 0 to 10000000"),
+        ({"instances": 1.5}, "instances is '1.5'"),
+        ({"threads": 0}, "threads is '0'"),
+        ({"precision": "fp8"}, "precision is 'fp8'; expected one of fp32"),
+        ({"graph_backend": "openvino"}, "graph_backend is 'openvino'; expected one of auto, onnxruntime, tensorrt"),
+        ({"linked": 1}, "linked is '1'; expected True or False"),
+        ({"environment": ""}, "environment is ''; expected the path"),
+    ],
+)
+def test_settings_out_of_range(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        TritonSettings(**settings)
+
+
+def test_an_altered_bundle_is_refused(engined: Path, tmp_path: Path) -> None:
+    with (engined / "fused.safetensors").open("ab") as file:
+        file.write(b"x")
+    with pytest.raises(BundleError, match=r"fused.safetensors has .* bytes, but the manifest says"):
+        triton_repository(engined, tmp_path / "r")
+    assert not (tmp_path / "r").exists()
+
+
+def test_an_answer_that_the_configuration_does_not_fit_is_an_error(bundles: dict[str, Path], tmp_path: Path) -> None:
+    """As where somebody edits the one configuration of all versions."""
+    triton_repository(bundles["text"], tmp_path, settings=SETTINGS)
+    config = tmp_path / "bundle/config.pbtxt"
+    config.write_text(config.read_text().replace('name: "energy"', 'name: "enthalpy"'))
+    [answer] = started(tmp_path / "bundle").execute([Request({"text": strings("money")})])
+    assert str(answer.error).startswith("config.pbtxt declares enthalpy, which this bundle does not give; write")
+
+
+def test_a_large_graph_keeps_its_data_beside_it(engined: Path, tmp_path: Path) -> None:
+    bundle = Bundle.open(engined)
+    bundle.add({"model.fp32.onnx.data": b"weights"})
+    triton_repository(engined, tmp_path / "r", "gpu", name="m")
+    assert (tmp_path / "r/m_graph/1/model.fp32.onnx.data").read_bytes() == b"weights"
+
+
+def test_steps_hold_no_more_of_the_bundle_than_they_read(bundles: dict[str, Path], tmp_path: Path) -> None:
+    triton_repository(bundles["text"], tmp_path, "gpu", name="m")
+    held = {
+        place: set(Bundle.open(tmp_path / place / "1/bundle").manifest["files"]) for place in ("m_prepare", "m_decide")
+    }
+    assert held["m_decide"] == {"calibration.json"}
+    assert held["m_prepare"] == {"config.json", *(name for name in held["m_prepare"] if name.startswith("processor/"))}
+    facts = json.loads((tmp_path / "m/1/hydrant-triton.json").read_text())
+    assert facts["bundle"]["manifest_sha256"] == files.sha256_of(bundles["text"] / MANIFEST)
+
+
+def test_the_command_line(bundles: dict[str, Path], tmp_path: Path) -> None:
+    words = ["triton", bundles["text"], "-o", tmp_path / "r", "--name", "intents", "--device", "gpu"]
+    done = run_cli(*words, "--max-batch", "8", "--json")
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert told["models"] == ["intents_prepare", "intents_graph", "intents_decide", "intents"]
+    assert read_config(tmp_path / "r/intents").max_batch_size == 8
+    again = run_cli(*words)
+    assert (again.returncode, again.stderr.count("\n")) == (2, 1)
+    assert "intents_prepare/1 exists; choose another version" in again.stderr
+    done = run_cli(*words, "--force")
+    assert done.returncode == 0
+    assert "model.fp32.onnx in onnxruntime" in done.stdout

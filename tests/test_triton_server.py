@@ -1,0 +1,219 @@
+"""Generated repositories in a real Triton server: over HTTP and gRPC, from many clients, with no answer that differs.
+
+``nvidia-pytriton`` brings the server, with its Python backend alone: the graph step of an ensemble is a stand-in there.
+One test asks everything, so that one server is started however tests are spread over processes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import hydrant
+import numpy as np
+import pytest
+from golden import images_case, text_case
+from hydrant import TritonSettings, triton_repository
+from triton_support import infer, make_environment, put_shim, running
+
+WORDS = "hello world transfer money weather today what is the".split()  # noqa: SIM905
+
+CLIENT = '''"""The same requests through tritonclient's gRPC, twelve at a time; answers by name, as JSON."""
+
+import json
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import tritonclient.grpc as client
+from google.protobuf import text_format
+from tritonclient.grpc import model_config_pb2
+
+for path in sys.argv[4:]:
+    text_format.Parse(open(path).read(), model_config_pb2.ModelConfig())
+triton = client.InferenceServerClient(f"127.0.0.1:{sys.argv[1]}")
+
+
+def ask(request):
+    tensors = []
+    for name, items in request.items():
+        data = [open(item, "rb").read() if name == "image" else item.encode() for item in items]
+        tensors.append(client.InferInput(name, [len(data), 1], "BYTES"))
+        tensors[-1].set_data_from_numpy(np.array([[item] for item in data], object))
+    try:
+        found = triton.infer(sys.argv[2], tensors)
+    except client.InferenceServerException as error:
+        return error.message()
+    arrays = {output.name: found.as_numpy(output.name) for output in found.get_response().outputs}
+    arrays["label"] = np.vectorize(bytes.decode)(arrays["label"])
+    return {name: array.reshape(-1).tolist() for name, array in arrays.items()}
+
+
+config = triton.get_model_config(sys.argv[2], as_json=True)["config"]
+assert config["name"] == sys.argv[2], config
+with ThreadPoolExecutor(12) as pool:
+    json.dump(list(pool.map(ask, json.load(open(sys.argv[3])))), sys.stdout)
+'''
+
+
+@dataclass(frozen=True)
+class Server:
+    """What runs, and what was written for it."""
+
+    http: int
+    grpc: int
+    packages: Path
+    repository: Path
+    log: Path
+    bundle: Path
+    images: Path
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    folder = tmp_path / "server"
+    folder.mkdir()
+    packages = make_environment(folder / "environment")
+    settings = TritonSettings(threads=1, environment=folder / "environment", max_batch=8)
+    bundle = text_case(folder / "bert", "bert", "aps") / "bundle"
+    images = images_case(folder / "vit-images", {"size": {"height": 12, "width": 12}, "resample": 2}) / "bundle"
+    repository = folder / "repository"
+    triton_repository(bundle, repository, settings=settings, name="whole")
+    triton_repository(bundle, repository, settings=settings, name="whole", version=2)
+    triton_repository(images, repository, settings=settings, name="pictures")
+    steps = TritonSettings(environment=folder / "environment", max_batch=8)
+    triton_repository(bundle, repository, "gpu", steps, name="steps")
+    put_shim(repository / "steps_graph", folder / "environment")
+    with running(packages, repository, folder / "log") as (http, grpc):
+        yield Server(http, grpc, packages, repository, folder / "log", bundle, images)
+
+
+def test_generated_repositories_in_a_real_server(server: Server, text_csv: Path, tmp_path: Path) -> None:
+    for model in ("whole", "steps"):
+        (tmp_path / model).mkdir()
+        check_every_answer_is_the_predictors(model, server, tmp_path / model)
+    check_requests_of_one_length_share_a_run_of_the_graph(server)
+    check_versions_pairs_and_single_outputs(server)
+    check_images_are_the_bytes_of_their_files(server, tmp_path)
+    check_the_program_that_compares_a_server_with_the_predictor(server, text_csv)
+
+
+def requests(count: int) -> list[dict[str, list[str]]]:
+    """Texts of 1 to 38 words, one to three a request; every tenth request holds an empty one."""
+    rng = np.random.default_rng(0)
+    made = []
+    for place in range(count):
+        lengths = rng.integers(1, 39, rng.integers(1, 4))
+        texts = [" ".join(rng.choice(WORDS, length)) for length in lengths]
+        made.append({"text": [*texts, " "] if place % 10 == 9 else texts})
+    return made
+
+
+def over_grpc(server: Server, model: str, asked: list[dict[str, list[str]]], folder: Path) -> subprocess.Popen[bytes]:
+    """A client that sends these requests; it has the NumPy of the tests, not the one beside the server."""
+    (folder / "requests.json").write_text(json.dumps(asked))
+    (folder / "client.py").write_text(CLIENT)
+    (folder / "packages").mkdir()
+    for name in ("tritonclient", "rapidjson"):
+        for found in server.packages.glob(f"{name}*"):
+            (folder / "packages" / found.name).symlink_to(found)
+    configs = server.repository.glob("*/config.pbtxt")
+    words = [sys.executable, folder / "client.py", server.grpc, model, folder / "requests.json", *configs]
+    environment = {**os.environ, "PYTHONPATH": str(folder / "packages")}
+    return subprocess.Popen([str(word) for word in words], env=environment, stdout=subprocess.PIPE)
+
+
+def expected(predictor: hydrant.Predictor, texts: list[Any]) -> Any:
+    """What a request is to be answered, flat as JSON has it; or the error."""
+    try:
+        fields = predictor.predict(texts).to_dict()
+    except hydrant.HydrantError as error:
+        return str(error)
+    fields["label_index"] = fields["label"]
+    fields["label"] = np.array([predictor.labels[label] for label in fields["label"]])
+    return {name: array.reshape(-1).tolist() for name, array in fields.items()}
+
+
+def assert_same(got: Any, wanted: Any) -> None:
+    if isinstance(wanted, str):
+        assert got.endswith(wanted)
+        return
+    assert set(got) == set(wanted)
+    for name, values in wanted.items():
+        if isinstance(values[0], float):
+            np.testing.assert_allclose(got[name], values, rtol=1e-5, atol=1e-6, err_msg=name)
+        else:
+            assert got[name] == values, name
+
+
+def check_every_answer_is_the_predictors(model: str, server: Server, tmp_path: Path) -> None:
+    """Over HTTP and gRPC at once, from twelve clients each, with mixed lengths and requests that fail."""
+    asked = requests(60)
+    with hydrant.load(server.bundle, "onnxruntime", threads=1) as predictor:
+        wanted = [expected(predictor, request["text"]) for request in asked]
+    with over_grpc(server, model, asked, tmp_path) as client, ThreadPoolExecutor(12) as pool:
+        over_http = list(pool.map(lambda request: infer(server.http, model, request), asked))
+        out, _ = client.communicate(timeout=120)
+    for found in (over_http, json.loads(out)):
+        assert len(found) == len(asked)
+        for got, want in zip(found, wanted, strict=True):
+            assert_same(got, want)
+
+
+def check_requests_of_one_length_share_a_run_of_the_graph(server: Server) -> None:
+    log = server.log.read_text()
+    runs = [line.split(" ", 2)[1:] for line in log.splitlines() if line.startswith("BATCH")]
+    assert any(int(count) > 1 for count, _ in runs)
+    assert {shape for _, shape in runs} <= {"(16,)", "(32,)", "(40,)"}
+
+
+def check_versions_pairs_and_single_outputs(server: Server) -> None:
+    pair = {"text": ["money"], "text_pair": ["the weather"]}
+    with hydrant.load(server.bundle, "onnxruntime", threads=1) as predictor:
+        prediction = predictor.predict([("money", "the weather")])
+    for model, version in (("whole", "1"), ("whole", "2"), ("steps", "")):
+        found = infer(server.http, model, pair, version, ["confidence", "abstain"])
+        np.testing.assert_allclose(found["confidence"], prediction.confidence, rtol=1e-6)
+        assert found["abstain"] == prediction.abstain.tolist()
+        assert set(found) == {"confidence", "abstain"}
+    assert "batch-size must be <= 8" in infer(server.http, "whole", {"text": ["money"] * 9})
+
+
+def check_images_are_the_bytes_of_their_files(server: Server, tmp_path: Path) -> None:
+    pictures = sorted((server.images.parent / "images").iterdir())
+    with hydrant.load(server.images, "onnxruntime", threads=1) as predictor:
+        wanted = [expected(predictor, [picture]) for picture in pictures]
+        with pytest.raises(hydrant.HydrantError) as raised:
+            predictor.predict(b"no picture")
+    asked = [{"image": [str(picture)]} for picture in pictures]
+    with over_grpc(server, "pictures", asked, tmp_path) as client:
+        out, _ = client.communicate(timeout=120)
+    for got, want in zip(json.loads(out), wanted, strict=True):
+        assert_same(got, want)
+    assert infer(server.http, "pictures", {"image": ["no picture"]}) == str(raised.value)
+
+
+def check_the_program_that_compares_a_server_with_the_predictor(server: Server, text_csv: Path) -> None:
+    program = Path(__file__).parents[1] / "benchmarks/triton_server.py"
+    words = ["--data", text_csv, "--server", f"127.0.0.1:{server.http}", "--requests", "12", "--clients", "3"]
+    done = [
+        subprocess.run(
+            [sys.executable, program, server.bundle, "--model", model, *words],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        for model in ("steps", "pictures")
+    ]
+    assert done[0].returncode == 0, done[0].stderr
+    assert re.search(r"  3 clients: .*; 0 of 12 answers differ, largest difference \d", done[0].stdout)
+    assert done[1].returncode == 1
+    assert "Triton answers 400" in done[1].stderr
