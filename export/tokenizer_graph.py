@@ -86,7 +86,7 @@ class _Graph:
     def constant(self, value: Any) -> str:
         name = f"c{len(self.constants)}"
         if isinstance(value, str):
-            self.constants.append(helper.make_tensor(name, TensorProto.STRING, [1], [value.encode()]))
+            self.constants.append(helper.make_tensor(name, TensorProto.STRING, [1], np.array([value.encode()], object)))
         else:
             self.constants.append(numpy_helper.from_array(np.asarray(value, np.int64), name))
         return name
@@ -318,7 +318,7 @@ def _by_json(graph: _Graph, steps: dict[str, Any]) -> Any:
     Without its last step, which puts special tokens around texts, and without searching for such within texts: it loses
     the end of a text that begins like one.
     """
-    left = {"post_processor": None, "truncation": None, "padding": None, "added_tokens": []}
+    left: dict[str, Any] = {"post_processor": None, "truncation": None, "padding": None, "added_tokens": []}
     plain = json.dumps({**steps, **left}, ensure_ascii=False)
     unigram = steps["model"]["type"] == "Unigram"
     told = {"tokenizer_class": "XLMRobertaTokenizer" if unigram else "GPT2Tokenizer"}
