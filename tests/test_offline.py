@@ -251,11 +251,14 @@ def test_other_work_is_refused(predictor: Predictor, bundle: Path, files: list[P
     division = Division(output=output, shard=Shard(1, 2), chunk=16)
 
     def failing(chunks: Chunks, missing: list[int], survey: Survey) -> Iterator[int]:
+        local = local_engine(predictor, named(files), Scoring())
+        yield from local(chunks, missing[:begun], survey)
         raise KeyboardInterrupt
-        yield 0
 
-    with pytest.raises(KeyboardInterrupt):
-        predict_part(predictor, bundle, named(files), Scoring(), division, engine=failing)
+    for begun in (0, 1):
+        with pytest.raises(KeyboardInterrupt):
+            predict_part(predictor, bundle, named(files), Scoring(), division, engine=failing)
+        assert (tmp_path / "out.jsonl.chunks").exists() is bool(begun), "a folder without a chunk is of no use"
     for changed, words in (
         ({"shard": Shard(2, 2)}, "differs in shard"),
         ({"chunk": 17}, "differs in chunk"),
