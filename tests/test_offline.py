@@ -450,7 +450,7 @@ def test_commands_end_to_end(bundle: Path, files: list[Path], expected: list[dic
     ("words", "message"),
     [
         (["hello", "--shard", "1/2"], "--shard divides the rows of files"),
-        (["--input", "FILE", "--shard", "1/2"], "--shard writes its part to a file; name it with --output"),
+        (["--input", "FILE", "--shard", "1/2"], "--shard writes to a file; name it with --output"),
         (["--input", "-", "--shard", "1/2", "--output", "x"], "--shard divides the rows of files"),
         (["--input", "FILE", "--shard", "3/2", "--output", "x"], "shard is '3/2'; expected"),
         (["--input", "FILE", "--chunk", "9"], "--chunk divides a run with --shard"),

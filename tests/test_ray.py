@@ -21,7 +21,7 @@ from hydrant.serving.offline.sources import Sources, Survey
 from support import make_model, make_tokenizer, random_plan, run_cli
 
 WORDS = ["hello", "world", "transfer", "money", "today", "what", "is", "the", "weather"]
-ROWS, CHUNK, THERE = 1920, 40, 5
+ROWS, CHUNK, THERE = 1536, 32, 5
 
 needs_ray = pytest.mark.skipif(bool(ray_space.missing()), reason=ray_space.missing())
 
