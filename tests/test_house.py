@@ -23,8 +23,8 @@ FLOORS: list[dict[str, str]] = [
     },
     {
         "bundle": """
-            __init__ precision tasks rotary architecture traced files plan store signature reference calibration density
-            weights onnx_message graphs reports uses
+            __init__ precision tasks rotary architecture traced signals owned files journal plan store
+            signature reference calibration density weights onnx_message graphs reports uses
         """
     },
     {
