@@ -9,17 +9,15 @@ import io
 import os
 import secrets
 import shutil
-import signal
 import stat
-import tempfile
-import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
 from typing import IO, Any
 
 from ..errors import InputError
+from .owned import TOKEN_BYTES, hold, owned_folder, sweep, take_place
+from .signals import uninterrupted
 
 
 @contextmanager
@@ -67,8 +65,11 @@ class _Raw(io.FileIO):
 @contextmanager
 def _replacing(target: Path, path: Path) -> Iterator[IO[bytes]]:
     part = beside(target, "part")
+    with contextlib.suppress(OSError):  # the folder is missing or cannot be read: told below
+        sweep(target.parent, target.name, "part")
     try:
         with io.BufferedWriter(_Raw(part, "x", path)) as handle:
+            hold(handle.fileno())
             _keep_mode(target, part)
             yield handle
             handle.flush()
@@ -174,19 +175,16 @@ def staged_folder(target: Path, marker: str, force: bool = False) -> Iterator[Pa
         InputError: ``target`` exists and may not be replaced, or its parent cannot be written.
     """
     check_replaceable(target, marker, force)
-    stage = beside(target, "part")
     with folders_above(target):
         try:
-            stage.mkdir()
+            sweep(target.parent, target.name)
+            made = owned_folder(target.parent, target.name)
         except OSError as error:
             raise InputError(f"cannot create {target}: {error.strerror or error}") from error
-        try:
+        with made as stage:
             yield stage
             with uninterrupted():
-                _swap(stage, target)
-        except BaseException:
-            shutil.rmtree(stage, ignore_errors=True)
-            raise
+                take_place(stage, target)
 
 
 @contextmanager
@@ -210,24 +208,6 @@ def folders_above(path: Path) -> Iterator[None]:
         raise
 
 
-@contextmanager
-def temporary_folder(parent: Path, purpose: str) -> Iterator[Path]:
-    """A hidden folder in ``parent`` that is gone when the block ends, however it ends.
-
-    Raises:
-        OSError: it cannot be made.
-    """
-    made: Path | None = None
-    try:
-        with uninterrupted():
-            made = Path(tempfile.mkdtemp(dir=parent, prefix=f".{purpose}."))
-        yield made
-    finally:
-        with uninterrupted():
-            if made is not None:
-                shutil.rmtree(made, ignore_errors=True)
-
-
 def check_replaceable(target: Path, marker: str, force: bool) -> None:
     """Refuse a target folder that exists and may not be replaced; meant to be asked before long work.
 
@@ -246,47 +226,6 @@ def check_replaceable(target: Path, marker: str, force: bool) -> None:
         )
     if not force:
         raise InputError(f"{target} exists; choose another output folder, or replace it with --force (force=True)")
-
-
-@contextmanager
-def uninterrupted() -> Iterator[None]:
-    """Hold Ctrl-C and signals to end back until the block ends; for the moment in which files change places."""
-    caught: list[int] = []
-    try:
-        with signals_to(lambda number, _: caught.append(number), "SIGINT", "SIGTERM", "SIGHUP"):
-            yield
-    finally:
-        if caught:
-            signal.raise_signal(caught[0])
-
-
-@contextmanager
-def signals_to(handler: Callable[[int, FrameType | None], object], *names: str) -> Iterator[None]:
-    """Let signals reach ``handler`` until the block ends, in the main thread, which alone gets any.
-
-    A signal whose handler was not installed from Python is left to that handler, which Python could not put back.
-    """
-    main = threading.current_thread() is threading.main_thread()
-    numbers = [getattr(signal, name) for name in names if main and hasattr(signal, name)]
-    before = {number: signal.signal(number, handler) for number in numbers if signal.getsignal(number) is not None}
-    try:
-        yield
-    finally:
-        for number, previous in before.items():
-            signal.signal(number, previous)
-
-
-@contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Keep other processes that also ask out of ``folder``, where the system has advisory locks (not Windows)."""
-    with contextlib.ExitStack() as stack:
-        with contextlib.suppress(ImportError):
-            import fcntl
-
-            descriptor = os.open(folder, os.O_RDONLY)
-            stack.callback(os.close, descriptor)
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
 
 
 def replace_all(parts: Mapping[Path, Path]) -> None:
@@ -366,21 +305,6 @@ def sha256_of(path: Path) -> str:
         return hashlib.file_digest(handle, "sha256").hexdigest()
 
 
-def _swap(stage: Path, target: Path) -> None:
-    """Give ``stage`` the name ``target``; what stood there comes back if that fails."""
-    if not target.exists():
-        stage.replace(target)
-        return
-    retired = beside(target, "old")
-    target.replace(retired)
-    try:
-        stage.replace(target)
-    except BaseException:
-        retired.replace(target)
-        raise
-    shutil.rmtree(retired)
-
-
 def beside(path: Path, ending: str) -> Path:
     """An unused hidden name in the same folder."""
-    return path.with_name(f".{path.name}.{secrets.token_hex(6)}.{ending}")
+    return path.with_name(f".{path.name}.{secrets.token_hex(TOKEN_BYTES)}.{ending}")

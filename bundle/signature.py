@@ -18,7 +18,9 @@ from types import ModuleType
 from typing import Any
 
 from ..errors import BundleError, InputError, cut, listing, require
-from .files import beside, locked, sha256_of, write_atomically
+from .files import sha256_of
+from .journal import PURPOSE
+from .owned import locked, owned_folder, stages
 from .store import MANIFEST, Bundle, resolve
 
 SIGNATURE = "hydrant.sig"
@@ -77,16 +79,14 @@ def sign(
             password = os.environ.get(PASSWORD)
             config.use_elliptic_key_signer(private_key=key, password=password.encode() if password else None)
     place = bundle.path / SIGNATURE
-    part = beside(place, "part")
-    hashing = _library("hashing").Config().set_ignored_paths(paths=[SIGNATURE, part.name], ignore_git_paths=False)
+    hashing = _library("hashing").Config()
     try:
-        with locked(bundle.path):
-            config.set_hashing_config(hashing).sign(bundle.path, part)
-            write_atomically(place, part.read_bytes())
+        with owned_folder(bundle.path, PURPOSE) as stage, locked(bundle.path):
+            hashing.set_ignored_paths(paths=[SIGNATURE, stage.name], ignore_git_paths=False)
+            config.set_hashing_config(hashing).sign(bundle.path, stage / SIGNATURE)
+            (stage / SIGNATURE).replace(place)
     except OSError as error:
         raise InputError(f"cannot write into bundle {bundle.path}: {error.strerror or error}") from error
-    finally:
-        part.unlink(missing_ok=True)
     return place
 
 
@@ -108,8 +108,8 @@ def check_signature(bundle: Bundle | str | Path, trust: str | Path) -> Bundle:
         InputError: ``trust`` cannot be used.
         MissingExtraError: model-signing is not installed.
     """
-    verifying = _library("verifying")
-    bundle, trust = resolve(bundle), _pem(trust, "PUBLIC KEY", "CERTIFICATE")
+    verifying, trust = _library("verifying"), _pem(trust, "PUBLIC KEY", "CERTIFICATE")
+    bundle = bundle if isinstance(bundle, Bundle) else resolve(bundle)
     place = bundle.path / SIGNATURE
     if not place.is_file() or place.is_symlink():
         raise BundleError(f"bundle {bundle.path} is not signed; expected {SIGNATURE}, which `hydrant sign` writes")
@@ -157,7 +157,10 @@ def _changed(folder: Path, place: Path) -> str:
 def _check_whole(bundle: Bundle) -> None:
     """Refuse files that no manifest speaks of, and links, which lead out of what is signed."""
     listed = {MANIFEST, SIGNATURE, *bundle.manifest["files"]}
+    passing = stages(bundle.path, PURPOSE)  # of who writes now; the library finds what is in them, too
     for path in sorted(bundle.path.rglob("*")):
+        if any(path == stage or stage in path.parents for stage in passing):
+            continue
         name = path.relative_to(bundle.path).as_posix()
         if path.is_symlink():
             raise BundleError(f"{path} is a link; a signature covers files alone, so replace it by what it leads to")

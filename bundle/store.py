@@ -19,7 +19,10 @@ with the SHA-256 in the manifest, and no path in a manifest may leave the folder
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import json
+import os
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -30,8 +33,11 @@ from typing import Any
 from ..data.processor import Processor, load_processor
 from ..errors import BundleError, InputError, PlanError, cut, listing
 from .architecture import Architecture
-from .files import beside, locked, replace_all, sha256_of, staged_folder, uninterrupted, write_atomically
+from .files import sha256_of, staged_folder, write_atomically
+from .journal import NEW, PURPOSE, commit, recover
+from .owned import locked, owned_folder
 from .plan import HeadPlan
+from .signals import uninterrupted
 from .traced import LACKS, AnyArchitecture, Traced, read_architecture
 
 SCHEMA = 1
@@ -87,10 +93,18 @@ class Bundle:
     def open(cls, path: str | Path) -> Bundle:
         """Read and validate the manifest of a bundle; other files are checked when they are used.
 
+        What a killed process had begun to write into the folder is finished first (``journal.py``).
+
         Raises:
             BundleError: not a bundle, or its manifest is malformed, too new or unsafe.
         """
         folder = Path(path)
+        if folder.is_dir():
+            recover(folder)
+        return cls._read(folder)
+
+    @classmethod
+    def _read(cls, folder: Path) -> Bundle:
         if not folder.is_dir():
             what = "is not a folder" if folder.exists() else "does not exist"
             raise BundleError(f"{folder} {what}; expected a bundle, which `hydrant make` or `hydrant fuse` makes")
@@ -264,6 +278,33 @@ class Bundle:
             raise BundleError(f"{folder} holds {listing(sorted(unlisted))}, which {MANIFEST} does not list; remove it")
         return folder if names else None
 
+    def state(self) -> tuple[int, int]:
+        """What is another as soon as another process has changed the bundle; waits for one that is about it.
+
+        Raises:
+            BundleError: the bundle is gone.
+        """
+        try:
+            with locked(self.path):
+                found = (self.path / MANIFEST).stat()
+        except OSError as error:
+            raise BundleError(f"bundle {self.path} is gone ({error.strerror or error}); expected it to stay") from error
+        return found.st_ino, found.st_mtime_ns
+
+    @contextmanager
+    def kept(self) -> Iterator[Bundle]:
+        """The bundle as it is now, which no other process changes until the block ends.
+
+        Raises:
+            BundleError: as of :meth:`open`.
+        """
+        with contextlib.ExitStack() as stack:
+            try:
+                stack.enter_context(locked(self.path))
+            except OSError as error:
+                raise BundleError(f"bundle {self.path} is gone ({error.strerror or error})") from error
+            yield Bundle._read(self.path)
+
     def add(
         self, files: Mapping[str, bytes | Path], remove: Collection[str] = (), unchanged: Collection[str] = ()
     ) -> Bundle:
@@ -286,32 +327,26 @@ class Bundle:
             BundleError: a name leaves the folder.
             InputError: the folder cannot be written, or a file that must be unchanged is not.
         """
-        staged: dict[str, Path] = {}
         made = self._new_folders(files)
+        recover(self.path)
         try:
-            for name, content in files.items():
-                staged[name] = self._stage(name, content)
-            entries = {name: _entry(part) for name, part in staged.items()}
-            with locked(self.path), uninterrupted():
-                manifest = dict(Bundle.open(self.path).manifest)
-                for name in unchanged:
-                    if manifest["files"].get(name) != self.manifest["files"].get(name):
-                        raise InputError(
-                            f"{self.path / name} was changed by another process meanwhile; run the command again"
-                        )
-                gone = {name for name in remove if name in manifest["files"]}
-                kept = {name: entry for name, entry in manifest["files"].items() if name not in gone}
-                manifest["files"] = dict(sorted({**kept, **entries}.items()))
-                staged[MANIFEST] = beside(self.path / MANIFEST, "part")
-                staged[MANIFEST].write_bytes(to_json_bytes(manifest))
-                replace_all({self.path / name: part for name, part in staged.items()})
-                for name in gone:
-                    (self.path / name).unlink(missing_ok=True)
+            with owned_folder(self.path, PURPOSE) as stage:
+                entries = {name: _entry(self._stage(stage, name, content)) for name, content in files.items()}
+                with locked(self.path), uninterrupted():
+                    manifest = dict(Bundle._read(self.path).manifest)
+                    for name in unchanged:
+                        if manifest["files"].get(name) != self.manifest["files"].get(name):
+                            raise InputError(
+                                f"{self.path / name} was changed by another process meanwhile; run the command again"
+                            )
+                    gone = {name for name in remove if name in manifest["files"]}
+                    kept = {name: entry for name, entry in manifest["files"].items() if name not in gone}
+                    manifest["files"] = dict(sorted({**kept, **entries}.items()))
+                    self._stage(stage, MANIFEST, to_json_bytes(manifest))
+                    commit(self.path, stage, [*files, MANIFEST], sorted(gone - set(files)))
         except OSError as error:
             raise InputError(f"cannot write into bundle {self.path}: {error.strerror or error}") from error
         finally:
-            for part in staged.values():
-                part.unlink(missing_ok=True)
             _remove_empty(made)
         return Bundle(self.path, manifest)
 
@@ -321,13 +356,21 @@ class Bundle:
         Raises:
             BundleError, InputError: as ``add``.
         """
-        made = self._new_folders([name])
         try:
-            self._stage(name, b"").unlink()
+            with owned_folder(self.path, PURPOSE) as stage:
+                self._stage(stage, name, b"")
+                self._check_place(name)
         except OSError as error:
             raise InputError(f"cannot write into bundle {self.path}: {error.strerror or error}") from error
-        finally:
-            _remove_empty(made)
+
+    def _check_place(self, name: str) -> None:
+        """Raise OSError where a file of this name could not take its place."""
+        place = self.path / name
+        above = next(folder for folder in place.parents if folder.exists())
+        number = errno.EISDIR if place.is_dir() else 0 if os.access(above, os.W_OK) else errno.EACCES
+        number = number if above.is_dir() else errno.ENOTDIR
+        if number:
+            raise OSError(number, os.strerror(number), str(place))
 
     def _new_folders(self, names: Iterable[str]) -> list[Path]:
         """Folders that files of these names need and the bundle lacks, innermost first."""
@@ -335,13 +378,13 @@ class Bundle:
         folders = [self.path / folder for folder in sorted(inside, key=lambda folder: -len(folder.parts))]
         return [folder for folder in folders if not folder.exists()]
 
-    def _stage(self, name: str, content: bytes | Path) -> Path:
-        """A hidden file beside the place of ``name``, holding its new content."""
+    def _stage(self, stage: Path, name: str, content: bytes | Path) -> Path:
+        """The new content of ``name``, ready in ``stage``."""
         path = self.path / _safe_name(name, self.path / MANIFEST)
         if not path.parent.resolve().is_relative_to(self.path.resolve()):
             raise BundleError(f"{path.parent} is a link out of the bundle; remove it")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        part = beside(path, "part")
+        part = stage / NEW / name
+        part.parent.mkdir(parents=True, exist_ok=True)
         if isinstance(content, Path):
             content.replace(part)
         else:

@@ -8,13 +8,14 @@ from pathlib import Path
 
 from ..errors import InputError
 from ..serving.log import calm_log
+from ..serving.ray_serve import Replicas, serve_on_ray
 from ..serving.record import Recording
 from ..serving.run import serve
 from ..serving.server import Ready
 from ..serving.settings import ServeSettings
 from ..serving.stats import Watching
 from . import shared
-from .options import Command, call
+from .options import Command, call, value
 from .terminal import log, print_json
 from .words import count, positive, seconds, share
 
@@ -36,6 +37,17 @@ def arguments(command: Command) -> None:
     command.take(ServeSettings, "threads", type=positive, metavar="N")
     command.take(ServeSettings, "batch_size", type=positive, metavar="N")
     command.take(ServeSettings, "trust", type=str, metavar="FILE")
+    command.heading("scale")
+    command.add(
+        "--engine",
+        choices=("local", "ray"),
+        default="local",
+        help="What runs the service: this machine (local, the default), or replicas of Ray Serve (ray), on the cluster "
+        "that RAY_ADDRESS names or on this machine",
+    )
+    command.take(Replicas, "replicas", metavar="N")
+    command.take(Replicas, "replica_cpus", type=float, metavar="CPUS")
+    command.take(Replicas, "replica_gpus", type=float, metavar="GPUS")
     command.heading("who may ask, and how much")
     command.add("--token-file", type=Path, metavar="FILE",
                 help="File that holds the secret which clients send as Authorization: Bearer …; without it anyone who "
@@ -78,6 +90,12 @@ def run(options: argparse.Namespace) -> int:
         )
 
     calm_log()
+    if options.engine == "ray":
+        serve_on_ray(value(serve, "folder", options), settings, call(Replicas, options), announce)
+        return 0
+    given = [name for name in ("replicas", "replica_cpus", "replica_gpus") if name in options]
+    if given:
+        raise InputError(f"--{given[0].replace('_', '-')} is for --engine ray; give that, too, or leave it out")
     call(serve, options, settings=settings, announce=announce)
     return 0
 

@@ -11,7 +11,8 @@ import onnx
 from ..bundle.architecture import Architecture
 from ..bundle.calibration import Calibration
 from ..bundle.density import Density
-from ..bundle.files import temporary_folder
+from ..bundle.journal import PURPOSE
+from ..bundle.owned import owned_folder
 from ..bundle.precision import PRECISIONS, Precision
 from ..bundle.store import CALIBRATION, DENSITY, Bundle, onnx_name, resolve
 from ..bundle.traced import LACKS, Traced
@@ -133,7 +134,7 @@ def choose_lowering(asked: str, precision: str) -> tuple[str, str]:
 def _write(bundle: Bundle, model: onnx.ModelProto, name: str) -> None:
     """Put the graph into the bundle, in place of an earlier one and its external data."""
     try:
-        with temporary_folder(bundle.path, "export") as folder:
+        with owned_folder(bundle.path, PURPOSE) as folder:
             files = write_model(model, folder / name)
             bundle.add(files, remove={f"{name}.data"} - set(files), unchanged=[CALIBRATION, DENSITY])
     except OSError as error:

@@ -13,7 +13,8 @@ import numpy as np
 
 from ..bundle.calibration import Calibration
 from ..bundle.density import Density
-from ..bundle.files import temporary_folder
+from ..bundle.journal import PURPOSE
+from ..bundle.owned import owned_folder
 from ..bundle.reference import TrafficReference
 from ..bundle.store import CALIBRATION, DENSITY, WEIGHTS, Bundle, resolve, to_json_bytes
 from ..bundle.tasks import GIVES, ScoreActivation, Task
@@ -339,7 +340,7 @@ def _changed(
     from ..export.recalibrate import GRAPHS, write_recalibrated
 
     try:
-        with temporary_folder(bundle.path, "calibrate") as folder:
+        with owned_folder(bundle.path, PURPOSE) as folder:
             files: dict[str, bytes | Path] = {CALIBRATION: to_json_bytes(calibration.to_json())}
             digest = bundle.digests().get(DENSITY)
             if new and density is not None:

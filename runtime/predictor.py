@@ -27,7 +27,7 @@ from ..data.spec import InputSpec
 from ..data.tensors import checked_tensors
 from ..data.text import is_pair
 from ..data.words import NO_WORD, Piece, WordProcessor
-from ..errors import LARGEST, BackendError, BundleError, InputError, cut, is_whole
+from ..errors import LARGEST, BackendError, BundleError, HydrantError, InputError, cut, is_whole
 from ..metrics.gates import FURTHER_SCORES, SCORES
 from .backends.dlpack import DeviceArray
 from .backends.protocol import Backend
@@ -91,7 +91,27 @@ def load(
         InputError: ``threads`` or ``trust`` cannot be used.
     """
     threads = checked_threads(threads)
-    bundle = resolve(bundle) if trust is None else check_signature(bundle, trust)
+    before = resolve(bundle).state()
+    found = resolve(bundle)
+    try:
+        predictor = _opened(found, backend, threads, precision, trust)
+    except HydrantError:
+        if found.state() == before:
+            raise
+    else:
+        if found.state() == before:
+            return predictor
+        predictor.close()  # another process gave files other contents meanwhile: some may be of each kind
+    with found.kept() as still:
+        return _opened(still, backend, threads, precision, trust)
+
+
+def _opened(
+    bundle: Bundle, backend: str, threads: int | None, precision: Precision | None, trust: str | Path | None
+) -> Predictor:
+    """A predictor of a bundle as its manifest was read."""
+    if trust is not None:
+        check_signature(bundle, trust)
     architecture = bundle.any_architecture()
     if len(bundle.labels) != architecture.classes:
         raise BundleError(

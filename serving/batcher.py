@@ -49,22 +49,28 @@ class _Job:
     answer: asyncio.Future[Prediction]
     parts: list[tuple[np.ndarray, Prediction]] = field(default_factory=list)
 
-    def done(self, places: np.ndarray, prediction: Prediction) -> None:
-        """Some inputs were predicted; with the last of them the answer is there."""
+    def take(self, places: np.ndarray, outcome: Prediction | BaseException) -> None:
+        """Some inputs were predicted, or one of them failed, and with it the request."""
+        if self.answer.done():
+            return
+        try:
+            if isinstance(outcome, BaseException):
+                raise outcome
+            self._join(places, outcome)
+        except Exception as error:
+            self.answer.set_exception(error)
+
+    def _join(self, places: np.ndarray, prediction: Prediction) -> None:
+        """With the last of the inputs the answer is there."""
         self.parts.append((places, prediction))
         self.left -= len(places)
-        if self.left or self.answer.done():
+        if self.left:
             return
         if len(self.parts) == 1 and (np.diff(places) > 0).all():
             self.answer.set_result(prediction)
             return
         joined = Prediction.concatenate([part for _, part in self.parts])
         self.answer.set_result(joined.take(np.argsort(np.concatenate([place for place, _ in self.parts]))))
-
-    def fail(self, error: BaseException) -> None:
-        """An input failed, and with it the request."""
-        if not self.answer.done():
-            self.answer.set_exception(error)
 
 
 @dataclass(eq=False, frozen=True)
@@ -189,15 +195,15 @@ class Batcher:
                     return
                 batch = self._take()
                 started = perf_counter()
-                outcomes = await loop.run_in_executor(self._pool, self._answers, batch)
+                try:
+                    outcomes = await loop.run_in_executor(self._pool, self._answers, batch)
+                except Exception as error:  # the next batch must run, whatever became of this one
+                    outcomes = [(item.job, _places([item], [0]), error) for item in batch]
                 seconds = perf_counter() - started
                 self._seconds = seconds if self._seconds == 0 else 0.8 * self._seconds + 0.2 * seconds
                 self._ran(len(batch), seconds)
                 for job, places, outcome in outcomes:
-                    if isinstance(outcome, Prediction):
-                        job.done(places, outcome)
-                    else:
-                        job.fail(outcome)
+                    job.take(places, outcome)
         finally:
             self._pool.shutdown(wait=False)
 

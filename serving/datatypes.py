@@ -159,15 +159,16 @@ def from_values(what: str, datatype: str, shape: tuple[int, ...], values: Any) -
 def to_values(tensor: Tensor) -> list[Any]:
     """The data of a tensor as JSON holds them, flat; NaN and infinity, which JSON has not, as ``None``.
 
-    Every other number is the shortest decimal that names it, and comes back as the same bits.
+    Every other number comes back as the same bits, since each is a float64, too. The shortest decimal that names a
+    float32 would be shorter, and takes many times as long to find.
     """
     flat = tensor.data.ravel()
     if tensor.datatype == "BYTES":
         return [item.decode(errors="replace") for item in flat]
-    if flat.dtype.kind != "f":
-        return list(flat.tolist())
-    values = flat.tolist() if flat.dtype == np.float64 else [float(str(value)) for value in flat]
-    return values if np.isfinite(flat).all() else [value if math.isfinite(value) else None for value in values]
+    values = list(flat.tolist())
+    if flat.dtype.kind != "f" or np.isfinite(flat).all():
+        return values
+    return [value if math.isfinite(value) else None for value in values]
 
 
 def object_array(items: list[bytes], shape: tuple[int, ...]) -> np.ndarray:

@@ -72,7 +72,7 @@ def explanations(predictor: Predictor, prediction: Prediction, inputs: Sequence[
     shown = inputs if predictor.modality == "text" else None
     rows = predictor.rows(prediction, shown)
     said = _of_words(predictor, prediction) if prediction.mask is not None else None
-    found = []
+    found: list[dict[str, Any]] = []
     for place, row in enumerate(rows):
         if "error" in row:
             found.append({"row": row})

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, MutableMap
 from typing import Any
 from urllib.parse import urlsplit
 
+from ..errors import cut
 from .connection import error_body
 from .errors import ServeError
 from .settings import ServeSettings, is_loopback
@@ -80,6 +81,7 @@ class Guard:
 
     def _check(self, scope: Scope, headers: Mapping[bytes, bytes]) -> None:
         settings = self._settings
+        check_host(headers.get(b"host"), settings)
         check_origin(headers.get(b"origin"), headers.get(b"host", b""), settings)
         if settings.token is not None and scope["path"] not in self._open:
             check_token(headers.get(b"authorization", b""), settings.token)
@@ -118,25 +120,44 @@ def check_token(authorization: bytes, token: str) -> None:
         raise ServeError(401, "the token is missing or wrong; send it as Authorization: Bearer TOKEN")
 
 
+def check_host(host: bytes | None, settings: ServeSettings) -> None:
+    """Refuse a name that is not this machine's, where nobody else is served.
+
+    Any site may let its own name lead to this machine, and would then be asked, and answered, as a site of its own.
+
+    Raises:
+        ServeError: 403.
+    """
+    if host is None or not settings.loopback:
+        return
+    word = host.decode("latin-1").lower()
+    if not _is_own(f"//{word}") and word not in {each.lower().partition("://")[2] for each in settings.origins}:
+        raise ServeError(
+            403, f"the host {cut(word)} is not this machine; ask at 127.0.0.1, or allow it by --origin https://{word}"
+        )
+
+
+def _is_own(address: str) -> bool:
+    """Whether an address leads to this machine by its own names."""
+    try:
+        return is_loopback(urlsplit(address).hostname or "")
+    except ValueError:
+        return False
+
+
 def check_origin(origin: bytes | None, host: bytes, settings: ServeSettings) -> None:
     """Refuse what a page of another site makes a browser send.
 
-    A browser names the page's origin; programs send none. It must be the host that is asked, which for a service of
-    this machine alone must be named as such: any site may let its own name lead here.
+    A browser names the page's origin, and programs send none: it must be the host that is asked.
 
     Raises:
         ServeError: 403.
     """
     if origin is None:
         return
-    word = origin.decode("latin-1")
-    try:
-        found = urlsplit(word)
-        alike = found.netloc.lower() == host.decode("latin-1").lower()
-        own = alike and (not settings.loopback or is_loopback(found.hostname or ""))
-    except ValueError:
-        own = False
-    if not own and word not in settings.origins:
+    word = origin.decode("latin-1").lower()
+    own = word.partition("://")[2] == host.decode("latin-1").lower() and word.startswith(("http://", "https://"))
+    if not own and word not in {each.lower() for each in settings.origins}:
         raise ServeError(403, "a page of another site asks, which is not allowed; the option --origin allows one")
 
 

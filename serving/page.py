@@ -121,15 +121,15 @@ def add_page(app: FastAPI, service: Service) -> None:
         try:
             body = await read_body(request, service.settings.timeout)
             asked = read_asked(body, request.headers.get("content-type", ""), request.query_params)
-            served = service.served(asked.model, asked.version)
-            inputs, shown = inputs_for(asked, served.predictor)
+            named = served = service.served(asked.model, asked.version)
+            inputs, shown = inputs_for(asked, named.predictor)
             work = service.predict(
-                inputs, model=served.name, version=asked.version, timeout=asked.timeout, on_error="row"
+                inputs, model=named.name, version=asked.version, timeout=asked.timeout, on_error="row"
             )
-            served, prediction = await unless_left(request, work)
-            found = await asyncio.to_thread(explanations, served.predictor, prediction, shown)
+            answering, prediction = await unless_left(request, work)
+            found = await asyncio.to_thread(explanations, answering.predictor, prediction, shown)
             status = 200
-            return json_response({"model": served.name, "version": served.version, "explanations": found})
+            return json_response({"model": answering.name, "version": answering.version, "explanations": found})
         except Exception as error:
             status = refusal(error).status
             raise

@@ -3,17 +3,91 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
-from ..errors import BackendError, cut, require
+from ..errors import LARGEST, BackendError, InputError, cut, require
 
 log = logging.getLogger(__name__)
 
 OBJECTS = 256 * 2**20
 """Bytes of shared memory of a cluster that is started here: only small messages go through it."""
+
+
+@dataclass(frozen=True)
+class Pool:
+    """Processes of Ray that come and go.
+
+    Attributes:
+        least: fewest of them.
+        most: most of them.
+        cpus: CPUs that each takes; ``None`` for what :meth:`share` gives.
+        gpus: GPUs that each takes.
+        called: what one of them is called, as in its options.
+    """
+
+    least: int
+    most: int
+    cpus: float | None
+    gpus: float
+    called: str
+
+    @classmethod
+    def parse(cls, words: str, cpus: float | None, gpus: float, called: str) -> Pool:
+        """From what the user wrote.
+
+        >>> Pool.parse("1:8", None, 0.0, "actor").most
+        8
+
+        Raises:
+            InputError: no such numbers.
+        """
+        found = re.fullmatch(r"([0-9]{1,6})(?::([0-9]{1,6}))?", str(words))
+        least, most = (int(found[1]), int(found[2] or found[1])) if found else (0, 0)
+        if not 1 <= least <= most:
+            raise InputError(
+                f"{called}s is {cut(words)}; expected a number of 1 or more, or the fewest and the most, as 1:8"
+            )
+        for name, value, smallest in (("cpus", cpus, 0.01), ("gpus", gpus, 0.0)):
+            if value is not None and not (isinstance(value, int | float) and smallest <= value <= LARGEST):
+                raise InputError(f"{called}_{name} is {cut(value)}; expected a number of {smallest:g} or more")
+        return cls(least, most, cpus, gpus, called)
+
+    def share(self, cpus: float) -> float:
+        """CPUs that each takes of a cluster of so many: one, or less, so that some of one is left to others.
+
+        >>> [Pool.parse("2", None, 0.0, "actor").share(cpus) for cpus in (2, 3, 64)]
+        [0.75, 1.0, 1.0]
+        """
+        if self.cpus is not None:
+            return self.cpus
+        return 1.0 if self.least < cpus else max(0.01, math.floor(100 * (cpus - 0.5) / self.least) / 100)
+
+
+def check_room(resources: Mapping[str, float], pool: Pool) -> None:
+    """Refuse what a cluster of this machine alone cannot hold; Ray would wait for ever.
+
+    Args:
+        resources: of the cluster.
+        pool: what is to run there.
+
+    Raises:
+        InputError: there are fewer CPUs or GPUs.
+    """
+    if "RAY_ADDRESS" in os.environ:
+        return  # a cluster may grow
+    for name, each in (("CPU", pool.share(resources.get("CPU", 1.0))), ("GPU", pool.gpus)):
+        found, wanted = resources.get(name, 0.0), each * pool.least
+        if wanted > found:
+            raise InputError(
+                f"{pool.least} {pool.called}(s) take {wanted:g} {name}s, and this machine has {found:g}; give fewer, "
+                f"or a smaller --{pool.called}-{name.lower()}s, or name a cluster with RAY_ADDRESS"
+            )
 
 
 @contextmanager

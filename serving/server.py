@@ -27,6 +27,10 @@ Ready = dict[str, Any]
 
 Announce = Callable[[Ready], None]
 
+KEEP_ALIVE = 75
+"""Seconds after which an idle connection is closed: more than the minute that proxies and balancers keep theirs, which
+would else send a request on one that is just being closed."""
+
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -77,6 +81,7 @@ def serve_alone(
             access_log=False,
             proxy_headers=False,
             server_header=False,
+            timeout_keep_alive=KEEP_ALIVE,
             ssl_certfile=settings.tls_cert,
             ssl_keyfile=settings.tls_key,
             timeout_graceful_shutdown=math.ceil(settings.timeout),

@@ -34,7 +34,8 @@ class ServeSettings:
         token: secret that clients send as ``Authorization: Bearer …``; without it anyone who reaches the port may ask.
         tls_cert: PEM file of the certificate (with its chain); with it, the service speaks HTTPS only.
         tls_key: PEM file of the certificate's private key.
-        origins: further origin of pages in browsers that may send requests, as in https://models.example.com.
+        origins: further origin by which a service may be asked, through a proxy and by its pages in browsers, as in
+            https://models.example.com.
         backend: backend that runs the bundles, where auto is the first that can run.
         precision: precision of the graphs; without it that of the backend's choice.
         threads: threads within one run; without it the backend's default.

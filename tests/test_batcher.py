@@ -159,6 +159,17 @@ def test_a_batch_that_fails_runs_again_request_by_request(echo: Echo) -> None:
     assert echo.batches[1:] == [["a", "explode", "ccc"], ["a"], ["explode"], ["ccc"]]
 
 
+def test_whatever_becomes_of_a_batch_the_next_one_runs(echo: Echo, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(batcher: Batcher) -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr(echo, "predict", lambda *_, **__: "no prediction")
+            with pytest.raises(AttributeError):
+                await batcher.submit(["a"], 20)
+        assert energies(await batcher.submit(["aa"], 20)) == [2]
+
+    run(echo, test)
+
+
 def test_tensors_of_one_shape_run_together_and_others_apart(echo: Echo) -> None:
     async def test(batcher: Batcher) -> None:
         first = await held(echo, batcher)

@@ -71,12 +71,12 @@ def test_an_interrupted_export_leaves_the_bundle_usable(path: Path) -> None:
         "import os, signal, sys, time\n"
         "from hydrant.bundle import store\n"
         "from hydrant.cli.main import main\n"
-        "replace = store.replace_all\n"
+        "commit = store.commit\n"
         "def interrupted(*arguments):\n"
         "    os.kill(os.getpid(), signal.SIGINT)\n"
         "    time.sleep(0.2)\n"
-        "    replace(*arguments)\n"
-        "store.replace_all = interrupted\n"
+        "    commit(*arguments)\n"
+        "store.commit = interrupted\n"
         f"sys.exit(main(['export', {str(path)!r}, '--member-outputs']))\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd="/")

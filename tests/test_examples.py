@@ -44,7 +44,7 @@ def bundle(bert_checkpoint: Path, text_csv: Path, tmp_path_factory: pytest.TempP
 def test_every_example_is_listed_and_has_a_short_readme() -> None:
     listed = re.findall(r"^\| \[(\w+)\]", (FOLDER / "README.md").read_text(), flags=re.M)
     assert sorted(listed) == sorted(path.name for path in FOLDER.iterdir() if path.is_dir())
-    assert len(listed) == 8
+    assert len(listed) == 9
     for name in listed:
         assert len((FOLDER / name / "README.md").read_text().splitlines()) <= 15, name
 

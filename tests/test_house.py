@@ -23,8 +23,8 @@ FLOORS: list[dict[str, str]] = [
     },
     {
         "bundle": """
-            __init__ precision tasks rotary architecture traced files plan store signature reference calibration density
-            weights onnx_message graphs reports uses
+            __init__ precision tasks rotary architecture traced signals owned files journal plan store
+            signature reference calibration density weights onnx_message graphs reports uses
         """
     },
     {
@@ -92,7 +92,7 @@ FLOORS: list[dict[str, str]] = [
             messages protocol multipart asked connection guard verbs rest grpc_messages grpc_codec grpc_front explain
             page server log workers run
             offline.__init__ offline.shards offline.sources offline.scoring offline.tables offline.chunks offline.parts
-            offline.run ray_cluster offline.ray_engine
+            offline.run ray_cluster offline.ray_engine ray_serve
         """,
         "workflow": """
             options parts report told workspace make explore picture __init__

@@ -137,6 +137,9 @@ def test_how_many_examples() -> None:
     ]  # fmt: skip
 
 
+SERVICE = {"where it listens", "how it runs", "who may ask, and how much", "what is watched and recorded"}
+
+
 @pytest.mark.parametrize("name", COMMANDS)
 def test_help_is_whole_phrases_in_groups_with_an_example(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
@@ -146,7 +149,7 @@ def test_help_is_whole_phrases_in_groups_with_an_example(name: str, capsys: pyte
     assert description == f"{COMMANDS[name][0].upper()}{COMMANDS[name][1:]}."
     titles = [group.partition(":\n")[0] for group in groups]
     assert titles[-1] == "general"
-    assert set(titles) <= {"input", "members", "method", "explore", "output", "scale", "general"}
+    assert set(titles) <= {"input", "members", "method", "explore", "output", "scale", "general", *SERVICE}
     helps = re.findall(r"^  (?! )\S.*?(?:  +|\n +)(\S.*)", "\n".join(groups), flags=re.M)
     assert len(helps) >= 5
     for text in helps:

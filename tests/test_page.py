@@ -338,6 +338,91 @@ def test_a_text_is_answered_with_bars_limits_and_members(browser: Browser, model
     assert widths[1] == pytest.approx(prediction.predictive_entropy[0] / np.log(len(LABELS)), abs=0.02)
     assert len(texts(browser, ".members li")) == 3
     assert "abstains below 1.000" in texts(browser, ".bound")
+    assert texts(browser, "#told")[0].endswith("It abstains: ask someone else.")
+
+
+NUMBERS = """import("./static/numbers.js").then((of) => [
+  of.probability(0.99999), of.probability(1), of.probability(0.0001), of.probability(0.5), of.probability(NaN),
+  of.percent(0.05), of.percent(0.0449), of.percent(1), of.percent(0.0001), of.percent(0),
+  of.figure(0), of.figure(-7.908), of.figure(0.1364), of.figure(0.00271), of.figure(-1e-9), of.figure(497.562),
+  of.figure(23456789), of.many(1, "span"), of.many(1234567, "input")])"""
+
+
+def test_numbers_are_never_rounded_to_certainty(browser: Browser) -> None:
+    assert browser.run(NUMBERS) == [
+        "> 0.999", "1.000", "< 0.001", "0.500", "–",
+        "5 %", "4.5 %", "100 %", "< 0.1 %", "0 %",
+        "0", "−7.91", "0.136", "0.0027", "> −0.0001", "498",
+        "2.35e+7", "1 span", "1\u202f234\u202f567 inputs",
+    ]  # fmt: skip
+
+
+PLACES = """import("./static/scale.js").then(({ ends, place }) => {
+  const facts = {task: "classification", labels: Array(150).fill(""), members: 3, thresholds: {}};
+  const known = {...facts, reference: {histograms: {energy: {edges: [-12, -11, -10]}}}};
+  const limit = {side: "above", value: 1.4};
+  return [ends("confidence", facts), ends("predictive_entropy", facts), ends("mutual_information", facts),
+    ends("energy", facts), ends("energy", known), place(1.4, ends("distance", facts, limit)),
+    place(0.3, ends("predictive_entropy", facts, {side: "above", value: 0.3})),
+    place(9, ends("distance", facts, limit))];
+})"""
+
+
+def test_a_limit_stands_at_the_same_place_of_every_bar(browser: Browser) -> None:
+    confidence, entropy, mutual, unknown, known, distance, other, beyond = browser.run(PLACES)
+    assert confidence == [0, 1]
+    assert entropy == pytest.approx([0, np.log(150)])
+    assert mutual == pytest.approx([0, np.log(3)])
+    assert unknown is None
+    assert known[0] < -12 < -10 < known[1]
+    assert distance["at"] == pytest.approx(other["at"])
+    assert not distance["beyond"]
+    assert beyond == {"at": 1, "beyond": True}
+
+
+TRAFFIC = """import("./static/traffic.js").then(({ traffic }) => {
+  const series = [{ago: 3, inputs: 10, abstain: 5}, {ago: 595, inputs: 10, abstain: 0}];
+  const spread = {edges: [1, 2], calibrated: [10, 10, 20], recent: [0, 0, 4], psi: 0.5};
+  const model = {name: "m", version: "1", totals: {inputs: 20, failed: 1, abstain: 5}, series,
+    latency: {median: 0.004, p99: 0.02}, rates: {calibrated: {abstain: 0.05}}, histograms: {distance: spread},
+    drift: {alarms: [{text: "<b>hostile</b>"}]}};
+  const facts = {name: "m", version: "1", thresholds: {ood: {score: "distance", side: "above", value: 1.5}}};
+  let note = "";
+  const box = document.createElement("div");
+  const say = (text) => { note = text; };
+  const draw = (found) => box.replaceChildren(...traffic(found, facts, say, true).filter(Boolean));
+  draw({models: [model]});
+  const found = {note, text: box.innerText, words: [...box.querySelectorAll("svg")].map((each) => each.ariaLabel),
+    heights: [...box.querySelectorAll(".bars")].map((each) => Number(each.getAttribute("height"))),
+    limit: Number(box.querySelector(".histogram .mark").getAttribute("x1")),
+    curves: [...box.querySelectorAll(".tile:nth-child(2) .curve")].map((each) => each.getAttribute("points")),
+    markup: box.querySelectorAll("b").length};
+  draw({models: [{...model, histograms: null, drift: null}]});
+  found.without = box.innerText;
+  draw({models: []});
+  found.empty = box.innerText;
+  return found;
+})"""
+
+
+def test_traffic_is_drawn_beside_calibration(browser: Browser) -> None:
+    found = browser.run(TRAFFIC)
+    assert found["note"] == "1 further input could not be used; of one worker at a time: each counts for itself"
+    assert "<b>hostile</b>" in found["text"]
+    assert found["markup"] == 0
+    assert "25 %" in found["text"]
+    assert "5 % of calibration data" in found["text"]
+    assert "answered in 4.00 ms; 99 % within 20.0 ms" in found["text"]
+    assert found["words"][-1] == (
+        "Distance: 0 % below 1.00, calibration 25 %; 0 % from 1.00 to 2.00, calibration 25 %; "
+        "100 % above 2.00, calibration 50 %"
+    )
+    assert found["heights"][:2] == [0, 0]
+    assert found["heights"][2] > 80
+    assert found["limit"] == 150  # in the middle of the second of three bins, of 300 in all
+    assert found["curves"] == ["-1.0,60.0 1.0,60.0", "299.0,0.0 301.0,0.0"]  # nothing where nothing came
+    assert "holds no reference" in found["without"]
+    assert "Nobody has asked" in found["empty"]
 
 
 def test_hostile_texts_and_labels_stay_texts(browser: Browser) -> None:
@@ -396,7 +481,8 @@ def test_what_goes_wrong_is_said(browser: Browser) -> None:
 
 
 def test_it_looks_like_something_and_reaches_nothing_else(browser: Browser, address: str) -> None:
-    browser.until("document.getElementById('traffic-body').textContent")
+    browser.until("document.querySelector('#traffic-body .tile .value')?.textContent > '0'")
+    assert "holds no reference" in texts(browser, ".legend")[0]
     for scheme, width in (("light", 1280), ("dark", 360)):
         browser.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
         browser.call("Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=False)
@@ -413,8 +499,7 @@ def test_it_looks_like_something_and_reaches_nothing_else(browser: Browser, addr
     assert unnamed == []
     assert len(browser.requests) > 10
     assert all(each.startswith((address, "blob:" + address, "about:")) for each in browser.requests)
-    absent = httpx.get(f"{address}stats").status_code == 404
-    assert [each for each in browser.complaints if not (absent and each.endswith("/stats"))] == []
+    assert browser.complaints == []
 
 
 class Prefix(BaseHTTPRequestHandler):

@@ -99,13 +99,14 @@ def test_a_pool_that_is_none_is_refused(word: str) -> None:
 
 
 def test_actors_share_the_cpus() -> None:
-    assert (Actors("2:8").least, Actors("2:8").most, Actors("3").most) == (2, 8, 3)
+    pools = [Actors("2:8").pool, Actors("3").pool]
+    assert [(pool.least, pool.most) for pool in pools] == [(2, 8), (3, 3)]
     for cpus in (1, 2, 3, 4, 64):
         for count in range(1, 9):
-            share = Actors(str(count)).share(cpus)
+            share = Actors(str(count)).pool.share(cpus)
             assert 0 < share <= 1
             assert share * count <= max(cpus - 0.4, cpus / 2), "some of a CPU is left"
-    assert Actors("4", actor_cpus=2.5).share(2) == 2.5
+    assert Actors("4", actor_cpus=2.5).pool.share(2) == 2.5
     for name in ("actor_cpus", "actor_gpus"):
         with pytest.raises(InputError, match=f"{name} is '-1'; expected a number"):
             Actors(**{name: -1})
@@ -123,3 +124,96 @@ def test_options_of_ray(bundle: Path, tmp_path: Path) -> None:
         assert (done.returncode, done.stdout) == (2, "")
         assert done.stderr.startswith(f"hydrant: error: {message}"), done.stderr
         assert done.stderr.count("\n") == 1
+
+
+SERVE = """
+import asyncio, json, os, pathlib, signal, subprocess, sys, time
+import httpx
+bundle, texts = sys.argv[1], json.loads(pathlib.Path(sys.argv[2]).read_text())
+
+def processes(word):
+    others = (entry for entry in pathlib.Path("/proc").glob("[0-9]*") if int(entry.name) != os.getpid())
+    titles = [entry / "cmdline" for entry in others]
+    return sum(word in title.read_bytes() for title in titles if title.exists())
+
+words = ["--engine", "ray", "--replicas", "2", "--port", "8123", "--backend", "onnxruntime", "--json"]
+command = [sys.executable, "-m", "hydrant", "serve", bundle, *words]
+process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+found = {"ready": json.loads(process.stdout.readline() or "{}"), "replicas": processes(b"ServeReplica")}
+
+async def main():
+    async with httpx.AsyncClient(base_url="http://127.0.0.1:8123", timeout=60) as client:
+        found["health"] = (await client.get("/v2/health/ready")).status_code
+        found["model"] = (await client.get("/v2/models/out")).json()["name"]
+        found["load"] = (await client.post("/v2/repository/models/out/load")).status_code
+        found["none"] = (await client.get("/v2/models/absent")).status_code
+        found["bad"] = (await client.post("/predict", content=b"{")).json()
+        ways = asyncio.Semaphore(32)
+        async def ask(text):
+            async with ways:
+                if len(text) % 2:
+                    return (await client.post("/predict", json={"inputs": [text]})).json()["predictions"][0]
+                tensor = {"name": "text", "shape": [1], "datatype": "BYTES", "data": [text]}
+                answer = (await client.post("/v2/models/out/infer", json={"inputs": [tensor]})).json()
+                return {each["name"]: each["data"] for each in answer["outputs"]}
+        found["answers"] = await asyncio.gather(*map(ask, texts))
+
+try:
+    asyncio.run(main())
+finally:
+    process.send_signal(signal.SIGTERM)
+    found["status"] = process.wait(100)
+until = time.monotonic() + 30
+while processes(b"raylet") and time.monotonic() < until:
+    time.sleep(0.2)
+found["left"] = processes(b"raylet") + processes(b"ray::")
+print(json.dumps(found))
+"""
+
+
+@needs_ray
+def test_replicas_answer_by_the_same_protocol(bundle: Path, tmp_path: Path) -> None:
+    generator = random.Random(1)
+    texts = [" ".join(generator.choices(WORDS, k=generator.randint(1, 9))) for _ in range(96)]
+    (tmp_path / "texts.json").write_text(json.dumps(texts))
+    done = ray_space.run(SERVE, bundle, tmp_path / "texts.json", cwd=tmp_path)
+    assert done.returncode == 0, (done.stdout, done.stderr)
+    [line] = done.stdout.splitlines()  # nothing of Ray's
+    found = json.loads(line)
+    where = {"scheme": "http", "host": "127.0.0.1", "port": 8123, "grpc_port": None}
+    assert found["ready"] == {**where, "workers": 2, "models": {"out": "1"}}
+    assert {name: found[name] for name in ("replicas", "health", "model", "none", "load", "status", "left")} == {
+        "replicas": 2, "health": 200, "model": "out", "none": 404, "load": 409, "status": 0, "left": 0}  # fmt: skip
+    assert "JSON" in found["bad"]["error"]
+    with hydrant.load(bundle, "onnxruntime") as predictor:
+        rows = predictor.rows(predictor.predict(texts), texts)
+    forms = set()
+    for mine, theirs in zip(found["answers"], rows, strict=True):
+        forms.add("input" in mine)
+        if "input" in mine:
+            assert (mine["input"], mine["label"]) == (theirs["input"], theirs["label"])
+            assert mine["energy"] == pytest.approx(theirs["energy"], abs=5e-6)
+        else:
+            assert mine["label"] == [theirs["label"]]
+            assert mine["energy"] == [pytest.approx(theirs["energy"], abs=5e-6)]
+    assert forms == {True, False}
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--replicas", "2"], "--replicas is for --engine ray; give that, too, or leave it out"),
+        (["--engine", "ray", "--port", "0"], "port is 0, and Ray cannot tell which one it chose"),
+        (
+            ["--engine", "ray", "--workers", "2"],
+            "--workers has no meaning with --engine ray: replicas (--replicas) are",
+        ),
+        (["--engine", "ray", "--replicas", "2:1"], "replicas is '2:1'; expected a number of 1 or more"),
+        (["--engine", "ray", "--replica-cpus", "0"], "replica_cpus is '0.0'; expected a number of 0.01 or more"),
+    ],
+)
+def test_options_of_replicas(bundle: Path, words: list[str], message: str) -> None:
+    done = run_cli("serve", bundle, *words)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"hydrant: error: {message}"), done.stderr
+    assert done.stderr.count("\n") == 1

@@ -171,7 +171,9 @@ def test_many_clients_and_swaps_of_versions_lose_nothing(models: Path) -> None:
 
     def leave() -> None:
         body = json.dumps({"inputs": texts * 4, "model": "texts"}).encode()
-        head = b"POST /predict HTTP/1.1\r\nhost: here\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
+        head = (
+            b"POST /predict HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
+        )
         while not ended.is_set():
             for sent in (head % len(body) + body, head % len(body) + body[:50], b"nonsense\r\n\r\n", b""):
                 with socket.create_connection(("127.0.0.1", service.port)) as connection:
@@ -297,7 +299,7 @@ def test_bodies_and_headers_are_bounded_in_size(service: Running) -> None:
     assert (answer.status_code, list(answer.json())) == (413, ["error"])
     answer = client.post("/predict", content=b"", headers={"content-encoding": "gzip"})
     assert answer.status_code == 415
-    head = b"GET /v2 HTTP/1.1\r\nhost: here\r\n"
+    head = b"GET /v2 HTTP/1.1\r\nhost: localhost\r\n"
     assert b" 431 " in raw(service, head + b"a: b\r\n" * (MOST_HEAD // 6 + 10))
     assert b'{"error": "this is not HTTP' in raw(service, b"nonsense\r\n\r\n")
     assert service.client.get("/v2/health/ready").status_code == 200
@@ -305,14 +307,16 @@ def test_bodies_and_headers_are_bounded_in_size(service: Running) -> None:
 
 def test_slow_senders_are_given_up_and_slow_readers_get_their_answer(models: Path) -> None:
     with running(models / "texts/1", timeout=0.5) as service:
-        head = b"POST /predict HTTP/1.1\r\nhost: here\r\ncontent-length: 100\r\n"
+        head = b"POST /predict HTTP/1.1\r\nhost: localhost\r\ncontent-length: 100\r\n"
         found = raw(service, head, b"\r\n{")
         assert b" 408 " in found
         assert b"the body did not come within 0.5 s" in found
         assert b"the headers did not come within 0.5 s" in raw(service, head)
         assert b"the headers did not come within 0.5 s" in raw(service, b"")
         body = json.dumps({"inputs": ["hello world"]}).encode()
-        head = b"POST /predict HTTP/1.1\r\nhost: here\r\nconnection: close\r\ncontent-length: %d\r\n\r\n" % len(body)
+        head = b"POST /predict HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-length: %d\r\n\r\n" % len(
+            body
+        )
         assert b" 200 " in raw(service, head, body, wait=0.3)
 
 
@@ -409,7 +413,9 @@ def command(*arguments: object) -> Iterator[tuple[subprocess.Popen[str], dict[st
 def test_the_command_answers_what_is_begun_before_it_ends(models: Path) -> None:
     texts = ["transfer money today"] * 50
     body = json.dumps({"inputs": texts, "model": "texts"}).encode()
-    head = b"POST /predict HTTP/1.1\r\nhost: here\r\nexpect: 100-continue\r\ncontent-length: %d\r\n\r\n" % len(body)
+    head = b"POST /predict HTTP/1.1\r\nhost: localhost\r\nexpect: 100-continue\r\ncontent-length: %d\r\n\r\n" % len(
+        body
+    )
     with command(models) as (process, ready), contextlib.ExitStack() as stack:
         assert ready["models"] == {"images": "1", "texts": "2"}
         place = (ready["host"], ready["port"])

@@ -12,7 +12,7 @@ import pytest
 from hydrant.errors import InputError
 from hydrant.serving.asked import Asked, inputs_for, read_asked
 from hydrant.serving.errors import ServeError
-from hydrant.serving.guard import check_origin, check_token
+from hydrant.serving.guard import check_host, check_origin, check_token
 from hydrant.serving.multipart import Part, read_parts
 from hydrant.serving.settings import ServeSettings
 from hypothesis import given, settings
@@ -135,23 +135,32 @@ def test_tokens() -> None:
 @pytest.mark.parametrize(
     ("origin", "host", "bound", "allowed"),
     [
-        (None, b"anything", "127.0.0.1", True),
+        (None, None, "127.0.0.1", True),
+        (None, b"127.0.0.1:8000", "127.0.0.1", True),
+        (None, b"localhost", "127.0.0.1", True),
+        (None, b"[::1]:8000", "::1", True),
+        (None, b"evil.example:8000", "127.0.0.1", False),  # its name was made to lead here
+        (None, b"models.example", "0.0.0.0", True),
+        (None, b"proxy.example", "127.0.0.1", True),
+        (None, b"[", "127.0.0.1", False),
         (b"http://127.0.0.1:8000", b"127.0.0.1:8000", "127.0.0.1", True),
         (b"http://localhost:8000", b"localhost:8000", "127.0.0.1", True),
         (b"http://evil.example", b"127.0.0.1:8000", "127.0.0.1", False),
-        (b"http://evil.example:8000", b"evil.example:8000", "127.0.0.1", False),  # its name was made to lead here
+        (b"http://localhost:9999", b"localhost:8000", "127.0.0.1", False),
         (b"http://models.example:8000", b"models.example:8000", "0.0.0.0", True),
         (b"http://evil.example", b"models.example:8000", "0.0.0.0", False),
         (b"null", b"127.0.0.1:8000", "127.0.0.1", False),
-        (b"http://[", b"[", "127.0.0.1", False),
         (b"https://proxy.example", b"127.0.0.1:8000", "127.0.0.1", True),
+        (b"https://proxy.example", b"proxy.example", "127.0.0.1", True),
     ],
 )
-def test_pages_of_other_sites_are_refused(origin: bytes | None, host: bytes, bound: str, allowed: bool) -> None:
+def test_pages_of_other_sites_are_refused(origin: bytes | None, host: bytes | None, bound: str, allowed: bool) -> None:
     service = ServeSettings(host=bound, origins=["https://proxy.example"])
-    if allowed:
-        check_origin(origin, host, service)
-        return
-    with pytest.raises(ServeError, match="a page of another site asks") as refused:
-        check_origin(origin, host, service)
-    assert refused.value.status == 403
+    try:
+        check_host(host, service)
+        check_origin(origin, host or b"", service)
+    except ServeError as error:
+        assert not allowed, error
+        assert error.status == 403
+    else:
+        assert allowed

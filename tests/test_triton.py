@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import itertools
 import json
 import shutil
@@ -29,7 +30,7 @@ from hydrant.serving.triton import repository as writing
 from hydrant.serving.triton.pbtxt import to_pbtxt
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support import random_plan, run_cli
+from support import make_model, random_plan, run_cli
 from token_support import make_tagger, make_word_tokenizer
 from triton_support import KINDS, UTILS, ModelConfig, Request, read_config, started, strings, tensors
 
@@ -287,8 +288,6 @@ def warm_array(place: Path, value: Any, batch: int) -> np.ndarray:
 
 
 def test_data_for_perf_analyzer_are_requests_that_the_model_answers(bundles: dict[str, Path], tmp_path: Path) -> None:
-    import base64
-
     for kind in ("text", "images", "labels"):
         triton_repository(bundles[kind], tmp_path, name=kind, settings=SETTINGS)
         model, rows = started(tmp_path / kind), json.loads((tmp_path / kind / "perf.json").read_text())["data"]
@@ -397,6 +396,22 @@ def test_numbers_that_are_not_finite_are_told_to_their_own_request(bundles: dict
     assert failed.error.code == 1
 
 
+def test_ready_images_are_measured_with_zeros(tmp_path: Path) -> None:
+    hydrant.save_bundle(hydrant.fuse(make_model("vit"), random_plan("vit", 2)), tmp_path / "vit")
+    hydrant.export_onnx(tmp_path / "vit")
+    triton_repository(tmp_path / "vit", tmp_path / "r", settings=SETTINGS)
+    assert not (tmp_path / "r/vit/perf.json").exists()
+    assert (
+        "perf_analyzer -m vit -i grpc -u 127.0.0.1:8001 --input-data zero" in (tmp_path / "r/vit/README.md").read_text()
+    )
+    with hydrant.load(tmp_path / "vit", "onnxruntime", threads=1) as predictor:
+        pixels = {"pixel_values": np.random.default_rng(0).standard_normal((2, 3, 12, 12)).astype(np.float32)}
+        other = {"pixel_values": np.zeros((1, 3, 12, 12), np.float32)}
+        answers = started(tmp_path / "r/vit").execute([Request(pixels), Request(other)])
+        for answer, given_here in zip(answers, (pixels, other), strict=True):
+            assert_same(answer.arrays, predictor.predict(given_here), predictor.labels)
+
+
 def test_a_model_that_tags_tokens_has_no_ensemble(bundles: dict[str, Path], tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"tags tokens, whose words and spans .*; use --device cpu"):
         triton_repository(bundles["tokens"], tmp_path / "r", "gpu")
@@ -434,6 +449,9 @@ def test_an_engine_takes_the_place_of_the_graph(
     assert "TensorRT 10.13.2" in (tmp_path / "r/m/README.md").read_text()
     lengths = {entry.value.dims[0] for sample in config.model_warmup for entry in sample.inputs}
     assert lengths == {20, 36}
+    add_engine(engined, (text_profile((1, 4, 16), (20, 20, 40), TEXT_INPUTS),), name="small", precision="fp32")
+    with pytest.raises(InputError, match=r"m_prepare/1 has other limits than this bundle: .*36.* there, .*40.* here"):
+        triton_repository(engined, tmp_path / "r", "gpu", name="m", version=2)
 
 
 @pytest.mark.parametrize(
@@ -572,6 +590,8 @@ def test_places_that_are_not_ours_stay(bundles: dict[str, Path], tmp_path: Path)
     with pytest.raises(InputError, match="file exists and is not a folder; choose another output folder"):
         triton_repository(bundles["text"], tmp_path / "file")
     assert snapshot(tmp_path) == {"m/1/model.onnx": b"somebody's", "file": b"x"}
+    with pytest.raises(InputError, match="lies in the bundle, which keeps its own files"):
+        triton_repository(bundles["text"], bundles["text"] / "repository")
 
 
 @pytest.mark.parametrize(

@@ -15,8 +15,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from hydrant import Bundle, HeadPlan, calibrate, export_onnx, fuse, save_bundle
-from hydrant.bundle import files
-from hydrant.bundle.files import atomic_file, check_file, destination, staged_folder, temporary_folder, write_atomically
+from hydrant.bundle import owned
+from hydrant.bundle.files import atomic_file, check_file, destination, staged_folder, write_atomically
+from hydrant.bundle.owned import owned_folder
 from hydrant.calib.heads.search_state import SearchState
 from hydrant.errors import InputError
 from support import make_tokenizer, random_plan, run_cli
@@ -207,7 +208,7 @@ def test_a_bundle_keeps_no_folder_of_what_was_not_added(tmp_path: Path, monkeypa
     def broken(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("hydrant.bundle.store.replace_all", broken)
+    monkeypatch.setattr("hydrant.bundle.store.commit", broken)
     with pytest.raises(InputError, match=r"cannot write into bundle .*: No space left on device"):
         bundle.add({"reports/deep/x.json": b"{}"})
     assert tree(tmp_path) == before
@@ -245,7 +246,7 @@ def test_an_interrupted_calibration_leaves_no_folder(
     """A signal may arrive while the folder is being removed: it waits."""
     export_onnx(bundle)
     before = tree(bundle)
-    remove = files.shutil.rmtree
+    remove = owned.shutil.rmtree
 
     def interrupted(*arguments: object, **options: object) -> None:
         signal.raise_signal(signal.SIGINT)
@@ -254,7 +255,7 @@ def test_an_interrupted_calibration_leaves_no_folder(
     def broken(*_: object, **__: object) -> None:
         raise InputError("broken")
 
-    monkeypatch.setattr(files.shutil, "rmtree", interrupted)
+    monkeypatch.setattr(owned.shutil, "rmtree", interrupted)
     monkeypatch.setattr(Bundle, "add", broken)
     with pytest.raises(KeyboardInterrupt):
         calibrate(bundle, text_csv)
@@ -266,9 +267,9 @@ def test_a_closed_terminal_ends_a_command_in_order(tmp_path: Path) -> None:
     code = (
         "import signal, sys; from pathlib import Path; from hydrant.cli import inspect, main as cli\n"
         "signal.signal(signal.SIGHUP, signal.SIG_DFL)\n"  # as in a terminal; under nohup it is ignored
-        "from hydrant.bundle.files import temporary_folder\n"
+        "from hydrant.bundle.owned import owned_folder\n"
         "def work(options):\n"
-        f"    with temporary_folder(Path({str(tmp_path)!r}), 'calibrate'):\n"
+        f"    with owned_folder(Path({str(tmp_path)!r}), 'calibrate'):\n"
         "        signal.raise_signal(signal.SIGHUP)\n"
         "inspect.run = work\n"
         "sys.exit(cli.main(['inspect', 'x']))"
@@ -279,7 +280,7 @@ def test_a_closed_terminal_ends_a_command_in_order(tmp_path: Path) -> None:
 
 
 def test_a_temporary_folder_is_hidden_and_goes(tmp_path: Path) -> None:
-    with temporary_folder(tmp_path, "export") as folder:
+    with owned_folder(tmp_path, "export") as folder:
         (folder / "deep").mkdir()
         assert folder.name.startswith(".export.")
     assert list(tmp_path.iterdir()) == []

@@ -25,7 +25,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from ..bundle.files import beside
+from ..bundle.owned import owned_folder, sweep
 from ..errors import InputError
 from .report import Epoch
 
@@ -86,14 +86,13 @@ class State:
         tensors |= {f"best.{name}": tensor for name, tensor in (point.best or {}).items()}
         facts = {key: value for key, value in vars(point).items() if key not in ("best", "history")}
         facts |= {"schema": SCHEMA, "digest": self._digest, "history": [asdict(epoch) for epoch in point.history]}
-        part = beside(self.path, "part")
         try:
-            save_file(tensors, part, metadata={"state": json.dumps(facts)})
-            part.replace(self.path)
+            sweep(self.path.parent, self.path.name)
+            with owned_folder(self.path.parent, self.path.name) as stage:
+                save_file(tensors, stage / self.path.name, metadata={"state": json.dumps(facts)})
+                (stage / self.path.name).replace(self.path)
         except (OSError, SafetensorError) as error:
             raise InputError(f"cannot write {self.path}: {error}") from error
-        finally:
-            part.unlink(missing_ok=True)
 
     def restore(self, module: nn.Module, optimizer: torch.optim.Optimizer) -> Point:
         """Bring weights and optimizer to where the file says; the beginning if there is none.

@@ -9,12 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import math
-import os
 import platform
-import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,9 +19,9 @@ from typing import Any
 import numpy as np
 
 from ...bundle.store import Bundle
-from ...errors import LARGEST, BackendError, HydrantError, InputError, cut, require
+from ...errors import BackendError, HydrantError, InputError, cut, require
 from ...runtime import Predictor, load
-from ..ray_cluster import cluster
+from ..ray_cluster import Pool, check_room, cluster
 from .chunks import Chunks
 from .run import Engine
 from .scoring import Scoring, answers
@@ -62,33 +59,12 @@ class Actors:
     actor_gpus: float = 0.0
 
     def __post_init__(self) -> None:
-        if not re.fullmatch(r"[0-9]{1,6}(:[0-9]{1,6})?", str(self.actors)) or not 1 <= self.least <= self.most:
-            raise InputError(
-                f"actors is {cut(self.actors)}; expected a number of 1 or more, or the fewest and the most, as 1:8"
-            )
-        for name, value, least in (("actor_cpus", self.actor_cpus, 0.01), ("actor_gpus", self.actor_gpus, 0.0)):
-            if value is not None and not (isinstance(value, int | float) and least <= value <= LARGEST):
-                raise InputError(f"{name} is {cut(value)}; expected a number of {least:g} or more")
+        self.pool  # noqa: B018 - checks itself
 
     @property
-    def least(self) -> int:
-        """Fewest actors."""
-        return int(str(self.actors).partition(":")[0])
-
-    @property
-    def most(self) -> int:
-        """Most actors."""
-        return int(str(self.actors).rpartition(":")[2])
-
-    def share(self, cpus: float) -> float:
-        """CPUs that each actor takes of a cluster.
-
-        >>> [Actors("2").share(cpus) for cpus in (2, 3, 64)]
-        [0.75, 1.0, 1.0]
-        """
-        if self.actor_cpus is not None:
-            return self.actor_cpus
-        return 1.0 if self.least < cpus else max(0.01, math.floor(100 * (cpus - 0.5) / self.least) / 100)
+    def pool(self) -> Pool:
+        """How many there are, and what each takes."""
+        return Pool.parse(self.actors, self.actor_cpus, self.actor_gpus, "actor")
 
 
 @dataclass(frozen=True)
@@ -171,11 +147,11 @@ def ray_engine(
             return
         digests = Bundle.open(bundle).digests()
         with contextlib.redirect_stdout(sys.stderr), cluster(PURPOSE) as ray:  # Ray prints what became of workers
-            share = actors.share(ray.cluster_resources().get("CPU", 1.0))
-            _check_room(ray.cluster_resources(), share, actors)
+            share = actors.pool.share(ray.cluster_resources().get("CPU", 1.0))
+            check_room(ray.cluster_resources(), actors.pool)
             told = {"threads": max(1, int(share)), **{k: v for k, v in loading.items() if v is not None}}
             work = Work(str(Path(bundle).resolve()), digests, told, sources, survey, scoring)
-            for found in _streamed(ray, chunks, missing, work, actors, share):
+            for found in _streamed(ray, chunks, missing, work, actors.pool, share):
                 if found["problem"]:
                     raise InputError(str(found["problem"]))
                 chunks.keep(int(found["chunk"]), bytes(found["rows"]))
@@ -184,19 +160,8 @@ def ray_engine(
     return run
 
 
-def _check_room(resources: Mapping[str, float], share: float, actors: Actors) -> None:
-    """Refuse what no machine of the cluster could ever hold, where it does not grow: Ray would wait for it."""
-    own = "RAY_ADDRESS" not in os.environ
-    for name, wanted in (("CPU", share * actors.least), ("GPU", actors.actor_gpus * actors.least)):
-        if own and wanted > resources.get(name, 0.0):
-            raise InputError(
-                f"{actors.least} actor(s) take {wanted:g} {name}s, and this machine has {resources.get(name, 0.0):g}; "
-                f"give fewer, or a smaller --actor-{name.lower()}s, or name a cluster with RAY_ADDRESS"
-            )
-
-
 def _streamed(
-    ray: Any, chunks: Chunks, missing: list[int], work: Work, actors: Actors, share: float
+    ray: Any, chunks: Chunks, missing: list[int], work: Work, pool: Pool, share: float
 ) -> Iterable[dict[str, Any]]:
     """What actors give back for chunks, as it comes."""
     data = require("ray.data", "ray", PURPOSE)
@@ -210,13 +175,13 @@ def _streamed(
         {"chunk": number, "start": chunks.rows_of(number).start, "stop": chunks.rows_of(number).stop}
         for number in missing
     ]
-    pool = data.ActorPoolStrategy(
-        min_size=min(actors.least, len(missing)),
-        max_size=min(actors.most, len(missing)),
+    strategy = data.ActorPoolStrategy(
+        min_size=min(pool.least, len(missing)),
+        max_size=min(pool.most, len(missing)),
         max_tasks_in_flight_per_actor=WAITING,
     )
     stream = data.from_items(items, override_num_blocks=len(items)).map_batches(
-        Scorer, fn_constructor_args=(work,), compute=pool, batch_size=1, num_cpus=share, num_gpus=actors.actor_gpus
+        Scorer, fn_constructor_args=(work,), compute=strategy, batch_size=1, num_cpus=share, num_gpus=pool.gpus
     )
     try:
         yield from stream.iter_rows()

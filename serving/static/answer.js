@@ -238,13 +238,13 @@ function table(caption, heads, rows) {
   );
 }
 
-const decided = (each) => [each.out_of_distribution && "unlike its training data", each.abstain && "abstains"].filter(Boolean).join(", ") || "stands by it";
+const inWords = (each) => [each.out_of_distribution && "unlike its training data", each.abstain && "abstains"].filter(Boolean).join(", ") || "stands by it";
 
 function spanTable(spans) {
   return table(
     "Spans",
     ["span", "label", "confidence", "entropy", "decision"],
-    spans.map((span) => [span.text, span.label, probability(span.confidence), figure(span.predictive_entropy), decided(span)]),
+    spans.map((span) => [span.text, span.label, probability(span.confidence), figure(span.predictive_entropy), inWords(span)]),
   );
 }
 
@@ -329,6 +329,19 @@ function why(told, facts) {
   );
 }
 
+/** The whole answer in a line, for those who hear the page. */
+export function inOneLine(found, facts) {
+  if (found.row.error) return `This input could not be used: ${found.row.error}`;
+  const { text } = brief(found, facts);
+  return `${text}. ${verdict(decided(found.row, facts), facts).text}.`;
+}
+
+/** The decisions of a row, where it has them; of a tagged text those of its spans. */
+function decided(told, facts) {
+  if (facts.task !== "tokens") return told;
+  return { out_of_distribution: told.spans.some((span) => span.out_of_distribution), abstain: told.spans.some((span) => span.abstain) };
+}
+
 /** One line about an answer, for the list of earlier ones. */
 export function brief(found, facts) {
   const { row: told } = found;
@@ -339,7 +352,6 @@ export function brief(found, facts) {
     multi_label: () => told.labels.map((each) => each.label).join(", ") || "no label",
     tokens: () => told.spans.map((span) => `${span.text} ${span.label}`).join(", ") || "no span",
   }[facts.task]();
-  const flagged = facts.task === "tokens" ? { out_of_distribution: told.spans.some((span) => span.out_of_distribution), abstain: told.spans.some((span) => span.abstain) } : told;
-  return { kind: verdict(flagged, facts).kind, text };
+  return { kind: verdict(decided(told, facts), facts).kind, text };
 }
 

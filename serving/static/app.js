@@ -1,6 +1,6 @@
 // The page: what is chosen, asked and shown. The server's address is that of the page; nothing else is spoken to.
 
-import { answer, brief, nothingYet, problem } from "./answer.js";
+import { answer, brief, inOneLine, nothingYet, problem } from "./answer.js";
 import { describe, explain, stats, useToken } from "./api.js";
 import { at, el, say, show } from "./dom.js";
 import { figure } from "./numbers.js";
@@ -14,6 +14,7 @@ const MOST_BYTES = 32 * 2 ** 20;
 
 let models = [];
 let counted = true;
+const processes = new Set();
 let image = null;
 let running = null;
 const earlier = [];
@@ -113,6 +114,7 @@ async function ask() {
   running?.abort();
   const mine = (running = new AbortController());
   wait(true);
+  say(at("told"), "");
   const { facts } = asked;
   const from = performance.now();
   try {
@@ -120,6 +122,7 @@ async function ask() {
     const took = performance.now() - from;
     const [first] = found.explanations;
     show(at("answer-body"), answer(first, facts));
+    say(at("told"), inOneLine(first, facts));
     say(at("took"), `${figure(took)} ms, there and back`);
     keep(asked, first, facts);
   } catch (error) {
@@ -213,7 +216,9 @@ async function watch() {
   const facts = chosen();
   if (!counted || !facts) return;
   try {
-    show(at("traffic-body"), traffic(await stats(), facts, (text) => say(at("traffic-note"), text)));
+    const found = await stats();
+    processes.add(found.process);
+    show(at("traffic-body"), traffic(found, facts, (text) => say(at("traffic-note"), text), processes.size > 1));
   } catch (error) {
     say(at("traffic-note"), "");
     counted = error.status !== 404;

@@ -13,16 +13,28 @@ export function rate(points, expected, words) {
   const top = Math.max(0.02, (expected ?? 0) * 2, ...known);
   const x = (index) => (points.length < 2 ? WIDTH : (index * WIDTH) / (points.length - 1));
   const y = (value) => height - (value / top) * height;
-  const places = points.map((value, index) => (value === null ? null : [x(index), y(value)])).filter(Boolean);
-  const line = places.map(([a, b]) => `${a.toFixed(1)},${b.toFixed(1)}`).join(" ");
+  const runs = together(points).map((run) => run.map(([index, value]) => [x(index), y(value)]));
   return svg(
     "svg",
     { class: "spark", viewBox: `0 0 ${WIDTH} ${height}`, preserveAspectRatio: "none", role: "img", "aria-label": words },
     svg("line", { class: "base", x1: 0, x2: WIDTH, y1: height, y2: height }),
     expected ? svg("line", { class: "mark", x1: 0, x2: WIDTH, y1: y(expected), y2: y(expected) }) : null,
-    places.length > 1 ? svg("polygon", { class: "under", points: `${places[0][0]},${height} ${line} ${places.at(-1)[0]},${height}` }) : null,
-    places.length ? svg("polyline", { class: "curve", points: places.length > 1 ? line : `0,${places[0][1]} ${WIDTH},${places[0][1]}` }) : null,
+    runs.map((run) => svg("polygon", { class: "under", points: [[run[0][0], height], ...run, [run.at(-1)[0], height]].map(pair).join(" ") })),
+    runs.map((run) => svg("polyline", { class: "curve", points: (run.length > 1 ? run : [[run[0][0] - 1, run[0][1]], [run[0][0] + 1, run[0][1]]]).map(pair).join(" ") })),
   );
+}
+
+const pair = ([a, b]) => `${a.toFixed(1)},${b.toFixed(1)}`;
+
+/** Values that stand beside each other, each with its index: nothing is drawn where nothing came. */
+function together(points) {
+  const runs = [];
+  points.forEach((value, index) => {
+    if (value === null) return;
+    if (runs.at(-1)?.at(-1)[0] === index - 1) runs.at(-1).push([index, value]);
+    else runs.push([[index, value]]);
+  });
+  return runs;
 }
 
 /**

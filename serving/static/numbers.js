@@ -19,7 +19,7 @@ export function probability(value) {
 /** A score with as many digits as its size needs. */
 export function figure(value) {
   if (!Number.isFinite(value)) return "–";
-  if (value < 0) return `−${figure(-value)}`;
+  if (value < 0) return value > -0.0001 ? "> −0.0001" : `−${figure(-value)}`;
   const size = value;
   if (size >= 1e6) return value.toExponential(2);
   if (size >= 100) return value.toFixed(0);

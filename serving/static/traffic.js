@@ -9,14 +9,20 @@ const RATES = { abstain: "Abstains", out_of_distribution: "Flagged as out of dis
 const STEP = 10;
 const POINTS = 60;
 
-/** Elements for what `stats` gave of the model that is chosen; `note` takes a line for the headline. */
-export function traffic(found, facts, note) {
+/**
+ * Elements for what `stats` gave of the model that is chosen.
+ *
+ * @param note takes a line for the headline
+ * @param several whether more than one process has answered
+ */
+export function traffic(found, facts, note, several = false) {
   const of = found.models.find((each) => each.name === facts.name && each.version === facts.version);
   if (!of?.totals.inputs) {
     note("");
     return [el("p", { class: "quiet" }, "Nobody has asked this model anything yet. How often it abstains, what it flags, and how its scores are spread appear here as requests come in.")];
   }
-  note(of.totals.failed ? `${many(of.totals.failed, "further input")} could not be used` : "");
+  const notes = [of.totals.failed && `${many(of.totals.failed, "further input")} could not be used`, several && "of one worker at a time: each counts for itself"];
+  note(notes.filter(Boolean).join("; "));
   const charts = Object.entries(of.histograms ?? {}).filter(([score]) => score in SCORES);
   const curve = points(of.series);
   return [

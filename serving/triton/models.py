@@ -38,7 +38,7 @@ Arrays = Mapping[str, np.ndarray]
 Answer = Arrays | HydrantError
 
 
-class Model(ABC):
+class PythonModel(ABC):
     """What every model does: read tensors, answer each request by itself, and tell what is wrong with it."""
 
     def initialize(self, args: Mapping[str, str]) -> None:
@@ -114,7 +114,7 @@ class Model(ABC):
         return triton.InferenceResponse([triton.Tensor(name, np.ascontiguousarray(answer[name])) for name in names])
 
 
-class Whole(Model):
+class Whole(PythonModel):
     """Raw inputs, or ready tensors, → every field of their predictions: the whole predictor."""
 
     _predictor: Predictor
@@ -146,7 +146,7 @@ class Whole(Model):
         return arrays
 
 
-class Prepare(Model):
+class Prepare(PythonModel):
     """Raw inputs → the graph's tensors: the step of an ensemble before the graph."""
 
     def open(self, bundle: Bundle) -> None:
@@ -169,7 +169,7 @@ class Prepare(Model):
         return prepared(self._processor, self._spec, given, self._shortest)
 
 
-class Decide(Model):
+class Decide(PythonModel):
     """The graph's outputs → every field of the predictions: the step of an ensemble behind the graph."""
 
     def open(self, bundle: Bundle) -> None:

@@ -12,6 +12,7 @@ from .config import ENVIRONMENT, Model
 from .engine import Engine
 from .samples import SHORT, TOKENS
 from .source import Source
+from .whole import PERF
 
 RELEASE = "24.12"
 """First release of Triton whose Python backend reads NumPy 2; its Python is 3.12."""
@@ -115,12 +116,13 @@ def _request(source: Source, asked: Model) -> dict[str, Any] | None:
 
 
 def _measure(asked: Model) -> str:
+    data = PERF if PERF in asked.files else "zero"
     return f"""## Measure
 
-`perf_analyzer` is in the image of Triton's SDK; `perf.json` stands beside this file.
+With `perf_analyzer`, which is in the image of Triton's SDK, in this folder:
 
 ```sh
-perf_analyzer -m {asked.name} -i grpc -u 127.0.0.1:8001 --input-data perf.json --concurrency-range 1:32
+perf_analyzer -m {asked.name} -i grpc -u 127.0.0.1:8001 --input-data {data} --concurrency-range 1:32
 ```
 """
 

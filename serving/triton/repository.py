@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import re
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,15 +13,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ...bundle.files import (
-    folders_above,
-    folders_placed,
-    locked,
-    replace_all,
-    sha256_of,
-    temporary_folder,
-    uninterrupted,
-)
+from ...bundle.files import folders_above, folders_placed, replace_all, sha256_of
+from ...bundle.owned import locked, owned_folder
+from ...bundle.signals import uninterrupted
 from ...bundle.store import MANIFEST, Bundle, resolve
 from ...errors import InputError, cut, is_whole, listing
 from .config import CONFIG, MARKER, Model, marker
@@ -106,12 +101,14 @@ def triton_repository(
     if not is_whole(version, 1, 2**31 - 1):
         raise InputError(f"version is {cut(version)}; expected a whole number, 1 or more")
     bundle, repository = resolve(bundle), Path(output)
+    if repository.resolve().is_relative_to(bundle.path.resolve()):
+        raise InputError(f"{repository} lies in the bundle, which keeps its own files; choose another output folder")
     name = _checked_name(bundle.path.resolve().name if name is None else name)
     models, source, engine = _models(bundle, device, name, int(version), settings)
     asked = models[-1]
     models[-1] = replace(asked, files={**asked.files, README: readme(source, models, int(version), engine)})
     _check_places(repository, models, int(version), force)
-    size = _write(repository, models, int(version), bundle)
+    size = _write(repository, models, int(version), bundle, force)
     return TritonModels(
         repository,
         name,
@@ -255,7 +252,7 @@ def _told(item: Any) -> str:
     return " ".join(str(part) for part in item[:3])
 
 
-def _write(repository: Path, models: Sequence[Model], version: int, bundle: Bundle) -> int:
+def _write(repository: Path, models: Sequence[Model], version: int, bundle: Bundle, force: bool) -> int:
     """Stage all models, and give them their places together; bytes of the version's files."""
     facts = {
         "version": version,
@@ -265,7 +262,8 @@ def _write(repository: Path, models: Sequence[Model], version: int, bundle: Bund
         with ExitStack() as stack:
             stack.enter_context(folders_above(repository / README))
             stack.enter_context(locked(repository))
-            stage = stack.enter_context(temporary_folder(repository, "hydrant-triton"))
+            _check_places(repository, models, version, force)  # another process may have written since
+            stage = stack.enter_context(owned_folder(_staging(repository), "hydrant-triton"))
             folders: dict[Path, Path] = {}
             files: dict[Path, Path] = {}
             size = 0
@@ -286,6 +284,12 @@ def _write(repository: Path, models: Sequence[Model], version: int, bundle: Bund
     except OSError as error:
         raise InputError(f"cannot write into {repository}: {error.strerror or error}") from error
     return size
+
+
+def _staging(repository: Path) -> Path:
+    """Where models are staged: beside the repository where that can be, since Triton takes its folders for models."""
+    beside = repository.absolute().parent
+    return beside if os.access(beside, os.W_OK) and beside.stat().st_dev == repository.stat().st_dev else repository
 
 
 def _fill(folder: Path, files: Mapping[str, bytes | Path]) -> int:

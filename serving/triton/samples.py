@@ -36,8 +36,10 @@ def warm_files(architecture: AnyArchitecture) -> dict[str, bytes]:
     return {"short": string_data(SHORT.encode()), "long": string_data(LONG.encode())}
 
 
-def perf_data(inputs: Sequence[TensorSpec], architecture: AnyArchitecture, pairs: bool) -> bytes:
+def perf_data(inputs: Sequence[TensorSpec], architecture: AnyArchitecture, pairs: bool) -> bytes | None:
     """The file of ``perf_analyzer --input-data``: raw inputs, or ready tensors of :data:`TOKENS` tokens.
+
+    Ready images are ``None``: it sends zeros of their fixed shape by itself.
 
     Args:
         inputs: of the model.
@@ -51,8 +53,7 @@ def perf_data(inputs: Sequence[TensorSpec], architecture: AnyArchitecture, pairs
     elif "text" in names:
         rows = [{"text": [text], **({"text_pair": [SHORT]} if pairs else {})} for text in (SHORT, LONG)]
     elif architecture.modality == "image":
-        shape = [architecture.channels, architecture.image_height, architecture.image_width]
-        rows = [{"pixel_values": {"content": [0.0] * (shape[0] * shape[1] * shape[2]), "shape": shape}}]
+        return None
     else:
         one = {spec.name: int(spec.name == "attention_mask") for spec in inputs}
         rows = [{name: {"content": [value] * TOKENS, "shape": [TOKENS]} for name, value in one.items()}]

@@ -17,6 +17,7 @@ from .source import Source, whole_bundle
 from .tensors import LABELS, TensorSpec, answer_specs, label_lines, raw_inputs
 
 PERF = "perf.json"
+"""File with requests for ``perf_analyzer``."""
 
 
 def whole_model(source: Source, name: str, settings: TritonSettings) -> Model:
@@ -49,7 +50,8 @@ def model_inputs(source: Source) -> list[TensorSpec]:
 def beside(source: Source) -> dict[str, bytes]:
     """Files beside the configuration of the model that clients ask: labels, warm-up, and data for ``perf_analyzer``."""
     files = {LABELS: label_lines(source.bundle.labels)}
-    files[PERF] = perf_data(model_inputs(source), source.architecture, source.pairs)
+    if (data := perf_data(model_inputs(source), source.architecture, source.pairs)) is not None:
+        files[PERF] = data
     if source.raw:
         files |= {f"warmup/{name}": data for name, data in warm_files(source.architecture).items()}
     elif source.architecture.modality == "text":

@@ -1,0 +1,115 @@
+"""Coverage-guided fuzzing of what reads files: `python benchmarks/fuzz.py plan --executions 1000000`.
+
+A finding is a crash (any exception that is not one of hydrant's), a file that takes over two seconds or a gigabyte, or
+one that is taken and says something that cannot be (fuzz_targets.py). Coverage is followed by atheris (`pip install
+atheris`). Each target runs in a process of its own; found inputs go to a folder, and status 1 says that there are some.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+HERE = Path(__file__).parent
+SECONDS, MEGABYTES = 2, 1024
+FIRST = ["manifest", "plan", "architecture", "calibration", "density", "weights", "tokenizer", "tokenizer-settings"]
+NAMES = [*FIRST, "engine", "graph", "csv", "tsv", "jsonl", "conll", "npz"]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("targets", nargs="*", metavar="TARGET", help=f"of {', '.join(NAMES)} (default: all)")
+    parser.add_argument("--executions", type=int, default=1_000_000, help="a target (default: 1000000)")
+    parser.add_argument("--seconds", type=int, default=0, help="a target, where that is over first (default: no limit)")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--found", type=Path, default=Path("fuzz-findings"), help="folder of inputs that are findings")
+    parser.add_argument("-o", "--output", type=Path, help="results as JSON")
+    if sys.argv[1:2] == ["--run"]:  # the process of one target, with flags of libFuzzer
+        return fuzz(sys.argv[2], sys.argv[3], sys.argv[4:])
+    options = parser.parse_args()
+    if unknown := sorted(set(options.targets) - set(NAMES)):
+        parser.error(f"unknown: {', '.join(unknown)}; the targets are {', '.join(NAMES)}")
+    options.found.mkdir(parents=True, exist_ok=True)
+    results = {}
+    for name in options.targets or NAMES:
+        results[name] = run(name, options)
+        print(f"{name:20} {json.dumps(results[name])}", flush=True)
+        if options.output:
+            options.output.write_text(json.dumps(results, indent=1) + "\n")
+    return int(any(each["findings"] for each in results.values()))
+
+
+def run(name: str, options: argparse.Namespace) -> dict[str, object]:
+    """Fuzz one target in a process of its own, again after each finding, until it has run as often as asked."""
+    memory = "/dev/shm" if Path("/dev/shm").is_dir() else None
+    done, findings, started, coverage = 0, [], time.monotonic(), 0
+    with tempfile.TemporaryDirectory(dir=memory, prefix="hydrant-fuzz-") as folder:
+        place = Path(folder)
+        subprocess.run([sys.executable, __file__, "--run", name, folder, "prepare"], check=True)
+        while done < options.executions and len(findings) < 20:
+            left = options.seconds - (time.monotonic() - started) if options.seconds else 0
+            if options.seconds and left <= 1:
+                break
+            flags = [
+                f"-runs={options.executions - done}", f"-seed={options.seed + len(findings)}", f"-timeout={SECONDS}",
+                f"-rss_limit_mb={MEGABYTES + 512}", f"-max_total_time={int(left)}", "-print_final_stats=1",
+                "-max_len=262144", f"-artifact_prefix={place}/found-",
+            ]  # fmt: skip
+            ran = subprocess.run(
+                [sys.executable, __file__, "--run", name, folder, *flags, str(place / "corpus")],
+                env={**os.environ, "OMP_NUM_THREADS": "1"}, check=False, capture_output=True, text=True,
+                errors="replace",
+            )  # fmt: skip
+            counted = re.search(r"number_of_executed_units: *(\d+)", ran.stderr)
+            last = re.findall(r"^#(\d+)\t", ran.stderr, flags=re.M)
+            ran_now = int(counted.group(1)) if counted else int(last[-1]) if last else 0
+            done += max(ran_now, 1)
+            coverage = max([coverage, *map(int, re.findall(r"cov: (\d+)", ran.stderr))])
+            for path in place.glob("found-*"):
+                kept = options.found / f"{name}-{path.name.removeprefix('found-')}"
+                kept.write_bytes(path.read_bytes())
+                path.unlink()
+                why = re.search(r"(?:Uncaught Python exception: ===\n)(.*\n.*)|ERROR: (.*)", ran.stderr)
+                findings.append({"input": kept.name, "why": " ".join((why.group(0) if why else "?").split())[:300]})
+            if ran.returncode and not findings:
+                raise SystemExit(f"{name}: the fuzzer failed:\n{ran.stderr[-3000:]}")
+    return {
+        "executions": done,
+        "seconds": round(time.monotonic() - started),
+        "coverage": coverage,
+        "findings": findings,
+    }
+
+
+def fuzz(name: str, folder: str, flags: list[str]) -> int:
+    """In the process of one target: make its corpus, or run it."""
+    place = Path(folder)
+    if flags == ["prepare"]:
+        sys.path.insert(0, str(HERE.parent / "tests"))
+        from fuzz_bundle import make_bundle
+        from fuzz_targets import targets
+
+        make_bundle(place / "bundle")
+        (place / "corpus").mkdir()
+        for index, seed in enumerate(targets(place / "bundle", place)[name].seeds):
+            (place / "corpus" / f"seed-{index}").write_bytes(seed)
+        return 0
+    import atheris
+
+    with atheris.instrument_imports(include=["hydrant"]):
+        from fuzz_targets import targets
+    read = targets(place / "bundle", place)[name].read
+    atheris.Setup([sys.argv[0], *flags], read)
+    atheris.Fuzz()
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,140 @@
+"""Several files that take their places together, also when the process is killed between two of them.
+
+The files stand ready in a folder of their own (``new/``), the former ones get a second name there (``old/``). From the
+moment at which the journal stands there, too, whoever opens the bundle next finishes the work if its maker is no more.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import shutil
+from collections.abc import Collection
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from ..errors import BundleError, InputError
+from .owned import locked, stages, sweep
+
+PURPOSE = "hydrant"
+JOURNAL = "journal.json"
+NEW, OLD = "new", "old"
+
+
+def commit(folder: Path, stage: Path, names: Collection[str], gone: Collection[str] = ()) -> None:
+    """Give every file of ``stage/new`` its place in ``folder``; if one cannot have it, all are as before.
+
+    The caller holds the lock of ``folder``.
+
+    Args:
+        folder: the bundle.
+        stage: a folder that this process owns, in it.
+        names: of the files, relative to ``folder``, in the order in which they take their places.
+        gone: files that then go.
+
+    Raises:
+        OSError: a place cannot be taken.
+    """
+    for name in names:
+        _keep(folder / name, stage / NEW / name, stage / OLD / name)
+    fresh = [name for name in names if not os.path.lexists(stage / OLD / name)]
+    entry = {"names": list(names), "gone": list(gone), "fresh": fresh}
+    try:
+        _write(stage, {**entry, "forward": True})
+        _forward(folder, stage, entry)
+    except BaseException:
+        _write(stage, {**entry, "forward": False})
+        _back(folder, stage, entry)
+        raise
+
+
+def recover(folder: Path) -> None:
+    """Finish what a killed process began in ``folder``, and remove what it left.
+
+    Raises:
+        BundleError: the folder cannot be written, or the journal does not speak of this folder's files.
+    """
+    try:
+        if not stages(folder, PURPOSE):
+            return
+        with locked(folder):
+            for stage in stages(folder, PURPOSE):
+                if (stage / JOURNAL).is_file() and not stage.is_symlink():
+                    _finish(folder, stage)
+            sweep(folder, PURPOSE)
+    except OSError as error:
+        if any((stage / JOURNAL).is_file() for stage in stages(folder, PURPOSE)):
+            raise BundleError(
+                f"a write into bundle {folder} was interrupted, and cannot be finished here "
+                f"({error.strerror or error}); run `hydrant inspect` on it once where it can be written"
+            ) from error
+
+
+def _finish(folder: Path, stage: Path) -> None:
+    """The lock of the folder is ours, so whoever wrote this journal is no more."""
+    try:
+        entry = _checked(json.loads((stage / JOURNAL).read_bytes()))
+    except (ValueError, RecursionError, InputError) as error:
+        raise BundleError(f"{stage / JOURNAL} is no journal of hydrant's ({error}); remove {stage}") from error
+    for root in (folder, stage / NEW, stage / OLD):
+        for name in [*entry["names"], *entry["gone"]]:
+            if not (root / name).parent.resolve().is_relative_to(folder.resolve()):
+                raise BundleError(f"{(root / name).parent} is a link out of the bundle; remove it")
+    (_forward if entry["forward"] else _back)(folder, stage, entry)
+    shutil.rmtree(stage, ignore_errors=True)
+
+
+def _checked(entry: Any) -> dict[str, Any]:
+    kinds = {"names": list, "gone": list, "fresh": list, "forward": bool}
+    if not isinstance(entry, dict) or any(not isinstance(entry.get(key), kind) for key, kind in kinds.items()):
+        raise InputError("expected names, gone, fresh and forward")
+    for name in [*entry["names"], *entry["gone"], *entry["fresh"]]:
+        path = PurePosixPath(name) if isinstance(name, str) else PurePosixPath("..")
+        if not name or path.is_absolute() or ".." in path.parts or "\\" in name or ":" in name:
+            raise InputError("a name leads out of the folder")
+    return entry
+
+
+def _forward(folder: Path, stage: Path, entry: dict[str, Any]) -> None:
+    for name in entry["names"]:
+        if (stage / NEW / name).exists():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (stage / NEW / name).replace(folder / name)
+    for name in entry["gone"]:
+        (folder / name).unlink(missing_ok=True)
+    (stage / JOURNAL).unlink(missing_ok=True)
+
+
+def _back(folder: Path, stage: Path, entry: dict[str, Any]) -> None:
+    for name in entry["names"]:
+        old = stage / OLD / name
+        if os.path.lexists(old):
+            old.replace(folder / name)
+        elif name in entry["fresh"]:
+            (folder / name).unlink(missing_ok=True)
+    (stage / JOURNAL).unlink(missing_ok=True)
+
+
+def _keep(place: Path, part: Path, kept: Path) -> None:
+    """A second name of the file at ``place``, if there is one, and its permissions for the one to come."""
+    if not os.path.lexists(place):
+        return
+    link = place.is_symlink()  # replaced, never followed
+    if place.is_dir() and not link:
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(place))
+    if not link:
+        with contextlib.suppress(OSError):  # the file system knows no permissions
+            part.chmod(place.lstat().st_mode & 0o777)
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        os.link(place, kept, follow_symlinks=False)  # readers find the place taken at every moment
+    except (OSError, NotImplementedError):  # a file system without links
+        shutil.copy2(place, kept, follow_symlinks=False)
+
+
+def _write(stage: Path, entry: dict[str, Any]) -> None:
+    part = stage / f"{JOURNAL}.part"
+    part.write_text(json.dumps(entry))
+    part.replace(stage / JOURNAL)

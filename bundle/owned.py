@@ -1,0 +1,165 @@
+"""Hidden folders on which their maker holds a lock for as long as it lives.
+
+A process that is killed leaves such a folder behind, and its lock is gone with it: whoever comes next knows the folder
+for litter and removes it. Where the system has no advisory locks (Windows), age tells instead.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import re
+import secrets
+import shutil
+import stat
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from .signals import uninterrupted
+
+ENDING = "stage"
+
+TOKEN_BYTES = 6
+
+LITTER_SECONDS = 60.0
+"""A folder younger than this is let be: its maker may not hold the lock yet."""
+
+UNLOCKED_SECONDS = 86400.0
+"""As old is one that may be removed where there are no locks."""
+
+AT_FDCWD, RENAME_EXCHANGE = -100, 2
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Keep other processes that also ask out of ``folder``, where the system has advisory locks (not Windows)."""
+    with contextlib.ExitStack() as stack:
+        with contextlib.suppress(ImportError):
+            import fcntl
+
+            descriptor = os.open(folder, os.O_RDONLY)
+            stack.callback(os.close, descriptor)
+            with contextlib.suppress(OSError):  # a file system without locks
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+
+
+@contextmanager
+def owned_folder(parent: Path, purpose: str) -> Iterator[Path]:
+    """A new hidden folder in ``parent`` that is this process's own; gone when the block ends, however it ends.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+    made: Path | None = None
+    descriptor: int | None = None
+    try:
+        with uninterrupted():
+            made = parent / f".{purpose}.{secrets.token_hex(TOKEN_BYTES)}.{ENDING}"
+            made.mkdir()
+            descriptor = _held(made)
+        yield made
+    finally:
+        with uninterrupted():
+            if made is not None:
+                shutil.rmtree(made, ignore_errors=True)
+            if descriptor is not None:
+                os.close(descriptor)
+
+
+def stages(parent: Path, purpose: str, ending: str = ENDING) -> list[Path]:
+    """The hidden folders (or files) of a purpose in ``parent``, of makers alive or not."""
+    ours = re.compile(rf"\.{re.escape(purpose)}\.[0-9a-f]{{{2 * TOKEN_BYTES}}}\.{ending}")
+    return sorted(path for path in parent.iterdir() if ours.fullmatch(path.name))
+
+
+def sweep(parent: Path, purpose: str, ending: str = ENDING) -> None:
+    """Remove what makers that are no more left behind.
+
+    Raises:
+        OSError: ``parent`` cannot be read.
+    """
+    for place in stages(parent, purpose, ending):
+        if _is_abandoned(place):
+            if place.is_dir():
+                shutil.rmtree(place, ignore_errors=True)
+            else:
+                place.unlink(missing_ok=True)
+
+
+def hold(descriptor: int) -> None:
+    """Hold the lock of an open file or folder until it is closed, where there are locks."""
+    with contextlib.suppress(ImportError, OSError):
+        import fcntl
+
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def take_place(stage: Path, target: Path) -> None:
+    """Give a folder the name ``target``; what stood there is then under the folder's old name, to be removed.
+
+    Linux exchanges the two names at once; elsewhere there is a moment in which nothing has the name ``target``.
+
+    Raises:
+        OSError: it cannot; what stood there stands there still.
+    """
+    if not target.exists():
+        stage.replace(target)
+    elif not _exchanged(stage, target):
+        retired = stage.with_name(f".{target.name}.{secrets.token_hex(TOKEN_BYTES)}.{ENDING}")
+        target.replace(retired)
+        try:
+            stage.replace(target)
+        except BaseException:
+            retired.replace(target)
+            raise
+        shutil.rmtree(retired)
+
+
+def _exchanged(one: Path, other: Path) -> bool:
+    """Exchange two names in one step, where the system can."""
+    if sys.platform != "linux":
+        return False
+    rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+    paths = [os.fsencode(one), os.fsencode(other)]
+    return rename is not None and rename(AT_FDCWD, paths[0], AT_FDCWD, paths[1], RENAME_EXCHANGE) == 0
+
+
+def _held(folder: Path) -> int | None:
+    """An open descriptor of the folder that holds its lock; ``None`` where folders cannot be opened."""
+    try:
+        descriptor = os.open(folder, os.O_RDONLY)
+    except OSError:  # Windows
+        return None
+    hold(descriptor)
+    return descriptor
+
+
+def _is_abandoned(place: Path) -> bool:
+    """Whether nobody holds the lock of a file or folder that is no newcomer."""
+    try:
+        state = place.lstat()
+    except FileNotFoundError:  # gone meanwhile
+        return False
+    age = time.time() - state.st_mtime
+    if not (stat.S_ISDIR(state.st_mode) or stat.S_ISREG(state.st_mode)) or age < LITTER_SECONDS:
+        return False
+    try:
+        import fcntl
+    except ImportError:
+        return age > UNLOCKED_SECONDS
+    try:
+        descriptor = os.open(place, os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:  # its maker lives, or the file system has no locks
+        return False
+    finally:
+        os.close(descriptor)
+    return True

@@ -1,0 +1,179 @@
+"""Bundles on Ray Serve: replicas of the same service, behind Ray's own HTTP server.
+
+A replica is a process with a ``Service``: it answers by the same routes, guard and batches as ``hydrant serve`` without
+Ray. Ray's HTTP server spreads requests over the replicas, and starts and ends replicas as the traffic asks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import sys
+import threading
+from collections.abc import MutableMapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..bundle.signals import signals_to
+from ..bundle.store import Bundle
+from ..errors import BackendError, InputError, cut, require
+from .catalog import found_bundles
+from .log import calm_log
+from .monitor import Monitor
+from .ray_cluster import Pool, check_room, cluster
+from .run import bound
+from .server import Announce, assembled
+from .service import Service
+from .settings import ServeSettings
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+    from starlette.responses import Response
+
+PURPOSE = "serve on many machines"
+
+NAME = "hydrant"
+"""Of the application and its deployment in Ray."""
+
+NOT_HERE = {
+    "workers": ("--workers", "replicas (--replicas) are Ray's workers"),
+    "grpc_port": ("--grpc-port", "Ray serves REST only"),
+    "tls_cert": ("--tls-cert", "put a proxy that speaks TLS before it"),
+    "recording": ("--record", "every replica would write a file of its own, on its own machine"),
+}
+"""Settings that have no meaning on Ray: their options, and why."""
+
+
+@dataclass(frozen=True)
+class Replicas:
+    """The replicas of Ray Serve.
+
+    Attributes:
+        replicas: how many replicas, or the fewest and the most, as ``1:8``; they come and go with the traffic.
+        replica_cpus: CPUs that each replica takes, and threads within one run; without it one, or less where the
+            cluster has fewer CPUs than replicas.
+        replica_gpus: GPUs that each replica takes, which may be a part of one.
+
+    Raises:
+        InputError: no such numbers.
+    """
+
+    replicas: str = "1"
+    replica_cpus: float | None = None
+    replica_gpus: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.pool  # noqa: B018 - checks itself
+
+    @property
+    def pool(self) -> Pool:
+        """How many there are, and what each takes."""
+        return Pool.parse(self.replicas, self.replica_cpus, self.replica_gpus, "replica")
+
+
+class Replica:
+    """What Ray runs in each process: the service, and the way to it."""
+
+    async def __init__(self, folder: str, settings: ServeSettings) -> None:  # type: ignore[misc]  # Ray waits for it
+        calm_log(logging.WARNING)
+        monitor = Monitor(settings.watching, settings.recording)
+        service = Service(folder, settings, monitor.observers)
+        self._app = assembled(service, monitor)
+        await service.start()
+
+    async def __call__(self, request: Request) -> Response:
+        """Answer a request by the same application as without Ray."""
+        from starlette.responses import Response
+
+        head: MutableMapping[str, Any] = {"status": 500, "headers": []}
+        body: list[bytes] = []
+
+        async def send(message: MutableMapping[str, Any]) -> None:
+            if message["type"] == "http.response.start":
+                head.update(message)
+            else:
+                body.append(message.get("body", b""))
+
+        await self._app(request.scope, request.receive, send)
+        response = Response(b"".join(body), head["status"])
+        response.raw_headers = list(head["headers"])
+        return response
+
+
+def serve_on_ray(folder: str | Path, settings: ServeSettings, replicas: Replicas, announce: Announce) -> None:
+    """Serve bundles until SIGTERM or SIGINT, on the cluster that ``RAY_ADDRESS`` names or on this machine.
+
+    Args:
+        folder: as of ``run.serve``; it must be there under the same name on every machine.
+        settings: how each replica runs, and where Ray listens for HTTP.
+        replicas: how many there are.
+        announce: told once, when the first replicas answer.
+
+    Raises:
+        InputError: no bundle, a port that is taken, or a setting that has no meaning on Ray.
+        BundleError: a bundle cannot be read.
+        BackendError: Ray cannot run it.
+        MissingExtraError: Ray is not installed.
+    """
+    usual = ServeSettings()
+    for name, (flag, instead) in NOT_HERE.items():
+        if getattr(settings, name) != getattr(usual, name):
+            raise InputError(f"{flag} has no meaning with --engine ray: {instead}; leave it out")
+    if settings.port == 0:
+        raise InputError("port is 0, and Ray cannot tell which one it chose; give the number of a free port")
+    models = found_bundles(folder)
+    for versions in models.values():
+        for path in versions.values():
+            Bundle.open(path)
+    with bound(settings.host, settings.port):
+        pass  # whether it is free: Ray would try for minutes
+    ended = threading.Event()
+    with (
+        contextlib.redirect_stdout(sys.stderr),  # on which Ray prints what became of its processes
+        cluster(PURPOSE) as ray,
+        signals_to(lambda *_: ended.set(), "SIGTERM", "SIGINT"),
+    ):
+        serve = require("ray.serve", "ray", PURPOSE)
+        try:
+            _start(ray, serve, str(Path(folder).resolve()), settings, replicas.pool)
+            told = {"scheme": "http", "host": settings.host, "port": settings.port, "grpc_port": None}
+            newest = {name: list(versions)[-1] for name, versions in models.items()}
+            with contextlib.redirect_stdout(sys.__stdout__):
+                announce({**told, "workers": replicas.pool.most, "models": newest})
+            while not ended.wait(0.2):
+                pass
+        except RuntimeError as error:
+            raise BackendError(f"Ray Serve cannot run it: {cut(error, 300)}; `serve status` tells more") from error
+        finally:
+            with contextlib.suppress(Exception):  # it never began
+                serve.delete(NAME)
+
+
+def _start(ray: Any, serve: Any, folder: str, settings: ServeSettings, pool: Pool) -> None:
+    """Start Ray's HTTP server and the replicas, and wait for the first ones."""
+    resources = ray.cluster_resources()
+    share = pool.share(resources.get("CPU", 1.0))
+    check_room(resources, pool)
+    own = replace(settings, workers=pool.most, threads=settings.threads or max(1, int(share)))
+    scaling: dict[str, Any] = {"num_replicas": pool.most}
+    if pool.least < pool.most:
+        limits = {"min_replicas": pool.least, "max_replicas": pool.most}
+        scaling = {"autoscaling_config": {**limits, "target_ongoing_requests": settings.batch_size}}
+    deployment = serve.deployment(
+        name=NAME,
+        max_ongoing_requests=settings.requests,
+        max_queued_requests=settings.queue,
+        graceful_shutdown_timeout_s=settings.timeout,
+        ray_actor_options={"num_cpus": share, "num_gpus": pool.gpus},
+        logging_config={"log_level": "ERROR", "enable_access_log": False},
+        **scaling,
+    )(Replica)
+    for name in ("ray", "ray.serve"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+    serve.start(
+        proxy_location="HeadOnly",
+        http_options={"host": settings.host, "port": settings.port, "request_timeout_s": settings.timeout + 5},
+        logging_config={"log_level": "ERROR", "enable_access_log": False},
+    )
+    serve.run(deployment.bind(folder, own), name=NAME, route_prefix="/")

@@ -1,0 +1,272 @@
+"""The recipes in examples/deploy: held against the command line's own parser, and against what a service answers."""
+
+from __future__ import annotations
+
+import configparser
+import json
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Any
+
+import httpx
+import hydrant
+import pytest
+import yaml
+from hydrant.cli.main import parse
+from hydrant.cli.options import call
+from hydrant.families.checkpoint import load_processor
+from hydrant.serving.settings import ServeSettings
+from serve_support import Running, running
+
+CHECKOUT = Path(__file__).parents[1]
+FOLDER = CHECKOUT / "examples" / "deploy"
+TOKEN = "a-token-for-tests"
+
+
+@pytest.fixture(scope="module")
+def service(bert_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """A service that asks for a token, as in the recipes."""
+    folder = tmp_path_factory.mktemp("deployed") / "models"
+    plan = hydrant.plan_heads(bert_checkpoint, members=2, keep=3, method="random", data=None)
+    hydrant.save_bundle(
+        hydrant.fuse(bert_checkpoint, plan), folder / "a" / "1", load_processor(bert_checkpoint, "text")
+    )
+    hydrant.export_onnx(folder / "a" / "1")
+    with running(folder, token=TOKEN) as found:
+        yield found
+
+
+def settings_of(words: list[str]) -> tuple[Any, ServeSettings]:
+    """What a command line of ``hydrant serve`` asks for."""
+    assert words[0] == "serve"
+    options = parse(words)
+    return options, call(ServeSettings, options)
+
+
+def documents(name: str) -> list[dict[str, Any]]:
+    return list(yaml.safe_load_all((FOLDER / name).read_text()))
+
+
+def kinds(name: str) -> dict[str, dict[str, Any]]:
+    return {each["kind"]: each for each in documents(name)}
+
+
+def instructions() -> list[tuple[str, str]]:
+    """Of the Dockerfile, in order: the word and what follows it."""
+    text = re.sub(r"^#.*\n", "", (FOLDER / "Dockerfile").read_text(), flags=re.M)
+    lines = [line for line in re.sub(r"\\\n\s*", "", text).splitlines() if line.strip()]
+    return [(line.split(" ", 1)[0], line.split(" ", 1)[1].strip()) for line in lines]
+
+
+def test_every_recipe_is_told_of() -> None:
+    told = re.findall(r"\]\((\w[\w.-]*)\)", (FOLDER / "README.md").read_text())
+    there = {path.name for path in FOLDER.iterdir()} - {"README.md", "Dockerfile.dockerignore"}
+    assert sorted(told) == sorted(there)
+    page = (CHECKOUT / "docs/how-to/deploy.md").read_text()
+    assert all(f"examples/deploy/{name}" in page for name in there)
+
+
+# The image
+
+
+def test_the_image_installs_the_package_and_runs_it_as_nobody() -> None:
+    found = instructions()
+    words = [word for word, _ in found]
+    assert words.count("FROM") == 2
+    project = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())["project"]
+    version = re.search(r"python:(\d+\.\d+)-slim", dict(found)["FROM"])
+    assert version is not None
+    assert project["requires-python"] == f">={version[1]}"
+    (install,) = [rest for word, rest in found if word == "RUN" and "pip install" in rest]
+    asked = shlex.split(install.split("&&")[0])
+    assert asked[asked.index("-c") + 1] == "constraints.txt"
+    extras = re.fullmatch(r"\.\[([\w,]+)\]", asked[-1])
+    assert extras is not None
+    assert extras[1].split(",") == ["onnxruntime", "serve"]
+    assert set(extras[1].split(",")) <= set(project["optional-dependencies"])
+    last = found[len(words) - 1 - words[::-1].index("FROM") :]
+    named = dict(last)
+    user, group = named["USER"].split(":")
+    assert int(user) > 0
+    assert f"--uid {user}" in named["RUN"]
+    assert f"--gid {group}" in named["RUN"]
+    command = json.loads(named["ENTRYPOINT"]) + json.loads(named["CMD"])
+    assert command[0] in project["scripts"]
+    options, settings = settings_of(command[1:])
+    assert str(options.folder) == named["VOLUME"]
+    assert (settings.host, f"{settings.port} {settings.grpc_port}") == ("0.0.0.0", named["EXPOSE"])
+
+
+def test_the_image_asks_after_its_own_health(service: Running) -> None:
+    check = dict(instructions())["HEALTHCHECK"]
+    command = json.loads(check[check.index("CMD ") + 4 :])
+    assert command[:2] == ["python", "-c"]
+    assert "127.0.0.1:8000/" in command[2]
+    for port, status in ((service.port, 0), (9, 1)):
+        code = command[2].replace(":8000/", f":{port}/")
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False)
+        assert done.returncode == status, done.stderr
+
+
+def test_the_image_is_built_of_the_package_alone() -> None:
+    patterns = [
+        line for line in (FOLDER / "Dockerfile.dockerignore").read_text().splitlines() if line and line[0] != "#"
+    ]
+    tables = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())
+    packages = {
+        name.removeprefix("hydrant").strip(".").split(".")[0] for name in tables["tool"]["setuptools"]["packages"]
+    }
+    needed = {*packages - {""}, "pyproject.toml", "README.md", "LICENSE", "constraints.txt", "py.typed", "__init__.py"}
+    assert not [name for name in needed for pattern in patterns if fnmatch(name, pattern)]
+    assert all((CHECKOUT / name).exists() for name in needed)
+    assert {"tests", "docs", "benchmarks"} <= set(patterns)
+
+
+# Kubernetes
+
+
+def container_of(name: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The pod and its only container."""
+    if name == "kserve.yaml":
+        (found,) = documents(name)
+        pod = found["spec"]["predictor"]
+    else:
+        pod = kinds(name)["Deployment"]["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    return pod, container
+
+
+@pytest.mark.parametrize("name", ["kubernetes.yaml", "kserve.yaml"])
+def test_probes_ask_what_the_service_answers_without_a_token(service: Running, name: str) -> None:
+    _, container = container_of(name)
+    port, *further = container["ports"]
+    _, settings = settings_of(container["args"])
+    assert settings.port == port["containerPort"]
+    assert [each["containerPort"] for each in further] == ([] if settings.grpc_port is None else [settings.grpc_port])
+    for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
+        asked = container[probe]["httpGet"]
+        assert asked["port"] in (port["name"], port["containerPort"])
+        assert httpx.get(f"{service.url}{asked['path']}").status_code == 200
+    assert container["livenessProbe"]["httpGet"]["path"].endswith("/live")
+    assert container["readinessProbe"]["httpGet"]["path"].endswith("/ready")
+
+
+@pytest.mark.parametrize("name", ["kubernetes.yaml", "kserve.yaml"])
+def test_containers_have_few_rights_and_know_their_size(name: str) -> None:
+    pod, container = container_of(name)
+    rights = {**pod.get("securityContext", {}), **container["securityContext"]}
+    assert rights["runAsNonRoot"]
+    assert str(rights["runAsUser"]) == dict(instructions())["USER"].split(":")[0]
+    assert not rights["allowPrivilegeEscalation"]
+    assert rights["capabilities"] == {"drop": ["ALL"]}
+    assert rights["seccompProfile"] == {"type": "RuntimeDefault"}
+    _, settings = settings_of(container["args"])
+    assert str(settings.threads) == container["resources"]["requests"]["cpu"]
+    assert "memory" in container["resources"]["limits"]
+
+
+def test_what_is_mounted_is_what_is_served() -> None:
+    pod, container = container_of("kubernetes.yaml")
+    options, settings = settings_of(container["args"])
+    mounts = {each["name"]: each for each in container["volumeMounts"]}
+    assert set(mounts) == {each["name"] for each in pod["volumes"]}
+    assert mounts["models"]["mountPath"] == str(options.folder)
+    assert options.token_file.parent == Path(mounts["token"]["mountPath"])
+    assert all(each.get("readOnly") for name, each in mounts.items() if name != "tmp")
+    assert container["securityContext"]["readOnlyRootFilesystem"]
+    waits = float(container["lifecycle"]["preStop"]["exec"]["command"][1])
+    assert pod["terminationGracePeriodSeconds"] > waits + settings.timeout
+    options, settings = settings_of(container_of("kserve.yaml")[1]["args"])
+    assert str(options.folder) == "/mnt/models"  # where KServe's storage initializer puts what STORAGE_URI names
+    assert settings.timeout == container_of("kserve.yaml")[0]["timeout"]
+
+
+def test_objects_name_each_other() -> None:
+    found = kinds("kubernetes.yaml")
+    labels = found["Deployment"]["spec"]["template"]["metadata"]["labels"]
+    selectors = [
+        found["Deployment"]["spec"]["selector"]["matchLabels"], found["Service"]["spec"]["selector"],
+        found["PodDisruptionBudget"]["spec"]["selector"]["matchLabels"],
+    ]  # fmt: skip
+    assert selectors == [labels] * 3
+    inside = container_of("kubernetes.yaml")[1]["ports"]
+    assert [each["targetPort"] for each in found["Service"]["spec"]["ports"]] == [each["name"] for each in inside]
+    target = found["HorizontalPodAutoscaler"]["spec"]["scaleTargetRef"]
+    assert (target["kind"], target["name"]) == ("Deployment", found["Deployment"]["metadata"]["name"])
+    assert found["HorizontalPodAutoscaler"]["spec"]["minReplicas"] == found["Deployment"]["spec"]["replicas"]
+    for name in ("kubernetes.yaml", "kserve.yaml"):
+        assert container_of(name)[1]["image"].endswith(f"/hydrant:{hydrant.__version__}")
+
+
+# systemd
+
+
+def unit(name: str) -> tuple[configparser.ConfigParser, list[str]]:
+    found = configparser.ConfigParser(strict=False, interpolation=None, allow_no_value=True)
+    found.optionxform = str  # type: ignore[assignment,method-assign]
+    found.read_string((FOLDER / name).read_text())
+    return found, shlex.split(found["Service"]["ExecStart"])
+
+
+def test_the_unit_of_serve_runs_a_command_that_there_is() -> None:
+    found, command = unit("hydrant.service")
+    assert command[0].endswith("/bin/hydrant")
+    options, settings = settings_of(command[1:])
+    assert found["Service"]["SocketBindAllow"] == f"tcp:{settings.port}"
+    assert float(found["Service"]["TimeoutStopSec"]) > settings.timeout
+    name = found["Service"]["LoadCredential"].split(":")[0]
+    assert str(options.token_file) == "${CREDENTIALS_DIRECTORY}/" + name
+    assert settings.loopback
+
+
+def test_the_unit_of_the_runner_has_options_that_there_are() -> None:
+    found, command = unit("hydrant-run.service")
+    assert command[0].endswith("/bin/hydrant-run")
+    source = (CHECKOUT / "runtime/cpp/program/arguments.cpp").read_text()
+    known = dict(re.findall(r'^    \{"(--[\w-]+)", (nullptr|"\w+")', source, flags=re.M))
+    given = {word: after for word, after in zip(command, [*command[1:], ""], strict=True) if word.startswith("--")}
+    assert set(given) == {"--serve", "--host", "--port", "--threads"}
+    for option, after in given.items():
+        assert option in known
+        assert (known[option] == "nullptr") == after.startswith("--")
+    assert found["Service"]["SocketBindAllow"] == f"tcp:{given['--port']}"
+    assert given["--host"] == "127.0.0.1"
+
+
+@pytest.mark.parametrize("name", ["hydrant.service", "hydrant-run.service"])
+def test_systemd_takes_the_units(name: str, tmp_path: Path) -> None:
+    analyze = shutil.which("systemd-analyze")
+    if analyze is None:
+        pytest.skip("systemd-analyze is not installed")
+    text = (FOLDER / name).read_text()
+    (tmp_path / name).write_text(re.sub(r"/opt/hydrant/bin/[\w-]+", "/bin/true", text))
+    done = subprocess.run([analyze, "verify", str(tmp_path / name)], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    limit = ["security", "--offline=true", "--threshold=20", str(tmp_path / name)]  # tenths: 2.0 of 10
+    done = subprocess.run([analyze, *limit], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+
+
+# Prometheus
+
+
+def test_alerts_name_metrics_that_there_are(service: Running) -> None:
+    (scrape,) = documents("prometheus.yaml")[0]["scrape_configs"]
+    service.ask("hello world", model="a")
+    answer = service.client.get(scrape["metrics_path"])
+    assert answer.status_code == 200
+    there = dict(re.findall(r"^# TYPE (\w+) (\w+)$", answer.text, flags=re.M))
+    names = {f"{name}{end}" if kind == "histogram" else name for name, kind in there.items() for end in ("", "_bucket")}
+    (group,) = documents("alerts.yaml")[0]["groups"]
+    asked = {name for rule in group["rules"] for name in re.findall(r"\bhydrant_\w+", rule["expr"])}
+    assert len(asked) >= 6
+    assert asked <= names
+    assert documents("prometheus.yaml")[0]["rule_files"] == ["alerts.yaml"]
+    assert len({rule["alert"] for rule in group["rules"]}) == len(group["rules"])

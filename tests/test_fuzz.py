@@ -1,0 +1,47 @@
+"""A minute of what `benchmarks/fuzz.py` does for hours: every reader of files that travel, on damaged ones."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from fuzz_bundle import make_bundle
+
+sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
+import fuzz
+import fuzz_targets
+
+MUTATIONS = 150
+
+
+@pytest.fixture(scope="module")
+def targets(tmp_path_factory: pytest.TempPathFactory) -> dict[str, fuzz_targets.Target]:
+    folder = tmp_path_factory.mktemp("fuzz")
+    make_bundle(folder / "bundle")
+    return fuzz_targets.targets(folder / "bundle", folder)
+
+
+@pytest.mark.parametrize("name", fuzz.NAMES)
+def test_damaged_files_are_refused_or_read(name: str, targets: dict[str, fuzz_targets.Target]) -> None:
+    target = targets[name]
+    slowest = 0.0
+    for data in [*target.seeds, b"", *fuzz_targets.mutations(target.seeds, MUTATIONS, seed=7)]:
+        started = time.process_time()
+        target.read(data)
+        slowest = max(slowest, time.process_time() - started)
+    assert slowest < fuzz.SECONDS
+
+
+def test_every_target_has_a_name(targets: dict[str, fuzz_targets.Target]) -> None:
+    assert list(targets) == fuzz.NAMES
+
+
+def test_a_fault_would_be_found(targets: dict[str, fuzz_targets.Target], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reader that lets Python's own error through, as of a missing key, fails the target."""
+    monkeypatch.setattr(
+        fuzz_targets.Bundle, "plan", lambda bundle: bundle.read_json("plan.json")["members"][0]["nothing"]
+    )
+    with pytest.raises(KeyError):
+        targets["plan"].read(targets["plan"].seeds[0])
