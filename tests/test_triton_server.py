@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -21,8 +22,9 @@ import hydrant
 import numpy as np
 import pytest
 from golden import images_case, text_case
-from hydrant import TritonSettings, triton_repository
-from triton_support import infer, make_environment, put_shim, running
+from hydrant import Bundle, GraphForm, TritonSettings, triton_repository
+from hydrant.bundle.store import CALIBRATION, to_json_bytes
+from triton_support import infer, load_model, make_environment, put_shim, running
 
 WORDS = "hello world transfer money weather today what is the".split()  # noqa: SIM905
 
@@ -104,6 +106,7 @@ def test_generated_repositories_in_a_real_server(server: Server, text_csv: Path,
     check_versions_pairs_and_single_outputs(server)
     check_images_are_the_bytes_of_their_files(server, tmp_path)
     check_the_program_that_compares_a_server_with_the_predictor(server, text_csv)
+    check_a_new_version_of_an_ensemble_is_loaded_and_rolled_back(server, tmp_path)
 
 
 def requests(count: int) -> list[dict[str, list[str]]]:
@@ -217,3 +220,30 @@ def check_the_program_that_compares_a_server_with_the_predictor(server: Server, 
     assert re.search(r"  3 clients: .*; 0 of 12 answers differ, largest difference \d", done[0].stdout)
     assert done[1].returncode == 1
     assert "Triton answers 400" in done[1].stderr
+
+
+def check_a_new_version_of_an_ensemble_is_loaded_and_rolled_back(server: Server, tmp_path: Path) -> None:
+    """While the server runs, as the README of the model says."""
+    newer = Bundle.open(shutil.copytree(server.bundle, tmp_path / "newer"))
+    newer = newer.add({CALIBRATION: to_json_bytes({**newer.calibration(), "temperature": 3.0})})
+    hydrant.export_onnx(newer, form=GraphForm(member_outputs=True))
+    confidence = []
+    for bundle in (server.bundle, newer):
+        with hydrant.load(bundle, "onnxruntime", threads=1) as predictor:
+            confidence.append(predictor.predict("money").confidence)
+    assert abs(confidence[0] - confidence[1]) > 0.01
+
+    def asked() -> Any:
+        return infer(server.http, "steps", {"text": ["money"]}, "", ["confidence"])["confidence"]
+
+    environment = server.packages.parents[2]
+    settings = TritonSettings(environment=environment, max_batch=8)
+    made = triton_repository(newer, server.repository, "gpu", settings, name="steps", version=2)
+    put_shim(server.repository / "steps_graph", environment)
+    np.testing.assert_allclose(asked(), confidence[0], rtol=1e-5)
+    for name in made.models:
+        load_model(server.http, name)
+    np.testing.assert_allclose(asked(), confidence[1], rtol=1e-5)
+    shutil.copy(server.repository / "steps/1/config.pbtxt", server.repository / "steps/config.pbtxt")
+    load_model(server.http, "steps")
+    np.testing.assert_allclose(asked(), confidence[0], rtol=1e-5)

@@ -203,6 +203,7 @@ def running(packages: Path, repository: Path, log: Path) -> Iterator[tuple[int, 
     words: list[Any] = [server / "bin/tritonserver", f"--model-repository={repository}", "--allow-metrics=false"]
     words += [f"--backend-directory={server / 'backends'}", f"--http-port={http}", f"--grpc-port={grpc}"]
     words += ["--http-address=127.0.0.1", "--grpc-address=127.0.0.1", "--exit-timeout-secs=5"]
+    words += ["--model-control-mode=explicit", "--load-model=*"]
     libraries = f"{packages / 'nvidia_pytriton.libs'}:{sysconfig.get_config_var('LIBDIR')}"
     environment = {**os.environ, "LD_LIBRARY_PATH": libraries, "OMP_NUM_THREADS": "1"}
     with log.open("wb") as told:
@@ -230,6 +231,13 @@ def ready(port: int) -> bool:
             return answer.status == 200
     except OSError:
         return False
+
+
+def load_model(port: int, name: str) -> None:
+    """Let a server load a model anew."""
+    place = f"http://127.0.0.1:{port}/v2/repository/models/{name}/load"
+    with urllib.request.urlopen(urllib.request.Request(place, b"{}"), timeout=120) as answer:
+        assert answer.status == 200
 
 
 def free_ports() -> list[int]:
