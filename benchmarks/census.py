@@ -1,4 +1,4 @@
-"""Every classifier of texts and images in the installed transformers, as a tiny random model, through the traced path.
+"""Every classifier of texts, images and sounds in the installed transformers, as a tiny random model, traced.
 
     python benchmarks/census.py            # goes on where it stopped; writes the table in docs/reference/census.md
 
@@ -33,6 +33,7 @@ from hydrant.tracing.members import probes, trace
 from hydrant.tracing.slices import silenced
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.models.auto.modeling_auto import (
+    MODEL_FOR_AUDIO_CLASSIFICATION_MAPPING_NAMES,
     MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES,
     MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES,
 )
@@ -70,12 +71,26 @@ OWN: dict[str, dict[str, Any]] = {
                    "norm_rel_ebd": "layer_norm", "share_att_key": True, "position_biased_input": False},
     "deberta": {"relative_attention": True, "pos_att_type": ["p2c", "c2p"], "position_biased_input": False},
     "falcon": {"num_kv_heads": 8, "new_decoder_architecture": True, "head_dim": None},
-    "esm": {"position_embedding_type": "rotary", "mask_token_id": 3},
-    "funnel": {"num_hidden_layers": None, "block_sizes": [1, 1], "block_repeats": None, "num_decoder_layers": 1},
+    "esm": {"position_embedding_type": "rotary", "mask_token_id": 3, "vocab_size": 300},
+    "esmc": {"num_key_value_heads": 8},
+    "xlnet": {"max_position_embeddings": None},
+    "squeezebert": {"embedding_size": 64},
+    "gemma3": {
+        "text_config": {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 8, "num_key_value_heads": 4,
+                        "head_dim": 8, "intermediate_size": 128, "vocab_size": 300, "sliding_window": 16,
+                        "max_position_embeddings": 128, "query_pre_attn_scalar": 8},
+        "vision_config": {"hidden_size": 64, "num_hidden_layers": 1, "num_attention_heads": 8, "intermediate_size": 128,
+                          "image_size": 32, "patch_size": 8},
+        "mm_tokens_per_image": 16, "boi_token_index": 290, "eoi_token_index": 291, "image_token_index": 292,
+    },
+    "ministral": {"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}},
+    "xmod": {"languages": ["en_XX"], "default_language": "en_XX"},
+    "funnel": {"num_blocks": None, "num_hidden_layers": None, "block_sizes": [1, 1], "block_repeats": None,
+               "num_decoder_layers": 1},
     "gpt_neo": {"num_layers": 2, "attention_types": [[["global"], 2]], "window_size": 16},
     "gptj": {"rotary_dim": 8},
     "hunyuan_v1_dense": {"head_dim": 8}, "hunyuan_v1_moe": {"head_dim": 8},
-    "layoutlmv3": {"coordinate_size": 11, "shape_size": 10}, "lilt": {"channel_shrink_ratio": 4},
+    "layoutlmv3": {"coordinate_size": 11, "shape_size": 10}, "lilt": {"channel_shrink_ratio": 4, "hidden_size": 96},
     "swin": {"image_size": 32, "patch_size": 2, "embed_dim": 32, "depths": [2, 2], "num_heads": [4, 8],
              "window_size": 4},
     "swinv2": {"image_size": 32, "patch_size": 2, "embed_dim": 32, "depths": [2, 2], "num_heads": [4, 8],
@@ -106,6 +121,26 @@ OWN: dict[str, dict[str, Any]] = {
     "mobilevitv2": {"image_size": 64, "patch_size": 2},
 }  # fmt: skip
 """What a configuration needs beside these, or instead."""
+
+LATENT = {"head_dim": 8, "qk_rope_head_dim": 8, "qk_nope_head_dim": 8, "v_head_dim": 8, "kv_lora_rank": 16,
+          "q_lora_rank": 16, "num_key_value_heads": 8, "n_group": 1, "topk_group": 1, "num_experts_per_tok": 2,
+          "qk_head_dim": 16}  # fmt: skip
+"""Of attention with latent keys and values."""
+
+OWN |= {kind: {**LATENT, **OWN.get(kind, {})} for kind in ("deepseek_v2", "axk1", "axk2", "minicpm3", "mistral4")}
+
+SOUND = {"conv_dim": (16, 16), "conv_stride": (5, 4), "conv_kernel": (10, 8), "num_feat_extract_layers": 2,
+         "num_conv_pos_embeddings": 8, "num_conv_pos_embedding_groups": 2, "classifier_proj_size": 24}  # fmt: skip
+"""Of models of waveforms."""
+
+OWN |= dict.fromkeys(("wav2vec2", "hubert", "wavlm", "unispeech", "unispeech-sat", "sew", "sew-d"), SOUND)
+OWN |= {
+    "data2vec-audio": {**SOUND, "conv_pos_kernel_size": 9},
+    "wav2vec2-conformer": SOUND,
+    "wav2vec2-bert": {"conv_depthwise_kernel_size": 7},
+    "whisper": {"num_mel_bins": 16, "max_source_positions": 40},
+    "audio-spectrogram-transformer": {"max_length": 64, "num_mel_bins": 16},
+}
 
 LARGEST = 6e7
 """Parameters of the largest model that is built."""
@@ -210,16 +245,19 @@ def _line(error: BaseException) -> str:
     return f"{type(error).__name__}: {words}"[:300]
 
 
+TITLES = {"text": "Texts", "image": "Images", "audio": "Sounds"}
+
+
 def table(rows: list[dict[str, Any]], missing: list[tuple[str, str]]) -> str:
     """The rows in Markdown, with their number by result, and the classes that were not examined yet."""
     lines = []
-    for kind in ("text", "image"):
+    for kind in ("text", "image", "audio"):
         mine = [row for row in rows if row["kind"] == kind]
         counts = Counter(row["result"] for row in mine)
         forms = Counter(row["form"] for row in mine if row["result"] == "passes")
         told = ", ".join(f"{count} {result}" for result, count in counts.most_common())
         told += f"; of those that pass {forms['sliced']} are sliced and {forms['masked']} masked"
-        lines += [f"## {kind.capitalize()}s", "", f"{len(mine)} classes: {told}.", ""]
+        lines += [f"## {TITLES[kind]}", "", f"{len(mine)} classes: {told}.", ""]
         lines += [
             "| class | result | members | blocks × heads | distance | largest difference |",
             "|---|---|---|---|---|---|",
@@ -261,6 +299,7 @@ def main() -> None:
     kinds = {
         "text": MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES,
         "image": MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES,
+        "audio": MODEL_FOR_AUDIO_CLASSIFICATION_MAPPING_NAMES,
     }
     for kind, mapping in () if options.page else reversed(kinds.items()):
         for model_type, named in mapping.items():

@@ -5,7 +5,7 @@
     python benchmarks/drift.py out/ test.jsonl oos.jsonl --seeds 50 --inputs 20000
 
 Traffic is drawn with replacement from the rows of the two logs. Every stream is watched as `hydrant serve` does, in
-requests of 8 inputs; it ends with the alarm that comes first.
+requests of 8 inputs; it ends with the alarm that comes first. ``--seeds 0`` measures what counting costs alone.
 """
 
 from __future__ import annotations
@@ -15,14 +15,19 @@ import json
 import time
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 from hydrant import Bundle
-from hydrant.bundle.reference import TrafficReference
+from hydrant.bundle.calibration import Calibration
+from hydrant.bundle.reference import RATES, TrafficReference
 from hydrant.measure.drift import reference_of
 from hydrant.measure.watch import Watch
-from hydrant.runtime.observed import Observed, observed_rows
+from hydrant.runtime.observed import WATCHED, Observed, observed_rows
+from hydrant.runtime.prediction import Prediction
+from hydrant.serving.metrics import Metrics
+from hydrant.serving.stats import Stats
 
 SHARES = (0.0, 0.02, 0.05, 0.1, 0.2)
 REQUEST = 8
@@ -91,13 +96,39 @@ def measured(reference: TrafficReference, known: Log, strange: Log, seeds: int, 
     return rows
 
 
-def cost_us(reference: TrafficReference, known: Log, request: int, inputs: int = 100_000) -> float:
-    """Microseconds that watching takes for an input, in requests of so many."""
-    seen = drawn(known, known, 0.0, inputs, np.random.default_rng(0))
-    watch, begun = Watch(reference), time.perf_counter()
-    for start in range(0, inputs, request):
-        watch.add(part_of(seen, start, start + request))
-    return (time.perf_counter() - begun) / inputs * 1e6
+def costs(bundle: Bundle, known: Path, inputs: int = 100_000) -> dict[str, float]:
+    """CPU time that counting and watching take in a service: of a request with its prediction, and of a scrape."""
+    calibration = Calibration.of(bundle)
+    predictor = SimpleNamespace(labels=bundle.labels, task="classification", calibration=calibration)
+    served: Any = SimpleNamespace(name="model", version="1", ready=True, predictor=predictor)
+    found = {}
+    for size in (1, 8, 32):
+        stats, times = Stats(), inputs // size
+        whole = prediction_of(known, bundle.labels)
+        order = np.random.default_rng(0).permutation(len(whole))
+        parts = [whole.take(part) for part in np.array_split(order, len(order) // size)]
+        begun = time.process_time()
+        for at in range(times):
+            stats.queue(served, size)
+            stats.batch(served, size, 0.005)
+            stats.predicted(served, (), parts[at % len(parts)])
+            stats.request(served, "rest", 0.006, 200)
+        found[f"a request of {size}, µs"] = (time.process_time() - begun) / times * 1e6
+    for name, ask in (("/metrics", Metrics(stats).text), ("/stats", lambda: json.dumps(stats.snapshot()))):
+        begun = time.process_time()
+        for _ in range(20):
+            ask()
+        found[f"{name}, ms"] = (time.process_time() - begun) / 20 * 1e3
+    return found
+
+
+def prediction_of(path: Path, labels: list[str]) -> Prediction:
+    """The rows of a log as a prediction."""
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    scores = {name: np.array([row[name] for row in rows], np.float32) for name in WATCHED if name in rows[0]}
+    decided = {name: np.array([row[name] for row in rows], bool) for name in RATES if name in rows[0]}
+    places = np.array([labels.index(row["label"]) for row in rows])
+    return Prediction(np.zeros((len(rows), len(labels)), np.float32), places, **scores, **decided)
 
 
 def main() -> None:
@@ -110,7 +141,8 @@ def main() -> None:
     parser.add_argument("--inputs", type=int, default=20_000, help="inputs of a stream")
     parser.add_argument("-o", "--output", type=Path, help="also write JSON")
     options = parser.parse_args()
-    reference = reference_of(Bundle.open(options.bundle))
+    bundle = Bundle.open(options.bundle)
+    reference = reference_of(bundle)
     known, strange = Log(options.known, reference), Log(options.strange, reference)
     rows = measured(reference, known, strange, options.seeds, options.inputs)
     print("| unknown inputs | streams with an alarm | inputs until it: median | worst | first told of |")
@@ -119,11 +151,11 @@ def main() -> None:
         first = ", ".join(f"{name.replace('_', ' ')} {count}" for name, count in sorted(row["first"].items()))
         shown = [f"{row['share']:.0%}", f"{row['alarms']} of {row['streams']}"]
         print(f"| {' | '.join([*shown, str(row['median'] or '–'), str(row['worst'] or '–'), first or '–'])} |")
-    costs = {request: cost_us(reference, known, request) for request in (1, 32)}
-    for request, cost in costs.items():
-        print(f"watching takes {cost:.1f} µs an input in requests of {request}")
+    taken = costs(bundle, options.known)
+    for name, figure in taken.items():
+        print(f"counting and watching take of the CPU: {name} {figure:.1f}")
     if options.output:
-        options.output.write_text(json.dumps({"rows": rows, "cost_us": costs}, indent=1) + "\n")
+        options.output.write_text(json.dumps({"rows": rows, "costs": taken}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -116,9 +116,9 @@ def tiny_models(folder: Path) -> Path:
 
 
 @contextlib.contextmanager
-def served(models: Path) -> Iterator[dict[str, Any]]:
+def served(models: Path, queue: int) -> Iterator[dict[str, Any]]:
     """``hydrant serve`` in a process of its own, on ports of the system's choice; it must end well."""
-    words = ["serve", str(models), "--port", "0", "--grpc-port", "0", "--threads", "1", "--json"]
+    words = ["serve", str(models), "--port", "0", "--grpc-port", "0", "--threads", "1", "--queue", str(queue), "--json"]
     with subprocess.Popen(
         [sys.executable, "-m", "hydrant", *words], cwd="/", stdout=subprocess.PIPE, text=True
     ) as process:
@@ -402,7 +402,12 @@ def _nobody(count: int) -> None:
 
 
 def load(
-    models: Path, requests: int, clients: int = 32, swap: float = 1.0, tell: Callable[[int], None] = _nobody
+    models: Path,
+    requests: int,
+    clients: int = 32,
+    swap: float = 1.0,
+    queue: int = 1024,
+    tell: Callable[[int], None] = _nobody,
 ) -> Report:
     """Serve a folder of bundles, ask it, and compare.
 
@@ -411,12 +416,13 @@ def load(
         requests: answers that are wanted.
         clients: that ask at once.
         swap: seconds between two swaps of versions.
+        queue: most inputs that wait; a request that is refused since it is full is sent again.
         tell: told of the number of answers.
     """
     model = min(each for each in models.iterdir() if each.is_dir())
     texts = texts_of_many_lengths(300)
     expected = {each.name: one_by_one(each, texts) for each in sorted(model.iterdir())}
-    with served(models) as ready:
+    with served(models, queue) as ready:
         return asyncio.run(Load(ready, model.name, texts, expected, requests, swap, tell).run(clients))
 
 
@@ -426,6 +432,7 @@ def main() -> int:
     parser.add_argument("--requests", type=int, default=100_000)
     parser.add_argument("--clients", type=int, default=32)
     parser.add_argument("--swap", type=float, default=1.0, metavar="SECONDS")
+    parser.add_argument("--queue", type=int, default=1024)
     options = parser.parse_args()
 
     def tell(count: int) -> None:
@@ -434,7 +441,7 @@ def main() -> int:
 
     with tempfile.TemporaryDirectory() as scratch:
         models = options.models or tiny_models(Path(scratch))
-        report = load(models, options.requests, options.clients, options.swap, tell)
+        report = load(models, options.requests, options.clients, options.swap, options.queue, tell)
     print(json.dumps(report.facts(), indent=1))
     for each in report.wrong[:10]:
         print(each, file=sys.stderr)

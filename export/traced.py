@@ -102,7 +102,7 @@ def _exported(member: nn.Module, architecture: Traced) -> onnx.ModelProto:
     tensors = tuple(probes(architecture)[-1].values())
     free = {0: Dim.DYNAMIC} if architecture.modality == "image" else {0: Dim.DYNAMIC, 1: Dim.DYNAMIC}
     try:
-        with _quiet(), torch.no_grad():
+        with _quiet(), torch.no_grad(), _batched_experts(member):
             shapes = {"tensors": tuple(dict(free) for _ in tensors)}
             program = export(_Member(member, architecture), tensors, dynamic_shapes=shapes, strict=False)
             written: Any = torch.onnx.export(program, dynamo=True, optimize=False, verbose=False, opset_version=OPSET)
@@ -123,6 +123,22 @@ def _exported(member: nn.Module, architecture: Traced) -> onnx.ModelProto:
             "sequence); run the bundle with PyTorch (--backend torch)"
         )
     return proto
+
+
+@contextmanager
+def _batched_experts(member: nn.Module) -> Iterator[None]:
+    """Have a mixture of experts compute each token's experts by batched products, which alone of its forms exports."""
+    config: Any = getattr(member, "config", None)
+    before = getattr(config, "_experts_implementation", None)
+    if before is None:
+        yield
+        return
+    choose: Any = getattr(member, "set_experts_implementation")  # noqa: B009 - of models of transformers alone
+    choose("batched_mm")
+    try:
+        yield
+    finally:
+        choose(before)
 
 
 @contextmanager

@@ -26,8 +26,11 @@ import numpy as np
 ODDS = (1 / 8, 1 / 4, 1 / 2, 2 / 3, 3 / 2, 2, 3, 5, 10, 30, 100)
 """Factors by which the odds of a decision may change, each as likely as the others."""
 
-BLOCK = 64
-"""Inputs worked on at a time: products of so many ratios neither overflow nor vanish."""
+BLOCK = 128
+"""Inputs worked on at a time; fewer, where a product of so many ratios would overflow or vanish."""
+
+SMALLEST = 1e-200
+"""Products of ratios are above it, and below its inverse."""
 
 FEW = 10
 """Bins with fewer examples in both histograms together are pooled before χ² is taken."""
@@ -105,20 +108,29 @@ class RateTest:
         before = self.change
         decided = np.asarray(decided, bool)
         for start in range(0, len(decided), BLOCK):
-            block = decided[start : start + BLOCK]
-            if self.change is None:
-                self._bet(block)
-            self.count += int(block.sum())
-            self.n += len(block)
+            self._take(decided[start : start + BLOCK])
         return self.change if before is None else None
 
-    def _bet(self, decided: np.ndarray) -> None:
+    def _take(self, block: np.ndarray) -> None:
+        if self.change is None and not self._bet(block):
+            middle = len(block) // 2
+            self._take(block[:middle])
+            self._take(block[middle:])
+            return
+        self.count += int(block.sum())
+        self.n += len(block)
+
+    def _bet(self, decided: np.ndarray) -> bool:
+        """Bet on some inputs; ``False``, and nothing done, where they are too many for products of their ratios."""
         place = self.n + np.arange(len(decided))  # inputs before each
         counts = self.count + np.cumsum(decided)
         urn = (self._urn[0] + counts - decided) / (self._urn.sum() + place)  # [N] probability of a decision
         chosen = np.where(decided[:, None], self._rates, 1 - self._rates)
         ratios = chosen / np.where(decided, urn, 1 - urn)[:, None]  # [N, K]
-        products = np.cumprod(ratios, axis=0)
+        with np.errstate(over="ignore", under="ignore"):
+            products = np.cumprod(ratios, axis=0)
+        if len(decided) > 1 and not SMALLEST < products.min() <= products.max() < 1 / SMALLEST:
+            return False
         begun = (_unbet(place) - _unbet(place + 1)) / len(ODDS)  # a change just before each input
         earlier = np.vstack([np.ones(len(ODDS)), products[:-1]])
         bets = products * (self._bets + np.cumsum(begun[:, None] / earlier, axis=0))
@@ -138,11 +150,12 @@ class RateTest:
             seen = self.n + end
             usual = float((self._urn[0] + count) / (self._urn.sum() + since))
             self.change = Change(since, seen, int(counts[end - 1]) - count, usual, float(evidence[end - 1]))
+        return True
 
 
-def _unbet(inputs: np.ndarray | int) -> np.ndarray | float:
+def _unbet(inputs: np.ndarray | int) -> np.ndarray:
     """Share of the stake kept for changes after so many inputs: it falls so slowly that late ones cost little."""
-    return 1 / (1 + np.log1p(inputs))
+    return np.asarray(1 / (1 + np.log1p(inputs)))
 
 
 def rate_p_value(count: int, n: int, known_count: int, known_n: int) -> float:

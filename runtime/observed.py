@@ -57,10 +57,10 @@ def observed(prediction: Prediction, labels: Sequence[str], calibration: Calibra
     counts: Mapping[str, int] = {}
     if prediction.label is not None:
         places, times = np.unique(prediction.label, return_counts=True)
-        counts = {labels[place]: int(time) for place, time in zip(places, times, strict=True)}
+        counts = {labels[int(place)]: int(time) for place, time in zip(places, times, strict=True)}
     elif prediction.assigned is not None:
         times = prediction.assigned.sum(axis=0)
-        counts = {labels[place]: int(times[place]) for place in np.flatnonzero(times)}
+        counts = {labels[int(place)]: int(times[place]) for place in np.flatnonzero(times)}
     return Observed(
         len(prediction),
         {name: given[name] for name in RATES if given[name] is not None},

@@ -210,9 +210,12 @@ class Prediction:
             if like is None or not (field.name == "error" or all(part.failed.all() for part in lacking)):
                 joined[field.name] = None
                 continue
-            blanks = (_blank(field.name, like, len(part)) for part in parts)
-            filled = zip(arrays, blanks, strict=True)
-            joined[field.name] = np.concatenate([blank if array is None else array for array, blank in filled])
+            joined[field.name] = np.concatenate(
+                [
+                    _blank(field.name, like, len(part)) if array is None else array
+                    for part, array in zip(parts, arrays, strict=True)
+                ]
+            )
         return cls(**joined)
 
     def _lengthened(self, tokens: int) -> Prediction:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 from collections.abc import Awaitable, Callable, Collection, Mapping, MutableMapping
+from functools import lru_cache
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -137,6 +138,7 @@ def check_host(host: bytes | None, settings: ServeSettings) -> None:
         )
 
 
+@lru_cache(maxsize=256)
 def _is_own(address: str) -> bool:
     """Whether an address leads to this machine by its own names."""
     try:

@@ -141,7 +141,7 @@ class Recorder:
         if not len(places):
             return
         reasons = [[name for name, found in why.items() if found[place]] for place in places]
-        chosen = [inputs[place] for place in places]
+        chosen = [inputs[int(place)] for place in places]
         try:
             self._waiting.put_nowait((served, chosen, prediction.take(places), reasons, datetime.now(UTC)))
         except queue.Full:
@@ -173,9 +173,8 @@ class Recorder:
         for given, row, why in zip(inputs, rows, reasons, strict=True):
             row.pop("index", None)
             about = {"time": at.isoformat(), "model": served.name, "version": served.version, "why": why}
-            told: Mapping[str, Any] | None = {**about, "input": _plain(given), **row}
-            if self._redact is not None:
-                told = self._redact(dict(told))
+            whole = {**about, "input": _plain(given), **row}
+            told = whole if self._redact is None else self._redact(whole)
             if told is not None:
                 # a row that its redaction stripped of "why" must not pass for a log of all traffic
                 self._file.write((json.dumps({**told, "why": why}, ensure_ascii=False) + "\n").encode())

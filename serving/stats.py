@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-TOGETHER = 64
+TOGETHER = 128
 """Inputs that are looked at together, unless a second passes before."""
 
 STEP, STEPS = 10.0, 360
@@ -153,6 +153,7 @@ class ModelStats:
         self.steps: deque[Step] = deque(maxlen=STEPS)
         self.newest: deque[float] = deque(maxlen=NEWEST)
         self._waiting: list[Prediction] = []
+        self._together = 0  # inputs that wait
         self._came = self._looked = -math.inf
         self._before = Counts()  # the last whole window
 
@@ -167,14 +168,15 @@ class ModelStats:
         """Keep a prediction, and look at those kept if it is time; gives the alarms that they raise."""
         alarms = self.look() if now - self._came >= 1 else []
         self._waiting.append(prediction)
+        self._together += len(prediction)
         self._came = now
-        if now - self._looked >= 1 or sum(map(len, self._waiting)) >= TOGETHER:
+        if now - self._looked >= 1 or self._together >= TOGETHER:
             alarms += self.look()
         return alarms
 
     def look(self) -> list[Alarm]:
         """Look at the predictions that were kept, as of when the last of them came."""
-        waiting, self._waiting, self._looked = self._waiting, [], self._came
+        waiting, self._waiting, self._together, self._looked = self._waiting, [], 0, self._came
         if not waiting:
             return []
         return self._count(waiting[0] if len(waiting) == 1 else Prediction.concatenate(waiting), self._came)

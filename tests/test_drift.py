@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import itertools
 import json
 import math
 import re
@@ -33,6 +35,7 @@ from hypothesis import strategies as st
 from scipy import stats
 from support import make_model, random_plan, run_cli
 from test_calibrate import write_texts
+from token_support import sentences, trained_tagger
 
 
 @given(value=st.floats(0, 3000), freedom=st.integers(1, 500))
@@ -105,6 +108,21 @@ def test_the_evidence_is_the_mixture_written_out(decided: list[bool], cut: int) 
     assert test.change.seen == first
 
 
+@pytest.mark.parametrize(("count", "n"), [(0, 5), (5, 5), (0, 10**6), (10**6 - 1, 10**6), (500, 1000)])
+@pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
+def test_extreme_streams_are_judged_the_same_at_once_and_one_by_one(count: int, n: int, share: float) -> None:
+    decided = np.random.default_rng(0).random(400) < share
+    whole, single = RateTest(count, n, 1e-100), RateTest(count, n, 1e-100)
+    with np.errstate(divide="raise", invalid="raise"):
+        whole.update(decided)
+        for at in range(len(decided)):
+            single.update(decided[at : at + 1])
+    assert whole.evidence == pytest.approx(single.evidence, rel=1e-6)
+    assert (whole.change is None) == (single.change is None)
+    if whole.change is not None and single.change is not None:
+        assert whole.change.seen == single.change.seen
+
+
 @pytest.mark.parametrize(("n", "coverage", "alpha"), [(3000, 0.95, 0.05), (100, 0.95, 0.05), (500, 0.99, 0.1)])
 def test_false_alarms_of_streams_watched_after_every_input(n: int, coverage: float, alpha: float) -> None:
     """Thresholds at an order statistic of n scores, as calibration chooses them: the rate is then a draw of a Beta."""
@@ -158,6 +176,7 @@ def test_edges_are_quantiles_with_a_finer_uncertain_end() -> None:
     known = np.random.default_rng(0).permutation(np.arange(1000, dtype=np.float32))
     assert binned(known, np.array(bin_edges(known))).tolist() == [100] * 9 + [50, 40, 10]
     assert binned(known, np.array(bin_edges(-known, turned=True))).tolist() == [10, 40, 50] + [100] * 9
+    assert bin_edges(np.random.default_rng(0).random(500).astype(np.float32) * 1e-5) == [], "rounding"
     thirds = np.array([0, 1 / 3, 2 / 3] * 5, np.float32)
     assert bin_edges(thirds) == pytest.approx([1 / 6, 1 / 2])
 
@@ -272,7 +291,7 @@ def test_rows_say_what_the_prediction_says(bundle: Path, tmp_path: Path) -> None
 
 
 def test_spans_of_rows() -> None:
-    rows = [
+    rows: list[dict[str, Any]] = [
         {"spans": [{"label": "PER", "confidence": 0.5, "abstain": True},
                    {"label": "LOC", "confidence": 0.9, "abstain": False}]},
         {"spans": []},
@@ -417,3 +436,53 @@ def test_references_of_other_tasks(tmp_path: Path) -> None:
         }
         assert {key: count for key, count in reference.labels.items() if count} == dict(found.labels)
         assert ("score" in reference.histograms) == (name == "scores")
+
+
+def test_the_reference_of_tags_is_of_texts_and_spans(tmp_path: Path) -> None:
+    checkpoint = trained_tagger(tmp_path)
+    plan = hydrant.plan_heads(checkpoint, members=2, keep=3, method="random", data=None)
+    save_bundle(fuse(checkpoint, plan), tmp_path / "out", load_processor(checkpoint, "text"))
+    export_onnx(tmp_path / "out")
+    given, tags = sentences(200, seed=2)
+    calibrate(tmp_path / "out", (given, tags))
+    tokens = {"input_ids": np.full((4, 6), 7), "attention_mask": np.ones((4, 6), np.int64)}
+    with load(tmp_path / "out", "onnxruntime") as predictor:
+        reference = predictor.calibration.reference
+        prediction = predictor.predict(given)
+        found = observed(prediction, predictor.labels, predictor.calibration)
+        rows = predictor.rows(prediction)
+        tensors = observed(predictor.predict(tokens), predictor.labels, predictor.calibration)
+    assert reference is not None
+    assert reference.inputs == found.inputs == 200
+    assert tensors == Observed(), "whose words nobody knows"
+    flagged = {name: sum(any(span[name] for span in row["spans"]) for row in rows) for name in reference.rates}
+    assert {name: int(values.sum()) for name, values in found.decisions.items()} == flagged
+    for name, rate in reference.rates.items():
+        assert abs(rate.count - flagged[name]) <= 1, "the first and the last may differ by rounding"
+        assert rate.n == 200
+    assert reference.labels == dict(found.labels)
+    for name, histogram in reference.histograms.items():
+        counts = binned(found.scores[name], np.array(histogram.edges))
+        assert np.abs(counts - histogram.counts).max() <= 2, name
+        assert all(high - low >= 1e-4 for low, high in itertools.pairwise(histogram.edges))
+    report = drift(tmp_path / "out", rows, alpha=1e-6)
+    assert report.passed
+    assert report.inputs == 200
+    assert report.rates["abstain"]["found"]["count"] == flagged["abstain"]
+
+
+def test_the_program_that_measures_it(
+    bundle: Path, logs: dict[str, Path], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.syspath_prepend(Path(__file__).parents[1] / "benchmarks")
+    program = importlib.import_module("drift")
+    monkeypatch.setattr(program, "SHARES", (0.0, 1.0))
+    monkeypatch.setattr(program.costs, "__defaults__", (640,))
+    given = [str(bundle), str(logs["same"]), str(logs["other"]), "--seeds", "2", "--inputs", "3000"]
+    monkeypatch.setattr("sys.argv", ["drift.py", *given])
+    program.main()
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[2].startswith("| 0% | 0 of 2 | – | – |")
+    assert lines[3].startswith("| 100% | 2 of 2 | ")
+    assert lines[3].endswith("| abstain 2 |")
+    assert sum("counting and watching take of the CPU" in line for line in lines) == 5

@@ -189,7 +189,7 @@ def test_a_drift_is_told_and_logged_once(
     stats.models()
     assert told == []
     assert set(values(families(stats)["hydrant_drift_alarm"])) == {0}
-    strange = np.flatnonzero(prediction.abstain)
+    strange = np.flatnonzero(np.asarray(prediction.abstain))
     with caplog.at_level(logging.WARNING):
         for _ in range(10):
             stats.predicted(model, [inputs[place] for place in strange], prediction.take(strange))
@@ -289,7 +289,7 @@ def test_a_share_is_drawn_and_a_hook_takes_out_what_nobody_should_read(
     predictor: Predictor, found: tuple[list[str], Prediction], tmp_path: Path
 ) -> None:
     inputs, prediction = found
-    strange = np.flatnonzero(prediction.abstain)
+    strange = np.flatnonzero(np.asarray(prediction.abstain))
     many = prediction.take(np.tile(strange, 40))
 
     def redact(row: dict[str, Any]) -> dict[str, Any] | None:
@@ -307,7 +307,7 @@ def test_the_files_stay_within_their_size(
     predictor: Predictor, found: tuple[list[str], Prediction], tmp_path: Path
 ) -> None:
     inputs, prediction = found
-    places = np.tile(np.flatnonzero(prediction.abstain), 20)
+    places = np.tile(np.flatnonzero(np.asarray(prediction.abstain)), 20)
     path, most = tmp_path / "record.jsonl", 1 << 16
     recorders = [Recorder(Recording(path, most_bytes=most)) for _ in range(2)]  # as two workers have them
     for _ in range(4):
@@ -327,7 +327,7 @@ def test_a_writer_that_hangs_or_fails_holds_nothing_up(
     predictor: Predictor, found: tuple[list[str], Prediction], tmp_path: Path
 ) -> None:
     inputs, prediction = found
-    (place, *_) = np.flatnonzero(prediction.abstain)
+    (place, *_) = np.flatnonzero(np.asarray(prediction.abstain))
     one, gate = prediction[place], threading.Event()
 
     def hang(row: dict[str, Any]) -> dict[str, Any]:
@@ -357,7 +357,7 @@ def test_a_writer_that_hangs_or_fails_holds_nothing_up(
 def test_inputs_of_other_kinds_are_plain_json(
     predictor: Predictor, found: tuple[list[str], Prediction], tmp_path: Path
 ) -> None:
-    prediction = found[1].take(np.flatnonzero(found[1].abstain)[:4])
+    prediction = found[1].take(np.flatnonzero(np.asarray(found[1].abstain))[:4])
     given = [b"\x89PNG", ("a", "b"), ["two", "words"], {"input_ids": np.array([1, 2])}]
     recorder = Recorder(Recording(tmp_path / "kinds.jsonl"))
     recorder.predicted(Model(predictor), given, prediction)
@@ -379,9 +379,9 @@ def test_records_that_cannot_be_made(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "own_hook.py").write_text("def hide(row): return None\n")
     assert redaction("own_hook:hide")({}) is None  # type: ignore[misc]
-    for wrong, told in (("own_hook", "module:function"), ("own_hook:other", "no function"), ("no_hook:x", "imported")):
+    for name, told in (("own_hook", "module:function"), ("own_hook:other", "no function"), ("no_hook:x", "imported")):
         with pytest.raises(HydrantError, match=told):
-            redaction(wrong)
+            redaction(name)
 
 
 # --- traces, and the routes -------------------------------------------------------------------------------------------
@@ -481,7 +481,7 @@ def test_a_service_watches_its_predictions_and_alarms_once(
     """`hydrant serve` in a process of its own: quiet on usual traffic, an alarm on what is abstained from."""
     inputs, prediction = found
     record = tmp_path / "record.jsonl"
-    strange = [inputs[place] for place in np.flatnonzero(prediction.abstain)]
+    strange = [inputs[place] for place in np.flatnonzero(np.asarray(prediction.abstain))]
     with command(bundle, "--record", record, "--alpha", "0.001") as (process, ready):
         url = f"http://127.0.0.1:{ready['port']}"
         with httpx.Client(base_url=url, timeout=60) as client:

@@ -251,11 +251,14 @@ def test_other_work_is_refused(predictor: Predictor, bundle: Path, files: list[P
     division = Division(output=output, shard=Shard(1, 2), chunk=16)
 
     def failing(chunks: Chunks, missing: list[int], survey: Survey) -> Iterator[int]:
+        local = local_engine(predictor, named(files), Scoring())
+        yield from local(chunks, missing[:begun], survey)
         raise KeyboardInterrupt
-        yield 0
 
-    with pytest.raises(KeyboardInterrupt):
-        predict_part(predictor, bundle, named(files), Scoring(), division, engine=failing)
+    for begun in (0, 1):
+        with pytest.raises(KeyboardInterrupt):
+            predict_part(predictor, bundle, named(files), Scoring(), division, engine=failing)
+        assert (tmp_path / "out.jsonl.chunks").exists() is bool(begun), "a folder without a chunk is of no use"
     for changed, words in (
         ({"shard": Shard(2, 2)}, "differs in shard"),
         ({"chunk": 17}, "differs in chunk"),
@@ -447,7 +450,7 @@ def test_commands_end_to_end(bundle: Path, files: list[Path], expected: list[dic
     ("words", "message"),
     [
         (["hello", "--shard", "1/2"], "--shard divides the rows of files"),
-        (["--input", "FILE", "--shard", "1/2"], "--shard writes its part to a file; name it with --output"),
+        (["--input", "FILE", "--shard", "1/2"], "--shard writes to a file; name it with --output"),
         (["--input", "-", "--shard", "1/2", "--output", "x"], "--shard divides the rows of files"),
         (["--input", "FILE", "--shard", "3/2", "--output", "x"], "shard is '3/2'; expected"),
         (["--input", "FILE", "--chunk", "9"], "--chunk divides a run with --shard"),

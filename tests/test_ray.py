@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import random
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,7 +21,7 @@ from hydrant.serving.offline.sources import Sources, Survey
 from support import make_model, make_tokenizer, random_plan, run_cli
 
 WORDS = ["hello", "world", "transfer", "money", "today", "what", "is", "the", "weather"]
-ROWS, CHUNK, THERE = 1920, 40, 5
+ROWS, CHUNK, THERE = 1536, 32, 5
 
 needs_ray = pytest.mark.skipif(bool(ray_space.missing()), reason=ray_space.missing())
 
@@ -197,6 +199,23 @@ def test_replicas_answer_by_the_same_protocol(bundle: Path, tmp_path: Path) -> N
             assert mine["label"] == [theirs["label"]]
             assert mine["energy"] == [pytest.approx(theirs["energy"], abs=5e-6)]
     assert forms == {True, False}
+
+
+def test_without_ray_its_extra_is_named(bundle: Path, tmp_path: Path) -> None:
+    (tmp_path / "x.csv").write_text("text\nhello\n")
+    hiding = "import sys; sys.modules['ray'] = None; from hydrant.cli.main import main; sys.exit(main())"
+    for words, purpose in (
+        (["predict", bundle, "--input", "x.csv", "--output", "y"], "predict"),
+        (["serve", bundle, "--port", "8123"], "serve"),
+    ):
+        command = [sys.executable, "-c", hiding, *map(str, words), "--engine", "ray"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert done.stderr == (
+            f"hydrant: error: ray is not installed; it is needed to {purpose} on many machines: "
+            "pip install 'hydrant-uq[ray]'\n"
+        )
+    assert [path.name for path in tmp_path.iterdir()] == ["x.csv"]
 
 
 @pytest.mark.parametrize(

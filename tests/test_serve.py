@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import importlib.util
 import io
 import itertools
 import json
 import logging
 import math
+import os
 import random
 import shutil
 import signal
@@ -20,6 +22,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import grpc
@@ -472,3 +475,26 @@ def test_a_warning_that_every_request_would_repeat_is_told_once_a_minute() -> No
     assert told("%d were cut", name="elsewhere")
     now[0] = 61.0
     assert told("%d were cut")
+
+
+def test_the_benchmark_asks_checks_and_counts(models: Path) -> None:
+    place = Path(__file__).parents[1] / "benchmarks/serving.py"
+    spec = importlib.util.spec_from_file_location("serving_benchmark", place)
+    assert spec is not None
+    assert spec.loader is not None
+    benchmark = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(benchmark)
+    texts = texts_of_many_lengths(8)
+    expected = rows_one_by_one(models / "texts/1", texts)
+    with running(models / "texts/1") as alone:
+        served = benchmark.Service(SimpleNamespace(pid=os.getpid()), alone.port, 1.0)
+        cell = benchmark.Cell()
+        benchmark.by_service(served, 2, texts, expected, cell)
+        assert set(cell.facts()) == {"cpu_ms", "rate", "p99_ms"}
+        assert served.memory_mb() > 1
+        expected[0]["label"] = "another"
+        with pytest.raises(AssertionError):
+            benchmark.ask(alone.port, texts[:1], expected[:1])
+    with hydrant.load(models / "texts/1") as predictor:
+        benchmark.by_loop(predictor, 3, texts, cell)
+    assert len(cell.rate) == 2

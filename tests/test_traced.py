@@ -26,7 +26,7 @@ from safetensors.torch import load_file
 from support import make_inputs, make_model, make_tokenizer, random_plan, run_cli
 from token_support import CLASSES, make_tagger
 from torch import nn
-from traced_support import TEXT, by_hooks, inputs_of, make, plan_of
+from traced_support import GROUPED, TEXT, by_hooks, inputs_of, make, plan_of
 
 FORMS = {"deberta": "masked", "deberta-v3": "sliced", "qwen3": "sliced", "gemma": "sliced", "swin": "sliced",
          "beit": "sliced"}  # fmt: skip
@@ -195,6 +195,25 @@ def test_other_classes_are_refused() -> None:
     tagger = transformers.DebertaV2ForTokenClassification(transformers.DebertaV2Config(**{**TEXT, "num_labels": 1}))
     with pytest.raises(UnsupportedModelError, match="num_labels = 1, which hydrant does not support"):
         prepared(tagger)
+
+
+def test_experts_are_batched_while_a_graph_is_written() -> None:
+    """The form that exports gives what the usual one does, and is put back."""
+    from hydrant.export.traced import _batched_experts
+
+    torch.manual_seed(0)
+    config = transformers.MixtralConfig(**GROUPED, num_local_experts=4, num_experts_per_tok=2)
+    model = transformers.MixtralForSequenceClassification(config).eval()
+    inputs = inputs_of(described(model), 3, 9)
+    with torch.no_grad():
+        usual, before = model(**inputs).logits, config._experts_implementation
+        with _batched_experts(model):
+            assert config._experts_implementation == "batched_mm"
+            batched = model(**inputs).logits
+    assert config._experts_implementation == before != "batched_mm"
+    np.testing.assert_allclose(batched.numpy(), usual.numpy(), atol=1e-5)
+    with _batched_experts(nn.Linear(2, 2)) as nothing:  # what has none is left as it is
+        assert nothing is None
 
 
 # Plans

@@ -449,6 +449,9 @@ def test_an_engine_takes_the_place_of_the_graph(
     assert "TensorRT 10.13.2" in (tmp_path / "r/m/README.md").read_text()
     lengths = {entry.value.dims[0] for sample in config.model_warmup for entry in sample.inputs}
     assert lengths == {20, 36}
+    add_engine(engined, (text_profile((1, 4, 16), (20, 20, 40), TEXT_INPUTS),), name="small", precision="fp32")
+    with pytest.raises(InputError, match=r"m_prepare/1 has other limits than this bundle: .*36.* there, .*40.* here"):
+        triton_repository(engined, tmp_path / "r", "gpu", name="m", version=2)
 
 
 @pytest.mark.parametrize(
@@ -587,6 +590,8 @@ def test_places_that_are_not_ours_stay(bundles: dict[str, Path], tmp_path: Path)
     with pytest.raises(InputError, match="file exists and is not a folder; choose another output folder"):
         triton_repository(bundles["text"], tmp_path / "file")
     assert snapshot(tmp_path) == {"m/1/model.onnx": b"somebody's", "file": b"x"}
+    with pytest.raises(InputError, match="lies in the bundle, which keeps its own files"):
+        triton_repository(bundles["text"], bundles["text"] / "repository")
 
 
 @pytest.mark.parametrize(

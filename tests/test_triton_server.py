@@ -1,7 +1,7 @@
 """Generated repositories in a real Triton server: over HTTP and gRPC, from many clients, with no answer that differs.
 
 ``nvidia-pytriton`` brings the server, with its Python backend alone: the graph step of an ensemble is a stand-in there.
-One server serves everything that is asked here.
+One test asks everything, so that one server is started however tests are spread over processes.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -21,8 +22,9 @@ import hydrant
 import numpy as np
 import pytest
 from golden import images_case, text_case
-from hydrant import TritonSettings, triton_repository
-from triton_support import infer, make_environment, put_shim, running
+from hydrant import Bundle, GraphForm, TritonSettings, triton_repository
+from hydrant.bundle.store import CALIBRATION, to_json_bytes
+from triton_support import infer, load_model, make_environment, put_shim, running
 
 WORDS = "hello world transfer money weather today what is the".split()  # noqa: SIM905
 
@@ -77,9 +79,10 @@ class Server:
     images: Path
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    folder = tmp_path_factory.mktemp("server")
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    folder = tmp_path / "server"
+    folder.mkdir()
     packages = make_environment(folder / "environment")
     settings = TritonSettings(threads=1, environment=folder / "environment", max_batch=8)
     bundle = text_case(folder / "bert", "bert", "aps") / "bundle"
@@ -93,6 +96,17 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     put_shim(repository / "steps_graph", folder / "environment")
     with running(packages, repository, folder / "log") as (http, grpc):
         yield Server(http, grpc, packages, repository, folder / "log", bundle, images)
+
+
+def test_generated_repositories_in_a_real_server(server: Server, text_csv: Path, tmp_path: Path) -> None:
+    for model in ("whole", "steps"):
+        (tmp_path / model).mkdir()
+        check_every_answer_is_the_predictors(model, server, tmp_path / model)
+    check_requests_of_one_length_share_a_run_of_the_graph(server)
+    check_versions_pairs_and_single_outputs(server)
+    check_images_are_the_bytes_of_their_files(server, tmp_path)
+    check_the_program_that_compares_a_server_with_the_predictor(server, text_csv)
+    check_a_new_version_of_an_ensemble_is_loaded_and_rolled_back(server, tmp_path)
 
 
 def requests(count: int) -> list[dict[str, list[str]]]:
@@ -143,8 +157,7 @@ def assert_same(got: Any, wanted: Any) -> None:
             assert got[name] == values, name
 
 
-@pytest.mark.parametrize("model", ["whole", "steps"])
-def test_every_answer_is_the_predictors(model: str, server: Server, tmp_path: Path) -> None:
+def check_every_answer_is_the_predictors(model: str, server: Server, tmp_path: Path) -> None:
     """Over HTTP and gRPC at once, from twelve clients each, with mixed lengths and requests that fail."""
     asked = requests(60)
     with hydrant.load(server.bundle, "onnxruntime", threads=1) as predictor:
@@ -158,14 +171,14 @@ def test_every_answer_is_the_predictors(model: str, server: Server, tmp_path: Pa
             assert_same(got, want)
 
 
-def test_requests_of_one_length_share_a_run_of_the_graph(server: Server) -> None:
+def check_requests_of_one_length_share_a_run_of_the_graph(server: Server) -> None:
     log = server.log.read_text()
     runs = [line.split(" ", 2)[1:] for line in log.splitlines() if line.startswith("BATCH")]
     assert any(int(count) > 1 for count, _ in runs)
     assert {shape for _, shape in runs} <= {"(16,)", "(32,)", "(40,)"}
 
 
-def test_versions_pairs_and_single_outputs(server: Server) -> None:
+def check_versions_pairs_and_single_outputs(server: Server) -> None:
     pair = {"text": ["money"], "text_pair": ["the weather"]}
     with hydrant.load(server.bundle, "onnxruntime", threads=1) as predictor:
         prediction = predictor.predict([("money", "the weather")])
@@ -177,7 +190,7 @@ def test_versions_pairs_and_single_outputs(server: Server) -> None:
     assert "batch-size must be <= 8" in infer(server.http, "whole", {"text": ["money"] * 9})
 
 
-def test_images_are_the_bytes_of_their_files(server: Server, tmp_path: Path) -> None:
+def check_images_are_the_bytes_of_their_files(server: Server, tmp_path: Path) -> None:
     pictures = sorted((server.images.parent / "images").iterdir())
     with hydrant.load(server.images, "onnxruntime", threads=1) as predictor:
         wanted = [expected(predictor, [picture]) for picture in pictures]
@@ -191,7 +204,7 @@ def test_images_are_the_bytes_of_their_files(server: Server, tmp_path: Path) -> 
     assert infer(server.http, "pictures", {"image": ["no picture"]}) == str(raised.value)
 
 
-def test_the_program_that_compares_a_server_with_the_predictor(server: Server, text_csv: Path) -> None:
+def check_the_program_that_compares_a_server_with_the_predictor(server: Server, text_csv: Path) -> None:
     program = Path(__file__).parents[1] / "benchmarks/triton_server.py"
     words = ["--data", text_csv, "--server", f"127.0.0.1:{server.http}", "--requests", "12", "--clients", "3"]
     done = [
@@ -207,3 +220,30 @@ def test_the_program_that_compares_a_server_with_the_predictor(server: Server, t
     assert re.search(r"  3 clients: .*; 0 of 12 answers differ, largest difference \d", done[0].stdout)
     assert done[1].returncode == 1
     assert "Triton answers 400" in done[1].stderr
+
+
+def check_a_new_version_of_an_ensemble_is_loaded_and_rolled_back(server: Server, tmp_path: Path) -> None:
+    """While the server runs, as the README of the model says."""
+    newer = Bundle.open(shutil.copytree(server.bundle, tmp_path / "newer"))
+    newer = newer.add({CALIBRATION: to_json_bytes({**newer.calibration(), "temperature": 3.0})})
+    hydrant.export_onnx(newer, form=GraphForm(member_outputs=True))
+    confidence = []
+    for bundle in (server.bundle, newer):
+        with hydrant.load(bundle, "onnxruntime", threads=1) as predictor:
+            confidence.append(predictor.predict("money").confidence)
+    assert abs(confidence[0] - confidence[1]) > 0.01
+
+    def asked() -> Any:
+        return infer(server.http, "steps", {"text": ["money"]}, "", ["confidence"])["confidence"]
+
+    environment = server.packages.parents[2]
+    settings = TritonSettings(environment=environment, max_batch=8)
+    made = triton_repository(newer, server.repository, "gpu", settings, name="steps", version=2)
+    put_shim(server.repository / "steps_graph", environment)
+    np.testing.assert_allclose(asked(), confidence[0], rtol=1e-5)
+    for name in made.models:
+        load_model(server.http, name)
+    np.testing.assert_allclose(asked(), confidence[1], rtol=1e-5)
+    shutil.copy(server.repository / "steps/1/config.pbtxt", server.repository / "steps/config.pbtxt")
+    load_model(server.http, "steps")
+    np.testing.assert_allclose(asked(), confidence[0], rtol=1e-5)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes.util
 import json
 import os
 import re
@@ -11,6 +12,7 @@ import site
 import socket
 import subprocess
 import sys
+import sysconfig
 import time
 import urllib.error
 import urllib.request
@@ -184,6 +186,10 @@ def make_environment(folder: Path) -> Path:
     stub = server / f"python_backend_stubs/{sys.version_info[0]}.{sys.version_info[1]}/triton_python_backend_stub"
     if not stub.is_file():
         pytest.skip(f"this Triton has no stub for Python {sys.version.split()[0]}")
+    library = f"libpython{sys.version_info[0]}.{sys.version_info[1]}.so.1.0"
+    found = Path(str(sysconfig.get_config_var("LIBDIR"))) / library
+    if not found.is_file() and ctypes.util.find_library(library[3:].removesuffix(".so.1.0")) is None:
+        pytest.skip(f"Triton's Python backend needs {library}, which this Python does not have")
     (server / "backends/python" / stub.name).write_bytes(stub.read_bytes())
     for program in (server / "bin/tritonserver", server / "backends/python" / stub.name):
         program.chmod(0o755)
@@ -197,11 +203,13 @@ def running(packages: Path, repository: Path, log: Path) -> Iterator[tuple[int, 
     words: list[Any] = [server / "bin/tritonserver", f"--model-repository={repository}", "--allow-metrics=false"]
     words += [f"--backend-directory={server / 'backends'}", f"--http-port={http}", f"--grpc-port={grpc}"]
     words += ["--http-address=127.0.0.1", "--grpc-address=127.0.0.1", "--exit-timeout-secs=5"]
-    environment = {**os.environ, "LD_LIBRARY_PATH": str(packages / "nvidia_pytriton.libs"), "OMP_NUM_THREADS": "1"}
+    words += ["--model-control-mode=explicit", "--load-model=*"]
+    libraries = f"{packages / 'nvidia_pytriton.libs'}:{sysconfig.get_config_var('LIBDIR')}"
+    environment = {**os.environ, "LD_LIBRARY_PATH": libraries, "OMP_NUM_THREADS": "1"}
     with log.open("wb") as told:
         process = subprocess.Popen(words, env=environment, stdout=told, stderr=told, start_new_session=True)
     try:
-        end = time.monotonic() + 90
+        end = time.monotonic() + 240
         while not ready(http):
             if process.poll() is not None or time.monotonic() > end:
                 pytest.fail(f"tritonserver did not start:\n{log.read_text()[-6000:]}")
@@ -223,6 +231,13 @@ def ready(port: int) -> bool:
             return answer.status == 200
     except OSError:
         return False
+
+
+def load_model(port: int, name: str) -> None:
+    """Let a server load a model anew."""
+    place = f"http://127.0.0.1:{port}/v2/repository/models/{name}/load"
+    with urllib.request.urlopen(urllib.request.Request(place, b"{}"), timeout=120) as answer:
+        assert answer.status == 200
 
 
 def free_ports() -> list[int]:

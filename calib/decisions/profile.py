@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,9 @@ from .thresholds import gap
 
 LEVELS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99)
 """Shares of examples below the edges of a histogram, from the most certain on: deciles, and the uncertain end finer."""
+
+RESOLUTION = 1e-4
+"""Least width of a bin, beyond 1 relative to the value: what lies closer is told apart by rounding, as of a backend."""
 
 
 def class_profile(
@@ -131,7 +135,7 @@ def bin_edges(values: np.ndarray, *, turned: bool = False) -> list[float]:
         turned: whether the score itself is −values.
 
     Returns:
-        Ascending, at :data:`LEVELS` and fewer where values tie; of few distinct values all between them.
+        Ascending, at :data:`LEVELS` and fewer where values tie or nearly do; of few distinct values all between them.
     """
     ordered = np.sort(values)
     distinct = np.unique(ordered)
@@ -139,5 +143,16 @@ def bin_edges(values: np.ndarray, *, turned: bool = False) -> list[float]:
         lows = np.searchsorted(ordered, distinct[:-1], side="right") - 1
     else:
         lows = np.array([int(level * len(ordered)) - 1 for level in LEVELS])
-    edges = sorted({gap(ordered, int(low), float(ordered[-1])) for low in lows if ordered[low] < ordered[-1]})
-    return sorted(-edge for edge in edges) if turned else edges
+    edges = {gap(ordered, int(low), float(ordered[-1])) for low in lows if ordered[low] < ordered[-1]}
+    kept = _apart(edges, float(ordered[0]), float(ordered[-1]))
+    return sorted(-edge for edge in kept) if turned else sorted(kept)
+
+
+def _apart(edges: Iterable[float], least: float, most: float) -> list[float]:
+    """Those of some edges that are :data:`RESOLUTION` apart, and from the ends; the most uncertain stay first."""
+    kept: list[float] = []
+    for edge in sorted(edges, reverse=True):
+        step = RESOLUTION * max(1.0, abs(edge))
+        if min(kept[-1] - edge if kept else math.inf, edge - least, most - edge) >= step:
+            kept.append(edge)
+    return kept

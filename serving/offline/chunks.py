@@ -122,7 +122,7 @@ def folder_of(output: Path) -> Path:
 
 @contextmanager
 def kept(output: Path, job: Mapping[str, Any], rows: range, size: int) -> Iterator[Chunks]:
-    """The chunks of a run, those of an interrupted one among them; removed when the block ends without error.
+    """The chunks of a run, those of an interrupted one among them; removed when the block ends and needs them no more.
 
     Args:
         output: the file that is made of them.
@@ -152,7 +152,13 @@ def kept(output: Path, job: Mapping[str, Any], rows: range, size: int) -> Iterat
             raise InputError(f"{folder} exists and holds no {DESCRIPTION}; remove it, or choose another output")
         else:
             write_atomically(described, (json.dumps(wanted, indent=1) + "\n").encode())
-        yield Chunks(folder, rows, size)
+        chunks = Chunks(folder, rows, size)
+        try:
+            yield chunks
+        except BaseException:
+            if not any(chunks.file(number).exists() for number in range(len(chunks))):
+                shutil.rmtree(folder, ignore_errors=True)  # nothing to go on from
+            raise
         shutil.rmtree(folder, ignore_errors=True)
 
 

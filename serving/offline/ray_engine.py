@@ -32,6 +32,9 @@ log = logging.getLogger(__name__)
 
 PURPOSE = "predict on many machines"
 
+RETRIES = 10
+"""How often a chunk is given to another actor when the one that had it died; more often, it is the chunk that kills."""
+
 WAITING = 2
 """Chunks that an actor is given at a time, so that it never waits for the next."""
 
@@ -140,7 +143,11 @@ def ray_engine(
         sources: the data, under these names on every machine.
         scoring: how inputs are predicted.
         actors: how many there are, and what each takes.
+
+    Raises:
+        MissingExtraError: Ray is not installed.
     """
+    require("ray", "ray", PURPOSE)
 
     def run(chunks: Chunks, missing: list[int], survey: Survey) -> Iterator[int]:
         if not missing:
@@ -181,7 +188,14 @@ def _streamed(
         max_tasks_in_flight_per_actor=WAITING,
     )
     stream = data.from_items(items, override_num_blocks=len(items)).map_batches(
-        Scorer, fn_constructor_args=(work,), compute=strategy, batch_size=1, num_cpus=share, num_gpus=pool.gpus
+        Scorer,
+        fn_constructor_args=(work,),
+        compute=strategy,
+        batch_size=1,
+        num_cpus=share,
+        num_gpus=pool.gpus,
+        max_restarts=-1,
+        max_task_retries=RETRIES,
     )
     try:
         yield from stream.iter_rows()

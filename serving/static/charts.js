@@ -6,13 +6,18 @@ import { SCORES } from "./words.js";
 
 const WIDTH = 300;
 
-/** A rate over time: `points` are shares or null where nothing came, `expected` the calibrated share or null. */
-export function rate(points, expected, words) {
+/**
+ * A rate over time.
+ *
+ * @param points shares, or null where nothing came
+ * @param expected the calibrated share, or null
+ * @param firm the shares that the height is chosen by: those of more than a few inputs
+ */
+export function rate(points, expected, words, firm = points) {
   const height = 60;
-  const known = points.filter((value) => value !== null);
-  const top = Math.max(0.02, (expected ?? 0) * 2, ...known);
+  const top = Math.max(0.02, (expected ?? 0) * 2, ...firm);
   const x = (index) => (points.length < 2 ? WIDTH : (index * WIDTH) / (points.length - 1));
-  const y = (value) => height - (value / top) * height;
+  const y = (value) => height - (Math.min(value, top) / top) * height;
   const runs = together(points).map((run) => run.map(([index, value]) => [x(index), y(value)]));
   return svg(
     "svg",

@@ -8,6 +8,8 @@ import { SCORES } from "./words.js";
 const RATES = { abstain: "Abstains", out_of_distribution: "Flagged as out of distribution" };
 const STEP = 10;
 const POINTS = 60;
+const TOGETHER = 6;
+const FEW = 20;
 
 /**
  * Elements for what `stats` gave of the model that is chosen.
@@ -77,15 +79,24 @@ function decided(of, curve, name, title) {
   const usual = of.rates.calibrated[name];
   const known = Number.isFinite(usual);
   const words = known ? `${percent(usual)} of calibration data` : "calibrate again to know what is usual";
-  const shares = curve.found.map((each) => (each.inputs ? each[name] / each.inputs : null));
+  const recent = curve.found.map((_, index) => minute(curve.found, index, name));
+  const shares = recent.map(({ all, some }, index) => (curve.found[index].inputs ? some / all : null));
+  const firm = recent.filter(({ all }) => all >= FEW).map(({ all, some }) => some / all);
   return el(
     "div",
     { class: "tile" },
     head,
     el("p", { class: "value" }, percent(share)),
     el("p", { class: "hint" }, words),
-    rate(shares, known ? usual : null, `${title}: ${percent(share)} of all inputs, ${words}; the curve is of ${within(curve)}`),
+    rate(shares, known ? usual : null, `${title}: ${percent(share)} of all inputs, ${words}; the curve is of ${within(curve)}`, firm.length ? firm : [share]),
   );
+}
+
+/** What came up to a point and shortly before it, so that a curve of few inputs is calm, too. */
+function minute(found, index, name) {
+  const part = found.slice(Math.max(0, index - TOGETHER + 1), index + 1);
+  const sum = (of) => part.reduce((total, each) => total + each[of], 0);
+  return { all: sum("inputs"), some: sum(name) };
 }
 
 function spreads(score, { edges, calibrated, recent, psi }, facts) {

@@ -34,7 +34,8 @@ class Model:
         inputs, outputs: what the model takes and gives.
         version_files: in the folder of the version: name → content, or a file to copy.
         files: beside ``config.pbtxt``.
-        labels: class names that answers have, which every version must share.
+        labels: class names that answers have.
+        limits: of an engine, which the configuration repeats.
     """
 
     name: str
@@ -45,6 +46,7 @@ class Model:
     version_files: Mapping[str, bytes | Path]
     files: Mapping[str, bytes] = field(default_factory=dict)
     labels: Sequence[str] = ()
+    limits: Mapping[str, Any] = field(default_factory=dict)
 
     def config_text(self) -> str:
         """The whole ``config.pbtxt``."""
@@ -62,7 +64,8 @@ class Model:
             for kind, specs in (("inputs", self.inputs), ("outputs", self.outputs))
         }
         runs = {name: str(self.config[name]) for name in ("backend", "platform") if name in self.config}
-        return {**tensors, **runs, "labels": list(self.labels)}
+        limits = {"limits": dict(self.limits)} if self.limits else {}
+        return {**tensors, **runs, **limits, "labels": list(self.labels)}
 
 
 def python_model(kind: str, what: str) -> bytes:

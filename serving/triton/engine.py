@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from ...bundle.store import Bundle
 from ...engines.metadata import PRECISIONS, EngineFile, engine_names, engine_path, graph_digest, read_metadata
@@ -35,6 +36,10 @@ class Engine:
         if any(len(shape) != 2 for profile in self.facts.profiles for shapes in profile.values() for shape in shapes):
             return None
         return min(_axis(self.facts, 1, 0)), max(_axis(self.facts, 1, 2))
+
+    def limits(self) -> dict[str, Any]:
+        """What a configuration says of the engine, so that engines of several versions of a model must share it."""
+        return {"max_batch": self.max_batch, "tokens": self.tokens, "profiles": len(self.facts.profiles)}
 
 
 def find_engine(bundle: Bundle, precision: str | None) -> tuple[Engine | None, list[str]]:

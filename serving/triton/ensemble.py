@@ -71,9 +71,8 @@ def _prepare(source: Source, name: str, settings: TritonSettings, engine: Engine
     }
     files = {name: data for name, data in beside(source).items() if name.startswith("warmup/")}
     config["model_warmup"] = raw_samples(source, settings)
-    return Model(
-        step_name(name, "prepare"), "prepare", config, model_inputs(source), _free(source.inputs), content, files
-    )
+    given, tensors = model_inputs(source), _free(source.inputs)
+    return Model(step_name(name, "prepare"), "prepare", config, given, tensors, content, files, limits=_limits(engine))
 
 
 def _graph(source: Source, name: str, settings: TritonSettings, engine: Engine | None) -> Model:
@@ -100,7 +99,8 @@ def _graph(source: Source, name: str, settings: TritonSettings, engine: Engine |
             for batch in dict.fromkeys((1, settings.max_batch))
         ],
     }
-    return Model(step_name(name, "graph"), "graph", config, source.inputs, source.outputs, content, ones_files(lengths))
+    files, known = ones_files(lengths), _limits(engine)
+    return Model(step_name(name, "graph"), "graph", config, source.inputs, source.outputs, content, files, limits=known)
 
 
 def _decide(source: Source, name: str, settings: TritonSettings) -> Model:
@@ -138,6 +138,10 @@ def _step(model: Model, version: int, raw: bool) -> Message:
         "input_map": entries({spec.name: f"{before}{spec.name}" for spec in model.inputs}),
         "output_map": entries({spec.name: f"{behind}{spec.name}" for spec in model.outputs}),
     }
+
+
+def _limits(engine: Engine | None) -> dict[str, Any]:
+    return {} if engine is None else engine.limits()
 
 
 def _answers(source: Source) -> list[TensorSpec]:

@@ -31,7 +31,7 @@ def readme(source: Source, models: Sequence[Model], version: int, engine: Engine
     """
     asked = models[-1]
     parts = [_head(asked, models), _install(models, engine), _start(), _ask(source, asked), _measure(asked)]
-    return "\n".join([*parts, _versions(asked, len(models) > 1, version)]).encode()
+    return "\n".join([*parts, _versions(asked, models, version)]).encode()
 
 
 def _head(asked: Model, models: Sequence[Model]) -> str:
@@ -127,16 +127,20 @@ perf_analyzer -m {asked.name} -i grpc -u 127.0.0.1:8001 --input-data {data} --co
 """
 
 
-def _versions(asked: Model, ensemble: bool, version: int) -> str:
-    if ensemble:
-        back = f"""The steps serve all their versions, the ensemble the one that its
-`config.pbtxt` names, {version}. The folder of each version has the `config.pbtxt` of its ensemble: to roll back, copy
-that of the older one over `config.pbtxt`, and load `{asked.name}` again"""
+def _versions(asked: Model, models: Sequence[Model], version: int) -> str:
+    if len(models) > 1:
+        back = f"""The steps serve all their versions, the ensemble the one
+that its `config.pbtxt` names, {version}. The folder of each version has the `config.pbtxt` of its ensemble: to roll
+back, copy that of the older one over `config.pbtxt`, and load `{asked.name}` again."""
     else:
-        back = """All versions are served, and requests that name none
-go to the largest. To roll back, name the older one, or remove the folder of the newer one and load the model again"""
+        back = """All versions are served, and requests that name
+none go to the largest. To roll back, name the older one, or remove the folder of the newer one and load the model
+again."""
+    names = ", then ".join(f"`{model.name}`" for model in models)
     return f"""## Versions
 
 `hydrant triton … --version {version + 1}` writes another one beside this. {back}
-(`POST /v2/repository/models/{asked.name}/load`, where Triton was started with `--model-control-mode=explicit`).
+
+A Triton that was started with `--model-control-mode=explicit --load-model=*` loads it while it serves, by
+`POST /v2/repository/models/NAME/load`, where NAME is {names}.
 """

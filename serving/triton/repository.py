@@ -101,6 +101,8 @@ def triton_repository(
     if not is_whole(version, 1, 2**31 - 1):
         raise InputError(f"version is {cut(version)}; expected a whole number, 1 or more")
     bundle, repository = resolve(bundle), Path(output)
+    if repository.resolve().is_relative_to(bundle.path.resolve()):
+        raise InputError(f"{repository} lies in the bundle, which keeps its own files; choose another output folder")
     name = _checked_name(bundle.path.resolve().name if name is None else name)
     models, source, engine = _models(bundle, device, name, int(version), settings)
     asked = models[-1]

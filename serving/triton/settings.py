@@ -32,8 +32,8 @@ class TritonSettings:
         threads: threads of each predictor, for the device cpu; without it all cores.
         graph_backend: what runs the graph, for the device gpu: onnxruntime; tensorrt, which needs an engine in the
             bundle; or auto, tensorrt where the bundle has an engine that Triton can run.
-        environment: folder of a virtual environment, or packed file of a conda one, with hydrant for Triton's Python;
-            without it hydrant is expected in that Python.
+        environment: folder of a virtual environment, or packed file of a conda one, with hydrant for Triton's Python,
+            where the machine has it that serves; without it hydrant is expected in that Python.
         linked: leave the bundle where it lies, and let the model open it there, for the device cpu.
 
     Raises:

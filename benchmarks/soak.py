@@ -1,0 +1,122 @@
+"""A service under 80 % of the load that it can take, for as long as wanted: memory, errors, and p99 minute by minute.
+
+    python benchmarks/soak.py out/ --data test.csv --minutes 10
+
+First eight clients ask as fast as they are answered, which tells the load that it can take. Then requests are sent at
+that share of it, at moments drawn at random (a Poisson process), by as many clients as it takes; a request that has to
+wait for a free client counts its waiting. Status 1 says that an answer was wrong or missing, that the memory of the
+second half grew by more than 5 %, or that the slower half of the minutes had a p99 more than twice the faster half's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import cycle, islice
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
+
+import hydrant
+import numpy as np
+from hydrant.data.columns import Reading
+from hydrant.data.sources import named_rows
+
+from serving import Service, ask, service
+
+CLIENTS = 8
+GROWTH, SLOWER = 1.05, 2.0
+
+
+def most(served: Service, texts: Sequence[Any], expected: Sequence[Any], seconds: float) -> float:
+    """Requests a second that it can take."""
+    ends, counts = time.perf_counter() + seconds, []
+
+    def client(first: int) -> None:
+        place = first
+        while time.perf_counter() < ends:
+            ask(served.port, texts[place : place + 1], expected[place : place + 1])
+            counts.append(1)
+            place = (place + CLIENTS) % len(texts)
+
+    with ThreadPoolExecutor(CLIENTS) as pool:
+        for done in [pool.submit(client, first) for first in range(CLIENTS)]:
+            done.result()
+    return len(counts) / seconds
+
+
+def minute(
+    served: Service, requests: Any, rate: float, seconds: float, rng: np.random.Generator
+) -> tuple[list[float], list[str]]:
+    """Seconds from the moment each request was due to its answer, and what went wrong."""
+    due: SimpleQueue[tuple[float, Any, Any] | None] = SimpleQueue()
+    took: list[float] = []
+    wrong: list[str] = []
+
+    def client() -> None:
+        while (each := due.get()) is not None:
+            moment, text, row = each
+            try:
+                ask(served.port, [text], [row])
+            except Exception as error:  # whatever it is, it is counted and told
+                wrong.append(f"{type(error).__name__}: {error}"[:200])
+            took.append(time.perf_counter() - moment)
+
+    clients = [threading.Thread(target=client) for _ in range(4 * CLIENTS)]
+    for each in clients:
+        each.start()
+    moment = time.perf_counter()
+    ends = moment + seconds
+    while moment < ends:
+        time.sleep(max(0.0, moment - time.perf_counter()))
+        due.put((moment, *next(requests)))
+        moment += rng.exponential(1 / rate)
+    for _ in clients:
+        due.put(None)
+    for each in clients:
+        each.join()
+    return took, wrong
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("bundle", type=Path, help="bundle of a model of texts")
+    parser.add_argument("--data", required=True, help="file of texts")
+    parser.add_argument("--minutes", type=int, default=10, help="how long (default 10; 90 is the long form)")
+    parser.add_argument("--share", type=float, default=0.8, help="of the load that it can take (default 0.8)")
+    parser.add_argument("--seconds", type=float, default=60, help="in a minute, for a quick try (default 60)")
+    options = parser.parse_args()
+    texts = [row.input for row in islice(named_rows(options.data, Reading()), 1000)]
+    with hydrant.load(options.bundle, threads=1) as predictor:
+        expected = [row for text in texts for row in predictor.rows(predictor.predict([text]))]
+    rng, requests = np.random.default_rng(0), cycle(zip(texts, expected, strict=True))
+    rows, errors = [], []
+    with service(options.bundle) as served:
+        most(served, texts, expected, 5)
+        rate = options.share * most(served, texts, expected, min(20, options.seconds))
+        print(f"{rate:.1f} requests a second, {options.share:.0%} of what it can take")
+        for place in range(options.minutes):
+            took, wrong = minute(served, requests, rate, options.seconds, rng)
+            errors += wrong
+            p50, p99 = (1e3 * float(np.quantile(took, share)) for share in (0.5, 0.99))
+            rows.append({"requests": len(took), "errors": len(wrong), "p50_ms": p50, "p99_ms": p99})
+            rows[-1]["memory_mb"] = served.memory_mb()
+            told = f"p50 {p50:.1f} ms, p99 {p99:.1f} ms, {rows[-1]['memory_mb']:.0f} MB"
+            print(f"minute {place + 1}: {len(took)} requests, {len(wrong)} errors, {told}", flush=True)
+    memory = [row["memory_mb"] for row in rows]
+    slow = np.sort([row["p99_ms"] for row in rows])
+    half = len(rows) // 2
+    grown = max(memory[half:]) / max(memory[: half + 1])
+    slower = float(np.median(slow[half:]) / np.median(slow[: half + 1]))
+    told = {"requests": sum(row["requests"] for row in rows), "errors": errors[:10]}
+    print(json.dumps({**told, "memory": round(grown, 3), "p99": round(slower, 2)}))
+    return int(bool(errors) or grown > GROWTH or slower > SLOWER)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
