@@ -15,7 +15,7 @@ from typing import Any
 from ..errors import BundleError, cut
 from .calibration import Calibration
 from .onnx_message import fields
-from .store import CALIBRATION, DENSITY, MANIFEST, WEIGHTS, Bundle
+from .store import CALIBRATION, DENSITY, MANIFEST, PROCESSOR, TOKENIZER_GRAPH, WEIGHTS, Bundle
 
 METADATA, KEY, VALUE = 14, 1, 2
 """Fields of ONNX's ModelProto and StringStringEntryProto."""
@@ -42,8 +42,15 @@ def check_all_graphs(bundle: Bundle) -> None:
     Raises:
         BundleError: as :func:`check_graph`.
     """
-    for name in [name for name in bundle.manifest["files"] if name.endswith(".onnx")]:
+    for name in [name for name in bundle.manifest["files"] if name.endswith(".onnx") and name != TOKENIZER_GRAPH]:
         check_graph(bundle, name)
+
+
+def tokenizer_source(bundle: Bundle) -> str:
+    """What a ``tokenizer.onnx`` of this bundle is made from: the digests of the tokenizer's files."""
+    files = bundle.manifest["files"]
+    names = (f"{PROCESSOR}/tokenizer.json", f"{PROCESSOR}/tokenizer_config.json")
+    return " ".join(files[name]["sha256"] for name in names if name in files)
 
 
 def check_graph(bundle: Bundle, name: str) -> None:

@@ -11,6 +11,7 @@ Layout (schema 1)::
     processor/            tokenizer or image processor (absent: tensors only)
     checkpoint.json       of a traced model: the configuration of the original (traced.py)
     model.fp32.onnx       written by export
+    tokenizer.onnx        the tokenizer as a graph, for runtimes without Python (export --tokenizer)
     reports/              written by verify, profile, evaluate and the demo
 
 A bundle is written to a temporary folder and renamed. Whatever is read from it is first compared
@@ -62,6 +63,9 @@ DENSITY = "density.safetensors"
 
 
 PROCESSOR = "processor"
+
+
+TOKENIZER_GRAPH = "tokenizer.onnx"
 
 
 MAX_MANIFEST_BYTES = 16 * 2**20

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 
+from ..bundle.store import TOKENIZER_GRAPH
 from ..data.columns import Reading
 from ..export import Export, GraphForm, export
 from . import shared
@@ -28,6 +29,7 @@ def arguments(command: Command) -> None:
     command.take(GraphForm, "without", metavar="REWRITE")
     command.heading("output")
     command.take(GraphForm, "member_outputs")
+    command.take(export, "tokenizer")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -53,4 +55,10 @@ def export_text(made: Export) -> str:
         left = ", ".join(made.quantised.left) or "none"
         lines.append(f"  INT8: {made.quantised.quantised} parts of layers, left in float32: {left}")
         lines += [f"  {gate.name} {gate.value:.3g}, limit {gate.limit:.3g}" for gate in made.quantised.gates]
+    if made.tokenizer is not None:
+        told = made.tokenizer
+        lines.append(
+            f"wrote {made.path.with_name(TOKENIZER_GRAPH)} ({told.bytes / 1e6:.1f} MB): {told.kind}, same ids as the "
+            f"tokenizer on {told.texts} texts and {told.pairs} pairs"
+        )
     return "\n".join(lines)

@@ -13,10 +13,21 @@ from typing import Any
 from ..bundle.architecture import Architecture
 from ..bundle.calibration import Calibration
 from ..bundle.density import Density
-from ..bundle.graphs import check_graph, graph_metadata
+from ..bundle.graphs import check_graph, graph_metadata, tokenizer_source
 from ..bundle.plan import HeadPlan
 from ..bundle.signature import SIGNATURE, check_signature
-from ..bundle.store import ARCHITECTURE, CALIBRATION, DENSITY, MANIFEST, PLAN, PROCESSOR, WEIGHTS, Bundle, resolve
+from ..bundle.store import (
+    ARCHITECTURE,
+    CALIBRATION,
+    DENSITY,
+    MANIFEST,
+    PLAN,
+    PROCESSOR,
+    TOKENIZER_GRAPH,
+    WEIGHTS,
+    Bundle,
+    resolve,
+)
 from ..bundle.traced import CHECKPOINT, LACKS, AnyArchitecture, Traced
 from ..bundle.weights import check_fused
 from ..cost.estimate import cost_of
@@ -102,6 +113,7 @@ def inspect_bundle(bundle: Bundle | str | Path) -> dict[str, Any]:
         "distance": look.at(DENSITY, lambda: _distance(bundle)),
         "processor": look.words(PROCESSOR, lambda: _processor(bundle, architecture)),
         "inputs": [] if architecture is None else list(architecture.input_names),
+        "tokenizer_graph": _tokenizer_graph(look),
         "graphs": {name: look.words(name, partial(_graph, look, name)) for name in look.graphs},
         "engines": {name: _engine(look, name) for name in engine_names(bundle)},
         "signature": "not checked; give --trust" if (bundle.path / SIGNATURE).is_file() else None,
@@ -121,7 +133,7 @@ class _Look:
         for name in (ARCHITECTURE, PLAN, WEIGHTS, CALIBRATION):
             if name not in self.states:
                 self.problems.append(f"{name}: not listed in {MANIFEST}")
-        self.graphs = [name for name in self.states if name.endswith(".onnx")]
+        self.graphs = [name for name in self.states if name.endswith(".onnx") and name != TOKENIZER_GRAPH]
         for name in [name for name in self.states if name.startswith("reports/") and name.endswith(".json")]:
             self.at(name, partial(bundle.read_json, name))
 
@@ -214,6 +226,19 @@ def _processor(bundle: Bundle, architecture: AnyArchitecture | None) -> str | No
     if facts["modality"] == "audio":
         return f"feature extractor of waveforms, {facts['sampling_rate']} samples a second"
     return f"image processor, {architecture.image_height} by {architecture.image_width} pixels"
+
+
+def _tokenizer_graph(look: _Look) -> str | None:
+    """The tokenizer as a graph in words, and whether its tokenizer is still the one that it was made from."""
+    state = look.states.get(TOKENIZER_GRAPH)
+    if state is None:
+        return None
+    if state != "ok":
+        return "altered or missing"
+    said = graph_metadata(look.bundle.path / TOKENIZER_GRAPH).get("hydrant.tokenizer")
+    if said != tokenizer_source(look.bundle):
+        return "OUTDATED: the tokenizer has changed since; make it again with `hydrant export --tokenizer`"
+    return "texts and pairs of texts for runtimes without Python"
 
 
 def _graph(look: _Look, name: str) -> str:
@@ -311,6 +336,9 @@ def inspect_text(facts: Mapping[str, Any]) -> str:
     lines += [f"graph         {name}: {graph}" for name, graph in facts["graphs"].items()] or [
         "graph         none; make one with `hydrant export`"
     ]
+    lines += (
+        [] if facts["tokenizer_graph"] is None else [f"tokenizer     {TOKENIZER_GRAPH}: {facts['tokenizer_graph']}"]
+    )
     lines += [f"engine        {name}: {engine}" for name, engine in facts["engines"].items()]
     lines.append(f"verified      {facts['verified']}")
     lines += [] if facts["signature"] is None else [f"signature     {facts['signature']}"]

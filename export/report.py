@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from .islands import Islands
     from .quantize_search import Quantised
     from .rewrites import Change
+    from .tokenizer import TokenizerExport
 
 
 @dataclass(frozen=True)
@@ -22,6 +23,7 @@ class Export:
         reasons: why ``lowering`` and ``attention`` were chosen, and which rewrites do not hold for the model, in words.
         changes: what each exact rewrite did.
         islands: what stays float32 in a half-precision graph, and why; ``None`` for the others.
+        tokenizer: what ``tokenizer.onnx`` was compared on; ``None`` where it was not asked for.
         quantised: what an INT8 graph rounds, and the gates it passed; ``None`` for the others.
     """
 
@@ -33,6 +35,7 @@ class Export:
     changes: list[Change]
     islands: Islands | None
     quantised: Quantised | None
+    tokenizer: TokenizerExport | None = None
 
     def to_json(self) -> dict[str, Any]:
         """The fields as a JSON object."""
@@ -46,4 +49,5 @@ class Export:
             "changes": [asdict(change) for change in self.changes],
             "islands": islands,
             "quantised": self.quantised and self.quantised.to_json(),
+            "tokenizer": self.tokenizer and self.tokenizer.to_json(),
         }

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from ..bundle.precision import Precision
-from ..bundle.store import Bundle
+from ..bundle.store import PROCESSOR, TOKENIZER_GRAPH, Bundle, resolve
 from ..data.columns import Reading
 from ..errors import require
 from ..progress import Progress, no_progress
@@ -22,6 +23,7 @@ def export_onnx(
     data: Any = None,
     reading: Reading = Reading(),
     seed: int = 0,
+    tokenizer: bool = False,
     progress: Progress = no_progress,
 ) -> Path:
     """Write the bundle's ONNX graph into the bundle, with the arguments of ``hydrant.export.export``.
@@ -29,7 +31,9 @@ def export_onnx(
     Returns:
         Path of the ONNX file.
     """
-    return export(bundle, precision, form, data=data, reading=reading, seed=seed, progress=progress).path
+    return export(
+        bundle, precision, form, data=data, reading=reading, seed=seed, tokenizer=tokenizer, progress=progress
+    ).path
 
 
 def export(
@@ -40,6 +44,7 @@ def export(
     data: Any = None,
     reading: Reading = Reading(),
     seed: int = 0,
+    tokenizer: bool = False,
     progress: Progress = no_progress,
 ) -> Export:
     """Write the bundle's ONNX graph into the bundle and tell how it was made.
@@ -56,7 +61,9 @@ def export(
             and checked (needed): .csv, .tsv, .jsonl, .parquet, .npz, an image folder, hf:NAME:CONFIG:SPLIT or a URL. In
             Python also what ``data.examples.read_examples`` takes.
         reading: columns and number (256) of these inputs.
-        seed: of the draw, or of the synthetic inputs.
+        seed: of the draw, of the synthetic inputs, or of the texts that tokenizers are compared on.
+        tokenizer: also write the tokenizer as a graph, tokenizer.onnx, with which the C++ runner reads texts; refused
+            where its ids differ from the tokenizer's on a text of a fuzzed corpus.
         progress: display.
 
     Raises:
@@ -68,4 +75,13 @@ def export(
     require("onnx", "fuse", "export a graph")
     from .exporter import exported
 
-    return exported(bundle, precision, form, data, reading, seed, progress)
+    if not tokenizer:
+        return exported(bundle, precision, form, data, reading, seed, progress)
+    from .tokenizer import made_tokenizer
+
+    opened = resolve(bundle)
+    unchanged = [name for name in opened.manifest["files"] if name.startswith(f"{PROCESSOR}/")]
+    content, told = made_tokenizer(opened, seed)  # refused before anything is written
+    made = exported(opened, precision, form, data, reading, seed, progress)
+    opened.add({TOKENIZER_GRAPH: content}, unchanged=unchanged)
+    return replace(made, tokenizer=told)

@@ -445,13 +445,13 @@ class Predictor(Closable):
         if task in ("score", "multi_label"):
             shapes = {name: np.zeros((0, len(self.labels)), np.float32) for name in PER_CLASS}
             names = [name for name in (*OUTPUTS[task], DISTANCE) if name in self._running.outputs]
-            outputs = {name: shapes.get(name, none) for name in names}
-            return decided(Prediction.from_outputs(outputs | self._nothing_of_members()), self.calibration)
+            given = {name: shapes.get(name, none) for name in names}
+            return decided(Prediction.from_outputs(given | self._nothing_of_members()), self.calibration)
         scores = dict.fromkeys(SCORES, none)
         scores |= {name: none for name in FURTHER_SCORES if name in self._running.outputs}
         if self._architecture.every_token:
             blank = {name: np.zeros((0, 0), np.float32) for name in scores}
-            outputs = {"probabilities": np.zeros((0, 0, len(self.labels)), np.float32), **blank}
+            outputs: dict[str, np.ndarray] = {"probabilities": np.zeros((0, 0, len(self.labels)), np.float32), **blank}
             nothing = np.zeros((0, 0), np.int64), np.zeros((0, 0, 2), np.int64)
             outputs |= self._nothing_of_members()
             tokens = Prediction.from_outputs(outputs).of_tokens(np.zeros((0, 0), bool), *nothing)

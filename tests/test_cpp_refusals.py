@@ -259,7 +259,7 @@ def test_bad_images_are_refused_in_one_line(runner: Path, golden: Path, tmp_path
     )
     refused(
         run(runner, golden / "bert/bundle", golden / "vit-images/images/first.png"),
-        "reads token ids; give them as tensors",
+        "is a file; did you mean --input",
     )
 
 
@@ -310,7 +310,8 @@ def test_bad_options_are_refused_in_one_line(runner: Path, golden: Path) -> None
         ([bundle, inputs, "--backend", "onnxruntime", "--precision", "bf16"], "does not run precision 'bf16'"),
         ([bundle, inputs, "--precision", "fp16"], "has no model.fp16.onnx; make it with `hydrant export"),
         ([bundle, "absent.npz"], "cannot read absent.npz: No such file"),
-        ([bundle, bundle / "hydrant.json"], "reads token ids; give them as tensors"),
+        ([bundle, bundle / "hydrant.json"], "is a file; did you mean --input"),
+        ([bundle, "a text"], "has no tokenizer.onnx, so it reads token ids; make it with `hydrant export"),
         ([bundle, golden / "vit/inputs.npz"], "tensors are named pixel_values; expected attention_mask"),
     ):
         refused(run(runner, *words), message)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import itertools
 import json
 import math
@@ -468,3 +469,20 @@ def test_the_reference_of_tags_is_of_texts_and_spans(tmp_path: Path) -> None:
     assert report.passed
     assert report.inputs == 200
     assert report.rates["abstain"]["found"]["count"] == flagged["abstain"]
+
+
+def test_the_program_that_measures_it(
+    bundle: Path, logs: dict[str, Path], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.syspath_prepend(Path(__file__).parents[1] / "benchmarks")
+    program = importlib.import_module("drift")
+    monkeypatch.setattr(program, "SHARES", (0.0, 1.0))
+    monkeypatch.setattr(program.costs, "__defaults__", (640,))
+    given = [str(bundle), str(logs["same"]), str(logs["other"]), "--seeds", "2", "--inputs", "3000"]
+    monkeypatch.setattr("sys.argv", ["drift.py", *given])
+    program.main()
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[2].startswith("| 0% | 0 of 2 | – | – |")
+    assert lines[3].startswith("| 100% | 2 of 2 | ")
+    assert lines[3].endswith("| abstain 2 |")
+    assert sum("counting and watching take of the CPU" in line for line in lines) == 5

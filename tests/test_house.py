@@ -40,7 +40,7 @@ FLOORS: list[dict[str, str]] = [
         "export": """
             graph context blocks rotary attention layers embeddings grouped uncertainty_head score_head label_head
             task_head distance_head unrolled lowering onnx_file traced islands quantize quantize_search folds rewrites
-            options report exporter run __init__ random_model recalibrate
+            options fuzzed wordpiece tokenizer_graph tokenizer report exporter run __init__ random_model recalibrate
         """,
     },
     {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import hydrant
@@ -23,6 +24,7 @@ from hydrant.data.examples import Examples
 from hydrant.errors import BundleError, InputError, UnsupportedModelError
 from hydrant.families.registry import architecture_of
 from hydrant.runtime.backends.registry import open_backend
+from hydrant.serving.protocol import InferRequest, Tensor, inputs_of, model_metadata, outputs_of
 from support import HEADS, LAYERS, make_inputs, random_plan, run_cli
 from token_support import CLASSES, TAGS, make_tagger, make_word_tokenizer, sentences, write_json_lines
 
@@ -329,3 +331,25 @@ def test_a_calibration_of_sets_is_no_calibration_of_tokens(bundle: Path, tmp_pat
         BundleError, match=r"gives a class for each token, but its calibration\.json has prediction sets"
     ):
         hydrant.load(copy, "torch")
+
+
+def test_served_tokens_have_no_padding_of_other_texts(bundle: Path) -> None:
+    text = Tensor("text", "BYTES", np.array([b"the rome"], object))
+    request = InferRequest(None, (text,))
+    with hydrant.load(bundle) as predictor:
+        served: Any = SimpleNamespace(name="tags", version="1", predictor=predictor, ready=True)
+        alone = predictor.predict(inputs_of(request, served))
+        beside = predictor.predict(["the rome", "anna smith lives in paris ."])[0]
+        described = {each["name"]: each["shape"] for each in model_metadata(served)["outputs"]}
+        outputs, others = (
+            {each.name: each.data for each in outputs_of(found, request, served)} for found in (alone, beside)
+        )
+    assert beside.mask.shape[1] > alone.mask.shape[1]
+    assert list(outputs) == list(others) == list(described) and "member_probabilities" in described
+    for name, array in outputs.items():
+        assert all(size in (-1, found) for size, found in zip(described[name], array.shape, strict=True)), name
+        if array.dtype.kind == "f":
+            np.testing.assert_allclose(array, others[name], atol=1e-6, err_msg=name)
+        else:
+            np.testing.assert_array_equal(array, others[name], err_msg=name)
+    assert outputs["label"].tolist() == [[predictor.labels[index].encode() for index in alone.label[0]]]

@@ -56,8 +56,13 @@ struct Option {
 };
 
 const Option kOptions[] = {
-    {"--input", "FILE", "File of tensors or uint8 images (.npz, .npy), or a JPEG or PNG image; may be repeated",
-     [](Arguments& a, const std::string&, const std::string& v) { a.inputs.push_back(v); }},
+    {"--input", "FILE",
+     "File of tensors or uint8 images (.npz, .npy), a JPEG or PNG image, or a text on each line (- for standard "
+     "input); "
+     "may be repeated",
+     [](Arguments& a, const std::string&, const std::string& v) { a.inputs.push_back({v, std::nullopt, true}); }},
+    {"--pair", "TEXT TEXT", "Pair of texts, for a model that reads pairs; once for each",
+     [](Arguments& a, const std::string&, const std::string& v) { a.inputs.push_back({v, "", false}); }},
     {"--backend", "NAME", "Backend that runs the bundle: auto (the first that can run), or one of --list-backends",
      [](Arguments& a, const std::string&, const std::string& v) { a.options.backend = v; }},
     {"--precision", "KIND", "Precision to run: fp32, fp16, bf16 or int8; without it the backend chooses",
@@ -72,6 +77,8 @@ const Option kOptions[] = {
      }},
     {"--provider-library", "FILE", "Plug-in of ONNX Runtime with which tensorrt-rtx runs the graph, without an engine",
      [](Arguments& a, const std::string&, const std::string& v) { a.options.provider_library = v; }},
+    {"--trust", "FILE", "PEM file of the public key, or of the issuers, that the bundle must be signed by",
+     [](Arguments& a, const std::string&, const std::string& v) { a.options.trust = v; }},
     {"--probabilities", nullptr, "Also print the probability of every class",
      [](Arguments& a, const std::string&, const std::string&) { a.probabilities = true; }},
     {"--json", nullptr, "Print one JSON object",
@@ -155,7 +162,7 @@ Arguments parse_arguments(const std::vector<std::string>& words) {
       if (arguments.bundle.empty()) {
         arguments.bundle = word;
       } else {
-        arguments.inputs.push_back(word);
+        arguments.inputs.push_back({word, std::nullopt, false});
       }
       continue;
     }
@@ -168,6 +175,11 @@ Arguments parse_arguments(const std::vector<std::string>& words) {
     if (option.value != nullptr && !attached && i + 1 == words.size())
       throw InputError(name + " lacks its value; expected " + name + " " + option.value);
     option.set(arguments, name, option.value == nullptr ? "" : attached ? word.substr(equals + 1) : words[++i]);
+    if (option.name == std::string("--pair")) {
+      if (attached || i + 1 == words.size())
+        throw InputError("--pair lacks a text; expected --pair TEXT TEXT, each a word of its own to the shell");
+      arguments.inputs.back().pair = words[++i];
+    }
     if (option.with != nullptr) alone.push_back(&option);
   }
   check(arguments, alone);
@@ -177,6 +189,7 @@ Arguments parse_arguments(const std::vector<std::string>& words) {
 std::string help_text() {
   std::string text =
       "usage: hydrant-run BUNDLE [--input] FILE ...     predictions for tensors or images, as JSON lines\n"
+      "       hydrant-run BUNDLE TEXT ...               the same for texts, where the bundle has a tokenizer.onnx\n"
       "       hydrant-run BUNDLE --profile --batch 1,8  latency and throughput\n"
       "       hydrant-run BUNDLE --serve --port 8000    the same predictions over HTTP\n"
       "       hydrant-run --list-backends\n\n";

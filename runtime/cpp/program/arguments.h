@@ -10,9 +10,16 @@
 
 namespace hydrant {
 
+// An input as it was given.
+struct Given {
+  std::string value;                // a text, or the name of a file; - for standard input
+  std::optional<std::string> pair;  // the second text of a pair
+  bool file = false;                // given with --input
+};
+
 struct Arguments {
   std::string bundle;
-  std::vector<std::string> inputs;
+  std::vector<Given> inputs;
   Options options;
   bool json = false;           // one object instead of a line for each input
   bool probabilities = false;  // of every class, too

@@ -6,7 +6,9 @@
 
 #include <algorithm>
 #include <exception>
+#include <fstream>
 #include <iostream>
+#include <optional>
 #include <stdexcept>
 
 #include "../src/messages.h"
@@ -48,38 +50,126 @@ Predicted predict_arrays(const Predictor& predictor, const std::string& file, st
   return found;
 }
 
-// Predicts what comes next: one file of arrays, or as many picture files as a batch holds.
-Predicted predict_next(const Predictor& predictor, const Arguments& arguments, std::size_t& next, std::size_t first) {
-  const std::vector<std::string>& inputs = arguments.inputs;
-  if (has_arrays(inputs[next])) return predict_arrays(predictor, inputs[next++], first);
-  std::vector<std::string> names;
-  while (next < inputs.size() && !has_arrays(inputs[next]) && names.size() < arguments.options.batch_size)
-    names.push_back(inputs[next++]);
-  return {predictor.predict_images(std::vector<std::filesystem::path>(names.begin(), names.end()), first),
-          {names.begin(), names.end()}};
+constexpr std::size_t kLongestLine = 1U << 24U;
+
+// A line without its end; nothing at the end of the stream. Throws InputError: it is too long.
+std::optional<std::string> next_line(std::istream& stream, const std::string& name) {
+  std::string line;
+  for (int each = stream.get(); each != '\n'; each = stream.get()) {
+    if (each == std::istream::traits_type::eof()) return line.empty() ? std::nullopt : std::optional(line);
+    if (line.size() == kLongestLine)
+      throw InputError(name + " has a line of more than 16 MiB; expected one text on each line");
+    line.push_back(static_cast<char>(each));
+  }
+  if (!line.empty() && line.back() == '\r') line.pop_back();
+  return line;
 }
 
-void predict(const Predictor& predictor, const Arguments& arguments) {
-  OrderedJson all = OrderedJson::array();
-  std::size_t count = 0;
-  for (std::size_t next = 0; next < arguments.inputs.size();) {
-    const Predicted found = predict_next(predictor, arguments, next, count);
-    for (OrderedJson& row : prediction_rows(predictor, found.prediction, found.names, count, arguments.probabilities)) {
-      if (arguments.json) {
-        all.push_back(std::move(row));
+// Where rows go.
+class Results {
+ public:
+  Results(const Predictor& predictor, const Arguments& arguments) : predictor_(predictor), arguments_(arguments) {}
+
+  std::size_t count() const { return count_; }
+  OrderedJson& all() { return all_; }
+
+  void take(const Predicted& found) {
+    for (OrderedJson& row :
+         prediction_rows(predictor_, found.prediction, found.names, count_, arguments_.probabilities)) {
+      if (arguments_.json) {
+        all_.push_back(std::move(row));
       } else {
         std::cout << to_line(row);
       }
     }
-    count += found.prediction.size();
+    count_ += found.prediction.size();
     std::cout.flush();
   }
-  if (count == 0) throw InputError(join(arguments.inputs) + " holds no rows; expected at least one input");
+
+ private:
+  const Predictor& predictor_;
+  const Arguments& arguments_;
+  OrderedJson all_ = OrderedJson::array();
+  std::size_t count_ = 0;
+};
+
+Predicted predict_texts(const Predictor& predictor, const std::vector<Text>& texts, std::size_t first) {
+  Predicted found{predictor.predict_texts(texts, first), {}};
+  for (const Text& text : texts)
+    found.names.push_back(text.pair ? OrderedJson::array({text.text, *text.pair}) : OrderedJson(text.text));
+  return found;
+}
+
+// Predicts the lines of a file, or of standard input, a batch at a time.
+void predict_lines(const Predictor& predictor, const Arguments& arguments, const std::string& file, Results& results) {
+  std::ifstream opened;
+  const std::string name = file == "-" ? "standard input" : file;
+  const std::string ending = std::filesystem::path(file).extension().string();
+  if (ending == ".csv" || ending == ".tsv" || ending == ".jsonl" || ending == ".parquet")
+    throw InputError(file +
+                     " is a table; expected a text on each line: give its texts so, or read it with `hydrant predict`");
+  if (file != "-") opened.open(file, std::ios::binary);
+  std::istream& stream = file == "-" ? std::cin : opened;
+  if (!stream || std::filesystem::is_directory(file))
+    throw InputError("cannot read " + name + "; expected a file with a text on each line");
+  std::vector<Text> texts;
+  const auto flush = [&] {
+    if (!texts.empty()) results.take(predict_texts(predictor, texts, results.count()));
+    texts.clear();
+  };
+  while (const auto line = next_line(stream, name)) {
+    texts.push_back({*line, std::nullopt});
+    if (texts.size() == arguments.options.batch_size) flush();
+  }
+  flush();
+}
+
+// Predicts what comes next: one file of arrays, the lines of a file, or as many pictures or texts as a batch holds.
+void predict_next(const Predictor& predictor, const Arguments& arguments, std::size_t& next, Results& results) {
+  const std::vector<Given>& inputs = arguments.inputs;
+  const auto is_array = [&](std::size_t i) { return !inputs[i].pair && has_arrays(inputs[i].value); };
+  if (is_array(next)) return results.take(predict_arrays(predictor, inputs[next++].value, results.count()));
+  const bool images = predictor.reads_images();
+  const auto has_lines = [&](std::size_t i) {
+    return !images && (inputs[i].file || (inputs[i].value == "-" && !inputs[i].pair));
+  };
+  if (has_lines(next)) return predict_lines(predictor, arguments, inputs[next++].value, results);
+  std::vector<std::filesystem::path> files;
+  std::vector<Text> texts;
+  for (std::size_t held = 0;
+       next < inputs.size() && !is_array(next) && !has_lines(next) && held < arguments.options.batch_size;
+       ++held, ++next) {
+    const Given& given = inputs[next];
+    std::error_code ignored;
+    if (images && given.pair) throw InputError("--pair gives texts, but this model reads images; leave it out");
+    if (!images && std::filesystem::exists(given.value, ignored))
+      throw InputError(cut(given.value) + " is a file; did you mean --input " + given.value +
+                       "? (its lines are texts)");
+    if (images) {
+      files.emplace_back(given.value);
+    } else {
+      texts.push_back({given.value, given.pair});
+    }
+  }
+  if (!images) return results.take(predict_texts(predictor, texts, results.count()));
+  std::vector<OrderedJson> names;
+  for (const std::filesystem::path& file : files) names.emplace_back(file.string());
+  results.take({predictor.predict_images(files, results.count()), names});
+}
+
+void predict(const Predictor& predictor, const Arguments& arguments) {
+  Results results(predictor, arguments);
+  for (std::size_t next = 0; next < arguments.inputs.size();) predict_next(predictor, arguments, next, results);
+  if (results.count() == 0) {
+    std::vector<std::string> names;
+    for (const Given& given : arguments.inputs) names.push_back(given.value);
+    throw InputError(join(names) + " holds no rows; expected at least one input");
+  }
   if (!arguments.json) return;
   std::cout << to_line({{"backend", predictor.backend()},
                         {"fallbacks", skipped_json(predictor)},
-                        {"count", count},
-                        {"predictions", all}});
+                        {"count", results.count()},
+                        {"predictions", results.all()}});
 }
 
 void list_backends(const Arguments& arguments) {

@@ -446,6 +446,10 @@ OrderedJson inputs_metadata(const Predictor& predictor) {
   const auto add = [&](const std::string& name, const char* datatype, const std::vector<std::int64_t>& shape) {
     found.push_back({{"name", name}, {"datatype", datatype}, {"shape", shape}});
   };
+  if (predictor.reads_texts()) {
+    add(kText, "BYTES", {-1});
+    return found;
+  }
   if (predictor.prepares_images()) {
     add(kImage, "BYTES", {-1});
     return found;

@@ -46,6 +46,7 @@ HttpReply no_version(const std::string& asked, const std::string& name) {
 
 Prediction predicted(const Predictor& predictor, const Asked& asked) {
   if (!asked.images.empty()) return predictor.predict_encoded_images(asked.images);
+  if (!asked.texts.empty()) return predictor.predict_texts(asked.texts);
   return predictor.predict(asked.tensors);
 }
 

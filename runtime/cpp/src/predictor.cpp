@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cmath>
+#include <mutex>
 #include <random>
 #include <thread>
 
@@ -11,7 +12,9 @@
 #include "image.h"
 #include "messages.h"
 #include "pixels.h"
+#include "signature.h"
 #include "tensors.h"
+#include "tokenizer.h"
 
 namespace hydrant {
 namespace {
@@ -123,9 +126,12 @@ struct Predictor::State {
   std::unique_ptr<const Backend> backend;
   Calibration calibration;
   std::optional<ImageProcessor> images;
+  mutable std::mutex opening;
+  mutable std::unique_ptr<const Tokenizer> opened;
 
   State(const std::filesystem::path& folder, Options chosen)
       : bundle(Bundle::open(folder)), options(std::move(chosen)) {
+    if (!options.trust.empty()) check_signature(bundle, options.trust);
     architecture = Architecture::of(bundle);
     if (bundle.labels().size() != static_cast<std::size_t>(architecture.classes)) {
       throw BundleError("bundle " + folder.string() + " has " + std::to_string(bundle.labels().size()) +
@@ -177,10 +183,28 @@ struct Predictor::State {
     if (images) return *images;
     const std::string path = bundle.path().string();
     if (!architecture.image) {
-      throw InputError("bundle " + path + " reads token ids; give them as tensors, in Python: numpy.savez(\"x.npz\", " +
-                       "**tokenizer(texts, padding=True, return_tensors=\"np\"))");
+      throw InputError("bundle " + path + " reads texts or token ids, not images");
     }
     throw InputError("bundle " + path + " has no processor; give ready tensors, or fuse with a processor");
+  }
+
+  // The tokenizer, opened when it is first needed.
+  const Tokenizer& tokenizer() const {
+    if (architecture.image) throw InputError("bundle " + bundle.path().string() + " reads images, not texts");
+    const std::lock_guard<std::mutex> lock(opening);
+    if (!opened) opened = std::make_unique<const Tokenizer>(bundle, architecture);
+    return *opened;
+  }
+
+  // Predicts texts a batch at a time; the first has this index in messages.
+  Prediction predict_texts(const std::vector<Text>& texts, std::size_t index) const {
+    const Tokenizer& prepares = tokenizer();
+    Prediction prediction = nothing();
+    for (std::size_t first = 0; first < texts.size(); first += options.batch_size) {
+      const Tensors ids = prepares.encode(texts, first, std::min(first + options.batch_size, texts.size()), index);
+      run(checked_tensors(ids, architecture).views, prediction);
+    }
+    return finished(std::move(prediction));
   }
 
   // The tensors of pictures [first, last); `picture` gives one, so that only one is in memory before it is prepared.
@@ -234,6 +258,14 @@ Prediction Predictor::predict(const Tensor& input) const {
   return state().predict(checked_pixels(input, state().architecture));
 }
 
+Prediction Predictor::predict_texts(const std::vector<Text>& texts, std::size_t first) const {
+  return state().predict_texts(texts, first);
+}
+
+Tensors Predictor::prepare_texts(const std::vector<Text>& texts, std::size_t first) const {
+  return state().tokenizer().encode(texts, 0, texts.size(), first);
+}
+
 Prediction Predictor::predict_images(const std::vector<Image>& images, std::size_t first) const {
   const auto given = [&](std::size_t i) -> const Image& { return images[i]; };
   return state().predict_pictures(images.size(), first, given);
@@ -273,6 +305,15 @@ const std::vector<Fallback>& Predictor::fallbacks() const { return state().fallb
 const std::string& Predictor::family() const { return state().bundle.family(); }
 std::size_t Predictor::members() const { return static_cast<std::size_t>(state().bundle.members()); }
 bool Predictor::reads_images() const { return state().architecture.image; }
+bool Predictor::reads_texts() const {
+  if (reads_images() || !state().bundle.has("tokenizer.onnx")) return false;
+  try {
+    state().tokenizer();
+    return true;
+  } catch (const InputError&) {  // the library is not there
+    return false;
+  }
+}
 bool Predictor::prepares_images() const { return state().images.has_value(); }
 bool Predictor::gives_scores() const { return state().architecture.score; }
 bool Predictor::gives_labels() const { return state().architecture.multi_label; }

@@ -182,6 +182,74 @@ Outputs Session::run(const Views& inputs) const {
   }
 }
 
+struct TextSession::State {
+  Ort::Session session{nullptr};
+  std::string input;
+  std::vector<std::string> outputs;
+};
+
+TextSession::TextSession(const std::filesystem::path& graph, const std::string& library)
+    : state_(std::make_unique<State>()) {
+  connect();
+  Ort::SessionOptions settings;
+  settings.SetLogSeverityLevel(ORT_LOGGING_LEVEL_FATAL);
+  settings.SetIntraOpNumThreads(1);
+  try {
+    settings.RegisterCustomOpsLibrary(library.c_str());
+  } catch (const Ort::Exception& error) {
+    const std::string why = error.what();
+    throw BackendError(
+        library + " cannot be loaded (" + cut(why, 200) + ")" +
+        (why.find("undefined symbol") == std::string::npos
+             ? ""
+             : "; where symbols of Python are missing, it is the one of Python's package, which needs Python's own "
+               "library loaded first: LD_PRELOAD=libpython3.11.so.1.0, of the Python that it was made for"));
+  }
+  try {
+    state_->session = Ort::Session(environment(), graph.c_str(), settings);
+    const Ort::AllocatorWithDefaultOptions allocator;
+    state_->input = state_->session.GetInputNameAllocated(0, allocator).get();
+    for (std::size_t i = 0; i < state_->session.GetOutputCount(); ++i)
+      state_->outputs.emplace_back(state_->session.GetOutputNameAllocated(i, allocator).get());
+  } catch (const Ort::Exception& error) {
+    throw BundleError("ONNX Runtime " + onnxruntime_version() + " cannot load " + graph.string() + ": " +
+                      cut(error.what(), 200) + "; make it again with `hydrant export --tokenizer`");
+  }
+}
+
+TextSession::~TextSession() = default;
+
+std::map<std::string, std::vector<std::int64_t>> TextSession::run(const std::vector<std::string>& texts) const {
+  try {
+    const Ort::AllocatorWithDefaultOptions allocator;
+    const auto count = static_cast<std::int64_t>(texts.size());
+    Ort::Value value = Ort::Value::CreateTensor(allocator, &count, 1, ONNX_TENSOR_ELEMENT_DATA_TYPE_STRING);
+    for (std::size_t i = 0; i < texts.size(); ++i) value.FillStringTensorElement(texts[i].c_str(), i);
+    const char* name = state_->input.c_str();
+    std::vector<const char*> wanted;
+    for (const std::string& output : state_->outputs) wanted.push_back(output.c_str());
+    const std::vector<Ort::Value> found =
+        state_->session.Run(Ort::RunOptions{nullptr}, &name, &value, 1, wanted.data(), wanted.size());
+    std::map<std::string, std::vector<std::int64_t>> outputs;
+    for (std::size_t i = 0; i < found.size(); ++i) {
+      const auto facts = found[i].GetTensorTypeAndShapeInfo();
+      if (facts.GetElementType() != ONNX_TENSOR_ELEMENT_DATA_TYPE_INT64)
+        throw BackendError("the tokenizer's output " + state_->outputs[i] + " is not int64; make tokenizer.onnx again");
+      const auto* data = found[i].GetTensorData<std::int64_t>();
+      outputs[state_->outputs[i]].assign(data, data + facts.GetElementCount());
+    }
+    return outputs;
+  } catch (const Ort::Exception& error) {
+    throw BackendError("the tokenizer failed: " + cut(error.what(), 200));
+  }
+}
+
+std::string TextSession::metadata(const std::string& key) const {
+  const Ort::AllocatorWithDefaultOptions allocator;
+  const auto found = state_->session.GetModelMetadata().LookupCustomMetadataMapAllocated(key.c_str(), allocator);
+  return found == nullptr ? "" : found.get();
+}
+
 bool has_provider(const std::string& name) {
   connect();
   const std::vector<std::string> there = Ort::GetAvailableProviders();

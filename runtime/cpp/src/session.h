@@ -37,6 +37,27 @@ class Session {
   std::unique_ptr<State> state_;
 };
 
+// A graph that reads strings, with operators of a library of its own.
+class TextSession {
+ public:
+  // Throws BackendError: the library cannot be loaded; BundleError: the graph cannot.
+  TextSession(const std::filesystem::path& graph, const std::string& library);
+  ~TextSession();
+  TextSession(const TextSession&) = delete;
+  TextSession& operator=(const TextSession&) = delete;
+
+  // Every output by its name, int64, for an input of strings [n]. Safe to call from many threads.
+  // Throws BackendError: ONNX Runtime failed, or an output has another type.
+  std::map<std::string, std::vector<std::int64_t>> run(const std::vector<std::string>& texts) const;
+
+  // What the graph's metadata say under a key; empty without it.
+  std::string metadata(const std::string& key) const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
 // Whether this ONNX Runtime was built with a provider.
 bool has_provider(const std::string& name);
 

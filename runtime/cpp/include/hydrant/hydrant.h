@@ -110,6 +110,7 @@ struct Options {
   std::optional<int> threads;              // within one run; empty for the backend's default
   std::size_t batch_size = 32;             // most inputs per run; memory grows with it
   std::filesystem::path provider_library;  // plug-in of ONNX Runtime that runs "tensorrt-rtx" without an engine
+  std::filesystem::path trust;             // PEM file: public key or issuers that the bundle must be signed by; or none
 };
 
 // A backend that was skipped, and why.
@@ -134,6 +135,11 @@ class Predictor {
   Prediction predict(const Tensors& inputs) const;
   // The same for a model with one input, `pixel_values` [B, channels, height, width].
   Prediction predict(const Tensor& input) const;
+  // Predicts texts, by the bundle's tokenizer.onnx and the library of ONNX Runtime's extensions, which the variable
+  // ORTEXTENSIONS_LIBRARY names. Throws as above; messages name an input by its index.
+  Prediction predict_texts(const std::vector<Text>& texts, std::size_t first = 0) const;
+  // The tensors that texts become.
+  Tensors prepare_texts(const std::vector<Text>& texts, std::size_t first = 0) const;
   // Predicts pictures, prepared by the bundle's own preprocessing. Throws as above; messages name an input by its
   // index.
   Prediction predict_images(const std::vector<Image>& images, std::size_t first = 0) const;
@@ -155,6 +161,7 @@ class Predictor {
   const std::string& family() const;               // "bert", "vit", …
   std::size_t members() const;                     // M
   bool reads_images() const;                       // otherwise token ids
+  bool reads_texts() const;                        // has a tokenizer, and the library for it was found
   bool prepares_images() const;                    // reads images, and holds their preprocessing
   bool gives_scores() const;                       // otherwise classes or labels
   bool gives_labels() const;                       // any of several, each by itself

@@ -1,0 +1,332 @@
+"""A tokenizer as an ONNX graph: one text, or a pair of texts → the tokens that the model reads.
+
+Input ``text``: strings [1], or [2] for a pair. Outputs: ``input_ids``, ``attention_mask`` and, where the model has
+them, ``token_type_ids``, int64 [1, tokens], cut to what the model reads as ``data.text`` cuts; ``counts``, int64
+[texts]: the
+tokens of each text before that, without special ones.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+from ..errors import InputError, cut
+from .wordpiece import BREAKS, FIRST_MARK, normalisation_of, range_pattern, vocabulary_lines
+
+DOMAIN = "ai.onnx.contrib"
+OPSET, IR_VERSION = 17, 8
+MANY = 2**62
+
+
+@dataclass(frozen=True)
+class Frame:
+    """Special tokens around one text, and around two: their ids and types.
+
+    Attributes:
+        before: the first text.
+        between: both texts of a pair.
+        after: the only text, and the second one.
+        types: of the first and second text of a pair.
+    """
+
+    before: tuple[list[int], list[int]]
+    between: tuple[list[int], list[int]]
+    after: tuple[list[int], list[int]]
+    after_pair: tuple[list[int], list[int]]
+    types: tuple[int, int]
+
+
+def frame_of(tokenizer: Any) -> Frame:
+    """The special tokens that a tokenizer puts around texts.
+
+    Args:
+        tokenizer: of the library ``tokenizers``.
+
+    Raises:
+        InputError: one text begins otherwise than a pair.
+    """
+    single, pair = tokenizer.encode("a"), tokenizer.encode("a", "a")
+    one = _parts(single, 1)
+    two = _parts(pair, 2)
+    types = [encoding.type_ids[encoding.sequence_ids.index(0)] for encoding in (single, pair)]
+    if one[0] != two[0] or types[0] != types[1]:
+        raise InputError("this tokenizer begins a pair otherwise than a text alone; give the C++ runner token ids")
+    return Frame(one[0], two[1], one[1], two[2], (types[0], pair.type_ids[pair.sequence_ids.index(1)]))
+
+
+def _parts(encoding: Any, texts: int) -> list[tuple[list[int], list[int]]]:
+    """Ids and types of the special tokens before, between and after the texts."""
+    parts: list[tuple[list[int], list[int]]] = [([], []) for _ in range(texts + 1)]
+    place = 0
+    for token, kind, owner in zip(encoding.ids, encoding.type_ids, encoding.sequence_ids, strict=True):
+        if owner is not None:
+            place = owner + 1
+        else:
+            parts[place][0].append(token)
+            parts[place][1].append(kind)
+    return parts
+
+
+class _Graph:
+    """Nodes and constants, each value with a name of its own."""
+
+    def __init__(self) -> None:
+        self.nodes: list[onnx.NodeProto] = []
+        self.constants: list[onnx.TensorProto] = []
+        self._made = 0
+
+    def constant(self, value: Any) -> str:
+        name = f"c{len(self.constants)}"
+        if isinstance(value, str):
+            self.constants.append(helper.make_tensor(name, TensorProto.STRING, [1], np.array([value.encode()], object)))
+        else:
+            self.constants.append(numpy_helper.from_array(np.asarray(value, np.int64), name))
+        return name
+
+    def node(self, operator: str, inputs: Sequence[str], domain: str = "", outputs: int = 1, **attributes: Any) -> str:
+        self._made += 1
+        name = f"v{self._made}"
+        names = [name, *(f"{name}_{index}" for index in range(1, outputs))]
+        self.nodes.append(helper.make_node(operator, inputs, names, domain=domain, **attributes))
+        return name
+
+    def extension(self, operator: str, inputs: Sequence[str], outputs: int = 1, **attributes: Any) -> str:
+        return self.node(operator, inputs, DOMAIN, outputs, **attributes)
+
+    def replaced(self, text: str, pattern: str, by: str) -> str:
+        return self.extension("StringRegexReplace", [text, self.constant(pattern), self.constant(by)])
+
+    def part(self, value: str, start: str, stop: str) -> str:
+        return self.node("Slice", [value, start, stop, self.constant([0])])
+
+
+def tokenizer_graph(
+    tokenizer: Any, max_tokens: int, side: str, types: bool, facts: Mapping[str, str]
+) -> onnx.ModelProto:
+    """The graph of a tokenizer.
+
+    Args:
+        tokenizer: of the library ``tokenizers``, without truncation and padding.
+        max_tokens: that the model reads, special ones included.
+        side: from which too long texts are cut: ``"right"`` or ``"left"``.
+        types: whether the model reads ``token_type_ids``.
+        facts: that go into the graph's metadata.
+
+    Raises:
+        InputError: a kind of tokenizer that the operators do not know.
+    """
+    frame = frame_of(tokenizer)
+    graph = _Graph()
+    body = _body(graph, tokenizer)
+    if max_tokens < len(frame.before[0]) + len(frame.between[0]) + len(frame.after_pair[0]) + 2:
+        raise InputError(f"this model reads {max_tokens} tokens, too few for a pair of texts; give the C++ runner ids")
+    one = graph.constant([1])
+    texts = graph.node("Shape", ["text"])
+    paired = graph.node("Sub", [texts, one])
+    ids, counts = _each_text(graph, body, texts)
+    count = graph.part(counts, graph.constant([0]), one)
+    total = graph.node("Shape", [ids])
+    other = graph.node("Sub", [total, count])
+    first, second = graph.part(ids, graph.constant([0]), count), graph.part(ids, count, total)
+    # kept of each, as data.text.longest_first has it
+    special = len(frame.before[0]) + len(frame.after[0])
+    further = len(frame.between[0]) + len(frame.after_pair[0]) - len(frame.after[0])
+    taken = graph.node("Add", [graph.constant([special]), graph.node("Mul", [paired, graph.constant([further])])])
+    room = graph.node("Sub", [graph.constant([max_tokens]), taken])
+    short = graph.node("Min", [count, other])
+    half = graph.node("Div", [room, graph.constant([2])])
+    fits = graph.node("LessOrEqual", [graph.node("Add", [short, short]), room])
+    less = graph.node("Where", [fits, short, half])
+    more = graph.node("Sub", [room, less])
+    shorter = graph.node("LessOrEqual", [count, other])
+    kept = graph.node("Min", [graph.node("Where", [shorter, less, more]), count])
+    kept_other = graph.node("Min", [graph.node("Where", [shorter, more, less]), other])
+    first, second = (
+        graph.part(tokens, *_ends(graph, most, left, side))
+        for tokens, most, left in ((first, count, kept), (second, other, kept_other))
+    )
+    zero = graph.constant([0])
+    between_end = graph.node("Mul", [paired, graph.constant([len(frame.between[0])])])
+    split = graph.constant([len(frame.after[0])])
+    after_start = graph.node("Mul", [paired, split])
+    after_end = graph.node("Add", [split, graph.node("Mul", [paired, graph.constant([len(frame.after_pair[0])])])])
+    joined = []
+    for which in (0, 1):
+        between = graph.part(graph.constant(frame.between[which]), zero, between_end)
+        after = graph.part(graph.constant(frame.after[which] + frame.after_pair[which]), after_start, after_end)
+        middle = (
+            [first, second]
+            if which == 0
+            else [
+                graph.node("Expand", [graph.constant([kind]), size])
+                for kind, size in zip(frame.types, (kept, kept_other), strict=True)
+            ]
+        )
+        joined.append(
+            graph.node("Concat", [graph.constant(frame.before[which]), middle[0], between, middle[1], after], axis=0)
+        )
+    ids, kinds = joined
+    ones = graph.node("Expand", [one, graph.node("Shape", [ids])])
+    outputs = {"input_ids": ids, "attention_mask": ones, **({"token_type_ids": kinds} if types else {})}
+    for name, value in outputs.items():
+        graph.nodes.append(helper.make_node("Unsqueeze", [value, zero], [name]))
+    graph.nodes.append(helper.make_node("Identity", [counts], ["counts"]))
+    made = helper.make_graph(
+        graph.nodes,
+        "tokenizer",
+        [helper.make_tensor_value_info("text", TensorProto.STRING, ["texts"])],
+        [
+            *(helper.make_tensor_value_info(name, TensorProto.INT64, [1, "tokens"]) for name in outputs),
+            helper.make_tensor_value_info("counts", TensorProto.INT64, ["texts"]),
+        ],
+        graph.constants,
+    )
+    opsets = [helper.make_opsetid("", OPSET), helper.make_opsetid(DOMAIN, 1)]
+    model = helper.make_model(made, opset_imports=opsets, ir_version=IR_VERSION, producer_name="hydrant")
+    helper.set_model_props(model, dict(facts))
+    return model
+
+
+def _each_text(graph: _Graph, body: Any, texts: str) -> tuple[str, str]:
+    """The ids of all texts, one behind the other, and how many each has; the tokenizer stands in the graph once."""
+    before, graph.nodes = graph.nodes, []
+    zero = graph.constant([0])
+    start = graph.node("Unsqueeze", ["place", zero])
+    made = body(graph.part("text", start, graph.node("Add", [start, graph.constant([1])])))
+    ids = graph.node("Concat", ["ids_before", made], axis=0)
+    counts = graph.node("Concat", ["counts_before", graph.node("Shape", [made])], axis=0)
+    graph.nodes.append(helper.make_node("Identity", ["go_on"], ["still_on"]))
+    number = TensorProto.INT64
+    step = helper.make_graph(
+        graph.nodes,
+        "one_text",
+        [
+            helper.make_tensor_value_info("place", number, []),
+            helper.make_tensor_value_info("go_on", TensorProto.BOOL, []),
+            helper.make_tensor_value_info("ids_before", number, ["before"]),
+            helper.make_tensor_value_info("counts_before", number, ["texts_before"]),
+        ],
+        [
+            helper.make_tensor_value_info("still_on", TensorProto.BOOL, []),
+            helper.make_tensor_value_info(ids, number, ["after"]),
+            helper.make_tensor_value_info(counts, number, ["texts_after"]),
+        ],
+    )
+    graph.nodes = before
+    none = graph.constant(np.zeros(0, np.int64))
+    times = graph.node("Squeeze", [texts, zero])
+    graph.nodes.append(helper.make_node("Loop", [times, "", none, none], ["all_ids", "all_counts"], body=step))
+    return "all_ids", "all_counts"
+
+
+def _ends(graph: _Graph, total: str, kept: str, side: str) -> tuple[str, str]:
+    """Where what is kept of a text begins and ends."""
+    if side == "right":
+        return graph.constant([0]), kept
+    return graph.node("Sub", [total, kept]), total
+
+
+def _body(graph: _Graph, tokenizer: Any) -> Any:
+    """What adds the nodes that make of a text [1] its ids, without special tokens around them."""
+    steps = json.loads(tokenizer.to_str())
+    kind = steps["model"]["type"]
+    if kind == "WordPiece":
+        return _wordpiece(graph, tokenizer, steps)
+    if kind in ("BPE", "Unigram"):
+        return _by_json(graph, steps)
+    raise InputError(
+        f"the tokenizer's model is {cut(kind)}; tokenizer.onnx can be made of WordPiece, BPE and Unigram; give the C++ "
+        "runner token ids"
+    )
+
+
+def _wordpiece(graph: _Graph, tokenizer: Any, steps: Mapping[str, Any]) -> Any:
+    lines, marks = vocabulary_lines(steps)
+    model = steps["model"]
+    found = normalisation_of(tokenizer, lines, model["continuing_subword_prefix"])
+    unknown = marks.get(model["unk_token"], model["unk_token"])
+    mark = chr(FIRST_MARK)
+    raw = f"[\\x{{{FIRST_MARK:x}}}-\\x{{{FIRST_MARK + len(marks) + 1:x}}}]"
+    some = next(iter(marks.values()), unknown)  # put around each text by the operator, and taken away again
+
+    def ids(text: str) -> str:
+        value = graph.replaced(text, raw, "")
+        for token, stand_in in marks.items():
+            value = graph.replaced(value, re.escape(token).replace("\\-", "-"), f" {stand_in} ")
+        value = graph.replaced(value, f"[{BREAKS}]", " " if found.breaks else "")
+        if found.gone:
+            last = FIRST_MARK + len(marks) + 1
+            value = graph.replaced(value, range_pattern(_without(found.gone, FIRST_MARK, last)), "")
+        if found.alone:
+            value = graph.replaced(value, f"({range_pattern(found.alone)})", " \\1 ")
+        single = graph.constant("(?s)(.)")
+        characters = graph.extension("StringRegexSplitWithOffsets", [value, single, single], outputs=4)
+        mapped = graph.extension("StringMapping", [characters], map=_table(found.table))
+        numbers = graph.extension("StringToVector", [characters], map=_table(found.known), unk="0")
+        known = graph.node("Cast", [graph.node("Reshape", [numbers, graph.constant([-1])])], to=TensorProto.BOOL)
+        mapped = graph.node("Where", [known, mapped, graph.constant(mark)])
+        value = graph.extension("StringJoin", [mapped, graph.constant(""), graph.constant([0])])
+        value = graph.replaced(value, chr(FIRST_MARK + len(marks) + 1), "")
+        # a word with a character that has no piece is unknown as a whole; the operator would give what it finds before
+        value = graph.replaced(value, f"[^ ]*{mark}[^ ]*", f" {unknown} ")
+        made = graph.extension(
+            "BertTokenizer",
+            [value],
+            outputs=3,
+            vocab_file="\n".join(lines),
+            do_lower_case=0,
+            strip_accents=0,
+            tokenize_chinese_chars=0,
+            suffix_indicator=model["continuing_subword_prefix"],
+            unk_token=unknown,
+            cls_token=some,
+            sep_token=some,
+            pad_token=some,
+            mask_token=some,
+        )
+        return graph.part(made, graph.constant([1]), graph.constant([-1]))
+
+    return ids
+
+
+def _table(entries: Mapping[str, str]) -> str:
+    return "\n".join(f"{each}\t{new}" for each, new in sorted(entries.items()))
+
+
+def _without(ranges: Sequence[tuple[int, int]], first: int, last: int) -> tuple[tuple[int, int], ...]:
+    """Ranges without the characters from ``first`` to ``last``."""
+    found = []
+    for low, high in ranges:
+        if low < first:
+            found.append((low, min(high, first - 1)))
+        if high > last:
+            found.append((max(low, last + 1), high))
+    return tuple(found)
+
+
+def _by_json(graph: _Graph, steps: dict[str, Any]) -> Any:
+    """By the operator that reads ``tokenizer.json``.
+
+    Without its last step, which puts special tokens around texts, and without searching for such within texts: it loses
+    the end of a text that begins like one.
+    """
+    left: dict[str, Any] = {"post_processor": None, "truncation": None, "padding": None, "added_tokens": []}
+    plain = json.dumps({**steps, **left}, ensure_ascii=False)
+    unigram = steps["model"]["type"] == "Unigram"
+    told = {"tokenizer_class": "XLMRobertaTokenizer" if unigram else "GPT2Tokenizer"}
+    if unigram and (unknown := steps["model"].get("unk_id")) is not None:
+        told["unk_token"] = steps["model"]["vocab"][unknown][0]
+
+    def ids(text: str) -> str:
+        made = graph.extension("HfJsonTokenizer", [text], tokenizer_vocab=plain, tokenizer_config=json.dumps(told))
+        return graph.node("Reshape", [made, graph.constant([-1])])
+
+    return ids

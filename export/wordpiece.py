@@ -1,0 +1,181 @@
+"""WordPiece as operators of onnxruntime-extensions, which normalise otherwise than Hugging Face does.
+
+That library lower-cases, decomposes and cleans some characters differently. So the normalisation is taken from the
+tokenizer itself, character by character: a table for those that change, ranges for the long runs that vanish or stand
+alone. The library then only splits at spaces and looks words up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..errors import InputError, cut
+
+FIRST_MARK = 0xF0000
+"""Private characters that stand for something else on the way: the first for nothing, the others for added tokens."""
+
+LONG_RUN = 64
+"""Characters of one kind in a row from which on a range names them; shorter runs stand in the table."""
+
+CHUNK = 256
+
+BREAKS = "\t\n\r"
+"""Which the table cannot name."""
+
+
+@dataclass(frozen=True)
+class Normalisation:
+    """What becomes of each character.
+
+    Attributes:
+        table: character → what it becomes, with the first mark for what has no piece.
+        known: characters that are pieces or stand in the table, each with a 1; all others have no piece.
+        gone: ranges of characters that vanish, first and last of each.
+        alone: ranges of characters that are words of their own.
+        breaks: characters of :data:`BREAKS` that become a space; the others of them vanish.
+    """
+
+    table: Mapping[str, str]
+    known: Mapping[str, str]
+    gone: tuple[tuple[int, int], ...]
+    alone: tuple[tuple[int, int], ...]
+    breaks: str
+
+
+def normalisation_of(tokenizer: Any, words: Sequence[str], prefix: str) -> Normalisation:
+    """What the steps of a tokenizer before its model make of each character of Unicode.
+
+    Args:
+        tokenizer: of the library ``tokenizers``.
+        words: its vocabulary, as :func:`vocabulary_lines` gives it.
+        prefix: of pieces within a word.
+
+    Raises:
+        InputError: private characters stay, so that none is free to stand for something else.
+    """
+    changes: dict[int, str] = {}
+    for points in _chunks():
+        _read(tokenizer, points, changes)
+    if changes.get(FIRST_MARK) != "":
+        raise InputError(
+            f"this tokenizer keeps the private character U+{FIRST_MARK:X}, so that tokenizer.onnx cannot be made; give "
+            "the C++ runner token ids"
+        )
+    letters = _alphabet(words, prefix, changes) | {" "}
+    unknown = chr(FIRST_MARK)
+    nothing = chr(FIRST_MARK + 1 + sum(ord(each) > FIRST_MARK for each in letters))
+    gone = _runs(point for point, new in changes.items() if new == "")
+    alone = _runs(point for point, new in changes.items() if new == f" {chr(point)} ")
+    ranged = {point for first, last in (*gone, *alone) for point in range(first, last + 1)}
+    table = {
+        chr(point): "".join(each if each in letters else unknown for each in new) or nothing
+        for point, new in changes.items()
+        if point not in ranged and chr(point) not in BREAKS and point > 0
+    }
+    breaks = "".join(each for each in BREAKS if changes.get(ord(each)) == " ")
+    return Normalisation(table, dict.fromkeys(letters | set(table), "1"), gone, alone, breaks)
+
+
+def _chunks() -> Iterator[range]:
+    for start in (*range(0, 0xD800, CHUNK), *range(0xE000, 0x110000, CHUNK)):
+        yield range(start, start + CHUNK)
+
+
+def _read(tokenizer: Any, points: range, changes: dict[int, str]) -> None:
+    """Put what becomes of these characters into ``changes``: all at once, or half by half."""
+    if len(points) == 1:
+        new = _becomes(tokenizer, chr(points[0]))
+        if new != chr(points[0]):
+            changes[points[0]] = new
+    elif not _as_a_whole(tokenizer, points, changes):
+        half = len(points) // 2
+        _read(tokenizer, points[:half], changes)
+        _read(tokenizer, points[half:], changes)
+
+
+def _as_a_whole(tokenizer: Any, points: range, changes: dict[int, str]) -> bool:
+    """Whether all of these characters stay, vanish or stand alone; those of the last two go to ``changes``."""
+    between = "a".join(map(chr, points))
+    found = _words(tokenizer, f"a{between}a")
+    if found == [f"a{between}a"]:
+        return True
+    if found == ["a" * (len(points) + 1)]:
+        changes |= dict.fromkeys(points, "")
+        return True
+    if found == ["a", *(word for point in points for word in (chr(point), "a"))]:
+        changes |= {point: f" {chr(point)} " for point in points}
+        return True
+    return False
+
+
+def _becomes(tokenizer: Any, character: str) -> str:
+    return " ".join(_words(tokenizer, f"a{character}a"))[1:-1]
+
+
+def _words(tokenizer: Any, text: str) -> list[str]:
+    normalised = text if tokenizer.normalizer is None else tokenizer.normalizer.normalize_str(text)
+    return [word for word, _ in tokenizer.pre_tokenizer.pre_tokenize_str(normalised)]
+
+
+def _runs(points: Iterable[int]) -> tuple[tuple[int, int], ...]:
+    """The long runs among some characters; that of surrogates, which no text has, interrupts none."""
+    runs: list[list[int]] = []
+    for point in sorted(points):
+        if runs and point in (runs[-1][1] + 1, 0xE000 if runs[-1][1] == 0xD7FF else 0):
+            runs[-1][1] = point
+        else:
+            runs.append([point, point])
+    return tuple((first, last) for first, last in runs if last - first + 1 >= LONG_RUN)
+
+
+def range_pattern(ranges: tuple[tuple[int, int], ...]) -> str:
+    """A character class of RE2; surrogates, which no text has, are left out of it."""
+    parts = []
+    for first, last in ranges:
+        if first < 0xD800 <= last:
+            parts += [(first, 0xD7FF), (0xE000, last)]
+        else:
+            parts.append((first, last))
+    return "[" + "".join(f"\\x{{{first:x}}}-\\x{{{last:x}}}" for first, last in parts) + "]"
+
+
+def _alphabet(words: Sequence[str], prefix: str, changes: Mapping[int, str]) -> set[str]:
+    """The characters that are pieces: at the beginning of a word and, unless they stand alone, within one."""
+    known = set(words)
+    single = {word for word in known if len(word) == 1}
+    return {
+        each
+        for each in single
+        if prefix + each in known or changes.get(ord(each)) == f" {each} " or ord(each) > FIRST_MARK
+    }
+
+
+def vocabulary_lines(steps: Mapping[str, Any]) -> tuple[list[str], dict[str, str]]:
+    """The vocabulary in the order of its ids, with private characters for the added tokens, and which stand for which.
+
+    Args:
+        steps: of ``tokenizer.json``.
+
+    Raises:
+        InputError: an added token is searched for in another way than as it is, or ids are left out.
+    """
+    words = dict(steps["model"]["vocab"])
+    marks: dict[str, str] = {}
+    for index, token in enumerate(steps.get("added_tokens", []), start=1):
+        if token["normalized"] or token["single_word"]:
+            raise InputError(
+                f"the tokenizer's added token {cut(token['content'])} is searched for in normalised text or as a whole "
+                "word, which the operators of onnxruntime-extensions cannot; give the C++ runner token ids"
+            )
+        marks[token["content"]] = chr(FIRST_MARK + index)
+        words.pop(token["content"], None)
+        words[marks[token["content"]]] = token["id"]
+    by_id = {index: word for word, index in words.items()}
+    if sorted(by_id) != list(range(len(by_id))) or any("\n" in word for word in words):
+        raise InputError(
+            "the tokenizer's ids have gaps, which the operators of onnxruntime-extensions do not know; give the C++ "
+            "runner token ids"
+        )
+    return [by_id[index] for index in range(len(by_id))], marks

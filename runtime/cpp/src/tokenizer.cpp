@@ -1,0 +1,142 @@
+#include "tokenizer.h"
+
+#include <algorithm>
+#include <cstdlib>
+
+#include "messages.h"
+
+namespace hydrant {
+namespace {
+
+constexpr const char* kGraph = "tokenizer.onnx";
+constexpr const char* kVariable = "ORTEXTENSIONS_LIBRARY";
+constexpr const char* kIds =
+    "or give token ids, in Python: numpy.savez(\"x.npz\", **tokenizer(texts, padding=True, return_tensors=\"np\"))";
+
+// The next character of UTF-8 at `place`, which moves behind it; -1 where there is none.
+std::int32_t next_character(const std::string& text, std::size_t& place) {
+  const auto byte = [&](std::size_t i) { return i < text.size() ? static_cast<unsigned char>(text[i]) : 0U; };
+  const unsigned lead = byte(place);
+  const std::size_t more = lead < 0x80 ? 0 : lead >= 0xC2 && lead < 0xE0 ? 1 : lead >= 0xE0 && lead < 0xF0 ? 2 : 3;
+  if ((lead >= 0x80 && lead < 0xC2) || lead > 0xF4) return -1;
+  unsigned found = more == 0 ? lead : lead & (0x3FU >> more);
+  for (std::size_t i = 1; i <= more; ++i) {
+    if ((byte(place + i) & 0xC0U) != 0x80U) return -1;
+    found = found << 6U | (byte(place + i) & 0x3FU);
+  }
+  constexpr unsigned kLeast[] = {0, 0x80, 0x800, 0x10000};
+  if (found < kLeast[more] || found > 0x10FFFF || (found >= 0xD800 && found < 0xE000)) return -1;
+  place += more + 1;
+  return static_cast<std::int32_t>(found);
+}
+
+// As Python's str.isspace has it.
+bool is_space(std::int32_t c) {
+  return (c >= 0x09 && c <= 0x0D) || (c >= 0x1C && c <= 0x20) || c == 0x85 || c == 0xA0 || c == 0x1680 ||
+         (c >= 0x2000 && c <= 0x200A) || c == 0x2028 || c == 0x2029 || c == 0x202F || c == 0x205F || c == 0x3000;
+}
+
+void check_text(const std::string& text, const std::string& empty, std::size_t index) {
+  const std::string where = "input " + std::to_string(index);
+  bool blank = true;
+  for (std::size_t place = 0; place < text.size();) {
+    const std::int32_t character = next_character(text, place);
+    if (character < 0) throw InputError(where + ", " + cut(text) + ", is not UTF-8; decode the text again");
+    if (character == 0)
+      throw InputError(where + ", " + cut(text) +
+                       ", holds the character NUL, which tokenizer.onnx does not read; take it out");
+    blank = blank && is_space(character);
+  }
+  if (blank) throw InputError(where + " is " + empty + "; expected at least one word");
+}
+
+std::string library_name() {
+  const char* named = std::getenv(kVariable);
+  return named == nullptr || *named == '\0' ? "libortextensions.so" : named;
+}
+
+// What tokenizer.onnx was made from, as `hydrant export` writes it.
+std::string source_of(const Bundle& bundle) {
+  std::string source = bundle.digest("processor/tokenizer.json");
+  const std::string config = "processor/tokenizer_config.json";
+  return bundle.has(config) ? source + " " + bundle.digest(config) : source;
+}
+
+}  // namespace
+
+Tokenizer::Tokenizer(const Bundle& bundle, const Architecture& architecture)
+    : names_(architecture.input_names()), padding_(architecture.padding_token) {
+  const std::string path = bundle.path().string();
+  if (!bundle.has(kGraph)) {
+    throw InputError("bundle " + path + " has no " + kGraph + ", so it reads token ids; make it with `hydrant export " +
+                     path + " --tokenizer`, " + kIds);
+  }
+  const std::filesystem::path graph = bundle.file(kGraph);
+  try {
+    session_ = std::make_unique<const TextSession>(graph, library_name());
+  } catch (const BackendError& error) {
+    throw InputError(std::string("texts need the library of ONNX Runtime's extensions: ") + error.what() +
+                     "; name its file in " + kVariable +
+                     " (libortextensions.so, of the package Microsoft.ML.OnnxRuntime.Extensions or built from " +
+                     "source), " + kIds);
+  }
+  if (session_->metadata("hydrant.tokenizer") != source_of(bundle)) {
+    throw BundleError(graph.string() + " was made from another tokenizer than processor/ holds; make it again with " +
+                      "`hydrant export " + path + " --tokenizer`");
+  }
+  const std::string unread = session_->metadata("hydrant.unread");
+  for (std::size_t start = 0; start < unread.size();) {
+    const std::size_t end = std::min(unread.find('\n', start), unread.size());
+    if (end > start) unread_.push_back(unread.substr(start, end - start));
+    start = end + 1;
+  }
+}
+
+std::map<std::string, std::vector<std::int64_t>> Tokenizer::encode_one(const Text& text, std::size_t index) const {
+  check_text(text.text, text.pair ? "a pair whose first text is empty" : "an empty text", index);
+  std::vector<std::string> parts{text.text};
+  if (text.pair) {
+    check_text(*text.pair, "a pair whose second text is empty", index);
+    parts.push_back(*text.pair);
+  }
+  for (const std::string& part : parts) {
+    for (const std::string& token : unread_) {
+      if (part.find(token) != std::string::npos)
+        throw InputError("input " + std::to_string(index) + " holds " + cut(token) +
+                         ", a special token, which tokenizer.onnx does not read; take it out, or predict with Python");
+    }
+  }
+  auto found = session_->run(parts);
+  const std::vector<std::int64_t>& counts = found["counts"];
+  if (counts.size() != parts.size() ||
+      std::any_of(counts.begin(), counts.end(), [](auto count) { return count < 1; })) {
+    throw InputError("input " + std::to_string(index) + ", " + cut(text.text) + ", has no token the model knows" +
+                     (text.pair ? " in one of its texts" : "") + "; expected readable text");
+  }
+  for (const std::string& name : names_) {
+    if (found[name].empty() || found[name].size() != found[names_.front()].size())
+      throw BackendError("tokenizer.onnx gives no " + name + "; make it again with `hydrant export --tokenizer`");
+  }
+  return found;
+}
+
+Tensors Tokenizer::encode(const std::vector<Text>& texts, std::size_t first, std::size_t last,
+                          std::size_t index) const {
+  std::vector<std::map<std::string, std::vector<std::int64_t>>> rows;
+  std::size_t longest = 0;
+  for (std::size_t i = first; i < last; ++i) {
+    rows.push_back(encode_one(texts[i], index + i));
+    longest = std::max(longest, rows.back()[names_.front()].size());
+  }
+  Tensors tensors;
+  const std::vector<std::int64_t> shape{static_cast<std::int64_t>(rows.size()), static_cast<std::int64_t>(longest)};
+  for (const std::string& name : names_) {
+    std::vector<std::int64_t> values(rows.size() * longest, name == "input_ids" ? padding_ : 0);
+    for (std::size_t i = 0; i < rows.size(); ++i)
+      std::copy(rows[i][name].begin(), rows[i][name].end(), values.begin() + static_cast<std::ptrdiff_t>(i * longest));
+    tensors[name] = {shape, std::move(values)};
+  }
+  return tensors;
+}
+
+}  // namespace hydrant

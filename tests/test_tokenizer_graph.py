@@ -1,0 +1,211 @@
+"""``tokenizer.onnx`` and texts in the C++ runner, against Hugging Face's tokenizers and Python's predictions."""
+
+from __future__ import annotations
+
+import json
+import string
+import sysconfig
+from pathlib import Path
+from typing import Any
+
+import hydrant
+import numpy as np
+import onnx
+import pytest
+import transformers
+from cpp import lines, refused, run
+from hydrant import Bundle
+from hydrant.bundle.store import TOKENIZER_GRAPH
+from hydrant.errors import InputError
+from hydrant.export.fuzzed import fuzzed_texts
+from hydrant.export.tokenizer import made_tokenizer
+from support import WORDS, make_model, make_tokenizer, random_plan, run_cli
+from test_cpp_serve import serving
+
+COUNT = 150
+"""Random texts, beside the known ones."""
+
+PAIRS = [("hello world", "transfer money"), ("Wie geht's?", "naïve " * 30), ("money " * 30, "日本 a")]
+TEXTS = ["Transfer 100 € to Zoë, please!", "hello, world", "ΣΊΣΥΦΟΣ 안녕 \U0001f600", "x" * 120, "money " * 60]
+
+LIBRARY = Path(sysconfig.get_config_var("LIBDIR") or "") / str(sysconfig.get_config_var("INSTSONAME"))
+"""Python's own, which the library of the Python package needs in a process without Python."""
+
+
+def letters_tokenizer(folder: Path, lower: bool) -> Any:
+    """A WordPiece tokenizer that knows every ASCII character as a piece, at the beginning of words and within."""
+    folder.mkdir(parents=True, exist_ok=True)
+    marks = [each for each in string.printable if not each.isspace()] + ["é", "日", "σ", "ς", "ᄋ", "ᅡ"]
+    words = [*dict.fromkeys([*WORDS, *marks]), *(f"##{each}" for each in marks), "##ing", "##er"]
+    (folder / "vocab.txt").write_text("\n".join(words) + "\n")
+    return transformers.BertTokenizer(
+        vocab=str(folder / "vocab.txt"), model_max_length=40, do_lower_case=lower, strip_accents=None
+    )
+
+
+def bytes_tokenizer() -> Any:
+    """A byte-level BPE tokenizer, as RoBERTa's."""
+    from tokenizers.pre_tokenizers import ByteLevel
+
+    vocabulary = ["<s>", "<pad>", "</s>", "<unk>", *sorted(ByteLevel.alphabet()), "th", "he", "Ġt", "<mask>"]
+    merges = [("t", "h"), ("h", "e"), ("Ġ", "t")]
+    ids = {word: index for index, word in enumerate(vocabulary)}
+    return transformers.RobertaTokenizer(vocab=ids, merges=merges, model_max_length=36)
+
+
+@pytest.fixture(scope="module")
+def bundles(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Bundle]:
+    """Bundles of two families with their tokenizers as graphs."""
+    folder = tmp_path_factory.mktemp("tokenizers")
+    made: dict[str, Bundle] = {}
+    for name, family, tokenizer in (
+        ("uncased", "bert", letters_tokenizer(folder / "uncased-source", lower=True)),
+        ("bytes", "roberta", bytes_tokenizer()),
+    ):
+        model = make_model(family, vocab_size=400)
+        ensemble = hydrant.fuse(model, random_plan(family, 2))
+        bundle = hydrant.save_bundle(ensemble, folder / name, processor=tokenizer)
+        hydrant.export_onnx(bundle)
+        bundle = Bundle.open(bundle.path)
+        content, told = made_tokenizer(bundle, 0, COUNT)
+        assert told.texts >= 100
+        assert told.bytes == len(content)
+        made[name] = bundle.add({TOKENIZER_GRAPH: content})
+    return made
+
+
+@pytest.fixture(scope="module")
+def library() -> dict[str, str]:
+    """The environment in which the runner finds the operators."""
+    extensions = pytest.importorskip("onnxruntime_extensions")
+    if not LIBRARY.is_file():
+        pytest.skip("this Python has no shared library, which onnxruntime-extensions' wheel needs in a C++ process")
+    return {"ORTEXTENSIONS_LIBRARY": extensions.get_library_path(), "LD_PRELOAD": str(LIBRARY)}
+
+
+def test_the_graph_is_deterministic_and_says_what_it_was_made_from(bundles: dict[str, Bundle]) -> None:
+    bundle = bundles["bytes"]
+    stored = bundle.file(TOKENIZER_GRAPH).read_bytes()
+    assert made_tokenizer(bundle, 7, 10)[0] == stored, "whatever the seed of the texts"
+    model = onnx.load_from_string(stored)
+    digest = bundle.manifest["files"]["processor/tokenizer.json"]["sha256"]
+    facts = {each.key: each.value for each in model.metadata_props}
+    assert facts["hydrant.tokenizer"].split()[0] == digest
+    assert facts["hydrant.unread"].split("\n") == ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
+    assert {each.domain for each in model.opset_import} == {"", "ai.onnx.contrib"}
+
+
+def test_the_corpus_is_of_its_seed_and_reaches_all_planes() -> None:
+    texts = fuzzed_texts(500, 3, ["[SEP]"])
+    assert texts == fuzzed_texts(500, 3, ["[SEP]"]) != fuzzed_texts(500, 4, ["[SEP]"])
+    points = {ord(each) for text in texts for each in text}
+    assert len({point >> 16 for point in points}) == 17
+    assert 0 not in points
+    assert any("[SEP]" in text for text in texts)
+
+
+def test_a_tokenizer_that_the_operators_do_otherwise_is_refused(tmp_path: Path) -> None:
+    """Its words have no pieces of one letter, so that words are known in part, which the operator does otherwise."""
+    model = make_model("bert")
+    bundle = hydrant.save_bundle(
+        hydrant.fuse(model, random_plan("bert", 2)), tmp_path / "bundle", processor=make_tokenizer(tmp_path / "source")
+    )
+    before = bundle.digests()
+    with pytest.raises(
+        InputError, match=r"would give other ids than the tokenizer for .*; nothing is written; give the"
+    ):
+        hydrant.export_onnx(bundle, tokenizer=True)
+    assert Bundle.open(bundle.path).digests() == before
+
+
+def test_images_have_no_tokenizer(vit_checkpoint: Path, tmp_path: Path) -> None:
+    bundle = hydrant.save_bundle(hydrant.fuse(make_model("vit"), random_plan("vit", 2)), tmp_path / "bundle")
+    with pytest.raises(InputError, match="has no tokenizer of texts"):
+        hydrant.export_onnx(bundle, tokenizer=True)
+
+
+@pytest.mark.parametrize("name", ["uncased", "bytes"])
+def test_texts_in_cpp_are_predicted_as_in_python(
+    name: str, runner: Path, bundles: dict[str, Bundle], library: dict[str, str], tmp_path: Path
+) -> None:
+    bundle = bundles[name]
+    (tmp_path / "lines.txt").write_text("\n".join([*TEXTS, "a\r"]) + "\n")
+    with hydrant.load(bundle, "onnxruntime") as predictor:
+        for words, inputs in (
+            (TEXTS, TEXTS),
+            (["--input", str(tmp_path / "lines.txt"), "--batch-size", "4"], [*TEXTS, "a"]),
+            ([word for pair in PAIRS for word in ("--pair", *pair)], PAIRS),
+        ):
+            wanted = predictor.rows(predictor.predict(inputs), inputs)
+            found = lines(run(runner, bundle.path, *words, **library))
+            for mine, theirs in zip(found, wanted, strict=True):
+                assert list(mine) == list(theirs)
+                assert mine["input"] == (theirs["input"] if isinstance(theirs["input"], str) else list(theirs["input"]))
+                for key in ("confidence", "predictive_entropy", "mutual_information"):
+                    assert mine[key] == pytest.approx(theirs[key], abs=2e-6), key
+
+
+def test_the_server_reads_texts(
+    runner: Path, bundles: dict[str, Bundle], library: dict[str, str], monkeypatch: Any
+) -> None:
+    for key, value in library.items():
+        monkeypatch.setenv(key, value)
+    bundle = bundles["uncased"]
+    with hydrant.load(bundle, "onnxruntime") as predictor:
+        wanted = predictor.predict(PAIRS)
+        rows = predictor.rows(predictor.predict(TEXTS), TEXTS)
+    with serving(runner, bundle.path) as server:
+        _, told, _ = server.ask("POST", "/predict", {"inputs": [*TEXTS[:1], {"text": TEXTS[1]}, *TEXTS[2:]]})
+        np.testing.assert_allclose(
+            [row["confidence"] for row in told["predictions"]], [row["confidence"] for row in rows], atol=2e-6
+        )
+        assert [row["input"] for row in told["predictions"]] == TEXTS
+        tensors = [
+            {"name": name, "datatype": "BYTES", "shape": [len(PAIRS)], "data": list(texts)}
+            for name, texts in zip(("text", "text_pair"), zip(*PAIRS, strict=True), strict=True)
+        ]
+        status, told, _ = server.ask("POST", f"/v2/models/{bundle.path.name}/infer", {"inputs": tensors})
+        assert status == 200
+        np.testing.assert_allclose(told["outputs"][0]["data"], wanted.probabilities.ravel(), atol=2e-6)
+        _, metadata, _ = server.ask("GET", f"/v2/models/{bundle.path.name}")
+        assert metadata["inputs"] == [{"name": "text", "datatype": "BYTES", "shape": [-1]}]
+        assert "is an empty text" in server.refusal(400, "POST", "/predict", {"inputs": ["a", " \u2003"]})
+        assert "holds the character NUL" in server.refusal(400, "POST", "/predict", {"inputs": ["a\0b"]})
+
+
+def test_what_the_runner_refuses(
+    runner: Path, bundles: dict[str, Bundle], library: dict[str, str], tmp_path: Path
+) -> None:
+    path = bundles["bytes"].path
+    absent = {**library, "ORTEXTENSIONS_LIBRARY": "/no/library.so"}
+    refused(
+        run(runner, path, "a text", **absent), "texts need the library of ONNX Runtime's extensions: /no/library.so"
+    )
+    refused(run(runner, path, "a text", **{**library, "LD_PRELOAD": ""}), "LD_PRELOAD=libpython")
+    refused(run(runner, path, "a <s> b", **library), "holds '<s>', a special token, which tokenizer.onnx does not read")
+    refused(run(runner, path, "", **library), "input 0 is an empty text; expected at least one word")
+    refused(run(runner, path, "--pair", "a", " ", **library), "a pair whose second text is empty")
+    refused(run(runner, path, "--pair", "a", **library), "--pair lacks a text")
+    (tmp_path / "latin.txt").write_bytes(b"caf\xe9\n")
+    refused(run(runner, path, tmp_path / "latin.txt", **library), "is a file; did you mean --input")
+    refused(run(runner, path, "--input", tmp_path / "latin.txt", **library), "is not UTF-8")
+    (tmp_path / "x.csv").write_text("text\na\n")
+    refused(run(runner, path, "--input", tmp_path / "x.csv", **library), "is a table; expected a text on each line")
+    refused(run(runner, path, "--input", tmp_path / "absent.txt", **library), "cannot read")
+
+
+def test_a_graph_of_another_tokenizer_is_refused_and_shown(
+    runner: Path, bundles: dict[str, Bundle], library: dict[str, str], tmp_path: Path
+) -> None:
+    bundle = bundles["bytes"]
+    assert "tokenizer.onnx: texts and pairs of texts" in run_cli("inspect", bundle.path).stdout
+    config = json.loads((bundle.path / "processor/tokenizer_config.json").read_text())
+    changed = json.dumps({**config, "model_max_length": 20}).encode()
+    other = hydrant.Bundle.open(bundle.path)
+    original = (bundle.path / "processor/tokenizer_config.json").read_bytes()
+    other.add({"processor/tokenizer_config.json": changed})
+    try:
+        refused(run(runner, bundle.path, "a text", **library), "was made from another tokenizer than processor/ holds")
+        assert "OUTDATED: the tokenizer has changed since" in run_cli("inspect", bundle.path).stdout
+    finally:
+        other.add({"processor/tokenizer_config.json": original})
