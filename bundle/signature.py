@@ -62,22 +62,22 @@ def sign(
     """
     signing = _library("signing")
     bundle = resolve(bundle)
-    key, certificate, chain = _pem(key, "PRIVATE KEY"), _pem(certificate), _pem(chain)
+    private, certificate, chain = _pem(key, "PRIVATE KEY"), _pem(certificate), _pem(chain)
     if chain is not None and certificate is None:
         raise InputError(f"the chain {chain} is given without a certificate; give that of the key, too")
     for name in bundle.manifest["files"]:
         bundle.file(name)
     _check_whole(bundle)
     config = signing.Config()
-    with _blaming_key(key):
+    with _blaming_key(private):
         if certificate is not None:
             if os.environ.get(PASSWORD):
                 raise InputError(f"{PASSWORD} is set, but a key with a certificate is read without; decrypt the key")
             given = {"signing_certificate": certificate, "certificate_chain": [chain or certificate]}  # never none
-            config.use_certificate_signer(private_key=key, **given)
+            config.use_certificate_signer(private_key=private, **given)
         else:
             password = os.environ.get(PASSWORD)
-            config.use_elliptic_key_signer(private_key=key, password=password.encode() if password else None)
+            config.use_elliptic_key_signer(private_key=private, password=password.encode() if password else None)
     place = bundle.path / SIGNATURE
     hashing = _library("hashing").Config()
     try:
@@ -108,7 +108,7 @@ def check_signature(bundle: Bundle | str | Path, trust: str | Path) -> Bundle:
         InputError: ``trust`` cannot be used.
         MissingExtraError: model-signing is not installed.
     """
-    verifying, trust = _library("verifying"), _pem(trust, "PUBLIC KEY", "CERTIFICATE")
+    verifying, pem = _library("verifying"), _pem(trust, "PUBLIC KEY", "CERTIFICATE")
     bundle = bundle if isinstance(bundle, Bundle) else resolve(bundle)
     place = bundle.path / SIGNATURE
     if not place.is_file() or place.is_symlink():
@@ -117,18 +117,18 @@ def check_signature(bundle: Bundle | str | Path, trust: str | Path) -> Bundle:
         raise BundleError(f"{place} is larger than {MAX_SIGNATURE_BYTES} bytes; this is no signature of a bundle")
     _check_whole(bundle)
     config = verifying.Config()
-    with _blaming_key(trust):
-        if b"PUBLIC KEY" in trust.read_bytes():
-            config.use_elliptic_key_verifier(public_key=trust)
+    with _blaming_key(pem):
+        if b"PUBLIC KEY" in pem.read_bytes():
+            config.use_elliptic_key_verifier(public_key=pem)
         else:
-            config.use_certificate_verifier(certificate_chain=[trust])
+            config.use_certificate_verifier(certificate_chain=[pem])
     try:
         with contextlib.redirect_stdout(sys.stderr):  # the library prints its warnings
             config.verify(bundle.path, place)
     except Exception as error:  # of several libraries, none of which names its exceptions
         why = _changed(bundle.path, place) or str(error) or type(error).__name__
         raise BundleError(
-            f"bundle {bundle.path} is not what the owner of {trust} signed ({cut(why, 300)}); get it again from its "
+            f"bundle {bundle.path} is not what the owner of {pem} signed ({cut(why, 300)}); get it again from its "
             "maker, or sign it again with `hydrant sign` where the change is yours"
         ) from error
     if MANIFEST not in _statement(place) or Bundle.open(bundle.path).manifest != bundle.manifest:

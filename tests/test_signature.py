@@ -166,17 +166,17 @@ def cut_payload(folder: Path) -> None:
     (folder / SIGNATURE).write_text(json.dumps(found))
 
 
-@pytest.mark.parametrize(
-    ("alter", "words"),
-    [
-        (forge, "changed or missing: calibration.json, hydrant.json, model.fp32.onnx"),
-        (relabel, "changed or missing: hydrant.json"),
-        (strip, "is not signed; expected hydrant.sig"),
-        (leave_more, r"libevil.so is not listed in hydrant.json"),
-        (link, "plan.json is a link"),
-        (cut_payload, "is not what the owner of"),
-    ],
-)
+ALTERATIONS: list[tuple[Callable[[Path], None], str]] = [
+    (forge, "changed or missing: calibration.json, hydrant.json, model.fp32.onnx"),
+    (relabel, "changed or missing: hydrant.json"),
+    (strip, "is not signed; expected hydrant.sig"),
+    (leave_more, r"libevil.so is not listed in hydrant.json"),
+    (link, "plan.json is a link"),
+    (cut_payload, "is not what the owner of"),
+]
+
+
+@pytest.mark.parametrize(("alter", "words"), ALTERATIONS)
 def test_what_was_altered_since_is_refused(copy: Path, keys: Path, alter: Callable[[Path], None], words: str) -> None:
     check_signature(copy, keys / "maker.pub")
     alter(copy)
@@ -291,3 +291,68 @@ def test_command_line(copy: Path, keys: Path, tmp_path: Path) -> None:
     assert refused.returncode == 2
     assert refused.stderr.count("\n") == 1
     assert refused.stdout == ""
+
+
+def cpp(runner: Path, folder: Path, inputs: Path, trust: Path) -> subprocess.CompletedProcess[str]:
+    words = [str(runner), str(folder), "--input", str(inputs), "--backend", "onnxruntime", "--trust", str(trust)]
+    return subprocess.run(words, capture_output=True, text=True, check=False)
+
+
+@pytest.fixture
+def inputs(tmp_path: Path) -> Path:
+    np.savez(tmp_path / "inputs.npz", **{name: tensor.numpy() for name, tensor in make_inputs("bert").items()})
+    return tmp_path / "inputs.npz"
+
+
+def test_cpp_trusts_whom_python_trusts(runner: Path, copy: Path, keys: Path, inputs: Path, tmp_path: Path) -> None:
+    assert len(cpp(runner, copy, inputs, keys / "maker.pub").stdout.splitlines()) == 4
+    other = cpp(runner, copy, inputs, keys / "other.pub")
+    assert (other.returncode, other.stdout) == (2, "")
+    assert "other.pub signed (the signature is another's)" in other.stderr
+    for curve in (ec.SECP384R1(), ec.SECP521R1()):
+        public = write_key(tmp_path / "more.pem", ec.generate_private_key(curve))
+        hydrant.sign(copy, tmp_path / "more.pem")
+        assert cpp(runner, copy, inputs, public).returncode == 0
+    hydrant.sign(copy, keys / "maker.pem", certificate=keys / "maker-certificate.pem")
+    assert cpp(runner, copy, inputs, keys / "root.pem").returncode == 0
+    assert "issuer certificate" in cpp(runner, copy, inputs, keys / "other-root.pem").stderr
+    hydrant.sign(copy, keys / "maker.pem", certificate=keys / "mute-certificate.pem")
+    assert "its certificate cannot be used for signing" in cpp(runner, copy, inputs, keys / "root.pem").stderr
+    for key, words in (
+        ("none.pem", "is not a file"),
+        ("maker.pem", "holds no PEM block of a public key or certificate"),
+    ):
+        refused = cpp(runner, copy, inputs, keys / key)
+        assert refused.returncode == 2
+        assert words in refused.stderr
+    write_key(tmp_path / "rsa.pem", rsa.generate_private_key(65537, 2048))
+    assert "expected a key of the curves P-256" in cpp(runner, copy, inputs, tmp_path / "rsa.pub").stderr
+
+
+@pytest.mark.parametrize("alter", [alter for alter, _ in ALTERATIONS])
+def test_cpp_refuses_what_was_altered_since(
+    runner: Path, copy: Path, keys: Path, inputs: Path, alter: Callable[[Path], None]
+) -> None:
+    alter(copy)
+    refused = cpp(runner, copy, inputs, keys / "maker.pub")
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert refused.stderr.count("\n") == 1
+    assert "signed" in refused.stderr
+
+
+def test_cpp_takes_no_other_bytes_for_a_signature(runner: Path, copy: Path, keys: Path, inputs: Path) -> None:
+    right = (copy / SIGNATURE).read_bytes()
+    found = json.loads(right)
+    envelope = found["dsseEnvelope"]
+    for content in (
+        b"", b"{}", b"[" * 5000, b"null", b'{"dsseEnvelope": {"payload": 3}}', right[:-9],
+        json.dumps({"dsseEnvelope": {**envelope, "payload": "===="}}).encode(),
+        json.dumps({"dsseEnvelope": {**envelope, "signatures": []}}).encode(),
+        json.dumps({"dsseEnvelope": {**envelope, "signatures": [{"sig": "AAAA"}]}}).encode(),
+        json.dumps({"dsseEnvelope": {**envelope, "payload": envelope["payload"][:-4]}}).encode(),
+    ):  # fmt: skip
+        if content != right:
+            (copy / SIGNATURE).write_bytes(content)
+            refused = cpp(runner, copy, inputs, keys / "maker.pub")
+            assert (refused.returncode, refused.stdout) == (2, "")
+            assert "is not what the owner of" in refused.stderr

@@ -77,6 +77,8 @@ const Option kOptions[] = {
      }},
     {"--provider-library", "FILE", "Plug-in of ONNX Runtime with which tensorrt-rtx runs the graph, without an engine",
      [](Arguments& a, const std::string&, const std::string& v) { a.options.provider_library = v; }},
+    {"--trust", "FILE", "PEM file of the public key, or of the issuers, that the bundle must be signed by",
+     [](Arguments& a, const std::string&, const std::string& v) { a.options.trust = v; }},
     {"--probabilities", nullptr, "Also print the probability of every class",
      [](Arguments& a, const std::string&, const std::string&) { a.probabilities = true; }},
     {"--json", nullptr, "Print one JSON object",

@@ -79,7 +79,9 @@ Bundle Bundle::open(const fs::path& folder) {
   }
   Bundle bundle;
   bundle.folder_ = folder;
-  bundle.read_manifest(decoded(readable(file), file));
+  const std::string bytes = readable(file);
+  bundle.manifest_digest_ = sha256(bytes);
+  bundle.read_manifest(decoded(bytes, file));
   return bundle;
 }
 

@@ -32,6 +32,9 @@ class Bundle {
   // Whether the manifest lists a file (relative, with "/").
   bool has(const std::string& name) const { return files_.count(name) > 0; }
 
+  // SHA-256 of the manifest's bytes, as they were read.
+  const std::string& manifest_digest() const { return manifest_digest_; }
+
   // Names of all files that the manifest lists, sorted.
   std::vector<std::string> names() const;
 
@@ -66,6 +69,7 @@ class Bundle {
   std::filesystem::path place(const std::string& name) const;
 
   std::filesystem::path folder_;
+  std::string manifest_digest_;
   std::string family_;
   std::vector<std::string> labels_;
   std::int64_t members_ = 0;

@@ -12,6 +12,7 @@
 #include "image.h"
 #include "messages.h"
 #include "pixels.h"
+#include "signature.h"
 #include "tensors.h"
 #include "tokenizer.h"
 
@@ -130,6 +131,7 @@ struct Predictor::State {
 
   State(const std::filesystem::path& folder, Options chosen)
       : bundle(Bundle::open(folder)), options(std::move(chosen)) {
+    if (!options.trust.empty()) check_signature(bundle, options.trust);
     architecture = Architecture::of(bundle);
     if (bundle.labels().size() != static_cast<std::size_t>(architecture.classes)) {
       throw BundleError("bundle " + folder.string() + " has " + std::to_string(bundle.labels().size()) +

@@ -110,6 +110,7 @@ struct Options {
   std::optional<int> threads;              // within one run; empty for the backend's default
   std::size_t batch_size = 32;             // most inputs per run; memory grows with it
   std::filesystem::path provider_library;  // plug-in of ONNX Runtime that runs "tensorrt-rtx" without an engine
+  std::filesystem::path trust;             // PEM file: public key or issuers that the bundle must be signed by; or none
 };
 
 // A backend that was skipped, and why.

@@ -1,0 +1,269 @@
+#include "signature.h"
+
+#include <openssl/bio.h>
+#include <openssl/err.h>
+#include <openssl/evp.h>
+#include <openssl/pem.h>
+#include <openssl/x509.h>
+#include <openssl/x509v3.h>
+
+#include <map>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <stdexcept>
+#include <vector>
+
+#include "files.h"
+#include "hydrant/hydrant.h"
+#include "json.h"
+#include "messages.h"
+#include "sha256.h"
+
+namespace fs = std::filesystem;
+
+namespace hydrant {
+namespace {
+
+constexpr const char* kSignature = "hydrant.sig";
+constexpr const char* kManifest = "hydrant.json";
+constexpr const char* kPredicate = "https://model_signing/signature/v1.0";
+constexpr std::uintmax_t kMostSignatureBytes = 64U << 20U;
+constexpr std::uintmax_t kMostPemBytes = 1U << 20U;
+
+template <auto Free>
+struct Freed {
+  template <typename Type>
+  void operator()(Type* pointer) const {
+    Free(pointer);
+  }
+};
+
+void free_stack(STACK_OF(X509) * stack) { sk_X509_pop_free(stack, X509_free); }
+
+using Bio = std::unique_ptr<BIO, Freed<BIO_free>>;
+using Key = std::unique_ptr<EVP_PKEY, Freed<EVP_PKEY_free>>;
+using Certificate = std::unique_ptr<X509, Freed<X509_free>>;
+using Certificates = std::unique_ptr<STACK_OF(X509), Freed<free_stack>>;
+using Store = std::unique_ptr<X509_STORE, Freed<X509_STORE_free>>;
+using StoreContext = std::unique_ptr<X509_STORE_CTX, Freed<X509_STORE_CTX_free>>;
+using DigestContext = std::unique_ptr<EVP_MD_CTX, Freed<EVP_MD_CTX_free>>;
+
+// Why a signature does not hold, in words.
+class Refused : public std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+// Bytes of base64 text, padded. Throws Refused.
+std::string decoded(const std::string& text) {
+  if (text.empty() || text.size() % 4 != 0) throw Refused("it holds no base64");
+  std::string bytes(text.size() / 4 * 3, '\0');
+  const int size = EVP_DecodeBlock(reinterpret_cast<unsigned char*>(bytes.data()),
+                                   reinterpret_cast<const unsigned char*>(text.data()), static_cast<int>(text.size()));
+  if (size < 0) throw Refused("it holds no base64");
+  const std::size_t padding = text[text.size() - 1] != '=' ? 0U : text[text.size() - 2] == '=' ? 2U : 1U;
+  bytes.resize(static_cast<std::size_t>(size) - padding);
+  return bytes;
+}
+
+// A string of a JSON object. Throws Refused: it is absent, or something else.
+const std::string& text_of(const Json& object, const char* key) {
+  const Json& found = member(object, key);
+  if (!found.is_string()) throw Refused(std::string("it has no ") + key);
+  return found.get_ref<const std::string&>();
+}
+
+// The digest that goes with a key's curve; nothing for other keys.
+const EVP_MD* digest_for(EVP_PKEY* key) {
+  if (key == nullptr || EVP_PKEY_base_id(key) != EVP_PKEY_EC) return nullptr;
+  switch (EVP_PKEY_bits(key)) {
+    case 256:
+      return EVP_sha256();
+    case 384:
+      return EVP_sha384();
+    case 521:
+      return EVP_sha512();
+    default:
+      return nullptr;
+  }
+}
+
+// Whether a certificate may sign: its key usage says digital signature, or its extended usage code signing.
+bool may_sign(X509* certificate) {
+  const std::uint32_t flags = X509_get_extension_flags(certificate);
+  const bool usage = (flags & EXFLAG_KUSAGE) != 0 && (X509_get_key_usage(certificate) & KU_DIGITAL_SIGNATURE) != 0;
+  const bool extended =
+      (flags & EXFLAG_XKUSAGE) != 0 && (X509_get_extended_key_usage(certificate) & XKU_CODE_SIGN) != 0;
+  return usage || extended;
+}
+
+// The time of an ASN.1 value, in seconds since 1970. Throws Refused.
+std::time_t seconds_of(const ASN1_TIME* moment) {
+  std::unique_ptr<ASN1_TIME, Freed<ASN1_TIME_free>> epoch(ASN1_TIME_set(nullptr, 0));
+  int days = 0, seconds = 0;
+  if (!epoch || ASN1_TIME_diff(&days, &seconds, epoch.get(), moment) != 1) throw Refused("a certificate has no time");
+  return static_cast<std::time_t>(days) * 86400 + seconds;
+}
+
+Certificate certificate_of(const Json& entry) {
+  const std::string bytes = decoded(text_of(entry, "rawBytes"));
+  const auto* start = reinterpret_cast<const unsigned char*>(bytes.data());
+  Certificate found(d2i_X509(nullptr, &start, static_cast<long>(bytes.size())));
+  if (!found) throw Refused("it holds no certificate");
+  return found;
+}
+
+// The key of a signature's certificate, once its chain led to an issuer that is trusted. Throws Refused.
+Key certified_key(const Json& chain, X509_STORE* store) {
+  if (!chain.is_array() || chain.empty()) throw Refused("it has no certificate, and certificates are trusted");
+  const Certificate signer = certificate_of(chain[0]);
+  Certificates between(sk_X509_new_null());
+  for (std::size_t i = 1; between && i < chain.size(); ++i) {
+    Certificate next = certificate_of(chain[i]);
+    if (sk_X509_push(between.get(), next.get()) > 0) next.release();
+  }
+  StoreContext context(X509_STORE_CTX_new());
+  if (!between || !context || X509_STORE_CTX_init(context.get(), store, signer.get(), between.get()) != 1)
+    throw Refused("OpenSSL cannot check certificates here");
+  // As of the moment at which it began to be valid: a bundle does not end with its certificate.
+  X509_STORE_CTX_set_time(context.get(), 0, seconds_of(X509_get0_notBefore(signer.get())));
+  if (X509_verify_cert(context.get()) != 1)
+    throw Refused(X509_verify_cert_error_string(X509_STORE_CTX_get_error(context.get())));
+  if (!may_sign(signer.get())) throw Refused("its certificate cannot be used for signing");
+  return Key(X509_get_pubkey(signer.get()));
+}
+
+// Who is trusted: a key, or issuers.
+struct Trusted {
+  Key key;
+  Store issuers;
+};
+
+Trusted read_trusted(const fs::path& file) {
+  std::error_code failed;
+  if (!fs::is_regular_file(file, failed)) throw InputError(cut(file.string()) + " is not a file; expected a PEM file");
+  if (fs::file_size(file, failed) > kMostPemBytes || failed) {
+    throw InputError(file.string() + " is larger than " + std::to_string(kMostPemBytes) +
+                     " bytes; expected a PEM file");
+  }
+  const auto bytes = bytes_of(file);
+  if (!bytes) throw InputError("cannot read " + file.string() + "; check its permissions");
+  Trusted trusted;
+  const auto source = [&] { return Bio(BIO_new_mem_buf(bytes->data(), static_cast<int>(bytes->size()))); };
+  if (bytes->find("PUBLIC KEY-----") != std::string::npos) {
+    trusted.key.reset(PEM_read_bio_PUBKEY(source().get(), nullptr, nullptr, nullptr));
+    if (digest_for(trusted.key.get()) == nullptr)
+      throw InputError(file.string() + " cannot be used; expected a key of the curves P-256, P-384 or P-521");
+    return trusted;
+  }
+  trusted.issuers.reset(X509_STORE_new());
+  const Bio certificates = source();
+  std::size_t count = 0;
+  while (trusted.issuers && certificates) {
+    const Certificate next(PEM_read_bio_X509(certificates.get(), nullptr, nullptr, nullptr));
+    if (!next) break;
+    count += X509_STORE_add_cert(trusted.issuers.get(), next.get()) == 1 ? 1 : 0;
+  }
+  ERR_clear_error();  // the end of the file is one
+  if (count == 0) {
+    throw InputError(file.string() + " holds no PEM block of a public key or certificate; expected one");
+  }
+  return trusted;
+}
+
+// What was signed, once the signature over it was checked. Throws Refused.
+std::string signed_payload(const Json& found, const Trusted& trusted) {
+  const Json& envelope = member(found, "dsseEnvelope");
+  const std::string payload = decoded(text_of(envelope, "payload"));
+  const std::string& kind = text_of(envelope, "payloadType");
+  const Json& signatures = member(envelope, "signatures");
+  if (!signatures.is_array() || signatures.empty()) throw Refused("it has no signatures");
+  const std::string signature = decoded(text_of(signatures[0], "sig"));
+  const Json& chain = member(member(member(found, "verificationMaterial"), "x509CertificateChain"), "certificates");
+  const Key certified = trusted.key ? nullptr : certified_key(chain, trusted.issuers.get());
+  EVP_PKEY* key = trusted.key ? trusted.key.get() : certified.get();
+  const EVP_MD* digest = digest_for(key);
+  if (digest == nullptr) throw Refused("its key is of no curve among P-256, P-384 and P-521");
+  // DSSE: what is signed tells its type and its lengths.
+  const std::string message =
+      "DSSEv1 " + std::to_string(kind.size()) + " " + kind + " " + std::to_string(payload.size()) + " " + payload;
+  const DigestContext context(EVP_MD_CTX_new());
+  const auto bytes = [](const std::string& text) { return reinterpret_cast<const unsigned char*>(text.data()); };
+  const bool holds =
+      context && EVP_DigestVerifyInit(context.get(), nullptr, digest, nullptr, key) == 1 &&
+      EVP_DigestVerify(context.get(), bytes(signature), signature.size(), bytes(message), message.size()) == 1;
+  ERR_clear_error();
+  if (!holds) throw Refused("the signature is another's");
+  return payload;
+}
+
+// The digests that a statement holds: file → SHA-256. Throws Refused: it signs no whole files.
+std::map<std::string, std::string> digests_of(const Json& statement) {
+  if (text_of(statement, "predicateType") != kPredicate) throw Refused("it speaks of something else than files");
+  const Json& resources = member(member(statement, "predicate"), "resources");
+  if (!resources.is_array()) throw Refused("it lists no files");
+  std::map<std::string, std::string> found;
+  for (const Json& resource : resources) {
+    if (text_of(resource, "algorithm") != "sha256") throw Refused("it signs by another digest than SHA-256 of files");
+    if (!found.emplace(text_of(resource, "name"), text_of(resource, "digest")).second)
+      throw Refused("it names a file twice");
+  }
+  return found;
+}
+
+// Refuses files and links that a statement does not speak of, but for the signature and what a writer is about.
+void check_whole(const fs::path& folder, const std::map<std::string, std::string>& digests) {
+  for (auto entry = fs::recursive_directory_iterator(folder); entry != fs::recursive_directory_iterator(); ++entry) {
+    const std::string name = entry->path().lexically_relative(folder).generic_string();
+    if (entry->is_symlink()) throw Refused(cut(name) + " is a link");
+    if (entry->is_regular_file() && name != kSignature && digests.count(name) == 0)
+      throw Refused(cut(name) + " was added");
+  }
+}
+
+void check(const Bundle& bundle, const fs::path& place, const Trusted& trusted) {
+  const auto bytes = bytes_of(place);
+  if (!bytes) throw Refused("it cannot be read");
+  const auto digests = digests_of(parse_json(signed_payload(parse_json(*bytes), trusted)));
+  const auto signed_as = [&](const std::string& name, const std::string& digest) {
+    const auto found = digests.find(name);
+    return found != digests.end() && found->second == digest;
+  };
+  if (!signed_as(kManifest, bundle.manifest_digest())) throw Refused(std::string(kManifest) + " was changed");
+  for (const std::string& name : bundle.names()) {
+    if (!signed_as(name, bundle.digest(name))) throw Refused(cut(name) + " was changed");
+  }
+  check_whole(bundle.path(), digests);
+}
+
+}  // namespace
+
+void check_signature(const Bundle& bundle, const fs::path& trust) {
+  const Trusted trusted = read_trusted(trust);
+  const fs::path place = bundle.path() / kSignature;
+  std::error_code failed;
+  if (!fs::is_regular_file(fs::symlink_status(place, failed))) {
+    throw BundleError("bundle " + bundle.path().string() + " is not signed; expected " + kSignature +
+                      ", which `hydrant sign` writes");
+  }
+  if (fs::file_size(place, failed) > kMostSignatureBytes || failed) {
+    throw BundleError(place.string() + " is larger than " + std::to_string(kMostSignatureBytes) +
+                      " bytes; this is no signature of a bundle");
+  }
+  std::string why;
+  try {
+    check(bundle, place, trusted);
+    return;
+  } catch (const Refused& error) {
+    why = error.what();
+  } catch (const std::invalid_argument& error) {
+    why = one_line(error.what());
+  } catch (const fs::filesystem_error& error) {
+    why = one_line(error.what());
+  }
+  throw BundleError("bundle " + bundle.path().string() + " is not what the owner of " + trust.string() + " signed (" +
+                    why +
+                    "); get it again from its maker, or sign it again with `hydrant sign` where the change is yours");
+}
+
+}  // namespace hydrant
