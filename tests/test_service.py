@@ -219,10 +219,10 @@ def test_observers_are_told_and_their_failures_stop_nothing(models: Path) -> Non
         ({"batch_size": 0}, "batch_size is '0'; expected a whole number, 1 to"),
         ({"timeout": 0}, "timeout is '0'; expected seconds"),
         ({"grpc_port": -1}, "grpc_port is '-1'"),
-        ({"token": "short"}, "8 or more printable ASCII characters"),
-        ({"token": "a secret with spaces"}, "8 or more printable ASCII characters"),
+        ({"token": "short"}, "the token has 5 characters; expected 8 or more printable ASCII characters"),
+        ({"token": "a secret with spaces"}, "the token holds a space, .* expected 8 or more printable ASCII characters"),
         ({"tls_key": "key.pem"}, "tls_key is given without tls_cert"),
-        ({"origins": ["example.com"]}, "origins is .*; expected some, as in"),
+        ({"origins": ["example.com"]}, "origins is .*; expected some with their scheme, as in"),
     ],
 )
 def test_settings_check_themselves(given: dict[str, Any], words: str) -> None:
