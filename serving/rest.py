@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from ..errors import HydrantError, cut
 from ..runtime.answers import answer
 from .asked import inputs_for, read_asked
+from .batcher import check_count
 from .errors import ServeError, refusal
 from .guard import headers_of
 from .messages import HEADER, InferResponse
@@ -162,6 +163,7 @@ class _Front:
         body = await read_body(request)
         asked = read_asked(body, request.headers.get("content-type", ""), _query(request))
         call.served = served = service.served(asked.model, asked.version)
+        check_count(len(asked.inputs), service.settings.queue)
         inputs, shown = inputs_for(asked, served.predictor)
         work = service.predict(
             inputs, model=served.name, version=asked.version, timeout=asked.timeout, on_error=asked.on_error

@@ -33,7 +33,7 @@ import pytest
 from hydrant.cli.main import main
 from hydrant.families.checkpoint import load_processor
 from hydrant.serving.connection import MOST_HEAD
-from hydrant.serving.log import Rarely
+from hydrant.serving.log import ALWAYS, Rarely
 from PIL import Image
 from serve_support import Running, running
 from support import WORDS, make_model, make_tokenizer, run_cli
@@ -476,6 +476,9 @@ def test_a_warning_that_every_request_would_repeat_is_told_once_a_minute() -> No
         True, False, True, True,
     ]  # fmt: skip
     assert told("%d were cut", name="elsewhere")
+    once = logging.makeLogRecord({"name": "hydrant.x", "levelno": logging.WARNING, "msg": "drift of %s", **ALWAYS})
+    assert rarely.filter(once)
+    assert rarely.filter(once), "a second alarm in the same minute"
     now[0] = 61.0
     assert told("%d were cut")
 
