@@ -159,7 +159,7 @@ def _options(given: Mapping[str, Any]) -> dict[str, Any]:
             found[name] = _seconds(value)
         else:
             if name == "inputs":
-                raise ServeError(400, "inputs stand in a body of JSON; expected fields called text, or files, in a form")
+                raise ServeError(400, "inputs stand in a body of JSON; a form has fields called text, or files")
             known = listing(("inputs", *NAMES, *FLAGS, "timeout"))
             raise ServeError(400, f"the request has {cut(name)}, which is not known; expected {known}")
     return found

@@ -89,7 +89,9 @@ class ServeSettings:
             raise InputError(f"{given} is given without {lacks}; TLS needs the certificate and its private key")
         _check_watch(self.watching, self.recording)
         if isinstance(self.origins, str) or not all(_is_origin(each) for each in self.origins):
-            raise InputError(f"origins is {cut(self.origins)}; expected some with their scheme, as in ['https://models.example.com']")
+            raise InputError(
+                f"origins is {cut(self.origins)}; expected some with their scheme, as in ['https://models.example.com']"
+            )
 
     @property
     def loopback(self) -> bool:

@@ -389,8 +389,11 @@ def test_images_as_files_and_in_base64(image_model: Any) -> None:
 
 
 UNFIT: list[tuple[InferRequest, str]] = [
-    (asked(words=[b"a"]), "the request has inputs 'words'; expected some of text, text_pair, input_ids, attention_mask, to"),
-    (asked(text=[b"a"], input_ids=np.ones((1, 1), int)), "the request has inputs 'text', 'input_ids'; expected some of"),
+    (
+        asked(words=[b"a"]),
+        "the request has inputs 'words'; expected some of text, text_pair, input_ids, attention_mask",
+    ),
+    (asked(text=[b"a"], input_ids=np.ones((1, 1), int)), "the request has inputs 'text', 'input_ids'; expected some"),
     (asked(text_pair=[b"a"]), "the request has inputs 'text_pair'; expected some of"),
     (
         asked(text=[b"a"], text_pair=[b"b", b"c"]),
