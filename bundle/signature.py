@@ -193,8 +193,10 @@ def _blaming_key(path: Path) -> Any:
     except InputError:
         raise
     except Exception as error:  # of cryptography, OpenSSL and model-signing, which name no common type
+        kind = isinstance(error, AttributeError)  # what model-signing ends with over a key that has no curve, as of RSA
+        reason = "its kind is another" if kind else str(error) or type(error).__name__
         raise InputError(
-            f"{path} cannot be used ({cut(str(error) or type(error).__name__, 200)}); expected a key of the curves "
+            f"{path} cannot be used ({cut(reason, 200)}); expected a key of the curves "
             f"P-256, P-384 or P-521, its password in {PASSWORD} if it has one, or a certificate of such a key"
         ) from error
 

@@ -24,6 +24,9 @@ REPOSITORY = "/v2/repository/"
 HEALTH = ("/v2/health/live", "/v2/health/ready")
 """Probes of an orchestrator carry no token, and are answered however busy the service is."""
 
+FIGURES = ("/metrics", "/stats")
+"""What tells how busy the service is is not refused because it is; it needs the token as all else."""
+
 
 class Guard:
     """An ASGI application around another one.
@@ -91,7 +94,7 @@ class Guard:
         length = headers.get(b"content-length", b"0")
         if length.isdigit() and int(length[:20]) > settings.max_bytes:
             raise _too_large(settings.max_bytes)
-        if self._here >= settings.requests and scope["path"] not in HEALTH:
+        if self._here >= settings.requests and scope["path"] not in (*HEALTH, *FIGURES):
             raise ServeError(503, f"{self._here} requests are here already; ask again", retry_after=1)
 
 

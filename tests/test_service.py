@@ -8,13 +8,17 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
+import httpx
 import numpy as np
 import pytest
 from hydrant import Prediction
 from hydrant.errors import BundleError, InputError
+from hydrant.serving import batcher
 from hydrant.serving.catalog import found_bundles
 from hydrant.serving.errors import ServeError, refusal
+from hydrant.serving.guard import Guard
 from hydrant.serving.observe import Silent
+from hydrant.serving.server import assembled
 from hydrant.serving.service import Service
 from hydrant.serving.settings import ServeSettings
 
@@ -22,7 +26,7 @@ from hydrant.serving.settings import ServeSettings
 class Named:
     """Answers with the number of its version; ``gate`` holds it back."""
 
-    modality, takes_raw, backend = "text", True, "fake"
+    modality, takes_raw, backend, task = "text", True, "fake", "classification"
     gate = threading.Event()
 
     def __init__(self, path: Path) -> None:
@@ -212,6 +216,73 @@ def test_observers_are_told_and_their_failures_stop_nothing(models: Path) -> Non
     assert told == [("batch", "dogs", 2), ("predicted", "dogs", ["a", "b"], 2)]
 
 
+def test_a_request_of_too_many_inputs_is_refused_before_anything_is_made_of_each(
+    models: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def made(*_: Any) -> None:
+        raise AssertionError("an input was looked at")
+
+    monkeypatch.setattr(batcher, "Item", made)
+
+    async def test(service: Service) -> None:
+        for inputs in (["a"] * 11, {"input_ids": np.zeros((11, 1), np.int64)}):
+            with pytest.raises(ServeError, match="the request has 11 inputs; at most 10 may wait here") as refused:
+                await service.predict(inputs, model="dogs")
+            assert refused.value.status == 413
+        async with httpx.AsyncClient(
+            transport=httpx.ASGITransport(assembled(service)), base_url="http://localhost"
+        ) as client:
+            for path in ("/predict", "/explain"):
+                found = await client.post(path, json={"inputs": [0] * 11, "model": "dogs"})
+                assert found.status_code == 413, path
+
+    run(models, test, queue=10)
+
+
+def test_what_passes_its_time_is_counted_so_for_every_front(models: Path) -> None:
+    told: list[tuple[str, int]] = []
+
+    class Counting(Silent):
+        def request(self, served: Any, front: str, seconds: float, status: int) -> None:
+            told.append((front, status))
+
+    async def test(service: Service) -> None:
+        Named.gate.clear()
+        app = assembled(service)
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost") as client:
+            for path in ("/predict", "/explain"):
+                body = {"inputs": ["a"], "model": "dogs"}
+                assert (await client.post(path, json=body)).status_code == 504
+
+    run(models, test, Counting(), timeout=0.2)
+    assert told == [("predict", 504), ("page", 504)]
+
+
+def test_figures_are_told_however_many_requests_are_here() -> None:
+    async def main() -> None:
+        free = asyncio.Event()
+
+        async def inner(scope: Any, receive: Any, send: Any) -> None:
+            if scope["path"] == "/predict":
+                await free.wait()
+            await send({"type": "http.response.start", "status": 204, "headers": []})
+            await send({"type": "http.response.body", "body": b""})
+
+        guard = Guard(inner, ServeSettings(requests=1, token="a-long-secret"))
+        given = {"authorization": "Bearer a-long-secret"}
+        transport = httpx.ASGITransport(guard)
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost", headers=given) as client:
+            busy = asyncio.create_task(client.get("/predict"))
+            await asyncio.sleep(0.05)
+            paths = ("/metrics", "/stats", "/v2/health/live", "/v2")
+            assert [(await client.get(path)).status_code for path in paths] == [204, 204, 204, 503]
+            assert (await client.get("/metrics", headers={"authorization": ""})).status_code == 401
+            free.set()
+            assert (await busy).status_code == 204
+
+    asyncio.run(main())
+
+
 @pytest.mark.parametrize(
     ("given", "words"),
     [
@@ -219,10 +290,10 @@ def test_observers_are_told_and_their_failures_stop_nothing(models: Path) -> Non
         ({"batch_size": 0}, "batch_size is '0'; expected a whole number, 1 to"),
         ({"timeout": 0}, "timeout is '0'; expected seconds"),
         ({"grpc_port": -1}, "grpc_port is '-1'"),
-        ({"token": "short"}, "8 or more printable ASCII characters"),
-        ({"token": "a secret with spaces"}, "8 or more printable ASCII characters"),
+        ({"token": "short"}, "the token has 5 characters; expected 8 or more printable ASCII characters"),
+        ({"token": "a secret with spaces"}, "the token holds a space, .*; expected 8 or more"),
         ({"tls_key": "key.pem"}, "tls_key is given without tls_cert"),
-        ({"origins": ["example.com"]}, "origins is .*; expected some, as in"),
+        ({"origins": ["example.com"]}, "origins is .*; expected some with their scheme, as in"),
     ],
 )
 def test_settings_check_themselves(given: dict[str, Any], words: str) -> None:

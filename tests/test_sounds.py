@@ -291,6 +291,13 @@ def described_whole(model: Any) -> Any:
     return trace(prepared(model))
 
 
+def test_no_triton_model_is_written_of_what_reads_sounds(bundle: Bundle, tmp_path: Path) -> None:
+    for device in ("cpu", "gpu"):
+        with pytest.raises(InputError, match="reads sounds, and what is written for Triton reads texts and images"):
+            hydrant.triton_repository(bundle.path, tmp_path / "repository", device)  # type: ignore[arg-type]
+    assert not (tmp_path / "repository").exists()
+
+
 def test_a_service_takes_files_of_sound_and_no_paths(bundle: Bundle, folder: Path) -> None:
     asked = pytest.importorskip("hydrant.serving.asked")
     from hydrant.serving.service import check_inputs
