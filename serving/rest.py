@@ -69,8 +69,10 @@ async def _refused(request: Request, error: Exception) -> Response:
     from starlette.exceptions import HTTPException
 
     if isinstance(error, HTTPException):
-        words = {404: f"there is nothing at {cut(request.url.path)}; the routes begin with /v2, /predict",
-                 405: f"{request.method} is not allowed at {cut(request.url.path)}"}  # fmt: skip
+        path, allowed = cut(request.url.path), (error.headers or {}).get("Allow", "another method")
+        words = {404: f"there is nothing at {path}; the routes are /predict, /explain, /describe, /metrics, /stats, "
+                      "the page at / and those under /v2",
+                 405: f"{request.method} is not allowed at {path}; expected {allowed}"}  # fmt: skip
         status = error.status_code
         return json_response({"error": words.get(status, str(error.detail))}, status, dict(error.headers or {}))
     found = refusal(error)

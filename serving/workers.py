@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import multiprocessing
 import signal
@@ -9,7 +10,6 @@ import socket
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 
@@ -69,7 +69,7 @@ def _begun(worker: _Worker, asked: list[int]) -> None:
             time.sleep(min(POLL, PAUSE))
 
 
-@contextmanager
+@contextlib.contextmanager
 def _signals() -> Iterator[list[int]]:
     """Those that came, in a list that grows."""
     came: list[int] = []
@@ -126,9 +126,14 @@ def _work(folder: str | Path, settings: ServeSettings, port: socket.socket, pipe
     calm_log(level)
     for each in SIGNALS:  # a terminal, and systemd, send them to every process of a service
         signal.signal(each, signal.SIG_IGN)
+
+    def tell(found: Ready | str) -> None:
+        with contextlib.suppress(OSError):  # who started this worker has left, as when another could not begin
+            pipe.send(found)
+
     with port:
         try:
-            serve_alone(folder, settings, port, pipe.send, pipe)
+            serve_alone(folder, settings, port, tell, pipe)
         except HydrantError as error:
-            pipe.send(str(error))
+            tell(str(error))
             sys.exit(2)

@@ -292,10 +292,10 @@ def test_figures_are_told_however_many_requests_are_here() -> None:
         ({"batch_size": 0}, "batch_size is '0'; expected a whole number, 1 to"),
         ({"timeout": 0}, "timeout is '0'; expected seconds"),
         ({"grpc_port": -1}, "grpc_port is '-1'"),
-        ({"token": "short"}, "8 or more printable ASCII characters"),
-        ({"token": "a secret with spaces"}, "8 or more printable ASCII characters"),
+        ({"token": "short"}, "the token has 5 characters; expected 8 or more printable ASCII characters"),
+        ({"token": "a secret with spaces"}, "the token holds a space, .*; expected 8 or more"),
         ({"tls_key": "key.pem"}, "tls_key is given without tls_cert"),
-        ({"origins": ["example.com"]}, "origins is .*; expected some, as in"),
+        ({"origins": ["example.com"]}, "origins is .*; expected some with their scheme, as in"),
     ],
 )
 def test_settings_check_themselves(given: dict[str, Any], words: str) -> None:
