@@ -131,7 +131,7 @@ def check_signature(bundle: Bundle | str | Path, trust: str | Path) -> Bundle:
             f"bundle {bundle.path} is not what the owner of {pem} signed ({cut(why, 300)}); get it again from its "
             "maker, or sign it again with `hydrant sign` where the change is yours"
         ) from error
-    if MANIFEST not in _statement(place) or Bundle.open(bundle.path).manifest != bundle.manifest:
+    if MANIFEST not in _statement(place) or bundle.now().manifest != bundle.manifest:
         raise BundleError(f"the signature of {bundle.path} does not cover its {MANIFEST}; sign it with `hydrant sign`")
     return bundle
 

@@ -104,6 +104,29 @@ def test_what_is_no_sound_for_the_model_is_refused(sound: Any, message: str) -> 
         processor().encode([sound])
 
 
+def test_a_small_file_fills_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Silence of many channels packs well: one of another rate is never decoded, and channels become one by parts."""
+    sizes: list[int] = []
+    read = soundfile.SoundFile.read
+
+    def counted(self: Any, *given: Any, **options: Any) -> np.ndarray:
+        found: np.ndarray = read(self, *given, **options)
+        sizes.append(found.size)
+        return found
+
+    monkeypatch.setattr(soundfile.SoundFile, "read", counted)
+    samples = np.stack([noise(200_000, seed) for seed in range(8)], axis=1)
+    files = {rate: io.BytesIO() for rate in (RATE, 655_350)}
+    for rate, file in files.items():
+        soundfile.write(file, samples, rate, format="FLAC")
+    with pytest.raises(InputError, match="has 655350 samples a second"):
+        processor().encode([files[655_350].getvalue()])
+    assert sizes == []
+    (found,) = processor(do_normalize=False).encode([files[RATE].getvalue()])
+    np.testing.assert_allclose(found.samples, samples.mean(axis=1), atol=2**-15)
+    assert max(sizes) <= 8 * 2**16
+
+
 def test_other_feature_extractors_are_refused() -> None:
     with pytest.raises(InputError, match="is of a 'WhisperFeatureExtractor'; hydrant prepares waveforms"):
         from_transformers(transformers.WhisperFeatureExtractor(), Spec())
