@@ -35,10 +35,17 @@ class Guard:
         app: that answers what is let in.
         settings: token, limits, and origins.
         open_paths: that need no token, beside those of :data:`HEALTH`.
+        refused: told of the status of each request that was not let in.
     """
 
-    def __init__(self, app: App, settings: ServeSettings, open_paths: Collection[str] = ()) -> None:
-        self._app, self._settings = app, settings
+    def __init__(
+        self,
+        app: App,
+        settings: ServeSettings,
+        open_paths: Collection[str] = (),
+        refused: Callable[[int], None] = lambda status: None,  # noqa: ARG005
+    ) -> None:
+        self._app, self._settings, self._refused = app, settings, refused
         self._open = {*HEALTH, *open_paths}
         self._here = 0
 
@@ -50,6 +57,7 @@ class Guard:
         try:
             self._check(scope, headers)
         except ServeError as error:
+            self._refused(error.status)
             await _refuse(error, send)
             return
         if scope["path"] in HEALTH:

@@ -224,6 +224,9 @@ class Stats:
         watching: how predictions are watched for drift.
         clock: seconds, never going back.
         told: called with model, version and alarm, once for each alarm.
+
+    Attributes:
+        refused: requests that reached no model, by status.
     """
 
     def __init__(
@@ -236,6 +239,12 @@ class Stats:
         self._models: OrderedDict[tuple[str, str], ModelStats] = OrderedDict()
         self._lock = threading.Lock()
         self._began = clock()
+        self.refused: Counter[int] = Counter()
+
+    def refuse(self, status: int) -> None:
+        """Count a request that was refused before it reached a model."""
+        with self._lock:
+            self.refused[status] += 1
 
     def request(self, served: Served, front: str, seconds: float, status: int) -> None:
         """Count a request."""

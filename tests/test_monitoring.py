@@ -93,7 +93,10 @@ def test_metrics_say_what_the_predictions_say(
     feed(stats, model, inputs, prediction, size)
     stats.request(model, "grpc", 2.0, 503)
     stats.queue(model, 3)
+    for status in (503, 401, 503):
+        stats.refuse(status)
     read = families(stats)
+    assert values(read["hydrant_refused"], status="503") == [2]
     assert values(read["hydrant_inputs"]) == [400]
     assert values(read["hydrant_requests"], front="rest", status="200") == [-(-400 // size)]
     assert values(read["hydrant_requests"], front="grpc", status="503", model="intent", version="1") == [1]

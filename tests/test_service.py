@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from hydrant import Prediction
 from hydrant.errors import BundleError, InputError
-from hydrant.serving import batcher
+from hydrant.serving import batcher, workers
 from hydrant.serving.catalog import found_bundles
 from hydrant.serving.errors import ServeError, refusal
 from hydrant.serving.guard import Guard
@@ -268,7 +268,8 @@ def test_figures_are_told_however_many_requests_are_here() -> None:
             await send({"type": "http.response.start", "status": 204, "headers": []})
             await send({"type": "http.response.body", "body": b""})
 
-        guard = Guard(inner, ServeSettings(requests=1, token="a-long-secret"))
+        refused: list[int] = []
+        guard = Guard(inner, ServeSettings(requests=1, token="a-long-secret"), refused=refused.append)
         given = {"authorization": "Bearer a-long-secret"}
         transport = httpx.ASGITransport(guard)
         async with httpx.AsyncClient(transport=transport, base_url="http://localhost", headers=given) as client:
@@ -279,6 +280,7 @@ def test_figures_are_told_however_many_requests_are_here() -> None:
             assert (await client.get("/metrics", headers={"authorization": ""})).status_code == 401
             free.set()
             assert (await busy).status_code == 204
+            assert refused == [503, 401]
 
     asyncio.run(main())
 
@@ -307,3 +309,37 @@ def test_a_refusal_tells_nothing_of_the_inside() -> None:
     assert refusal(KeyError("/secret/path")).message == "unexpected KeyError; the log of the server says more"
     assert refusal(InputError("input 1 is empty")).status == 400
     assert refusal(ServeError(503, "busy", retry_after=3)).retry_after == 3
+
+
+def test_a_worker_that_cannot_begin_in_the_place_of_another_does_not_end_the_service(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made: list[Any] = []
+
+    class Worker:
+        """The second dies, its successor cannot begin, and the next one can."""
+
+        def __init__(self, *_: Any) -> None:
+            made.append(self)
+            self.number, self.process = len(made), self
+            self.sentinel, self.exitcode = None, 1
+
+        def is_alive(self) -> bool:
+            return self.number not in (2, 3)
+
+        def ready(self, asked: list[int]) -> dict[str, Any]:
+            if self.number == 3:
+                raise InputError("the bundle is gone")
+            if self.number == 4:
+                asked.append(15)
+            return {}
+
+        def join(self, *_: Any) -> None: ...
+
+        def leave(self) -> None: ...
+
+    monkeypatch.setattr(workers, "_Worker", Worker)
+    monkeypatch.setattr(workers, "wait", lambda *_, **__: None)
+    monkeypatch.setattr(workers, "PAUSE", 0.01)
+    workers.serve_with_workers("nowhere", ServeSettings(workers=2), None, lambda _: None)  # type: ignore[arg-type]
+    assert len(made) == 4
