@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from ..errors import InputError
-from .owned import TOKEN_BYTES, hold, owned_folder, sweep, take_place
+from .owned import RETIRED, TOKEN_BYTES, hold, owned_folder, sweep, take_place
 from .signals import uninterrupted
 
 
@@ -178,6 +178,8 @@ def staged_folder(target: Path, marker: str, force: bool = False) -> Iterator[Pa
     with folders_above(target):
         try:
             sweep(target.parent, target.name)
+            if target.exists():  # otherwise it may be all that is left of it
+                sweep(target.parent, target.name, RETIRED)
             made = owned_folder(target.parent, target.name)
         except OSError as error:
             raise InputError(f"cannot create {target}: {error.strerror or error}") from error

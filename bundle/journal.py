@@ -16,7 +16,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from ..errors import BundleError, InputError
-from .owned import locked, stages, sweep
+from .owned import is_newcomer, locked, stages, sweep
 
 PURPOSE = "hydrant"
 JOURNAL = "journal.json"
@@ -45,7 +45,8 @@ def commit(folder: Path, stage: Path, names: Collection[str], gone: Collection[s
         _write(stage, {**entry, "forward": True})
         _forward(folder, stage, entry)
     except BaseException:
-        _write(stage, {**entry, "forward": False})
+        with contextlib.suppress(OSError):  # a full disk: the way back matters more than its record
+            _write(stage, {**entry, "forward": False})
         _back(folder, stage, entry)
         raise
 
@@ -54,18 +55,35 @@ def recover(folder: Path) -> None:
     """Finish what a killed process began in ``folder``, and remove what it left.
 
     Raises:
-        BundleError: the folder cannot be written, or the journal does not speak of this folder's files.
+        BundleError: the folder cannot be read, or as :func:`settle`.
     """
     try:
-        if not stages(folder, PURPOSE):
-            return
-        with locked(folder):
-            for stage in stages(folder, PURPOSE):
-                if (stage / JOURNAL).is_file() and not stage.is_symlink():
-                    _finish(folder, stage)
-            sweep(folder, PURPOSE)
+        found = stages(folder, PURPOSE)
     except OSError as error:
-        if any((stage / JOURNAL).is_file() for stage in stages(folder, PURPOSE)):
+        raise BundleError(f"{folder} cannot be read ({error.strerror or error}); check its permissions") from error
+    if found:
+        with contextlib.suppress(OSError), locked(folder) as held:  # litter of which the folder cannot be rid
+            settle(folder, held)
+            sweep(folder, PURPOSE)
+
+
+def settle(folder: Path, held: bool) -> None:
+    """Finish what a killed process began in ``folder``.
+
+    Args:
+        folder: the bundle.
+        held: whether the caller holds its lock, so that no writer is about it. Without locks (Windows, NFS) a journal
+            that is a minute old tells of one that is no more.
+
+    Raises:
+        BundleError: the folder cannot be written, or the journal does not speak of this folder's files.
+    """
+    for stage in stages(folder, PURPOSE):
+        journal = stage / JOURNAL
+        try:
+            if journal.is_file() and not stage.is_symlink() and (held or not is_newcomer(journal)):
+                _finish(folder, stage)
+        except OSError as error:
             raise BundleError(
                 f"a write into bundle {folder} was interrupted, and cannot be finished here "
                 f"({error.strerror or error}); run `hydrant inspect` on it once where it can be written"
@@ -73,7 +91,7 @@ def recover(folder: Path) -> None:
 
 
 def _finish(folder: Path, stage: Path) -> None:
-    """The lock of the folder is ours, so whoever wrote this journal is no more."""
+    """Whoever wrote this journal is no more."""
     try:
         entry = _checked(json.loads((stage / JOURNAL).read_bytes()))
     except (ValueError, RecursionError, InputError) as error:
@@ -92,8 +110,9 @@ def _checked(entry: Any) -> dict[str, Any]:
         raise InputError("expected names, gone, fresh and forward")
     for name in [*entry["names"], *entry["gone"], *entry["fresh"]]:
         path = PurePosixPath(name) if isinstance(name, str) else PurePosixPath("..")
-        if not name or path.is_absolute() or ".." in path.parts or "\\" in name or ":" in name:
+        if not name or path.is_absolute() or ".." in path.parts or "\\" in name or ":" in name or "\0" in name:
             raise InputError("a name leads out of the folder")
+        os.fsencode(name)  # ValueError: half a surrogate pair
     return entry
 
 

@@ -14,6 +14,7 @@ import secrets
 import shutil
 import stat
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,6 +23,9 @@ from pathlib import Path
 from .signals import uninterrupted
 
 ENDING = "stage"
+
+RETIRED = "retired"
+"""Ending of a folder that gives its name to another, for the moment in which nothing has the name."""
 
 TOKEN_BYTES = 6
 
@@ -33,24 +37,42 @@ UNLOCKED_SECONDS = 86400.0
 
 AT_FDCWD, RENAME_EXCHANGE = -100, 2
 
+_threads = threading.local()
+
 
 @contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Keep other processes that also ask out of ``folder``, where the system has advisory locks (not Windows)."""
+def locked(folder: Path) -> Iterator[bool]:
+    """Keep other processes, and threads, that also ask out of ``folder``; it tells whether it can.
+
+    It cannot on Windows, nor on file systems that lock no folders, as NFS. A thread that holds the lock gets it again.
+    """
     with contextlib.ExitStack() as stack:
+        held = False
         with contextlib.suppress(ImportError):
             import fcntl
 
             descriptor = os.open(folder, os.O_RDONLY)
             stack.callback(os.close, descriptor)
-            with contextlib.suppress(OSError):  # a file system without locks
-                fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
+            state, mine = os.fstat(descriptor), _threads.__dict__.setdefault("folders", set())
+            place = (state.st_dev, state.st_ino)
+            held = place in mine
+            if not held:
+                with contextlib.suppress(OSError):  # a file system without locks
+                    fcntl.flock(descriptor, fcntl.LOCK_EX)
+                    held = True
+                    mine.add(place)
+                    stack.callback(mine.discard, place)
+        yield held
 
 
 @contextmanager
-def owned_folder(parent: Path, purpose: str) -> Iterator[Path]:
+def owned_folder(parent: Path, purpose: str, unless: str | None = None) -> Iterator[Path]:
     """A new hidden folder in ``parent`` that is this process's own; gone when the block ends, however it ends.
+
+    Args:
+        parent: folder that it is made in.
+        purpose: part of its name.
+        unless: it stays where it then holds a file of this name.
 
     Raises:
         OSError: it cannot be made.
@@ -65,7 +87,7 @@ def owned_folder(parent: Path, purpose: str) -> Iterator[Path]:
         yield made
     finally:
         with uninterrupted():
-            if made is not None:
+            if made is not None and not (unless is not None and (made / unless).is_file()):
                 shutil.rmtree(made, ignore_errors=True)
             if descriptor is not None:
                 os.close(descriptor)
@@ -102,7 +124,8 @@ def hold(descriptor: int) -> None:
 def take_place(stage: Path, target: Path) -> None:
     """Give a folder the name ``target``; what stood there is then under the folder's old name, to be removed.
 
-    Linux exchanges the two names at once; elsewhere there is a moment in which nothing has the name ``target``.
+    Linux exchanges the two names at once; elsewhere there is a moment in which nothing has the name ``target``, and
+    what stood there is beside it, under a hidden name that :func:`sweep` passes over.
 
     Raises:
         OSError: it cannot; what stood there stands there still.
@@ -110,14 +133,23 @@ def take_place(stage: Path, target: Path) -> None:
     if not target.exists():
         stage.replace(target)
     elif not _exchanged(stage, target):
-        retired = stage.with_name(f".{target.name}.{secrets.token_hex(TOKEN_BYTES)}.{ENDING}")
+        retired = stage.with_name(f".{target.name}.{secrets.token_hex(TOKEN_BYTES)}.{RETIRED}")
         target.replace(retired)
         try:
             stage.replace(target)
         except BaseException:
             retired.replace(target)
             raise
-        shutil.rmtree(retired)
+        shutil.rmtree(retired, ignore_errors=True)
+
+
+def is_newcomer(place: Path) -> bool:
+    """Whether a file or folder is so young that its maker may still be about it.
+
+    Raises:
+        OSError: it is gone.
+    """
+    return time.time() - place.lstat().st_mtime < LITTER_SECONDS
 
 
 def _exchanged(one: Path, other: Path) -> bool:

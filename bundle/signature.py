@@ -131,7 +131,7 @@ def check_signature(bundle: Bundle | str | Path, trust: str | Path) -> Bundle:
             f"bundle {bundle.path} is not what the owner of {pem} signed ({cut(why, 300)}); get it again from its "
             "maker, or sign it again with `hydrant sign` where the change is yours"
         ) from error
-    if MANIFEST not in _statement(place) or Bundle.open(bundle.path).manifest != bundle.manifest:
+    if MANIFEST not in _statement(place) or bundle.now().manifest != bundle.manifest:
         raise BundleError(f"the signature of {bundle.path} does not cover its {MANIFEST}; sign it with `hydrant sign`")
     return bundle
 
@@ -193,8 +193,10 @@ def _blaming_key(path: Path) -> Any:
     except InputError:
         raise
     except Exception as error:  # of cryptography, OpenSSL and model-signing, which name no common type
+        kind = isinstance(error, AttributeError)  # what model-signing ends with over a key that has no curve, as of RSA
+        reason = "its kind is another" if kind else str(error) or type(error).__name__
         raise InputError(
-            f"{path} cannot be used ({cut(str(error) or type(error).__name__, 200)}); expected a key of the curves "
+            f"{path} cannot be used ({cut(reason, 200)}); expected a key of the curves "
             f"P-256, P-384 or P-521, its password in {PASSWORD} if it has one, or a certificate of such a key"
         ) from error
 

@@ -35,7 +35,7 @@ from ..data.processor import Processor, load_processor
 from ..errors import BundleError, InputError, PlanError, cut, listing
 from .architecture import Architecture
 from .files import sha256_of, staged_folder, write_atomically
-from .journal import NEW, PURPOSE, commit, recover
+from .journal import JOURNAL, NEW, PURPOSE, commit, recover, settle
 from .owned import locked, owned_folder
 from .plan import HeadPlan
 from .signals import uninterrupted
@@ -289,11 +289,20 @@ class Bundle:
             BundleError: the bundle is gone.
         """
         try:
-            with locked(self.path):
+            with locked(self.path) as held:
+                settle(self.path, held)
                 found = (self.path / MANIFEST).stat()
         except OSError as error:
             raise BundleError(f"bundle {self.path} is gone ({error.strerror or error}); expected it to stay") from error
         return found.st_ino, found.st_mtime_ns
+
+    def now(self) -> Bundle:
+        """The bundle as its manifest is at this moment; nothing that was interrupted is finished.
+
+        Raises:
+            BundleError: as of :meth:`open`.
+        """
+        return Bundle._read(self.path)
 
     @contextmanager
     def kept(self) -> Iterator[Bundle]:
@@ -304,7 +313,7 @@ class Bundle:
         """
         with contextlib.ExitStack() as stack:
             try:
-                stack.enter_context(locked(self.path))
+                settle(self.path, stack.enter_context(locked(self.path)))
             except OSError as error:
                 raise BundleError(f"bundle {self.path} is gone ({error.strerror or error})") from error
             yield Bundle._read(self.path)
@@ -334,9 +343,10 @@ class Bundle:
         made = self._new_folders(files)
         recover(self.path)
         try:
-            with owned_folder(self.path, PURPOSE) as stage:
+            with owned_folder(self.path, PURPOSE, unless=JOURNAL) as stage:  # of a way back that failed
                 entries = {name: _entry(self._stage(stage, name, content)) for name, content in files.items()}
-                with locked(self.path), uninterrupted():
+                with locked(self.path) as held, uninterrupted():
+                    settle(self.path, held)  # who held the lock may have been killed
                     manifest = dict(Bundle._read(self.path).manifest)
                     for name in unchanged:
                         if manifest["files"].get(name) != self.manifest["files"].get(name):

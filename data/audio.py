@@ -29,6 +29,9 @@ ENDINGS = (".wav", ".flac", ".ogg", ".oga", ".opus", ".mp3", ".aif", ".aiff", ".
 MOST_SECONDS = 600
 """Of one sound: attention looks at every pair of its moments, and a longer one would fill the memory."""
 
+BLOCK = 2**16
+"""Moments that are decoded at a time: a file of few bytes may have many channels of silence."""
+
 EXPECTED = "a path, the bytes of a sound file, or an array of floats [samples]"
 
 LEAST_VARIANCE = 1e-7
@@ -121,12 +124,7 @@ class SoundProcessor:
 
     def _prepared(self, sound: Any, index: int) -> np.ndarray:
         """[samples] float32, normalised."""
-        samples, rate, name = _opened(sound, index)
-        if rate is not None and rate != self.rate:
-            raise InputError(
-                f"{name} has {rate} samples a second, and this model reads {self.rate}; resample it first (ffmpeg -i "
-                f"IN -ar {self.rate} OUT.wav, or scipy.signal.resample_poly)"
-            )
+        samples, name = _opened(sound, index, self.rate)
         if not self._shortest <= len(samples) <= MOST_SECONDS * self.rate:
             raise InputError(
                 f"{name} has {len(samples)} samples; expected {self._shortest} to {MOST_SECONDS * self.rate} "
@@ -139,14 +137,23 @@ class SoundProcessor:
         return np.ascontiguousarray(samples, np.float32)
 
 
-def _opened(sound: Any, index: int) -> tuple[np.ndarray, int | None, str]:
-    """Samples [samples] float32, their rate where it is known, and what messages call them."""
+def _check_rate(found: int, expected: int, name: str) -> None:
+    if found != expected:
+        raise InputError(
+            f"{name} has {found} samples a second, and this model reads {expected}; resample it first (ffmpeg -i "
+            f"IN -ar {expected} OUT.wav, or scipy.signal.resample_poly)"
+        )
+
+
+def _opened(sound: Any, index: int, expected: int) -> tuple[np.ndarray, str]:
+    """Samples [samples] float32 at the expected rate, and what messages call them."""
     name = f"input {index}"
     if isinstance(sound, Unusable):
         raise InputError(f"{name} {sound.reason}")
     if isinstance(sound, str | Path | bytes | bytearray):
-        return _read_file(sound, name)
-    rate = sound.rate if isinstance(sound, Sound) else None
+        return _read_file(sound, name, expected)
+    if isinstance(sound, Sound):
+        _check_rate(sound.rate, expected, name)
     given = sound.samples if isinstance(sound, Sound) else sound
     if isinstance(given, Mapping) or not (hasattr(given, "shape") or isinstance(given, list | tuple)):
         raise InputError(f"{name} is a {type(given).__name__}; expected {EXPECTED}")
@@ -160,11 +167,11 @@ def _opened(sound: Any, index: int) -> tuple[np.ndarray, int | None, str]:
             f"{name} is {array.dtype} {list(array.shape)}; expected floats [samples] of one channel"
             f"{whole * (array.dtype.kind in 'iu')}"
         )
-    return array.astype(np.float32), rate, name
+    return array.astype(np.float32), name
 
 
-def _read_file(sound: Any, name: str) -> tuple[np.ndarray, int | None, str]:
-    """The samples of a file or its bytes, the mean of its channels, and its rate."""
+def _read_file(sound: Any, name: str, expected: int) -> tuple[np.ndarray, str]:
+    """The samples of a file or its bytes, the mean of its channels; nothing is decoded of one at another rate."""
     soundfile = require("soundfile", "audio", "read sound files")
     given = isinstance(sound, bytes | bytearray)
     called = name if given else f"sound {sound}"
@@ -172,16 +179,18 @@ def _read_file(sound: Any, name: str) -> tuple[np.ndarray, int | None, str]:
         if not given and not Path(sound).is_file():
             raise InputError(f"{called} is no file; expected {EXPECTED}")
         with soundfile.SoundFile(io.BytesIO(sound) if given else str(sound)) as file:
+            _check_rate(int(file.samplerate), expected, called)
             if file.frames > MOST_SECONDS * file.samplerate:
                 raise InputError(f"{called} is longer than {MOST_SECONDS} seconds; cut it first")
-            frames, rate = file.read(dtype="float32", always_2d=True), int(file.samplerate)  # [frames, channels]
+            blocks = file.blocks(BLOCK, dtype="float32", always_2d=True)  # each [frames, channels]
+            means = [block.mean(axis=1, dtype=np.float32) for block in blocks]
     except InputError:
         raise
     except Exception as error:  # libsndfile's errors, and what Path makes of a text that is no path
         raise InputError(
             f"cannot read {called}: {cut(error, 100)}; expected a WAV, FLAC or other sound file"
         ) from error
-    return frames.mean(axis=1, dtype=np.float32), rate, called
+    return np.concatenate([np.zeros(0, np.float32), *means]), called
 
 
 def has_sound_name(path: str | Path) -> bool:

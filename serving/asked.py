@@ -158,6 +158,8 @@ def _options(given: Mapping[str, Any]) -> dict[str, Any]:
         elif name == "timeout":
             found[name] = _seconds(value)
         else:
+            if name == "inputs":
+                raise ServeError(400, "inputs stand in a body of JSON; a form has fields called text, or files")
             known = listing(("inputs", *NAMES, *FLAGS, "timeout"))
             raise ServeError(400, f"the request has {cut(name)}, which is not known; expected {known}")
     return found
@@ -223,4 +225,4 @@ def _kind(given: Any) -> str:
         return f"an object with {listing(sorted(given))}"
     if isinstance(given, Sequence) and not isinstance(given, str):
         return "the bytes of a file" if isinstance(given, bytes) else f"a list of {len(given)}"
-    return f"{cut(given)}"
+    return cut(given) if isinstance(given, str) else json.dumps(given)[:60]

@@ -141,8 +141,8 @@ class Batcher:
         """
         loop = asyncio.get_running_loop()
         job = _Job(0, on_error, loop.time() + timeout, loop.create_future())
+        self._check_room(count_of(inputs))  # before anything is made of each
         items = _items(job, inputs)
-        self._check_room(len(items))
         if not items:
             return await loop.run_in_executor(self._pool, self._predict, inputs)
         job.left = len(items)
@@ -167,10 +167,7 @@ class Batcher:
         await asyncio.shield(self._task)
 
     def _check_room(self, count: int) -> None:
-        if count > self._limit:
-            raise ServeError(
-                413, f"the request has {count} inputs; at most {self._limit} may wait here; send them in parts"
-            )
+        check_count(count, self._limit)
         if self._closing:
             raise ServeError(503, "this version of the model is being put away; ask again", retry_after=1)
         if self.depth + count > self._limit:
@@ -252,6 +249,21 @@ class Batcher:
         return self._predictor.predict(inputs, on_error=on_error)
 
 
+def count_of(inputs: Inputs) -> int:
+    """Number of inputs; ready tensors have one first axis for all."""
+    return len(next(iter(inputs.values()), ())) if isinstance(inputs, Mapping) else len(inputs)
+
+
+def check_count(count: int, most: int) -> None:
+    """Refuse a request of more inputs than can ever wait, which a small body may hold by the million.
+
+    Raises:
+        ServeError: 413.
+    """
+    if count > most:
+        raise ServeError(413, f"the request has {count} inputs; at most {most} may wait here; send them in parts")
+
+
 def next_batch(waiting: Sequence[Item], most: int) -> list[Item]:
     """The oldest input that waits, and those nearest to it in length.
 
@@ -273,7 +285,7 @@ def _items(job: _Job, inputs: Inputs) -> list[Item]:
     """Every input of a request by itself."""
     if isinstance(inputs, Mapping):
         kind = tuple(sorted((name, array.dtype.str, array.shape[1:]) for name, array in inputs.items()))
-        rows = range(len(next(iter(inputs.values()))) if inputs else 0)
+        rows = range(count_of(inputs))
         return [Item(job, row, {name: array[row : row + 1] for name, array in inputs.items()}, kind, 1) for row in rows]
     return [Item(job, place, given, (), _length(given)) for place, given in enumerate(inputs)]
 

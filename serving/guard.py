@@ -24,6 +24,9 @@ REPOSITORY = "/v2/repository/"
 HEALTH = ("/v2/health/live", "/v2/health/ready")
 """Probes of an orchestrator carry no token, and are answered however busy the service is."""
 
+FIGURES = ("/metrics", "/stats")
+"""What tells how busy the service is is not refused because it is; it needs the token as all else."""
+
 
 class Guard:
     """An ASGI application around another one.
@@ -32,10 +35,17 @@ class Guard:
         app: that answers what is let in.
         settings: token, limits, and origins.
         open_paths: that need no token, beside those of :data:`HEALTH`.
+        refused: told of the status of each request that was not let in.
     """
 
-    def __init__(self, app: App, settings: ServeSettings, open_paths: Collection[str] = ()) -> None:
-        self._app, self._settings = app, settings
+    def __init__(
+        self,
+        app: App,
+        settings: ServeSettings,
+        open_paths: Collection[str] = (),
+        refused: Callable[[int], None] = lambda status: None,  # noqa: ARG005
+    ) -> None:
+        self._app, self._settings, self._refused = app, settings, refused
         self._open = {*HEALTH, *open_paths}
         self._here = 0
 
@@ -47,6 +57,7 @@ class Guard:
         try:
             self._check(scope, headers)
         except ServeError as error:
+            self._refused(error.status)
             await _refuse(error, send)
             return
         if scope["path"] in HEALTH:
@@ -91,7 +102,7 @@ class Guard:
         length = headers.get(b"content-length", b"0")
         if length.isdigit() and int(length[:20]) > settings.max_bytes:
             raise _too_large(settings.max_bytes)
-        if self._here >= settings.requests and scope["path"] not in HEALTH:
+        if self._here >= settings.requests and scope["path"] not in (*HEALTH, *FIGURES):
             raise ServeError(503, f"{self._here} requests are here already; ask again", retry_after=1)
 
 

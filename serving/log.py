@@ -6,6 +6,9 @@ import logging
 import time
 from collections.abc import Callable
 
+ALWAYS = {"always": True}
+"""``extra`` of a warning that is told once in the life of a service: it must not be lost to another of its form."""
+
 EVERY = 60.0
 """Seconds for which a warning is not repeated."""
 
@@ -26,7 +29,8 @@ class Rarely(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Whether it is told."""
-        if record.levelno != logging.WARNING or not record.name.startswith("hydrant"):
+        told_once = getattr(record, "always", False)
+        if told_once or record.levelno != logging.WARNING or not record.name.startswith("hydrant"):
             return True
         now = self._clock()
         if now - self._told.get(record.msg, -EVERY) < EVERY:

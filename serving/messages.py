@@ -277,4 +277,4 @@ def _output(index: int, given: Any) -> RequestedOutput:
 
 def unknown(kind: str, names: Sequence[str], known: Sequence[str]) -> ServeError:
     """The refusal of inputs or outputs that a model has not."""
-    return ServeError(400, f"the request has {kind} {listing(map(cut, names))}; expected of {listing(known, 40)}")
+    return ServeError(400, f"the request has {kind} {listing(map(cut, names))}; expected some of {listing(known, 40)}")

@@ -3,6 +3,8 @@
 Nothing is counted twice: a scrape reads the counts as they are. Every series names ``model`` and ``version``:
 
     hydrant_requests_total{front, status}       requests answered or refused
+    hydrant_refused_total{status}               requests that reached no model, which it does not name: too many at a
+                                                time, no token, too large, of another site
     hydrant_request_seconds{front}              histogram, from arrival to answer
     hydrant_batch_size, hydrant_batch_seconds   histograms of the runs
     hydrant_queue_inputs                        inputs that wait
@@ -19,7 +21,7 @@ Nothing is counted twice: a scrape reads the counts as they are. Every series na
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import Any
 
@@ -75,7 +77,17 @@ class _Collector:
         """Every family."""
         models = self._stats.models()
         with self._stats.reading:
-            return iter([*_of_requests(models), *_of_predictions(models), *_of_drift(models)])
+            refused = _refused(self._stats.refused)
+            return iter([refused, *_of_requests(models), *_of_predictions(models), *_of_drift(models)])
+
+
+def _refused(counts: Mapping[int, int]) -> Any:
+    from prometheus_client.core import CounterMetricFamily
+
+    found = CounterMetricFamily("hydrant_refused", "Requests refused before they reached a model", labels=["status"])
+    for status, count in sorted(counts.items()):
+        found.add_metric([str(status)], count)
+    return found
 
 
 def _of_requests(models: Sequence[ModelStats]) -> Iterator[Any]:

@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from email.message import Message
 from email.parser import HeaderParser
 from email.utils import collapse_rfc2231_value
+from typing import Any
 
+from ..errors import cut
 from .errors import ServeError
 
 MOST_PARTS = 10_000
@@ -56,10 +58,18 @@ def _part(piece: bytes) -> Part:
         raise ServeError(400, "a part of the body is malformed; expected headers, an empty line, and data")
     told = str(HeaderParser().parsestr(head.decode("utf-8", "replace")).get("Content-Disposition", ""))
     disposition = _header(" ".join(told.split()))
-    name, filename = (disposition.get_param(each) for each in ("name", "filename"))
+    try:
+        name, filename = (_word(disposition.get_param(each)) for each in ("name", "filename"))
+    except ValueError as error:  # a character set that nobody can have
+        raise ServeError(400, f"a part of the body has a name that cannot be read: {cut(error, 100)}") from error
     if told.partition(";")[0].strip().lower() != "form-data" or name is None:
         raise ServeError(400, "a part of the body is no form field; expected Content-Disposition: form-data; name=…")
-    return Part(collapse_rfc2231_value(name), None if filename is None else collapse_rfc2231_value(filename), data)
+    return Part(name, filename, data)
+
+
+def _word(value: Any) -> str | None:
+    """A parameter of a header, which may be in a character set of its own (RFC 2231)."""
+    return None if value is None else collapse_rfc2231_value(value)
 
 
 def _header(value: str) -> Message:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..version import __version__
 from .asked import inputs_for, read_asked
+from .batcher import check_count
 from .errors import ServeError, refusal
 from .explain import explanations, facts_of
 from .rest import json_response, read_body, unless_left
@@ -122,6 +123,7 @@ def add_page(app: FastAPI, service: Service) -> None:
             body = await read_body(request, service.settings.timeout)
             asked = read_asked(body, request.headers.get("content-type", ""), request.query_params)
             named = served = service.served(asked.model, asked.version)
+            check_count(len(asked.inputs), service.settings.queue)
             inputs, shown = inputs_for(asked, named.predictor)
             work = service.predict(
                 inputs, model=named.name, version=asked.version, timeout=asked.timeout, on_error="row"
@@ -130,6 +132,9 @@ def add_page(app: FastAPI, service: Service) -> None:
             found = await asyncio.to_thread(explanations, answering.predictor, prediction, shown)
             status = 200
             return json_response({"model": answering.name, "version": answering.version, "explanations": found})
+        except asyncio.CancelledError:
+            status = 504  # its time has passed
+            raise
         except Exception as error:
             status = refusal(error).status
             raise

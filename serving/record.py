@@ -42,6 +42,9 @@ Redact = Callable[[dict[str, Any]], Mapping[str, Any] | None]
 WAITING = 1000
 """Requests whose rows wait to be written, at most."""
 
+MOST_WAITING = 256 * 2**20
+"""Bytes of the inputs of these, above which further ones are dropped: images are large."""
+
 LEAST_BYTES = 1 << 16
 
 
@@ -118,6 +121,7 @@ class Recorder:
         self._file = _Rotating(Path(recording.file), recording.most_bytes // 2)
         self.written = self.dropped = self.failed = 0
         self._waiting: queue.Queue[tuple[Any, ...] | None] = queue.Queue(WAITING)
+        self._came = self._done = 0  # bytes of inputs; each is counted by one thread alone
         self._thread = threading.Thread(target=self._work, name="hydrant-record", daemon=True)
         self._thread.start()
 
@@ -142,10 +146,17 @@ class Recorder:
             return
         reasons = [[name for name, found in why.items() if found[place]] for place in places]
         chosen = [inputs[int(place)] for place in places]
+        size = sum(map(_size, chosen))
+        waits = self._came - self._done
+        if waits and waits + size > MOST_WAITING:
+            self.dropped += len(places)
+            return
         try:
-            self._waiting.put_nowait((served, chosen, prediction.take(places), reasons, datetime.now(UTC)))
+            self._waiting.put_nowait((size, served, chosen, prediction.take(places), reasons, datetime.now(UTC)))
         except queue.Full:
             self.dropped += len(places)
+        else:
+            self._came += size
 
     def close(self, timeout: float = 10.0) -> None:
         """Write what waits, for some seconds at most, and close the file."""
@@ -157,14 +168,19 @@ class Recorder:
 
     def _work(self) -> None:
         while (work := self._waiting.get()) is not None:
-            count = len(work[1])
+            size, *rest = work
+            written = self.written
             try:
-                self._write(*work)
-            except Exception:  # a row, a hook or a disk may fail in any way; the service goes on
-                if not self.failed:
-                    log.exception("inputs could not be recorded; further failures are counted only")
-                self.failed += count
+                self._write(*rest)
+            except Exception:  # predictor.rows, of the whole request
+                self._fail(len(rest[1]) - (self.written - written))
+            self._done += size
         self._file.close()
+
+    def _fail(self, rows: int) -> None:
+        if not self.failed:
+            log.exception("inputs could not be recorded; further failures are counted only")
+        self.failed += rows
 
     def _write(
         self, served: Served, inputs: Sequence[Any], prediction: Prediction, reasons: Sequence[Any], at: datetime
@@ -173,12 +189,18 @@ class Recorder:
         for given, row, why in zip(inputs, rows, reasons, strict=True):
             row.pop("index", None)
             about = {"time": at.isoformat(), "model": served.name, "version": served.version, "why": why}
-            whole = {**about, "input": _plain(given), **row}
-            told = whole if self._redact is None else self._redact(whole)
-            if told is not None:
-                # a row that its redaction stripped of "why" must not pass for a log of all traffic
-                self._file.write((json.dumps({**told, "why": why}, ensure_ascii=False) + "\n").encode())
-                self.written += 1
+            try:
+                self._write_row({**about, "input": _plain(given), **row}, why)
+            except Exception:  # a row, a hook or a disk may fail in any way; the other rows and the service go on
+                self._fail(1)
+
+    def _write_row(self, whole: dict[str, Any], why: Any) -> None:
+        told = whole if self._redact is None else self._redact(whole)
+        if told is not None:
+            # a row that its redaction stripped of "why" must not pass for a log of all traffic
+            line = json.dumps({**told, "why": why}, ensure_ascii=False) + "\n"
+            self._file.write(line.encode(errors="backslashreplace"))  # as JSON has them: halves of surrogate pairs
+            self.written += 1
 
 
 def _rows(served: Served, prediction: Prediction) -> list[dict[str, Any]]:
@@ -192,6 +214,13 @@ def _decided(prediction: Prediction, name: str) -> np.ndarray | None:
     """[B] bool, of tokens whether any is."""
     found = getattr(prediction, name)
     return None if found is None else found.reshape(len(prediction), -1).any(axis=1)
+
+
+def _size(given: Any) -> int:
+    """Bytes of an input, about."""
+    if isinstance(given, Mapping):
+        return sum(np.asarray(each).nbytes for each in given.values())
+    return len(given) if isinstance(given, str | bytes) else sum(map(_size, given))
 
 
 def _plain(given: Any) -> Any:

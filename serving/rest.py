@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from ..errors import HydrantError, cut
 from ..runtime.answers import answer
 from .asked import inputs_for, read_asked
+from .batcher import check_count
 from .errors import ServeError, refusal
 from .guard import headers_of
 from .messages import HEADER, InferResponse
@@ -68,8 +69,10 @@ async def _refused(request: Request, error: Exception) -> Response:
     from starlette.exceptions import HTTPException
 
     if isinstance(error, HTTPException):
-        words = {404: f"there is nothing at {cut(request.url.path)}; the routes begin with /v2, /predict",
-                 405: f"{request.method} is not allowed at {cut(request.url.path)}"}  # fmt: skip
+        path, allowed = cut(request.url.path), (error.headers or {}).get("Allow", "another method")
+        words = {404: f"there is nothing at {path}; the routes are /predict, /explain, /describe, /metrics, /stats, "
+                      "the page at / and those under /v2",
+                 405: f"{request.method} is not allowed at {path}; expected {allowed}"}  # fmt: skip
         status = error.status_code
         return json_response({"error": words.get(status, str(error.detail))}, status, dict(error.headers or {}))
     found = refusal(error)
@@ -160,6 +163,7 @@ class _Front:
         body = await read_body(request)
         asked = read_asked(body, request.headers.get("content-type", ""), _query(request))
         call.served = served = service.served(asked.model, asked.version)
+        check_count(len(asked.inputs), service.settings.queue)
         inputs, shown = inputs_for(asked, served.predictor)
         work = service.predict(
             inputs, model=served.name, version=asked.version, timeout=asked.timeout, on_error=asked.on_error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import socket
 import ssl
 from collections.abc import Iterator
@@ -73,9 +74,10 @@ def bound(host: str, number: int, *, listens: bool = True) -> Iterator[socket.so
             if listens:
                 found.listen(BACKLOG)
         except OSError as error:
+            foreign = error.errno == errno.EADDRNOTAVAIL
+            advice = "an address of this machine" if foreign else "another port, or 0 for any that is free"
             raise InputError(
-                f"cannot listen on port {number} of {cut(host)}: {error.strerror or error}; give another port, or 0 "
-                "for any that is free"
+                f"cannot listen on port {number} of {cut(host)}: {error.strerror or error}; give {advice}"
             ) from error
         yield found
 

@@ -38,7 +38,9 @@ def assembled(service: Service, monitor: Monitor | None = None) -> App:
     """Every front that is reached by HTTP, behind the guard; with a monitor also its routes."""
     app = rest_app(service)
     add_page(app, service)
-    return Guard(app if monitor is None else monitor.around(app), service.settings, OPEN_PATHS)
+    if monitor is None:
+        return Guard(app, service.settings, OPEN_PATHS)
+    return Guard(monitor.around(app), service.settings, OPEN_PATHS, monitor.stats.refuse)
 
 
 def serve_alone(

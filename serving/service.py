@@ -22,7 +22,7 @@ from ..data.words import is_words
 from ..errors import HydrantError, InputError, cut, listing
 from ..runtime.prediction import Prediction
 from ..runtime.predictor import Predictor, load
-from .batcher import Batcher, Inputs
+from .batcher import Batcher, Inputs, check_count
 from .catalog import Versions, found_bundles, in_order
 from .errors import ServeError
 from .observe import Observer, Observers
@@ -181,6 +181,8 @@ class Service:
         """
         most = self.settings.timeout
         served = self.served(model, version)
+        if not isinstance(inputs, Mapping):
+            check_count(len(inputs), self.settings.queue)
         check_inputs(inputs, served.predictor)
         found = await served.batcher.submit(inputs, most if timeout is None else min(timeout, most), on_error)
         self.observer.predicted(served, _each(inputs), found)
@@ -228,6 +230,8 @@ class Service:
             model.loaded = {**({} if not keep else model.loaded), wanted: served}
             model.current = wanted
             model.states[wanted] = ("READY", "")
+            for each in old:
+                each.ready = False
             for each in old:
                 await self._put_away(model, each)
         log.info("model %s answers with version %s (%s)", name, wanted, served.predictor.backend)

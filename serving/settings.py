@@ -89,7 +89,9 @@ class ServeSettings:
             raise InputError(f"{given} is given without {lacks}; TLS needs the certificate and its private key")
         _check_watch(self.watching, self.recording)
         if isinstance(self.origins, str) or not all(_is_origin(each) for each in self.origins):
-            raise InputError(f"origins is {cut(self.origins)}; expected some, as in ['https://models.example.com']")
+            raise InputError(
+                f"origins is {cut(self.origins)}; expected some with their scheme, as in ['https://models.example.com']"
+            )
 
     @property
     def loopback(self) -> bool:
@@ -111,7 +113,11 @@ def _check_token(token: Any) -> None:
     """Refuse a token that a header cannot hold, or that is guessed at once; it is never shown."""
     plain = isinstance(token, str) and token.isascii() and token.isprintable() and not set(token) & set(" \t")
     if not plain or len(token) < 8:
-        raise InputError("the token cannot be used; expected 8 or more printable ASCII characters without spaces")
+        count = f"has {len(token)} characters" if plain else "holds a space, a line break or what is not ASCII"
+        raise InputError(
+            f"the token {count if isinstance(token, str) else 'is no text'}; expected 8 or more printable ASCII "
+            "characters without spaces"
+        )
 
 
 def _check_watch(watching: Any, recording: Any) -> None:

@@ -23,6 +23,7 @@ from ..bundle.reference import RATES
 from ..measure.watch import Alarm, Counts, Watch, check_limits
 from ..runtime.observed import Observed, observed
 from ..runtime.prediction import Prediction
+from .log import ALWAYS
 
 if TYPE_CHECKING:
     from .observe import Served
@@ -42,8 +43,8 @@ SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
 """Upper ends of the buckets of latencies and batch sizes."""
 
-MODELS = 32
-"""Versions of models that are counted at a time; the one that was first is forgotten for a further one."""
+MODELS = 256
+"""Versions of models that are counted at a time; the one that was idle longest is forgotten for a further one."""
 
 NEWEST = 1000
 """Latencies from which quantiles are taken."""
@@ -119,9 +120,11 @@ class ModelStats:
     Args:
         served: that version.
         watching: how it is watched.
+        began: seconds of the clock when it was first counted.
 
     Attributes:
         name, version: of the model.
+        began: the same.
         task, names: what it answers, and its labels.
         calibration: of its predictor.
         watch: for drift; ``None`` where the bundle has no reference.
@@ -137,8 +140,9 @@ class ModelStats:
         newest: seconds of the last requests.
     """
 
-    def __init__(self, served: Served, watching: Watching) -> None:
+    def __init__(self, served: Served, watching: Watching, began: float) -> None:
         predictor = served.predictor
+        self.began = began
         self.name, self.version = served.name, served.version
         self.task, self.names, self.calibration = predictor.task, list(predictor.labels), predictor.calibration
         reference = self.calibration.reference
@@ -156,6 +160,10 @@ class ModelStats:
         self._together = 0  # inputs that wait
         self._came = self._looked = -math.inf
         self._before = Counts()  # the last whole window
+
+    def is_of(self, served: Served) -> bool:
+        """Whether this is what is counted of it, and not of another that was loaded in its place."""
+        return self.calibration is served.predictor.calibration
 
     def step(self, now: float) -> Step:
         """The point of the charts that now belongs to."""
@@ -216,6 +224,9 @@ class Stats:
         watching: how predictions are watched for drift.
         clock: seconds, never going back.
         told: called with model, version and alarm, once for each alarm.
+
+    Attributes:
+        refused: requests that reached no model, by status.
     """
 
     def __init__(
@@ -228,6 +239,12 @@ class Stats:
         self._models: OrderedDict[tuple[str, str], ModelStats] = OrderedDict()
         self._lock = threading.Lock()
         self._began = clock()
+        self.refused: Counter[int] = Counter()
+
+    def refuse(self, status: int) -> None:
+        """Count a request that was refused before it reached a model."""
+        with self._lock:
+            self.refused[status] += 1
 
     def request(self, served: Served, front: str, seconds: float, status: int) -> None:
         """Count a request."""
@@ -250,20 +267,23 @@ class Stats:
     def queue(self, served: Served, depth: int) -> None:
         """Note how many inputs wait."""
         with self._lock:
-            self._of(served).depth = depth
+            model = self._of(served)
+            if model.is_of(served):
+                model.depth = depth
 
     def predicted(self, served: Served, inputs: Sequence[Any], prediction: Prediction) -> None:
         """Count predictions, and watch them for drift."""
         del inputs  # what they said is nobody's business here
         with self._lock:
-            alarms = self._of(served).take(prediction, self._clock())
+            model = self._of(served)
+            alarms = model.take(prediction, self._clock()) if model.is_of(served) else []
         self._tell(served.name, served.version, alarms)
 
     def models(self) -> list[ModelStats]:
         """Everything that was counted, predictions that were kept included; to be read within :meth:`reading`."""
         told = []
         with self._lock:
-            found = list(self._models.values())
+            found = [self._models[key] for key in sorted(self._models)]
             for model in found:
                 told += [(model.name, model.version, model.look())]
         for name, version, alarms in told:
@@ -292,18 +312,19 @@ class Stats:
             return {"uptime": now - self._began, "models": [_told(model, now) for model in models]}
 
     def _of(self, served: Served) -> ModelStats:
+        """What is counted of a model; what is being put away counts for the one that was loaded in its place."""
         key = (served.name, served.version)
         found = self._models.get(key)
-        if found is None or found.calibration is not served.predictor.calibration:  # it was loaded anew
-            found = self._models[key] = ModelStats(served, self._watching)
-            self._models.move_to_end(key)
+        if found is None or (served.ready and not found.is_of(served)):  # it was loaded anew
+            found = self._models[key] = ModelStats(served, self._watching, self._clock())
             while len(self._models) > MODELS:
                 self._models.popitem(last=False)
+        self._models.move_to_end(key)
         return found
 
     def _tell(self, name: str, version: str, alarms: Sequence[Alarm]) -> None:
         for alarm in alarms:
-            log.warning("drift of %s, version %s: %s", name, version, alarm.text)
+            log.warning("drift of %s, version %s: %s", name, version, alarm.text, extra=ALWAYS)
             if self._told is not None:
                 self._told(name, version, alarm)
 
@@ -365,7 +386,7 @@ def _rates(model: ModelStats, now: float) -> dict[str, Any]:
         steps = [step for step in model.steps if now - step.start < seconds]
         inputs = sum(step.inputs for step in steps)
         found[name] = {
-            "requests_per_second": sum(step.requests for step in steps) / seconds,
+            "requests_per_second": sum(step.requests for step in steps) / _covered(model, now, seconds),
             "inputs": inputs,
             "errors": sum(step.errors for step in steps),
             **{
@@ -375,6 +396,11 @@ def _rates(model: ModelStats, now: float) -> dict[str, Any]:
     reference = model.calibration.reference
     found["calibrated"] = {} if reference is None else {name: rate.share for name, rate in reference.rates.items()}
     return found
+
+
+def _covered(model: ModelStats, now: float, seconds: float) -> float:
+    """Seconds that the steps of a sliding window stand for: whole ones and the current one, none before the first."""
+    return max(1.0, min(seconds - STEP + now % STEP, now - model.began))
 
 
 def _histograms(model: ModelStats) -> dict[str, Any] | None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import multiprocessing
 import signal
 import socket
 import sys
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 
@@ -21,6 +22,9 @@ log = logging.getLogger(__name__)
 
 POLL = 0.2
 """Seconds between two looks at what a signal asked for."""
+
+PAUSE = 5.0
+"""Seconds before another worker is begun in the place of one that could not begin, while the others serve."""
 
 
 def serve_with_workers(folder: str | Path, settings: ServeSettings, port: socket.socket, announce: Announce) -> None:
@@ -45,7 +49,7 @@ def serve_with_workers(folder: str | Path, settings: ServeSettings, port: socket
                     log.error("a worker ended with %s; another takes its place", workers[place].process.exitcode)
                     workers[place].leave()
                     workers[place] = _Worker(folder, settings, port)
-                    workers[place].ready(asked)
+                    _begun(workers[place], asked)
         finally:
             for worker in workers:
                 worker.leave()
@@ -53,7 +57,19 @@ def serve_with_workers(folder: str | Path, settings: ServeSettings, port: socket
                 worker.join(asked)
 
 
-@contextmanager
+def _begun(worker: _Worker, asked: list[int]) -> None:
+    """Wait until a worker that takes another's place is ready; one that cannot begin is not the end of the others."""
+    try:
+        worker.ready(asked)
+    except InputError as error:
+        log.error("a worker could not begin, and is begun again in %g s: %s", PAUSE, error)
+        worker.process.join(PAUSE)
+        end = time.monotonic() + PAUSE
+        while not asked and time.monotonic() < end:
+            time.sleep(min(POLL, PAUSE))
+
+
+@contextlib.contextmanager
 def _signals() -> Iterator[list[int]]:
     """Those that came, in a list that grows."""
     came: list[int] = []
@@ -110,9 +126,14 @@ def _work(folder: str | Path, settings: ServeSettings, port: socket.socket, pipe
     calm_log(level)
     for each in SIGNALS:  # a terminal, and systemd, send them to every process of a service
         signal.signal(each, signal.SIG_IGN)
+
+    def tell(found: Ready | str) -> None:
+        with contextlib.suppress(OSError):  # who started this worker has left, as when another could not begin
+            pipe.send(found)
+
     with port:
         try:
-            serve_alone(folder, settings, port, pipe.send, pipe)
+            serve_alone(folder, settings, port, tell, pipe)
         except HydrantError as error:
-            pipe.send(str(error))
+            tell(str(error))
             sys.exit(2)

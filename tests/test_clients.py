@@ -156,8 +156,8 @@ def check_rest_of(told: dict[str, Any], over: str, codes: list[str]) -> None:
     words = {
         "model": (missing, "no model is called 'nobody'; there are: images, texts"),
         "version": (missing, "model 'texts' has no version '9' loaded"),
-        "input": (malformed, "the request has inputs 'words'; expected of text, text_pair, input_ids"),
-        "output": (malformed, "the request has outputs 'logits'; expected of probabilities, label, label_index"),
+        "input": (malformed, "the request has inputs 'words'; expected some of text, text_pair, input_ids"),
+        "output": (malformed, "the request has outputs 'logits'; expected some of probabilities, label, label_index"),
         "classification": (malformed, "has parameter classification, which is not served here"),
         "sequence": (malformed, "has parameter sequence_id, which is not served here"),
         "empty": (malformed, "input 0 is an empty text"),

@@ -275,8 +275,9 @@ def test_pages_of_other_sites_are_refused(server: Server) -> None:
     assert server.ask("GET", "/v2", Origin=f"http://{own}")[0] == 200
     for origin in ("https://example.com", "null", f"http://{own}.example.com"):
         assert "page of another site" in server.refusal(403, "GET", "/v2", Origin=origin)
-    pointed = {"Host": f"rebound.example:{server.port}", "Origin": f"http://rebound.example:{server.port}"}
-    assert "page of another site" in server.refusal(403, "POST", "/predict", {"inputs": []}, **pointed)
+    for name in ("rebound.example", "127.rebound.example", "127.0.0.1.rebound.example"):
+        pointed = {"Host": f"{name}:{server.port}", "Origin": f"http://{name}:{server.port}"}
+        assert "page of another site" in server.refusal(403, "POST", "/predict", {"inputs": []}, **pointed)
 
 
 def test_paths_methods_and_headers_that_are_refused(server: Server) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import random
@@ -219,6 +220,8 @@ def hostile(folder: Path, **entry: object) -> None:
         {"names": "one.json"},
         {"forward": 1},
         {"names": [3]},
+        {"names": ["a\0/b"]},
+        {"gone": ["a\ud800/b"]},
     ],
     ids=str,
 )
@@ -261,3 +264,140 @@ def test_a_full_disk_leaves_the_old_bundle(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.undo()
     assert contents(tmp_path / "out") == {"old"}
     assert hidden(tmp_path / "out") == []
+
+
+def test_a_disk_that_fails_on_the_way_back_leaves_it_to_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bundle = make(tmp_path / "out")
+    replace = Path.replace
+
+    def failing(self: Path, target: Path) -> Path:
+        if Path(target).name == "three.json" or self.parent.name == journal.OLD:
+            raise OSError(5, "Input/output error")
+        return replace(self, target)
+
+    monkeypatch.setattr(Path, "replace", failing)
+    with pytest.raises(InputError, match="Input/output error"):
+        bundle.add(dict.fromkeys(FILES, b"new"))
+    monkeypatch.undo()
+    assert contents(tmp_path / "out") == {"old"}
+    assert hidden(tmp_path / "out") == []
+
+
+def test_no_room_to_note_the_way_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bundle = make(tmp_path / "out")
+    replace, write = Path.replace, Path.write_text
+
+    def full(self: Path, target: Path) -> Path:
+        if Path(target).name == "three.json" and self.parent.name == NEW:
+            monkeypatch.setattr(Path, "write_text", no_room)
+            raise OSError(28, "No space left on device")
+        return replace(self, target)
+
+    def no_room(*_: object) -> int:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "replace", full)
+    with pytest.raises(InputError, match="No space left on device"):
+        bundle.add(dict.fromkeys(FILES, b"new"))
+    monkeypatch.undo()
+    assert Path.write_text is write
+    assert contents(tmp_path / "out") == {"old"}
+
+
+def interrupted(folder: Path) -> None:
+    """What a writer leaves that is killed while it gives files their places: the manifest is still to come."""
+    stage = folder / f".{PURPOSE}.0123456789ab.stage"
+    (stage / NEW).mkdir(parents=True)
+    manifest = json.loads((folder / MANIFEST).read_text())
+    manifest["files"]["one.json"] = {"bytes": 3, "sha256": hashlib.sha256(b"new").hexdigest()}
+    (stage / NEW / MANIFEST).write_text(json.dumps(manifest))
+    (folder / "one.json").write_text("new")
+    entry = {"names": ["one.json", MANIFEST], "gone": [], "fresh": [], "forward": True}
+    (stage / JOURNAL).write_text(json.dumps(entry))
+
+
+def test_who_waits_for_a_writer_that_is_killed_finishes_its_work_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The journal comes after the waiting one looked for it, and before it has the lock."""
+    bundle = make(tmp_path / "out")
+    stage = Bundle._stage
+    waiting = iter([True])
+
+    def meanwhile(self: Bundle, place: Path, name: str, content: bytes | Path) -> Path:
+        if next(waiting, False):
+            interrupted(self.path)
+        return stage(self, place, name, content)
+
+    monkeypatch.setattr(Bundle, "_stage", meanwhile)
+    bundle.add({"three.json": b"newer"})
+    opened = Bundle.open(tmp_path / "out")
+    assert [opened.file(name).read_text() for name in FILES] == ["new", "old", "newer"]
+    assert hidden(tmp_path / "out") == []
+
+
+def test_a_bundle_that_is_kept_is_opened_again_while_a_writer_waits(tmp_path: Path) -> None:
+    """A second lock of one's own would be waited for without end."""
+    bundle, opened = make(tmp_path / "out"), threading.Event()
+
+    def within() -> None:
+        with owned.owned_folder(bundle.path, PURPOSE), bundle.kept():
+            Bundle.open(bundle.path)
+            opened.set()
+
+    threading.Thread(target=within, daemon=True).start()
+    assert opened.wait(10)
+
+
+def test_without_locks_a_young_journal_is_its_writers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: object) -> None:
+        raise OSError(9, "Bad file descriptor")  # what NFS says of folders
+
+    monkeypatch.setattr("fcntl.flock", refused)
+    make(tmp_path / "out")
+    interrupted(tmp_path / "out")
+    Bundle.open(tmp_path / "out")
+    (kept,) = (path for path in (tmp_path / "out").glob(".*"))
+    assert (kept / JOURNAL).is_file()
+    os.utime(kept / JOURNAL, (0, 0))
+    opened = Bundle.open(tmp_path / "out")
+    assert opened.file("one.json").read_text() == "new"
+
+
+def test_the_last_copy_of_a_bundle_is_no_litter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, aged: None) -> None:
+    """Killed between two renamings where names cannot be exchanged, and then a writer that fails."""
+    make(tmp_path / "out", "mine")
+    monkeypatch.setattr(owned, "_exchanged", lambda *_: False)
+    replace = Path.replace
+    done: list[int] = []
+
+    def once(self: Path, target: Path) -> Path:
+        if Path(target) == tmp_path / "out" or done:
+            raise SystemExit
+        done.extend([1] * target.name.startswith("."))
+        return replace(self, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "replace", once)
+        patch.setattr("hydrant.bundle.store.write_atomically", lambda path, content: path.write_bytes(content))
+        with pytest.raises(SystemExit), new_bundle(tmp_path / "out", KEYS, force=True) as stage:
+            (stage / "one.json").write_bytes(b"new")
+    with pytest.raises(RuntimeError), new_bundle(tmp_path / "out", KEYS):
+        raise RuntimeError
+    assert [path.read_text() for path in tmp_path.glob(".*/one.json")] == ["mine"]
+    make(tmp_path / "out")
+    with new_bundle(tmp_path / "out", KEYS, force=True):
+        pass
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_a_folder_that_cannot_be_listed_is_told_in_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(_: Path) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    make(tmp_path / "out")
+    monkeypatch.setattr(Path, "iterdir", refused)
+    with pytest.raises(BundleError, match=r"cannot be read \(Permission denied\)"):
+        Bundle.open(tmp_path / "out")

@@ -22,7 +22,9 @@ import numpy as np
 import pytest
 from hydrant import HydrantError, Predictor, drift, load
 from hydrant.runtime.prediction import Prediction
+from hydrant.serving import record
 from hydrant.serving import stats as stats_module
+from hydrant.serving.log import Rarely
 from hydrant.serving.metrics import LABELS, OTHERS, Metrics
 from hydrant.serving.monitor import Monitor
 from hydrant.serving.record import WAITING, Recorder, Recording, redaction
@@ -91,7 +93,10 @@ def test_metrics_say_what_the_predictions_say(
     feed(stats, model, inputs, prediction, size)
     stats.request(model, "grpc", 2.0, 503)
     stats.queue(model, 3)
+    for status in (503, 401, 503):
+        stats.refuse(status)
     read = families(stats)
+    assert values(read["hydrant_refused"], status="503") == [2]
     assert values(read["hydrant_inputs"]) == [400]
     assert values(read["hydrant_requests"], front="rest", status="200") == [-(-400 // size)]
     assert values(read["hydrant_requests"], front="grpc", status="503", model="intent", version="1") == [1]
@@ -198,6 +203,8 @@ def test_a_drift_is_told_and_logged_once(
         ("intent", "1", "abstain")
     ]
     assert len([record for record in caplog.records if "abstention rate" in record.message]) == 1
+    rarely, alarms = Rarely(), [record for record in caplog.records if "drift of" in record.message]
+    assert all(map(rarely.filter, 2 * alarms)), "each comes once, so none may be held back as a repetition of another"
     read = families(stats)
     assert values(read["hydrant_drift_alarm"], name="abstain") == [1]
     assert values(read["hydrant_drift_evidence"], decision="abstain") >= values(
@@ -208,6 +215,37 @@ def test_a_drift_is_told_and_logged_once(
     again = Model(type("Loaded", (), {**vars(predictor), "calibration": replaced(predictor)})())
     stats.predicted(again, inputs[:1], prediction[:1])
     assert values(families(stats)["hydrant_drift_alarm"], name="abstain") == [0], "a model loaded anew is watched anew"
+
+
+def test_a_model_that_is_put_away_does_not_begin_the_counts_of_its_successor_anew(
+    predictor: Predictor, found: tuple[list[str], Prediction]
+) -> None:
+    inputs, prediction = found
+    before = Model(predictor)
+    after = Model(type("Loaded", (), {**vars(predictor), "calibration": replaced(predictor)})())
+    stats = Stats()
+    stats.request(before, "rest", 0.1, 200)
+    before.ready = False
+    for _ in range(3):  # the older one ends what it began
+        stats.queue(after, 7)
+        stats.predicted(after, inputs[:2], prediction[:2])
+        stats.predicted(before, inputs[:1], prediction[:1])
+        stats.queue(before, 0)
+        for model in (after, before):
+            stats.request(model, "rest", 0.1, 200)
+    (told,) = stats.snapshot()["models"]
+    assert (told["totals"]["inputs"], told["totals"]["requests"], told["queue"]) == (6, 6, 7)
+
+
+def test_requests_a_second_are_those_of_the_time_that_was_counted(predictor: Predictor) -> None:
+    clock = Clock()
+    stats, model = Stats(clock=clock), Model(predictor)
+    for second in range(200):
+        clock.now += 1
+        stats.request(model, "rest", 0.1, 200)
+        if second in (4, 30, 64, 68, 199):
+            (told,) = stats.snapshot()["models"]
+            assert told["rates"]["minute"]["requests_per_second"] == pytest.approx(1, rel=0.3 if second < 9 else 0.04)
 
 
 def replaced(predictor: Predictor) -> Any:
@@ -352,6 +390,45 @@ def test_a_writer_that_hangs_or_fails_holds_nothing_up(
     recorder.close()
     assert (recorder.written, recorder.failed) == (0, 1)
     assert (tmp_path / "fails.jsonl").read_bytes() == b"", "what could not be redacted is not written"
+
+
+def test_a_row_that_fails_takes_no_other_with_it(
+    predictor: Predictor, found: tuple[list[str], Prediction], tmp_path: Path
+) -> None:
+    def fail(row: dict[str, Any]) -> dict[str, Any]:
+        assert row["input"] != "b"
+        return row
+
+    given = ["a", "b", "half a pair \ud800", "d"]
+    prediction = found[1].take(np.flatnonzero(np.asarray(found[1].abstain))[:4])
+    recorder = Recorder(Recording(tmp_path / "rows.jsonl", redact=fail))
+    recorder.predicted(Model(predictor), given, prediction)
+    recorder.close()
+    assert (recorder.written, recorder.failed) == (3, 1)
+    assert [row["input"] for row in rows_of(tmp_path / "rows.jsonl")] == [given[0], *given[2:]]
+
+
+def test_what_waits_to_be_recorded_is_bounded_in_bytes(
+    predictor: Predictor,
+    found: tuple[list[str], Prediction],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    gate = threading.Event()
+
+    def hang(row: dict[str, Any]) -> dict[str, Any]:
+        gate.wait(30)
+        return {}
+
+    monkeypatch.setattr(record, "MOST_WAITING", 10_000)
+    one = found[1].take(np.flatnonzero(np.asarray(found[1].abstain))[:1])
+    recorder = Recorder(Recording(tmp_path / "large.jsonl", redact=hang))
+    for _ in range(15):
+        recorder.predicted(Model(predictor), [b"x" * 1000], one)
+    assert recorder.dropped == 5
+    gate.set()
+    recorder.close()
+    assert recorder.written == 10
 
 
 def test_inputs_of_other_kinds_are_plain_json(

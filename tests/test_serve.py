@@ -33,7 +33,7 @@ import pytest
 from hydrant.cli.main import main
 from hydrant.families.checkpoint import load_processor
 from hydrant.serving.connection import MOST_HEAD
-from hydrant.serving.log import Rarely
+from hydrant.serving.log import ALWAYS, Rarely
 from PIL import Image
 from serve_support import Running, running
 from support import WORDS, make_model, make_tokenizer, run_cli
@@ -220,7 +220,9 @@ def test_a_full_queue_says_when_to_come_again(models: Path) -> None:
         ("GET", "/v2/models/%2e%2e/ready", None, 404, "no model is called '..'"),
         ("GET", "/v2/models/birds", None, 404, "no model is called 'birds'; there are: images, texts"),
         ("GET", "/v2/models/texts/versions/9", None, 404, "has no version '9' loaded; loaded are: 2"),
-        ("GET", "/predict", None, 405, "GET is not allowed at '/predict'"),
+        ("GET", "/predict", None, 405, "GET is not allowed at '/predict'; expected POST"),
+        ("POST", "/predict?inputs=a", b'{"inputs": ["a"]}', 400, "inputs stand in a body of JSON; a form"),
+        ("POST", "/predict", b'{"inputs": [null], "model": "texts"}', 400, "input 0 is null; expected a text"),
         ("POST", "/predict", b"{", 400, "the body is not JSON"),
         ("POST", "/predict", b'{"inputs": ["a"]}', 400, "several models are served; name one of images, texts"),
         ("POST", "/predict", b'{"inputs": ["a", ""], "model": "texts"}', 400, "input 1 is an empty text"),
@@ -381,8 +383,8 @@ def test_what_cannot_be_served_is_one_line(models: Path, tmp_path: Path) -> None
         for arguments, words in (
             ([tmp_path / "nowhere"], "does not exist; expected a bundle, or a folder of bundles"),
             ([bundle, "--port", port], f"cannot listen on port {port} of '127.0.0.1': Address already in use"),
-            ([bundle, "--host", "192.0.2.1", "--port", 0], "cannot listen on port 0 of '192.0.2.1'"),
-            ([bundle, "--port", 0, "--token-file", tmp_path / "secret"], "the token cannot be used; expected 8"),
+            ([bundle, "--host", "192.0.2.1", "--port", 0], "assign requested address; give an address of this machine"),
+            ([bundle, "--port", 0, "--token-file", tmp_path / "secret"], "the token has 5 characters; expected 8"),
             ([bundle, "--port", 0, "--token-file", tmp_path], "cannot read"),
             ([bundle, "--port", 0, "--tls-cert", "cert.pem"], "tls_cert is given without tls_key"),
             ([bundle, "--port", 0, "--tls-cert", "a", "--tls-key", "b"], "'a' is not a file"),
@@ -391,10 +393,11 @@ def test_what_cannot_be_served_is_one_line(models: Path, tmp_path: Path) -> None
             status, told = run_main(*arguments)
             assert (status, told.count("\n")) == (2, 1), told
             assert words in told
-    done = run_cli("serve", tmp_path / "altered", "--port", "0")
-    assert (done.returncode, done.stdout) == (2, "")
-    assert "model.fp32.onnx has 7 bytes, but the manifest says" in done.stderr
-    assert done.stderr.count("\n") == 1
+    for workers in ("1", "2"):  # of two, the second says it to nobody
+        done = run_cli("serve", tmp_path / "altered", "--port", "0", "--workers", workers)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert "model.fp32.onnx has 7 bytes, but the manifest says" in done.stderr
+        assert done.stderr.count("\n") == 1, done.stderr
 
 
 @contextlib.contextmanager
@@ -473,6 +476,9 @@ def test_a_warning_that_every_request_would_repeat_is_told_once_a_minute() -> No
         True, False, True, True,
     ]  # fmt: skip
     assert told("%d were cut", name="elsewhere")
+    once = logging.makeLogRecord({"name": "hydrant.x", "levelno": logging.WARNING, "msg": "drift of %s", **ALWAYS})
+    assert rarely.filter(once)
+    assert rarely.filter(once), "a second alarm in the same minute"
     now[0] = 61.0
     assert told("%d were cut")
 

@@ -68,6 +68,11 @@ def test_a_part_without_a_filename_is_a_field() -> None:
         (b"--x\r\n\r\nhello\r\n", "multipart/form-data; boundary=x", "does not end with its boundary"),
         (b"--x\r\nhello\r\n--x--", "multipart/form-data; boundary=x", "part of the body is malformed"),
         (b"--x\r\n\r\nhello\r\n--x--", "multipart/form-data; boundary=x", "is no form field"),
+        (
+            b"--x\r\nContent-Disposition: form-data; name*=\"a\x00b''c\"\r\n\r\nhello\r\n--x--",
+            "multipart/form-data; boundary=x",
+            "has a name that cannot be read",
+        ),
         (b"{", "application/json", "the body is not JSON"),
         (b"[" * 100_000, "application/json", "the body is not JSON"),
         (b"[]", "application/json", "the body is a JSON list; expected an object with inputs"),

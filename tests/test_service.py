@@ -8,13 +8,17 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
+import httpx
 import numpy as np
 import pytest
 from hydrant import Prediction
 from hydrant.errors import BundleError, InputError
+from hydrant.serving import batcher, workers
 from hydrant.serving.catalog import found_bundles
 from hydrant.serving.errors import ServeError, refusal
+from hydrant.serving.guard import Guard
 from hydrant.serving.observe import Silent
+from hydrant.serving.server import assembled
 from hydrant.serving.service import Service
 from hydrant.serving.settings import ServeSettings
 
@@ -22,7 +26,7 @@ from hydrant.serving.settings import ServeSettings
 class Named:
     """Answers with the number of its version; ``gate`` holds it back."""
 
-    modality, takes_raw, backend = "text", True, "fake"
+    modality, takes_raw, backend, task = "text", True, "fake", "classification"
     gate = threading.Event()
 
     def __init__(self, path: Path) -> None:
@@ -212,6 +216,75 @@ def test_observers_are_told_and_their_failures_stop_nothing(models: Path) -> Non
     assert told == [("batch", "dogs", 2), ("predicted", "dogs", ["a", "b"], 2)]
 
 
+def test_a_request_of_too_many_inputs_is_refused_before_anything_is_made_of_each(
+    models: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def made(*_: Any) -> None:
+        raise AssertionError("an input was looked at")
+
+    monkeypatch.setattr(batcher, "Item", made)
+
+    async def test(service: Service) -> None:
+        for inputs in (["a"] * 11, {"input_ids": np.zeros((11, 1), np.int64)}):
+            with pytest.raises(ServeError, match="the request has 11 inputs; at most 10 may wait here") as refused:
+                await service.predict(inputs, model="dogs")
+            assert refused.value.status == 413
+        async with httpx.AsyncClient(
+            transport=httpx.ASGITransport(assembled(service)), base_url="http://localhost"
+        ) as client:
+            for path in ("/predict", "/explain"):
+                found = await client.post(path, json={"inputs": [0] * 11, "model": "dogs"})
+                assert found.status_code == 413, path
+
+    run(models, test, queue=10)
+
+
+def test_what_passes_its_time_is_counted_so_for_every_front(models: Path) -> None:
+    told: list[tuple[str, int]] = []
+
+    class Counting(Silent):
+        def request(self, served: Any, front: str, seconds: float, status: int) -> None:
+            told.append((front, status))
+
+    async def test(service: Service) -> None:
+        Named.gate.clear()
+        app = assembled(service)
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost") as client:
+            for path in ("/predict", "/explain"):
+                body = {"inputs": ["a"], "model": "dogs"}
+                assert (await client.post(path, json=body)).status_code == 504
+
+    run(models, test, Counting(), timeout=0.2)
+    assert told == [("predict", 504), ("page", 504)]
+
+
+def test_figures_are_told_however_many_requests_are_here() -> None:
+    async def main() -> None:
+        free = asyncio.Event()
+
+        async def inner(scope: Any, receive: Any, send: Any) -> None:
+            if scope["path"] == "/predict":
+                await free.wait()
+            await send({"type": "http.response.start", "status": 204, "headers": []})
+            await send({"type": "http.response.body", "body": b""})
+
+        refused: list[int] = []
+        guard = Guard(inner, ServeSettings(requests=1, token="a-long-secret"), refused=refused.append)
+        given = {"authorization": "Bearer a-long-secret"}
+        transport = httpx.ASGITransport(guard)
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost", headers=given) as client:
+            busy = asyncio.create_task(client.get("/predict"))
+            await asyncio.sleep(0.05)
+            paths = ("/metrics", "/stats", "/v2/health/live", "/v2")
+            assert [(await client.get(path)).status_code for path in paths] == [204, 204, 204, 503]
+            assert (await client.get("/metrics", headers={"authorization": ""})).status_code == 401
+            free.set()
+            assert (await busy).status_code == 204
+            assert refused == [503, 401]
+
+    asyncio.run(main())
+
+
 @pytest.mark.parametrize(
     ("given", "words"),
     [
@@ -219,10 +292,10 @@ def test_observers_are_told_and_their_failures_stop_nothing(models: Path) -> Non
         ({"batch_size": 0}, "batch_size is '0'; expected a whole number, 1 to"),
         ({"timeout": 0}, "timeout is '0'; expected seconds"),
         ({"grpc_port": -1}, "grpc_port is '-1'"),
-        ({"token": "short"}, "8 or more printable ASCII characters"),
-        ({"token": "a secret with spaces"}, "8 or more printable ASCII characters"),
+        ({"token": "short"}, "the token has 5 characters; expected 8 or more printable ASCII characters"),
+        ({"token": "a secret with spaces"}, "the token holds a space, .*; expected 8 or more"),
         ({"tls_key": "key.pem"}, "tls_key is given without tls_cert"),
-        ({"origins": ["example.com"]}, "origins is .*; expected some, as in"),
+        ({"origins": ["example.com"]}, "origins is .*; expected some with their scheme, as in"),
     ],
 )
 def test_settings_check_themselves(given: dict[str, Any], words: str) -> None:
@@ -236,3 +309,37 @@ def test_a_refusal_tells_nothing_of_the_inside() -> None:
     assert refusal(KeyError("/secret/path")).message == "unexpected KeyError; the log of the server says more"
     assert refusal(InputError("input 1 is empty")).status == 400
     assert refusal(ServeError(503, "busy", retry_after=3)).retry_after == 3
+
+
+def test_a_worker_that_cannot_begin_in_the_place_of_another_does_not_end_the_service(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made: list[Any] = []
+
+    class Worker:
+        """The second dies, its successor cannot begin, and the next one can."""
+
+        def __init__(self, *_: Any) -> None:
+            made.append(self)
+            self.number, self.process = len(made), self
+            self.sentinel, self.exitcode = None, 1
+
+        def is_alive(self) -> bool:
+            return self.number not in (2, 3)
+
+        def ready(self, asked: list[int]) -> dict[str, Any]:
+            if self.number == 3:
+                raise InputError("the bundle is gone")
+            if self.number == 4:
+                asked.append(15)
+            return {}
+
+        def join(self, *_: Any) -> None: ...
+
+        def leave(self) -> None: ...
+
+    monkeypatch.setattr(workers, "_Worker", Worker)
+    monkeypatch.setattr(workers, "wait", lambda *_, **__: None)
+    monkeypatch.setattr(workers, "PAUSE", 0.01)
+    workers.serve_with_workers("nowhere", ServeSettings(workers=2), None, lambda _: None)  # type: ignore[arg-type]
+    assert len(made) == 4

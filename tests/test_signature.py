@@ -239,7 +239,7 @@ def test_keys_that_cannot_be_used(copy: Path, keys: Path, tmp_path: Path) -> Non
         (tmp_path / "none.pem", "is not a file; expected a PEM file"),
         (tmp_path / "empty.pem", "empty.pem holds no PEM block of a private key"),
         (keys / "maker.pub", "maker.pub holds no PEM block of a private key"),
-        (tmp_path / "rsa.pem", "rsa.pem cannot be used"),
+        (tmp_path / "rsa.pem", "rsa.pem cannot be used \\('its kind is another'\\); expected a key of the curves"),
     ):
         with pytest.raises(InputError, match=words):
             hydrant.sign(copy, key)

@@ -104,6 +104,29 @@ def test_what_is_no_sound_for_the_model_is_refused(sound: Any, message: str) -> 
         processor().encode([sound])
 
 
+def test_a_small_file_fills_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Silence of many channels packs well: one of another rate is never decoded, and channels become one by parts."""
+    sizes: list[int] = []
+    read = soundfile.SoundFile.read
+
+    def counted(self: Any, *given: Any, **options: Any) -> np.ndarray:
+        found: np.ndarray = read(self, *given, **options)
+        sizes.append(found.size)
+        return found
+
+    monkeypatch.setattr(soundfile.SoundFile, "read", counted)
+    samples = np.stack([noise(200_000, seed) for seed in range(8)], axis=1)
+    files = {rate: io.BytesIO() for rate in (RATE, 655_350)}
+    for rate, file in files.items():
+        soundfile.write(file, samples, rate, format="FLAC")
+    with pytest.raises(InputError, match="has 655350 samples a second"):
+        processor().encode([files[655_350].getvalue()])
+    assert sizes == []
+    (found,) = processor(do_normalize=False).encode([files[RATE].getvalue()])
+    np.testing.assert_allclose(found.samples, samples.mean(axis=1), atol=2**-15)
+    assert max(sizes) <= 8 * 2**16
+
+
 def test_other_feature_extractors_are_refused() -> None:
     with pytest.raises(InputError, match="is of a 'WhisperFeatureExtractor'; hydrant prepares waveforms"):
         from_transformers(transformers.WhisperFeatureExtractor(), Spec())
@@ -266,6 +289,13 @@ def described_whole(model: Any) -> Any:
     from hydrant.tracing.members import trace
 
     return trace(prepared(model))
+
+
+def test_no_triton_model_is_written_of_what_reads_sounds(bundle: Bundle, tmp_path: Path) -> None:
+    for device in ("cpu", "gpu"):
+        with pytest.raises(InputError, match="reads sounds, and what is written for Triton reads texts and images"):
+            hydrant.triton_repository(bundle.path, tmp_path / "repository", device)  # type: ignore[arg-type]
+    assert not (tmp_path / "repository").exists()
 
 
 def test_a_service_takes_files_of_sound_and_no_paths(bundle: Bundle, folder: Path) -> None:

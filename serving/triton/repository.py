@@ -86,10 +86,11 @@ def triton_repository(
     Args:
         bundle: bundle made by `hydrant fuse`: a folder. In Python also an open ``Bundle``.
         output: the model repository: a folder, which is made where it is absent.
-        device: cpu: one model with the whole predictor; gpu: an ensemble whose graph runs on the GPU.
+        device: what the model is for: cpu, one model with the whole predictor; gpu, an ensemble whose graph runs on the
+            GPU.
         settings: how Triton runs it.
-        name: of the model; without it that of the bundle's folder.
-        version: of the model, a whole number from 1.
+        name: name of the model; without it that of the bundle's folder.
+        version: version of the model, a whole number from 1.
         force: replace this version of the model, if it is there.
 
     Raises:

@@ -64,7 +64,7 @@ def read_source(bundle: Bundle, *precisions: str) -> Source:
         precisions: of the graph, the first choice first.
 
     Raises:
-        InputError: the bundle has none of these graphs.
+        InputError: the bundle has none of these graphs, or reads sounds.
         BundleError: a file of it was altered, or contradicts the others.
     """
     found = next((name for name in map(onnx_name, precisions) if bundle.has(name)), None)
@@ -80,6 +80,11 @@ def read_source(bundle: Bundle, *precisions: str) -> Source:
     except ValueError as error:
         raise BundleError(f"{path} is no ONNX graph ({error}); export it again with `hydrant export`") from error
     architecture = bundle.any_architecture()
+    if architecture.modality == "audio":
+        raise InputError(
+            f"bundle {bundle.path} reads sounds, and what is written for Triton reads texts and images; serve it with "
+            "`hydrant serve`"
+        )
     used = form_used(bundle) if architecture.modality == "text" and architecture.task != "tokens" else None
     return Source(
         bundle,

@@ -55,7 +55,8 @@ Prediction predicted(const Predictor& predictor, const Asked& asked) {
 bool is_loopback(const std::string& host) {
   const bool six = !host.empty() && host[0] == '[';
   const std::string bare = six ? host.substr(0, host.find(']') + 1) : host.substr(0, host.find(':'));
-  return bare == "localhost" || bare == "[::1]" || starts(bare, "127.");
+  const bool four = bare.find_first_not_of("0123456789.") == std::string::npos;  // an address, and no name like one
+  return bare == "localhost" || bare == "[::1]" || (four && starts(bare, "127."));
 }
 
 Service::Service(const Predictor& predictor, std::string name, bool local)

@@ -211,7 +211,7 @@ std::map<std::string, std::string> digests_of(const Json& statement) {
   return found;
 }
 
-// Refuses files and links that a statement does not speak of, but for the signature and what a writer is about.
+// Refuses files and links that a statement does not speak of, but for the signature.
 void check_whole(const fs::path& folder, const std::map<std::string, std::string>& digests) {
   for (auto entry = fs::recursive_directory_iterator(folder); entry != fs::recursive_directory_iterator(); ++entry) {
     const std::string name = entry->path().lexically_relative(folder).generic_string();
