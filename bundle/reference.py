@@ -11,7 +11,7 @@ are those of the examples that chose the thresholds, which ``metrics.drift`` all
 
 from __future__ import annotations
 
-import math
+import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from itertools import pairwise
@@ -123,11 +123,16 @@ def _rate(name: str, entry: Any) -> Rate:
     return rate
 
 
+def _is_finite(value: Any) -> bool:
+    """Also of whole numbers that no float holds."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
+
+
 def _histogram(name: str, entry: Any) -> Histogram:
     edges, counts = (entry.get(key) if isinstance(entry, dict) else None for key in ("edges", "counts"))
     if not isinstance(edges, list) or not isinstance(counts, list) or len(counts) != len(edges) + 1:
         raise MalformedReferenceError(f"the histogram of {cut(name)} without edges and one count more than these")
-    if not all(isinstance(edge, int | float) and not isinstance(edge, bool) and math.isfinite(edge) for edge in edges):
+    if not all(_is_finite(edge) for edge in edges):
         raise MalformedReferenceError(f"the histogram of {cut(name)} with an edge that is no finite number")
     if any(low >= high for low, high in pairwise(edges)):
         raise MalformedReferenceError(f"the histogram of {cut(name)} with edges that do not ascend")

@@ -205,14 +205,17 @@ class Prediction:
         joined: dict[str, Any] = {}
         for field in fields(cls):
             arrays = [getattr(part, field.name) for part in parts]
-            like = next((array for array in arrays if array is not None), None)
+            there = [array for array in arrays if array is not None]
+            if not there or len(there) == len(parts):  # as it is of nearly every field
+                joined[field.name] = np.concatenate(there) if there else None
+                continue
             lacking = [part for part, array in zip(parts, arrays, strict=True) if array is None]
-            if like is None or not (field.name == "error" or all(part.failed.all() for part in lacking)):
+            if not (field.name == "error" or all(part.failed.all() for part in lacking)):
                 joined[field.name] = None
                 continue
             joined[field.name] = np.concatenate(
                 [
-                    _blank(field.name, like, len(part)) if array is None else array
+                    _blank(field.name, there[0], len(part)) if array is None else array
                     for part, array in zip(parts, arrays, strict=True)
                 ]
             )

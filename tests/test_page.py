@@ -357,6 +357,15 @@ def test_numbers_are_never_rounded_to_certainty(browser: Browser) -> None:
     ]  # fmt: skip
 
 
+def test_a_model_is_told_by_what_it_reads(browser: Browser) -> None:
+    told = browser.run("""(async () => {
+  const {about} = await import("./static/words.js");
+  const facts = {task: "classification", labels: ["a", "b"], members: 1, backend: "onnxruntime", pairs: false};
+  return ["text", "image", "audio"].map((modality) => about({...facts, modality}).split(",")[0]);
+})()""")
+    assert told == ["Reads texts", "Reads images", "Reads sounds"]
+
+
 PLACES = """import("./static/scale.js").then(({ ends, place }) => {
   const facts = {task: "classification", labels: Array(150).fill(""), members: 3, thresholds: {}};
   const known = {...facts, reference: {histograms: {energy: {edges: [-12, -11, -10]}}}};

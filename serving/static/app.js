@@ -72,9 +72,8 @@ function form() {
   const facts = chosen();
   if (!facts) return;
   say(at("about"), about(facts));
-  const reads = facts.modality === "image";
-  at("image-field").hidden = !reads;
-  at("text-field").hidden = reads;
+  at("image-field").hidden = facts.modality !== "image";
+  at("text-field").hidden = facts.modality !== "text";
   at("pair-check").hidden = facts.task === "tokens";
   if (at("form").dataset.of !== `${facts.name}/${facts.version}`) {
     at("form").dataset.of = `${facts.name}/${facts.version}`;
@@ -98,6 +97,7 @@ function question() {
     if (!image) return { lacks: "Choose an image first." };
     return { facts, input: { image: image.base64 }, given: image.name, kept: image };
   }
+  if (facts.modality !== "text") return { lacks: "This page takes texts and images. Send sounds to POST predict, in base64 or as files of a form." };
   const text = at("text").value;
   if (!at("pair").checked) return text.trim() ? { facts, input: text, given: text } : { lacks: "Type a text first." };
   const second = at("second").value;

@@ -107,7 +107,7 @@ export function noMembers(facts) {
 
 /** What a model does, in a sentence. */
 export function about(facts) {
-  const reads = facts.modality === "image" ? "images" : facts.pairs ? "pairs of texts" : "texts";
+  const reads = { image: "images", audio: "sounds" }[facts.modality] ?? (facts.pairs ? "pairs of texts" : "texts");
   const classes = facts.labels.length;
   const gives = {
     classification: `one of ${classes} labels`,
