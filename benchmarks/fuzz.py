@@ -20,7 +20,7 @@ from pathlib import Path
 HERE = Path(__file__).parent
 SECONDS, MEGABYTES = 2, 1024
 FIRST = ["manifest", "plan", "architecture", "calibration", "density", "weights", "tokenizer", "tokenizer-settings"]
-NAMES = [*FIRST, "engine", "graph", "csv", "tsv", "jsonl", "conll", "npz"]
+NAMES = [*FIRST, "engine", "graph", "journal", "csv", "tsv", "jsonl", "conll", "npz"]
 
 
 def main() -> int:

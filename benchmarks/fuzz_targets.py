@@ -24,6 +24,7 @@ import numpy as np
 from hydrant.bundle.calibration import Calibration
 from hydrant.bundle.density import Density
 from hydrant.bundle.graphs import graph_metadata
+from hydrant.bundle.journal import JOURNAL, NEW, PURPOSE
 from hydrant.bundle.plan import HeadPlan
 from hydrant.bundle.store import ARCHITECTURE, CALIBRATION, DENSITY, MANIFEST, PLAN, WEIGHTS, Bundle
 from hydrant.bundle.weights import check_fused
@@ -73,6 +74,7 @@ def targets(bundle: Path, folder: Path) -> dict[str, Target]:
         found[name] = Target(_forged(_copy(bundle, folder, name), file, use), seeds)
     graph = next(bundle.glob("model.*.onnx"))
     found["graph"] = Target(lambda data: _graph(folder / "graph.onnx", data), (graph.read_bytes()[-20000:],))
+    found["journal"] = Target(_journal(_copy(bundle, folder, "journal")), SEEDS["journal"])
     for ending in ("csv", "tsv", "jsonl", "conll", "npz"):
         found[ending] = Target(lambda data, ending=ending: _rows(folder / f"data.{ending}", data), SEEDS[ending])
     return found
@@ -109,6 +111,25 @@ def _manifest(bundle: Path) -> Callable[[bytes], None]:
             for name in opened.manifest["files"]:
                 assert (bundle / name).resolve().is_relative_to(bundle.resolve()), name
             opened.processor_folder()
+
+    return run
+
+
+def _journal(bundle: Path) -> Callable[[bytes], None]:
+    """Opens a bundle in which a writer is said to have been killed; what lies beside the bundle stays as it is."""
+    stage, beside = bundle / f".{PURPOSE}.0123456789ab.stage", bundle.parent / "beside.json"
+    manifest = (bundle / MANIFEST).read_bytes()
+    beside.write_text("mine")
+
+    def run(data: bytes) -> None:
+        shutil.rmtree(stage, ignore_errors=True)
+        (stage / NEW).mkdir(parents=True)
+        (stage / NEW / PLAN).write_text("{}")
+        (stage / JOURNAL).write_bytes(data)
+        with contextlib.suppress(HydrantError):
+            Bundle.open(bundle)
+        assert beside.read_text() == "mine"
+        (bundle / MANIFEST).write_bytes(manifest)
 
     return run
 
@@ -185,6 +206,12 @@ ENGINE = {
 VALUE = re.compile(rb'"[^"]*"|-?[0-9.]+|true|false|null')
 SEEDS: dict[str, tuple[bytes, ...]] = {
     "engine": (json.dumps(ENGINE).encode(),),
+    "journal": (
+        b'{"names": ["plan.json"], "gone": ["a.json"], "fresh": [], "forward": true}',
+        b'{"names": ["plan.json", "deep/b.json"], "gone": [], "fresh": ["deep/b.json"], "forward": false}',
+        b'{"names": ["a\\u0000/b"], "gone": ["../beside.json"], "fresh": [], "forward": true}',
+        b'{"names": [], "gone": ["a\\ud800/b"], "fresh": [], "forward": true}',
+    ),
     "csv": (b'text,label\n"a, ""b""",1\nc,two\n', "text;label\nä;1\n".encode("utf-16")),
     "tsv": (b"text\tlabel\na\t1\n",),
     "jsonl": (b'{"text": "a", "label": 1}\n{"text": ["a", "b"], "label": null}\n', b'[{"text": "a"}]'),
