@@ -35,7 +35,7 @@ Inputs = Sequence[Any] | Mapping[str, np.ndarray]
 class Predicts(Protocol):
     """What runs a batch: ``runtime.predictor.Predictor``."""
 
-    def predict(self, inputs: Any, *, first: int = 0, on_error: str = "raise") -> Prediction:
+    def predict(self, inputs: Any, *, batch_size: int = 32, first: int = 0, on_error: str = "raise") -> Prediction:
         """As of ``Predictor.predict``."""
 
 
@@ -246,7 +246,7 @@ class Batcher:
         return ServeError(400, error)
 
     def _predict(self, inputs: Any, on_error: str = "raise") -> Prediction:
-        return self._predictor.predict(inputs, on_error=on_error)
+        return self._predictor.predict(inputs, batch_size=self._batch_size, on_error=on_error)
 
 
 def count_of(inputs: Inputs) -> int:

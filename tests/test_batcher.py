@@ -25,8 +25,9 @@ class Echo:
         self.gate.set()
         self.batches: list[list[Any]] = []
 
-    def predict(self, inputs: Any, *, first: int = 0, on_error: str = "raise") -> Prediction:
+    def predict(self, inputs: Any, *, batch_size: int = 1, first: int = 0, on_error: str = "raise") -> Prediction:
         rows = list(inputs["x"]) if isinstance(inputs, Mapping) else list(inputs)
+        assert len(rows) <= batch_size, "the predictor would run it in parts"
         self.batches.append(rows)
         assert self.gate.wait(20)
         if "explode" in rows:
