@@ -275,7 +275,7 @@ def table(rows: list[dict[str, Any]], missing: list[tuple[str, str]]) -> str:
                     f"{row['difference']:.0e}",
                 ]
             else:
-                cells = [f"{row['result']}: {re.sub(r'[|<>`]', ' ', row['why'])[:150]}", "", "", "", ""]
+                cells = [f"{row['result']}: {re.sub(r'[][|<>`]', ' ', row['why'])[:150]}", "", "", "", ""]
             lines.append(f"| {row['class']} | {' | '.join(cells)} |")
         lines.append("")
         left = [class_name for row_kind, class_name in missing if row_kind == kind]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported: commands run beside each other, a core each
@@ -13,6 +15,7 @@ import torch
 import transformers
 from cpp import build, missing
 from golden import make_golden
+from hydrant.serving.log import Rarely
 from support import make_model, make_tokenizer
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -20,6 +23,15 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 torch.set_num_threads(1)  # tiny models gain nothing from threads, and lose much on a busy machine
+
+
+@pytest.fixture(autouse=True)
+def _whole_log() -> Iterator[None]:
+    """What a service keeps from its log, when one ran in a test's process, is told to the tests after it."""
+    yield
+    for handler in logging.getLogger().handlers:
+        for kept in [each for each in handler.filters if isinstance(each, Rarely)]:
+            handler.removeFilter(kept)
 
 
 @pytest.fixture(scope="session")

@@ -377,8 +377,8 @@ CONFIGS = {
     "MBartForSequenceClassification": ("mbart", "an encoder and a decoder", "XLMRobertaForSequenceClassification"),
     "DeiTForImageClassificationWithTeacher": ("deit", "two classifiers", "DeiTForImageClassification"),
     "CLIPVisionModel": ("clip", "no classifier of whole inputs", "CLIPForImageClassification"),
-    "HubertForSequenceClassification": ("hubert", "it reads sound", "hydrant reads texts and images"),
-    "ASTForAudioClassification": ("audio-spectrogram-transformer", "", "hydrant reads texts and images"),
+    "HubertForSequenceClassification": ("hubert", "it reads sound", "the families here read texts and images"),
+    "ASTForAudioClassification": ("audio-spectrogram-transformer", "", "the families here read texts and images"),
 }
 
 
