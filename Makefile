@@ -16,8 +16,9 @@ PIP = $(VENV)/bin/pip --disable-pip-version-check -q
 INSTALL = rm -rf .build/setuptools hydrant_uq.egg-info && $(PIP) install --no-deps --force-reinstall .
 
 # Every dependency is used by one of these, and every family is fused and exported.
-OLDEST = $(patsubst %,tests/test_%.py,adapter build calibrate data figures graph grpc parity precision processing runtime tune verify) \
-	tests/test_evaluate.py::test_report_files_and_html
+OLDEST = $(patsubst %,tests/test_%.py,adapter build data graph grpc parity processing runtime verify) \
+	tests/test_evaluate.py::test_report_files_and_html \
+	tests/test_tune.py::test_one_whole_member_is_tuned_as_hugging_face_would
 
 .PHONY: demo test oldest check docs dist clean
 

@@ -47,7 +47,12 @@ NOT_RUN = {
 """Commands by their first word that are not run with the page, and why."""
 NEVER_RUN = {"demo", "profile", "serve"}
 """Subcommands that the pages only outline: they take long, or do not end by themselves (test_serve.py runs that)."""
-SHORTER = {"evaluate": ["--bootstrap", "20"], "verify": ["--examples", "32"]}
+SHORTER = {
+    "evaluate": ["--bootstrap", "20"],
+    "make": ["--epochs", "1"],
+    "tune": ["--epochs", "1"],
+    "verify": ["--examples", "32"],
+}
 """What is added to a command so that it takes less long; an option that the page gives already stays."""
 
 
