@@ -95,6 +95,14 @@ def test_the_graph_is_deterministic_and_says_what_it_was_made_from(bundles: dict
     assert {each.domain for each in model.opset_import} == {"", "ai.onnx.contrib"}
 
 
+def test_command_line(bundles: dict[str, Bundle]) -> None:
+    done = run_cli("export", bundles["bytes"].path, "--tokenizer")
+    assert done.returncode == 0, done.stderr
+    assert "tokenizer.onnx" in done.stdout
+    assert "2000 texts" in done.stdout
+    assert "tokenizer.onnx" in run_cli("inspect", bundles["bytes"].path).stdout
+
+
 def test_the_corpus_is_of_its_seed_and_reaches_all_planes() -> None:
     texts = fuzzed_texts(500, 3, ["[SEP]"])
     assert texts == fuzzed_texts(500, 3, ["[SEP]"]) != fuzzed_texts(500, 4, ["[SEP]"])
