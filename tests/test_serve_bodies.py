@@ -113,7 +113,7 @@ def test_texts_pairs_words_and_images() -> None:
 @pytest.mark.parametrize(
     ("item", "predictor", "words"),
     [
-        (3, TEXTS, "input 0 is '3'; expected a text"),
+        (3, TEXTS, "input 0 is 3; expected a text"),
         (["a", "b", "c"], TEXTS, "input 0 is a list of 3; expected a text"),
         ({"path": "/etc/passwd"}, TEXTS, "input 0 is an object with path; expected a text"),
         ({"text": ["a"]}, TEXTS, "input 0 is an object with text"),
