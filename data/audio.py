@@ -7,7 +7,6 @@ brought to mean 0 and variance 1. Files are read with soundfile, and are never r
 from __future__ import annotations
 
 import io
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import InputError, cut, require
+from .configuration import preprocessor_config
 from .from_torch import as_array
 from .images import has_image_name
 from .records import Sound, Unusable
@@ -65,14 +65,7 @@ class SoundProcessor:
 
     def __init__(self, folder: Path, spec: InputSpec) -> None:
         file = folder / "preprocessor_config.json"
-        try:
-            config = json.loads(file.read_bytes())
-        except OSError as error:
-            raise InputError(
-                f"cannot read {file}: {error.strerror or error}; save the feature extractor there"
-            ) from error
-        except ValueError as error:
-            raise InputError(f"{file} is not JSON ({error}); save the feature extractor again") from error
+        config = preprocessor_config(file, "feature extractor")
         self._shortest, self._masked = spec.shortest, "attention_mask" in spec.input_names
         self._read(config, file)
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import InputError, cut
+from .configuration import preprocessor_config
 from .records import Unusable
 from .spec import InputSpec
 
@@ -55,14 +55,7 @@ class ImageProcessor:
 
     def __init__(self, folder: Path, spec: InputSpec) -> None:
         file = folder / "preprocessor_config.json"
-        try:
-            config = json.loads(file.read_bytes())
-        except OSError as error:
-            raise InputError(
-                f"cannot read {file}: {error.strerror or error}; save the image processor there"
-            ) from error
-        except ValueError as error:
-            raise InputError(f"{file} is not JSON ({error}); save the image processor again") from error
+        config = preprocessor_config(file, "image processor")
         self._channels = spec.channels
         self._expected = (spec.channels, spec.image_height, spec.image_width)
         self._read(config, file)

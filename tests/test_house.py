@@ -13,8 +13,9 @@ FLOORS: list[dict[str, str]] = [
     {"": "version errors progress"},
     {
         "data": """
-            __init__ spec from_torch columns records images audio text words tags processor batching kept corruptions
-            tables given arrays tensors readers hub remote sources label_sets examples fingerprints samples pseudo
+            __init__ spec configuration from_torch columns records images audio text words tags processor batching kept
+            corruptions tables given arrays tensors readers hub remote sources label_sets examples fingerprints
+            samples pseudo
         """,
         "metrics": """
             __init__ bootstrap classification selective figures gates score_gates label_gates judging resampled timing
