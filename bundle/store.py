@@ -24,7 +24,6 @@ import contextlib
 import errno
 import json
 import os
-import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -69,6 +68,10 @@ TOKENIZER_GRAPH = "tokenizer.onnx"
 
 
 MAX_MANIFEST_BYTES = 16 * 2**20
+
+
+LEAST, MOST = 1.1754943508222875e-38, 3.4028234663852886e38
+"""Ends of float32's normal numbers above 0: decisions are computed in these."""
 
 
 def onnx_name(precision: str) -> str:
@@ -202,12 +205,13 @@ class Bundle:
         """The softmax temperature T > 0 that divides member logits.
 
         Raises:
-            BundleError: ``calibration.json`` holds no positive finite temperature.
+            BundleError: ``calibration.json`` holds no positive finite temperature in float32's range.
         """
         value = self.calibration().get("temperature")
-        if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value <= sys.float_info.max:
+        if not isinstance(value, int | float) or isinstance(value, bool) or not LEAST <= value <= MOST:
             raise BundleError(
-                f"{self.path / CALIBRATION} has temperature {cut(value)}; expected a positive finite number"
+                f"{self.path / CALIBRATION} has temperature {cut(value)}; expected a positive finite number that "
+                "float32 holds (1.2e-38 to 3.4e38)"
             )
         return float(value)
 
