@@ -30,6 +30,7 @@ from typing import Any, Literal, get_args
 from ..errors import BundleError, cut
 from ..metrics.uncertainty import METHODS
 from .reference import MalformedReferenceError, TrafficReference
+from .schema import remedy
 from .store import CALIBRATION, LEAST, MOST, Bundle
 
 SCHEMA = 1
@@ -210,7 +211,10 @@ class Calibration:
         """
         found, file = bundle.calibration(), bundle.path / CALIBRATION
         if found.get("schema", SCHEMA) != SCHEMA:
-            raise BundleError(f"{file} has schema {cut(found['schema'])}; this hydrant reads schema {SCHEMA}")
+            raise BundleError(
+                f"{file} has schema {cut(found['schema'])}; this hydrant reads schema {SCHEMA}; "
+                f"{remedy(found['schema'], SCHEMA)}"
+            )
         try:
             thresholds = {name: _threshold(name, entry) for name, entry in _object(found, "thresholds", {}).items()}
             conformal, intervals = _object(found, "conformal", None), _object(found, "intervals", None)

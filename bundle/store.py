@@ -37,6 +37,7 @@ from .files import sha256_of, staged_folder, write_atomically
 from .journal import JOURNAL, NEW, PURPOSE, commit, recover, settle
 from .owned import locked, owned_folder
 from .plan import HeadPlan
+from .schema import remedy
 from .signals import uninterrupted
 from .traced import LACKS, AnyArchitecture, Traced, read_architecture
 
@@ -453,7 +454,8 @@ def _validated(manifest: Any, file: Path) -> dict[str, Any]:
     schema = manifest.get("schema")
     if schema != SCHEMA or isinstance(schema, bool):
         raise BundleError(
-            f"{file} has schema {cut(schema)}; this hydrant reads schema {SCHEMA}; use a matching version"
+            f"{file} has schema {cut(schema)}; this hydrant reads schema {SCHEMA}; "
+            f"{remedy(schema, SCHEMA, manifest.get('hydrant'))}"
         )
     for key, kind in (("hydrant", str), ("family", str), ("members", int), ("labels", list), ("files", dict)):
         if not isinstance(manifest.get(key), kind) or isinstance(manifest.get(key), bool):
