@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
+import io
 import json
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import hydrant
 import numpy as np
 import pytest
-from hydrant import Bundle, Figures, Recipe
+import torch
+from hydrant import Bundle, Figures, Grid, Recipe
 from hydrant.calib.heads.held_out import error_kept
+from hydrant.cli.plan import exploration_text
 from hydrant.data.corruptions import typos
-from hydrant.data.examples import read_examples
+from hydrant.data.examples import Examples, read_examples
+from hydrant.errors import InputError
 from hydrant.families.checkpoint import load_processor
+from hydrant.tuning.settings import Jointly
+from hydrant.workflow.explore import Row, chosen_place
+from hydrant.workflow.picture import draw_exploration
+from PIL import Image
 from support import run_cli
 from task_support import KINDS, NAMES, TASKS, Case, make_case
 from token_support import TAGS
+from transformers import AutoModelForSequenceClassification, AutoModelForTokenClassification, AutoTokenizer
 
 
 @pytest.fixture(scope="module")
@@ -158,3 +169,79 @@ def test_corruptions_from_the_command_line(cases: dict[str, Case], bundles: dict
     assert done.returncode == 0, done.stderr
     assert "RMSE above clean, 12 examples" in done.stdout
     assert "typos, severity 3" in done.stdout
+
+
+# plan --explore
+
+
+def original_answers(case: Case, known: Examples) -> np.ndarray:
+    """Whether the untouched model is right, of each example or word; of a regression its errors."""
+    kinds = {"tokens": AutoModelForTokenClassification}
+    model = kinds.get(case.kind, AutoModelForSequenceClassification).from_pretrained(case.checkpoint).eval()
+    tokenizer = AutoTokenizer.from_pretrained(case.checkpoint)
+    right: list[Any] = []
+    for item, label in zip(known.inputs, known.labels, strict=True):
+        words = {"is_split_into_words": True} if case.kind == "tokens" else {}
+        inputs = (
+            tokenizer(*item, return_tensors="pt")
+            if type(item) is tuple
+            else tokenizer(item, return_tensors="pt", **words)
+        )
+        with torch.no_grad():
+            logits = model(**inputs).logits[0].numpy()
+        if case.kind == "tokens":
+            first = [inputs.word_ids(0).index(word) for word in range(len(item))]
+            right += (logits[first].argmax(axis=1) == label[: len(item)]).tolist()
+        elif case.kind == "multi_label":
+            right.append(((logits > 0) == label).all())
+        else:
+            right.append(float(label - logits[0]) if case.kind == "regression" else bool((logits[0] > 0) == label))
+    return np.array(right)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_exploring_plans_of_every_task(kind: str, cases: dict[str, Case], tmp_path: Path) -> None:
+    case = cases[kind]
+    grid = Grid(forks=[2], heads=[1, 2], methods=["random"], tuning=Jointly(epochs=1), max_accuracy_loss=1000)
+    given = {"train": case.train} if kind == "regression" else {}
+    found = hydrant.explore(
+        case.checkpoint, case.validation, case.ood, grid=grid, budget=2.5, members=2, reading=case.reading, **given
+    )
+    single, *rows = found.rows
+    assert [row.heads for row in rows] == ([1, 1, 2, 2] if given else [1, 2])
+    names = {"tokens": TAGS, "multi_label": NAMES}.get(kind, ["score"])
+    known = read_examples(case.validation, names, columns=case.reading, task=TASKS[kind])
+    order = np.random.default_rng([0, len(known)]).permutation(len(known))
+    right = original_answers(case, known.take(np.sort(order[len(known) // 2 :])))
+    if kind == "regression":
+        assert single.accuracy is single.ece is single.auroc is None, "one model has no variance"
+        assert single.rmse == pytest.approx(np.sqrt((right**2).mean()), rel=1e-4)
+        assert rows[0].auroc is not None
+    else:
+        assert single.rmse is None
+        assert single.accuracy == pytest.approx(right.mean())
+        assert 0 <= single.ece <= 1
+    assert found.chosen > 0
+    assert found.plan.provenance["explored"]["rows"][0]["rmse"] == single.rmse
+    picture = Image.open(io.BytesIO(draw_exploration(found)))
+    assert picture.width > 900
+    assert ("RMSE" in exploration_text(found)) == (kind == "regression")
+
+
+def test_what_may_be_lost_of_a_regression() -> None:
+    single = Row("single model", None, None, False, 1.0, None, 0.4, None, None, None, 0.0, 2.0)
+    point = replace(single, name="random", fork=2, heads=1, auroc=0.7, rmse=2.01)
+    assert chosen_place([single, point, replace(point, auroc=0.9, rmse=2.02)], 1.0, 0.5) == 1
+    assert chosen_place([single, replace(point, auroc=None, nll=0.1), point], 1.0, 0.5) == 2, "what detects comes first"
+    with pytest.raises(
+        InputError, match=r"keeps the RMSE: the best has 2\.2, the single model 2, and it may rise by 0\.5 %"
+    ):
+        chosen_place([single, replace(point, rmse=2.2)], 1.0, 0.5)
+
+
+def test_a_taggers_grid_beyond_the_budget_is_refused_at_once(cases: dict[str, Case], tmp_path: Path) -> None:
+    case = cases["tokens"]
+    done = run_cli("plan", case.checkpoint, "--data", case.validation, "--explore", tmp_path / "grid.png",
+                   "-o", tmp_path / "plan.json")  # fmt: skip
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert "budget 1 cannot be reached: the cheapest plan of 3 members costs" in done.stderr
