@@ -96,7 +96,7 @@ FLOORS: list[dict[str, str]] = [
             offline.run ray_cluster offline.ray_engine ray_serve
         """,
         "workflow": """
-            options parts report told workspace make explore picture __init__
+            options parts report told workspace make quality explore picture __init__
             demo.comparison demo.digits demo.picture demo.run demo.__init__
         """,
     },
