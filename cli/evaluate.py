@@ -102,7 +102,6 @@ def evaluation_text(report: EvaluationReport) -> str:
         parts.append(table(["latency", f"ms for a batch of {report.batch}", "on"], rows))
     if report.latency_note:
         parts.append(report.latency_note)
-    parts += [f"note: {note}" for note in report.notes]
     written = [words for words in (", ".join(report.files), report.html and str(report.html)) if words]
     if written:
         parts.append(f"wrote {' and '.join(written)}")

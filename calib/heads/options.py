@@ -58,8 +58,9 @@ class Circuit:
         average: make a plan of one member, the average of all circuits (CircAvg).
         diversity: as in ``Taylor``.
         noise: as in ``Taylor``.
-        max_accuracy_loss: percentage points of accuracy that the plan may lose on examples held out of the search;
-            beyond it more heads are kept, or members fork later. 100 or more takes any circuit, and holds nothing out.
+        max_accuracy_loss: percentage points of accuracy that the plan may lose on examples held out of the search (of
+            a regression, per cent by which its RMSE may rise); beyond it more heads are kept, or members fork later.
+            100 or more takes any circuit, and holds nothing out.
         state: file that keeps what the search has found. If it exists the search goes on where it was interrupted;
             when the search is complete it is deleted.
     """
