@@ -483,8 +483,9 @@ def test_a_warning_that_every_request_would_repeat_is_told_once_a_minute() -> No
     assert told("%d were cut")
 
 
-def test_the_benchmark_asks_checks_and_counts(models: Path) -> None:
+def test_the_benchmark_asks_checks_and_counts(models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     place = Path(__file__).parents[1] / "benchmarks/serving.py"
+    monkeypatch.syspath_prepend(str(place.parent))
     spec = importlib.util.spec_from_file_location("serving_benchmark", place)
     assert spec is not None
     assert spec.loader is not None
@@ -504,3 +505,10 @@ def test_the_benchmark_asks_checks_and_counts(models: Path) -> None:
     with hydrant.load(models / "texts/1") as predictor:
         benchmark.by_loop(predictor, 3, texts, cell)
     assert len(cell.rate) == 2
+    cells = {name: {1: benchmark.Cell([cpu], [rate], [2.0])} for name, cpu, rate in (
+        (benchmark.LOOP, 4.0, 5.0), ("served", 5.0, 30.0), ("served, --batch-size 1", 8.0, 20.0))}  # fmt: skip
+    served_row = benchmark.rows_of(cells)[1]
+    assert (served_row["of_plain"], served_row["of_unbatched_rate"]) == (1.25, 1.5)
+    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]) as child:
+        assert {os.getpid(), child.pid} <= set(benchmark.has.__globals__["tree"](os.getpid()))
+        child.kill()
