@@ -270,18 +270,22 @@ def circuit_text(facts: Mapping[str, Any]) -> str:
 
 def margin_text(facts: Mapping[str, Any]) -> str:
     """What circuits lost in accuracy on held-out examples, and what was kept instead where it was too much."""
-    single, last = facts["attempts"][0]["single_accuracy"], facts["attempts"][-1]
+    first, last = facts["attempts"][0], facts["attempts"][-1]
+    name, words, unit, form = (
+        ("rmse", "RMSE", " %", ".4g") if "rmse" in first else ("accuracy", "accuracy", " points", ".3f")
+    )
     told = (
-        f"accuracy on {facts['examples_held_out']} held-out examples: {last['accuracy']:.3f}, single model "
-        f"{single:.3f} (a loss of at most {facts['limit']:g} points is allowed)"
+        f"{words} on {facts['examples_held_out']} held-out examples: {last[name]:{form}}, single model "
+        f"{first[f'single_{name}']:{form}} (a loss of at most {facts['limit']:g}{unit} is allowed)"
     )
     if len(facts["attempts"]) == 1:
         return told
-    return f"{told}; not as asked for: that had {facts['attempts'][0]['accuracy']:.3f}"
+    return f"{told}; not as asked for: that had {first[name]:{form}}"
 
 
 _FIGURES = {
     "nll": "NLL",
+    "rmse": "RMSE",
     "auroc_predictive_entropy": "AUROC by entropy",
     "auroc_max_probability": "AUROC by max probability",
 }

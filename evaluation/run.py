@@ -154,9 +154,9 @@ def evaluate(
 
 def _check_figures(figures: Figures, task: Task) -> None:
     """Refuse what is measured for another task only."""
-    if task != "classification" and figures.baselines:
+    if task == "tokens" and figures.baselines:
         raise InputError(
-            f"baselines (--baselines) are measured for classifiers of one class each, and this bundle gives "
+            f"baselines (--baselines) are scores of one answer and one vector for an input, and this bundle gives "
             f"{GIVES[task]}; leave them out"
         )
     if task != "score" and figures.caution:

@@ -17,6 +17,7 @@ from .figure_names import (
     Told,
     loss_of,
 )
+from .html import baselines_section
 from .markup import cell, figure_cell, note, prose, row, section, table
 from .report import EvaluationReport
 from .style import STYLE
@@ -38,6 +39,7 @@ def task_page(report: EvaluationReport) -> str:
         section("Verdict", *(f'<p class="verdict">{prose(sentence)}</p>' for sentence in sentences)),
         *_QUALITY[report.task](report),
         section("Finding out-of-distribution inputs", _detection(report)),
+        baselines_section(report),
         section("Members", _facts(report, DIVERSITY, [model.diversity for model in report.models])),
         section(decisions, _facts(report, DECISIONS, [model.decisions for model in report.models])),
         section("Corrupted inputs", _corruptions(report)),

@@ -19,7 +19,7 @@ FLOORS: list[dict[str, str]] = [
         """,
         "metrics": """
             __init__ bootstrap classification selective figures gates score_gates label_gates judging resampled timing
-            uncertainty drift logit_scores scores ranking labels spans
+            uncertainty drift scores ranking labels logit_scores spans
         """,
     },
     {
@@ -51,8 +51,8 @@ FLOORS: list[dict[str, str]] = [
             decisions.__init__ decisions.targets decisions.temperature decisions.thresholds decisions.fit
             decisions.intervals decisions.spans decisions.labels decisions.profile
             heads.__init__ heads.options heads.selection heads.held_out heads.taylor heads.encoder heads.masking
-            heads.objectives heads.search_state heads.circuits heads.candidates heads.traced heads.trials heads.choosing
-            heads.margin heads.budget heads.planning
+            heads.objectives heads.answers heads.search_state heads.circuits heads.candidates heads.traced heads.trials
+            heads.choosing heads.margin heads.budget heads.planning
         """,
         "fusion": """
             grouped uncertainty_head score_head label_head distance traced module drift lora preprocessing ensemble

@@ -351,7 +351,8 @@ def test_a_budget_compares_plans_by_what_labels_ask_for(
 
 
 def test_what_has_no_meaning_for_a_score_is_refused(checkpoint: Path, table: Path) -> None:
-    with pytest.raises(InputError, match=r"circuits are searched .* gives one score \(num_labels = 1\)"):
-        hydrant.plan_heads(checkpoint, table, hydrant.Circuit(objective="nll"), keep=2, reading=READING)
+    how = hydrant.Circuit(ood=table)
+    with pytest.raises(InputError, match=r"objective 'separation' is of entropies, .*; choose the objective 'nll'"):
+        hydrant.plan_heads(checkpoint, (PAIRS, [0, 1, 0.2, 0.5]), how, keep=2, reading=READING)
     with pytest.raises(InputError, match=r"data .* have the label 2, but this model's scores go through a sigmoid"):
         hydrant.plan_heads(checkpoint, (PAIRS, [0, 1, 2, 0.5]), keep=2)

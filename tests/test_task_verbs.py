@@ -4,26 +4,34 @@ from __future__ import annotations
 
 import io
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import hydrant
 import numpy as np
+import oracle
 import pytest
+import sklearn.covariance
 import torch
-from hydrant import Bundle, Figures, Grid, Recipe
+from hydrant import Budget, Bundle, Circuit, Figures, Grid, Recipe
+from hydrant.calib.heads.circuits import Settings, find_circuits
 from hydrant.calib.heads.held_out import error_kept
-from hydrant.cli.plan import exploration_text
+from hydrant.cli.evaluate import evaluation_text
+from hydrant.cli.plan import exploration_text, plan_text
 from hydrant.data.corruptions import typos
 from hydrant.data.examples import Examples, read_examples
 from hydrant.errors import InputError
+from hydrant.evaluation.figure_names import BASELINES
 from hydrant.families.checkpoint import load_processor
+from hydrant.metrics import classification as metrics
+from hydrant.metrics.logit_scores import label_logit_scores
 from hydrant.tuning.settings import Jointly
 from hydrant.workflow.explore import Row, chosen_place
 from hydrant.workflow.picture import draw_exploration
 from PIL import Image
-from support import run_cli
+from support import HEADS, LAYERS, ReadyTensors, examples_of, make_model, run_cli
 from task_support import KINDS, NAMES, TASKS, Case, make_case
 from token_support import TAGS
 from transformers import AutoModelForSequenceClassification, AutoModelForTokenClassification, AutoTokenizer
@@ -245,3 +253,145 @@ def test_a_taggers_grid_beyond_the_budget_is_refused_at_once(cases: dict[str, Ca
                    "-o", tmp_path / "plan.json")  # fmt: skip
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert "budget 1 cannot be reached: the cheapest plan of 3 members costs" in done.stderr
+
+
+# Circuits
+
+
+def naive_circuit(kind: str, counts: list[int], objective: str, parts: tuple[Examples, Examples]) -> Any:
+    """Heads and scores by full forward passes of the hooked original, each example alone."""
+    model, (known, unknown) = task_model(kind), parts
+    chosen: list[tuple[int, ...]] = []
+    table = []
+    for layer, count in enumerate(counts):
+        scores = []
+        for head in range(HEADS):
+            rest = tuple(other for other in range(HEADS) if other != head)
+            keep = [*chosen, rest, *[tuple(range(HEADS))] * (LAYERS - layer - 1)]
+            losses, entropies = [], []
+            for index, item in enumerate([*known.inputs, *unknown.inputs]):
+                tensors = {name: torch.from_numpy(array)[None] for name, array in item.tensors.items()}
+                z = oracle.member_logits(model, keep, HEADS, tensors)[0].astype(np.float64)
+                p = 1 / (1 + np.exp(-z))
+                entropies.append(float(-(p * np.log(p) + (1 - p) * np.log(1 - p)).sum()))
+                if index < len(known):
+                    label = known.labels[index]
+                    said = np.where(np.atleast_1d(label), p, 1 - p)
+                    losses.append((float(z[0]) - label) ** 2 if kind == "regression" else -np.log(said).sum())
+            inside, outside = np.array(entropies[: len(known)]), np.array(entropies[len(known) :])
+            separation = np.log1p(np.exp(inside[:, None] - outside)).mean()
+            scores.append({"nll": np.mean(losses), "separation": separation}[objective])
+        table.append(scores)
+        chosen.append(tuple(sorted(np.argsort(-np.array(scores), kind="stable")[:count].tolist())))
+    return tuple(chosen), table
+
+
+def task_model(kind: str) -> Any:
+    model = make_model("bert", num_labels=3 if kind == "multi_label" else 1)
+    model.classifier.weight.data.mul_(0.3)  # so that no probability is 0 or 1
+    if kind == "multi_label":
+        model.config.problem_type = "multi_label_classification"
+    return model
+
+
+@pytest.mark.parametrize(
+    ("kind", "objective"),
+    [("multi_label", "nll"), ("multi_label", "separation"), ("relevance", "separation"), ("regression", "nll")],
+)
+def test_circuits_are_those_of_full_forward_passes(kind: str, objective: str) -> None:
+    examples, rng = examples_of("bert", 12), np.random.default_rng(1)
+    labels = {
+        "multi_label": rng.random((8, 3)) < 0.5, "relevance": np.arange(8.0) % 2, "regression": rng.normal(0, 2, 8),
+    }[kind]  # fmt: skip
+    parts = Examples(examples.inputs[:8], labels, "known"), Examples(examples.inputs[8:], None, "unknown")
+    heads, scores = naive_circuit(kind, [2, 1, 3], objective, parts)
+    wanted = Settings([[2, 1, 3]], objective, "noise", 0.0, average=False, seed=0)
+    found = find_circuits(task_model(kind), *parts, ReadyTensors(padding=0), wanted, batch_size=5)
+    assert found.members == (heads,)
+    np.testing.assert_allclose(found.scores[0], scores, rtol=1e-4, atol=1e-5)
+    expected = {"regression": {"rmse"}}.get(kind, {"accuracy", "nll", "auroc_predictive_entropy"})
+    assert set(found.before) == set(found.after) == expected
+
+
+def test_circuits_of_several_labels_and_of_a_regression(cases: dict[str, Case], tmp_path: Path) -> None:
+    case, plan = cases["multi_label"], tmp_path / "plan.json"
+    done = run_cli(
+        "plan", case.checkpoint, "--data", case.validation, "--ood", case.ood, "--method", "circuit", "--keep", 2,
+        "--max-accuracy-loss", 99, "--members", 2, "-o", plan,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "AUROC by entropy" in done.stdout
+    assert hydrant.HeadPlan.load(plan).method == "circuit"
+    case = cases["regression"]
+    how = Circuit(objective="nll", max_accuracy_loss=0)
+    with pytest.raises(InputError, match=r"circuits lose \d+\.\d % of the RMSE on 45 held-out examples even from"):
+        hydrant.plan_heads(case.checkpoint, near(case), how, keep=1, members=2)
+    loose = hydrant.plan_heads(case.checkpoint, near(case), Circuit(objective="nll", max_accuracy_loss=99), keep=1)
+    told = plan_text(loose)
+    assert "RMSE on 45 held-out examples" in told
+    assert "a loss of at most 99 % is allowed" in told
+    within = hydrant.plan_heads(
+        case.checkpoint, near(case), Circuit(objective="nll", max_accuracy_loss=99), keep=Budget(1.5), members=2
+    )
+    assert within.provenance["budget"]["rmse"] > 0
+
+
+def near(case: Case) -> tuple[list[str], list[float]]:
+    """Texts whose labels lie around what the model says, so that pruning loses."""
+    texts = list(read_examples(case.validation, None).inputs)
+    model = AutoModelForSequenceClassification.from_pretrained(case.checkpoint).eval()
+    with torch.no_grad():
+        inputs = AutoTokenizer.from_pretrained(case.checkpoint)(texts, padding=True, return_tensors="pt")
+        said = model(**inputs).logits[:, 0].numpy()
+    return texts, (said + np.random.default_rng(0).normal(0, 2 * said.std(), len(said))).tolist()
+
+
+# evaluate --baselines
+
+
+def test_scores_of_labels_logits_by_their_definitions() -> None:
+    logits = np.random.default_rng(0).normal(0, 4, (9, 6)).astype(np.float32)
+    found = label_logit_scores(logits)
+    for place, row in enumerate(logits.astype(np.float64)):
+        p = [1 / (1 + math.exp(-z)) for z in row]
+        doubt = math.fsum(-x * math.log(x) - (1 - x) * math.log(1 - x) for x in p)
+        expected = {"max_logit": -max(row), "energy": -math.fsum(math.log(1 + math.exp(z)) for z in row)}
+        expected["predictive_entropy"] = doubt
+        assert {name: values[place] for name, values in found.items()} == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("kind", ["multi_label", "regression"])
+def test_baselines_of_labels_and_scores(
+    kind: str, cases: dict[str, Case], bundles: dict[str, Path], tmp_path: Path
+) -> None:
+    case, page = cases[kind], tmp_path / "page.html"
+    figures = Figures(baselines=True, fit=case.train, neighbours=3, bootstrap=0)
+    report = hydrant.evaluate(
+        bundles[kind], case.validation, case.ood, figures=figures, compare=[case.checkpoint], html=page
+    )
+    found = report.models[1].baselines
+    there = {"multi_label": {"max_logit", "predictive_entropy", "energy"}, "regression": set()}[kind]
+    assert {name.partition(".")[0] for name in found.figures} == {*there, "knn", "mahalanobis"}
+    assert there | {"knn", "mahalanobis"} | set(found.left_out) == set(BASELINES)
+    assert "Baselines" in page.read_text()
+    assert "one Gaussian" in evaluation_text(report)
+    # the untouched checkpoint, one text at a time
+    model = AutoModelForSequenceClassification.from_pretrained(case.checkpoint).eval()
+    tokenizer = AutoTokenizer.from_pretrained(case.checkpoint)
+
+    def told(path: Path) -> tuple[np.ndarray, np.ndarray]:
+        rows, firsts = [], []
+        with torch.no_grad():
+            for text in read_examples(path, None).inputs:
+                tower = model.bert(**tokenizer(text, return_tensors="pt"))
+                rows.append(model.classifier(tower.pooler_output)[0].double().numpy())
+                firsts.append(tower.last_hidden_state[0, 0].double().numpy())
+        return np.array(rows), np.array(firsts)
+
+    (known, inside), (strange, outside), (_, trained) = map(told, (case.validation, case.ood, case.train))
+    gaussian = sklearn.covariance.OAS().fit(trained)
+    squared = [gaussian.mahalanobis(features) for features in (inside, outside)]
+    assert found.figures["mahalanobis.auroc"].value == pytest.approx(metrics.auroc(*squared), abs=2e-3)
+    if kind == "multi_label":
+        energies = [-np.logaddexp(0, z).sum(axis=1) for z in (known, strange)]
+        assert found.figures["energy.auroc"].value == pytest.approx(metrics.auroc(*energies), abs=2e-3)
