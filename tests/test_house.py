@@ -32,7 +32,7 @@ FLOORS: list[dict[str, str]] = [
         "cost": "__init__ sharing matmuls parameters estimate",
         "engines": "__init__ gpu log metadata",
         "families": """
-            __init__ activations positions config tasks layout bert clip dinov2 distilbert modernbert vit tokens
+            __init__ activations positions config tasks layout bert clip dinov2 distilbert modernbert siglip vit tokens
             unsupported registry checkpoint lora prompts zero_shot
         """,
     },
