@@ -22,7 +22,7 @@ from .records import as_input, usual_keys
 from .sources import named_rows, source_name
 from .spec import InputSpec
 from .tables import column_names, is_table, only_split
-from .tags import word_tags
+from .tags import are_tags, word_tags
 from .tensors import TensorProcessor
 
 
@@ -230,7 +230,7 @@ def _rows_of(data: Any, columns: Columns) -> tuple[Iterable[Row], str]:
         return named_rows(data, columns), source_name(data)
     source, data = "given in memory", only_split(data)
     if isinstance(data, Examples):
-        data, source = (list(data.inputs), data.labels), data.source
+        data, source = (list(data.inputs), _unpadded(data)), data.source
     if isinstance(data, tuple) and len(data) == 2:
         inputs, known = _listed(data[0], columns), _labels(data[1])
         if known is not None and len(inputs) != len(known):
@@ -247,6 +247,14 @@ def _rows_of(data: Any, columns: Columns) -> tuple[Iterable[Row], str]:
             "datasets.Dataset), rows as dicts (a list or generator) or a pair (inputs, labels)"
         )
     return rows_of_items(ordered(data, None), columns), source
+
+
+def _unpadded(examples: Examples) -> Any:
+    """The labels of examples; those of words without what stands behind the last word."""
+    labels = examples.labels
+    if labels is None or not are_tags(labels) or examples.ready:
+        return labels
+    return [tags[: len(words)].tolist() for words, tags in zip(examples.inputs, labels, strict=True)]
 
 
 def _listed(inputs: Any, columns: Columns) -> list[Any]:
