@@ -124,8 +124,11 @@ def quality_table(seeds: Sequence[Mapping[str, Any]], kind: str) -> str:
     for row in NAMES:
         costs = [np.mean([one["rows"][row]["costs"][name] for one in seeds]) for name in ("operations", "parameters")]
         cells = [_mean(values(seeds, row, name), told) for name, told in QUALITY[kind].items()]
-        lines.append([row, *(f"{cost:.2f}" for cost in costs), *cells])
-    return table(["", "operations", "parameters", *(told.title for told in QUALITY[kind].values())], lines)
+        epochs = [one["rows"][row]["best_epoch"] for one in seeds]
+        told = "–" if None in epochs else ", ".join(map(str, epochs))
+        lines.append([row, *(f"{cost:.2f}" for cost in costs), *cells, told])
+    titles = [told.title for told in QUALITY[kind].values()]
+    return table(["", "operations", "parameters", *titles, "epoch kept, each seed"], lines)
 
 
 def finding_table(seeds: Sequence[Mapping[str, Any]], kind: str) -> str:

@@ -230,6 +230,7 @@ def _row(f1: float, gap: tuple[float, float, float], operations: float = 1.0) ->
         "costs": {"operations": operations, "parameters": 1.0},
         "figures": {"span_f1": {"value": f1, "low": None, "high": None}, "nll": {"value": 0.2}},
         "differences": {"span_f1": difference, "nll": difference},
+        "best_epoch": 2 if f1 > 0.9 else 0,
         "decisions": {"false_positive_rate": 0.05} | ({"true_positive_rate": 0.5} if f1 > 0.8 else {}),
     }
 
@@ -240,7 +241,7 @@ def test_tables_tell_means_ranges_and_in_how_many_seeds_a_difference_is_shown() 
         {"rows": {name: _row(f1, gap) for name in tasks_rows.NAMES}}
         for f1, gap in zip((0.9, 0.92, 0.94), gaps, strict=True)
     ]
-    assert "| single | 1.00 | 1.00 | 92.0 % | – | 0.200 | – |" in tasks_table.quality_table(seeds, "tokens")
+    assert "| single | 1.00 | 1.00 | 92.0 % | – | 0.200 | – | 0, 2, 2 |" in tasks_table.quality_table(seeds, "tokens")
     assert "| single | 92.0 % (90.0 to 94.0) | 0.200 (0.200 to 0.200) | – |" in tasks_table.spread_table(
         seeds, "tokens"
     )
