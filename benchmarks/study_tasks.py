@@ -31,14 +31,14 @@ import torch
 from study import note_of
 from study_rows import CONTROL, DEEP, SINGLE, TUNED, about
 from tasks_data import Sizes, TaskData, query_pairs, several_domains, slots
-from tasks_rows import FIRST, FORKS, MEMBERS, NAMES, RECIPES, Settings, TaskRows
+from tasks_rows import FIRST, FORKS, MEMBERS, NAMES, RECIPES, Settings, TaskRows, on_device
 
 DOCUMENT = Path(__file__).parents[1] / "docs/studies/tasks.md"
 
 SIZES = {
-    "tagger": Sizes(4000, 600, 1000, 2000, 700),
-    "cross-encoder": Sizes(2000, 60, 120, 250, 70),
-    "several labels": Sizes(5000, 600, 1000, 2000, 700),
+    "tagger": Sizes(4000, 750, 1500, 3000, 1000),
+    "cross-encoder": Sizes(2500, 100, 200, 400, 100),
+    "several labels": Sizes(6000, 750, 1500, 3000, 1000),
 }
 
 
@@ -96,11 +96,12 @@ def measure(study: Study, task: str, seed: int) -> dict[str, Any]:
     names = [ours, *(name for name in NAMES if name != ours)]
     paths = [rows.calibrated(name, seed) for name in names]
     data = rows.known.data
-    report = hydrant.evaluate(
-        paths[0], data.test, data.ood_test, compare=paths[1:],
-        figures=hydrant.Figures(bootstrap=study.resamples, caution=1.0 if rows.known.task == "score" else 0.0),
-        report=rows.work / f"reports-{seed}", seed=seed,
-    )  # fmt: skip
+    with on_device():
+        report = hydrant.evaluate(
+            paths[0], data.test, data.ood_test, compare=paths[1:],
+            figures=hydrant.Figures(bootstrap=study.resamples, caution=1.0 if rows.known.task == "score" else 0.0),
+            report=rows.work / f"reports-{seed}", seed=seed,
+        )  # fmt: skip
     tokens = study_figures.mean_tokens(paths[0], data.test)
     found = {}
     for name, path, model in zip(names, paths, report.models, strict=True):
@@ -222,7 +223,7 @@ def main(given: Sequence[str] | None = None) -> None:
     else:
         study = study_of(options)
         settings = json.loads(json.dumps(asdict(study.settings), default=str))
-        report = {**about({}), "device": device(), "settings": settings, "measured": []}
+        report = {**about({}), "settings": settings, "measured": []}
 
         def write(measured: list[dict[str, Any]]) -> None:
             report["measured"] = measured
@@ -236,11 +237,6 @@ def main(given: Sequence[str] | None = None) -> None:
     print(text)
     if document is not None:
         study_table.put_into(document, text)
-
-
-def device() -> str:
-    """Where checkpoints were trained and bundles tuned."""
-    return torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
 
 
 if __name__ == "__main__":

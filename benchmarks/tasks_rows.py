@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import hydrant
 import numpy as np
 import torch
 import transformers
+from hydrant import fusion
 from hydrant.data.examples import Examples
 from hydrant.data.tags import IGNORED
 from hydrant.families.checkpoint import quiet
@@ -20,7 +23,7 @@ from study import Bundles, Fork, made_by, slug
 from study_figures import labels_of
 from study_rows import CONTROL, DEEP, SINGLE, TUNED
 from tasks_data import TaskData
-from training import Batches, Recipe, as_json, cached, text_batches, train
+from training import Batches, Recipe, as_json, cached, device, text_batches, train
 
 MEMBERS = 3
 
@@ -51,7 +54,7 @@ class Settings:
     recipes: Mapping[str, Recipe]
     tune: hydrant.Jointly = TUNE
     batch_size: int = 64
-    fitted: int = 1500
+    fitted: int = 2000
     seeds: tuple[int, ...] = (0, 1, 2)
 
 
@@ -90,7 +93,7 @@ class TaskRows:
             examples = self.known.data.train
             batches = batches_of(self.known, self.tokenizer, recipe.batch_size)
             steps = -(-len(examples) // recipe.batch_size)
-            losses = train(model, batches, steps, recipe, "cuda" if torch.cuda.is_available() else "cpu")
+            losses = train(model, batches, steps, recipe)
             as_deployed(model, self.known)
             model.save_pretrained(folder)
             self.tokenizer.save_pretrained(folder)
@@ -119,11 +122,20 @@ class TaskRows:
 
         def make(folder: Path) -> dict[str, Any]:
             shutil.copytree(bundle, folder / bundle.name)
-            hydrant.calibrate(folder / bundle.name, known.calibration, fit=fit)
+            with on_device():
+                hydrant.calibrate(folder / bundle.name, known.calibration, fit=fit)
             return {}
 
         recipe = {"bundle": made_by(bundle), "examples": len(known.calibration), "fit": 0 if fit is None else count}
         return cached(self.work / "calibrated" / bundle.name, recipe, make) / bundle.name
+
+
+@contextmanager
+def on_device() -> Iterator[None]:
+    """What calibrates and evaluates runs the PyTorch reference, in float32, on a GPU where there is one."""
+    load = fusion.load_reference
+    with patch.object(fusion, "load_reference", lambda bundle: load(bundle).to(device())):
+        yield
 
 
 def fresh(base: Path, known: TaskData, seed: int) -> Any:

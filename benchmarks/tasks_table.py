@@ -89,7 +89,7 @@ def render(report: Mapping[str, Any]) -> str:
 
 def _ran(report: Mapping[str, Any]) -> str:
     versions = ", ".join(f"{name} {number}" for name, number in report["versions"].items())
-    return f"Trained and tuned on: {report['device']}; {versions}."
+    return f"Trained and tuned on: {report.get('gpu', 'CPU')}; {versions}."
 
 
 def _about(seeds: Sequence[Mapping[str, Any]]) -> str:

@@ -65,8 +65,19 @@ class Examples:
         labels = None if self.labels is None else np.asarray(self.labels)[places]
         return Examples([self.inputs[place] for place in places], labels, self.source)
 
+    def given_labels(self) -> Any:
+        """The labels as they can be read again: of tags those of each input's own words or tokens."""
+        if self.labels is None or not are_tags(self.labels):
+            return self.labels
+        return [row[: _units(item)].tolist() for item, row in zip(self.inputs, self.labels, strict=True)]
+
     def __len__(self) -> int:
         return len(self.inputs)
+
+
+def _units(item: Any) -> int:
+    """Words of a text, or tokens of a ready one."""
+    return len(np.asarray(next(iter(item.values())))) if isinstance(item, Mapping) else len(item)
 
 
 def random_parts(examples: Examples, count: int, seed: int) -> list[Examples]:
@@ -230,7 +241,7 @@ def _rows_of(data: Any, columns: Columns) -> tuple[Iterable[Row], str]:
         return named_rows(data, columns), source_name(data)
     source, data = "given in memory", only_split(data)
     if isinstance(data, Examples):
-        data, source = (list(data.inputs), _unpadded(data)), data.source
+        data, source = (list(data.inputs), data.given_labels()), data.source
     if isinstance(data, tuple) and len(data) == 2:
         inputs, known = _listed(data[0], columns), _labels(data[1])
         if known is not None and len(inputs) != len(known):
@@ -247,14 +258,6 @@ def _rows_of(data: Any, columns: Columns) -> tuple[Iterable[Row], str]:
             "datasets.Dataset), rows as dicts (a list or generator) or a pair (inputs, labels)"
         )
     return rows_of_items(ordered(data, None), columns), source
-
-
-def _unpadded(examples: Examples) -> Any:
-    """The labels of examples; those of words without what stands behind the last word."""
-    labels = examples.labels
-    if labels is None or not are_tags(labels) or examples.ready:
-        return labels
-    return [tags[: len(words)].tolist() for words, tags in zip(examples.inputs, labels, strict=True)]
 
 
 def _listed(inputs: Any, columns: Columns) -> list[Any]:
