@@ -50,14 +50,14 @@ class Trials:
     """What is tried.
 
     Attributes:
-        points: first pruned layer, heads kept, method.
+        points: tried beside the single model.
         epochs: at most; validation NLL stops earlier.
         rates: learning rates.
         batch_size: examples of an update.
         seeds: of plan and tuning.
     """
 
-    points: tuple[tuple[int, int, str], ...]
+    points: tuple[Fork, ...]
     epochs: tuple[int, ...]
     rates: tuple[float, ...]
     batch_size: int
@@ -68,23 +68,22 @@ KINDS: dict[str, tuple[type, Trials]] = {
     "clinc150": (
         Clinc150,
         Trials(
-            ((5, 4, "taylor"), (5, 2, "random"), (4, 2, "random"), (4, 3, "random"), (4, 2, "taylor")),
-            (2, 4),
-            (1e-4, 2e-4),
-            64,
+            (Fork(5, 1), Fork(5, 2), Fork(5, 3), Fork(5, 4, "taylor"), Fork(5, 2, members=5), Fork(4, 2)),
+            epochs=(3,),
+            rates=(1e-4, 2e-4),
+            batch_size=64,
         ),
     ),
     "vision": (
         Vision,
         Trials(
-            ((11, 1, "random"), (11, 2, "random"), (10, 1, "random"), (10, 2, "random"), (9, 1, "random"),
-             (9, 2, "random"), (8, 1, "random"), (8, 2, "random")),
-            (2, 5),
-            (5e-5, 2e-4),
-            32,
+            (Fork(11, 1), Fork(11, 2), Fork(10, 1), Fork(10, 2), Fork(9, 1), Fork(9, 2), Fork(8, 2)),
+            epochs=(5,),
+            rates=(5e-5, 2e-4),
+            batch_size=32,
         ),
     ),
-}  # fmt: skip
+}
 
 Trial = tuple[Fork | None, int, float, int]
 """Members (``None``: the single model), epochs, learning rate, seed."""
@@ -101,7 +100,9 @@ class Maker:
         fork, seed = point
         if fork is None:
             return self.bundles.joined("single", [self.single])
-        return self.bundles.pruned(f"try-{fork.method}-{fork.layer}-{fork.keep}-{seed}", self.single, fork, seed)
+        return self.bundles.pruned(
+            f"try-{fork.method}-{fork.layer}-{fork.keep}-{fork.members}-{seed}", self.single, fork, seed
+        )
 
     def measured(self, trial: Trial) -> dict[str, float]:
         fork, epochs, rate, seed = trial
@@ -132,11 +133,10 @@ def halves(count: int) -> tuple[np.ndarray, np.ndarray]:
 def run(subject: Subject, trials: Trials, jobs: int) -> list[dict[str, Any]]:
     """Every trial from every seed."""
     maker = Maker(subject, trials.batch_size)
-    forks = [Fork(*point) for point in trials.points]
     maker.untuned((None, 0))
-    in_parallel([(maker.untuned, (fork, seed)) for fork in forks for seed in trials.seeds], jobs)
-    operations = {fork: maker.operations(fork) for fork in (None, *forks)}
-    some = [fork for fork in (None, *forks) if operations[fork] <= LIMIT]
+    in_parallel([(maker.untuned, (fork, seed)) for fork in trials.points for seed in trials.seeds], jobs)
+    operations = {fork: maker.operations(fork) for fork in (None, *trials.points)}
+    some = [fork for fork in (None, *trials.points) if operations[fork] <= LIMIT]
     ways = list(itertools.product(some, trials.epochs, trials.rates))
     wanted: list[Trial] = [(*way, seed) for way in ways for seed in trials.seeds]
     found = dict(zip(wanted, in_parallel([(maker.measured, each) for each in wanted], jobs), strict=True))
@@ -157,7 +157,9 @@ def render(found: list[dict[str, Any]]) -> str:
     lines = []
     for row in found:
         fork = row["fork"]
-        name = "single model" if fork is None else f"fork at {fork['layer']}, keep {fork['keep']}, {fork['method']}"
+        name = (
+            "single model" if fork is None else "fork at {layer}, keep {keep}, {method}, M = {members}".format(**fork)
+        )
         means = [f"{np.mean([seed[figure] for seed in row['seeds']]):.4f}" for figure in FIGURES]
         lines.append([name, str(row["epochs"]), f"{row['learning_rate']:g}", f"{row['operations']:.2f}", *means])
     return tables.table(["", "epochs", "rate", "operations", *FIGURES.values()], lines)

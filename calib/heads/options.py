@@ -45,6 +45,8 @@ class Taylor:
 class Circuit:
     """Keep the heads whose absence hurts an objective most, found layer by layer (``calib.heads.circuits``).
 
+    The layers run on an NVIDIA GPU where PyTorch sees one.
+
     Attributes:
         ood: out-of-distribution inputs, in any form that the labelled data may have, or made from these themselves
             (auto): words in another order, halves of two texts, another script; patches in another order, halves of two
