@@ -24,7 +24,7 @@ FLOORS: list[dict[str, str]] = [
     },
     {
         "bundle": """
-            __init__ precision tasks rotary architecture traced signals owned files journal plan store
+            __init__ precision tasks rotary schema architecture traced signals owned files journal plan store
             signature reference calibration density weights onnx_message graphs reports uses
         """
     },
