@@ -93,7 +93,7 @@ FLOORS: list[dict[str, str]] = [
             service datatypes messages protocol multipart asked connection guard verbs rest grpc_messages grpc_codec
             grpc_front explain page server workers run
             offline.__init__ offline.shards offline.sources offline.scoring offline.tables offline.chunks offline.parts
-            offline.run ray_cluster offline.ray_engine ray_serve
+            offline.run offline.files ray_cluster offline.ray_engine ray_serve
         """,
         "workflow": """
             options parts report told workspace make quality explore picture __init__
