@@ -32,7 +32,7 @@ FLOORS: list[dict[str, str]] = [
         "cost": "__init__ sharing matmuls parameters estimate",
         "engines": "__init__ gpu log metadata",
         "families": """
-            __init__ activations positions config tasks layout bert clip dinov2 distilbert modernbert vit tokens
+            __init__ activations positions config tasks layout bert clip dinov2 distilbert modernbert siglip vit tokens
             unsupported registry checkpoint lora prompts zero_shot
         """,
     },
@@ -93,7 +93,7 @@ FLOORS: list[dict[str, str]] = [
             service datatypes messages protocol multipart asked connection guard verbs rest grpc_messages grpc_codec
             grpc_front explain page server workers run
             offline.__init__ offline.shards offline.sources offline.scoring offline.tables offline.chunks offline.parts
-            offline.run ray_cluster offline.ray_engine ray_serve
+            offline.run offline.files ray_cluster offline.ray_engine ray_serve
         """,
         "workflow": """
             options parts report told workspace make quality explore picture __init__

@@ -25,12 +25,12 @@ from test_house import APART, SOURCES
 PUBLIC = {
     "BatchEnsemble", "Budget", "Bundle", "Circuit", "Conformal", "Cost", "Coverage", "DriftReport", "Dropout",
     "FalseAlarm", "Figures", "FusedClassifier", "FusedOutput", "GraphForm", "Grid", "HeadPlan", "HydrantError",
-    "Jointly", "LabelOutput", "PerMember", "Pipeline", "Prediction", "Predictor", "Random", "Reading", "Recipe",
+    "Jointly", "LabelOutput", "Part", "PerMember", "Pipeline", "Prediction", "Predictor", "Random", "Reading", "Recipe",
     "Risk", "ScoreOutput", "Span", "Taylor", "TensorRT", "TensorRTForRTX", "Timing", "TokenPipeline",
     "TritonModels", "TritonSettings", "TuneReport", "Words", "__version__", "build_engine", "calibrate", "drift",
     "estimate_cost", "evaluate", "explore", "export_onnx", "fuse", "load", "load_ensemble", "load_zero_shot",
-    "make", "measure_drift", "pipeline", "plan_heads", "profile", "save_bundle", "sign", "triton_repository",
-    "tune", "verify",
+    "make", "measure_drift", "merge_parts", "pipeline", "plan_heads", "predict_files", "profile", "save_bundle",
+    "sign", "triton_repository", "tune", "verify",
 }  # fmt: skip
 
 
