@@ -62,6 +62,11 @@ class Workspace:
         """Delete the folder: what it made stands where it belongs."""
         discard(self.folder, self.folder.stem)
 
+    def remove_empty(self) -> None:
+        """Delete the folder where no stage is done, so that the next call may ask for something else."""
+        if not self._stages:
+            self.remove()
+
     def _write(self, folder: Path) -> None:
         content = {"schema": SCHEMA, "digests": self._digests, "stages": self._stages}
         write_atomically(folder / STATE, to_json_bytes(content))
