@@ -195,6 +195,15 @@ def test_calib_sees_no_onnx_and_the_library_formats_no_terminal() -> None:
         assert room == "cli" or "argparse" not in names or path.name == "memory.py", path
 
 
+def test_asserts_of_the_package_tell_a_type_and_check_no_input() -> None:
+    """They vanish under `python -O`; so they may only narrow: "is not None", isinstance."""
+    for path in SOURCES.values():
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Assert):
+                said = ast.unparse(node.test)
+                assert re.fullmatch(r"[\w.]+ is not None|(not )?isinstance\(.*\)", said), f"{path}:{node.lineno} {said}"
+
+
 def test_the_guide_draws_the_same_floors() -> None:
     guide = (Path(__file__).parents[1] / "CONTRIBUTING.md").read_text()
     drawn = {int(floor): set(re.findall(r"`(\w+)/`", rooms))
