@@ -295,7 +295,7 @@ def _keep_others(place: Path, staged: Path, version: int) -> None:
     """Give a staged model what else its folder holds: its other versions, which then have a second name."""
 
     def superseded(folder: str, names: list[str]) -> list[str]:
-        there = staged / Path(folder).relative_to(place)
+        there = staged / Path(folder).relative_to(place).as_posix()
         ours = {path.name for path in there.iterdir() if not path.is_dir()} if there.is_dir() else set()
         return [name for name in names if name in ours or (Path(folder) == place and name == str(version))]
 
