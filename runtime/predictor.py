@@ -426,12 +426,10 @@ class Predictor(Closable):
     def _run(self, arrays: Mapping[str, np.ndarray], items: Sequence[Any] | None = None) -> Prediction:
         """Predict one batch; ``items`` are the prepared texts of tokens, which tell their words."""
         prediction = Prediction.from_outputs(self._running.run(arrays))
-        scores = self._architecture.task == "score"
-        names = OUTPUTS["score"] if scores else ("probabilities", "predictive_entropy")
-        if not all(np.isfinite(getattr(prediction, name)).all() for name in names):
+        if (name := prediction.not_finite()) is not None:
             raise BackendError(
-                f"backend {self.backend} gave {'scores' if scores else 'probabilities'} that are not finite; check the "
-                "inputs, or compare backends with `hydrant verify`"
+                f"backend {self.backend} gave values of {name} that are not finite; check the inputs, or compare "
+                "backends with `hydrant verify`"
             )
         if self._architecture.every_token:
             mask = arrays["attention_mask"].astype(bool)

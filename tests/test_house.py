@@ -19,12 +19,12 @@ FLOORS: list[dict[str, str]] = [
         """,
         "metrics": """
             __init__ bootstrap classification selective figures gates score_gates label_gates judging resampled timing
-            uncertainty drift logit_scores scores ranking labels spans
+            uncertainty drift scores ranking labels logit_scores spans
         """,
     },
     {
         "bundle": """
-            __init__ precision tasks rotary architecture traced signals owned files journal plan store
+            __init__ precision tasks rotary schema architecture traced signals owned files journal plan store
             signature reference calibration density weights onnx_message graphs reports uses
         """
     },
@@ -52,8 +52,8 @@ FLOORS: list[dict[str, str]] = [
             decisions.__init__ decisions.targets decisions.temperature decisions.thresholds decisions.fit
             decisions.intervals decisions.spans decisions.labels decisions.profile
             heads.__init__ heads.options heads.selection heads.held_out heads.taylor heads.encoder heads.masking
-            heads.objectives heads.search_state heads.circuits heads.candidates heads.traced heads.trials heads.choosing
-            heads.margin heads.budget heads.planning
+            heads.objectives heads.answers heads.search_state heads.circuits heads.candidates heads.traced heads.trials
+            heads.choosing heads.margin heads.budget heads.planning
         """,
         "fusion": """
             grouped uncertainty_head score_head label_head distance traced module drift lora preprocessing ensemble
@@ -90,14 +90,14 @@ FLOORS: list[dict[str, str]] = [
         "serving": """
             triton.pbtxt triton.tensors triton.settings triton.answers triton.models triton.config triton.samples
             triton.source triton.whole triton.engine triton.ensemble triton.readme triton.repository triton.__init__
-            __init__ errors observe log stats metrics tracing record settings monitor catalog batcher service datatypes
-            messages protocol multipart asked connection guard verbs rest grpc_messages grpc_codec grpc_front explain
-            page server workers run
+            __init__ errors observe log stats metrics figures together tracing record settings monitor catalog batcher
+            service datatypes messages protocol multipart asked connection guard verbs rest grpc_messages grpc_codec
+            grpc_front explain page server workers run
             offline.__init__ offline.shards offline.sources offline.scoring offline.tables offline.chunks offline.parts
             offline.run ray_cluster offline.ray_engine ray_serve
         """,
         "workflow": """
-            options parts report told workspace make explore picture __init__
+            options parts report told workspace make quality explore picture __init__
             demo.comparison demo.digits demo.picture demo.run demo.__init__
         """,
     },

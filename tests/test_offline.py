@@ -458,12 +458,17 @@ def test_commands_end_to_end(bundle: Path, files: list[Path], expected: list[dic
         (["--input", "-", "FILE"], "--input - is standard input, and stands alone"),
         (["--input", "FILE", "--shard", "1/2", "--output", "/dev/null"], "/dev/null is no regular file"),
         (["--input", "FILE", "FILE"], "named more than once among the inputs"),
+        (["--input", "FILE", "--output", "x.xlsx"], "ends in '.xlsx', which is not written here; expected .csv"),
+        (["a text", "--output", "x.csv.gz"], "ends in '.gz', which is not written here"),
+        (["--input", "FILE", "--skip-invalid", "--output", "x", "--errors", "x.tsv"], "ends in '.tsv'"),
         (["--input", "FILE", "--shard", "1/2", "--output", "x", "--skip-invalid", "--errors", "x"], "name two files"),
     ],
 )
 def test_options_that_do_not_go_together(bundle: Path, files: list[Path], words: list[str], message: str) -> None:
     filled = [str(files[0]) if word == "FILE" else word for word in words]
     place = str(files[0].parent / "never")
-    found = error_line("predict", bundle, *(place if word == "x" else word for word in filled))
+    found = error_line(
+        "predict", bundle, *(word.replace("x", place, 1) if word[:1] == "x" else word for word in filled)
+    )
     assert message in found
     assert not os.path.exists(place)  # noqa: PTH110
