@@ -17,12 +17,21 @@ def whole_numbers(value: ir.Value | None) -> np.ndarray | None:
     if value.const_value is not None or node is None:
         return _read(value.const_value)
     if node.op_type == "Constant":
-        return _read(node.attributes.get_tensor("value"))
+        return _constant(node)
     inner = whole_numbers(node.inputs[0]) if node.op_type in ("Cast", "Identity", "Reshape") else None
     if inner is not None and node.op_type == "Reshape":
         shape = whole_numbers(node.inputs[1])
         return None if shape is None else inner.reshape(shape)
     return inner
+
+
+def _constant(node: ir.Node) -> np.ndarray | None:
+    """What a ``Constant`` holds, in whichever of its attributes."""
+    if "value" in node.attributes:
+        return _read(node.attributes.get_tensor("value"))
+    if "value_int" in node.attributes:
+        return np.array(node.attributes.get_int("value_int"), np.int64)
+    return np.array(node.attributes.get_ints("value_ints"), np.int64) if "value_ints" in node.attributes else None
 
 
 def _read(tensor: ir.TensorProtocol | None) -> np.ndarray | None:

@@ -110,6 +110,9 @@ def test_only_the_first_token_of_the_last_layer_is_computed(choose: str) -> None
     sketch = Sketch()
     layer = sketch.maps(sketch.attention(sketch.maps(sketch.attention("x"))))
     final = sketch.add("LayerNormalization", layer, sketch.weight(WIDTH), sketch.weight(WIDTH), axis=-1)
+    whole = [sketch.add("Constant", **{kind: value}) for kind, value in (("value_ints", [0]), ("value_int", 2**62))]
+    end = sketch.add("Reshape", whole[1], sketch.constant([-1]))  # as torch's exporter writes x[:, 0]
+    final = sketch.add("Slice", final, whole[0], end, sketch.constant([1]), sketch.constant([1]))
     first = sketch.constant(np.array(0))
     token = (
         sketch.add("Gather", final, first, axis=1)

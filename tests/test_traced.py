@@ -96,6 +96,16 @@ def test_a_declared_tagger_traced_is_the_same_ensemble(family: str) -> None:
         )
 
 
+def queries_of(graph: onnx.ModelProto) -> list[int]:
+    """Of how many tokens, of nine, each attention of a graph of texts computes weights."""
+    seen = onnx.ModelProto.FromString(graph.SerializeToString())
+    names = [node.output[0] for node in seen.graph.node if node.op_type == "Softmax"]
+    seen.graph.output.extend(onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, None) for name in names)
+    given = {entry.name: np.ones((1, 9), np.int64) for entry in seen.graph.input}
+    weights = onnxruntime.InferenceSession(seen.SerializeToString()).run(names, given)
+    return [array.shape[-2] for array in weights if array.ndim == 4]
+
+
 def test_the_trunk_stands_in_the_graph_once_and_the_file_is_the_same_again(tmp_path: Path) -> None:
     model = make("deberta-v3")
     everything = (0, 1, 2, 3)
@@ -105,6 +115,7 @@ def test_the_trunk_stands_in_the_graph_once_and_the_file_is_the_same_again(tmp_p
     graph = onnx.load(str(path))
     softmaxes = [node for node in graph.graph.node if node.op_type == "Softmax"]
     assert len(softmaxes) == 1 + 3 + 1  # the trunk's, the members', the head's
+    assert queries_of(graph) == [9, 1, 1, 1]  # behind the fork the first token's alone: the classifier reads no other
     assert {entry.domain for entry in graph.opset_import} == {""}
     shape = [dim.dim_param or dim.dim_value for dim in graph.graph.input[0].type.tensor_type.shape.dim]
     assert shape == ["batch", "sequence"]
