@@ -15,6 +15,7 @@ import pytest
 import torch
 import transformers
 from hydrant.bundle.traced import read_architecture
+from hydrant.cli.profile import profile_text
 from hydrant.data.processor import from_transformers
 from hydrant.data.spectrograms import SpectrogramProcessor
 from hydrant.errors import BundleError, InputError
@@ -147,6 +148,21 @@ def test_the_command_line_reads_them(folder: Path) -> None:
     rows = json.loads(run_cli("predict", folder / "out", folder / "tone.wav", "--json").stdout)["predictions"]
     assert len(rows) == 1
     assert "verified: every gate holds" in run_cli("verify", folder / "out", "--examples", "4").stdout
+
+
+def test_a_profile_stands_beside_the_original(folder: Path) -> None:
+    timing = hydrant.Timing(batch=(1, 2), seconds=0, iterations=2)
+    report = hydrant.profile(folder / "out", "onnxruntime", timing=timing, baseline=("single", "deep-ensemble"))
+    models = ["fused", "single", "deep-ensemble"]
+    assert [(case.model, case.batch) for case in report.cases] == [(name, batch) for batch in (1, 2) for name in models]
+    assert {case.flops_ratio for case in report.cases} == {None}
+    assert all(case.ratios["single"].median > 0 for case in report.cases)
+    assert [case.model for case in report.memory] == models
+    assert any("the baselines are the original that the bundle holds" in note for note in report.notes)
+    told = profile_text(report, folder / "out")
+    assert "audio-spectrogram-transformer, 2 members" in told
+    assert "runs batch 2\n" in told
+    assert "FLOPs" not in told
 
 
 def test_a_whisper_shaped_model_reads_its_own_spectrograms(tmp_path: Path) -> None:
