@@ -150,6 +150,7 @@ class Predictor(Closable):
     Attributes:
         labels: class names in class order; of a model of one output the name of its score.
         members: their number M.
+        path: folder of the bundle.
         backend: name of the backend that runs.
         precision: of its weights and activations.
         fallbacks: (backend, reason) of each one that was skipped.
@@ -177,7 +178,7 @@ class Predictor(Closable):
         self.activation = architecture.score_activation
         self.regression = bundle.manifest.get("fusion", {}).get("problem_type") == "regression"
         self.calibration = Calibration.of(bundle)
-        self._path = bundle.path
+        self.path = bundle.path
         reads_pairs = architecture.modality == "text" and not architecture.every_token
         self._form = form_used(bundle) if reads_pairs else None
         self.pairs = self._form is not None and self._form[0]
@@ -277,7 +278,7 @@ class Predictor(Closable):
         _check_on_error(on_error)
         if self._processor is None:
             raise InputError(
-                f"bundle {self._path} has no processor; give ready tensors as a dict, or fuse with a processor"
+                f"bundle {self.path} has no processor; give ready tensors as a dict, or fuse with a processor"
             )
         iterator = iter(given_inputs(inputs, self.modality, text_column, text_pair_column))
         while window := list(islice(iterator, batch_size * WINDOW_BATCHES)):
@@ -347,7 +348,7 @@ class Predictor(Closable):
             InputError: the model tags no tokens, or the bundle has no tokenizer.
         """
         if not isinstance(self._processor, WordProcessor):
-            raise InputError(f"bundle {self._path} has no tokenizer of words; expected a model that tags tokens")
+            raise InputError(f"bundle {self.path} has no tokenizer of words; expected a model that tags tokens")
         return [self._processor.pieces(text, index) for index, text in enumerate(inputs)]
 
     def joined(self, tokens: Sequence[str]) -> str:

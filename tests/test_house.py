@@ -32,7 +32,7 @@ FLOORS: list[dict[str, str]] = [
         "cost": "__init__ sharing matmuls parameters estimate",
         "engines": "__init__ gpu log metadata",
         "families": """
-            __init__ activations positions config tasks layout bert clip dinov2 distilbert modernbert vit tokens
+            __init__ activations positions config tasks layout bert clip dinov2 distilbert modernbert siglip vit tokens
             unsupported registry checkpoint lora prompts zero_shot
         """,
     },
@@ -94,7 +94,7 @@ FLOORS: list[dict[str, str]] = [
             service datatypes messages protocol multipart asked connection guard verbs rest grpc_messages grpc_codec
             grpc_front explain page server workers run
             offline.__init__ offline.shards offline.sources offline.scoring offline.tables offline.chunks offline.parts
-            offline.run ray_cluster offline.ray_engine ray_serve
+            offline.run offline.files ray_cluster offline.ray_engine ray_serve
         """,
         "workflow": """
             options parts report told workspace make quality explore picture __init__
@@ -194,6 +194,15 @@ def test_calib_sees_no_onnx_and_the_library_formats_no_terminal() -> None:
         names = {name.split(".")[0] for name in absolute(path)}
         assert room != "calib" or not names & {"onnx", "onnxruntime"}, path
         assert room == "cli" or "argparse" not in names or path.name == "memory.py", path
+
+
+def test_asserts_of_the_package_tell_a_type_and_check_no_input() -> None:
+    """They vanish under `python -O`; so they may only narrow: "is not None", isinstance."""
+    for path in SOURCES.values():
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Assert):
+                said = ast.unparse(node.test)
+                assert re.fullmatch(r"[\w.]+ is not None|(not )?isinstance\(.*\)", said), f"{path}:{node.lineno} {said}"
 
 
 def test_the_guide_draws_the_same_floors() -> None:
