@@ -106,7 +106,8 @@ def _part(
 def _resized(graph: ir.Graph, node: ir.Node, rows: Rows) -> ir.Value:
     """The shape that an operator is told, with another number at the rows' axis."""
     shape, made = node.inputs[1], node.outputs[0].shape
-    assert shape is not None and made is not None
+    assert shape is not None
+    assert made is not None
     others, here = np.ones(len(made), np.int64), np.zeros(len(made), np.int64)
     others[rows.axis], here[rows.axis] = 0, rows.count
     left = _add(graph, node, "Mul", [shape, _constant(graph, node, others)])

@@ -86,7 +86,8 @@ def _has(value: ir.Value, rows: Rows) -> bool:
 
 
 def _rank(value: ir.Value | None) -> int:
-    assert value is not None and value.shape is not None
+    assert value is not None
+    assert value.shape is not None
     return len(value.shape)
 
 
