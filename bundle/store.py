@@ -35,6 +35,7 @@ from ..errors import BundleError, InputError, PlanError, cut, listing
 from .architecture import Architecture
 from .files import sha256_of, staged_folder, write_atomically
 from .journal import JOURNAL, NEW, PURPOSE, commit, recover, settle
+from .names import is_portable, same_place, stays_inside
 from .owned import locked, owned_folder
 from .plan import HeadPlan
 from .schema import remedy
@@ -342,7 +343,7 @@ class Bundle:
             The bundle with its new manifest.
 
         Raises:
-            BundleError: a name leaves the folder.
+            BundleError: a name leaves the folder, or is not one of its own on every system.
             InputError: the folder cannot be written, or a file that must be unchanged is not.
         """
         made = self._new_folders(files)
@@ -361,6 +362,7 @@ class Bundle:
                     gone = {name for name in remove if name in manifest["files"]}
                     kept = {name: entry for name, entry in manifest["files"].items() if name not in gone}
                     manifest["files"] = dict(sorted({**kept, **entries}.items()))
+                    _check_apart([MANIFEST, *sorted(manifest["files"])], self.path / MANIFEST)
                     self._stage(stage, MANIFEST, to_json_bytes(manifest))
                     commit(self.path, stage, [*files, MANIFEST], sorted(gone - set(files)))
         except OSError as error:
@@ -476,6 +478,7 @@ def _validated(manifest: Any, file: Path) -> dict[str, Any]:
             and len(entry["sha256"]) == 64
         ):
             raise BundleError(f"{file} lists {cut(name)} without its size in bytes and its SHA-256")
+    _check_apart([MANIFEST, *sorted(manifest["files"])], file)
     return manifest
 
 
@@ -509,10 +512,20 @@ def _are_forms(fusion: Mapping[str, Any]) -> bool:
 
 
 def _safe_name(name: str, file: Path) -> str:
-    path = PurePosixPath(name)
-    if not name or path.is_absolute() or ".." in path.parts or "\\" in name or ":" in name or path.as_posix() != name:
+    if not stays_inside(name):
         raise BundleError(f"{file} lists the file {cut(name)}; a bundle's files must stay inside its folder")
+    if not is_portable(name):
+        raise BundleError(f"{file} lists the file {cut(name)}, a name that Windows cannot hold; give it another")
     return name
+
+
+def _check_apart(names: Iterable[str], file: Path) -> None:
+    """Refuse names of which two are one file where letter case does not count."""
+    if (same := same_place(names)) is not None:
+        raise BundleError(
+            f"{file} lists the files {cut(same[0])} and {cut(same[1])}, which are one file on macOS and Windows; give "
+            "one of them another name"
+        )
 
 
 def resolve(bundle: Bundle | str | Path) -> Bundle:

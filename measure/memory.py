@@ -83,7 +83,7 @@ def peak_bytes() -> int:
     """
     status = Path("/proc/self/status")
     if status.is_file():
-        for line in status.read_text().splitlines():
+        for line in status.read_text(encoding="utf-8").splitlines():
             if line.startswith("VmHWM:"):
                 return int(line.split()[1]) * 1024
     usage = importlib.import_module("resource")  # Unix only

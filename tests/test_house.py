@@ -24,7 +24,7 @@ FLOORS: list[dict[str, str]] = [
     },
     {
         "bundle": """
-            __init__ precision tasks rotary schema architecture traced signals owned files journal plan store
+            __init__ precision tasks rotary schema architecture traced signals names owned files journal plan store
             signature reference calibration density weights onnx_message graphs reports uses
         """
     },
@@ -203,6 +203,19 @@ def test_asserts_of_the_package_tell_a_type_and_check_no_input() -> None:
             if isinstance(node, ast.Assert):
                 said = ast.unparse(node.test)
                 assert re.fullmatch(r"[\w.]+ is not None|(not )?isinstance\(.*\)", said), f"{path}:{node.lineno} {said}"
+
+
+def test_text_is_utf8_and_names_have_slashes_on_every_system() -> None:
+    """Windows has a code page and "\\": files are read with their encoding, and a relative path travels as posix."""
+    for path in SOURCES.values():
+        tree = ast.parse(path.read_text())
+        told = {node.value for node in ast.walk(tree) if isinstance(node, ast.Attribute) and node.attr == "as_posix"}
+        for node in ast.walk(tree):
+            if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+                continue
+            if node.func.attr in ("read_text", "write_text"):
+                assert "encoding" in {word.arg for word in node.keywords}, f"{path}:{node.lineno}"
+            assert node.func.attr != "relative_to" or node in told, f"{path}:{node.lineno} gives its names to files"
 
 
 def test_the_guide_draws_the_same_floors() -> None:

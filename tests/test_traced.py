@@ -69,7 +69,7 @@ def test_fused_exported_and_run_equals_hooks(name: str, tmp_path: Path) -> None:
 
 
 DECLARED = ("bert", "roberta", "xlm-roberta", "camembert", "distilbert", "electra", "modernbert", "vit", "deit",
-            "dinov2", "dinov2_with_registers", "clip-classifier")  # fmt: skip
+            "dinov2", "dinov2_with_registers", "clip-classifier", "siglip")  # fmt: skip
 
 
 @pytest.mark.parametrize("family", DECLARED)
