@@ -29,6 +29,10 @@ TYPES: dict[str, np.dtype[Any]] = {"tensor(int64)": np.dtype(np.int64), "tensor(
 """ONNX Runtime's name → type of an input of hydrant's graphs."""
 
 
+CUDA_OPTIONS = {"device_id": 0, "use_tf32": 0}
+"""Of the CUDA provider: products of float32 in float32. Its default rounds their factors to 10 bits (TF32)."""
+
+
 ROWS = 32
 """Largest batch of one run of the TensorRT provider, which compiles for a range of batches."""
 
@@ -109,7 +113,7 @@ class OnnxRuntimeCudaBackend(Backend):
 
     def _options(self, bundle: Bundle, graph: Path) -> dict[str, Any]:  # noqa: ARG002
         """The provider's options."""
-        return {"device_id": 0}
+        return dict(CUDA_OPTIONS)
 
     def _open(self, graph: Path, threads: int | None, options: dict[str, Any]) -> Any:
         """A session whose first provider is the one asked for: ONNX Runtime would go on without it, silently."""
@@ -196,7 +200,7 @@ class OnnxRuntimeTensorRtBackend(OnnxRuntimeCudaBackend):
         }
 
     def _others(self) -> list[Any]:
-        return [("CUDAExecutionProvider", {"device_id": 0})]
+        return [("CUDAExecutionProvider", CUDA_OPTIONS)]
 
 
 def profile_options(architecture: Architecture) -> dict[str, str]:
