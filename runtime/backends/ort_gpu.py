@@ -130,16 +130,19 @@ class OnnxRuntimeCudaBackend(Backend):
             # without the keyword it tries again on the CPU, and prints so
             session = self._ort.InferenceSession(str(graph), settings, providers=providers, enable_fallback=0)
         except Exception as error:  # onnxruntime's exceptions share no public base class
+            missing = _why_not(self._ort, self.library)
+            further = "" if missing is None else f"; its library does not load: {missing}"
             raise BackendError(
-                f"ONNX Runtime {self._ort.__version__} cannot run {graph} with {self.provider}: {cut(error, 200)}; "
-                "free the GPU's memory if it is short, or choose another backend, such as onnxruntime"
+                f"ONNX Runtime {self._ort.__version__} cannot run {graph} with {self.provider}: {cut(error, 200)}"
+                f"{further}; free the GPU's memory if it is short, or choose another backend, such as onnxruntime"
             ) from error
         running = session.get_providers()
         if not running or running[0] != self.provider:
+            reason = _why_not(self._ort, self.library) or "its library loads, so the GPU or its driver is the reason"
             raise BackendError(
                 f"onnxruntime {self._ort.__version__} could not start {self.provider} and would run on {running}: "
-                f"{_why(self._ort, self.library)}; install what is missing, such as pip install "
-                "'onnxruntime-gpu[cuda,cudnn]', or use a CPU backend such as onnxruntime"
+                f"{reason}; install what is missing, such as pip install 'onnxruntime-gpu[cuda,cudnn]', or use a CPU "
+                "backend such as onnxruntime"
             )
         return session
 
@@ -238,12 +241,12 @@ class _Kept:
         self._value = None
 
 
-def _why(ort: ModuleType, library: str) -> str:
-    """Why a provider's library does not load, from the system's loader."""
+def _why_not(ort: ModuleType, library: str) -> str | None:
+    """Why a provider's library does not load, from the system's loader; ``None`` if it does."""
     folder = Path(str(ort.__file__)).parent / "capi"
     for name, mode in (("libonnxruntime_providers_shared.so", ctypes.RTLD_GLOBAL), (library, ctypes.DEFAULT_MODE)):
         try:
             ctypes.CDLL(str(folder / name), mode)
         except OSError as error:
             return cut(error, 200)
-    return "its library loads, so the GPU or its driver is the reason"
+    return None
