@@ -82,8 +82,8 @@ FLOORS: list[dict[str, str]] = [
         """,
         "evaluation": """
             options report dropout models latency observation span_scores figures score_figures token_figures
-            label_figures baselines classes examples figure_names verdict style markup class_tables html task_page noise plots run
-            __init__
+            label_figures baselines classes examples figure_names verdict style markup class_tables html task_page noise
+            plots run __init__
         """,
     },
     {
