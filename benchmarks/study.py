@@ -27,16 +27,19 @@ from training import cached, device, matmul
 
 @dataclass(frozen=True)
 class Data:
-    """The splits: ``validation`` and ``ood_validation`` choose and calibrate, the test splits only report."""
+    """The splits: ``validation`` and ``ood_validation`` choose and calibrate, the test splits only report.
+
+    ``ood_validation`` is ``None`` where nothing is chosen on out-of-distribution data.
+    """
 
     train: Examples
     validation: Examples
-    ood_validation: Examples
+    ood_validation: Examples | None
     test: Examples
     ood_test: Examples
 
     def sizes(self) -> dict[str, int]:
-        return {name: len(examples) for name, examples in vars(self).items()}
+        return {name: len(examples) for name, examples in vars(self).items() if examples is not None}
 
 
 SPLITS = ("validation", "ood_validation", "test", "ood_test")

@@ -13,9 +13,9 @@ FLOORS: list[dict[str, str]] = [
     {"": "version errors progress"},
     {
         "data": """
-            __init__ spec configuration from_torch columns records images audio text words tags processor batching kept
-            corruptions tables given arrays tensors readers hub remote sources label_sets examples fingerprints
-            samples pseudo
+            __init__ spec configuration from_torch columns records images audio mel spectrograms text words tags
+            processor batching kept corruptions tables given arrays tensors readers hub remote sources label_sets
+            examples fingerprints samples pseudo
         """,
         "metrics": """
             __init__ bootstrap classification selective figures gates score_gates label_gates judging resampled timing
@@ -24,7 +24,7 @@ FLOORS: list[dict[str, str]] = [
     },
     {
         "bundle": """
-            __init__ precision tasks rotary architecture traced signals owned files journal plan store
+            __init__ precision tasks rotary schema architecture traced signals names owned files journal plan store
             signature reference calibration density weights onnx_message graphs reports uses
         """
     },
@@ -32,16 +32,17 @@ FLOORS: list[dict[str, str]] = [
         "cost": "__init__ sharing matmuls parameters estimate",
         "engines": "__init__ gpu log metadata",
         "families": """
-            __init__ activations positions config tasks layout bert clip dinov2 distilbert modernbert vit tokens
+            __init__ activations positions config tasks layout bert clip dinov2 distilbert modernbert siglip vit tokens
             unsupported registry checkpoint lora prompts zero_shot
         """,
     },
-    {"tracing": "__init__ loading blocks slices members stored"},
+    {"tracing": "__init__ written_out loading blocks slices members stored"},
     {
         "export": """
             graph context blocks rotary attention layers embeddings grouped uncertainty_head score_head label_head
-            task_head distance_head unrolled lowering onnx_file traced islands quantize quantize_search folds rewrites
-            options fuzzed wordpiece tokenizer_graph tokenizer report exporter run __init__ random_model recalibrate
+            task_head distance_head unrolled lowering onnx_file constants row_rules first_rows traced islands quantize
+            quantize_search folds rewrites options fuzzed wordpiece tokenizer_graph tokenizer report exporter run
+            __init__ random_model recalibrate
         """,
     },
     {
@@ -80,20 +81,20 @@ FLOORS: list[dict[str, str]] = [
             polygraphy profile verify watch drift
         """,
         "evaluation": """
-            options report dropout models latency observation figures score_figures token_figures label_figures
-            baselines classes examples figure_names verdict style markup class_tables html task_page noise plots run
-            __init__
+            options report dropout models latency observation span_scores figures score_figures token_figures
+            label_figures baselines classes examples figure_names verdict style markup class_tables html task_page noise
+            plots run __init__
         """,
     },
     {
         "serving": """
             triton.pbtxt triton.tensors triton.settings triton.answers triton.models triton.config triton.samples
             triton.source triton.whole triton.engine triton.ensemble triton.readme triton.repository triton.__init__
-            __init__ errors observe log stats metrics tracing record settings monitor catalog batcher service datatypes
-            messages protocol multipart asked connection guard verbs rest grpc_messages grpc_codec grpc_front explain
-            page server workers run
+            __init__ errors observe log stats metrics figures together tracing record settings monitor catalog batcher
+            service datatypes messages protocol multipart asked connection guard verbs rest grpc_messages grpc_codec
+            grpc_front explain page server workers run
             offline.__init__ offline.shards offline.sources offline.scoring offline.tables offline.chunks offline.parts
-            offline.run ray_cluster offline.ray_engine ray_serve
+            offline.run offline.files ray_cluster offline.ray_engine ray_serve
         """,
         "workflow": """
             options parts report told workspace make quality explore picture __init__
@@ -193,6 +194,28 @@ def test_calib_sees_no_onnx_and_the_library_formats_no_terminal() -> None:
         names = {name.split(".")[0] for name in absolute(path)}
         assert room != "calib" or not names & {"onnx", "onnxruntime"}, path
         assert room == "cli" or "argparse" not in names or path.name == "memory.py", path
+
+
+def test_asserts_of_the_package_tell_a_type_and_check_no_input() -> None:
+    """They vanish under `python -O`; so they may only narrow: "is not None", isinstance."""
+    for path in SOURCES.values():
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Assert):
+                said = ast.unparse(node.test)
+                assert re.fullmatch(r"[\w.]+ is not None|(not )?isinstance\(.*\)", said), f"{path}:{node.lineno} {said}"
+
+
+def test_text_is_utf8_and_names_have_slashes_on_every_system() -> None:
+    """Windows has a code page and "\\": files are read with their encoding, and a relative path travels as posix."""
+    for path in SOURCES.values():
+        tree = ast.parse(path.read_text())
+        told = {node.value for node in ast.walk(tree) if isinstance(node, ast.Attribute) and node.attr == "as_posix"}
+        for node in ast.walk(tree):
+            if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+                continue
+            if node.func.attr in ("read_text", "write_text"):
+                assert "encoding" in {word.arg for word in node.keywords}, f"{path}:{node.lineno}"
+            assert node.func.attr != "relative_to" or node in told, f"{path}:{node.lineno} gives its names to files"
 
 
 def test_the_guide_draws_the_same_floors() -> None:

@@ -6,6 +6,7 @@ import csv
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -196,6 +197,30 @@ def test_parts_merge_to_what_one_run_says(
             {name: None if cell == "" else kinds.get(name, float)(cell) for name, cell in row.items()} for row in rows
         ]
         agree(found, expected)
+
+
+def test_parts_from_python(
+    predictor: Predictor, files: list[Path], expected: list[dict[str, Any]], tmp_path: Path
+) -> None:
+    parts = [
+        hydrant.predict_files(predictor, files, tmp_path / f"{index}.jsonl", shard=f"{index}/2") for index in (1, 2)
+    ]
+    assert [(str(part.shard), part.total, part.failed) for part in parts] == [("1/2", 150, 0), ("2/2", 150, 0)]
+    assert hydrant.predict_files(predictor, files, str(tmp_path / "2.jsonl"), shard="2/2").files == parts[1].files
+    assert hydrant.merge_parts([str(part.path) for part in parts], str(tmp_path / "all.jsonl")) == parts
+    agree(read(tmp_path / "all.jsonl"), expected)
+    hydrant.predict_files(predictor, str(files[0]), tmp_path / "one.csv")
+    for words, wrong in (
+        ("shard is '2'; expected I/N", {"shard": "2"}),
+        ("shard is '2'; expected a string", {"shard": 2}),
+        ("give skip_invalid=True", {"errors": tmp_path / "e.jsonl"}),
+        ("all rows are predicted", {"reading": hydrant.Reading(examples=3)}),
+        ("skip_invalid is 'yes'", {"skip_invalid": "yes"}),
+    ):
+        with pytest.raises(InputError, match=re.escape(words)):
+            hydrant.predict_files(predictor, files, tmp_path / "x.jsonl", **wrong)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match=r"ends in '\.xlsx'"):
+        hydrant.merge_parts([part.path for part in parts], tmp_path / "all.xlsx")
 
 
 def test_more_shards_than_rows_leave_empty_parts(predictor: Predictor, bundle: Path, tmp_path: Path) -> None:

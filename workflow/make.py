@@ -221,7 +221,7 @@ class _Job:
             parts.choosing,
             self.recipe.method,
             members=self.recipe.members,
-            keep=Budget(self.recipe.limit(self.task), to_tune),
+            keep=Budget(self.recipe.limit(self.architecture), to_tune),
             reading=Reading(batch_size=self.reading.batch_size),
             seed=self.seed,
             progress=self.progress,

@@ -16,12 +16,12 @@ from ...errors import InputError, is_whole, listing
 from ...progress import Progress, no_progress
 from ...runtime import Predictor
 from ...version import __version__
-from .chunks import Chunks, differences, kept
+from .chunks import Chunks, differences, drop, kept
 from .parts import Part, manifest_of
 from .scoring import Answer, Scoring, answers, example_answer
 from .shards import WHOLE, Shard
 from .sources import Cursor, Sources, Survey
-from .tables import JsonLines, failures, filed, form_of, split, table_row
+from .tables import JsonLines, check_form, failures, filed, form_of, split, table_row
 
 CHUNK = 4096
 """Rows of a chunk: a multiple of what a stream is predicted by, so that values are those of a stream, bit for bit."""
@@ -54,6 +54,7 @@ class Division:
             raise InputError(f"chunk is {self.chunk!r:.60}; expected a number of rows, 1 or more")
         for place in (self.output, self.errors):
             if place is not None:
+                check_form(place)
                 check_file(place)
                 if destination(place) is None:
                     raise InputError(f"{place} is no regular file, so no part can be kept there; choose another output")
@@ -125,10 +126,11 @@ def predict_part(
     job = _job(predictor, bundle, sources, scoring, survey.digest, division)
     wanted = Part(division.output, job, division.shard, survey.total, 0, {}, division.errors)
     chunks_of = Chunks(Path(), rows, division.chunk)
+    described = {**job, "shard": str(division.shard), "rows": survey.total}
     if (part := _made(wanted)) is not None:
+        drop(division.output, described)
         return Outcome(part, rows, len(chunks_of), len(chunks_of), made_before=True)
     example = _example(predictor, scoring, division)
-    described = {**job, "shard": str(division.shard), "rows": survey.total}
     with kept(division.output, described, rows, division.chunk) as chunks:
         missing = chunks.missing()
         run = engine or local_engine(predictor, sources, scoring)

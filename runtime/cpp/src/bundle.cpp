@@ -1,9 +1,12 @@
 #include "bundle.h"
 
 #include <algorithm>
+#include <cctype>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <stdexcept>
+#include <string_view>
 #include <system_error>
 
 #include "files.h"
@@ -51,6 +54,33 @@ bool is_safe(const std::string& name) {
   return true;
 }
 
+// The ASCII letters in lower case.
+std::string lowered(std::string text) {
+  for (char& each : text) each = each >= 'A' && each <= 'Z' ? static_cast<char>(each - 'A' + 'a') : each;
+  return text;
+}
+
+// Whether every system can hold a file of this name: nothing that Windows reads as a device ("nul.txt"), or cannot
+// read.
+bool is_portable(const std::string& name) {
+  static const std::set<std::string> devices = {"con", "prn", "aux", "nul", "conin$", "conout$"};
+  static const std::set<std::string> numbers = {"0", "1", "2", "3",        "4",        "5",       "6",
+                                                "7", "8", "9", "\xC2\xB9", "\xC2\xB2", "\xC2\xB3"};
+  for (std::size_t start = 0; start < name.size();) {
+    const std::size_t end = std::min(name.find('/', start), name.size());
+    const std::string part = lowered(name.substr(start, end - start));
+    const auto forbidden = [](char c) {
+      return static_cast<unsigned char>(c) < 0x20 || std::string_view("<>\"|?*").find(c) != std::string_view::npos;
+    };
+    if (part.back() == '.' || part.back() == ' ' || std::any_of(part.begin(), part.end(), forbidden)) return false;
+    const std::string stem = part.substr(0, part.find('.'));
+    const bool numbered = stem.rfind("com", 0) == 0 || stem.rfind("lpt", 0) == 0;
+    if (devices.count(stem) != 0 || (numbered && numbers.count(stem.substr(3)) != 0)) return false;
+    start = end + 1;
+  }
+  return true;
+}
+
 bool is_inside(const fs::path& path, const fs::path& folder) {
   std::error_code failed;
   const fs::path inner = fs::canonical(path, failed);
@@ -85,14 +115,29 @@ Bundle Bundle::open(const fs::path& folder) {
   return bundle;
 }
 
+namespace {
+
+// What to do about a manifest of another schema.
+std::string remedy(const Json& manifest) {
+  if (!integer(member(manifest, "schema"), kSchema + 1, INT64_MAX)) return "make it again";
+  const Json& written = member(manifest, "hydrant");
+  const std::string version = written.is_string() ? written.get<std::string>() : "";
+  const auto fits = [](char c) { return (std::isalnum(static_cast<unsigned char>(c)) != 0) || c == '.' || c == '+'; };
+  if (version.empty() || version.size() > 30 || !std::all_of(version.begin(), version.end(), fits))
+    return "a newer hydrant wrote it: build the newest C++ runner";
+  return "hydrant " + version + " wrote it: build the C++ runner of hydrant " + version + " or newer";
+}
+
+}  // namespace
+
 void Bundle::read_manifest(const Json& manifest) {
   const std::string file = (folder_ / kManifest).string();
   const auto malformed = [&](const std::string& what) { return BundleError(file + what); };
   if (!manifest.is_object())
     throw malformed(std::string(" is a JSON ") + manifest.type_name() + "; expected an object");
   if (integer(member(manifest, "schema"), kSchema, kSchema) != kSchema) {
-    throw malformed(" has schema " + shown(member(manifest, "schema")) +
-                    "; this hydrant reads schema 1; use a matching version");
+    throw malformed(" has schema " + shown(member(manifest, "schema")) + "; this hydrant reads schema 1; " +
+                    remedy(manifest));
   }
   for (const char* key : {"hydrant", "family"}) {
     if (!member(manifest, key).is_string()) {
@@ -138,9 +183,17 @@ void Bundle::read_fusion(const Json& fusion) {
 void Bundle::read_files(const Json& files) {
   const std::string file = (folder_ / kManifest).string();
   if (!files.is_object()) throw BundleError(file + " has files = " + shown(files) + "; expected a JSON object");
+  std::map<std::string, std::string> seen = {{kManifest, kManifest}};
   for (const auto& [name, entry] : files.items()) {
     if (!is_safe(name)) {
       throw BundleError(file + " lists the file " + cut(name) + "; a bundle's files must stay inside its folder");
+    }
+    if (!is_portable(name)) {
+      throw BundleError(file + " lists the file " + cut(name) + ", a name that Windows cannot hold; give it another");
+    }
+    if (const auto [other, fresh] = seen.emplace(lowered(name), name); !fresh) {
+      throw BundleError(file + " lists the files " + cut(other->second) + " and " + cut(name) +
+                        ", which are one file on macOS and Windows; give one of them another name");
     }
     const auto bytes = integer(member(entry, "bytes"), 0, kLargest);
     const Json& digest = member(entry, "sha256");
