@@ -105,7 +105,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     importlib.import_module(MODULES[options.backend])
     imports = peak_bytes()
     bundle = Bundle.open(options.bundle)
-    architecture = bundle.architecture()
+    architecture = bundle.any_architecture()
     subject = Subject(FUSED, options.backend, options.precision, options.graph, options.copies)
     with subject.open(bundle, options.threads) as backend:
         backend.run(full_batch(architecture, options.batch, options.sequence, options.seed))

@@ -13,9 +13,9 @@ FLOORS: list[dict[str, str]] = [
     {"": "version errors progress"},
     {
         "data": """
-            __init__ spec configuration from_torch columns records images audio text words tags processor batching kept
-            corruptions tables given arrays tensors readers hub remote sources label_sets examples fingerprints
-            samples pseudo
+            __init__ spec configuration from_torch columns records images audio mel spectrograms text words tags
+            processor batching kept corruptions tables given arrays tensors readers hub remote sources label_sets
+            examples fingerprints samples pseudo
         """,
         "metrics": """
             __init__ bootstrap classification selective figures gates score_gates label_gates judging resampled timing
@@ -36,12 +36,13 @@ FLOORS: list[dict[str, str]] = [
             unsupported registry checkpoint lora prompts zero_shot
         """,
     },
-    {"tracing": "__init__ loading blocks slices members stored"},
+    {"tracing": "__init__ written_out loading blocks slices members stored"},
     {
         "export": """
             graph context blocks rotary attention layers embeddings grouped uncertainty_head score_head label_head
-            task_head distance_head unrolled lowering onnx_file traced islands quantize quantize_search folds rewrites
-            options fuzzed wordpiece tokenizer_graph tokenizer report exporter run __init__ random_model recalibrate
+            task_head distance_head unrolled lowering onnx_file constants row_rules first_rows traced islands quantize
+            quantize_search folds rewrites options fuzzed wordpiece tokenizer_graph tokenizer report exporter run
+            __init__ random_model recalibrate
         """,
     },
     {
@@ -80,9 +81,9 @@ FLOORS: list[dict[str, str]] = [
             polygraphy profile verify watch drift
         """,
         "evaluation": """
-            options report dropout models latency observation figures score_figures token_figures label_figures
-            baselines classes examples figure_names verdict style markup class_tables html task_page noise plots run
-            __init__
+            options report dropout models latency observation span_scores figures score_figures token_figures
+            label_figures baselines classes examples figure_names verdict style markup class_tables html task_page noise
+            plots run __init__
         """,
     },
     {
