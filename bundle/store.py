@@ -72,6 +72,9 @@ TOKENIZER_GRAPH = "tokenizer.onnx"
 MAX_MANIFEST_BYTES = 16 * 2**20
 
 
+MEANWHILE = "was changed by another process meanwhile; run the command again"
+
+
 LEAST, MOST = 1.1754943508222875e-38, 3.4028234663852886e38
 """Ends of float32's normal numbers above 0: decisions are computed in these."""
 
@@ -157,8 +160,22 @@ class Bundle:
         """Path of a file of the bundle, after its bytes were compared with the manifest.
 
         Raises:
-            BundleError: not listed, missing, or altered.
+            BundleError: not listed, missing, altered, or replaced by another process since the bundle was opened.
         """
+        try:
+            return self._file(name)
+        except BundleError:
+            if self._is_outdated(name):
+                raise BundleError(f"{self.path / name} {MEANWHILE}") from None
+            raise
+
+    def _is_outdated(self, name: str) -> bool:
+        """Whether the manifest that stands there now says something else of a file, once no process is about it."""
+        with suppress(BundleError), self.kept() as now:
+            return bool(now.manifest["files"].get(name) != self.manifest["files"].get(name))
+        return False
+
+    def _file(self, name: str) -> Path:
         entry = self.manifest["files"].get(name)
         if entry is None:
             remedy = "make it with `hydrant export`" if name.endswith(".onnx") else "make the bundle again"
@@ -356,9 +373,7 @@ class Bundle:
                     manifest = dict(Bundle._read(self.path).manifest)
                     for name in unchanged:
                         if manifest["files"].get(name) != self.manifest["files"].get(name):
-                            raise InputError(
-                                f"{self.path / name} was changed by another process meanwhile; run the command again"
-                            )
+                            raise InputError(f"{self.path / name} {MEANWHILE}")
                     gone = {name for name in remove if name in manifest["files"]}
                     kept = {name: entry for name, entry in manifest["files"].items() if name not in gone}
                     manifest["files"] = dict(sorted({**kept, **entries}.items()))
