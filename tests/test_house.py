@@ -81,9 +81,9 @@ FLOORS: list[dict[str, str]] = [
             polygraphy profile verify watch drift
         """,
         "evaluation": """
-            options report dropout models latency observation figures score_figures token_figures label_figures
-            baselines classes examples figure_names verdict style markup class_tables html task_page noise plots run
-            __init__
+            options report dropout models latency observation span_scores figures score_figures token_figures
+            label_figures baselines classes examples figure_names verdict style markup class_tables html task_page noise
+            plots run __init__
         """,
     },
     {
