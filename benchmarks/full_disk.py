@@ -26,6 +26,8 @@ from typing import Any
 from crash_verbs import VERBS, Bench, Forked, States, hidden, import_all, known, save
 
 MS_RDONLY, MS_REMOUNT = 1, 32
+DISK = "size=256m"
+"""A file fills it but for the room that is to be left."""
 WARNED = {"verify", "profile", "evaluate"}
 """Verbs that show what they found, and warn where it cannot be kept."""
 
@@ -82,25 +84,26 @@ def trial(name: str, room_kib: int | None) -> str:
     place, bench, states = _given
     disk = place / f"disk-{os.getpid()}"
     disk.mkdir(exist_ok=True)
-    mount(disk, "size=4g")
+    mount(disk, DISK)
     try:
         now = disk / "now"
         bench.fresh(now, states.verb)
         (disk / "tmp").mkdir()
         words = bench.line(states.verb.words, now)
+        filler = disk / "filler"
         if room_kib is None:
-            mount(disk, "", MS_REMOUNT | MS_RDONLY)
+            mount(disk, DISK, MS_REMOUNT | MS_RDONLY)
         else:
-            used = shutil.disk_usage(disk).used // 1024
-            mount(disk, f"size={used + room_kib}k", MS_REMOUNT)
+            with filler.open("wb") as file:
+                os.posix_fallocate(file.fileno(), 0, max(1, shutil.disk_usage(disk).free - 1024 * room_kib))
         status, said = Forked(words, before=lambda: tempfile_in(disk / "tmp")).end()
         where = "read-only" if room_kib is None else f"{room_kib} KiB left"
         if room_kib is None:
-            mount(disk, "size=4g", MS_REMOUNT)
+            mount(disk, DISK, MS_REMOUNT)
         verdict = judged(name, states, now, status, said, "read-only" if room_kib is None else "full")
         if verdict.startswith("fault"):
             return f"fault: {where}: {verdict}"
-        mount(disk, "size=4g", MS_REMOUNT)
+        filler.unlink(missing_ok=True)
         status, said = Forked(words, before=lambda: tempfile_in(disk / "tmp")).end()
         if status or states.which(now) != "new" or hidden(now):
             return f"fault: {where}, then run again: {status} {said} {states.which(now)} {hidden(now)}"
