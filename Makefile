@@ -13,7 +13,7 @@ EXTRA ?= dev
 TESTS ?=
 PIP = $(VENV)/bin/pip --disable-pip-version-check -q
 # setuptools would carry modules that were deleted since its last build into the new wheel
-INSTALL = rm -rf .build/setuptools hydrant_uq.egg-info && $(PIP) install --no-deps --force-reinstall .
+INSTALL = rm -rf .build/setuptools hydrant_uq.egg-info && $(PIP) install --no-build-isolation --no-deps --force-reinstall .
 
 # Every dependency is used by one of these, and every family is fused and exported.
 OLDEST = $(patsubst %,tests/test_%.py,adapter build data graph grpc parity processing runtime verify) \
@@ -50,9 +50,11 @@ dist: $(VENV)/dev.stamp
 	rm -rf .build/setuptools .build/dist hydrant_uq.egg-info
 	$(VENV)/bin/pyproject-build --no-isolation --outdir .build/dist
 
+# Nothing is downloaded at a version that is not pinned: without isolation the wheel is built by the setuptools installed first.
 $(VENV)/%.stamp: pyproject.toml $(CONSTRAINTS)
 	test -d $(VENV) || $(PYTHON) -m venv $(VENV)
-	$(PIP) install -c $(CONSTRAINTS) '.[$*]'
+	$(PIP) install -c $(CONSTRAINTS) setuptools
+	$(PIP) install --no-build-isolation -c $(CONSTRAINTS) '.[$*]'
 	touch $@
 
 clean:

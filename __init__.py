@@ -47,6 +47,8 @@ if TYPE_CHECKING:
     from .runtime import Prediction, Predictor, Span, Words, load
     from .runtime.pipeline import Pipeline, pipeline
     from .runtime.token_pipeline import TokenPipeline
+    from .serving.offline.files import predict_files
+    from .serving.offline.parts import Part, merge_parts
     from .serving.triton import TritonModels, TritonSettings, triton_repository
     from .tuning import TuneReport, tune
     from .tuning.settings import BatchEnsemble, Jointly, PerMember
@@ -88,10 +90,13 @@ _HOMES = {
     "load_zero_shot": "families.zero_shot",
     "make": "workflow",
     "measure_drift": "fusion",
+    "merge_parts": "serving.offline.parts",
+    "Part": "serving.offline.parts",
     "PerMember": "tuning.settings",
     "Pipeline": "runtime.pipeline",
     "pipeline": "runtime.pipeline",
     "plan_heads": "calib.heads.planning",
+    "predict_files": "serving.offline.files",
     "Prediction": "runtime",
     "Predictor": "runtime",
     "profile": "measure.profile",
@@ -138,6 +143,7 @@ __all__ = [
     "HydrantError",
     "Jointly",
     "LabelOutput",
+    "Part",
     "PerMember",
     "Pipeline",
     "Prediction",
@@ -171,8 +177,10 @@ __all__ = [
     "load_zero_shot",
     "make",
     "measure_drift",
+    "merge_parts",
     "pipeline",
     "plan_heads",
+    "predict_files",
     "profile",
     "save_bundle",
     "sign",

@@ -3,9 +3,15 @@
     python benchmarks/serving.py out/ --data test.csv -o benchmarks/results/serving-cpu.json
 
 The plain loop predicts in this process, as many inputs at a time as there are clients. The services run in processes of
-their own: as it is, and with ``--batch-size 1``. Everything is interleaved, round by round, and of every figure the
-median of the rounds is told. CPU time is that of the service's process, all of its threads; the clients' is not in it.
-Start time is from the command to its line of readiness, memory the resident set after the last round.
+their own: hydrant serve as it is, and with ``--batch-size 1``; LitServe where it is installed; with ``--triton`` the
+repository of ``hydrant triton`` in Triton's Python backend; with ``--ray`` Ray Serve with one replica; with
+``--runner`` the C++ server. Each has one predictor of one thread. Everything is interleaved, round by round; of every
+figure the median of the rounds is told, and the ratio to the plain loop is that within a round. CPU time is that of all
+processes of a service; the clients' is not in it. Start time is from the command until it is ready, memory that after
+the last round, where what processes share counts once. The file is written after every round.
+
+Ray listens on all interfaces: run ``--ray`` where there is a loopback alone, after ``unshare --net --map-root-user``
+and ``ip link set lo up``.
 """
 
 from __future__ import annotations
@@ -16,13 +22,13 @@ import http.client
 import json
 import os
 import shlex
-import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from importlib.metadata import version
+from functools import partial
+from importlib.metadata import PackageNotFoundError, version
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -31,12 +37,24 @@ import hydrant
 import numpy as np
 from hydrant.data.columns import Reading
 from hydrant.data.sources import named_rows
+from serving_systems import (
+    PLAIN,
+    Service,
+    Wire,
+    has,
+    litserve_service,
+    ray_service,
+    runner_service,
+    service,
+    triton_service,
+)
 
 CLIENTS = (1, 8, 32)
-TICKS = os.sysconf("SC_CLK_TCK")
-PAGE = os.sysconf("SC_PAGE_SIZE")
+LOOP = "plain loop"
 DIFFERENCE = 1e-6
 """Between what a service answers and what the predictor says of the input alone."""
+
+Cells = dict[str, dict[int, "Cell"]]
 
 
 @dataclass
@@ -56,49 +74,18 @@ class Cell:
         return {name: round(float(np.median(values)), 3) for name, values in vars(self).items()}
 
 
-@dataclass
-class Service:
-    """A service in a process of its own."""
-
-    process: subprocess.Popen[str]
-    port: int
-    start_s: float
-
-    def cpu_s(self) -> float:
-        """CPU seconds so far."""
-        words = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(words[11]) + int(words[12])) / TICKS
-
-    def memory_mb(self) -> float:
-        """Resident memory."""
-        return int(Path(f"/proc/{self.process.pid}/statm").read_text().split()[1]) * PAGE / 1e6
-
-
-@contextlib.contextmanager
-def service(bundle: Path, *options: str) -> Iterator[Service]:
-    words = [sys.executable, "-m", "hydrant", "serve", str(bundle), "--port", "0", "--threads", "1", "--json", *options]
-    begun = time.perf_counter()
-    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout is not None
-            ready = json.loads(process.stdout.readline())
-            yield Service(process, ready["port"], time.perf_counter() - begun)
-        finally:
-            process.terminate()
-
-
-def ask(port: int, texts: Sequence[Any], expected: Sequence[dict[str, Any]]) -> list[float]:
+def ask(port: int, texts: Sequence[Any], expected: Sequence[dict[str, Any]], wire: Wire = PLAIN) -> list[float]:
     """Seconds of each request of one client, which checks every answer."""
     connection, seconds = http.client.HTTPConnection("127.0.0.1", port, timeout=60), []
     for text, row in zip(texts, expected, strict=True):
-        body = json.dumps({"inputs": [text]})
+        body = json.dumps(wire.body(text))
         begun = time.perf_counter()
-        connection.request("POST", "/predict", body, {"content-type": "application/json"})
+        connection.request("POST", wire.path, body, {"content-type": "application/json"})
         answer = connection.getresponse().read()
         seconds.append(time.perf_counter() - begun)
-        (found,) = json.loads(answer)["predictions"]
-        assert found["label"] == row["label"], (text, found, row)
-        assert abs(found["predictive_entropy"] - row["predictive_entropy"]) <= DIFFERENCE, (text, found, row)
+        label, entropy = wire.told(json.loads(answer))
+        assert label == row["label"], (text, label, row)
+        assert abs(entropy - row["predictive_entropy"]) <= DIFFERENCE, (text, entropy, row)
     connection.close()
     return seconds
 
@@ -107,7 +94,8 @@ def by_service(served: Service, clients: int, texts: Sequence[Any], expected: Se
     with ThreadPoolExecutor(clients) as pool:
         cpu, wall = served.cpu_s(), time.perf_counter()
         shares = [
-            pool.submit(ask, served.port, texts[place::clients], expected[place::clients]) for place in range(clients)
+            pool.submit(ask, served.port, texts[place::clients], expected[place::clients], served.wire)
+            for place in range(clients)
         ]
         latencies = [second for share in shares for second in share.result()]
         cell.add(len(texts), served.cpu_s() - cpu, time.perf_counter() - wall, latencies)
@@ -122,31 +110,82 @@ def by_loop(predictor: Any, size: int, texts: Sequence[Any], cell: Cell) -> None
     cell.add(len(texts), time.process_time() - cpu, time.perf_counter() - wall, latencies)
 
 
-def measured(bundle: Path, texts: Sequence[Any], rounds: int) -> dict[str, Any]:
-    """Every figure of every system."""
-    cells: dict[str, dict[int, Cell]] = {}
-    systems = {"served": (), "served, --batch-size 1": ("--batch-size", "1")}
-    with contextlib.ExitStack() as stack:
-        predictor = stack.enter_context(hydrant.load(bundle, threads=1))
-        expected = [row for text in texts for row in predictor.rows(predictor.predict([text]))]
-        services = {name: stack.enter_context(service(bundle, *options)) for name, options in systems.items()}
-        for each in range(rounds + 1):  # the first warms up
-            for clients in CLIENTS:
-                found = {name: Cell() if each == 0 else cells.setdefault(name, {}).setdefault(clients, Cell())
-                         for name in ("plain loop", *services)}  # fmt: skip
-                by_loop(predictor, clients, texts, found["plain loop"])
-                for name, served in services.items():
-                    by_service(served, clients, texts, expected, found[name])
-        about = {
-            name: {"start_s": round(served.start_s, 2), "memory_mb": round(served.memory_mb())}
-            for name, served in services.items()
-        }
-    rows = [
-        {"system": name, "clients": clients, **cell.facts()}
-        for name, of in cells.items()
-        for clients, cell in of.items()
+def rounds_of(
+    predictor: Any, services: dict[str, Service], texts: Sequence[Any], rounds: int, told: Callable[[int], None]
+) -> Iterator[Cells]:
+    """Every figure of every system so far, after each round; the first round warms up and is not counted."""
+    expected = [row for text in texts for row in predictor.rows(predictor.predict([text]))]
+    cells: Cells = {name: {clients: Cell() for clients in CLIENTS} for name in (LOOP, *services)}
+    for each in range(rounds + 1):
+        counted = cells if each else {name: {clients: Cell() for clients in CLIENTS} for name in cells}
+        for clients in CLIENTS:
+            by_loop(predictor, clients, texts, counted[LOOP][clients])
+            for name, served in services.items():
+                by_service(served, clients, texts, expected, counted[name][clients])
+        told(each)
+        if each:
+            yield cells
+
+
+def rows_of(cells: Cells) -> list[dict[str, Any]]:
+    """A row for each system and number of clients; ratios are medians of those within a round."""
+    rows = []
+    for name, of in cells.items():
+        for clients, cell in of.items():
+            plain = cells[LOOP][clients].cpu_ms
+            ratio = float(np.median([here / there for here, there in zip(cell.cpu_ms, plain, strict=True)]))
+            row = {"system": name, "clients": clients, **cell.facts(), "of_plain": round(ratio, 3)}
+            if "served, --batch-size 1" in cells:
+                alone = cells["served, --batch-size 1"][clients].rate
+                faster = [here / there for here, there in zip(cell.rate, alone, strict=True)]
+                row["of_unbatched_rate"] = round(float(np.median(faster)), 3)
+            rows.append(row)
+    return rows
+
+
+def table(found: dict[str, Any]) -> str:
+    lines = [f"{'':24} {'clients':>7} {'CPU ms':>7} {'÷ plain':>7} {'req/s':>7} {'p99 ms':>7}"]
+    for row in found["rows"]:
+        rest = f"{row['of_plain']:7.2f} {row['rate']:7.1f} {row['p99_ms']:7.1f}"
+        lines.append(f"{row['system']:24} {row['clients']:7} {row['cpu_ms']:7.2f} {rest}")
+    lines += [
+        f"{name}: ready after {facts['start_s']} s, {facts['memory_mb']} MB"
+        for name, facts in found["services"].items()
     ]
-    return {"rows": rows, "services": about}
+    return "\n".join(lines)
+
+
+def about(options: argparse.Namespace) -> dict[str, Any]:
+    """What was run, on what."""
+    versions = {}
+    for name in ("fastapi", "litserve", "numpy", "onnxruntime", "ray", "uvicorn"):
+        with contextlib.suppress(PackageNotFoundError):
+            versions[name] = version(name)
+    return {
+        "command": f"python benchmarks/{shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])}",
+        "cores": os.cpu_count(),
+        "load": os.getloadavg(),
+        "requests": options.requests,
+        "versions": versions,
+    }
+
+
+def systems(options: argparse.Namespace) -> dict[str, Callable[[], Any]]:
+    """What is measured, by name."""
+    bundle = options.bundle
+    found: dict[str, Callable[[], Any]] = {
+        "served": partial(service, bundle),
+        "served, --batch-size 1": partial(service, bundle, "--batch-size", "1"),
+    }
+    if has("litserve"):
+        found["LitServe"] = partial(litserve_service, bundle)
+    if options.triton:
+        found["Triton, Python backend"] = partial(triton_service, bundle)
+    if options.runner:
+        found["hydrant-run --serve"] = partial(runner_service, bundle, options.runner)
+    if options.ray:
+        found["Ray Serve, one replica"] = partial(ray_service, bundle)
+    return found
 
 
 def main() -> None:
@@ -155,29 +194,29 @@ def main() -> None:
     parser.add_argument("--data", required=True, help="file of texts")
     parser.add_argument("--requests", type=int, default=320, help="in a round, of every system (default 320)")
     parser.add_argument("--rounds", type=int, default=5, help="of every system (default 5)")
+    parser.add_argument("--triton", action="store_true", help="install and measure Triton with its Python backend, too")
+    parser.add_argument("--ray", action="store_true", help="measure Ray Serve, too; see above")
+    parser.add_argument("--runner", type=Path, help="hydrant-run, whose server is measured, too")
     parser.add_argument("-o", "--output", type=Path, help="JSON file to write")
     options = parser.parse_args()
     texts = [row.input for row in islice(named_rows(options.data, Reading()), options.requests)]
-    found = measured(options.bundle, texts, options.rounds)
-    print(f"{'':24} {'clients':>7} {'CPU ms':>7} {'÷ plain':>7} {'req/s':>7} {'p99 ms':>7}")
-    plain = {row["clients"]: row["cpu_ms"] for row in found["rows"] if row["system"] == "plain loop"}
-    for row in found["rows"]:
-        cpu, ratio = row["cpu_ms"], row["cpu_ms"] / plain[row["clients"]]
-        rest = f"{row['rate']:7.1f} {row['p99_ms']:7.1f}"
-        print(f"{row['system']:24} {row['clients']:7} {cpu:7.2f} {ratio:7.2f} {rest}")
-    for name, facts in found["services"].items():
-        print(f"{name}: ready after {facts['start_s']} s, {facts['memory_mb']} MB")
-    if options.output:
-        facts = {
-            "command": f"python benchmarks/{shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])}",
-            "cores": os.cpu_count(),
-            "load": os.getloadavg(),
-            "requests": len(texts),
-            "rounds": options.rounds,
-            "versions": {name: version(name) for name in ("fastapi", "onnxruntime", "uvicorn")},
-            **found,
-        }
-        options.output.write_text(json.dumps(facts, indent=1) + "\n")
+
+    def told(each: int) -> None:
+        print(f"round {each} of {options.rounds}" if each else "warmed up", file=sys.stderr, flush=True)
+
+    with contextlib.ExitStack() as stack:
+        predictor = stack.enter_context(hydrant.load(options.bundle, threads=1))
+        services = {name: stack.enter_context(begin()) for name, begin in systems(options).items()}
+        for cells in rounds_of(predictor, services, texts, options.rounds, told):
+            started = {
+                name: {"start_s": round(each.start_s, 2), "memory_mb": round(each.memory_mb())}
+                for name, each in services.items()
+            }
+            counted = len(cells[LOOP][CLIENTS[0]].cpu_ms)
+            found = {**about(options), "rounds": counted, "rows": rows_of(cells), "services": started}
+            if options.output:
+                options.output.write_text(json.dumps(found, indent=1) + "\n")
+    print(table(found))
 
 
 if __name__ == "__main__":

@@ -1,17 +1,19 @@
 """A service under 80 % of the load that it can take, for as long as wanted: memory, errors, and p99 minute by minute.
 
-    python benchmarks/soak.py out/ --data test.csv --minutes 10
+    python benchmarks/soak.py out/ --data test.csv --minutes 10 -o soak.json
 
 First eight clients ask as fast as they are answered, which tells the load that it can take. Then requests are sent at
 that share of it, at moments drawn at random (a Poisson process), by as many clients as it takes; a request that has to
 wait for a free client counts its waiting. Status 1 says that an answer was wrong or missing, that the memory of the
 second half grew by more than 5 %, or that the slower half of the minutes had a p99 more than twice the faster half's.
+The file is written after every minute.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import threading
 import time
@@ -90,32 +92,42 @@ def main() -> int:
     parser.add_argument("--minutes", type=int, default=10, help="how long (default 10; 90 is the long form)")
     parser.add_argument("--share", type=float, default=0.8, help="of the load that it can take (default 0.8)")
     parser.add_argument("--seconds", type=float, default=60, help="in a minute, for a quick try (default 60)")
+    parser.add_argument("-o", "--output", type=Path, help="JSON file to write")
     options = parser.parse_args()
     texts = [row.input for row in islice(named_rows(options.data, Reading()), 1000)]
     with hydrant.load(options.bundle, threads=1) as predictor:
         expected = [row for text in texts for row in predictor.rows(predictor.predict([text]))]
     rng, requests = np.random.default_rng(0), cycle(zip(texts, expected, strict=True))
-    rows, errors = [], []
+    rows: list[dict[str, Any]] = []
+    errors: list[str] = []
     with service(options.bundle) as served:
         most(served, texts, expected, 5)
         rate = options.share * most(served, texts, expected, min(20, options.seconds))
         print(f"{rate:.1f} requests a second, {options.share:.0%} of what it can take")
         for place in range(options.minutes):
+            cpu = served.cpu_s()
             took, wrong = minute(served, requests, rate, options.seconds, rng)
             errors += wrong
             p50, p99 = (1e3 * float(np.quantile(took, share)) for share in (0.5, 0.99))
             rows.append({"requests": len(took), "errors": len(wrong), "p50_ms": p50, "p99_ms": p99})
-            rows[-1]["memory_mb"] = served.memory_mb()
+            rows[-1] |= {"memory_mb": served.memory_mb(), "cpu_ms": 1e3 * (served.cpu_s() - cpu) / len(took)}
             told = f"p50 {p50:.1f} ms, p99 {p99:.1f} ms, {rows[-1]['memory_mb']:.0f} MB"
             print(f"minute {place + 1}: {len(took)} requests, {len(wrong)} errors, {told}", flush=True)
-    memory = [row["memory_mb"] for row in rows]
-    slow = np.sort([row["p99_ms"] for row in rows])
-    half = len(rows) // 2
+            if options.output:
+                facts = {"share": options.share, "rate": rate, "cores": os.cpu_count(), "load": os.getloadavg()}
+                options.output.write_text(json.dumps({**facts, **judged(rows, errors), "minutes": rows}, indent=1))
+    found = judged(rows, errors)
+    print(json.dumps(found))
+    return int(bool(errors) or found["memory"] > GROWTH or found["p99"] > SLOWER)
+
+
+def judged(rows: list[dict[str, Any]], errors: list[str]) -> dict[str, Any]:
+    """What the minutes so far show: growth of the memory, and the slower half's p99 ÷ the faster half's."""
+    memory, slow, half = [row["memory_mb"] for row in rows], np.sort([row["p99_ms"] for row in rows]), len(rows) // 2
     grown = max(memory[half:]) / max(memory[: half + 1])
     slower = float(np.median(slow[half:]) / np.median(slow[: half + 1]))
-    told = {"requests": sum(row["requests"] for row in rows), "errors": errors[:10]}
-    print(json.dumps({**told, "memory": round(grown, 3), "p99": round(slower, 2)}))
-    return int(bool(errors) or grown > GROWTH or slower > SLOWER)
+    requests = sum(row["requests"] for row in rows)
+    return {"requests": requests, "errors": errors[:10], "memory": round(grown, 3), "p99": round(slower, 2)}
 
 
 if __name__ == "__main__":

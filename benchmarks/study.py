@@ -22,21 +22,24 @@ from hydrant.calib.taps import named_taps
 from hydrant.data.examples import Examples
 from hydrant.measure.features import Reference, standardised_by
 from hydrant.progress import no_progress
-from training import cached, matmul
+from training import cached, device, matmul
 
 
 @dataclass(frozen=True)
 class Data:
-    """The splits: ``validation`` and ``ood_validation`` choose and calibrate, the test splits only report."""
+    """The splits: ``validation`` and ``ood_validation`` choose and calibrate, the test splits only report.
+
+    ``ood_validation`` is ``None`` where nothing is chosen on out-of-distribution data.
+    """
 
     train: Examples
     validation: Examples
-    ood_validation: Examples
+    ood_validation: Examples | None
     test: Examples
     ood_test: Examples
 
     def sizes(self) -> dict[str, int]:
-        return {name: len(examples) for name, examples in vars(self).items()}
+        return {name: len(examples) for name, examples in vars(self).items() if examples is not None}
 
 
 SPLITS = ("validation", "ood_validation", "test", "ood_test")
@@ -161,15 +164,25 @@ class Bundles:
         recipe = {"source": made_by(source), "tune": settings, "examples": len(self.data.train)}
         return self._kept(name, recipe, make)
 
-    def outputs(self, bundle: Path, further: Mapping[str, Examples] | None = None, *, distance: bool = True) -> Outputs:
-        """What a bundle says of every split, by the PyTorch reference; the distance is fitted on the training split.
+    def outputs(
+        self,
+        bundle: Path,
+        further: Mapping[str, Examples] | None = None,
+        *,
+        distance: bool = True,
+        splits: Sequence[str] = SPLITS,
+    ) -> Outputs:
+        """What a bundle says of the splits, by the PyTorch reference; the distance is fitted on the training split.
+
+        It runs on a GPU where there is one.
 
         Args:
             bundle: that runs.
             further: examples to run on as well, by names of their own; the names tell what they are.
             distance: whether to fit one.
+            splits: that it runs on.
         """
-        examples = {**{split: getattr(self.data, split) for split in SPLITS}, **(further or {})}
+        examples = {**{split: getattr(self.data, split) for split in splits}, **(further or {})}
 
         def make(folder: Path) -> dict[str, Any]:
             found, sets = self._run(bundle, examples, distance)
@@ -189,6 +202,7 @@ class Bundles:
         self, path: Path, examples: Mapping[str, Examples], distance: bool
     ) -> tuple[dict[str, np.ndarray], list[str]]:
         reference = Reference(hydrant.Bundle.open(path), 64, no_progress)
+        reference.ensemble.to(device())
         ensemble, density, sets = reference.ensemble, None, {}
         if distance:
             sets = named_taps("auto", ensemble.architecture, ensemble.trunk, ensemble.members)

@@ -16,6 +16,7 @@ from typing import Any
 import hydrant
 import numpy as np
 import study_figures as figures
+import torch
 from hydrant.evaluation.models import open_models
 from hydrant.runtime.collect import collect
 from study import SPLITS, Bundles, Fork, Outputs, made_by, note_of, slug
@@ -225,10 +226,12 @@ def results(rows: Rows, names: Sequence[str], references: Sequence[str], resampl
 
 def about(data_sizes: Mapping[str, int]) -> dict[str, Any]:
     """What ran: command, machine, versions, sizes."""
+    gpu = {"gpu": torch.cuda.get_device_name()} if torch.cuda.is_available() else {}
     return {
         "command": command_line(),
         "machine": platform.machine(),
-        "cores": os.cpu_count(),
+        "cores": len(os.sched_getaffinity(0)),
+        **gpu,
         "versions": {"hydrant": hydrant.__version__, **{name: version(name) for name in PACKAGES}},
         "sizes": dict(data_sizes),
     }

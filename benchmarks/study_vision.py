@@ -32,7 +32,7 @@ from training import Batches, Recipe, as_json, augment, cached, in_parallel, tra
 MEMBERS = 3
 SPLITS = {"cifar10-train": "train", "cifar10-test": "test", "cifar100-test": "ood"}
 SIZES = {
-    "train": 6_000,
+    "train": 12_000,
     "members": 12_000,
     "validation": 2_000,
     "ood_validation": 1_000,
@@ -139,8 +139,7 @@ class Members:
     def _train(self, model: Any, recipe: Recipe) -> list[float]:
         images, labels = np.stack(self.examples.inputs), self.examples.labels
         batches = pixel_batches(images, labels, self.processor, recipe.batch_size)
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-        return train(model, batches, -(-len(images) // recipe.batch_size), recipe, device)
+        return train(model, batches, -(-len(images) // recipe.batch_size), recipe)
 
 
 def resized(table: torch.Tensor, positions: int) -> torch.Tensor:

@@ -55,18 +55,24 @@ def matmul(precision: str) -> Iterator[None]:
         torch.set_float32_matmul_precision(before)
 
 
+def device() -> str:
+    """The GPU, where there is one."""
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
 Batches = Callable[[np.random.Generator], Iterable[dict[str, Any]]]
 """One epoch in a fresh order: batches of the model's tensors with ``labels``."""
 
 
-def train(model: Any, batches: Batches, steps_per_epoch: int, recipe: Recipe, device: str = "cpu") -> list[float]:
-    """Train what requires a gradient, in place.
+def train(model: Any, batches: Batches, steps_per_epoch: int, recipe: Recipe) -> list[float]:
+    """Train what requires a gradient, in place, on a GPU where there is one.
 
     Returns:
         the mean loss of every epoch.
     """
     torch.manual_seed(recipe.seed)
-    model.to(device).train()
+    place = device()
+    model.to(place).train()
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     optimizer = torch.optim.AdamW(trained, recipe.learning_rate, weight_decay=0.01, fused=True)
     steps = recipe.epochs * steps_per_epoch
@@ -77,7 +83,7 @@ def train(model: Any, batches: Batches, steps_per_epoch: int, recipe: Recipe, de
         start, seen = time.perf_counter(), []
         for batch in batches(rng):
             with matmul(recipe.matmul):
-                loss = model(**{name: tensor.to(device) for name, tensor in batch.items()}).loss
+                loss = model(**{name: tensor.to(place) for name, tensor in batch.items()}).loss
                 optimizer.zero_grad(set_to_none=True)
                 loss.backward()
             optimizer.step()

@@ -45,7 +45,8 @@ class Architecture:
             for positions 0, 1, 2, …
         padding_token: id that fills short sequences.
         image_height, image_width, channels, patch_height, patch_width: image geometry, pixels.
-        prefix_tokens: learned tokens before the patches: 1 for ViT and CLIP, 2 for DeiT; registers among them.
+        prefix_tokens: learned tokens before the patches: 0 for SigLIP, 1 for ViT and CLIP, 2 for DeiT; registers among
+            them.
         patch_bias: whether the patch projection has a bias.
         patch_norm: LayerNorm behind the image embeddings (CLIP); text embeddings always have one.
         pooled_width: output of the dense layer before the classifier, P; 0 for the width d.
@@ -315,11 +316,16 @@ def _is_a(value: Any, kind: str) -> bool:
 
 
 def _check_blocks(found: Architecture) -> None:
-    """Raise :class:`BundleError` for a pooling that texts have not, or biases that no model could lack."""
+    """Raise :class:`BundleError` for a pooling that the inputs have not, or biases that no model could lack."""
     if found.modality == "text" and found.token_pooling == "first_and_mean":
         raise BundleError(
             f"the bundle's config.json has token_pooling = {cut(found.token_pooling)} for texts; expected first or "
             "mean; make the bundle again with `hydrant fuse`"
+        )
+    if found.modality == "image" and not found.prefix_tokens and found.token_pooling != "mean":
+        raise BundleError(
+            f"the bundle's config.json has token_pooling = {cut(found.token_pooling)} without a learned token before "
+            "the patches; expected mean; make the bundle again with `hydrant fuse`"
         )
     if not set(found.bias_free) <= set(BIASES):
         raise BundleError(

@@ -16,7 +16,8 @@
      "fitted": how: data, numbers, and NLL and ECE before and after; null for a bundle never calibrated}
 
 An input is abstained from, or flagged as out of distribution, when its score lies on the named side of
-the value. All values are exact in float32, so that every runtime compares the same numbers.
+the value. All values are exact in float32, so that every runtime compares the same numbers; one beyond its range
+(3.4e38) is refused.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ from typing import Any, Literal, get_args
 from ..errors import BundleError, cut
 from ..metrics.uncertainty import METHODS
 from .reference import MalformedReferenceError, TrafficReference
-from .store import CALIBRATION, Bundle
+from .schema import remedy
+from .store import CALIBRATION, LEAST, MOST, Bundle
 
 SCHEMA = 1
 
@@ -209,7 +211,10 @@ class Calibration:
         """
         found, file = bundle.calibration(), bundle.path / CALIBRATION
         if found.get("schema", SCHEMA) != SCHEMA:
-            raise BundleError(f"{file} has schema {cut(found['schema'])}; this hydrant reads schema {SCHEMA}")
+            raise BundleError(
+                f"{file} has schema {cut(found['schema'])}; this hydrant reads schema {SCHEMA}; "
+                f"{remedy(found['schema'], SCHEMA)}"
+            )
         try:
             thresholds = {name: _threshold(name, entry) for name, entry in _object(found, "thresholds", {}).items()}
             conformal, intervals = _object(found, "conformal", None), _object(found, "intervals", None)
@@ -249,7 +254,7 @@ def _threshold(name: str, entry: Any) -> Threshold:
     if entry.get("side", SIDES[score]) != SIDES[score]:
         raise _MalformedError(f"a threshold on {score} with side {cut(entry['side'])}, which is not {SIDES[score]!r}")
     notes = (_numbers(entry, "target"), _numbers(entry, "measured"), _count(entry))
-    return Threshold(score, _number(entry, "value", -sys.float_info.max), *notes)
+    return Threshold(score, _number(entry, "value", -MOST), *notes)
 
 
 def _conformal(entry: Mapping[str, Any]) -> Conformal:
@@ -268,7 +273,7 @@ def _intervals(entry: Mapping[str, Any]) -> Intervals:
     if bounds is not None:
         if not isinstance(bounds, list) or len(bounds) != 2:
             raise _MalformedError(f"bounds = {cut(bounds)}, which are not two numbers")
-        low, high = (_number({"bounds": bound}, "bounds", -sys.float_info.max) for bound in bounds)
+        low, high = (_number({"bounds": bound}, "bounds", -MOST) for bound in bounds)
         if low > high:
             raise _MalformedError(f"bounds = {cut(bounds)}, of which the first is the larger")
         bounds = (low, high)
@@ -276,7 +281,7 @@ def _intervals(entry: Mapping[str, Any]) -> Intervals:
 
 
 def _label_decisions(entry: Mapping[str, Any], count: int) -> LabelDecisions:
-    temperatures = _each(entry, "temperatures", count, sys.float_info.min, sys.float_info.max)
+    temperatures = _each(entry, "temperatures", count, LEAST, MOST)
     thresholds = _each(entry, "thresholds", count, 0.0, 1.0)
     notes = (_numbers(entry, "target"), _numbers(entry, "measured"), _count(entry))
     return LabelDecisions(temperatures, thresholds, *notes)
@@ -293,7 +298,7 @@ def _each(entry: Mapping[str, Any], name: str, count: int, least: float, most: f
 def _numbers(entry: Mapping[str, Any], key: str) -> dict[str, float]:
     """Numbers by what they tell, such as ``{"coverage": 0.95}``."""
     found: dict[str, Any] = _object(entry, key, {})
-    return {name: _number(found, name, -sys.float_info.max) for name in found}
+    return {name: _number(found, name, -sys.float_info.max, sys.float_info.max) for name in found}
 
 
 def _count(entry: Mapping[str, Any]) -> int:
@@ -303,7 +308,7 @@ def _count(entry: Mapping[str, Any]) -> int:
     return count
 
 
-def _number(entry: Mapping[str, Any], key: str, least: float, most: float = sys.float_info.max) -> float:
+def _number(entry: Mapping[str, Any], key: str, least: float, most: float = MOST) -> float:
     value = entry.get(key)
     if not isinstance(value, int | float) or isinstance(value, bool) or not least <= value <= most:
         raise _MalformedError(f"{key} = {cut(value)}, which is no finite number in range")

@@ -30,6 +30,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from ..errors import BundleError, cut
+from . import schema
 from .store import DENSITY, WEIGHTS, Bundle
 from .traced import AnyArchitecture, Traced
 
@@ -114,7 +115,11 @@ class Density:
         except (ValueError, TypeError, RecursionError) as error:
             raise BundleError(f"{path} is malformed ({cut(error)}); {remedy}") from error
         if facts.get("schema") != SCHEMA:
-            raise BundleError(f"{path} has schema {cut(facts.get('schema'))}; this hydrant reads {SCHEMA}; {remedy}")
+            found = facts.get("schema")
+            newer = schema.remedy(found, SCHEMA)
+            raise BundleError(
+                f"{path} has schema {cut(found)}; this hydrant reads schema {SCHEMA}; {newer}, or {remedy}"
+            )
         if facts.get("weights_sha256") != bundle.digests().get(WEIGHTS):
             raise BundleError(f"{path} was fitted for other weights than the bundle's; {remedy}")
         try:

@@ -18,6 +18,7 @@ from typing import Any
 
 from ..errors import InputError, PlanError, cut
 from .files import write_atomically
+from .schema import remedy
 
 SCHEMA = 1
 
@@ -137,7 +138,10 @@ class HeadPlan:
         if not isinstance(data, dict):
             raise PlanError(f"plan is a JSON {type(data).__name__}; expected an object with 'schema', 'members', …")
         if data.get("schema") != SCHEMA or isinstance(data["schema"], bool):
-            raise PlanError(f"plan has schema {data.get('schema')!r}; this hydrant reads schema {SCHEMA}")
+            found = data.get("schema")
+            raise PlanError(
+                f"plan has schema {found!r:.60}; this hydrant reads schema {SCHEMA}; {remedy(found, SCHEMA)}"
+            )
         for key, kind in (("family", str), ("layers", int), ("heads", int), ("members", list), ("method", str)):
             if not isinstance(data.get(key), kind) or isinstance(data.get(key), bool):
                 raise PlanError(f"plan has {key} = {cut(data.get(key))}; expected a JSON {kind.__name__}")

@@ -24,7 +24,6 @@ import contextlib
 import errno
 import json
 import os
-import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -38,6 +37,7 @@ from .files import sha256_of, staged_folder, write_atomically
 from .journal import JOURNAL, NEW, PURPOSE, commit, recover, settle
 from .owned import locked, owned_folder
 from .plan import HeadPlan
+from .schema import remedy
 from .signals import uninterrupted
 from .traced import LACKS, AnyArchitecture, Traced, read_architecture
 
@@ -69,6 +69,10 @@ TOKENIZER_GRAPH = "tokenizer.onnx"
 
 
 MAX_MANIFEST_BYTES = 16 * 2**20
+
+
+LEAST, MOST = 1.1754943508222875e-38, 3.4028234663852886e38
+"""Ends of float32's normal numbers above 0: decisions are computed in these."""
 
 
 def onnx_name(precision: str) -> str:
@@ -202,12 +206,13 @@ class Bundle:
         """The softmax temperature T > 0 that divides member logits.
 
         Raises:
-            BundleError: ``calibration.json`` holds no positive finite temperature.
+            BundleError: ``calibration.json`` holds no positive finite temperature in float32's range.
         """
         value = self.calibration().get("temperature")
-        if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value <= sys.float_info.max:
+        if not isinstance(value, int | float) or isinstance(value, bool) or not LEAST <= value <= MOST:
             raise BundleError(
-                f"{self.path / CALIBRATION} has temperature {cut(value)}; expected a positive finite number"
+                f"{self.path / CALIBRATION} has temperature {cut(value)}; expected a positive finite number that "
+                "float32 holds (1.2e-38 to 3.4e38)"
             )
         return float(value)
 
@@ -449,7 +454,8 @@ def _validated(manifest: Any, file: Path) -> dict[str, Any]:
     schema = manifest.get("schema")
     if schema != SCHEMA or isinstance(schema, bool):
         raise BundleError(
-            f"{file} has schema {cut(schema)}; this hydrant reads schema {SCHEMA}; use a matching version"
+            f"{file} has schema {cut(schema)}; this hydrant reads schema {SCHEMA}; "
+            f"{remedy(schema, SCHEMA, manifest.get('hydrant'))}"
         )
     for key, kind in (("hydrant", str), ("family", str), ("members", int), ("labels", list), ("files", dict)):
         if not isinstance(manifest.get(key), kind) or isinstance(manifest.get(key), bool):

@@ -15,6 +15,7 @@ from typing import Any, Literal, get_args
 from ..data.spec import Modality
 from ..errors import BundleError, cut
 from .architecture import Architecture
+from .schema import remedy
 from .tasks import TASKS, ScoreActivation, Task
 
 SCHEMA = 1
@@ -132,8 +133,8 @@ class Traced:
         """
         if data.get("traced") != SCHEMA or isinstance(data["traced"], bool):
             raise BundleError(
-                f"the bundle's config.json has traced = {cut(data.get('traced'))}; this hydrant reads {SCHEMA}; use "
-                "the version that made the bundle"
+                f"the bundle's config.json has traced = {cut(data.get('traced'))}; this hydrant reads {SCHEMA}; "
+                f"{remedy(data.get('traced'), SCHEMA)}"
             )
         try:
             given = {name: value for name, value in data.items() if name != "traced"}

@@ -93,7 +93,8 @@ def _embedding_shapes(arch: Architecture) -> dict[str, Shape]:
         pixels = arch.channels * arch.patch_height * arch.patch_width
         shapes = _linear("embeddings.patch", pixels, d, bias=arch.patch_bias)
         shapes |= _norm("embeddings.norm", d) if arch.patch_norm else {}
-        shapes |= {"embeddings.first_token": (1, d), "embeddings.position": (arch.max_sequence - arch.registers, d)}
+        shapes |= {"embeddings.first_token": (1, d)} if arch.prefix_tokens else {}
+        shapes |= {"embeddings.position": (arch.max_sequence - arch.registers, d)}
         shapes |= {"embeddings.registers": (arch.registers, d)} if arch.registers else {}
         return shapes | ({"embeddings.distillation_token": (1, d)} if arch.prefix_tokens - arch.registers == 2 else {})
     positions = 0 if arch.rotary else arch.positions

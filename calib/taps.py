@@ -33,7 +33,8 @@ def named_taps(asked: Any, architecture: AnyArchitecture, trunk: int, members: i
     shared = min(trunk, architecture.layers - 1)  # behind the last layer nothing but the first token may be computed
     ends = ("", ".mean") if architecture.token_pooling == "first_and_mean" else ("",)
     last = tuple(f"last.{m}{end}" for m in range(members if trunk < architecture.layers else 1) for end in ends)
-    known = {"all": (*_both(range(shared)), *last), "last": last}
+    first = architecture.modality == "text" or architecture.prefix_tokens > 0
+    known = {"all": (*_of_layers(range(shared), first), *last), "last": last}
     if asked == "auto":
         names = SETS if architecture.modality == "text" else SETS[::-1]
         return {name: known[name] for name in names}
@@ -47,7 +48,7 @@ def named_taps(asked: Any, architecture: AnyArchitecture, trunk: int, members: i
             f"taps {cut(asked)} name layers; expected different ones of the trunk that all members share ({there}), "
             f"or {', '.join(('auto', *SETS))}"
         )
-    return {",".join(map(str, layers)): (*_both(layers), *last)}
+    return {",".join(map(str, layers)): (*_of_layers(layers, first), *last)}
 
 
 def _traced_taps(asked: Any, architecture: Traced, members: int) -> dict[str, tuple[str, ...]]:
@@ -62,8 +63,9 @@ def _traced_taps(asked: Any, architecture: Traced, members: int) -> dict[str, tu
     return {"last": tuple(f"last.{member}" for member in range(members))}
 
 
-def _both(layers: Sequence[int]) -> tuple[str, ...]:
-    return tuple(f"layers.{layer}.{kind}" for layer in layers for kind in ("first", "mean"))
+def _of_layers(layers: Sequence[int], first: bool) -> tuple[str, ...]:
+    """The mean of each layer, and the first token where there is one to tell of the whole input."""
+    return tuple(f"layers.{layer}.{kind}" for layer in layers for kind in ("first", "mean")[not first :])
 
 
 def _layers(asked: Any) -> list[int]:

@@ -79,8 +79,7 @@ def calibration_text(report: CalibrationReport) -> str:
     ]
     if report.outdated:
         lines.append(f"outdated      engines {', '.join(report.outdated)}: build them again with `hydrant build`")
-    lines += [f"note          {note}" for note in report.notes]
-    return "\n".join(lines)
+    return "\n".join(lines)  # the notes of the report were told as warnings
 
 
 def _of_spans(fitted: Mapping[str, Any]) -> str:

@@ -21,6 +21,7 @@ from ..evaluation.figure_names import (
     TOKEN_QUALITY,
     Told,
     baseline_remarks,
+    loss_of,
     shown,
 )
 from ..evaluation.options import Figures
@@ -101,7 +102,6 @@ def evaluation_text(report: EvaluationReport) -> str:
         parts.append(table(["latency", f"ms for a batch of {report.batch}", "on"], rows))
     if report.latency_note:
         parts.append(report.latency_note)
-    parts += [f"note: {note}" for note in report.notes]
     written = [words for words in (", ".join(report.files), report.html and str(report.html)) if words]
     if written:
         parts.append(f"wrote {' and '.join(written)}")
@@ -185,11 +185,12 @@ def _facts(
 
 def _noise(report: EvaluationReport) -> str:
     """The loss gap at every kind and severity."""
-    title = f"NLL above clean, {report.corrupted} examples"
-    first = report.models[0].noise
+    name, told = loss_of(report.task)
+    title = f"{told.title} above clean, {report.corrupted} examples"
+    models, first = report.models, report.models[0].noise
     rows = [
-        [f"{row.kind}, severity {row.severity}", *(f"{model.noise[index].loss_gap:+.3f}" for model in report.models)]
+        [f"{row.kind}, severity {row.severity}", *(f"{model.noise[index].loss_gap:+.3f}" for model in models)]
         for index, row in enumerate(first)
     ]
-    clean = ["clean (NLL itself)", *(f"{model.clean['nll']:.3f}" for model in report.models)]
-    return table([title, *(model.name for model in report.models)], [clean, *rows])
+    clean = [f"clean ({told.title} itself)", *(f"{model.clean[name]:.3f}" for model in models)]
+    return table([title, *(model.name for model in models)], [clean, *rows])

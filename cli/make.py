@@ -77,10 +77,19 @@ def make_text(report: MakeReport) -> str:
 
 
 _COLUMNS = {
+    "span_f1": "span F1",
+    "exact_match": "all labels right",
+    "micro_f1": "micro F1",
+    "rmse": "RMSE",
+    "correlation": "rank correlation",
+    "ndcg": "nDCG@10",
+    "interval_coverage": "intervals that hold",
     "accuracy": "accuracy",
     "nll": "NLL",
     "ece": "ECE",
+    "label_ece": "ECE, a label",
     "predictive_entropy_auroc": "OOD AUROC, entropy",
+    "score_variance_auroc": "OOD AUROC, variance",
     "energy_auroc": "energy",
     "distance_auroc": "distance",
     "distance_fpr95": "FPR95, distance",

@@ -150,19 +150,24 @@ def exploration_text(found: Exploration) -> str:
     for place in order:
         row = found.rows[place]
         plan = "–" if row.fork is None else f"fork {row.fork}, {row.heads} heads"
-        figures = [f"{row.ratio:.3f}×", f"{row.accuracy:.3f}", f"{row.nll:.4f}"]
-        figures += [] if row.auroc is None or row.fpr95 is None else [f"{row.auroc:.3f}", f"{row.fpr95:.3f}"]
+        quality = f"{row.rmse:.4g}" if row.accuracy is None else f"{row.accuracy:.3f}"
+        figures = [f"{row.ratio:.3f}×", quality, f"{row.nll:.4f}"]
+        if found.ood_examples:
+            figures += ["–" if figure is None else f"{figure:.3f}" for figure in (row.auroc, row.fpr95)]
         marks = [*(["tuned"] if row.tuned else []), *(["chosen"] if place == found.chosen else [])]
         body.append([row.name, plan, *figures, " ".join(marks)])
-    detection = ["OOD AUROC, entropy", "FPR95"] if found.ood_examples else []
+    regression = found.rows[0].accuracy is None
+    by = "variance" if regression else "entropy"
+    detection = [f"OOD AUROC, {by}", "FPR95"] if found.ood_examples else []
     after = (
         "; its figures are those after tuning: fuse it, then `hydrant tune`" if found.rows[found.chosen].tuned else ""
     )
     reason = "separates out-of-distribution data best" if found.ood_examples else "has the least NLL"
     return (
-        f"{table(['', 'plan', 'cost', 'accuracy', 'NLL', *detection, ''], body)}\n"
+        f"{table(['', 'plan', 'cost', 'RMSE' if regression else 'accuracy', 'NLL', *detection, ''], body)}\n"
         f"measured on {found.examples} examples; chosen: of the plans within {found.budget:g} × that keep the "
-        f"accuracy, the one that {reason} here; on other data expect a little less of it{after}"
+        f"{'RMSE' if regression else 'accuracy'}, the one that {reason} here; on other data expect a little less of it"
+        f"{after}"
     )
 
 
@@ -265,18 +270,22 @@ def circuit_text(facts: Mapping[str, Any]) -> str:
 
 def margin_text(facts: Mapping[str, Any]) -> str:
     """What circuits lost in accuracy on held-out examples, and what was kept instead where it was too much."""
-    single, last = facts["attempts"][0]["single_accuracy"], facts["attempts"][-1]
+    first, last = facts["attempts"][0], facts["attempts"][-1]
+    name, words, unit, form = (
+        ("rmse", "RMSE", " %", ".4g") if "rmse" in first else ("accuracy", "accuracy", " points", ".3f")
+    )
     told = (
-        f"accuracy on {facts['examples_held_out']} held-out examples: {last['accuracy']:.3f}, single model "
-        f"{single:.3f} (a loss of at most {facts['limit']:g} points is allowed)"
+        f"{words} on {facts['examples_held_out']} held-out examples: {last[name]:{form}}, single model "
+        f"{first[f'single_{name}']:{form}} (a loss of at most {facts['limit']:g}{unit} is allowed)"
     )
     if len(facts["attempts"]) == 1:
         return told
-    return f"{told}; not as asked for: that had {facts['attempts'][0]['accuracy']:.3f}"
+    return f"{told}; not as asked for: that had {first[name]:{form}}"
 
 
 _FIGURES = {
     "nll": "NLL",
+    "rmse": "RMSE",
     "auroc_predictive_entropy": "AUROC by entropy",
     "auroc_max_probability": "AUROC by max probability",
 }

@@ -32,7 +32,18 @@ from ..serving.offline.run import Division, Outcome, predict_part
 from ..serving.offline.scoring import Answer, Scoring, answers, example_answer, tensor_answers
 from ..serving.offline.shards import WHOLE, Shard
 from ..serving.offline.sources import Sources
-from ..serving.offline.tables import JsonLines, Sink, failures, filed, form_of, json_line, opened, split, table_row
+from ..serving.offline.tables import (
+    JsonLines,
+    Sink,
+    check_form,
+    failures,
+    filed,
+    form_of,
+    json_line,
+    opened,
+    split,
+    table_row,
+)
 from . import shared
 from .options import Command, call, value
 from .prediction_text import prediction_text
@@ -88,7 +99,7 @@ def arguments(command: Command) -> None:
         type=Path,
         metavar="FILE",
         help="Write rows to this file instead of standard output: CSV or Parquet where it ends in .csv or .parquet, "
-        "JSON lines otherwise",
+        "else JSON lines (.jsonl)",
     )
     command.add(
         "--errors",
@@ -141,6 +152,7 @@ def _check(options: argparse.Namespace) -> None:
     """Refuse options that do not go together, before anything is loaded."""
     for place in (options.output, options.errors):
         if place:
+            check_form(place)
             check_file(place)
     if [bool(options.inputs), bool(options.pair), bool(options.input)].count(True) != 1:
         raise InputError(

@@ -136,7 +136,7 @@ def typos(texts: Sequence[Any], severity: int, seed: int = 0, kinds: Sequence[st
     """Texts in which some words got one typing error each.
 
     Args:
-        texts: to change; of pairs, both texts are.
+        texts: to change; of pairs both texts are, of lists of words the words.
         severity: 1 to 5.
         seed: the same one gives the same errors.
         kinds: of errors, drawn evenly: two letters swapped, one dropped, one doubled by a neighbour on the keyboard,
@@ -150,7 +150,7 @@ def typos(texts: Sequence[Any], severity: int, seed: int = 0, kinds: Sequence[st
             for word in text.split(" ")
         )
 
-    return [mistyped(text) if isinstance(text, str) else tuple(map(mistyped, text)) for text in texts]
+    return [mistyped(text) if isinstance(text, str) else type(text)(map(mistyped, text)) for text in texts]
 
 
 def _typo(word: str, kind: str, rng: np.random.Generator) -> str:

@@ -22,7 +22,7 @@ from .records import as_input, usual_keys
 from .sources import named_rows, source_name
 from .spec import InputSpec
 from .tables import column_names, is_table, only_split
-from .tags import word_tags
+from .tags import are_tags, word_tags
 from .tensors import TensorProcessor
 
 
@@ -65,8 +65,19 @@ class Examples:
         labels = None if self.labels is None else np.asarray(self.labels)[places]
         return Examples([self.inputs[place] for place in places], labels, self.source)
 
+    def given_labels(self) -> Any:
+        """The labels as they can be read again: of tags those of each input's own words or tokens."""
+        if self.labels is None or not are_tags(self.labels):
+            return self.labels
+        return [row[: _units(item)].tolist() for item, row in zip(self.inputs, self.labels, strict=True)]
+
     def __len__(self) -> int:
         return len(self.inputs)
+
+
+def _units(item: Any) -> int:
+    """Words of a text, or tokens of a ready one."""
+    return len(np.asarray(next(iter(item.values())))) if isinstance(item, Mapping) else len(item)
 
 
 def random_parts(examples: Examples, count: int, seed: int) -> list[Examples]:
@@ -230,7 +241,7 @@ def _rows_of(data: Any, columns: Columns) -> tuple[Iterable[Row], str]:
         return named_rows(data, columns), source_name(data)
     source, data = "given in memory", only_split(data)
     if isinstance(data, Examples):
-        data, source = (list(data.inputs), data.labels), data.source
+        data, source = (list(data.inputs), data.given_labels()), data.source
     if isinstance(data, tuple) and len(data) == 2:
         inputs, known = _listed(data[0], columns), _labels(data[1])
         if known is not None and len(inputs) != len(known):

@@ -6,6 +6,9 @@ other whole model than its members: there it is the first of them alone, pruned 
 Scores of the logits need nothing else (``metrics.logit_scores``). The others are fitted on training features: kNN and
 both Mahalanobis distances on the last vector of the network, the one that hydrant's own distance reads, and ViM on
 what the last linear map reads. All run in PyTorch, in float32, without the temperature of any calibration.
+
+Several labels have scores of their logits of their own (``label_logit_scores``), one score has none; and since no
+example of either is of one class, the Mahalanobis distance is that from one Gaussian over all.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ from functools import partial
 import numpy as np
 
 from ..bundle.store import Bundle
+from ..bundle.tasks import Task
 from ..bundle.uses import LEAST
 from ..calib.gaussians import Gaussians
 from ..calib.neighbours import Neighbours
@@ -27,7 +31,7 @@ from ..data.examples import Examples, check_alike, read_examples
 from ..data.fingerprints import shared_part
 from ..data.spec import Modality
 from ..errors import InputError, require
-from ..metrics.logit_scores import GAMMA, LIKELIEST, logit_scores
+from ..metrics.logit_scores import GAMMA, LIKELIEST, label_logit_scores, logit_scores
 from ..progress import Progress
 from ..runtime.backends.reference import TorchSingle
 from ..runtime.collect import visit
@@ -39,6 +43,31 @@ from .report import BaselineReport
 log = logging.getLogger(__name__)
 
 Arrays = Mapping[str, np.ndarray]
+
+OF_LOGITS: dict[Task, Callable[[np.ndarray], dict[str, np.ndarray]]] = {
+    "classification": logit_scores,
+    "multi_label": label_logit_scores,
+    "score": lambda _: {},
+}
+"""Task → scores of the logits."""
+
+SOFTMAX = "is of probabilities of which one class is right, and here each label is decided by itself"
+ONE_SCORE = "is of several classes' logits, and one score has none"
+NO_CLASSES = "needs classes of which one is right: there is one Gaussian for all"
+
+LACKS: dict[Task, dict[str, str]] = {
+    "classification": {},
+    "multi_label": {
+        "max_probability": "ranks as max logit does",
+        **dict.fromkeys(("gen", "vim"), SOFTMAX),
+        "relative_mahalanobis": NO_CLASSES,
+    },
+    "score": {
+        **dict.fromkeys(("max_probability", "max_logit", "predictive_entropy", "energy", "gen", "vim"), ONE_SCORE),
+        "relative_mahalanobis": NO_CLASSES,
+    },
+}
+"""Task → the scores that it has not, and why."""
 
 UNFITTED = "needs features of training data; give these as well (fit=…, --fit)"
 
@@ -59,9 +88,15 @@ def read_training(
             "baselines are scores that find out-of-distribution inputs, and there are none; give such data (ood=…, "
             "--ood), or leave baselines (--baselines) out"
         )
+    task = bundle.any_architecture().task
     if figures.fit is None:
+        if figures.baselines and task == "score":
+            raise InputError(
+                "baselines of a model of one output are of its features alone, since one score tells nothing of what "
+                "is unknown; give training data to fit them on (fit=…, --fit), or leave baselines (--baselines) out"
+            )
         return None
-    training = read_examples(figures.fit, bundle.labels, columns=reading)
+    training = read_examples(figures.fit, bundle.labels, columns=reading, task=task)
     check_alike(known, training)
     if len(training) < figures.neighbours:
         raise InputError(
@@ -102,15 +137,21 @@ def measure_baselines(
         with TorchSingle(model.module()) as single:
             run = partial(_outputs, single, model, batch_size, progress)
             given = run(known, _everything), run(ood, _everything)
-            scores = [logit_scores(outputs["logits"]) for outputs in given]
-            settings = {"gen": f"γ = {GAMMA:g}, the {min(LIKELIEST, len(single.bias))} likeliest classes"}
-            left_out = {name: UNFITTED for names in FITS for name in names}
+            task = model.architecture.task
+            scores = [OF_LOGITS[task](outputs["logits"]) for outputs in given]
+            gen = f"γ = {GAMMA:g}, the {min(LIKELIEST, len(single.bias))} likeliest classes"
+            settings = {"gen": gen} if "gen" in scores[0] else {}
+            fits = {names: fit for names, fit in FITS.items() if not set(names) <= set(LACKS[task])}
+            left_out = {name: UNFITTED for names in fits for name in names} | LACKS[task]
             if training is not None:
                 assert training.labels is not None  # read_examples asks for them
-                trained = Trained(run(training, _for_fitting), training.labels, single, figures.neighbours)
-                further, told, left_out = _fitted_scores(trained, given)
-                scores = [{**own, **more} for own, more in zip(scores, further, strict=True)]
-                settings |= told
+                classes = training.labels if task == "classification" else np.zeros(len(training), np.int64)
+                trained = Trained(run(training, _for_fitting), classes, single, figures.neighbours)
+                further, told, unfitted = _fitted_scores(trained, given, fits)
+                left_out = unfitted | LACKS[task]
+                kept = [{name: own for name, own in more.items() if name not in left_out} for more in further]
+                scores = [{**own, **more} for own, more in zip(scores, kept, strict=True)]
+                settings |= {name: words for name, words in told.items() if name not in left_out}
         title = f"resampling baselines of {model.name}"
         measured = detected(scores[0], scores[1], figures.bootstrap, seed, progress, title)
         found.append(BaselineReport(single_model_of(model), measured, settings, left_out))
@@ -188,15 +229,18 @@ def _virtual_logit(trained: Trained) -> tuple[Scorer, str]:
 
 def _gaussians(trained: Trained) -> tuple[Scorer, str]:
     fitted = Gaussians(trained.outputs["features"], trained.labels)
+    one = not trained.labels.any()
 
     def score(given: Arrays) -> Mapping[str, np.ndarray]:
         nearest, background = fitted.squared_distances(given["features"])
         return {"mahalanobis": nearest, "relative_mahalanobis": nearest - background}
 
-    return score, "last vector, covariance shrunk (OAS)"
+    return score, f"last vector, {'one Gaussian, ' * one}covariance shrunk (OAS)"
 
 
-FITS: dict[tuple[str, ...], Callable[[Trained], tuple[Scorer, str]]] = {
+Fit = Callable[[Trained], tuple[Scorer, str]]
+
+FITS: dict[tuple[str, ...], Fit] = {
     ("knn",): _nearest,
     ("vim",): _virtual_logit,
     ("mahalanobis", "relative_mahalanobis"): _gaussians,
@@ -205,13 +249,13 @@ FITS: dict[tuple[str, ...], Callable[[Trained], tuple[Scorer, str]]] = {
 
 
 def _fitted_scores(
-    trained: Trained, given: Sequence[Arrays]
+    trained: Trained, given: Sequence[Arrays], fits: Mapping[tuple[str, ...], Fit]
 ) -> tuple[list[dict[str, np.ndarray]], dict[str, str], dict[str, str]]:
     """Scores of each of some outputs, how they were computed, and why others were not."""
     scores: list[dict[str, np.ndarray]] = [{} for _ in given]
     settings: dict[str, str] = {}
     left_out: dict[str, str] = {}
-    for names, fit in FITS.items():
+    for names, fit in fits.items():
         try:
             scorer, words = fit(trained)
         except InputError as error:

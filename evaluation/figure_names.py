@@ -94,6 +94,15 @@ LABEL_QUALITY = {
 }
 """Of labelled examples of a multi-label model."""
 
+LOSSES = {"score": ("rmse", Told("RMSE", "{:.4g}"))}
+"""Task → the figure whose rise on corrupted inputs is shown; NLL where there is none."""
+
+
+def loss_of(task: str) -> tuple[str, Told]:
+    """The loss by whose rise corrupted inputs are judged: its name, and how it is shown."""
+    return LOSSES.get(task, ("nll", QUALITY["nll"]))
+
+
 DETECTION = {"auroc": Told("AUROC", better="high"), "aupr": Told("AUPR", better="high"), "fpr95": _share("FPR95")}
 """Of finding wrong answers or out-of-distribution inputs by a score."""
 

@@ -76,7 +76,7 @@ def page(report: EvaluationReport, evidence: Evidence, pictures: Mapping[str, by
             _detection(report, "Finding out-of-distribution inputs", "ood") if report.ood else "",
             _detection(report, "Finding wrong answers", "errors"),
         ),
-        _baselines(report),
+        baselines_section(report),
         _plot(pictures, "baselines"),
         _plot(pictures, "detection"),
         _plot(pictures, "scores"),
@@ -201,7 +201,7 @@ def _detection(report: EvaluationReport, title: str, prefix: str) -> str:
     return section(title, table(title, ["", *(model.name for model in report.models)], groups), remark)
 
 
-def _baselines(report: EvaluationReport) -> str:
+def baselines_section(report: EvaluationReport) -> str:
     """For each figure a group of rows, one for each post-hoc score of the single models."""
     found = [model.baselines for model in report.models]
     groups: dict[str, list[str]] = {}

@@ -46,7 +46,7 @@ def label_reports(
     found: list[ModelReport] = []
     first: Draws = {}
     for model, seen, ood in zip(models, evidence.seen, evidence.seen_ood, strict=True):
-        calibration = _ordered(model.calibration, model.columns)
+        calibration = assigned_by(model)
         each = PerExample(seen, evidence.known, calibration)
         outside = {} if ood is None else ood.scores()
         sizes = [len(seen.prediction), *([] if ood is None else [len(ood.prediction)])]  # the same for every model
@@ -85,6 +85,17 @@ def _ordered(calibration: Calibration, columns: np.ndarray) -> Calibration:
         tuple(values[place] for place in columns.tolist()) for values in (found.temperatures, found.thresholds)
     )
     return replace(calibration, labels=replace(found, temperatures=temperatures, thresholds=thresholds))
+
+
+def assigned_by(model: Model) -> Calibration:
+    """What assigns labels, in the order of the first model's."""
+    return _ordered(model.calibration, model.columns)
+
+
+def label_quality(seen: Observation, known: Examples, calibration: Calibration) -> dict[str, float]:
+    """The figures of labelled examples, without intervals."""
+    figures = PerExample(seen, known, calibration).figures(np.ones((1, len(known)), np.int32))
+    return {name: float(value[0]) for name, value in figures.items()}
 
 
 class PerExample:

@@ -200,7 +200,7 @@ def _noise(names: Sequence[str], report: EvaluationReport) -> bytes:
         severities = sorted({row.severity for row in model.noise})
         for axes, figure_name, scale in ((panels[0], "nll", 1), (panels[1], "accuracy", 100)):
             line = [
-                np.mean([getattr(row, figure_name) for row in model.noise if row.severity == severity])
+                np.mean([row.figures[figure_name] for row in model.noise if row.severity == severity])
                 for severity in severities
             ]
             values = scale * np.array([model.clean[figure_name], *line])

@@ -27,14 +27,23 @@ class Figure:
 
 @dataclass(frozen=True)
 class Noise:
-    """Figures on corrupted inputs of one kind and severity, and their distance from the clean ones."""
+    """Figures on corrupted inputs of one kind and severity, and the distance of their loss from that of clean ones.
+
+    Attributes:
+        kind, severity: of the corruption.
+        figures: name → value: of classes accuracy, NLL and ECE; of the other tasks some of their figures of quality.
+        loss_gap: NLL, or RMSE of scores, minus that on the same examples clean.
+    """
 
     kind: str
     severity: int
-    accuracy: float
-    nll: float
-    ece: float
+    figures: Mapping[str, float]
     loss_gap: float
+
+    def to_json(self) -> dict[str, Any]:
+        """The noise as a JSON object, its figures beside kind and severity."""
+        known = {name: _known(value) for name, value in self.figures.items()}
+        return {"kind": self.kind, "severity": self.severity, **known, "loss_gap": self.loss_gap}
 
 
 @dataclass(frozen=True)
@@ -68,7 +77,7 @@ class ModelReport:
         differences: name → the evaluated bundle's figure minus this one's, on the same resamples; empty for itself.
         diversity: disagreement, divergence and overlap of the members; ``None`` for what the backend does not tell.
         decisions: what the calibrated thresholds and sets do on these data.
-        clean: accuracy, NLL and ECE of the examples that were corrupted, before they were.
+        clean: figures of the examples that were corrupted, before they were (:class:`Noise`).
         noise: of every corruption and severity.
         latency_ms: median time of one batch, interleaved with the other models on the same backend; ``None`` when not
             measured.
@@ -101,7 +110,8 @@ class ModelReport:
             **vars(self),
             "figures": {name: figure.to_json() for name, figure in self.figures.items()},
             "differences": {name: figure.to_json() for name, figure in self.differences.items()},
-            "noise": [vars(row) for row in self.noise],
+            "clean": {name: _known(value) for name, value in self.clean.items()},
+            "noise": [row.to_json() for row in self.noise],
             "baselines": None if self.baselines is None else self.baselines.to_json(),
         }
 

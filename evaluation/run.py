@@ -124,8 +124,7 @@ def evaluate(
         used = np.random.default_rng(seed).permutation(len(known))[: figures.corrupted]
         if figures.corruptions:
             some = known.take(used)
-            assert some.labels is not None  # read_examples asks for them
-            rows = sweep(models, some.inputs, some.labels, batch_size, seed, progress)
+            rows = sweep(models, some, bundle.labels, batch_size, seed, progress)
             reports = [
                 replace(report, clean=clean, noise=noise) for report, (clean, noise) in zip(reports, rows, strict=True)
             ]
@@ -155,13 +154,11 @@ def evaluate(
 
 def _check_figures(figures: Figures, task: Task) -> None:
     """Refuse what is measured for another task only."""
-    if task != "classification":
-        for name, given in (("corruptions", figures.corruptions), ("baselines", figures.baselines)):
-            if given:
-                raise InputError(
-                    f"{name} (--{name}) are measured for classifiers of one class each, and this bundle gives "
-                    f"{GIVES[task]}; leave them out"
-                )
+    if task == "tokens" and figures.baselines:
+        raise InputError(
+            f"baselines (--baselines) are scores of one answer and one vector for an input, and this bundle gives "
+            f"{GIVES[task]}; leave them out"
+        )
     if task != "score" and figures.caution:
         raise InputError(
             f"caution is {figures.caution:g}, by which scores are ranked, and this bundle gives {GIVES[task]}; leave "

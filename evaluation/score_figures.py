@@ -69,6 +69,12 @@ def score_reports(
     return found
 
 
+def score_quality(seen: Observation, known: Examples, calibration: Calibration) -> dict[str, float]:
+    """The figures of labelled examples, without intervals."""
+    figures = PerExample(seen, known, calibration).figures(np.ones((1, len(known)), np.int32))
+    return {name: float(value[0]) for name, value in figures.items()}
+
+
 class PerExample:
     """What each of N labelled examples contributes.
 

@@ -15,7 +15,9 @@ from .figure_names import (
     SCORES,
     TOKEN_QUALITY,
     Told,
+    loss_of,
 )
+from .html import baselines_section
 from .markup import cell, figure_cell, note, prose, row, section, table
 from .report import EvaluationReport
 from .style import STYLE
@@ -37,8 +39,10 @@ def task_page(report: EvaluationReport) -> str:
         section("Verdict", *(f'<p class="verdict">{prose(sentence)}</p>' for sentence in sentences)),
         *_QUALITY[report.task](report),
         section("Finding out-of-distribution inputs", _detection(report)),
+        baselines_section(report),
         section("Members", _facts(report, DIVERSITY, [model.diversity for model in report.models])),
         section(decisions, _facts(report, DECISIONS, [model.decisions for model in report.models])),
+        section("Corrupted inputs", _corruptions(report)),
         section("Latency", _latency(report)),
     ]
     return (
@@ -120,6 +124,18 @@ def _facts(report: EvaluationReport, told: Mapping[str, Told], facts: Sequence[M
         if any(known.get(name) is not None for known in facts)
     ]
     return table("Facts", _headers(report), {"": rows}) if rows else ""
+
+
+def _corruptions(report: EvaluationReport) -> str:
+    if not report.corrupted:
+        return ""
+    name, told = loss_of(report.task)
+    rows = [row(f"clean: {told.title}", *(cell(told.text(model.clean[name])) for model in report.models))]
+    for place, noise in enumerate(report.models[0].noise):
+        gaps = (cell(f"{model.noise[place].loss_gap:+.3f}".replace("-", "−")) for model in report.models)
+        rows.append(row(f"{noise.kind}, severity {noise.severity}", *gaps))
+    words = f"{told.title} on {report.corrupted} corrupted examples minus that on the same examples clean."
+    return table("Corrupted inputs", _headers(report), {"": rows}) + note(words)
 
 
 def _latency(report: EvaluationReport) -> str:

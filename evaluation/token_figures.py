@@ -71,6 +71,12 @@ def token_reports(
     return found
 
 
+def token_quality(seen: Observation, known: Examples, names: Sequence[str]) -> dict[str, float]:
+    """The figures of tagged texts, without intervals."""
+    figures = Statistic(Tagged(seen, known, names), None)([np.ones((1, len(known)), np.int32)])
+    return {name: float(value[0]) for name, value in figures.items()}
+
+
 class Found:
     """The spans that a model finds in texts, S of them, and how unsure it is of each.
 

@@ -87,6 +87,8 @@ def _placed(context: Context, blocks: Blocks, x: str, groups: int) -> str:
     """Patches [G, B, patches, d] at their positions, behind the learned prefix tokens: [S, B, T, d]."""
     arch, graph, parts, width = context.architecture, context.graph, blocks.embeddings, context.architecture.width
     position = parts["embeddings.position"][:, None]  # [G, 1, T, d]
+    if not arch.prefix_tokens:
+        return graph.node("Add", [x, graph.weight("embeddings.position", position)], "embeddings")
     named = arch.prefix_tokens - arch.registers  # those that have a position
     placed = graph.weight("embeddings.position", position[:, :, named:])
     x = graph.node("Add", [x, placed], "embeddings.placed")

@@ -2,6 +2,7 @@
 
 With p_m = 1 / (1 + exp(−z_m / T)), p̄ = mean_m p_m and h(p) = −p log p − (1 − p) log(1 − p): label entropy h(p̄), label
 mutual information h(p̄) − mean_m h(p_m), their sums over labels, and energy = −mean_m Σ log(1 + exp z_m), without T.
+Entropies of a label are cut to [0, log 2], and those of an input to [0, C · log 2], which rounding would leave.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ..bundle.tasks import MEMBER_OUTPUTS
+from ..metrics.uncertainty import highest_entropy
 from .graph import Graph
 from .uncertainty_head import TEMPERATURE
 
@@ -38,17 +40,22 @@ def label_head(
     mean = graph.node("ReduceMean", [members_in, graph.constant([0])], "probabilities", keepdims=0)  # [B, C]
     without = graph.node("ReduceMean", [members_out, graph.constant([0])], "probabilities.without", keepdims=0)
     each = _entropy(graph, members_in, members_out, "members.entropy")  # [S, B, C]
-    expected = graph.node("ReduceMean", [each, graph.constant([0])], "label.expected", keepdims=0)  # [B, C]
+    expected = graph.node("ReduceMean", [each, graph.constant([0])], "members.entropy.mean", keepdims=0)  # [B, C]
+    ends = [graph.constant(end, np.float32) for end in (0.0, highest_entropy(2))]
+    expected = graph.node("Clip", [expected, *ends], "label.expected")
     total = _entropy(graph, mean, without, "probabilities.entropy")
+    total = graph.node("Clip", [total, *ends], "probabilities.entropy.cut")
     predictive = graph.node("Max", [total, expected], "label_entropy")  # h(p̄) ≥ mean h(p_m) despite rounding
     information = graph.node("Sub", [predictive, expected], "label_mutual_information")
     labels = graph.constant([1])
+    together = graph.constant(highest_entropy(2, len(temperatures)), np.float32)
     for value, name in (
         (predictive, "predictive_entropy"),
         (expected, "expected_entropy"),
         (information, "mutual_information"),
     ):
-        graph.node("ReduceSum", [value, labels], name, keepdims=0)  # [B]
+        total = graph.node("ReduceSum", [value, labels], f"{name}.sum", keepdims=0)  # [B]
+        graph.node("Min", [total, together], name)
     if emit and streams < members:
         rows = graph.node("Transpose", [members_in], "members.rows", perm=[1, 0, 2])
         graph.node("Tile", [rows, graph.constant([1, members, 1])], MEMBER_OUTPUT)

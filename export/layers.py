@@ -74,8 +74,10 @@ def pooled_tokens(context: Context, x: Stream) -> Stream:
     """The mean of all patches or real tokens, perhaps beside the first: [S, B, T, d] → [S, B, 1, d or 2·d]."""
     if context.architecture.modality == "text":
         return replace(x, name=_mean_of_real(context, x), tokens=1)
-    graph, ends = context.graph, (context.architecture.prefix_tokens, context.architecture.max_sequence, 2)
-    patches = graph.node("Slice", [x.name, *(graph.constant([end]) for end in ends)], f"{MEAN_TOKEN}.patches")
+    graph, prefix, patches = context.graph, context.architecture.prefix_tokens, x.name
+    if prefix:
+        ends = (graph.constant([end]) for end in (prefix, context.architecture.max_sequence, 2))
+        patches = graph.node("Slice", [x.name, *ends], f"{MEAN_TOKEN}.patches")
     mean = graph.node("ReduceMean", [patches, graph.constant([2])], MEAN_TOKEN, keepdims=1)
     if context.architecture.token_pooling == "mean":
         return replace(x, name=mean, tokens=1)

@@ -253,7 +253,8 @@ def _distinct_heads(attention: Attention, head_width: int) -> Attention:
 def _joined(arrays: list[np.ndarray | None]) -> np.ndarray | None:
     """Heads side by side; either all have a bias, or none."""
     present = [array for array in arrays if array is not None]
-    assert len(present) in (0, len(arrays))
+    if len(present) not in (0, len(arrays)):
+        raise ValueError(f"{len(present)} of {len(arrays)} heads have a bias; expected all of them, or none")
     return np.concatenate(present, axis=2) if present else None
 
 

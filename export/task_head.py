@@ -43,7 +43,8 @@ def task_head(
     elif architecture.task == "multi_label":
         label_head(*head, np.broadcast_to(temperature, architecture.classes).tolist(), emit)
     else:
-        uncertainty_head(*head, float(np.ravel(temperature)[0]), emit, architecture.every_token)
+        one = float(np.ravel(temperature)[0])
+        uncertainty_head(*head, architecture.classes, one, emit, architecture.every_token)
 
 
 def task_outputs(architecture: AnyArchitecture, members: int | None) -> Outputs:

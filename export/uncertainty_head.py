@@ -3,7 +3,8 @@
 With p̄ = mean_m softmax(z_m / T), predictive entropy H(p̄),
 expected entropy mean_m H(p_m), mutual information = their difference, disagreement = share of
 members whose argmax differs from that of p̄, energy = −mean_m log Σ exp z_m, without T. Of tokens every output has an
-axis of them behind the batch.
+axis of them behind the batch. The largest logit is taken out before the division by T, so that none overflows, and
+entropies are cut to [0, log C], which rounding would leave.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..bundle.tasks import MEMBER_OUTPUTS
+from ..metrics.uncertainty import highest_entropy
 from .graph import FLOAT, Graph
 
 MEMBER_OUTPUT = MEMBER_OUTPUTS["classification"]
@@ -21,7 +23,14 @@ TEMPERATURE = "const.temperature"
 
 
 def uncertainty_head(
-    graph: Graph, logits: str, streams: int, members: int, temperature: float, emit: bool, tokens: bool = False
+    graph: Graph,
+    logits: str,
+    streams: int,
+    members: int,
+    classes: int,
+    temperature: float,
+    emit: bool,
+    tokens: bool = False,
 ) -> None:
     """Add the head.
 
@@ -29,18 +38,22 @@ def uncertainty_head(
         logits: value [S, B, C] float32.
         streams: S: M, or 1 when all members are the same.
         members: M.
+        classes: C.
         temperature: T > 0.
         emit: also emit ``member_probabilities`` [B, M, C].
         tokens: the logits are [S, B, T, C], and everything has an axis T behind B.
     """
-    _energy(graph, logits, 3 if tokens else 2)
+    shifted = _energy(graph, logits, 3 if tokens else 2)
     divisor = graph.weight(TEMPERATURE, np.array([temperature], np.float32))  # a value of its own: calibration sets it
-    logits = graph.node("Div", [logits, divisor], "logits.tempered")
+    logits = graph.node("Div", [shifted, divisor], "logits.tempered")
     probabilities = graph.node("Softmax", [logits], "members", axis=-1)  # [S, B, C]
     mean = graph.node("ReduceMean", [probabilities, graph.constant([0])], "probabilities", keepdims=0)  # [B, C]
     each = _entropy(graph, probabilities, "members.entropy")  # [S, B]
-    expected = graph.node("ReduceMean", [each, graph.constant([0])], "expected_entropy", keepdims=0)  # [B]
+    expected = graph.node("ReduceMean", [each, graph.constant([0])], "members.entropy.mean", keepdims=0)  # [B]
+    ends = [graph.constant(end, np.float32) for end in (0.0, highest_entropy(classes))]
+    expected = graph.node("Clip", [expected, *ends], "expected_entropy")
     total = _entropy(graph, mean, "probabilities.entropy")
+    total = graph.node("Clip", [total, *ends], "probabilities.entropy.cut")
     predictive = graph.node("Max", [total, expected], "predictive_entropy")  # H(p̄) ≥ E[H] despite rounding
     graph.node("Sub", [predictive, expected], "mutual_information")
     label = graph.node("ArgMax", [mean], "label", axis=-1, keepdims=0)  # [B]
@@ -56,10 +69,10 @@ def uncertainty_head(
         graph.node("Transpose", [probabilities], MEMBER_OUTPUT, perm=order)
 
 
-def _energy(graph: Graph, logits: str, last: int) -> None:
+def _energy(graph: Graph, logits: str, last: int) -> str:
     """[S, B, …, C], whose axis C is the ``last``, → ``energy`` [B, …].
 
-    The largest logit is taken out first, so that no exponential overflows.
+    The largest logit is taken out first, so that no exponential overflows; what is left, at most 0, is returned.
     """
     top = graph.node("ReduceMax", [logits, graph.constant([-1])], "energy.top", keepdims=1)  # [S, B, 1]
     shifted = graph.node("Sub", [logits, top], "energy.shifted")
@@ -67,6 +80,7 @@ def _energy(graph: Graph, logits: str, last: int) -> None:
     total = graph.node("Add", [log, top], "energy.members")
     mean = graph.node("ReduceMean", [total, graph.constant([0, last])], "energy.mean", keepdims=0)
     graph.node("Neg", [mean], "energy")
+    return shifted
 
 
 def _entropy(graph: Graph, probabilities: str, name: str) -> str:

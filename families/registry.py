@@ -14,6 +14,7 @@ from .dinov2 import DINOV2, DINOV2_WITH_REGISTERS, OLDER
 from .distilbert import DISTILBERT
 from .layout import Layout
 from .modernbert import MODERNBERT
+from .siglip import SIGLIP
 from .tasks import task_of
 from .tokens import TOKEN_LAYOUTS
 from .unsupported import nearest, why
@@ -21,7 +22,7 @@ from .vit import DEIT, VIT
 
 LAYOUTS: tuple[Layout, ...] = (
     BERT, ROBERTA, XLM_ROBERTA, CAMEMBERT, DISTILBERT, ELECTRA, MODERNBERT, VIT, DEIT, DINOV2, DINOV2_WITH_REGISTERS,
-    CLIP, CLIP_CLASSIFIER, *TOKEN_LAYOUTS,
+    CLIP, CLIP_CLASSIFIER, SIGLIP, *TOKEN_LAYOUTS,
 )  # fmt: skip
 
 

@@ -76,7 +76,7 @@ REASONS = {
         "its classes are independent yes-or-no questions about an image, whose tower an attention head with a query of "
         "its own pools"
     ),
-    "SiglipForImageClassification": "its image tower has no learned token before the patches",
+    "Siglip2": "it reads any number of patches, with a mask",
     "SqueezeBert": "its linear maps are convolutions in groups",
     "Swiftformer": STAGES,
     "Swin": WINDOWS,
@@ -103,7 +103,7 @@ OTHERS = {
     "MBart": MULTILINGUAL,
     "MT5": MULTILINGUAL,
     "RemBert": MULTILINGUAL,
-    "Siglip": "CLIPModel, with class names (--classes)",
+    "SiglipModel": "CLIPModel, with class names (--classes), or fine-tune it as SiglipForImageClassification",
     "UMT5": MULTILINGUAL,
     "XLM": MULTILINGUAL,
 }
@@ -138,7 +138,7 @@ def why(name: str, supported: Sequence[str]) -> str:
         name: of a class, or a ``model_type``.
         supported: names of the classes that have a layout.
     """
-    if sibling := _sibling(name, supported):
+    if name not in OTHERS and (sibling := _sibling(name, supported)):
         return f"it is no classifier of whole inputs, as {sibling} is"
     return REASONS.get(_stem(name, REASONS), "")
 
@@ -150,7 +150,7 @@ def nearest(name: str, supported: Sequence[str]) -> str:
         name: of a class, or a ``model_type``.
         supported: names of the classes that have a layout.
     """
-    if sibling := _sibling(name, supported):
+    if name not in OTHERS and (sibling := _sibling(name, supported)):
         return f"fine-tune it as {sibling}"
     if REASONS.get(_stem(name, REASONS)) == SOUND:
         return NOTHING

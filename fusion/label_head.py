@@ -12,7 +12,8 @@ entropy of a label that applies with probability p, h(p) = −p log p − (1 −
 
 Given a member its labels are independent, so that the expected entropy is exact. The sum of the labels' entropies is at
 most too large for that of all labels together, which the members' mixture may tie to each other: an upper bound, as the
-mutual information is.
+mutual information is. Entropies of a label are cut to [0, log 2] and those of an input to [0, C · log 2], which
+rounding would leave.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+
+from ..metrics.uncertainty import highest_entropy
 
 
 @dataclass(frozen=True)
@@ -62,17 +65,18 @@ def summarize_labels(
     """
     logits = member_logits.float() / torch.tensor(temperatures, device=member_logits.device)
     members, without = torch.sigmoid(logits), torch.sigmoid(-logits)  # [M, B, C]
-    expected = _entropy(members, without).mean(dim=0)  # [B, C]
+    highest, together = float(highest_entropy(2)), float(highest_entropy(2, logits.shape[-1]))
+    expected = _entropy(members, without).mean(dim=0).clamp(0.0, highest)  # [B, C]
     mean = members.mean(dim=0)
-    total = torch.maximum(_entropy(mean, without.mean(dim=0)), expected)  # rounding must not say otherwise
+    total = torch.maximum(_entropy(mean, without.mean(dim=0)).clamp_max(highest), expected)  # despite rounding
     return LabelOutput(
         member_logits=member_logits,
         probabilities=mean,
         label_entropy=total,
         label_mutual_information=total - expected,
-        predictive_entropy=total.sum(dim=-1),
-        expected_entropy=expected.sum(dim=-1),
-        mutual_information=(total - expected).sum(dim=-1),
+        predictive_entropy=total.sum(dim=-1).clamp_max(together),
+        expected_entropy=expected.sum(dim=-1).clamp_max(together),
+        mutual_information=(total - expected).sum(dim=-1).clamp_max(together),
         energy=-torch.nn.functional.softplus(member_logits.float()).sum(dim=-1).mean(dim=0),
         member_probabilities=members.transpose(0, 1),
         distance=distance,

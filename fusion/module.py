@@ -323,7 +323,8 @@ class PatchEmbeddings(nn.Module):
         super().__init__()
         self.architecture = architecture
         self.patch = _linear(weights, "embeddings.patch")  # [G, channels·patch_height·patch_width, d]
-        self.first_token = nn.Parameter(weights["embeddings.first_token"])  # [G, 1, d]
+        first = architecture.prefix_tokens > 0
+        self.first_token = nn.Parameter(weights["embeddings.first_token"]) if first else None  # [G, 1, d]
         distilled = architecture.prefix_tokens - architecture.registers == 2
         self.distillation_token = nn.Parameter(weights["embeddings.distillation_token"]) if distilled else None
         self.registers = nn.Parameter(weights["embeddings.registers"]) if architecture.registers else None  # [G, R, d]

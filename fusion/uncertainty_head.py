@@ -7,6 +7,9 @@ With p_m = softmax(z_m / T) and p̄ = mean_m p_m (probabilities are averaged, ne
     mutual information   H(p̄) − mean_m H(p_m) ≥ 0   epistemic part (Depeweg et al. 2018)
     disagreement         share of members whose argmax differs from that of p̄
     energy               −mean_m log Σ_c exp z_m,c  without T, nats (Liu et al. 2020)
+
+The largest logit is taken out before the division by T, so that none overflows, and entropies are cut to [0, log C],
+which rounding would leave.
 """
 
 from __future__ import annotations
@@ -15,6 +18,8 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+
+from ..metrics.uncertainty import highest_entropy
 
 
 @dataclass(frozen=True)
@@ -58,10 +63,12 @@ def summarize(member_logits: Tensor, temperature: float = 1.0, distance: Tensor 
         temperature: T > 0, one for all members.
         distance: [B], passed on.
     """
-    members = torch.softmax(member_logits.float() / temperature, dim=-1)  # [M, B, C]
+    logits = member_logits.float()
+    members = torch.softmax((logits - logits.amax(dim=-1, keepdim=True)) / temperature, dim=-1)  # [M, B, C]
     mean = members.mean(dim=0)  # [B, C]
-    expected = entropy(members).mean(dim=0)  # [B]
-    predictive = torch.maximum(entropy(mean), expected)  # H(p̄) ≥ E[H]: rounding must not say otherwise
+    highest = float(highest_entropy(logits.shape[-1]))
+    expected = entropy(members).mean(dim=0).clamp(0.0, highest)  # [B]
+    predictive = torch.maximum(entropy(mean).clamp_max(highest), expected)  # H(p̄) ≥ E[H] despite rounding
     confidence, label = mean.max(dim=-1)
     return FusedOutput(
         member_logits=member_logits,
@@ -72,7 +79,7 @@ def summarize(member_logits: Tensor, temperature: float = 1.0, distance: Tensor 
         expected_entropy=expected,
         mutual_information=predictive - expected,
         disagreement=(members.argmax(dim=-1) != label).float().mean(dim=0),
-        energy=-torch.logsumexp(member_logits.float(), dim=-1).mean(dim=0),
+        energy=-torch.logsumexp(logits, dim=-1).mean(dim=0),
         member_probabilities=members.transpose(0, 1),
         distance=distance,
     )

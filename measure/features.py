@@ -10,7 +10,7 @@ import numpy as np
 
 from ..bundle.density import Density
 from ..bundle.store import Bundle
-from ..calib.density import DensityFit, squared_distances, standardised
+from ..calib.density import TINY, DensityFit, squared_distances, standardised
 from ..data.examples import Examples
 from ..metrics.uncertainty import area_under_roc
 from ..progress import Progress
@@ -111,10 +111,19 @@ class Reference:
 
 
 def standardised_by(density: Density, known: np.ndarray) -> Density:
-    """The distance with location and scale of in-distribution squared distances [N, K]."""
-    scale = known.std(axis=0)
-    scale = np.where(scale > 0, scale, 1)
-    return replace(density, location=known.mean(axis=0).astype(np.float32), scale=scale.astype(np.float32))
+    """The distance with location and scale of in-distribution squared distances [N, K].
+
+    Where they hardly differ, as those of one text repeated do by rounding alone, the scale is :data:`LEAST_SPREAD` of
+    their mean: rounding must not become many standard deviations.
+    """
+    location = known.mean(axis=0)
+    scale = np.maximum(known.std(axis=0), LEAST_SPREAD * location)
+    scale = np.where(scale > TINY, scale, 1)
+    return replace(density, location=location.astype(np.float32), scale=scale.astype(np.float32))
+
+
+LEAST_SPREAD = 1e-3
+"""Least standard deviation of squared distances, relative to their mean; of normal features in width d √(2 / d)."""
 
 
 def best_set(

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from .classification import BINS, calibration_error
-from .uncertainty import blocks
+from .uncertainty import blocks, highest_entropy
 
 
 def label_pairs(logits: np.ndarray) -> np.ndarray:
@@ -33,13 +33,14 @@ def summarise_labels(member_logits: np.ndarray, temperatures: np.ndarray) -> dic
 def _summarised(logits: np.ndarray, temperatures: np.ndarray) -> dict[str, np.ndarray]:
     members = _sigmoid(logits / temperatures)  # [n, M, C]
     mean = members.mean(axis=1)
-    expected = label_entropy(members).mean(axis=1)
-    total = np.maximum(label_entropy(mean), expected)
+    highest, together = highest_entropy(2), highest_entropy(2, logits.shape[-1])
+    expected = np.clip(label_entropy(members).mean(axis=1), 0, highest)
+    total = np.maximum(np.minimum(label_entropy(mean), highest), expected)
     return {
         "probabilities": mean,
-        "predictive_entropy": total.sum(axis=1),
-        "expected_entropy": expected.sum(axis=1),
-        "mutual_information": (total - expected).sum(axis=1),
+        "predictive_entropy": np.minimum(total.sum(axis=1), together),
+        "expected_entropy": np.minimum(expected.sum(axis=1), together),
+        "mutual_information": np.minimum((total - expected).sum(axis=1), together),
         "energy": -np.logaddexp(0.0, logits).sum(axis=2).mean(axis=1),
     }
 

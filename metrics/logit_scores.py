@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from .labels import label_entropy
 from .uncertainty import blocks, entropy, logsumexp
 
 GAMMA = 0.1
@@ -30,6 +31,28 @@ def logit_scores(logits: np.ndarray) -> dict[str, np.ndarray]:
     """
     parts = [_scores(logits[part].astype(np.float64)) for part in blocks(logits)]
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+
+def label_logit_scores(logits: np.ndarray) -> dict[str, np.ndarray]:
+    """Scores of a model whose labels do not exclude each other, [N] float64 each; higher means less like its data.
+
+    With p = 1 / (1 + exp(−z)) of each label:
+
+    - ``max_logit``: −max_c z_c (Hendrycks et al. 2022, who take it for several labels, too);
+    - ``predictive_entropy``: −Σ_c p_c log p_c + (1 − p_c) log(1 − p_c), nats;
+    - ``energy``: −Σ_c log(1 + exp z_c), nats (JointEnergy, Wang et al. 2021).
+
+    Args:
+        logits: z, [N, C].
+    """
+    precise = logits.astype(np.float64)
+    with np.errstate(over="ignore"):
+        probabilities = 1 / (1 + np.exp(-precise))
+    return {
+        "max_logit": -precise.max(axis=1),
+        "predictive_entropy": label_entropy(probabilities).sum(axis=1),
+        "energy": -np.logaddexp(0.0, precise).sum(axis=1),
+    }
 
 
 def _scores(logits: np.ndarray) -> dict[str, np.ndarray]:

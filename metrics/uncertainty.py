@@ -52,6 +52,18 @@ def logsumexp(values: np.ndarray) -> np.ndarray:
     return np.log(np.exp(values - top).sum(axis=-1)) + top[..., 0]
 
 
+def highest_entropy(classes: int, factor: int = 1) -> np.float32:
+    """The largest float32 that is no more than ``factor`` · log C: what every head cuts its entropies to.
+
+    Args:
+        classes: C.
+        factor: number of variables whose entropies are summed.
+    """
+    exact = factor * math.log(classes)
+    nearest = np.float32(exact)
+    return nearest if float(nearest) <= exact else np.nextafter(nearest, np.float32(0))
+
+
 def entropy(probabilities: np.ndarray) -> np.ndarray:
     """Shannon entropy over the last axis, nats; 0·log 0 = 0."""
     return -(probabilities * np.log(np.maximum(probabilities, np.finfo(np.float32).tiny))).sum(axis=-1)
@@ -61,8 +73,9 @@ def _summarised(logits: np.ndarray) -> dict[str, np.ndarray]:
     members = np.exp(logits - logits.max(axis=-1, keepdims=True))
     members /= members.sum(axis=-1, keepdims=True)  # [n, M, C]
     mean = members.mean(axis=1)  # [n, C]
-    expected = entropy(members).mean(axis=1)
-    total = np.maximum(entropy(mean), expected)
+    highest = highest_entropy(logits.shape[-1])
+    expected = np.clip(entropy(members).mean(axis=1), 0, highest)
+    total = np.maximum(np.minimum(entropy(mean), highest), expected)
     return {
         "probabilities": mean,
         "confidence": mean.max(axis=1),

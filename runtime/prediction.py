@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ..bundle.tasks import MEMBER_OUTPUTS, OUTPUTS
+from ..bundle.tasks import DISTANCE, MEMBER_OUTPUTS, OUTPUTS
 from ..data.text import is_pair
 from ..errors import InputError
 from ..metrics.gates import FURTHER_SCORES, SCORES
@@ -18,6 +18,9 @@ SCORE_FIELDS = OUTPUTS["score"]
 
 MEMBERS = MEMBER_OUTPUTS["tokens"]
 """Of tokens, the one field whose second axis is not theirs."""
+FIGURES = tuple(dict.fromkeys([*(name for names in OUTPUTS.values() for name in names), DISTANCE]))
+"""What graphs of any task give of an input, but what members say each for themselves."""
+
 LABEL_FIELDS = ("probabilities", "label_entropy", "label_mutual_information", *SCORES[:3])
 """What a multi-label model gives for certain (``SCORES`` but the disagreement)."""
 
@@ -157,6 +160,12 @@ class Prediction:
         if self.label is not None:
             return np.asarray(self.label < 0)
         return np.asarray(np.isnan(self.predictive_entropy if self.score is None else self.score))
+
+    def not_finite(self) -> str | None:
+        """The first figure that holds NaN or infinity, in words; ``None`` where none does."""
+        arrays = ((name, getattr(self, name)) for name in FIGURES)
+        found = (name for name, array in arrays if array is not None and not np.isfinite(array).all())
+        return next((name.replace("_", " ") for name in found), None)
 
     @classmethod
     def from_outputs(cls, outputs: Mapping[str, np.ndarray]) -> Prediction:

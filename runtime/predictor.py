@@ -150,6 +150,7 @@ class Predictor(Closable):
     Attributes:
         labels: class names in class order; of a model of one output the name of its score.
         members: their number M.
+        path: folder of the bundle.
         backend: name of the backend that runs.
         precision: of its weights and activations.
         fallbacks: (backend, reason) of each one that was skipped.
@@ -177,7 +178,7 @@ class Predictor(Closable):
         self.activation = architecture.score_activation
         self.regression = bundle.manifest.get("fusion", {}).get("problem_type") == "regression"
         self.calibration = Calibration.of(bundle)
-        self._path = bundle.path
+        self.path = bundle.path
         reads_pairs = architecture.modality == "text" and not architecture.every_token
         self._form = form_used(bundle) if reads_pairs else None
         self.pairs = self._form is not None and self._form[0]
@@ -277,7 +278,7 @@ class Predictor(Closable):
         _check_on_error(on_error)
         if self._processor is None:
             raise InputError(
-                f"bundle {self._path} has no processor; give ready tensors as a dict, or fuse with a processor"
+                f"bundle {self.path} has no processor; give ready tensors as a dict, or fuse with a processor"
             )
         iterator = iter(given_inputs(inputs, self.modality, text_column, text_pair_column))
         while window := list(islice(iterator, batch_size * WINDOW_BATCHES)):
@@ -347,7 +348,7 @@ class Predictor(Closable):
             InputError: the model tags no tokens, or the bundle has no tokenizer.
         """
         if not isinstance(self._processor, WordProcessor):
-            raise InputError(f"bundle {self._path} has no tokenizer of words; expected a model that tags tokens")
+            raise InputError(f"bundle {self.path} has no tokenizer of words; expected a model that tags tokens")
         return [self._processor.pieces(text, index) for index, text in enumerate(inputs)]
 
     def joined(self, tokens: Sequence[str]) -> str:
@@ -426,12 +427,10 @@ class Predictor(Closable):
     def _run(self, arrays: Mapping[str, np.ndarray], items: Sequence[Any] | None = None) -> Prediction:
         """Predict one batch; ``items`` are the prepared texts of tokens, which tell their words."""
         prediction = Prediction.from_outputs(self._running.run(arrays))
-        scores = self._architecture.task == "score"
-        names = OUTPUTS["score"] if scores else ("probabilities", "predictive_entropy")
-        if not all(np.isfinite(getattr(prediction, name)).all() for name in names):
+        if (name := prediction.not_finite()) is not None:
             raise BackendError(
-                f"backend {self.backend} gave {'scores' if scores else 'probabilities'} that are not finite; check the "
-                "inputs, or compare backends with `hydrant verify`"
+                f"backend {self.backend} gave values of {name} that are not finite; check the inputs, or compare "
+                "backends with `hydrant verify`"
             )
         if self._architecture.every_token:
             mask = arrays["attention_mask"].astype(bool)

@@ -1,7 +1,7 @@
-"""What ``POST /predict`` is asked: texts, pairs, lists of words, and images as base64 or files; options beside them.
+"""What ``POST /predict`` is asked: texts, pairs, words, images and sounds as base64 or files; options beside them.
 
-Bodies are JSON (``{"inputs": […]}``), a form with files (``multipart/form-data``), or the bytes of one image
-(``image/…``). Nothing in a request is ever read as a path.
+Bodies are JSON (``{"inputs": […]}``), a form with files (``multipart/form-data``), or the bytes of one image or sound
+(``image/…``, ``audio/…``). Nothing in a request is ever read as a path.
 """
 
 from __future__ import annotations
@@ -23,6 +23,9 @@ from .multipart import read_parts
 
 FLAGS = ("probabilities", "skip_invalid")
 NAMES = ("model", "version", "aggregation")
+FILES = ("image", "audio")
+"""What a file may be: fields of forms, and the first half of a Content-Type."""
+
 JSON_KINDS = ("", "application/json", "text/json", "text/plain", "application/x-www-form-urlencoded")
 """Kinds of bodies that are read as JSON; the last is what ``curl -d`` says of whatever it sends."""
 
@@ -79,13 +82,13 @@ def read_asked(body: bytes, content_type: str, query: Mapping[str, str]) -> Aske
     kind = content_type.partition(";")[0].strip().lower()
     if kind == "multipart/form-data":
         given = _of_form(body, content_type)
-    elif kind.startswith("image/"):
-        given = _Given([body], ["image 0"])
+    elif kind.startswith(tuple(f"{each}/" for each in FILES)):
+        given = _Given([body], [None])
     elif kind in JSON_KINDS or kind.endswith("+json"):
         given = _of_json(body)
     else:
         raise ServeError(
-            415, f"the Content-Type is {cut(kind)}; expected application/json, multipart/form-data or image/…"
+            415, f"the Content-Type is {cut(kind)}; expected application/json, multipart/form-data, image/… or audio/…"
         )
     return Asked(given.inputs, given.shown, **_options({**query, **given.options}))
 
@@ -122,11 +125,11 @@ def _of_json(body: bytes) -> _Given:
 
 
 def _of_form(body: bytes, content_type: str) -> _Given:
-    """Files are images, fields called text are texts, and other fields options."""
+    """Files are images or sounds, fields called text are texts, and other fields options."""
     given = _Given()
     for part in read_parts(body, content_type):
-        if part.filename is not None or part.name == "image":
-            given.shown.append(part.filename or f"image {len(given.inputs)}")
+        if part.filename is not None or part.name in FILES:
+            given.shown.append(part.filename or None)
             given.inputs.append(part.data)
             continue
         try:

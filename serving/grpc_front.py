@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -131,17 +131,21 @@ class GrpcFront:
         }
 
     def _handlers(self, verbs: dict[str, Verb]) -> dict[str, Any]:
-        """Verbs as gRPC takes them: from bytes to bytes."""
-        return {name: self._grpc.unary_unary_rpc_method_handler(self._answers(name, verbs[name])) for name in verbs}
+        """Verbs as gRPC takes them: from bytes to bytes.
 
-    def _answers(self, name: str, verb: Verb) -> Callable[[bytes, Any], Awaitable[bytes]]:
-        """What reads a message, lets it in, answers it, and tells a refusal in the words of gRPC."""
+        They are told to gRPC as taking a stream, which is the same on the wire: so a message is read once it is let in.
+        """
+        return {name: self._grpc.stream_unary_rpc_method_handler(self._answers(name, verbs[name])) for name in verbs}
+
+    def _answers(self, name: str, verb: Verb) -> Callable[[AsyncIterator[bytes], Any], Awaitable[bytes]]:
+        """What lets a call in, reads its message, answers it, and tells a refusal in the words of gRPC."""
         request_class = self._made["HealthCheckRequest" if name == "Check" else f"{name}Request"]
 
-        async def answered(raw: bytes, context: Any) -> bytes:
+        async def answered(messages: AsyncIterator[bytes], context: Any) -> bytes:
             self._here += 1
             try:
                 self._let_in(name, context)
+                raw = await _first(messages, self._service.settings.timeout)
                 return (await verb(_parsed(request_class, raw), context)).SerializeToString()
             except Exception as error:
                 found = refusal(error)
@@ -245,6 +249,17 @@ class GrpcFront:
 
     def _served(self, name: str, version: str) -> Served:
         return self._service.served(name or None, version or None)
+
+
+async def _first(messages: AsyncIterator[bytes], seconds: float) -> bytes:
+    """The message of a call, which has one."""
+    try:
+        async with asyncio.timeout(seconds):
+            return await anext(messages)
+    except TimeoutError:
+        raise ServeError(408, f"the message did not come within {seconds:g} s") from None
+    except StopAsyncIteration:
+        raise ServeError(400, "the call has no message; expected one") from None
 
 
 def _parsed(message: Any, raw: bytes) -> Any:

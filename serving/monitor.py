@@ -2,20 +2,22 @@
 
 GET /metrics    the text form of Prometheus (serving.metrics)
 GET /stats      JSON for the page's charts (serving.stats)
+
+One of several workers counts nothing itself, but tells the process that began it (serving.together).
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
-import os
 from collections.abc import Awaitable, Callable, MutableMapping
+from multiprocessing.connection import Connection
 from typing import Any
 
-from .metrics import Metrics
+from .figures import PATHS, Figures
 from .observe import Observer
 from .record import Recorder, Recording
 from .stats import Stats, Watching
+from .together import Recorded, Teller
 from .tracing import tracing
 
 Scope = MutableMapping[str, Any]
@@ -28,9 +30,10 @@ class Monitor:
     Args:
         watching: how predictions are watched for drift.
         recording: of abstained and flagged inputs; ``None`` for none.
+        counts: of a worker: to the process that counts for all; without it this one does.
 
     Attributes:
-        stats: what was counted.
+        stats: what counts.
         observers: to be told of everything.
 
     Raises:
@@ -38,10 +41,18 @@ class Monitor:
         MissingExtraError: prometheus-client is not installed.
     """
 
-    def __init__(self, watching: Watching = Watching(), recording: Recording | None = None) -> None:
-        self.stats = Stats(watching)
-        self._metrics, self._tracing = Metrics(self.stats), tracing()
+    def __init__(
+        self, watching: Watching = Watching(), recording: Recording | None = None, counts: Connection | None = None
+    ) -> None:
         self._recorder = None if recording is None else Recorder(recording)
+        self.stats: Stats | Teller
+        self._figures: Figures | Teller
+        if counts is None:
+            self.stats = Stats(watching)
+            self._figures = Figures(self.stats)
+        else:
+            self.stats = self._figures = Teller(counts, self._recorded)
+        self._tracing = tracing()
         made = (self.stats, self._tracing, self._recorder)
         self.observers: list[Observer] = [each for each in made if each is not None]
 
@@ -49,12 +60,15 @@ class Monitor:
         """The ASGI application with the routes of this, and a span around each request where these are made."""
 
         async def monitored(scope: Scope, receive: Any, send: Any) -> None:
-            answer = self._answers.get(scope["path"]) if scope["type"] == "http" else None
-            if answer is None or scope["method"] not in ("GET", "HEAD"):
+            asked = scope["type"] == "http" and scope["path"] in PATHS and scope["method"] in ("GET", "HEAD")
+            if not asked:
                 await app(scope, receive, send)
                 return
-            headers = {name.lower(): value for name, value in scope["headers"]}
-            body, content_type = await asyncio.to_thread(answer, headers.get(b"accept", b"").decode("latin-1"))
+            accept = next((value for name, value in scope["headers"] if name.lower() == b"accept"), b"").decode(
+                "latin-1"
+            )
+            answer = self._figures.answer
+            body, content_type = await asyncio.to_thread(answer, scope["path"], accept, self._recorded())
             told = [(b"content-type", content_type.encode()), (b"content-length", str(len(body)).encode())]
             told += [(b"cache-control", b"no-store")]
             await send({"type": "http.response.start", "status": 200, "headers": told})
@@ -63,17 +77,14 @@ class Monitor:
         return monitored if self._tracing is None else self._tracing.around(monitored)
 
     def close(self) -> None:
-        """Write what waits to be recorded."""
+        """Write what waits to be recorded, and tell what was not told yet."""
         if self._recorder is not None:
             self._recorder.close()
+        if isinstance(self.stats, Teller):
+            self.stats.close()
 
-    @property
-    def _answers(self) -> dict[str, Callable[[str], tuple[bytes, str]]]:
-        return {"/metrics": self._metrics.text, "/stats": self._told}
-
-    def _told(self, accept: str) -> tuple[bytes, str]:
-        del accept
+    def _recorded(self) -> Recorded:
         recorder = self._recorder
-        recorded = recorder and {"written": recorder.written, "dropped": recorder.dropped, "failed": recorder.failed}
-        facts = {**self.stats.snapshot(), "process": os.getpid(), "recorded": recorded}
-        return json.dumps(facts).encode(), "application/json"
+        if recorder is None:
+            return None
+        return {"written": recorder.written, "dropped": recorder.dropped, "failed": recorder.failed}

@@ -117,7 +117,7 @@ class Recorder:
 
     def __init__(self, recording: Recording, seed: int | None = None) -> None:
         self._redact = redaction(recording.redact)
-        self._rate, self._draw = recording.rate, random.Random(seed)
+        self._rate, self._draw = recording.rate, random.Random(seed)  # noqa: S311 (a sample, no secret)
         self._file = _Rotating(Path(recording.file), recording.most_bytes // 2)
         self.written = self.dropped = self.failed = 0
         self._waiting: queue.Queue[tuple[Any, ...] | None] = queue.Queue(WAITING)

@@ -49,6 +49,7 @@ def serve_alone(
     port: socket.socket,
     announce: Announce,
     parent: Connection | None = None,
+    counts: Connection | None = None,
 ) -> None:
     """Serve from this process until a signal comes; then answer what is begun, and return.
 
@@ -58,6 +59,7 @@ def serve_alone(
         port: that is listened on.
         announce: told once, when every model is warm.
         parent: of a worker: whose end ends this process, in the place of signals.
+        counts: of a worker: as of ``monitor.Monitor``.
 
     Raises:
         ServeError: a bundle cannot be opened.
@@ -72,7 +74,7 @@ def serve_alone(
             yield
 
     async def main() -> None:
-        monitor = Monitor(settings.watching, settings.recording)
+        monitor = Monitor(settings.watching, settings.recording, counts)
         service = Service(folder, settings, monitor.observers)
         config = uvicorn.Config(
             assembled(service, monitor),

@@ -187,10 +187,11 @@ class ModelStats:
         waiting, self._waiting, self._together, self._looked = self._waiting, [], 0, self._came
         if not waiting:
             return []
-        return self._count(waiting[0] if len(waiting) == 1 else Prediction.concatenate(waiting), self._came)
+        prediction = waiting[0] if len(waiting) == 1 else Prediction.concatenate(waiting)
+        return self.count(observed(prediction, self.names, self.calibration), self._came)
 
-    def _count(self, prediction: Prediction, now: float) -> list[Alarm]:
-        seen = observed(prediction, self.names, self.calibration)
+    def count(self, seen: Observed, now: float) -> list[Alarm]:
+        """Count predictions; gives the alarms that they raise."""
         step = self.step(now)
         decided = Counter({name: int(found.sum()) for name, found in seen.decisions.items()})
         for counted in (self, step):
@@ -241,10 +242,10 @@ class Stats:
         self._began = clock()
         self.refused: Counter[int] = Counter()
 
-    def refuse(self, status: int) -> None:
-        """Count a request that was refused before it reached a model."""
+    def refuse(self, status: int, count: int = 1) -> None:
+        """Count requests that were refused before they reached a model."""
         with self._lock:
-            self.refused[status] += 1
+            self.refused[status] += count
 
     def request(self, served: Served, front: str, seconds: float, status: int) -> None:
         """Count a request."""
@@ -277,6 +278,13 @@ class Stats:
         with self._lock:
             model = self._of(served)
             alarms = model.take(prediction, self._clock()) if model.is_of(served) else []
+        self._tell(served.name, served.version, alarms)
+
+    def seen(self, served: Served, seen: Observed) -> None:
+        """Count predictions that were looked at elsewhere, in the order in which they come here."""
+        with self._lock:
+            model = self._of(served)
+            alarms = model.count(seen, self._clock()) if model.is_of(served) else []
         self._tell(served.name, served.version, alarms)
 
     def models(self) -> list[ModelStats]:

@@ -1,4 +1,7 @@
-"""Several processes that share one port, each with its own copy of the models; one that dies is replaced."""
+"""Several processes that share one port, each with its own copy of the models; one that dies is replaced.
+
+What they do is counted here, as if one had done it (``serving.together``).
+"""
 
 from __future__ import annotations
 
@@ -17,6 +20,7 @@ from ..errors import HydrantError, InputError
 from .log import calm_log
 from .server import SIGNALS, Announce, Ready, serve_alone
 from .settings import ServeSettings
+from .together import Together
 
 log = logging.getLogger(__name__)
 
@@ -36,10 +40,15 @@ def serve_with_workers(folder: str | Path, settings: ServeSettings, port: socket
     Raises:
         InputError: a worker could not begin; it says why.
     """
+    together = Together(settings.watching)
+
+    def begun() -> _Worker:
+        return _Worker(folder, settings, port, together)
+
     with _signals() as asked:
         workers: list[_Worker] = []
         try:
-            workers += [_Worker(folder, settings, port) for _ in range(settings.workers)]
+            workers += [begun() for _ in range(settings.workers)]
             told = [worker.ready(asked) for worker in workers]
             if not asked:
                 announce(told[0])
@@ -48,8 +57,8 @@ def serve_with_workers(folder: str | Path, settings: ServeSettings, port: socket
                 for place in [place for place, worker in enumerate(workers) if not worker.process.is_alive()]:
                     log.error("a worker ended with %s; another takes its place", workers[place].process.exitcode)
                     workers[place].leave()
-                    workers[place] = _Worker(folder, settings, port)
-                    _begun(workers[place], asked)
+                    workers[place] = begun()
+                    _until_ready(workers[place], asked)
         finally:
             for worker in workers:
                 worker.leave()
@@ -57,7 +66,7 @@ def serve_with_workers(folder: str | Path, settings: ServeSettings, port: socket
                 worker.join(asked)
 
 
-def _begun(worker: _Worker, asked: list[int]) -> None:
+def _until_ready(worker: _Worker, asked: list[int]) -> None:
     """Wait until a worker that takes another's place is ready; one that cannot begin is not the end of the others."""
     try:
         worker.ready(asked)
@@ -84,13 +93,17 @@ def _signals() -> Iterator[list[int]]:
 class _Worker:
     """One process; it ends when its pipe is closed."""
 
-    def __init__(self, folder: str | Path, settings: ServeSettings, port: socket.socket) -> None:
+    def __init__(self, folder: str | Path, settings: ServeSettings, port: socket.socket, together: Together) -> None:
         context = multiprocessing.get_context("spawn")
         self._pipe, theirs = context.Pipe()
+        ours, counts = context.Pipe()
         level = logging.getLogger().getEffectiveLevel()
-        self.process = context.Process(target=_work, args=(folder, settings, port, theirs, level), daemon=True)
+        words = (folder, settings, port, theirs, counts, level)
+        self.process = context.Process(target=_work, args=words, daemon=True)
         self.process.start()
         theirs.close()
+        counts.close()
+        together.listen(ours)
 
     def ready(self, asked: list[int]) -> Ready:
         """Wait until its models are warm, or until a signal came.
@@ -121,7 +134,9 @@ class _Worker:
                 self.process.kill()
 
 
-def _work(folder: str | Path, settings: ServeSettings, port: socket.socket, pipe: Connection, level: int) -> None:
+def _work(
+    folder: str | Path, settings: ServeSettings, port: socket.socket, pipe: Connection, counts: Connection, level: int
+) -> None:
     """What a worker does."""
     calm_log(level)
     for each in SIGNALS:  # a terminal, and systemd, send them to every process of a service
@@ -133,7 +148,7 @@ def _work(folder: str | Path, settings: ServeSettings, port: socket.socket, pipe
 
     with port:
         try:
-            serve_alone(folder, settings, port, tell, pipe)
+            serve_alone(folder, settings, port, tell, pipe, counts)
         except HydrantError as error:
             tell(str(error))
             sys.exit(2)

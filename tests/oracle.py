@@ -30,6 +30,7 @@ OUTPUT_PROJECTIONS = {
     "dinov2_with_registers": f"dinov2_with_registers.{DINOV2}",
     "modernbert": "model.layers.{}.attn.Wo",
     "clip": "vision_model.encoder.layers.{}.self_attn.out_proj",
+    "siglip": "vision_model.encoder.layers.{}.self_attn.out_proj",
 }
 
 

@@ -81,6 +81,10 @@ def make_model(family: str, seed: int = 0, **settings: Any) -> torch.nn.Module:
             )
         ),
     }
+    makers["siglip"] = lambda: transformers.SiglipForImageClassification(
+        transformers.SiglipConfig(vision_config={**shape, "image_size": 12, "patch_size": 4, **settings},
+                                  num_labels=CLASSES)
+    )  # fmt: skip
     torch.manual_seed(seed)
     model = makers[family]()
     with torch.no_grad():
@@ -141,7 +145,7 @@ def random_plan(family: str, members: int, seed: int = 0) -> HeadPlan:
 def make_inputs(family: str, batch: int = 4, seed: int = 0, padded: bool = True) -> dict[str, torch.Tensor]:
     """Inputs of a tiny model; text with rows of different lengths when padded."""
     rng = np.random.default_rng(seed)
-    if family in (*IMAGE_FAMILIES, "dinov2_with_registers"):
+    if family in (*IMAGE_FAMILIES, "dinov2_with_registers", "siglip"):
         return {"pixel_values": torch.from_numpy(rng.standard_normal((batch, 3, 12, 12)).astype(np.float32))}
     tokens = 9
     ids = torch.from_numpy(rng.integers(5, VOCABULARY, (batch, tokens)))

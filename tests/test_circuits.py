@@ -125,7 +125,7 @@ def test_same_heads_and_scores_as_full_forward_passes(family: str, objective: st
 @pytest.mark.parametrize("limits", [(1, 0), (20, 500), (10**6, 10**9)])
 def test_result_does_not_depend_on_memory_or_batches(limits: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
     expected = search("bert", [[2, 2, 2]])
-    monkeypatch.setattr(masking, "RUN_TOKENS", limits[0])
+    monkeypatch.setattr(masking, "RUN_TOKENS", dict.fromkeys(("cpu", "cuda"), limits[0]))
     monkeypatch.setattr(masking, "CACHE_BYTES", limits[1])
     for batch_size in (1, 3, 64):
         found = search("bert", [[2, 2, 2]], batch_size=batch_size)

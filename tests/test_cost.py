@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from pathlib import Path
 
 import onnx
@@ -12,10 +13,14 @@ import torch_onnx
 from hydrant import HydrantError, estimate_cost, export_onnx, fuse, save_bundle
 from hydrant.bundle.plan import HeadPlan
 from hydrant.export.random_model import PLAIN, random_model
-from hydrant.families.registry import architecture_of
+from hydrant.families.registry import LAYOUTS, architecture_of
 from hydrant.tuning.weights import shared_form, stored_form
 from support import FAMILIES, HEADS, LAYERS, TEXT_FAMILIES, make_inputs, make_model, model_type, random_plan
 from test_rewrites import forked
+
+sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
+
+import family_costs
 
 
 def counted(model: onnx.ModelProto, inputs: dict[str, object]) -> tuple[int, int, int]:
@@ -119,3 +124,10 @@ def test_unusable_arguments() -> None:
 def test_half_precision_moves_half_the_bytes() -> None:
     model, plan = make_model(TEXT_FAMILIES[0]), random_plan(TEXT_FAMILIES[0], 2)
     assert 2 * estimate_cost(model, plan, precision="fp16").fused.bytes == estimate_cost(model, plan).fused.bytes
+
+
+def test_the_page_on_costs_is_what_the_program_writes() -> None:
+    """Every declared class stands there, with the figures of today."""
+    page = family_costs.PAGE.read_text(encoding="utf-8")
+    assert family_costs.table() in page
+    assert all(f"`{layout.model_class}`" in page for layout in LAYOUTS)

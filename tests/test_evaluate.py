@@ -209,7 +209,7 @@ def test_report_files_and_html(bundle: Path, data: dict[str, Path], bert_checkpo
     rows = report.models[0].noise
     assert [row.severity for row in rows] == [1, 2, 3, 4, 5]
     for row in rows:
-        assert row.loss_gap == pytest.approx(row.nll - report.models[0].clean["nll"])
+        assert row.loss_gap == pytest.approx(row.figures["nll"] - report.models[0].clean["nll"])
     evaluate(bundle, data["test"], figures=Figures(bootstrap=0))
     left = {name for name in Bundle.open(bundle).manifest["files"] if name.startswith("reports/evaluation")}
     kept = ("reliability", "risk-coverage", "scores", "disagreement")

@@ -407,7 +407,15 @@ def test_bundle_reached_through_a_link_opens(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("edit", "message"),
     [
-        (lambda m: m.update(schema=2), r"has schema '2'; this hydrant reads schema 1; use a matching version"),
+        (
+            lambda m: m.update(schema=2, hydrant="1.4.0rc1"),
+            r"schema 1; hydrant 1.4.0rc1 wrote it: install hydrant-uq 1.4.0rc1",
+        ),
+        (
+            lambda m: m.update(schema=2, hydrant="$(rm)"),
+            r"has schema '2'; .* 1; a newer hydrant wrote it: install the newest",
+        ),
+        (lambda m: m.update(schema=0), r"has schema '0'; this hydrant reads schema 1; make it again"),
         (lambda m: m.update(schema=None), "has schema 'None'"),
         (lambda m: m.pop("schema") and None, "has schema 'None'"),
         (lambda m: m.pop("hydrant") and None, "has hydrant = 'None'; expected a JSON str"),

@@ -219,6 +219,7 @@ def serving(folder: Path, test: Callable[[Calls, Service], Awaitable[None]], *ob
                     )
                     return MADE[f"{kind}Response"].FromString(await channel.unary_unary(verb)(raw, **given_))
 
+                call.opened = channel.stream_unary(f"/{SERVICE}/ModelInfer")  # type: ignore[attr-defined]
                 await asyncio.wait_for(test(call, service), 30)
         finally:
             Lengths.gate.set()
@@ -316,6 +317,36 @@ def test_the_token_is_asked_of_all_but_probes(models: Path) -> None:
         assert (await call("ModelInfer", texts("a"), metadata=[("authorization", "Bearer right-token")])).model_name
 
     serving(models, test, token="right-token")
+
+
+def test_a_message_is_read_once_it_is_let_in_and_must_come_in_time(
+    models: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Calls whose message does not come: with the token they wait for it, without it they are refused before."""
+
+    async def test(call: Any, service: Service) -> None:
+        right = [("authorization", "Bearer right-token")]
+        code, _ = await refused(call.opened(metadata=[("authorization", "Bearer wrong-token")]))
+        assert code == "UNAUTHENTICATED"
+        slow = [call.opened(metadata=right) for _ in range(2)]
+        assert [await refused(each) for each in slow] == [
+            ("DEADLINE_EXCEEDED", "the message did not come within 0.3 s")
+        ] * 2
+        empty = call.opened(metadata=right)
+        await empty.done_writing()
+        assert await refused(empty) == ("INVALID_ARGUMENT", "the call has no message; expected one")
+        left = call.opened(metadata=right)
+        await left.wait_for_connection()
+        left.cancel()
+        raw = texts("abc").SerializeToString()
+        late = call.opened(metadata=right)
+        await asyncio.sleep(0.1)
+        await late.write(raw)
+        await late.done_writing()
+        assert MADE["ModelInferResponse"].FromString(await late).model_name == "m"
+
+    serving(models, test, token="right-token", timeout=0.3)
+    assert not caplog.records
 
 
 def test_whoever_leaves_takes_the_inputs_out_of_the_queue(models: Path) -> None:

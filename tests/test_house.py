@@ -19,12 +19,12 @@ FLOORS: list[dict[str, str]] = [
         """,
         "metrics": """
             __init__ bootstrap classification selective figures gates score_gates label_gates judging resampled timing
-            uncertainty drift logit_scores scores ranking labels spans
+            uncertainty drift scores ranking labels logit_scores spans
         """,
     },
     {
         "bundle": """
-            __init__ precision tasks rotary architecture traced signals owned files journal plan store
+            __init__ precision tasks rotary schema architecture traced signals owned files journal plan store
             signature reference calibration density weights onnx_message graphs reports uses
         """
     },
@@ -32,7 +32,7 @@ FLOORS: list[dict[str, str]] = [
         "cost": "__init__ sharing matmuls parameters estimate",
         "engines": "__init__ gpu log metadata",
         "families": """
-            __init__ activations positions config tasks layout bert clip dinov2 distilbert modernbert vit tokens
+            __init__ activations positions config tasks layout bert clip dinov2 distilbert modernbert siglip vit tokens
             unsupported registry checkpoint lora prompts zero_shot
         """,
     },
@@ -51,8 +51,8 @@ FLOORS: list[dict[str, str]] = [
             decisions.__init__ decisions.targets decisions.temperature decisions.thresholds decisions.fit
             decisions.intervals decisions.spans decisions.labels decisions.profile
             heads.__init__ heads.options heads.selection heads.held_out heads.taylor heads.encoder heads.masking
-            heads.objectives heads.search_state heads.circuits heads.candidates heads.traced heads.trials heads.choosing
-            heads.margin heads.budget heads.planning
+            heads.objectives heads.answers heads.search_state heads.circuits heads.candidates heads.traced heads.trials
+            heads.choosing heads.margin heads.budget heads.planning
         """,
         "fusion": """
             grouped uncertainty_head score_head label_head distance traced module drift lora preprocessing ensemble
@@ -89,14 +89,14 @@ FLOORS: list[dict[str, str]] = [
         "serving": """
             triton.pbtxt triton.tensors triton.settings triton.answers triton.models triton.config triton.samples
             triton.source triton.whole triton.engine triton.ensemble triton.readme triton.repository triton.__init__
-            __init__ errors observe log stats metrics tracing record settings monitor catalog batcher service datatypes
-            messages protocol multipart asked connection guard verbs rest grpc_messages grpc_codec grpc_front explain
-            page server workers run
+            __init__ errors observe log stats metrics figures together tracing record settings monitor catalog batcher
+            service datatypes messages protocol multipart asked connection guard verbs rest grpc_messages grpc_codec
+            grpc_front explain page server workers run
             offline.__init__ offline.shards offline.sources offline.scoring offline.tables offline.chunks offline.parts
-            offline.run ray_cluster offline.ray_engine ray_serve
+            offline.run offline.files ray_cluster offline.ray_engine ray_serve
         """,
         "workflow": """
-            options parts report told workspace make explore picture __init__
+            options parts report told workspace make quality explore picture __init__
             demo.comparison demo.digits demo.picture demo.run demo.__init__
         """,
     },
@@ -193,6 +193,15 @@ def test_calib_sees_no_onnx_and_the_library_formats_no_terminal() -> None:
         names = {name.split(".")[0] for name in absolute(path)}
         assert room != "calib" or not names & {"onnx", "onnxruntime"}, path
         assert room == "cli" or "argparse" not in names or path.name == "memory.py", path
+
+
+def test_asserts_of_the_package_tell_a_type_and_check_no_input() -> None:
+    """They vanish under `python -O`; so they may only narrow: "is not None", isinstance."""
+    for path in SOURCES.values():
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Assert):
+                said = ast.unparse(node.test)
+                assert re.fullmatch(r"[\w.]+ is not None|(not )?isinstance\(.*\)", said), f"{path}:{node.lineno} {said}"
 
 
 def test_the_guide_draws_the_same_floors() -> None:

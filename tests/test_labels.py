@@ -497,10 +497,8 @@ def test_the_command_line_from_a_checkpoint_to_labels(checkpoint: Path, data: Pa
     assert "of which any may apply" in ran("inspect", out)
 
 
-def test_what_has_no_meaning_for_labels_is_refused(checkpoint: Path, bundle: Path, data: Path, tmp_path: Path) -> None:
+def test_what_has_no_meaning_for_labels_is_refused(bundle: Path, data: Path) -> None:
     train = data / "train.csv"
-    with pytest.raises(InputError, match=r"this model gives several labels .*; choose method 'taylor' or 'random'"):
-        hydrant.plan_heads(checkpoint, train, hydrant.Circuit(objective="nll"), keep=2)
     with pytest.raises(InputError, match=r"prediction sets .* hold the one class that is right"):
         hydrant.calibrate(bundle, train, sets=hydrant.Conformal(0.1))
     with pytest.raises(InputError, match=r"confidence is '0\.9', which is of intervals around a score"):
@@ -508,9 +506,7 @@ def test_what_has_no_meaning_for_labels_is_refused(checkpoint: Path, bundle: Pat
     with pytest.raises(InputError, match="the score confidence was asked for, but this bundle has none"):
         hydrant.calibrate(bundle, train, abstain=hydrant.Coverage(0.9, "confidence"))
     for words, message in (
-        (("make", checkpoint, "--data", train, "--validation", data / "val.csv", "-o", tmp_path / "made"),
-         "hydrant make is for classifiers of one class each, and this model gives several labels"),
-        (("evaluate", bundle, "--data", train, "--corruptions"), "and this bundle gives several labels"),
+        (("evaluate", bundle, "--data", train, "--baselines"), "baselines are scores that find out-of-distribution"),
         (("evaluate", bundle, "--data", train, "--caution", 1), "caution is 1, by which scores are ranked"),
         (("calibrate", bundle, "--data", train, "--label-false-alarm", 1.5), "--label-false-alarm"),
     ):  # fmt: skip

@@ -103,8 +103,8 @@ def test_circuits_within_a_budget_that_lose_too_much_are_refused(bert_checkpoint
     texts = ["hello world", "transfer money today", "what is the weather", "the money", "hello money world"] * 8
     how = Circuit(ood=ood_csv, max_accuracy_loss=0)
     right = answers(bert_checkpoint, texts)
-    with pytest.raises(InputError, match=r"the most accurate has 0\.\d+ on 20 held-out examples, and the single model "
-                       r"1\.000; expected a loss of at most 0 points"):  # fmt: skip
+    with pytest.raises(InputError, match=r"the best has an accuracy of 0\.\d+ on 20 held-out examples, and the single "
+                       r"model an accuracy of 1\.000; expected a loss of at most 0 points of accuracy"):  # fmt: skip
         plan_heads(bert_checkpoint, (texts, right), how, keep=Budget(0.96), members=2, fork_from=1)
 
 

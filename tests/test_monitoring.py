@@ -6,6 +6,7 @@ import asyncio
 import base64
 import json
 import logging
+import multiprocessing
 import os
 import signal
 import stat
@@ -13,8 +14,9 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -24,12 +26,14 @@ from hydrant import HydrantError, Predictor, drift, load
 from hydrant.runtime.prediction import Prediction
 from hydrant.serving import record
 from hydrant.serving import stats as stats_module
+from hydrant.serving import together as together_module
 from hydrant.serving.log import Rarely
 from hydrant.serving.metrics import LABELS, OTHERS, Metrics
 from hydrant.serving.monitor import Monitor
 from hydrant.serving.record import WAITING, Recorder, Recording, redaction
 from hydrant.serving.settings import ServeSettings
 from hydrant.serving.stats import Stats, Watching
+from hydrant.serving.together import Teller, Together
 from hydrant.serving.tracing import tracing
 from prometheus_client.parser import text_string_to_metric_families
 from test_drift import bundle, texts  # noqa: F401 (a fixture)
@@ -274,6 +278,77 @@ def test_counts_of_many_threads_add_up(predictor: Predictor, found: tuple[list[s
     (told,) = stats.snapshot()["models"]
     assert told["totals"]["inputs"] == told["totals"]["requests"] == 400
     assert told["totals"]["abstain"] == prediction.abstain.sum()  # type: ignore[union-attr]
+
+
+def test_workers_are_counted_as_one(
+    predictor: Predictor, found: tuple[list[str], Prediction], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two workers that share the traffic say what one says that has all of it, whichever of them is asked."""
+    monkeypatch.setattr(together_module, "PERIOD", 60.0)
+    inputs, prediction = found
+    alone, together, pipes = Stats(), Together(), [multiprocessing.Pipe() for _ in range(3)]
+    for ours, _ in pipes:
+        together.listen(ours)
+    tellers = [
+        Teller(theirs, lambda place=place: {"written": place, "dropped": 1, "failed": 0})  # type: ignore[misc]
+        for place, (_, theirs) in enumerate(pipes[:2])
+    ]
+    feed(alone, Model(predictor), inputs, prediction, 8)
+    for start in range(0, 400, 8):
+        part = slice(start, start + 8)
+        feed(tellers[start % 16 // 8], Model(predictor), inputs[part], prediction[part], 8)  # type: ignore[arg-type]
+    for teller, depth in zip(tellers, (3, 4), strict=True):
+        teller.queue(Model(predictor), depth)
+        teller.refuse(401)
+    first = told_by(tellers[0])["models"][0]
+    assert first["totals"]["inputs"] == 200, "the other told nothing yet"
+    facts, (model,) = told_by(tellers[1]), alone.snapshot()["models"]
+    (both,) = facts["models"]
+    assert {name: both[name] for name in ("totals", "requests", "labels", "batch")} == {
+        name: model[name] for name in ("totals", "requests", "labels", "batch")
+    }
+    assert both["histograms"] == model["histograms"]
+    assert both["drift"]["rates"]["abstain"]["n"] == model["drift"]["rates"]["abstain"]["n"] == 400
+    assert (both["queue"], facts["recorded"]) == (7, {"written": 1, "dropped": 2, "failed": 0})
+    body, _ = tellers[1].answer("/metrics", "", None)
+    assert b'hydrant_refused_total{status="401"} 2.0' in body
+    tellers[0].close()
+    pipes[0][1].close()  # it ended
+    while told_by(tellers[1])["models"][0]["queue"] != 4:
+        time.sleep(0.01)
+    other = SimpleNamespace(task=predictor.task, labels=predictor.labels, calibration=replace(
+        predictor.calibration, temperature=2.0))  # fmt: skip
+    third = Teller(pipes[2][1])  # begun after the bundle was calibrated anew
+    third.predicted(Model(other), inputs[:8], prediction[:8])
+    assert told_by(third)["models"][0]["totals"]["inputs"] == 8
+    feed(tellers[1], Model(predictor), inputs[:8], prediction[:8], 8)  # type: ignore[arg-type]
+    assert told_by(tellers[1])["models"][0]["totals"]["inputs"] == 8, (
+        "what the older bundle says is not counted further"
+    )
+    for teller, (_, theirs) in zip((tellers[1], third), pipes[1:], strict=True):
+        teller.close()
+        theirs.close()
+    with pytest.raises(OSError, match="closed"):
+        third.answer("/stats", "", None)
+
+
+def told_by(teller: Teller) -> Any:
+    return json.loads(teller.answer("/stats", "", None)[0])
+
+
+def test_figures_that_come_too_late_are_not_those_of_another_question(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(together_module, "PATIENCE", 0.01)
+    ours, theirs = multiprocessing.Pipe()
+    teller = Teller(theirs)
+    with pytest.raises(TimeoutError):
+        teller.answer("/stats", "", None)
+    monkeypatch.setattr(together_module, "PATIENCE", 20.0)
+    ours.send((1, b"late", "text/plain"))
+    ours.send((2, b"now", "text/plain"))
+    assert teller.answer("/stats", "", None) == (b"now", "text/plain")
+    ours.close()
+    teller.close()
+    theirs.close()
 
 
 def test_a_bundle_without_a_reference_is_counted_all_the_same(

@@ -6,6 +6,7 @@ import csv
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -196,6 +197,30 @@ def test_parts_merge_to_what_one_run_says(
             {name: None if cell == "" else kinds.get(name, float)(cell) for name, cell in row.items()} for row in rows
         ]
         agree(found, expected)
+
+
+def test_parts_from_python(
+    predictor: Predictor, files: list[Path], expected: list[dict[str, Any]], tmp_path: Path
+) -> None:
+    parts = [
+        hydrant.predict_files(predictor, files, tmp_path / f"{index}.jsonl", shard=f"{index}/2") for index in (1, 2)
+    ]
+    assert [(str(part.shard), part.total, part.failed) for part in parts] == [("1/2", 150, 0), ("2/2", 150, 0)]
+    assert hydrant.predict_files(predictor, files, str(tmp_path / "2.jsonl"), shard="2/2").files == parts[1].files
+    assert hydrant.merge_parts([str(part.path) for part in parts], str(tmp_path / "all.jsonl")) == parts
+    agree(read(tmp_path / "all.jsonl"), expected)
+    hydrant.predict_files(predictor, str(files[0]), tmp_path / "one.csv")
+    for words, wrong in (
+        ("shard is '2'; expected I/N", {"shard": "2"}),
+        ("shard is '2'; expected a string", {"shard": 2}),
+        ("give skip_invalid=True", {"errors": tmp_path / "e.jsonl"}),
+        ("all rows are predicted", {"reading": hydrant.Reading(examples=3)}),
+        ("skip_invalid is 'yes'", {"skip_invalid": "yes"}),
+    ):
+        with pytest.raises(InputError, match=re.escape(words)):
+            hydrant.predict_files(predictor, files, tmp_path / "x.jsonl", **wrong)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match=r"ends in '\.xlsx'"):
+        hydrant.merge_parts([part.path for part in parts], tmp_path / "all.xlsx")
 
 
 def test_more_shards_than_rows_leave_empty_parts(predictor: Predictor, bundle: Path, tmp_path: Path) -> None:
@@ -458,12 +483,17 @@ def test_commands_end_to_end(bundle: Path, files: list[Path], expected: list[dic
         (["--input", "-", "FILE"], "--input - is standard input, and stands alone"),
         (["--input", "FILE", "--shard", "1/2", "--output", "/dev/null"], "/dev/null is no regular file"),
         (["--input", "FILE", "FILE"], "named more than once among the inputs"),
+        (["--input", "FILE", "--output", "x.xlsx"], "ends in '.xlsx', which is not written here; expected .csv"),
+        (["a text", "--output", "x.csv.gz"], "ends in '.gz', which is not written here"),
+        (["--input", "FILE", "--skip-invalid", "--output", "x", "--errors", "x.tsv"], "ends in '.tsv'"),
         (["--input", "FILE", "--shard", "1/2", "--output", "x", "--skip-invalid", "--errors", "x"], "name two files"),
     ],
 )
 def test_options_that_do_not_go_together(bundle: Path, files: list[Path], words: list[str], message: str) -> None:
     filled = [str(files[0]) if word == "FILE" else word for word in words]
     place = str(files[0].parent / "never")
-    found = error_line("predict", bundle, *(place if word == "x" else word for word in filled))
+    found = error_line(
+        "predict", bundle, *(word.replace("x", place, 1) if word[:1] == "x" else word for word in filled)
+    )
     assert message in found
     assert not os.path.exists(place)  # noqa: PTH110

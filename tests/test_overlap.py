@@ -10,6 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from hydrant import Bundle, Figures, HeadPlan, Jointly, calibrate, evaluate, fuse, plan_heads, save_bundle, tune
+from hydrant.cli.calibrate import calibration_text
+from hydrant.cli.evaluate import evaluation_text
 from hydrant.data.fingerprints import LOWEST, Fingerprint, fingerprint_of
 from hydrant.families.checkpoint import load_processor
 from PIL import Image
@@ -122,10 +124,12 @@ def test_calibrating_and_evaluating_name_both_uses(
     )
     assert note in caplog.text
     assert report.to_json()["notes"] == [note]
+    assert note not in calibration_text(report), "told as a warning, and once on a terminal"
     assert calibrate(tmp_path / "bundle", copy).notes == [note], "a calibration does not count when it is replaced"
     found = evaluate(tmp_path / "bundle", copy, figures=Figures(bootstrap=0), html=tmp_path / "page.html")
     assert ["planned on (planned.csv)" in found.notes[0], "calibrated on (copy.csv)" in found.notes[1]] == [True, True]
     assert found.notes[0] in (tmp_path / "page.html").read_text()
+    assert found.notes[0] not in evaluation_text(found)
     assert Bundle.open(tmp_path / "bundle").read_json("reports/evaluation.json")["notes"] == found.notes
 
 

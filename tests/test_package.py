@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
 from importlib import import_module
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from pkgutil import walk_packages
 from typing import Any
@@ -23,12 +25,12 @@ from test_house import APART, SOURCES
 PUBLIC = {
     "BatchEnsemble", "Budget", "Bundle", "Circuit", "Conformal", "Cost", "Coverage", "DriftReport", "Dropout",
     "FalseAlarm", "Figures", "FusedClassifier", "FusedOutput", "GraphForm", "Grid", "HeadPlan", "HydrantError",
-    "Jointly", "LabelOutput", "PerMember", "Pipeline", "Prediction", "Predictor", "Random", "Reading", "Recipe",
+    "Jointly", "LabelOutput", "Part", "PerMember", "Pipeline", "Prediction", "Predictor", "Random", "Reading", "Recipe",
     "Risk", "ScoreOutput", "Span", "Taylor", "TensorRT", "TensorRTForRTX", "Timing", "TokenPipeline",
     "TritonModels", "TritonSettings", "TuneReport", "Words", "__version__", "build_engine", "calibrate", "drift",
     "estimate_cost", "evaluate", "explore", "export_onnx", "fuse", "load", "load_ensemble", "load_zero_shot",
-    "make", "measure_drift", "pipeline", "plan_heads", "profile", "save_bundle", "sign", "triton_repository",
-    "tune", "verify",
+    "make", "measure_drift", "merge_parts", "pipeline", "plan_heads", "predict_files", "profile", "save_bundle",
+    "sign", "triton_repository", "tune", "verify",
 }  # fmt: skip
 
 
@@ -118,3 +120,47 @@ def test_the_oldest_versions_tested_are_those_declared() -> None:
     for requirement in [*requirements(project), *requirements(project, "test")]:
         (oldest,) = (each.version for each in requirement.specifier if each.operator == ">=")
         assert tested[canonicalize_name(requirement.name)] == Version(oldest), requirement
+
+
+def bill_of_materials() -> Any:
+    """The program that writes the bill of materials."""
+    spec = spec_from_file_location("bill_of_materials", Path(__file__).parents[1] / ".ci/bill_of_materials.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_everything_that_is_installed_is_pinned() -> None:
+    """All that `make test` and `make check` install, and what that brings along: nothing at a version of the day."""
+    program, root = bill_of_materials(), Path(__file__).parents[1]
+    project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
+    needed = set(program.closure([*program.direct(project), *program.direct(project, "dev")]))
+    assert len(needed) > 100
+    assert not needed - set(program.pins())
+
+
+def test_the_bill_of_materials_is_that_of_the_pinned_packages() -> None:
+    program = bill_of_materials()
+    written = json.loads(program.FILE.read_text())
+    names = [entry["name"] for entry in written["components"]]
+    assert len(set(names)) == len(names) > 100
+    assert {entry["name"]: entry.get("version") for entry in written["components"]} == {
+        name: program.pins().get(name) for name in names
+    }, "run .ci/bill_of_materials.py"
+    assert written["metadata"]["component"]["version"] == hydrant.__version__
+    refs = {*names, "hydrant-uq"}
+    assert all({entry["ref"], *entry["dependsOn"]} <= refs for entry in written["dependencies"])
+    other = [name for name, version in program.pins().items() if name in names and installed(name) != version]
+    if other:
+        pytest.skip(f"other versions than the pinned ones are installed: {', '.join(other[:3])}")
+    assert program.text() == program.FILE.read_text(), "run .ci/bill_of_materials.py"
+
+
+def installed(name: str) -> str | None:
+    """The version of a package without what follows a plus."""
+    try:
+        return version(name).partition("+")[0]
+    except PackageNotFoundError:
+        return None

@@ -98,7 +98,7 @@ def test_provenance_is_optional_and_not_compared() -> None:
         (changed(family=7), r"plan has family = '7'; expected a JSON str"),
         (changed(method=None), r"plan has method = 'None'; expected a JSON str"),
         (changed(provenance=[1]), r"plan has provenance = .*expected an object"),
-        (changed(schema=2), r"plan has schema 2; this hydrant reads schema 1"),
+        (changed(schema=2), r"plan has schema 2; this hydrant reads schema 1; a newer hydrant wrote it"),
         (changed(schema="1"), r"plan has schema '1'; this hydrant reads schema 1"),
         (changed(schema=True), r"plan has schema True; this hydrant reads schema 1"),
         ([VALID], r"plan is a JSON list; expected an object"),

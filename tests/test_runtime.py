@@ -374,7 +374,7 @@ def test_a_backend_that_gives_nan_is_an_error(text_bundle: Path, monkeypatch: py
     with load(text_bundle) as predictor:
         run = predictor._running.run
         monkeypatch.setattr(predictor._running, "run", lambda inputs: {k: v * np.nan for k, v in run(inputs).items()})
-        with pytest.raises(HydrantError, match="gave probabilities that are not finite"):
+        with pytest.raises(HydrantError, match="gave values of probabilities that are not finite"):
             predictor.predict("hello")
 
 

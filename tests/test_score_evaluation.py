@@ -170,8 +170,7 @@ def test_what_is_for_the_other_task_is_refused(
     bundle: Path, bert_checkpoint: Path, data: dict[str, Path], text_csv: Path, tmp_path: Path
 ) -> None:
     for options, message in (
-        (("--corruptions",), "corruptions (--corruptions) are measured for classifiers"),
-        (("--baselines",), "baselines (--baselines) are measured for classifiers"),
+        (("--baselines", "--ood", data["other"]), "baselines of a model of one output are of its features alone"),
         (("--caution", "-1"), "caution is '-1.0'; expected a finite number, 0 or more"),
     ):
         ran = run_cli("evaluate", bundle, "--data", data["test"], *COLUMNS, *options)

@@ -19,7 +19,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
@@ -455,14 +455,30 @@ def test_workers_share_the_port_and_one_that_dies_is_replaced(models: Path) -> N
         served = [child for child in children if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes()]
         assert len(served) == 2
         assert httpx.post(f"{url}/v2/repository/models/1/load").status_code == 409
+        for _ in range(8):
+            assert httpx.post(f"{url}/predict", json={"inputs": [text], "model": "2"}, timeout=30).status_code == 200
+        until_counted(url, lambda count: count == 8)
         subprocess.run(["kill", "-KILL", served[0]], check=True)
         for _ in range(6):
             with contextlib.suppress(httpx.TransportError):
                 answer = httpx.post(f"{url}/predict", json={"inputs": [text], "model": "2"}, timeout=30)
                 assert same(answer.json()["predictions"][0], expected)
             time.sleep(0.1)
+        until_counted(url, lambda count: 9 <= count <= 14)
+        assert httpx.get(f"{url}/stats").json()["process"] == process.pid, "which counts for its workers"
         process.send_signal(signal.SIGINT)
         assert process.wait(60) == 0
+
+
+def until_counted(url: str, enough: Callable[[int], bool]) -> None:
+    """Ask for the figures, of whichever worker answers, until they count so many inputs of model 2."""
+    end, count = time.monotonic() + 20, -1
+    while not enough(count):
+        assert time.monotonic() < end, count
+        with contextlib.suppress(httpx.TransportError):
+            models = httpx.get(f"{url}/stats", timeout=30).json()["models"]
+            count = sum(model["totals"]["inputs"] for model in models if model["name"] == "2")
+        time.sleep(0.05)
 
 
 def test_a_warning_that_every_request_would_repeat_is_told_once_a_minute() -> None:
@@ -483,8 +499,9 @@ def test_a_warning_that_every_request_would_repeat_is_told_once_a_minute() -> No
     assert told("%d were cut")
 
 
-def test_the_benchmark_asks_checks_and_counts(models: Path) -> None:
+def test_the_benchmark_asks_checks_and_counts(models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     place = Path(__file__).parents[1] / "benchmarks/serving.py"
+    monkeypatch.syspath_prepend(str(place.parent))
     spec = importlib.util.spec_from_file_location("serving_benchmark", place)
     assert spec is not None
     assert spec.loader is not None
@@ -504,3 +521,10 @@ def test_the_benchmark_asks_checks_and_counts(models: Path) -> None:
     with hydrant.load(models / "texts/1") as predictor:
         benchmark.by_loop(predictor, 3, texts, cell)
     assert len(cell.rate) == 2
+    cells = {name: {1: benchmark.Cell([cpu], [rate], [2.0])} for name, cpu, rate in (
+        (benchmark.LOOP, 4.0, 5.0), ("served", 5.0, 30.0), ("served, --batch-size 1", 8.0, 20.0))}  # fmt: skip
+    served_row = benchmark.rows_of(cells)[1]
+    assert (served_row["of_plain"], served_row["of_unbatched_rate"]) == (1.25, 1.5)
+    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]) as child:
+        assert {os.getpid(), child.pid} <= set(benchmark.has.__globals__["tree"](os.getpid()))
+        child.kill()

@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 TEXTS = SimpleNamespace(modality="text", task="classification")
 TAGS = SimpleNamespace(modality="text", task="tokens")
 IMAGES = SimpleNamespace(modality="image", task="classification")
+SOUNDS = SimpleNamespace(modality="audio", task="classification")
 
 
 def form(*files: tuple[str, Any]) -> tuple[bytes, str]:
@@ -108,6 +109,13 @@ def test_texts_pairs_words_and_images() -> None:
     body = read_asked(b"cat", "image/png", {"probabilities": "true", "timeout": "2"})
     assert inputs_for(body, IMAGES) == ([b"cat"], ["image 0"])  # type: ignore[arg-type]
     assert (body.probabilities, body.timeout) == (True, 2)
+    body = read_asked(b"meow", "audio/wav", {})
+    assert inputs_for(body, SOUNDS) == ([b"meow"], ["audio 0"])  # type: ignore[arg-type]
+    body = asked({"inputs": [{"audio": word}]})
+    assert inputs_for(body, SOUNDS) == ([b"picture"], ["audio 0"])  # type: ignore[arg-type]
+    field = b'--x\r\nContent-Disposition: form-data; name="audio"\r\n\r\nmeow\r\n--x--\r\n'
+    body = read_asked(field, "multipart/form-data; boundary=x", {})
+    assert inputs_for(body, SOUNDS) == ([b"meow"], ["audio 0"])  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -27,6 +27,7 @@ import study_picture
 import study_run
 import study_shift
 import study_table
+import study_trials
 import study_vision
 import training
 import transformers
@@ -311,6 +312,25 @@ def test_a_table_of_positions_is_resized_as_transformers_does(shared: Path) -> N
     table = embeddings.position_embeddings.detach()
     expected = embeddings.interpolate_pos_encoding(torch.zeros(1, 5, 16), 32, 32)
     torch.testing.assert_close(study_vision.resized(table, 5), expected)
+
+
+def test_trials_are_judged_by_validation_alone_and_leave_out_what_costs_too_much(
+    shared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trials = study_trials.Trials((Fork(1, 1), Fork(0, 1)), (1,), (1e-3,), 8, seeds=(0, 1))
+    tiny = Tiny(shared, tmp_path, 1, SIZES)
+    maker = study_trials.Maker(tiny, 8)
+    late, early = (maker.operations(Fork(layer, 1)) for layer in (1, 0))
+    assert late < early
+    monkeypatch.setattr(study_trials, "LIMIT", (late + early) / 2)
+    found = study_trials.run(tiny, trials, 1)
+    assert [row["fork"] and row["fork"]["layer"] for row in found] == [None, 1]
+    assert all(0 <= seed["accuracy"] <= 1 for row in found for seed in row["seeds"])
+    outputs = np.load(tmp_path / "outputs/try-random-1-1-3-0-1-0.001-0/outputs.npz")
+    assert {name.split(".")[0] for name in outputs} == {"validation", "ood_validation"}
+    fitted, judged = study_trials.halves(len(outputs["validation.logits"]))
+    assert not set(fitted) & set(judged)
+    assert "fork at 1, keep 1, random, M = 3" in study_trials.render(found)
 
 
 def test_a_grid_leaves_figures_tables_and_a_picture(ran: argparse.Namespace, tmp_path: Path) -> None:

@@ -392,7 +392,7 @@ def test_numbers_that_are_not_finite_are_told_to_their_own_request(bundles: dict
     bad = {**wide, "energy": np.full((2, 1), np.nan, np.float32)}
     good, failed = started(tmp_path / "m_decide").execute([Request(wide), Request(bad)])
     assert good.error is None
-    assert str(failed.error).startswith("the graph gave energy that are not finite; check the inputs")
+    assert str(failed.error).startswith("the graph gave values of energy that are not finite; check the inputs")
     assert failed.error.code == 1
 
 

@@ -68,6 +68,18 @@ def test_the_wheel_holds_the_package_and_no_more(dist: Path) -> None:
     assert package == {*modules, *page, "hydrant/py.typed"}
 
 
+def test_the_wheel_has_a_bill_of_materials(dist: Path) -> None:
+    archive = zipfile.ZipFile(wheel(dist / "dist"))
+    (name,) = [name for name in archive.namelist() if "/sboms/" in name]
+    assert name == f"hydrant_uq-{hydrant.__version__}.dist-info/sboms/hydrant-uq.cdx.json"
+    bill = json.loads(archive.read(name))
+    assert (bill["bomFormat"], bill["metadata"]["component"]["version"]) == ("CycloneDX", hydrant.__version__)
+    assert f"{name},sha256=" in archive.read(f"hydrant_uq-{hydrant.__version__}.dist-info/RECORD").decode()
+    required = {entry["name"] for entry in bill["components"] if entry["scope"] == "required"}
+    assert {"numpy", "pillow", "safetensors", "tokenizers", "tqdm"} <= required
+    assert "torch" not in required
+
+
 def test_the_sdist_holds_what_tests_and_the_cpp_runner_need(dist: Path) -> None:
     (path,) = (dist / "dist").glob("*.tar.gz")
     with tarfile.open(path) as archive:

@@ -16,9 +16,7 @@ from typing import Any
 from ..bundle.architecture import Architecture
 from ..bundle.plan import HeadPlan
 from ..bundle.store import Bundle
-from ..bundle.tasks import check_classifies
-from ..calib.decisions.temperature import fit_temperature
-from ..calib.heads.held_out import accuracy_kept
+from ..calib.heads.held_out import accuracy_kept, error_kept
 from ..calib.heads.options import METHODS
 from ..calib.heads.planning import plan_heads, resolve_processor
 from ..cost.estimate import cost_of
@@ -28,10 +26,9 @@ from ..errors import InputError, check_plain, check_seed, cut, is_whole, listing
 from ..families.checkpoint import check_supported, load_model, load_processor, model_labels
 from ..families.registry import architecture_of
 from ..measure.features import Reference
-from ..metrics import classification as metrics
-from ..metrics.uncertainty import summarise
 from ..progress import Progress, no_progress
 from ..tuning.settings import Jointly
+from .quality import Form, form_of, quality_of
 
 POINTS = 3
 """Forks and head counts that are tried where none are named."""
@@ -46,7 +43,8 @@ class Grid:
         heads: heads kept in each layer from the fork on; without them about a sixth, a third and two thirds of all.
         methods: how heads are chosen.
         tuning: how members are tuned where training data are given.
-        max_accuracy_loss: percentage points of accuracy that the chosen plan may lose.
+        max_accuracy_loss: percentage points of accuracy that the chosen plan may lose; of a regression, per cent by
+            which its RMSE may rise.
     """
 
     forks: Sequence[int] | None = None
@@ -94,9 +92,12 @@ class Row:
         heads: kept in each layer from there on; likewise.
         tuned: whether it was tuned, and an epoch was better than before.
         ratio: operations ÷ those of the plain single model.
-        accuracy, nll, ece: of the averaged probabilities, at the temperature that suits the other half of the data.
-        auroc, fpr95: of telling out-of-distribution data by predictive entropy; ``None`` without any.
+        accuracy, nll, ece: of the averaged probabilities, at the temperature that suits the other half of the data
+            (``workflow.quality``); a regression has an NLL alone.
+        auroc, fpr95: of telling out-of-distribution data by predictive entropy, or by the variance of a regression;
+            ``None`` without any.
         mutual_information: mean over the examples, nats.
+        rmse: of a regression, else ``None``.
     """
 
     name: str
@@ -104,12 +105,21 @@ class Row:
     heads: int | None
     tuned: bool
     ratio: float
-    accuracy: float
+    accuracy: float | None
     nll: float
-    ece: float
+    ece: float | None
     auroc: float | None
     fpr95: float | None
     mutual_information: float
+    rmse: float | None = None
+
+    def keeps(self, single: Row, margin: float) -> bool:
+        """Whether it is nearly as right as the single model: within a margin in points, or in per cent of RMSE."""
+        if self.accuracy is not None and single.accuracy is not None:
+            return accuracy_kept(single.accuracy, self.accuracy, margin)
+        assert self.rmse is not None  # what has no accuracy is a regression
+        assert single.rmse is not None
+        return error_kept(single.rmse, self.rmse, margin)
 
 
 @dataclass(frozen=True)
@@ -159,7 +169,9 @@ def explore(
     """Measure a grid of plans on validation data, and choose one.
 
     Of the points within the budget whose accuracy stays within the margin of the single model's, the one is chosen
-    that separates out-of-distribution data best by predictive entropy, or without these the one of the least NLL.
+    that separates out-of-distribution data best by predictive entropy, or without these the one of the least NLL. Of a
+    model that tags tokens words have an accuracy and spans are separated; of a regression the RMSE stays within the
+    margin, and the members' variance separates.
 
     Args:
         model: checkpoint of a transformers classifier: a folder or hub name.
@@ -175,32 +187,37 @@ def explore(
         progress: display.
 
     Raises:
-        InputError: unusable data or options, or no point within budget and margin.
+        InputError: unusable data or options, a budget below what any point costs, or no point within the margin.
         UnsupportedModelError: the architecture is not supported.
         MissingExtraError: an extra that is needed is not installed.
     """
     check_supported(model)
     from ..calib.heads.budget import mean_tokens  # PyTorch
+    from ..calib.heads.candidates import check_reachable
     from ..fusion import fuse, save_bundle
 
     check_apart(data, ood)
     check_seed(seed)
     loaded = load_model(model)
     architecture, labels = architecture_of(loaded), model_labels(loaded.config)
-    check_classifies(architecture.task, "exploring plans", "plan with a budget instead (hydrant plan --budget)")
     points = list(grid.points(architecture))
-    known = read_examples(data, labels, columns=reading, limit=reading.limit(), seed=seed)
+    known = read_examples(data, labels, columns=reading, limit=reading.limit(), seed=seed, task=architecture.task)
     judging, measuring = random_parts(known, 2, seed)
     unknown = None if ood is None else read_examples(ood, None, columns=reading)
     training = (
-        None if train is None else read_examples(train, labels, columns=reading, limit=reading.limit(), seed=seed)
+        None
+        if train is None
+        else read_examples(train, labels, columns=reading, limit=reading.limit(), seed=seed, task=architecture.task)
     )
+    form = form_of(architecture.task, _loss(known, architecture))
     ready = resolve_processor(None, model, architecture)
     tokens = mean_tokens(known, ready, architecture)
+    if members > 1:
+        check_reachable(architecture, members, budget, forks=sorted({fork for fork, _, _ in points}), sequence=tokens)
     rows: list[Row] = []
     plans: list[HeadPlan | None] = []
     with tempfile.TemporaryDirectory(prefix="hydrant-explore-") as folder:
-        bench = _Bench(Path(folder), judging, measuring, unknown, training, tokens, grid, reading, seed, progress)
+        bench = _Bench(Path(folder), judging, measuring, unknown, training, form, tokens, grid, reading, seed, progress)
         processor = load_processor(model, architecture.modality)
         everything = HeadPlan.all_heads(architecture.family, architecture.layers, architecture.heads)
         single = save_bundle(fuse(loaded, everything), Path(folder) / "single", processor)
@@ -244,15 +261,42 @@ def chosen_place(rows: Sequence[Row], budget: float, margin: float) -> int:
             f"no explored plan costs at most {budget:g} × the single model's operations; the cheapest costs "
             f"{cheapest:.3f}; give a larger budget, or later forks"
         )
-    fitting = [(place, row) for place, row in affordable if accuracy_kept(rows[0].accuracy, row.accuracy, margin)]
+    fitting = [(place, row) for place, row in affordable if row.keeps(rows[0], margin)]
     if not fitting:
-        best = max(row.accuracy for _, row in affordable)
-        raise InputError(
-            f"no explored plan within the budget keeps the accuracy: the best has {best:.3f}, the single model "
-            f"{rows[0].accuracy:.3f}, and {margin:g} points may be lost; give training data to tune on, more heads, or "
-            "a larger margin"
+        raise _too_much_lost(rows[0], [row for _, row in affordable], margin)
+    detects = any(row.auroc is not None for _, row in fitting)
+
+    def merit(item: tuple[int, Row]) -> tuple[float, float]:
+        row = item[1]
+        found = row.auroc or 0.0  # a tagger that finds no span in them tells nothing
+        return found if detects else -row.nll, -row.ratio
+
+    return max(fitting, key=merit)[0]
+
+
+def _too_much_lost(single: Row, affordable: Sequence[Row], margin: float) -> InputError:
+    remedy = "give training data to tune on, more heads, or a larger margin"
+    if single.accuracy is None:
+        least = min(row.rmse for row in affordable if row.rmse is not None)
+        return InputError(
+            f"no explored plan within the budget keeps the RMSE: the best has {least:.4g}, the single model "
+            f"{single.rmse:.4g}, and it may rise by {margin:g} %; {remedy}"
         )
-    return max(fitting, key=lambda item: (-item[1].nll if item[1].auroc is None else item[1].auroc, -item[1].ratio))[0]
+    best = max(row.accuracy for row in affordable if row.accuracy is not None)
+    return InputError(
+        f"no explored plan within the budget keeps the accuracy: the best has {best:.3f}, the single model "
+        f"{single.accuracy:.3f}, and {margin:g} points may be lost; {remedy}"
+    )
+
+
+def _loss(known: Examples, architecture: Architecture) -> str | None:
+    """Of a model of one output, what its labels ask for."""
+    if architecture.task != "score":
+        return None
+    from ..calib.score_loss import loss_of  # PyTorch
+
+    assert known.labels is not None  # read_examples asks for them
+    return loss_of(known.labels, architecture.score_activation, known.source)
 
 
 @dataclass(frozen=True)
@@ -264,6 +308,7 @@ class _Bench:
     measuring: Examples
     unknown: Examples | None
     training: Examples | None
+    form: Form
     tokens: int | None
     grid: Grid
     reading: Reading
@@ -273,31 +318,9 @@ class _Bench:
     def row(self, bundle: Bundle, name: str, fork: int | None = None, heads: int | None = None) -> Row:
         """A bundle's figures."""
         reference = Reference(bundle, self.reading.batch_size, no_progress)
-        judged, _ = reference.run(self.judging, None)
-        logits, _ = reference.run(self.measuring, None)
-        assert self.judging.labels is not None  # labelled data
-        assert self.measuring.labels is not None
-        temperature = fit_temperature(judged, self.judging.labels)
-        found = summarise(logits, temperature)
-        probabilities, labels = found["probabilities"], self.measuring.labels
-        auroc = fpr95 = None
-        if self.unknown is not None:
-            outside = summarise(reference.run(self.unknown, None)[0], temperature)["predictive_entropy"]
-            auroc = metrics.auroc(found["predictive_entropy"], outside)
-            fpr95 = metrics.fpr95(found["predictive_entropy"], outside)
-        return Row(
-            name=name,
-            fork=fork,
-            heads=heads,
-            tuned=False,
-            ratio=cost_of(bundle, sequence=self.tokens).ratio,
-            accuracy=metrics.accuracy(probabilities, labels),
-            nll=metrics.negative_log_likelihood(probabilities, labels),
-            ece=metrics.expected_calibration_error(probabilities, labels),
-            auroc=auroc,
-            fpr95=fpr95,
-            mutual_information=float(found["mutual_information"].mean()),
-        )
+        activation, data = bundle.architecture().score_activation, (self.judging, self.measuring, self.unknown)
+        found = quality_of(reference, self.form, activation, *data, bundle.labels)
+        return Row(name, fork, heads, tuned=False, ratio=cost_of(bundle, sequence=self.tokens).ratio, **vars(found))
 
     def tuned(self, bundle: Bundle) -> tuple[Bundle, bool]:
         """The bundle tuned, and whether that made it better."""

@@ -18,13 +18,12 @@ from ..bundle.architecture import Architecture
 from ..bundle.files import check_file, check_replaceable, folders_above, staged_folder
 from ..bundle.plan import HeadPlan
 from ..bundle.store import MANIFEST, Bundle, to_json_bytes
-from ..bundle.tasks import check_classifies
-from ..calib.heads.held_out import accuracy_kept
+from ..calib.heads.held_out import accuracy_kept, error_kept
 from ..cost.estimate import cost_of
 from ..data.columns import Reading
 from ..data.examples import check_apart, read_examples
 from ..data.fingerprints import fingerprint_of
-from ..errors import check_seed, require
+from ..errors import InputError, check_seed, require
 from ..families.checkpoint import check_supported
 from ..progress import Progress, no_progress
 from .options import Recipe
@@ -34,12 +33,16 @@ from .told import calibrated_line, evaluated_line, exported_line, fused_line, pl
 from .workspace import Workspace
 
 if TYPE_CHECKING:
+    from ..calib.heads.trials import Trial
     from ..tuning.report import TuneReport
 
 Say = Callable[[str], None]
 
 MARGIN = 0.5
 """Percentage points of accuracy that tuned members with few heads may lose to the single model."""
+
+ERROR_MARGIN = 1.0
+"""Per cent by which the RMSE of a regression may be above the single model's."""
 
 
 def make(
@@ -104,7 +107,11 @@ def make(
         job = _Job(model, output, recipe, reading, seed, say, progress)
         parts = job.read(data, validation, ood, test, test_ood)
         space = Workspace(workspace_of(output), job.digests(parts))
-        stages = job.stages(space, parts, None if html is None else Path(html))
+        try:
+            stages = job.stages(space, parts, None if html is None else Path(html))
+        except InputError:
+            space.remove_empty()
+            raise
         report = MakeReport(output, stages, parts_of(parts), round(time.monotonic() - started, 1))
         job.publish(space, report, force)
     return report
@@ -141,15 +148,12 @@ class _Job:
         self.reading, self.seed, self.say, self.progress = reading, seed, say, progress
         loaded = load_model(model)
         self.architecture: Architecture = architecture_of(loaded)
-        check_classifies(
-            self.architecture.task, "hydrant make",
-            "take the stages one by one: plan, fuse, tune, export, calibrate, verify, evaluate",
-        )  # fmt: skip
+        self.task = self.architecture.task
         self.labels: Sequence[str] = model_labels(loaded.config)
 
     def read(self, data: Any, validation: Any, ood: Any, test: Any, test_ood: Any) -> Parts:
         """All data, read and parted."""
-        labelled = partial(read_examples, labels=self.labels, columns=self.reading, seed=self.seed)
+        labelled = partial(read_examples, labels=self.labels, columns=self.reading, seed=self.seed, task=self.task)
         unlabelled = partial(read_examples, labels=None, columns=self.reading, seed=self.seed)
         return parted(
             labelled(data, limit=self.reading.limit()),
@@ -217,7 +221,7 @@ class _Job:
             parts.choosing,
             self.recipe.method,
             members=self.recipe.members,
-            keep=Budget(self.recipe.budget, to_tune),
+            keep=Budget(self.recipe.limit(self.architecture), to_tune),
             reading=Reading(batch_size=self.reading.batch_size),
             seed=self.seed,
             progress=self.progress,
@@ -250,16 +254,15 @@ class _Job:
         if self.recipe.fast:
             shutil.copytree(untuned, target)
             return {"tuned": False, "fast": True}
-        single = self._single_accuracy(parts)
+        single = self._single(parts)
         report = self._tuned(untuned, target, parts)
-        assert report.accuracy_after is not None  # of a classifier
-        kept = accuracy_kept(single, report.accuracy_after, MARGIN)
-        facts: dict[str, Any] = {"fast": False, "single_accuracy": single}
-        if report.improved and kept:
+        facts: dict[str, Any] = {"fast": False, "single_accuracy": single.accuracy, "single_rmse": single.rmse}
+        lost = _lost(single, report)
+        if report.improved and not lost:
             return {**facts, "tuned": True, **report.to_json()}
         plan, other = untuned.with_name("instead.json"), untuned.with_name("instead")
         facts["instead"] = self._plan(plan, parts, to_tune=False)  # heads that serve untuned members best
-        facts["why"] = f"accuracy {report.accuracy_after:.3f}, the single model {single:.3f}" if report.improved else ""
+        facts["why"] = lost if report.improved else ""
         self._fuse(plan, other)
         shutil.rmtree(target)
         report = self._tuned(other, target, parts)
@@ -279,8 +282,8 @@ class _Job:
             progress=self.progress,
         )
 
-    def _single_accuracy(self, parts: Parts) -> float:
-        """Of the checkpoint itself, on the examples that choose."""
+    def _single(self, parts: Parts) -> Trial:
+        """The checkpoint itself, measured on the examples that choose."""
         from ..calib.heads.candidates import unpruned
         from ..calib.heads.planning import resolve_processor
         from ..calib.heads.trials import HeldOut, measure
@@ -291,8 +294,7 @@ class _Job:
         )
         examples = HeldOut(parts.choosing, ready, self.architecture, self.reading.batch_size)
         [trial] = measure(load_model(self.model), [unpruned(self.architecture)], examples, progress=self.progress)
-        assert trial.accuracy is not None  # of a classifier
-        return trial.accuracy
+        return trial
 
     def _export(self, bundle: Path) -> dict[str, Any]:
         from ..export import export_onnx
@@ -306,7 +308,7 @@ class _Job:
             bundle,
             parts.fitting,
             parts.unknown_fitting,
-            fit=parts.training,
+            fit=None if self.task == "tokens" else parts.training,  # tags have no distance
             abstain=self.recipe.abstain,
             flags=self.recipe.flags,
             reading=Reading(batch_size=self.reading.batch_size, examples=0),
@@ -334,6 +336,17 @@ class _Job:
             progress=self.progress,
         )
         return report.to_json()
+
+
+def _lost(single: Trial, tuned: TuneReport) -> str:
+    """By what tuned members are too far behind the single model, in words; nothing where they are not."""
+    if single.accuracy is not None and tuned.accuracy_after is not None:
+        kept = accuracy_kept(single.accuracy, tuned.accuracy_after, MARGIN)
+        return "" if kept else f"accuracy {tuned.accuracy_after:.3f}, the single model {single.accuracy:.3f}"
+    assert single.rmse is not None  # what has no accuracy is a regression
+    assert tuned.rmse_after is not None
+    kept = error_kept(single.rmse, tuned.rmse_after, ERROR_MARGIN)
+    return "" if kept else f"RMSE {tuned.rmse_after:.4g}, the single model {single.rmse:.4g}"
 
 
 def _check_installed(recipe: Recipe) -> None:

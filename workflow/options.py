@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from ..bundle.architecture import Architecture
 from ..calib.decisions.targets import Coverage, FalseAlarm
 from ..calib.heads.options import Budget, Method
 from ..errors import InputError, check_plain, cut, is_whole
 from ..tuning.settings import Jointly
+
+EVERY_TOKEN = 1.5
+"""Usual budget where the last layer runs on every token: three members may part in the last third (docs: cost)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,7 +20,8 @@ class Recipe:
 
     Attributes:
         members: number of members.
-        budget: most operations that the plan may cost, in those of the plain single model.
+        budget: most operations that the plan may cost, in those of the plain single model (default: 1.0; where the
+            classifier reads every token or patch of the last layer, 1.5).
         method: how heads are scored (``plan_heads``).
         fast: leave the tuning out: minutes less, and less of the uncertainty that it brings.
         epochs: passes over the training data, at most.
@@ -26,7 +31,7 @@ class Recipe:
     """
 
     members: int = 3
-    budget: float = 1.0
+    budget: float | None = None
     method: str | Method = "taylor"
     fast: bool = False
     epochs: int = 2
@@ -36,10 +41,16 @@ class Recipe:
 
     def __post_init__(self) -> None:
         check_plain(self)
-        Budget(self.budget)
+        Budget(1.0 if self.budget is None else self.budget)
         self.tuning()
         if not is_whole(self.members, 2):
             raise InputError(f"members is {cut(self.members)}; expected a whole number, 2 or more")
+
+    def limit(self, architecture: Architecture) -> float:
+        """Most operations of the plan for a model of this shape."""
+        if self.budget is not None:
+            return self.budget
+        return 1.0 if architecture.first_token_only else EVERY_TOKEN
 
     def tuning(self) -> Jointly:
         """How the members are tuned."""

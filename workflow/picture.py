@@ -9,8 +9,10 @@ from ..errors import require
 from .explore import Exploration, Row
 
 QUALITIES: tuple[tuple[str, Callable[[Row], float | None]], ...] = (
-    ("OOD AUROC by predictive entropy", lambda row: row.auroc),
+    ("OOD AUROC by predictive entropy", lambda row: None if row.rmse is not None else row.auroc),
+    ("OOD AUROC by the members' variance", lambda row: None if row.rmse is None else row.auroc),
     ("accuracy", lambda row: row.accuracy),
+    ("RMSE (lower is better)", lambda row: row.rmse),
     ("NLL, calibrated (nats; lower is better)", lambda row: row.nll),
 )
 """A panel for each: what it is called, and its value."""
@@ -29,16 +31,19 @@ def draw_exploration(found: Exploration) -> bytes:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    panels = [(title, value) for title, value in QUALITIES if value(found.rows[0]) is not None]
     points = [row for row in found.rows if row.fork is not None]
+    panels = [(title, value) for title, value in QUALITIES if any(value(row) is not None for row in points)]
     forks = sorted({row.fork for row in points if row.fork is not None})
     methods = list(dict.fromkeys(row.name for row in points))
     figure = Figure(figsize=(5 * len(panels), 4.4), dpi=110, facecolor="white", layout="constrained")
     FigureCanvasAgg(figure)  # without pyplot, whose state is the whole process's
     for axes, (title, value) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
         axes.axvline(found.budget, color="#999999", linewidth=1, linestyle=":")
-        axes.axhline(value(found.rows[0]), color="#999999", linewidth=1, label="single model")
+        if value(found.rows[0]) is not None:  # a single model has no variance
+            axes.axhline(value(found.rows[0]), color="#999999", linewidth=1, label="single model")
         for row in found.rows[1:]:
+            if value(row) is None:
+                continue
             if row.fork is None:
                 axes.plot(row.ratio, value(row), "*", color="black", markersize=11, label=row.name)
                 continue
@@ -51,7 +56,10 @@ def draw_exploration(found: Exploration) -> bytes:
                 str(row.heads), (row.ratio, value(row)), xytext=(5, 3), textcoords="offset points", fontsize=7
             )
         best = found.rows[found.chosen]
-        axes.plot(best.ratio, value(best), "o", color="#b3261e", markersize=14, markerfacecolor="none", label="chosen")
+        if value(best) is not None:
+            axes.plot(
+                best.ratio, value(best), "o", color="#b3261e", markersize=14, markerfacecolor="none", label="chosen"
+            )
         axes.set_xlabel("operations ÷ the single model's (dotted: the budget)")
         axes.set_title(title, fontsize=10)
         axes.grid(visible=True, alpha=0.25)
@@ -63,7 +71,8 @@ def draw_exploration(found: Exploration) -> bytes:
     ]  # fmt: skip
     if any(row.tuned for row in points):
         handles += figure.axes[0].plot([], [], "o", color="#555555", label="filled: tuned")
-    named = [line for line in figure.axes[0].lines if not str(line.get_label()).startswith("_") and line not in handles]
+    lines = [line for axes in figure.axes for line in axes.lines]
+    named = [line for line in lines if not str(line.get_label()).startswith("_") and line not in handles]
     figure.legend(handles=[*{line.get_label(): line for line in named}.values(), *handles],
                   loc="outside lower center", ncols=4, frameon=False, fontsize=8)  # fmt: skip
     buffer = io.BytesIO()

@@ -35,8 +35,12 @@ class MakeReport:
         return bool(self.stages["verify"]["passed"])
 
     def figures(self) -> list[dict[str, float | None]]:
-        """Accuracy, NLL, ECE and what detects the unknown, of the bundle and then of the single model."""
-        return [_figures(model["figures"]) for model in self.stages["evaluate"]["models"]]
+        """What tells quality and what detects the unknown, of the bundle and then of the single model.
+
+        Of a classifier accuracy, NLL and ECE; of the other tasks the names of :data:`QUALITY`.
+        """
+        evaluated = self.stages["evaluate"]
+        return [_figures(model["figures"], evaluated["task"]) for model in evaluated["models"]]
 
     def to_json(self) -> dict[str, Any]:
         """The report as a JSON object."""
@@ -50,10 +54,18 @@ class MakeReport:
         }
 
 
-def _figures(figures: Mapping[str, Any]) -> dict[str, float | None]:
-    names = ("accuracy", "nll", "ece")
-    found = {name: figures[name]["value"] for name in names if name in figures}
-    for score in ("predictive_entropy", "mutual_information", "energy", "distance"):
+QUALITY: dict[str, tuple[str, ...]] = {
+    "classification": ("accuracy", "nll", "ece"),
+    "score": ("rmse", "correlation", "mrr", "ndcg", "nll", "interval_coverage", "interval_width"),
+    "tokens": ("span_f1", "accuracy", "nll", "ece"),
+    "multi_label": ("exact_match", "micro_f1", "macro_f1", "mean_average_precision", "nll", "label_ece"),
+}
+"""Task → figures of ``hydrant evaluate`` that ``figures`` gives."""
+
+
+def _figures(figures: Mapping[str, Any], task: str) -> dict[str, float | None]:
+    found = {name: figures[name]["value"] for name in QUALITY[task] if name in figures}
+    for score in ("predictive_entropy", "mutual_information", "energy", "score_variance", "distance"):
         for figure in ("auroc", "fpr95"):
             if (known := figures.get(f"ood.{score}.{figure}")) is not None:
                 found[f"{score}_{figure}"] = known["value"]

@@ -44,11 +44,16 @@ def tuned_line(facts: Facts) -> str:
         instead = f"{why}, so that {planned_line(facts['instead'])}; "
     if not facts["tuned"]:
         return f"{instead}{facts['epochs']} epochs{frozen}: none was better than before, so the members stay untuned"
+    quality = "accuracy" if facts["accuracy_before"] is not None else "rmse"
+    before, after = (f"{facts[f'{quality}_{when}']:.4{'f' if quality == 'accuracy' else 'g'}}" for when in _TIMES)
     return (
         f"{instead}{facts['epochs']} epochs{frozen}, the weights after epoch {facts['best_epoch']}: NLL "
-        f"{facts['nll_before']:.4f} → {facts['nll_after']:.4f}, accuracy {facts['accuracy_before']:.4f} → "
-        f"{facts['accuracy_after']:.4f} on {facts['validation_examples']} examples"
+        f"{facts['nll_before']:.4f} → {facts['nll_after']:.4f}, {'RMSE' if quality == 'rmse' else quality} {before} → "
+        f"{after} on {facts['validation_examples']} examples"
     )
+
+
+_TIMES = ("before", "after")
 
 
 def exported_line(facts: Facts) -> str:
@@ -58,7 +63,7 @@ def exported_line(facts: Facts) -> str:
 
 def calibrated_line(facts: Facts) -> str:
     """Temperature, and what decides."""
-    told = [f"temperature {facts['temperature']:.3f}"]
+    told = [_scaled(facts)]
     distance = facts["distance"]
     if distance is not None:
         told.append(f"distance by {len(distance['taps'])} taps ({distance.get('chosen', 'given')})")
@@ -67,6 +72,18 @@ def calibrated_line(facts: Facts) -> str:
         if threshold is not None:
             told.append(f"{what} by {threshold['score'].replace('_', ' ')}")
     return "; ".join(told)
+
+
+def _scaled(facts: Facts) -> str:
+    """What makes probabilities, or intervals, true."""
+    if "intervals" in facts:
+        ends = facts["intervals"]
+        width = f"{ends['measured']['mean_width']:.4g} wide on average"
+        return f"intervals for {ends['confidence']:.0%} of the labels, {width}"
+    if "labels" in facts:
+        found = facts["labels"]["temperatures"]
+        return f"a temperature for each of {len(found)} labels, {min(found):.3f} to {max(found):.3f}, and a threshold"
+    return f"temperature {facts['temperature']:.3f}"
 
 
 def verified_line(facts: Facts) -> str:

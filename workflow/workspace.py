@@ -59,6 +59,11 @@ class Workspace:
         """Delete the folder: what it made stands where it belongs."""
         shutil.rmtree(self.folder)
 
+    def remove_empty(self) -> None:
+        """Delete the folder where no stage is done, so that the next call may ask for something else."""
+        if not self._stages:
+            self.remove()
+
     def _write(self) -> None:
         content = {"schema": SCHEMA, "digests": self._digests, "stages": self._stages}
         write_atomically(self.folder / STATE, to_json_bytes(content))

@@ -13,9 +13,9 @@ from ...data.processor import Processor
 from ...errors import InputError
 from .candidates import check_reachable, few_heads, find_candidates, unpruned
 from .choosing import Choice
-from .held_out import accuracy_kept
+from .held_out import ANY, within
 from .options import Budget
-from .trials import Trial, choose, measure
+from .trials import Trial, choose, lost_words, measure
 
 
 def mean_tokens(examples: Examples, processor: Processor, architecture: Architecture) -> int | None:
@@ -58,17 +58,15 @@ def plan_within(
     single, *trials = measure(
         job.model, [unpruned(architecture), *candidates], job.held_out(held_out), progress=job.progress
     )
-    best, allowed = 0.0, list(trials)
-    if single.accuracy is not None:  # a regression has none, and no circuits that could lose it
-        known = [(trial, trial.accuracy) for trial in trials if trial.accuracy is not None]
-        best = max(accuracy for _, accuracy in known)
-        margin = 100.0 if budget.to_tune else choice.max_accuracy_loss  # of members that are not yet what they will be
-        allowed = [trial for trial, accuracy in known if accuracy_kept(single.accuracy, accuracy, margin)]
+    margin = choice.max_accuracy_loss
+    anything = budget.to_tune or margin >= ANY  # members that will be tuned are not yet what they will be
+    allowed = [trial for trial in trials if anything or within(trial.lost(single), margin)]
     if not allowed:
+        best = min(trials, key=lambda trial: trial.lost(single))
         raise InputError(
-            f"of {len(trials)} plans within {limit:g} × the single model's operations, the most accurate has "
-            f"{best:.3f} on {len(held_out)} held-out examples, and the single model {single.accuracy:.3f}; expected a "
-            f"loss of at most {choice.max_accuracy_loss:g} points (--max-accuracy-loss); allow more, give a larger "
+            f"of {len(trials)} plans within {limit:g} × the single model's operations, the best has {best.quality()} "
+            f"on {len(held_out)} held-out examples, and the single model {single.quality()}; expected a "
+            f"loss of at most {lost_words(f'{margin:g}', single)} (--max-accuracy-loss); allow more, give a larger "
             "budget, or choose another method"
         )
     best_trial = choose(allowed)

@@ -32,10 +32,10 @@ from ...data.examples import Examples
 from ...data.processor import Processor
 from ...errors import InputError
 from ...families.registry import read_weights
-from ...metrics.uncertainty import area_under_roc
 from ...progress import Progress, no_progress
+from .answers import answers_of
 from .masking import MaskedRuns
-from .objectives import Statistics, entropies, evaluate, label_losses
+from .objectives import Statistics, evaluate
 from .search_state import SearchState, digest_of
 from .selection import choose_heads, deviates, resampled_counts
 
@@ -106,8 +106,8 @@ def find_circuits(
         progress: display.
 
     Raises:
-        InputError: an input that the model cannot read; ``state`` belongs to another search, or is damaged; or the
-            model gives logits that are not finite.
+        InputError: an input that the model cannot read; an objective that the task has not; ``state`` belongs to
+            another search, or is damaged; or the model gives logits that are not finite.
     """
     search = _Search(model, known, unknown, processor, settings, batch_size, state)
     for _ in progress(search.steps(), search.total(), "searching circuits"):
@@ -137,9 +137,14 @@ class _Search:
         if unknown is not None:
             parts[f"ood data {unknown.source}"] = unknown.inputs
         self.settings = settings
-        self.labels = np.asarray(known.labels)
         self.runs = MaskedRuns(model, parts, processor, batch_size)
         self.architecture: Architecture = self.runs.encoder.architecture
+        self.answers = answers_of(self.architecture, known)
+        if settings.objective != "nll" and not self.answers.tells_doubt:
+            raise InputError(
+                f"the objective {settings.objective!r} is of entropies, and one model's score of a regression tells "
+                "nothing of how sure it is; choose the objective 'nll' (--objective nll), its squared error"
+            )
         circuits, heads, layers = len(settings.counts), self.architecture.heads, self.architecture.layers
         bootstrap = settings.diversity == "bootstrap" and circuits > 1
         sizes = len(known), 0 if unknown is None else len(unknown)
@@ -191,19 +196,10 @@ class _Search:
         return found
 
     def figures(self, members: Sequence[Keep]) -> dict[str, float]:
-        """Accuracy, NLL and AUROC of averaged probabilities on the validation set."""
-        mean = torch.stack([self.runs.pruned(keep).double().softmax(dim=-1) for keep in members]).mean(dim=0)
-        logits = mean.clamp(min=1e-30).log()  # of the average: its softmax is the average again
-        count = len(self.labels)
-        entropy, confidence = entropies(logits), mean.max(dim=-1).values.numpy()
-        figures = {
-            "accuracy": float((mean[:count].argmax(dim=-1).numpy() == self.labels).mean()),
-            "nll": float(label_losses(logits[:count], self.labels).mean()),
-        }
-        if count < len(entropy):
-            figures["auroc_predictive_entropy"] = area_under_roc(entropy[:count], entropy[count:])
-            figures["auroc_max_probability"] = area_under_roc(-confidence[:count], -confidence[count:])
-        return {name: round(value, 5) for name, value in figures.items()}
+        """Accuracy, NLL and AUROC of averaged probabilities on the validation set; of a regression the RMSE."""
+        logits = torch.stack([self.runs.pruned(keep) for keep in members])
+        found = self.answers.figures(logits, self.answers.labels)
+        return {name: round(value, 5) for name, value in found.items()}
 
     def _follow(self, circuit: int, keep: Keep = ()) -> Keep:
         """The circuit from ``keep`` on, up to the first layer whose scores are not known yet."""
@@ -222,8 +218,8 @@ class _Search:
 
     def _score(self, keep: Keep) -> Iterator[int]:
         """Score the layer above ``keep`` for all circuits, batch after batch."""
-        heads, known = self.architecture.heads, len(self.labels)
-        losses, entropy = np.empty((heads, known)), np.empty((heads, len(self.labels) + len(self._weights[0][1])))
+        heads, known = self.architecture.heads, len(self.answers.labels)
+        losses, entropy = np.empty((heads, known)), np.empty((heads, known + len(self._weights[0][1])))
         for indices, logits in self.runs.each_head_masked(self._running(keep)):
             if not logits.isfinite().all():
                 raise InputError(
@@ -244,9 +240,10 @@ class _Search:
         return tuple(kept if len(kept) == len(heads) else tuple(sorted(heads - set(kept))) for kept in keep)
 
     def _fill(self, losses: np.ndarray, entropy: np.ndarray, indices: np.ndarray, logits: Tensor) -> None:
-        inside = np.flatnonzero(indices < len(self.labels))
-        losses[:, indices[inside]] = label_losses(logits[:, inside], self.labels[indices[inside]])
-        entropy[:, indices] = entropies(logits)
+        labels = self.answers.labels
+        inside = np.flatnonzero(indices < len(labels))
+        losses[:, indices[inside]] = self.answers.losses(logits[:, inside], labels[indices[inside]])
+        entropy[:, indices] = self.answers.entropies(logits)
 
     def _raw(self, circuit: int, keep: Keep) -> np.ndarray:
         """Scores of the circuit before noise, [L, H]; zero in layers that keep all heads."""
@@ -261,7 +258,7 @@ class _Search:
         settings["counts"] = [list(row) for row in self.settings.counts]
         settings["order"] = [batch.tolist() for batch in self.runs.batches]
         batches = (self.runs.tensors(batch) for batch in range(len(self.runs.batches)))
-        return digest_of(settings, read_weights(model), batches, self.labels)
+        return digest_of(settings, read_weights(model), batches, self.answers.labels)
 
 
 def _spread(scores: np.ndarray) -> float:

@@ -39,19 +39,20 @@ class _Layer:
 
 
 class Encoder:
-    """The layers of one model, in evaluation mode and float32 on the CPU.
+    """The layers of one model, in evaluation mode and float32; the model's own embeddings run where it is, on the CPU.
 
     Axes: batch B, tokens T, width d, heads H, head width d_h, classes C; T' is T, or in the last layer 1 where the
     classifier reads the first token alone.
 
     Args:
         model: a transformers classifier of a supported family.
+        device: that the layers run on.
     """
 
-    def __init__(self, model: nn.Module) -> None:
-        self.model = model
+    def __init__(self, model: nn.Module, device: str = "cpu") -> None:
+        self.model, self.device = model, device
         self.architecture: Architecture = architecture_of(model)
-        weights = read_weights(model)
+        weights = {name: tensor.to(device) for name, tensor in read_weights(model).items()}
         self._layers = [
             _layer(self.architecture, weights, f"layers.{index}") for index in range(self.architecture.layers)
         ]
@@ -64,7 +65,7 @@ class Encoder:
         """What enters layer 0, [B, T, d], from the model's own embeddings."""
         with torch.no_grad(), _stopped_at_first_layer(self.model) as caught, suppress(_FirstLayerReached):
             self.model(**inputs)
-        return caught[0].float()
+        return caught[0].float().to(self.device)
 
     def layer(self, index: int, x: Tensor, mask: Tensor | None, kept: Sequence[int] | None = None) -> Tensor:
         """One layer with the heads of ``kept`` (all for ``None``): [B, T, d] → [B, T', d].
@@ -205,7 +206,7 @@ def product(weight: Tensor, bias: Tensor | None) -> Product:
         weight: [out, in].
         bias: [out], or ``None``.
     """
-    if not _has_packed():
+    if weight.device.type != "cpu" or not _has_packed():
         return lambda x: nn.functional.linear(x, weight, bias)
     packed = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), ROWS)
     return lambda x: torch.ops.mkldnn._linear_pointwise(x, packed, bias, "none", [], "")

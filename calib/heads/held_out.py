@@ -30,6 +30,20 @@ def split_examples(examples: Examples, seed: int) -> tuple[Examples, Examples]:
     return examples.take(np.sort(order[held_out:])), examples.take(np.sort(order[:held_out]))
 
 
+ANY = 100.0
+"""A margin from which on anything may be lost."""
+
+
+def within(loss: float, margin: float) -> bool:
+    """Whether a loss is at most the margin, but for rounding."""
+    return loss <= margin + 1e-9
+
+
+def error_kept(single: float, plan: float, margin: float) -> bool:
+    """Whether the RMSE of a plan's scores is at most ``margin`` per cent above the single model's."""
+    return 100 * (plan - single) <= margin * single + 1e-9
+
+
 def accuracy_kept(single: float, plan: float, margin: float) -> bool:
     """Whether a plan's accuracy is within ``margin`` percentage points of the single model's."""
     return 100 * (single - plan) <= margin + 1e-9

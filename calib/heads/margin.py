@@ -15,8 +15,8 @@ from ...data.examples import Examples
 from ...errors import InputError
 from .candidates import Candidate, unpruned
 from .choosing import Choice, Counts
-from .held_out import accuracy_kept
-from .trials import measure
+from .held_out import within
+from .trials import Trial, lost_words, measure
 
 log = logging.getLogger(__name__)
 
@@ -40,33 +40,41 @@ def heads_within_margin(choice: Choice, counts: Counts, held_out: Examples) -> t
 
     prepared = job.held_out(held_out)
 
-    def measured(candidate: Candidate) -> float:
+    def measured(candidate: Candidate) -> Trial:
         [trial] = measure(job.model, [candidate], prepared, progress=job.progress)
-        assert trial.accuracy is not None  # circuits are for classifiers
-        return trial.accuracy
+        return trial
 
     single = measured(unpruned(job.architecture))
+    first = loss = 0.0
     for asked in looser(counts, job.architecture.heads):
         members = choice.heads(asked)
         tried = Candidate(_fork(asked, job.architecture.heads), tuple(asked[0]), members, 1.0)
-        accuracy = measured(tried)
-        attempts.append({"counts": [list(row) for row in asked], "accuracy": accuracy, "single_accuracy": single})
-        loss = 100 * (single - accuracy)
-        if accuracy_kept(single, accuracy, margin):
+        trial = measured(tried)
+        loss = trial.lost(single)
+        first = first if attempts else loss
+        attempts.append({"counts": [list(row) for row in asked], **_told(trial), **_told(single, "single_")})
+        if within(loss, margin):
             if len(attempts) > 1:
                 log.warning(
-                    "circuits as asked for lost %.1f points of accuracy on %d held-out examples, more than %g; these "
+                    "circuits as asked for lost %s on %d held-out examples, more than %g; these "
                     "members fork at layer %d and keep %s heads there, and lose %.1f",
-                    100 * (attempts[0]["single_accuracy"] - attempts[0]["accuracy"]), len(held_out), margin,
+                    lost_words(f"{first:.1f}", single), len(held_out), margin,
                     tried.fork, sorted({row[tried.fork] for row in asked}), loss,
                 )  # fmt: skip
             facts = {"limit": margin, "examples_held_out": len(held_out), "attempts": attempts}
             return members, {**choice.provenance(asked), "margin": facts}
     raise InputError(
-        f"circuits lose {loss:.1f} points of accuracy on {len(held_out)} held-out examples even from layer "
+        f"circuits lose {lost_words(f'{loss:.1f}', single)} on {len(held_out)} held-out examples even from layer "
         f"{tried.fork} on; expected at most {margin:g} (--max-accuracy-loss); allow more, give more data, or choose "
         "another method"
     )
+
+
+def _told(trial: Trial, prefix: str = "") -> dict[str, float]:
+    """How right a trial is, under a name."""
+    if trial.accuracy is not None:
+        return {f"{prefix}accuracy": trial.accuracy}
+    return {} if trial.rmse is None else {f"{prefix}rmse": trial.rmse}
 
 
 def looser(counts: Counts, heads: int) -> Iterator[Counts]:

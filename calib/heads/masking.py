@@ -19,8 +19,8 @@ from ...data.kept import KeptBatches
 from ...data.processor import Processor
 from .encoder import Encoder, attention_mask
 
-RUN_TOKENS = 1024
-"""Tokens that run through the layers at a time: enough for fast products, few enough for the caches of a CPU."""
+RUN_TOKENS = {"cpu": 1024, "cuda": 1 << 17}
+"""Tokens that run through the layers at a time: enough for fast products, few enough for a CPU's caches."""
 
 
 CACHE_BYTES = 2 * 2**30
@@ -35,15 +35,23 @@ class MaskedRuns:
         parts: raw inputs, N in all, by what messages call them; each is prepared once.
         processor: makes the model's tensors.
         batch_size: inputs per batch.
+        device: that the layers run on; without one a GPU where there is one.
 
     Raises:
         InputError: an input that the model cannot read; it is named by its part and its index there.
     """
 
     def __init__(
-        self, model: nn.Module, parts: Mapping[str, Sequence[Any]], processor: Processor, batch_size: int
+        self,
+        model: nn.Module,
+        parts: Mapping[str, Sequence[Any]],
+        processor: Processor,
+        batch_size: int,
+        device: str | None = None,
     ) -> None:
-        self.encoder = Encoder(model)
+        self._device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+        self._run = RUN_TOKENS[self._device]
+        self.encoder = Encoder(model, self._device)
         ready = [Prepared(part, processor, self.encoder.architecture, source=name) for name, part in parts.items()]
         lengths = np.concatenate([part.lengths for part in ready])
         self._count = len(lengths)
@@ -68,13 +76,13 @@ class MaskedRuns:
         for batch, indices in enumerate(self.batches):
             with torch.no_grad():
                 x, mask = self._entering(batch, keep)
-                size = max(1, RUN_TOKENS // x.shape[1])
+                size = max(1, self._run // x.shape[1])
                 masks = [None] * len(x) if mask is None else mask.split(size)
                 runs = [
                     self._variants(len(keep), part, part_mask)
                     for part, part_mask in zip(x.split(size), masks, strict=False)
                 ]
-            yield indices, torch.cat(runs, dim=1)
+            yield indices, torch.cat(runs, dim=1).cpu()
 
     def pruned(self, keep: Keep) -> Tensor:
         """Logits [N, C] of the model with only these heads."""
@@ -82,7 +90,7 @@ class MaskedRuns:
         for batch, indices in enumerate(self.batches):
             with torch.no_grad():
                 x, mask = self._entering(batch, keep)
-                logits[torch.from_numpy(indices)] = self.encoder.classify(x, mask)
+                logits[torch.from_numpy(indices)] = self.encoder.classify(x, mask).cpu()
         return logits
 
     def _variants(self, layer: int, x: Tensor, mask: Tensor | None) -> Tensor:
@@ -91,7 +99,7 @@ class MaskedRuns:
         outputs = encoder.head_outputs(layer, x, mask)
         whole, terms = encoder.attended(layer, x, outputs), encoder.contributions(layer, outputs)
         logits = []
-        for some in terms.split(max(1, RUN_TOKENS // (whole.shape[0] * whole.shape[1]))):
+        for some in terms.split(max(1, self._run // (whole.shape[0] * whole.shape[1]))):
             z = encoder.finish(layer, (whole - some).flatten(0, 1))  # [v·B, T', d]
             repeated = None if mask is None else mask.repeat(len(some), 1, 1, 1)
             for later in range(layer + 1, encoder.architecture.layers):
@@ -103,6 +111,7 @@ class MaskedRuns:
         """What leaves the pruned layers of ``keep``, [B, T', d], and the batch's mask."""
         tensors = self.tensors(batch)
         mask = attention_mask(tensors)
+        mask = None if mask is None else mask.to(self._device)
         known, x = self._states.pop(batch, ((), None))
         self._bytes -= 0 if x is None else x.nbytes
         if x is None or known != keep[: len(known)]:

@@ -45,6 +45,8 @@ class Taylor:
 class Circuit:
     """Keep the heads whose absence hurts an objective most, found layer by layer (``calib.heads.circuits``).
 
+    The layers run on an NVIDIA GPU where PyTorch sees one.
+
     Attributes:
         ood: out-of-distribution inputs, in any form that the labelled data may have, or made from these themselves
             (auto): words in another order, halves of two texts, another script; patches in another order, halves of two
@@ -56,8 +58,9 @@ class Circuit:
         average: make a plan of one member, the average of all circuits (CircAvg).
         diversity: as in ``Taylor``.
         noise: as in ``Taylor``.
-        max_accuracy_loss: percentage points of accuracy that the plan may lose on examples held out of the search;
-            beyond it more heads are kept, or members fork later. 100 or more takes any circuit, and holds nothing out.
+        max_accuracy_loss: percentage points of accuracy that the plan may lose on examples held out of the search (of
+            a regression, per cent by which its RMSE may rise); beyond it more heads are kept, or members fork later.
+            100 or more takes any circuit, and holds nothing out.
         state: file that keeps what the search has found. If it exists the search goes on where it was interrupted;
             when the search is complete it is deleted.
     """

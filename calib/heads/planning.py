@@ -233,10 +233,10 @@ def _check(methods: Sequence[Method], data: Any, members: Any, keep: Any, seed: 
 
 
 def _check_task(architecture: Architecture, methods: Sequence[Method]) -> None:
-    """Refuse circuits for a model that has no one class for an input."""
-    if architecture.task != "classification" and any(isinstance(method, Circuit) for method in methods):
+    """Refuse circuits for a model that has no one answer for an input."""
+    if architecture.every_token and any(isinstance(method, Circuit) for method in methods):
         raise InputError(
-            "circuits are searched by the entropy of probabilities of which one class is right, and this model gives "
+            "circuits are searched by how unsure one answer for an input is, and this model gives "
             f"{GIVES[architecture.task]}; choose method 'taylor' or 'random'"
         )
 

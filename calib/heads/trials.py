@@ -72,6 +72,18 @@ class Trial:
         """Mean of the losses."""
         return float(self.losses.mean())
 
+    def lost(self, single: Trial) -> float:
+        """Percentage points of accuracy below the single model, or per cent of RMSE above it."""
+        if self.accuracy is not None and single.accuracy is not None:
+            return 100 * (single.accuracy - self.accuracy)
+        assert self.rmse is not None  # what has no accuracy is a regression
+        assert single.rmse is not None
+        return 100 * (self.rmse - single.rmse) / max(single.rmse, float(np.finfo(np.float32).tiny))
+
+    def quality(self) -> str:
+        """How right it is, in words."""
+        return f"a RMSE of {self.rmse:.4g}" if self.accuracy is None else f"an accuracy of {self.accuracy:.3f}"
+
     def to_json(self) -> dict[str, Any]:
         """One row of the table of candidates; figures rounded, the cost ratio upwards."""
         return {
@@ -84,6 +96,11 @@ class Trial:
             **({} if self.rmse is None else {"rmse": float(f"{self.rmse:.4g}")}),
             "mutual_information": round(self.mutual_information, 5),
         }
+
+
+def lost_words(loss: str, single: Trial) -> str:
+    """What is lost to the single model, in words."""
+    return f"{loss} % of the RMSE" if single.accuracy is None else f"{loss} points of accuracy"
 
 
 class HeldOut:

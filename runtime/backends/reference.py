@@ -1,4 +1,4 @@
-"""The fused module in PyTorch on the CPU: the reference every other backend is compared with."""
+"""The fused module in PyTorch: the reference every other backend is compared with."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .protocol import Backend
 
 
 class TorchModule(Backend):
-    """A fused module on the CPU, float32.
+    """A fused module in float32, on the device that it lies on.
 
     Args:
         ensemble: a ``fusion.FusedClassifier``.
@@ -26,6 +26,8 @@ class TorchModule(Backend):
     def __init__(self, ensemble: Any) -> None:
         self._torch = require("torch", "fuse", "run the PyTorch reference")
         self._ensemble = ensemble
+        placed = isinstance(ensemble, self._torch.nn.Module)  # dropout's passes are none, and stay on the CPU
+        self._device = next(ensemble.parameters()).device if placed else "cpu"
         task = ensemble.architecture.task
         self._given = (*OUTPUTS[task], MEMBER_OUTPUTS[task], *([] if ensemble.distance is None else [DISTANCE]))
         super().__init__(self.name, self.precision, (*self._given, "member_logits"))
@@ -33,11 +35,12 @@ class TorchModule(Backend):
     def _run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         with self._torch.inference_mode():
             output = self._ensemble(**self._tensors(inputs))
-        arrays = {name: getattr(output, name).contiguous().numpy() for name in self._given}
-        return {**arrays, "member_logits": output.member_logits.transpose(0, 1).contiguous().numpy()}
+        arrays = {name: _array(getattr(output, name)) for name in self._given}
+        return {**arrays, "member_logits": _array(output.member_logits.transpose(0, 1))}
 
     def _tensors(self, inputs: Mapping[str, np.ndarray]) -> dict[str, Any]:
-        return {name: self._torch.from_numpy(np.ascontiguousarray(array)) for name, array in inputs.items()}
+        arrays = {name: np.ascontiguousarray(array) for name, array in inputs.items()}
+        return {name: self._torch.from_numpy(array).to(self._device) for name, array in arrays.items()}
 
     def _release(self) -> None:
         del self._ensemble
@@ -59,7 +62,7 @@ class TorchFeatures(TorchModule):
         with self._torch.inference_mode():
             logits, features = self._ensemble.features(self._taps, **self._tensors(inputs))
         found = {"member_logits": logits, "features": features} if self._taps else {"member_logits": logits}
-        return {name: array.transpose(0, 1).contiguous().numpy() for name, array in found.items()}
+        return {name: _array(array.transpose(0, 1)) for name, array in found.items()}
 
 
 class TorchSingle(TorchModule):
@@ -80,15 +83,15 @@ class TorchSingle(TorchModule):
         super().__init__(ensemble)
         self.outputs = ("logits", "features") if ensemble.pooler is None else ("logits", "features", "penultimate")
         last = ensemble.classifier
-        self.weight: np.ndarray = last.weight[0].detach().numpy()
+        self.weight: np.ndarray = _array(last.weight[0].detach())
         none = np.zeros(self.weight.shape[1], np.float32)
-        self.bias: np.ndarray = none if last.bias is None else last.bias[0, 0].detach().numpy()
+        self.bias: np.ndarray = none if last.bias is None else _array(last.bias[0, 0].detach())
 
     def _run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         with self._torch.inference_mode():
             logits, features = self._ensemble.last_vectors(**self._tensors(inputs))
             given = {"logits": logits, "features": features, "penultimate": self._ensemble.penultimate(features)}
-        return {name: given[name][0].contiguous().numpy() for name in self.outputs}
+        return {name: _array(given[name][0]) for name in self.outputs}
 
 
 class TorchBackend(TorchModule):
@@ -116,3 +119,8 @@ class TorchBackend(TorchModule):
         if threads is not None:
             torch.set_num_threads(threads)
         super().__init__(load_reference(bundle))
+
+
+def _array(tensor: Any) -> np.ndarray:
+    array: np.ndarray = tensor.cpu().contiguous().numpy()
+    return array

@@ -19,7 +19,7 @@ from ...bundle.files import atomic_file, check_file, destination, sha256_of, wri
 from ...errors import InputError, cut, is_whole, listing
 from .chunks import differences
 from .shards import Shard
-from .tables import form_of
+from .tables import check_form, form_of
 
 SCHEMA = 1
 
@@ -111,11 +111,12 @@ def manifest_of(output: Path) -> Path:
     return output.with_name(f"{output.name}.manifest.json")
 
 
-def merge_parts(parts: Sequence[Path], output: Path, errors: Path | None = None) -> list[Part]:
+def merge_parts(parts: Sequence[str | Path], output: str | Path, errors: str | Path | None = None) -> list[Part]:
     """Put the parts of one prediction together, in the order of the rows.
 
     Args:
-        parts: files of rows that `hydrant predict --shard` wrote, in any order, each with its manifest beside it.
+        parts: files of rows that `hydrant predict --shard` or ``predict_files`` wrote, in any order, each with its
+            manifest beside it.
         output: file that gets all rows, of the same form as the parts. It is replaced.
         errors: file that gets the failed rows, where the parts keep them apart.
 
@@ -126,6 +127,7 @@ def merge_parts(parts: Sequence[Path], output: Path, errors: Path | None = None)
         InputError: a part is missing, doubled, altered or of another run, or something cannot be read or written.
         MissingExtraError: the parts are Parquet, and pyarrow is not installed.
     """
+    output, errors = Path(output), None if errors is None else Path(errors)
     found = _all_of_one([Part.load(Path(path)) for path in parts])
     aside = found[0].errors is not None
     if aside is not (errors is not None):
@@ -180,6 +182,7 @@ def _all_of_one(parts: Sequence[Part]) -> list[Part]:
 def _check_places(sources: Sequence[Path], places: Sequence[Path]) -> None:
     taken = {path.resolve() for path in sources}
     for place in places:
+        check_form(place)
         check_file(place)
         if place.resolve() in taken:
             raise InputError(f"{place} is one of the parts; choose another output")

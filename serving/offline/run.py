@@ -21,7 +21,7 @@ from .parts import Part, manifest_of
 from .scoring import Answer, Scoring, answers, example_answer
 from .shards import WHOLE, Shard
 from .sources import Cursor, Sources, Survey
-from .tables import JsonLines, failures, filed, form_of, split, table_row
+from .tables import JsonLines, check_form, failures, filed, form_of, split, table_row
 
 CHUNK = 4096
 """Rows of a chunk: a multiple of what a stream is predicted by, so that values are those of a stream, bit for bit."""
@@ -54,6 +54,7 @@ class Division:
             raise InputError(f"chunk is {self.chunk!r:.60}; expected a number of rows, 1 or more")
         for place in (self.output, self.errors):
             if place is not None:
+                check_form(place)
                 check_file(place)
                 if destination(place) is None:
                     raise InputError(f"{place} is no regular file, so no part can be kept there; choose another output")

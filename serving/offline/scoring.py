@@ -13,7 +13,7 @@ import numpy as np
 from ...data.batching import WINDOW_BATCHES
 from ...data.readers import Row
 from ...data.words import is_words
-from ...errors import InputError, cut
+from ...errors import InputError, check_plain, cut
 from ...runtime import Predictor
 from ...runtime.predictor import BATCH_SIZE
 from ...runtime.words import AGGREGATIONS, Aggregation
@@ -39,6 +39,7 @@ class Scoring:
     aggregation: Aggregation | None = None
 
     def __post_init__(self) -> None:
+        check_plain(self)
         if self.aggregation not in (None, *AGGREGATIONS):
             raise InputError(f"aggregation is {cut(self.aggregation)}; expected one of {', '.join(AGGREGATIONS)}")
 

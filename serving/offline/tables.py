@@ -13,8 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
-from ...bundle.files import atomic_file
-from ...errors import InputError, require
+from ...bundle.files import atomic_file, destination
+from ...errors import InputError, cut, require
 from .scoring import Answer, Scoring
 
 GROUP = 16_384
@@ -163,10 +163,26 @@ ERRORS: Answer = {"index": 0, "input": "", "error": ""}
 FORMS: dict[str, type[Table]] = {".jsonl": JsonLines, ".csv": Csv, ".parquet": Parquet}
 """Forms by the endings of names."""
 
+LINES = ("", ".jsonl", ".ndjson", ".json", ".log", ".txt")
+"""Endings of files that are expected to hold lines."""
+
 
 def form_of(path: Path | None) -> type[Table]:
     """The form of a file by the ending of its name: CSV, Parquet, and JSON lines for any other."""
     return JsonLines if path is None else FORMS.get(path.suffix.lower(), JsonLines)
+
+
+def check_form(path: Path) -> None:
+    """Refuse a name that promises another form than is written, as that of a spreadsheet does.
+
+    Raises:
+        InputError: the file would be regular, and its ending is neither of :data:`FORMS` nor of :data:`LINES`.
+    """
+    if path.suffix.lower() not in (*FORMS, *LINES) and destination(path) is not None:
+        raise InputError(
+            f"{cut(path)} ends in {cut(path.suffix)}, which is not written here; expected .csv, .parquet, or "
+            ".jsonl for JSON lines"
+        )
 
 
 @contextmanager

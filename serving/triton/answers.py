@@ -17,9 +17,8 @@ from ...data.batching import Prepared
 from ...data.processor import Processor
 from ...data.spec import InputSpec
 from ...errors import BackendError, HydrantError, InputError
-from ...metrics.gates import FURTHER_SCORES, SCORES
 from ...runtime.decisions import decided
-from ...runtime.prediction import SCORE_FIELDS, Prediction
+from ...runtime.prediction import Prediction
 from ...runtime.predictor import Predictor
 
 Given = list[Any] | dict[str, np.ndarray]
@@ -106,13 +105,11 @@ def decided_outputs(outputs: Mapping[str, np.ndarray], calibration: Calibration)
         BackendError: numbers that are not finite, or a threshold on a score that the graph does not give.
     """
     found = Prediction.from_outputs(outputs)
-    for name in ("probabilities", *SCORE_FIELDS, *SCORES, *FURTHER_SCORES):
-        array = getattr(found, name)
-        if array is not None and not np.isfinite(array).all():
-            raise BackendError(
-                f"the graph gave {name.replace('_', ' ')} that are not finite; check the inputs, or compare backends "
-                "with `hydrant verify`"
-            )
+    if (name := found.not_finite()) is not None:
+        raise BackendError(
+            f"the graph gave values of {name} that are not finite; check the inputs, or compare backends with "
+            "`hydrant verify`"
+        )
     return decided(found, calibration)
 
 

@@ -1,6 +1,7 @@
 #include "bundle.h"
 
 #include <algorithm>
+#include <cctype>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <stdexcept>
@@ -85,14 +86,29 @@ Bundle Bundle::open(const fs::path& folder) {
   return bundle;
 }
 
+namespace {
+
+// What to do about a manifest of another schema.
+std::string remedy(const Json& manifest) {
+  if (!integer(member(manifest, "schema"), kSchema + 1, INT64_MAX)) return "make it again";
+  const Json& written = member(manifest, "hydrant");
+  const std::string version = written.is_string() ? written.get<std::string>() : "";
+  const auto fits = [](char c) { return (std::isalnum(static_cast<unsigned char>(c)) != 0) || c == '.' || c == '+'; };
+  if (version.empty() || version.size() > 30 || !std::all_of(version.begin(), version.end(), fits))
+    return "a newer hydrant wrote it: build the newest C++ runner";
+  return "hydrant " + version + " wrote it: build the C++ runner of hydrant " + version + " or newer";
+}
+
+}  // namespace
+
 void Bundle::read_manifest(const Json& manifest) {
   const std::string file = (folder_ / kManifest).string();
   const auto malformed = [&](const std::string& what) { return BundleError(file + what); };
   if (!manifest.is_object())
     throw malformed(std::string(" is a JSON ") + manifest.type_name() + "; expected an object");
   if (integer(member(manifest, "schema"), kSchema, kSchema) != kSchema) {
-    throw malformed(" has schema " + shown(member(manifest, "schema")) +
-                    "; this hydrant reads schema 1; use a matching version");
+    throw malformed(" has schema " + shown(member(manifest, "schema")) + "; this hydrant reads schema 1; " +
+                    remedy(manifest));
   }
   for (const char* key : {"hydrant", "family"}) {
     if (!member(manifest, key).is_string()) {

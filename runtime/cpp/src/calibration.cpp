@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <numeric>
 #include <utility>
@@ -22,6 +23,9 @@ template <std::optional<std::vector<float>> Prediction::* field>
 Values perhaps(const Prediction& prediction) {
   return prediction.*field ? &*(prediction.*field) : nullptr;
 }
+
+// Numbers are compared and computed with in float32: these are the ends of its normal numbers.
+constexpr double kLeast = std::numeric_limits<float>::min(), kMost = std::numeric_limits<float>::max();
 
 struct Score {
   const char* name;
@@ -50,9 +54,9 @@ class Reader {
       throw BundleError(file_ + " has schema " + shown(data["schema"]) + "; this hydrant reads schema 1");
     }
     const auto temperature = number(member(data, "temperature"));
-    if (!temperature || *temperature <= 0) {
+    if (!temperature || *temperature < kLeast || *temperature > kMost) {
       throw BundleError(file_ + " has temperature " + shown(member(data, "temperature")) +
-                        "; expected a positive finite number");
+                        "; expected a positive finite number that float32 holds (1.2e-38 to 3.4e38)");
     }
     Calibration found;
     const Json& thresholds = member(data, "thresholds");
@@ -97,7 +101,7 @@ class Reader {
                       ", which is not '" + side + "'");
     }
     notes(entry, {"target", "measured"});
-    return {score->name, score->values, score->below, value(entry, "value", -std::numeric_limits<double>::max())};
+    return {score->name, score->values, score->below, value(entry, "value", -kMost)};
   }
 
   Conformal sets(const Json& entry) const {
@@ -121,7 +125,7 @@ class Reader {
     if (bounds.is_null()) return found;
     const auto low = bounds.is_array() && bounds.size() == 2 ? number(bounds[0]) : std::nullopt;
     const auto high = low ? number(bounds[1]) : std::nullopt;
-    if (!low || !high || *low > *high)
+    if (!low || !high || *low > *high || *low < -kMost || *high > kMost)
       throw malformed("bounds = " + shown(bounds) + ", which are not two numbers of which the first is the smaller");
     found.bounds = {static_cast<float>(*low), static_cast<float>(*high)};
     return found;
@@ -130,7 +134,7 @@ class Reader {
   LabelThresholds of_labels(const Json& entry) const {
     if (!entry.is_object()) throw malformed("labels = " + shown(entry) + ", which is no JSON object");
     notes(entry, {"target", "measured"});
-    numbers(entry, "temperatures", std::numeric_limits<double>::min(), std::numeric_limits<double>::max());
+    numbers(entry, "temperatures", kLeast, kMost);
     return {numbers(entry, "thresholds", 0, 1)};
   }
 
@@ -163,7 +167,7 @@ class Reader {
 
   float value(const Json& entry, const char* key, double least) const {
     const auto found = number(member(entry, key));
-    if (!found || *found < least)
+    if (!found || *found < least || *found > kMost)
       throw malformed(std::string(key) + " = " + shown(member(entry, key)) + ", which is no finite number in range");
     return static_cast<float>(*found);
   }

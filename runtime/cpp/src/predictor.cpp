@@ -107,13 +107,19 @@ void check_task(const Calibration& calibration, const Architecture& architecture
 }
 
 void check_finite(const Prediction& prediction, const std::string& backend) {
-  const auto finite = [](float value) { return std::isfinite(value); };
-  const auto all = [&](const std::vector<float>& values) { return std::all_of(values.begin(), values.end(), finite); };
-  if (all(prediction.probabilities) && all(prediction.predictive_entropy) && all(prediction.score) &&
-      all(prediction.score_variance))
-    return;
-  throw BackendError("backend " + backend + " gave " + (prediction.score.empty() ? "probabilities" : "scores") +
-                     " that are not finite; check the inputs, or compare backends with `hydrant verify`");
+  const auto check = [&](const char* name, const std::vector<float>& values) {
+    if (std::all_of(values.begin(), values.end(), [](float value) { return std::isfinite(value); })) return;
+    throw BackendError("backend " + backend + " gave values of " + name +
+                       " that are not finite; check the inputs, or compare backends with `hydrant verify`");
+  };
+  check("probabilities", prediction.probabilities);
+  check("predictive entropy", prediction.predictive_entropy);
+  check("expected entropy", prediction.expected_entropy);
+  check("mutual information", prediction.mutual_information);
+  check("score", prediction.score);
+  check("score variance", prediction.score_variance);
+  if (prediction.energy) check("energy", *prediction.energy);
+  if (prediction.distance) check("distance", *prediction.distance);
 }
 
 }  // namespace

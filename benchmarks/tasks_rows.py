@@ -1,0 +1,194 @@
+"""What competes in the study of tasks: checkpoints trained by Hugging Face's losses, and bundles made of them."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import hydrant
+import numpy as np
+import torch
+import transformers
+from hydrant import fusion
+from hydrant.data.examples import Examples
+from hydrant.data.tags import IGNORED
+from hydrant.families.checkpoint import quiet
+from study import Bundles, Fork, made_by, slug
+from study_figures import labels_of
+from study_rows import CONTROL, DEEP, SINGLE, TUNED
+from tasks_data import TaskData
+from training import Batches, Recipe, as_json, cached, device, text_batches, train
+
+MEMBERS = 3
+
+FIRST, SECOND = "fork at 4, keep 2", "fork at 5, keep 4"
+
+FORKS = {FIRST: Fork(4, 2), SECOND: Fork(5, 4, "taylor")}
+"""Those of the study of CLINC150, by their names; neither was chosen for any of these tasks."""
+
+NAMES = (SINGLE, CONTROL, *(name + end for name in FORKS for end in ("", TUNED)), DEEP)
+"""All rows, in the order of the tables."""
+
+TUNE = hydrant.Jointly(epochs=2, learning_rate=1e-4)
+"""Likewise."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How rows are made; nothing of it was chosen on the data of a task.
+
+    Attributes:
+        recipes: of a checkpoint, by the task's name; the seed is that of the member.
+        tune: of every tuned row.
+        batch_size: examples of an update when tuning.
+        fitted: training examples that the distance is fitted on.
+        seeds: of everything: seed s starts from checkpoint 3s, and its Deep Ensemble is of 3s, 3s + 1 and 3s + 2.
+    """
+
+    recipes: Mapping[str, Recipe]
+    tune: hydrant.Jointly = TUNE
+    batch_size: int = 64
+    fitted: int = 2000
+    seeds: tuple[int, ...] = (0, 1, 2)
+
+
+RECIPES = {
+    "tagger": Recipe(seed=0, epochs=6, learning_rate=1e-4, batch_size=32, matmul="medium"),
+    "cross-encoder": Recipe(seed=0, epochs=4, learning_rate=1e-4, batch_size=32, matmul="medium"),
+    "several labels": Recipe(seed=0, epochs=5, learning_rate=1e-4, batch_size=32, matmul="medium"),
+}
+"""As the shared checkpoint of CLINC150 was trained, but for the epochs."""
+
+
+class TaskRows:
+    """Makes the rows of one task from one seed, each kept in a folder of ``work``.
+
+    Args:
+        name: of the task, in :data:`RECIPES`.
+        known: its data.
+        base: folder of the base weights and their tokenizer.
+        work: of what takes long.
+        settings: of all rows.
+    """
+
+    def __init__(self, name: str, known: TaskData, base: Path, work: Path, settings: Settings) -> None:
+        self.name, self.known, self.base, self.settings = name, known, base, settings
+        self.work = work / slug(name)
+        with quiet():
+            self.tokenizer = transformers.AutoTokenizer.from_pretrained(base)
+        self.bundles = Bundles(self.work, known.data, self.tokenizer, "medium")
+
+    def checkpoint(self, member: int) -> Path:
+        """The base weights fine-tuned on the training split, on a GPU where there is one."""
+        recipe = replace(self.settings.recipes[self.name], seed=member)
+
+        def make(folder: Path) -> dict[str, Any]:
+            model = fresh(self.base, self.known, member)
+            examples = self.known.data.train
+            batches = batches_of(self.known, self.tokenizer, recipe.batch_size)
+            steps = -(-len(examples) // recipe.batch_size)
+            losses = train(model, batches, steps, recipe)
+            as_deployed(model, self.known)
+            model.save_pretrained(folder)
+            self.tokenizer.save_pretrained(folder)
+            return {"losses": losses}
+
+        about = as_json(recipe, base=self.base.name, task=self.name, examples=len(self.known.data.train))
+        return cached(self.work / f"member-{member}", about, make)
+
+    def bundle(self, name: str, seed: int) -> Path:
+        """The bundle of a row, not calibrated."""
+        first, settings, folder = self.checkpoint(MEMBERS * seed), self.settings, f"{slug(name)}-{seed}"
+        if name == SINGLE:
+            return self.bundles.joined(folder, [first])
+        if name == DEEP:
+            return self.bundles.joined(folder, [self.checkpoint(MEMBERS * seed + place) for place in range(MEMBERS)])
+        if name in FORKS:
+            return self.bundles.pruned(folder, first, replace(FORKS[name], members=MEMBERS), seed)
+        source = self.bundle(SINGLE if name == CONTROL else name.removesuffix(TUNED), seed)
+        return self.bundles.tuned(folder, source, settings.tune, seed=seed, batch_size=settings.batch_size)
+
+    def calibrated(self, name: str, seed: int) -> Path:
+        """The bundle of a row, calibrated: temperature or intervals, thresholds, and the distance but of tags."""
+        known, bundle = self.known, self.bundle(name, seed)
+        count = min(self.settings.fitted, len(known.data.train))
+        fit = None if known.task == "tokens" else known.data.train.take(np.arange(count))
+
+        def make(folder: Path) -> dict[str, Any]:
+            shutil.copytree(bundle, folder / bundle.name)
+            with on_device():
+                hydrant.calibrate(folder / bundle.name, known.calibration, fit=fit)
+            return {}
+
+        recipe = {"bundle": made_by(bundle), "examples": len(known.calibration), "fit": 0 if fit is None else count}
+        return cached(self.work / "calibrated" / bundle.name, recipe, make) / bundle.name
+
+
+@contextmanager
+def on_device() -> Iterator[None]:
+    """What calibrates and evaluates runs the PyTorch reference, in float32, on a GPU where there is one."""
+    load = fusion.load_reference
+    with patch.object(fusion, "load_reference", lambda bundle: load(bundle).to(device())):
+        yield
+
+
+def fresh(base: Path, known: TaskData, seed: int) -> Any:
+    """The base weights under an untrained classifier, whose loss is that of Hugging Face for the task."""
+    tokens = known.task == "tokens"
+    kind = transformers.AutoModelForTokenClassification if tokens else transformers.AutoModelForSequenceClassification
+    names = dict(enumerate(known.labels))
+    torch.manual_seed(seed)
+    with quiet():
+        return kind.from_pretrained(
+            base,
+            dtype=torch.float32,
+            id2label=names,
+            label2id={name: place for place, name in names.items()},
+            **({} if tokens else {"problem_type": "multi_label_classification"}),  # a sigmoid for each output
+        )
+
+
+def as_deployed(model: Any, known: TaskData) -> None:
+    """Say in a trained model's configuration what its outputs are."""
+    if known.task == "score":
+        model.config.problem_type = None
+        model.config.sentence_transformers = {"activation_fn": "torch.nn.modules.activation.Sigmoid"}
+
+
+def batches_of(known: TaskData, tokenizer: Any, batch_size: int) -> Batches:
+    """Shuffled batches of the training split, with the labels that the loss of Hugging Face reads."""
+    examples = known.data.train
+    if known.task == "tokens":
+        return _tagged_batches(examples, tokenizer, batch_size)
+    pairs = known.task == "score"
+    encoded = [dict(tokenizer(*(item if pairs else (item,)), truncation=True)) for item in examples.inputs]
+    labels = labels_of(examples).astype(np.float32).reshape(len(examples), -1)
+    return text_batches(encoded, labels, tokenizer, batch_size)
+
+
+def _tagged_batches(examples: Examples, tokenizer: Any, batch_size: int) -> Batches:
+    """A word's tag stands at its first token; the other tokens have none."""
+    encoded, tags = [], labels_of(examples)
+    at_tokens = []
+    for words, row in zip(examples.inputs, tags, strict=True):
+        item = tokenizer(words, is_split_into_words=True, truncation=True)
+        places = item.word_ids()
+        starts = [place is not None and place not in places[:token] for token, place in enumerate(places)]
+        at_tokens.append([row[place] if begins else IGNORED for place, begins in zip(places, starts, strict=True)])
+        encoded.append(dict(item))
+    labels = np.full((len(encoded), max(map(len, at_tokens))), IGNORED, np.int64)
+    for place, row in enumerate(at_tokens):
+        labels[place, : len(row)] = row
+    return partial(_cut, text_batches(encoded, labels, tokenizer, batch_size))
+
+
+def _cut(batches: Batches, rng: np.random.Generator) -> Iterator[dict[str, Any]]:
+    """Batches whose labels end where their tokens end."""
+    for batch in batches(rng):
+        yield {**batch, "labels": batch["labels"][:, : batch["input_ids"].shape[1]].contiguous()}

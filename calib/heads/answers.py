@@ -1,0 +1,114 @@
+"""What logits say of an input, whatever the task: how unsure they are, and how far from its labels.
+
+Of classes that is the entropy of the softmax and the cross-entropy of the label. Several labels, and a score whose
+labels say what is relevant, are softmaxes over two classes with the logits 0 and z (``calib.label_loss``): an input's
+entropy and loss are the sums over its labels. A regression is as far from its label as the squared error says, and one
+model alone tells nothing of how unsure it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ...bundle.architecture import Architecture
+from ...data.examples import Examples
+from ...metrics.scores import rmse
+from ...metrics.uncertainty import area_under_roc
+from ..label_loss import label_pairs
+from ..score_loss import activated, loss_of
+from .objectives import entropies, label_losses
+
+Figures = dict[str, float]
+
+
+@dataclass(frozen=True)
+class Answers:
+    """How logits of a task are read; K inputs come first among N, and have labels.
+
+    Attributes:
+        labels: [K] class indices, [K, C] of each label 0 or 1, or [K] numbers.
+        entropies: logits [..., B, C] → nats [..., B]; zeros where one model tells none.
+        losses: logits [..., B, C] and labels [B, …] → [..., B].
+        figures: logits [M, N, C] of members and the labels → what is told of them.
+        tells_doubt: whether entropies mean anything.
+    """
+
+    labels: np.ndarray
+    entropies: Callable[[Tensor], np.ndarray]
+    losses: Callable[[Tensor, np.ndarray], np.ndarray]
+    figures: Callable[[Tensor, np.ndarray], Figures]
+    tells_doubt: bool = True
+
+
+def answers_of(architecture: Architecture, known: Examples) -> Answers:
+    """How the logits of a model are read.
+
+    Raises:
+        InputError: labels that the model's activation can never give.
+    """
+    labels = np.asarray(known.labels)
+    if architecture.task == "classification":
+        return Answers(labels, entropies, label_losses, _class_figures)
+    if architecture.task == "multi_label":
+        return Answers(labels.astype(np.int64), _pair_entropies, _pair_losses, _pair_figures)
+    if loss_of(labels, architecture.score_activation, known.source) == "cross-entropy":
+        return Answers(labels.astype(np.int64)[:, None], _pair_entropies, _pair_losses, _pair_figures)
+
+    def score(logits: Tensor) -> np.ndarray:
+        return activated(logits.double(), architecture.score_activation).numpy()
+
+    return Answers(
+        labels,
+        lambda logits: np.zeros(logits.shape[:-1]),
+        lambda logits, given: (score(logits) - given) ** 2,
+        lambda logits, given: {"rmse": rmse(given - score(logits).mean(axis=0)[: len(given)])},
+        tells_doubt=False,
+    )
+
+
+def _pair_entropies(logits: Tensor) -> np.ndarray:
+    """[..., C] → [...], the sum over labels."""
+    found: np.ndarray = entropies(label_pairs(logits)).sum(axis=-1)
+    return found
+
+
+def _pair_losses(logits: Tensor, labels: np.ndarray) -> np.ndarray:
+    """[..., B, C] and [B, C] → [..., B], the sum over labels."""
+    found: np.ndarray = label_losses(label_pairs(logits), labels).sum(axis=-1)
+    return found
+
+
+def _averaged(logits: Tensor) -> Tensor:
+    """Logits of the members' averaged probabilities, [M, …, C] → [..., C]: their softmax is the average again."""
+    return logits.double().softmax(dim=-1).mean(dim=0).clamp(min=1e-30).log()
+
+
+def _class_figures(logits: Tensor, labels: np.ndarray) -> Figures:
+    rows, count = _averaged(logits), len(labels)
+    entropy, confidence = entropies(rows), rows.exp().max(dim=-1).values.numpy()
+    found = {
+        "accuracy": float((rows[:count].argmax(dim=-1).numpy() == labels).mean()),
+        "nll": float(label_losses(rows[:count], labels).mean()),
+    }
+    if count < len(entropy):
+        found["auroc_predictive_entropy"] = area_under_roc(entropy[:count], entropy[count:])
+        found["auroc_max_probability"] = area_under_roc(-confidence[:count], -confidence[count:])
+    return found
+
+
+def _pair_figures(logits: Tensor, labels: np.ndarray) -> Figures:
+    rows, count = _averaged(label_pairs(logits)), len(labels)  # [N, C, 2]
+    right = rows[:count].argmax(dim=-1) == torch.from_numpy(labels)
+    entropy = entropies(rows).sum(axis=-1)
+    found = {
+        "accuracy": float(right.all(dim=-1).double().mean()),
+        "nll": float(label_losses(rows[:count], labels).sum(axis=-1).mean()),
+    }
+    if count < len(entropy):
+        found["auroc_predictive_entropy"] = area_under_roc(entropy[:count], entropy[count:])
+    return found

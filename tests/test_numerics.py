@@ -1,0 +1,316 @@
+"""Numbers at their ends: logits of ±10⁴, temperatures from float32's least to its largest, 1 to 10,000 classes.
+
+No figure is ever NaN, and no entropy leaves [0, log C], on any backend that runs here. The oracle is NumPy in float64.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import oracle
+import pytest
+import torch
+from cpp import lines, refused, run
+from golden import write_calibration
+from hydrant import Bundle, HydrantError, export_onnx, fuse, load, save_bundle
+from hydrant.bundle.calibration import Calibration, Conformal, LabelDecisions, Threshold
+from hydrant.bundle.store import LEAST, MOST, to_json_bytes
+from hydrant.bundle.tasks import OUTPUTS, PER_CLASS
+from hydrant.calib.decisions.temperature import HIGHEST, LOWEST, averaged_nll, fit_temperature
+from hydrant.calib.density import DensityFit, squared_distances, standardised
+from hydrant.export.graph import FLOAT, Graph
+from hydrant.export.label_head import label_head
+from hydrant.export.uncertainty_head import uncertainty_head
+from hydrant.fusion.label_head import summarize_labels
+from hydrant.fusion.uncertainty_head import summarize
+from hydrant.measure.features import standardised_by
+from hydrant.metrics.labels import summarise_labels
+from hydrant.metrics.uncertainty import highest_entropy, summarise
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support import make_inputs, make_model, random_plan, run_cli
+
+ENTROPIES = ("predictive_entropy", "expected_entropy", "mutual_information")
+TEMPERATURES = (LEAST, 1e-3, 1.0, 1e3, MOST)
+BACKENDS = ("onnxruntime", "openvino", "torch", "numpy")
+Head = Callable[[np.ndarray], dict[str, np.ndarray]]
+
+
+def extreme(members: int, classes: int) -> np.ndarray:
+    """Logits [B, M, C]: all equal, saturated, members that contradict each other, and random ones of every size."""
+    rng = np.random.default_rng(0)
+    first = np.where(np.arange(classes) == 0, 1e4, -1e4)
+    own = np.where(np.arange(classes) == np.arange(members)[:, None] % classes, 1e4, -1e4)
+    rows = [np.zeros((members, classes)), np.full((members, classes), 1e4), np.full((members, classes), -1e4)]
+    rows += [np.tile(first, (members, 1)), own, 1e30 * own, rng.uniform(-1e4, 1e4, (members, classes))]
+    rows += [rng.normal(0, size, (members, classes)) for size in (1e-30, 1e-6, 1e-3, 1e-3, 1, 10, 1e3)]
+    rows += [np.tile(rng.normal(0, size, classes), (members, 1)) for size in (1e-4, 1e-3, 1.0)]
+    return np.stack(rows).astype(np.float32)
+
+
+def graph_of(multi_label: bool, members: int, classes: int, temperature: float) -> onnx.ModelProto:
+    """A graph that is the head alone, from member logits [M, B, C]."""
+    graph = Graph()
+    if multi_label:
+        label_head(graph, "logits", members, members, [temperature] * classes, False)
+    else:
+        uncertainty_head(graph, "logits", members, members, classes, temperature, False)
+    names = OUTPUTS["multi_label" if multi_label else "classification"]
+    outputs: Any = {name: (FLOAT, ["batch", *([classes] if name in PER_CLASS else [])]) for name in names}
+    return graph.model("head", {"logits": (FLOAT, [members, "batch", classes])}, outputs, {}, "0", 20)
+
+
+def head_of(backend: str, multi_label: bool, members: int, classes: int, temperature: float) -> Head:
+    """The head on a backend, from logits [B, M, C]."""
+    if backend == "numpy":
+        if multi_label:
+            return lambda logits: summarise_labels(logits, np.array([temperature]))
+        return lambda logits: summarise(logits, temperature)
+    if backend == "torch":
+
+        def in_torch(logits: np.ndarray) -> dict[str, np.ndarray]:
+            given = torch.from_numpy(logits).transpose(0, 1)
+            summary: Any = summarize_labels if multi_label else summarize
+            found = summary(given, [temperature] if multi_label else temperature)
+            return {name: getattr(found, name).numpy() for name in OUTPUTS["multi_label" if multi_label else "tokens"]}
+
+        return in_torch
+    content = graph_of(multi_label, members, classes, temperature).SerializeToString()
+    if backend == "onnxruntime":
+        session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
+        names = [output.name for output in session.get_outputs()]
+        return lambda logits: dict(zip(names, session.run(None, {"logits": turned(logits)}), strict=True))
+    openvino = pytest.importorskip("openvino")
+    core = openvino.Core()
+    compiled = core.compile_model(core.read_model(content, b""), "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+
+    def in_openvino(logits: np.ndarray) -> dict[str, np.ndarray]:
+        found = compiled({"logits": turned(logits)})
+        return {output.any_name: np.array(found[output]) for output in compiled.outputs}
+
+    return in_openvino
+
+
+def turned(logits: np.ndarray) -> np.ndarray:
+    return np.ascontiguousarray(logits.transpose(1, 0, 2))
+
+
+def check_ends(found: Any, classes: int, labels: int = 1) -> None:
+    """Every number finite; shares within [0, 1]; entropies within [0, labels · log C], compared in float64."""
+    for name, array in found.items():
+        assert np.isfinite(array).all(), name
+    for name in ENTROPIES:
+        values = np.asarray(found[name], np.float64)
+        assert (values >= 0).all(), (name, values.min())
+        assert (values <= labels * math.log(classes)).all(), (name, values.max() - labels * math.log(classes))
+    for name in {"probabilities", "confidence", "disagreement"} & set(found):
+        assert (found[name] >= 0).all(), name
+        assert (found[name] <= 1).all(), name
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(("classes", "members"), [(1, 3), (2, 41), (3, 7), (150, 3), (10_000, 3)])
+def test_classes_at_their_ends(classes: int, members: int, backend: str) -> None:
+    logits = extreme(members, classes)
+    for temperature in TEMPERATURES if classes < 1000 else (1e-3, 1e3):
+        found = head_of(backend, False, members, classes, temperature)(logits)
+        check_ends(found, classes)
+        with np.errstate(under="ignore"):
+            wanted = oracle.uncertainty(oracle.softmax(turned(logits).astype(np.float64) / np.float32(temperature)))
+        for name in ("probabilities", *ENTROPIES):
+            near = 2e-5 if classes < 1000 else 3e-4
+            np.testing.assert_allclose(found[name], wanted[name], atol=near, err_msg=f"{name} at T = {temperature}")
+        top = logits.max(axis=-1)  # energy: log Σ exp lies between the largest logit and log C above it
+        assert (-found["energy"] >= top.mean(axis=1) * (1 - 1e-6 * np.sign(top.mean(axis=1))) - 1e-5).all()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(("labels", "members"), [(1, 3), (5, 41), (1000, 3)])
+def test_labels_at_their_ends(labels: int, members: int, backend: str) -> None:
+    logits = extreme(members, labels)
+    for temperature in TEMPERATURES:
+        found = head_of(backend, True, members, labels, temperature)(logits)
+        check_ends(found, 2, labels)
+        for name in ("label_entropy", "label_mutual_information"):
+            if name in found:
+                assert (found[name] >= 0).all(), name
+                assert (found[name].astype(np.float64) <= math.log(2)).all(), name
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.integers(1, 10**6), st.integers(1, 1000))
+def test_the_highest_entropy_is_the_float32_below_the_exact_one(classes: int, factor: int) -> None:
+    found, exact = highest_entropy(classes, factor), factor * math.log(classes)
+    assert found.dtype == np.float32
+    assert float(found) <= exact <= float(np.nextafter(found, np.float32(math.inf)))
+
+
+# Bundles
+
+
+@pytest.fixture(scope="module")
+def wide(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny BERT of 10,000 classes whose logits reach thousands."""
+    model = make_model("bert", num_labels=10_000)
+    with torch.no_grad():
+        model.classifier.weight.mul_(1000.0)
+    path = tmp_path_factory.mktemp("wide") / "bundle"
+    save_bundle(fuse(model, random_plan("bert", 3)), path, tensors_only=True)
+    export_onnx(path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def feeds() -> dict[str, np.ndarray]:
+    return {name: tensor.numpy() for name, tensor in make_inputs("bert").items()}
+
+
+@pytest.mark.parametrize("temperature", [1e-3, 1e3])
+def test_ten_thousand_classes_and_logits_of_thousands(
+    temperature: float, wide: Path, feeds: Any, tmp_path: Path
+) -> None:
+    thresholds = {"abstain": Threshold("predictive_entropy", 1.0)}
+    write_calibration(Bundle.open(wide), Calibration(temperature, thresholds, Conformal("aps", 0.1, 0.9)))
+    export_onnx(wide)
+    with load(wide, "torch") as reference:
+        expected = reference.predict(feeds)
+        logits = reference._running.run(feeds)["member_logits"]
+    assert np.abs(logits).max() > 5e3
+    for backend in ("torch", "onnxruntime", "openvino"):
+        with load(wide, backend) as predictor:
+            found = predictor.predict(feeds)
+        check_ends({name: array for name, array in found.to_dict().items() if array.dtype.kind == "f"}, 10_000)
+        np.testing.assert_allclose(found.predictive_entropy, expected.predictive_entropy, atol=1e-2)
+        assert found.prediction_set is not None
+        assert found.prediction_set.any(axis=1).all()
+    np.savez(tmp_path / "x.npz", **feeds)
+    done = run_cli("predict", wide, "--input", tmp_path / "x.npz", "--backend", "onnxruntime")
+    for row in map(json.loads, done.stdout.splitlines()):
+        assert 0 <= row["predictive_entropy"] <= math.log(10_000)
+
+
+def test_the_cpp_runner_at_the_same_ends(runner: Path, wide: Path, feeds: Any, tmp_path: Path) -> None:
+    write_calibration(Bundle.open(wide), Calibration(1e-3))
+    export_onnx(wide)
+    np.savez(tmp_path / "x.npz", **feeds)
+    with load(wide, "onnxruntime") as predictor:
+        expected = predictor.predict(feeds)
+    rows = lines(run(runner, wide, "--input", tmp_path / "x.npz"))
+    for name in ("confidence", *ENTROPIES, "energy"):
+        np.testing.assert_allclose([row[name] for row in rows], getattr(expected, name), rtol=1e-6, atol=1e-6)
+        assert all(0 <= row[name] <= math.log(10_000) for row in rows if name in ENTROPIES)
+    content = json.loads((wide / "calibration.json").read_text()) | {"temperature": 1e-40}
+    Bundle.open(wide).add({"calibration.json": to_json_bytes(content)})
+    refused(run(runner, wide, "--input", tmp_path / "x.npz"), "expected a positive finite number that float32 holds")
+
+
+@pytest.mark.parametrize("size", [1e3, 1e6, 1e30])
+def test_half_precision_that_overflows_is_refused_never_answered_with_nan(size: float, tmp_path: Path) -> None:
+    """Pixels far beyond those that FP16's islands were measured on: an answer within the ends, or a refusal."""
+    path = save_bundle(fuse(make_model("vit"), random_plan("vit", 3)), tmp_path / "bundle")
+    for precision in ("fp32", "fp16"):
+        export_onnx(path, precision)
+    pixels = {"pixel_values": make_inputs("vit")["pixel_values"].numpy() * np.float32(size)}
+    told = []
+    for backend, precision in (
+        ("onnxruntime", "fp16"),
+        ("onnxruntime", "fp32"),
+        ("openvino", "fp32"),
+        ("torch", "fp32"),
+    ):
+        with load(path, backend, precision=precision) as predictor:
+            try:
+                found = predictor.predict(pixels)
+            except HydrantError as error:
+                told.append(precision)
+                assert re.search(r"gave values of .* that are not finite; check the inputs", str(error))
+                continue
+        check_ends({name: array for name, array in found.to_dict().items() if array.dtype.kind == "f"}, 5)
+    if size == 1e6:
+        assert told == ["fp16"], "65504 is the end of FP16; FP32 must answer"
+
+
+def test_infinity_in_any_figure_is_refused(wide: Path, feeds: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    with load(wide, "torch") as predictor:
+        given = predictor._running.run(feeds)
+        for name in ("energy", "mutual_information", "expected_entropy"):
+            bad = {**given, name: np.where(np.arange(len(given[name])) == 1, np.inf, given[name])}
+            monkeypatch.setattr(predictor._running, "run", lambda inputs, bad=bad: bad)
+            with pytest.raises(HydrantError, match=f"gave values of {name.replace('_', ' ')} that are not finite"):
+                predictor.predict(feeds)
+
+
+# Calibration
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"temperature": 1e-40}, "has temperature '1e-40'; expected a positive finite number that float32 holds"),
+        ({"temperature": 1e39}, "has temperature '1e+39'"),
+        (
+            {"thresholds": {"ood": {"score": "energy", "value": -1e39}}},
+            "value = '-1e+39', which is no finite number in",
+        ),
+        ({"conformal": {"method": "lac", "alpha": 0.1, "quantile": 1e39}}, "quantile = '1e+39'"),
+        ({"labels": LabelDecisions((1e-40,) * 10_000, (0.5,) * 10_000).to_json()}, "temperatures = '1e-40'"),
+    ],
+)
+def test_numbers_that_float32_does_not_hold_are_refused(change: dict[str, Any], words: str, wide: Path) -> None:
+    content = Calibration().to_json() | change
+    Bundle.open(wide).add({"calibration.json": to_json_bytes(content)})
+    with pytest.raises(HydrantError, match=re.escape(words)):
+        load(wide, "onnxruntime")
+
+
+def right(logits: np.ndarray) -> np.ndarray:
+    return logits.mean(axis=1).argmax(axis=1)
+
+
+@pytest.mark.parametrize(
+    "labels", [right, lambda logits: (right(logits) + 1) % logits.shape[2]], ids=["right", "wrong"]
+)
+@pytest.mark.parametrize("classes", [1, 3])
+def test_a_temperature_is_fitted_on_logits_of_any_size(labels: Callable[..., np.ndarray], classes: int) -> None:
+    logits = extreme(3, classes)
+    found = fit_temperature(logits, labels(logits))
+    assert LOWEST <= found <= HIGHEST
+    assert math.isfinite(averaged_nll(logits, labels(logits), found))
+
+
+def features(count: int, same: Sequence[int] = ()) -> np.ndarray:
+    """[N, 1, 8], some coordinates the same in all."""
+    rows = np.random.default_rng(0).normal(size=(count, 1, 8)).astype(np.float32)
+    rows[:, :, list(same)] = 0.5
+    return rows
+
+
+def test_features_without_variance_give_finite_distances() -> None:
+    for same in ((), (0,), (0, 1, 2, 3, 4, 5, 6)):
+        fit, rows = DensityFit(("last.0",), 2, 8), features(40, same)
+        fit.add(rows, np.arange(40) % 2)
+        fitted = fit.density({})
+        density = standardised_by(fitted, squared_distances(fitted, rows))
+        for seen in (rows, np.zeros((2, 1, 8), np.float32), 1e30 * rows[:2], np.full((2, 1, 8), 1e-30, np.float32)):
+            assert np.isfinite(standardised(density, squared_distances(density, seen))).all(), same
+
+
+def test_validation_data_of_one_distance_make_no_rounding_a_distance() -> None:
+    fit, rows = DensityFit(("last.0",), 2, 8), features(40)
+    fit.add(rows, np.arange(40) % 2)
+    fitted = fit.density({})
+    one = np.repeat(squared_distances(fitted, rows[:1]), 50, axis=0)
+    noisy = one * (1 + 1e-7 * np.random.default_rng(0).normal(size=one.shape))
+    density = standardised_by(fitted, noisy)
+    assert np.abs(standardised(density, noisy)).max() < 0.01
+    assert standardised_by(fitted, np.zeros((5, 1))).scale.tolist() == [1.0]
+    spread = squared_distances(fitted, rows)
+    np.testing.assert_allclose(standardised_by(fitted, spread).scale, spread.std(axis=0), rtol=1e-6)

@@ -1,0 +1,397 @@
+"""What whole-path verbs do for scores, labels and tags: make, explore, circuits, corruptions, baselines."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import hydrant
+import numpy as np
+import oracle
+import pytest
+import sklearn.covariance
+import torch
+from hydrant import Budget, Bundle, Circuit, Figures, Grid, Recipe
+from hydrant.calib.heads.circuits import Settings, find_circuits
+from hydrant.calib.heads.held_out import error_kept
+from hydrant.cli.evaluate import evaluation_text
+from hydrant.cli.plan import exploration_text, plan_text
+from hydrant.data.corruptions import typos
+from hydrant.data.examples import Examples, read_examples
+from hydrant.errors import InputError
+from hydrant.evaluation.figure_names import BASELINES
+from hydrant.families.checkpoint import load_processor
+from hydrant.metrics import classification as metrics
+from hydrant.metrics.logit_scores import label_logit_scores
+from hydrant.tuning.settings import Jointly
+from hydrant.workflow.explore import Row, chosen_place
+from hydrant.workflow.picture import draw_exploration
+from PIL import Image
+from support import HEADS, LAYERS, ReadyTensors, examples_of, make_model, run_cli
+from task_support import KINDS, NAMES, TASKS, Case, make_case
+from token_support import TAGS
+from transformers import AutoModelForSequenceClassification, AutoModelForTokenClassification, AutoTokenizer
+
+
+@pytest.fixture(scope="module")
+def cases(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Case]:
+    return {kind: make_case(kind, tmp_path_factory.mktemp(kind)) for kind in KINDS}
+
+
+# make
+
+
+@pytest.mark.parametrize("kind", ["regression", "relevance", "multi_label"])
+def test_making_a_model_of_another_task(kind: str, cases: dict[str, Case], tmp_path: Path) -> None:
+    case, said = cases[kind], []
+    recipe = Recipe(members=2, budget=2.0, epochs=1, learning_rate=1e-3, fast=kind == "relevance")
+    report = hydrant.make(
+        case.checkpoint, case.train, case.validation, case.ood, output=tmp_path / "out", recipe=recipe,
+        reading=case.reading, say=said.append,
+    )  # fmt: skip
+    assert report.verified
+    bundle, stages = Bundle.open(report.bundle), report.stages
+    assert bundle.architecture().task == TASKS[kind]
+    assert bundle.has("density.safetensors")
+    assert ("rmse" in stages["plan"]) == (kind == "regression")
+    assert [line.split()[0] for line in said] == list(stages)
+    expected = "a temperature for each of 3 labels" if kind == "multi_label" else "intervals for 90% of the labels"
+    assert expected in said[4]
+    ours, single = report.figures()
+    quality = {"regression": "rmse", "relevance": "ndcg", "multi_label": "micro_f1"}[kind]
+    assert all(np.isfinite(found[quality]) for found in (ours, single))
+    assert ours["distance_auroc"] is not None
+    assert stages["evaluate"]["notes"] == [], "no earlier stage saw what is reported on"
+    if kind != "relevance":
+        tuned = stages["tune"]
+        alone, ensemble = (
+            ("single_rmse", "rmse_after") if kind == "regression" else ("single_accuracy", "accuracy_after")
+        )
+        assert tuned[alone] > 0
+        assert tuned[ensemble] is not None
+        assert (" RMSE " in said[2]) == (kind == "regression" and tuned["tuned"])
+
+
+def test_making_a_tagger_from_the_command_line(cases: dict[str, Case], tmp_path: Path) -> None:
+    case, out = cases["tokens"], tmp_path / "out"
+    command = ("make", case.checkpoint, "--data", case.train, "--validation", case.validation, "--ood", case.ood)
+    refused = run_cli(*command, "--budget", 1.01, "-o", out, "--members", 2)
+    assert (refused.returncode, len(refused.stderr.splitlines())) == (2, 1), refused.stderr
+    assert "budget 1.01 cannot be reached: the cheapest plan of 2 members costs" in refused.stderr
+    assert not list(tmp_path.iterdir()), "nothing was done, so that another budget may be asked for"
+    done = run_cli(*command, "--epochs", 1, "--learning-rate", 1e-3, "-o", out, "--members", 2)
+    assert done.returncode == 0, done.stderr
+    assert "span F1" in done.stdout
+    report = json.loads((out / "reports/make.json").read_text())
+    assert report["stages"]["plan"]["limit"] == 1.5, "that of members whose last layer runs on every token"
+    assert report["stages"]["calibrate"]["distance"] is None
+    assert report["stages"]["tune"]["single_accuracy"] > 0
+
+
+@pytest.mark.parametrize(("kind", "labels"), [("tokens", TAGS), ("multi_label", NAMES)])
+def test_what_was_read_is_read_again_as_it_is(kind: str, labels: list[str], cases: dict[str, Case]) -> None:
+    known = read_examples(cases[kind].validation, labels, task=kind)
+    again = read_examples(known, labels, task=kind)
+    assert again.inputs == known.inputs
+    assert np.array_equal(again.labels, known.labels)
+    few = read_examples(known.take(np.arange(3)), labels, task=kind)
+    for row, item, before in zip(few.labels, few.inputs, known.labels, strict=False):
+        count = len(item) if kind == "tokens" else len(labels)
+        assert row[:count].tolist() == before[:count].tolist()
+
+
+def test_members_of_a_regression_may_err_a_little_more() -> None:
+    assert error_kept(2.0, 2.02, 1.0)
+    assert not error_kept(2.0, 2.021, 1.0)
+    assert error_kept(0.0, 0.0, 1.0)
+    assert not error_kept(0.0, 0.1, 1.0)
+
+
+# evaluate --corruptions
+
+
+@pytest.fixture(scope="module")
+def bundles(cases: dict[str, Case], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Of each task, fused with a random plan and exported."""
+    made = {}
+    for kind, case in cases.items():
+        made[kind] = tmp_path_factory.mktemp("bundles") / kind
+        plan = hydrant.plan_heads(case.checkpoint, method="random", members=2, keep=2, fork_from=1)
+        processor = load_processor(case.checkpoint, "text")
+        hydrant.save_bundle(hydrant.fuse(case.checkpoint, plan), made[kind], processor)
+        hydrant.export_onnx(made[kind])
+    return made
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_corrupted_inputs_of_every_task(
+    kind: str, cases: dict[str, Case], bundles: dict[str, Path], tmp_path: Path
+) -> None:
+    case, page = cases[kind], tmp_path / "page.html"
+    figures = Figures(corruptions=True, corrupted=90, bootstrap=0)
+    report = hydrant.evaluate(
+        bundles[kind], case.validation, figures=figures, reading=case.reading, html=page, backend="onnxruntime"
+    )
+    [model] = report.models
+    loss = "rmse" if TASKS[kind] == "score" else "nll"
+    assert [row.severity for row in model.noise] == [1, 2, 3, 4, 5]
+    assert all(row.loss_gap == pytest.approx(row.figures[loss] - model.clean[loss]) for row in model.noise)
+    names = {"score": "correlation", "tokens": "span_f1", "multi_label": "exact_match"}
+    assert names[TASKS[kind]] in model.clean
+    assert model.clean[loss] == pytest.approx(model.figures[loss].value), "all examples were corrupted"
+    told = "RMSE" if loss == "rmse" else "NLL"
+    assert f"{told} on 90 corrupted examples minus that" in page.read_text()
+    assert "typos, severity 5" in page.read_text()
+    stored = json.loads((bundles[kind] / "reports/evaluation.json").read_text())["models"][0]["noise"][4]
+    assert stored[loss] == model.noise[4].figures[loss]
+    # the worst by hand, through what ships
+    known = read_examples(case.validation, Bundle.open(bundles[kind]).labels, columns=case.reading, task=TASKS[kind])
+    known = known.take(np.random.default_rng(0).permutation(len(known)))
+    changed = typos(known.inputs, 5, 0)
+    assert [type(item) for item in changed] == [type(item) for item in known.inputs]
+    with hydrant.load(bundles[kind], "onnxruntime") as predictor:
+        found = predictor.predict(changed)
+        if kind == "tokens":
+            words = predictor.words(found)
+            said = np.concatenate([each.prediction.probabilities for each in words])
+            tags = np.concatenate([row[: len(text)] for row, text in zip(known.labels, known.inputs, strict=True)])
+            expected = float(-np.log(said[np.arange(len(tags)), tags]).mean())
+        elif kind == "multi_label":
+            chosen = np.where(known.labels, found.probabilities, 1 - found.probabilities)
+            expected = float(-np.log(chosen).sum(axis=1).mean())
+        else:
+            expected = float(np.sqrt(((found.score - known.labels) ** 2).mean()))
+    assert model.noise[4].figures[loss] == pytest.approx(expected, rel=1e-4)
+
+
+def test_corruptions_from_the_command_line(cases: dict[str, Case], bundles: dict[str, Path]) -> None:
+    case = cases["relevance"]
+    done = run_cli(
+        "evaluate", bundles["relevance"], "--data", case.validation, *case.columns, "--bootstrap", 0, "--corruptions",
+        "--corrupted", 12,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "RMSE above clean, 12 examples" in done.stdout
+    assert "typos, severity 3" in done.stdout
+
+
+# plan --explore
+
+
+def original_answers(case: Case, known: Examples) -> np.ndarray:
+    """Whether the untouched model is right, of each example or word; of a regression its errors."""
+    kinds = {"tokens": AutoModelForTokenClassification}
+    model = kinds.get(case.kind, AutoModelForSequenceClassification).from_pretrained(case.checkpoint).eval()
+    tokenizer = AutoTokenizer.from_pretrained(case.checkpoint)
+    right: list[Any] = []
+    for item, label in zip(known.inputs, known.labels, strict=True):
+        words = {"is_split_into_words": True} if case.kind == "tokens" else {}
+        inputs = (
+            tokenizer(*item, return_tensors="pt")
+            if type(item) is tuple
+            else tokenizer(item, return_tensors="pt", **words)
+        )
+        with torch.no_grad():
+            logits = model(**inputs).logits[0].numpy()
+        if case.kind == "tokens":
+            first = [inputs.word_ids(0).index(word) for word in range(len(item))]
+            right += (logits[first].argmax(axis=1) == label[: len(item)]).tolist()
+        elif case.kind == "multi_label":
+            right.append(((logits > 0) == label).all())
+        else:
+            right.append(float(label - logits[0]) if case.kind == "regression" else bool((logits[0] > 0) == label))
+    return np.array(right)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_exploring_plans_of_every_task(kind: str, cases: dict[str, Case], tmp_path: Path) -> None:
+    case = cases[kind]
+    grid = Grid(forks=[2], heads=[1, 2], methods=["random"], tuning=Jointly(epochs=1), max_accuracy_loss=1000)
+    given = {"train": case.train} if kind == "regression" else {}
+    found = hydrant.explore(
+        case.checkpoint, case.validation, case.ood, grid=grid, budget=2.5, members=2, reading=case.reading, **given
+    )
+    single, *rows = found.rows
+    assert [row.heads for row in rows] == ([1, 1, 2, 2] if given else [1, 2])
+    names = {"tokens": TAGS, "multi_label": NAMES}.get(kind, ["score"])
+    known = read_examples(case.validation, names, columns=case.reading, task=TASKS[kind])
+    order = np.random.default_rng([0, len(known)]).permutation(len(known))
+    right = original_answers(case, known.take(np.sort(order[len(known) // 2 :])))
+    if kind == "regression":
+        assert single.accuracy is single.ece is single.auroc is None, "one model has no variance"
+        assert single.rmse == pytest.approx(np.sqrt((right**2).mean()), rel=1e-4)
+        assert rows[0].auroc is not None
+    else:
+        assert single.rmse is None
+        assert single.accuracy == pytest.approx(right.mean())
+        assert 0 <= single.ece <= 1
+    assert found.chosen > 0
+    assert found.plan.provenance["explored"]["rows"][0]["rmse"] == single.rmse
+    picture = Image.open(io.BytesIO(draw_exploration(found)))
+    assert picture.width > 900
+    assert ("RMSE" in exploration_text(found)) == (kind == "regression")
+
+
+def test_what_may_be_lost_of_a_regression() -> None:
+    single = Row("single model", None, None, False, 1.0, None, 0.4, None, None, None, 0.0, 2.0)
+    point = replace(single, name="random", fork=2, heads=1, auroc=0.7, rmse=2.01)
+    assert chosen_place([single, point, replace(point, auroc=0.9, rmse=2.02)], 1.0, 0.5) == 1
+    assert chosen_place([single, replace(point, auroc=None, nll=0.1), point], 1.0, 0.5) == 2, "what detects comes first"
+    with pytest.raises(
+        InputError, match=r"keeps the RMSE: the best has 2\.2, the single model 2, and it may rise by 0\.5 %"
+    ):
+        chosen_place([single, replace(point, rmse=2.2)], 1.0, 0.5)
+
+
+def test_a_taggers_grid_beyond_the_budget_is_refused_at_once(cases: dict[str, Case], tmp_path: Path) -> None:
+    case = cases["tokens"]
+    done = run_cli("plan", case.checkpoint, "--data", case.validation, "--explore", tmp_path / "grid.png",
+                   "-o", tmp_path / "plan.json")  # fmt: skip
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert "budget 1 cannot be reached: the cheapest plan of 3 members costs" in done.stderr
+
+
+# Circuits
+
+
+def naive_circuit(kind: str, counts: list[int], objective: str, parts: tuple[Examples, Examples]) -> Any:
+    """Heads and scores by full forward passes of the hooked original, each example alone."""
+    model, (known, unknown) = task_model(kind), parts
+    chosen: list[tuple[int, ...]] = []
+    table = []
+    for layer, count in enumerate(counts):
+        scores = []
+        for head in range(HEADS):
+            rest = tuple(other for other in range(HEADS) if other != head)
+            keep = [*chosen, rest, *[tuple(range(HEADS))] * (LAYERS - layer - 1)]
+            losses, entropies = [], []
+            for index, item in enumerate([*known.inputs, *unknown.inputs]):
+                tensors = {name: torch.from_numpy(array)[None] for name, array in item.tensors.items()}
+                z = oracle.member_logits(model, keep, HEADS, tensors)[0].astype(np.float64)
+                p = 1 / (1 + np.exp(-z))
+                entropies.append(float(-(p * np.log(p) + (1 - p) * np.log(1 - p)).sum()))
+                if index < len(known):
+                    label = known.labels[index]
+                    said = np.where(np.atleast_1d(label), p, 1 - p)
+                    losses.append((float(z[0]) - label) ** 2 if kind == "regression" else -np.log(said).sum())
+            inside, outside = np.array(entropies[: len(known)]), np.array(entropies[len(known) :])
+            separation = np.log1p(np.exp(inside[:, None] - outside)).mean()
+            scores.append({"nll": np.mean(losses), "separation": separation}[objective])
+        table.append(scores)
+        chosen.append(tuple(sorted(np.argsort(-np.array(scores), kind="stable")[:count].tolist())))
+    return tuple(chosen), table
+
+
+def task_model(kind: str) -> Any:
+    model = make_model("bert", num_labels=3 if kind == "multi_label" else 1)
+    model.classifier.weight.data.mul_(0.3)  # so that no probability is 0 or 1
+    if kind == "multi_label":
+        model.config.problem_type = "multi_label_classification"
+    return model
+
+
+@pytest.mark.parametrize(
+    ("kind", "objective"),
+    [("multi_label", "nll"), ("multi_label", "separation"), ("relevance", "separation"), ("regression", "nll")],
+)
+def test_circuits_are_those_of_full_forward_passes(kind: str, objective: str) -> None:
+    examples, rng = examples_of("bert", 12), np.random.default_rng(1)
+    labels = {
+        "multi_label": rng.random((8, 3)) < 0.5, "relevance": np.arange(8.0) % 2, "regression": rng.normal(0, 2, 8),
+    }[kind]  # fmt: skip
+    parts = Examples(examples.inputs[:8], labels, "known"), Examples(examples.inputs[8:], None, "unknown")
+    heads, scores = naive_circuit(kind, [2, 1, 3], objective, parts)
+    wanted = Settings([[2, 1, 3]], objective, "noise", 0.0, average=False, seed=0)
+    found = find_circuits(task_model(kind), *parts, ReadyTensors(padding=0), wanted, batch_size=5)
+    assert found.members == (heads,)
+    np.testing.assert_allclose(found.scores[0], scores, rtol=1e-4, atol=1e-5)
+    expected = {"regression": {"rmse"}}.get(kind, {"accuracy", "nll", "auroc_predictive_entropy"})
+    assert set(found.before) == set(found.after) == expected
+
+
+def test_circuits_of_several_labels_and_of_a_regression(cases: dict[str, Case], tmp_path: Path) -> None:
+    case, plan = cases["multi_label"], tmp_path / "plan.json"
+    done = run_cli(
+        "plan", case.checkpoint, "--data", case.validation, "--ood", case.ood, "--method", "circuit", "--keep", 2,
+        "--max-accuracy-loss", 99, "--members", 2, "-o", plan,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "AUROC by entropy" in done.stdout
+    assert hydrant.HeadPlan.load(plan).method == "circuit"
+    case = cases["regression"]
+    how = Circuit(objective="nll", max_accuracy_loss=0)
+    with pytest.raises(InputError, match=r"circuits lose \d+\.\d % of the RMSE on 45 held-out examples even from"):
+        hydrant.plan_heads(case.checkpoint, near(case), how, keep=1, members=2)
+    loose = hydrant.plan_heads(case.checkpoint, near(case), Circuit(objective="nll", max_accuracy_loss=99), keep=1)
+    told = plan_text(loose)
+    assert "RMSE on 45 held-out examples" in told
+    assert "a loss of at most 99 % is allowed" in told
+    within = hydrant.plan_heads(
+        case.checkpoint, near(case), Circuit(objective="nll", max_accuracy_loss=99), keep=Budget(1.5), members=2
+    )
+    assert within.provenance["budget"]["rmse"] > 0
+
+
+def near(case: Case) -> tuple[list[str], list[float]]:
+    """Texts whose labels lie around what the model says, so that pruning loses."""
+    texts = list(read_examples(case.validation, None).inputs)
+    model = AutoModelForSequenceClassification.from_pretrained(case.checkpoint).eval()
+    with torch.no_grad():
+        inputs = AutoTokenizer.from_pretrained(case.checkpoint)(texts, padding=True, return_tensors="pt")
+        said = model(**inputs).logits[:, 0].numpy()
+    return texts, (said + np.random.default_rng(0).normal(0, 2 * said.std(), len(said))).tolist()
+
+
+# evaluate --baselines
+
+
+def test_scores_of_labels_logits_by_their_definitions() -> None:
+    logits = np.random.default_rng(0).normal(0, 4, (9, 6)).astype(np.float32)
+    found = label_logit_scores(logits)
+    for place, row in enumerate(logits.astype(np.float64)):
+        p = [1 / (1 + math.exp(-z)) for z in row]
+        doubt = math.fsum(-x * math.log(x) - (1 - x) * math.log(1 - x) for x in p)
+        expected = {"max_logit": -max(row), "energy": -math.fsum(math.log(1 + math.exp(z)) for z in row)}
+        expected["predictive_entropy"] = doubt
+        assert {name: values[place] for name, values in found.items()} == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("kind", ["multi_label", "regression"])
+def test_baselines_of_labels_and_scores(
+    kind: str, cases: dict[str, Case], bundles: dict[str, Path], tmp_path: Path
+) -> None:
+    case, page = cases[kind], tmp_path / "page.html"
+    figures = Figures(baselines=True, fit=case.train, neighbours=3, bootstrap=0)
+    report = hydrant.evaluate(
+        bundles[kind], case.validation, case.ood, figures=figures, compare=[case.checkpoint], html=page
+    )
+    found = report.models[1].baselines
+    there = {"multi_label": {"max_logit", "predictive_entropy", "energy"}, "regression": set()}[kind]
+    assert {name.partition(".")[0] for name in found.figures} == {*there, "knn", "mahalanobis"}
+    assert there | {"knn", "mahalanobis"} | set(found.left_out) == set(BASELINES)
+    assert "Baselines" in page.read_text()
+    assert "one Gaussian" in evaluation_text(report)
+    # the untouched checkpoint, one text at a time
+    model = AutoModelForSequenceClassification.from_pretrained(case.checkpoint).eval()
+    tokenizer = AutoTokenizer.from_pretrained(case.checkpoint)
+
+    def told(path: Path) -> tuple[np.ndarray, np.ndarray]:
+        rows, firsts = [], []
+        with torch.no_grad():
+            for text in read_examples(path, None).inputs:
+                tower = model.bert(**tokenizer(text, return_tensors="pt"))
+                rows.append(model.classifier(tower.pooler_output)[0].double().numpy())
+                firsts.append(tower.last_hidden_state[0, 0].double().numpy())
+        return np.array(rows), np.array(firsts)
+
+    (known, inside), (strange, outside), (_, trained) = map(told, (case.validation, case.ood, case.train))
+    gaussian = sklearn.covariance.OAS().fit(trained)
+    squared = [gaussian.mahalanobis(features) for features in (inside, outside)]
+    assert found.figures["mahalanobis.auroc"].value == pytest.approx(metrics.auroc(*squared), abs=2e-3)
+    if kind == "multi_label":
+        energies = [-np.logaddexp(0, z).sum(axis=1) for z in (known, strange)]
+        assert found.figures["energy.auroc"].value == pytest.approx(metrics.auroc(*energies), abs=2e-3)

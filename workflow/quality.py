@@ -1,0 +1,182 @@
+"""Quality of a model in one line, whatever its task: one half of the data calibrates, the other measures.
+
+A classifier is measured as it is, a tagger by its words, several labels by all of them together: each label is a
+softmax over two classes (``metrics.labels.label_pairs``), an example's figures are sums over them. So is a score whose
+labels say what is relevant. A regression has no classes: its NLL is under normal errors (``metrics.scores``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from ..bundle.tasks import ScoreActivation, Task
+from ..calib.decisions.temperature import fit_temperature
+from ..data.examples import Examples
+from ..measure.features import Reference
+from ..metrics import classification as metrics
+from ..metrics.labels import label_errors, label_pairs
+from ..metrics.scores import fit_scale, gaussian_nll, information, rmse
+from ..metrics.spans import span_scores, spans_in
+from ..metrics.uncertainty import summarise
+
+Form = Literal["classes", "words", "labels", "relevance", "regression"]
+"""What the labels of a task are."""
+
+
+@dataclass(frozen=True)
+class Quality:
+    """What is told of a model.
+
+    Attributes:
+        accuracy: of classes, or of words; of several labels the share of examples all of whose are right at 0.5, of
+            relevance that of pairs at 0.5; ``None`` of a regression.
+        nll: of the averaged probabilities, nats; of several labels their sum.
+        ece: expected calibration error, of several labels the mean over them; ``None`` of a regression.
+        auroc, fpr95: of telling out-of-distribution data by predictive entropy, of taggers the spans that are found in
+            them, of a regression by the members' variance; ``None`` without any.
+        mutual_information: mean over examples, or words, nats.
+        rmse: of a regression, else ``None``.
+    """
+
+    accuracy: float | None
+    nll: float
+    ece: float | None
+    auroc: float | None
+    fpr95: float | None
+    mutual_information: float
+    rmse: float | None = None
+
+
+def form_of(task: Task, loss: str | None) -> Form:
+    """The form of a task's labels.
+
+    Args:
+        task: of the model.
+        loss: of a model of one output, what ``calib.score_loss.loss_of`` says of its labels.
+    """
+    if task == "score":
+        return "relevance" if loss == "cross-entropy" else "regression"
+    forms: dict[Task, Form] = {"classification": "classes", "tokens": "words", "multi_label": "labels"}
+    return forms[task]
+
+
+def quality_of(
+    reference: Reference,
+    form: Form,
+    activation: ScoreActivation,
+    judging: Examples,
+    measuring: Examples,
+    unknown: Examples | None,
+    names: Sequence[str],
+) -> Quality:
+    """Measure a model.
+
+    Args:
+        reference: that runs it.
+        form: of the labels.
+        activation: of a model of one output.
+        judging: labelled examples that fit the temperature, or the scale of a variance.
+        measuring: labelled examples that are measured.
+        unknown: out-of-distribution examples, or ``None``.
+        names: of the classes.
+
+    Raises:
+        InputError: an example cannot be used.
+        BackendError: the model gives values that are not finite.
+    """
+    if form == "regression":
+        return _of_regression(reference, activation, judging, measuring, unknown)
+    logits, labels = _rows(reference, form, judging)
+    temperature = fit_temperature(logits, labels)
+    logits, labels = _rows(reference, form, measuring)
+    found = summarise(logits, temperature)
+    probabilities, each = found["probabilities"], len(labels) // len(measuring) if form == "labels" else 1
+    auroc = fpr95 = None
+    if unknown is not None:
+        if form == "words":
+            scores = [_span_entropies(reference, part, temperature, names) for part in (measuring, unknown)]
+        else:
+            outside = summarise(_pairs(reference.run(unknown, None)[0], form), temperature)
+            scores = [_sums(one["predictive_entropy"], each) for one in (found, outside)]
+        if all(map(len, scores)):
+            auroc, fpr95 = metrics.auroc(*scores), metrics.fpr95(*scores)
+    right = (probabilities.argmax(axis=1) == labels).reshape(-1, each).all(axis=1)
+    return Quality(
+        accuracy=float(right.mean()),
+        nll=each * metrics.negative_log_likelihood(probabilities, labels),
+        ece=_calibration_error(probabilities, labels, each),
+        auroc=auroc,
+        fpr95=fpr95,
+        mutual_information=float(_sums(found["mutual_information"], each).mean()),
+    )
+
+
+def _rows(reference: Reference, form: Form, examples: Examples) -> tuple[np.ndarray, np.ndarray]:
+    """Member logits [R, M, C] and labels [R] of all answers: examples, words, or each label of each example."""
+    assert examples.labels is not None  # read_examples asks for them
+    if form == "words":
+        words, labels = reference.words(examples).tagged(examples.labels)
+        return words.outputs["logits"], labels
+    return _pairs(reference.run(examples, None)[0], form), examples.labels.astype(np.int64).reshape(-1)
+
+
+def _pairs(logits: np.ndarray, form: Form) -> np.ndarray:
+    """Logits [N, M, C] of classes as they are, those of labels or of a score as [N·C, M, 2]."""
+    if form == "classes":
+        return logits
+    pairs = label_pairs(logits).swapaxes(1, 2)  # [N, C, M, 2]
+    return pairs.reshape(-1, *pairs.shape[2:])
+
+
+def _sums(values: np.ndarray, each: int) -> np.ndarray:
+    """[N·C] → [N]."""
+    found: np.ndarray = values.reshape(-1, each).sum(axis=1)
+    return found
+
+
+def _calibration_error(probabilities: np.ndarray, labels: np.ndarray, each: int) -> float:
+    if each == 1:
+        return metrics.expected_calibration_error(probabilities, labels)
+    applies = probabilities[:, 1].reshape(-1, each)
+    return float(label_errors(applies, labels.reshape(-1, each).astype(bool)).mean())
+
+
+def _span_entropies(reference: Reference, texts: Examples, temperature: float, names: Sequence[str]) -> np.ndarray:
+    """The entropy of each span that is found in texts, that of its least sure word."""
+    words = reference.words(texts)
+    found = summarise(words.outputs["logits"], temperature)
+    spans = spans_in(words.texts, [names[label] for label in found["probabilities"].argmax(axis=1)])
+    return span_scores(spans, {"entropy": found["predictive_entropy"]})["entropy"]
+
+
+def _of_regression(
+    reference: Reference,
+    activation: ScoreActivation,
+    judging: Examples,
+    measuring: Examples,
+    unknown: Examples | None,
+) -> Quality:
+    def scores(examples: Examples) -> np.ndarray:
+        rows = reference.run(examples, None)[0][..., 0].astype(np.float64)  # [N, M]
+        return rows if activation == "identity" else 1 / (1 + np.exp(-rows))
+
+    judged, measured = scores(judging), scores(measuring)
+    scale = fit_scale(judging.labels - judged.mean(axis=1), judged.var(axis=1))
+    errors, variance = measuring.labels - measured.mean(axis=1), measured.var(axis=1)
+    auroc = fpr95 = None
+    if unknown is not None and measured.shape[1] > 1:
+        outside = scores(unknown).var(axis=1)
+        auroc, fpr95 = metrics.auroc(variance, outside), metrics.fpr95(variance, outside)
+    return Quality(
+        accuracy=None,
+        nll=float(gaussian_nll(errors, variance, scale).mean()),
+        ece=None,
+        auroc=auroc,
+        fpr95=fpr95,
+        mutual_information=float(information(variance, scale).mean()),
+        rmse=rmse(errors),
+    )
