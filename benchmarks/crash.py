@@ -1,35 +1,31 @@
-"""Kills verbs that write a bundle at random moments: `python benchmarks/crash.py --kills 200 -o results.json`.
+"""Kills every verb that writes: `python benchmarks/crash.py MODEL DATA --kills 200 --jobs 16 -o results.json`.
 
-Each verb is first run whole, to know how long it takes. Then it is started again and again on a copy of the bundle as
-it was, and gets SIGKILL at a moment drawn evenly from that time. What stands there then has to be the old bundle or the
-new one: it opens, every file has its digest, and nothing is hidden in or beside it once it was opened. Status 1 if not.
+Each verb is first run whole, to know what it makes and how long it takes. Then it is started again and again over what
+stood there before, and gets SIGKILL: at moments drawn evenly from that time, and just before each change that it makes
+to the file system. What stands there then has to be what was there before or what the verb makes, and whole: a bundle
+opens, and every file has its digest. (Where a verb writes files of their own, as rows and errors, this holds for each
+file; for a Triton repository that has the steps of an ensemble, for each model.) Then the same command is run again: it
+has to end well, with what it makes, and nothing hidden may be left. Status 1 if not.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import random
-import shutil
-import subprocess
-import sys
 import tempfile
 import time
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from multiprocessing import get_context
 from pathlib import Path
+from typing import Any
 
-from hydrant.bundle import owned
-from hydrant.bundle.store import Bundle
-from hydrant.errors import HydrantError
+from crash_verbs import VERBS, Bench, Forked, States, grow_old, hidden, import_all, known, save
 
-VERBS = {
-    "export": ["export", "{bundle}", "--member-outputs"],
-    "calibrate": ["calibrate", "{bundle}", "--data", "{data}", "--fit", "{data}"],
-    "verify": ["verify", "{bundle}", "--backend", "onnxruntime", "--examples", "4"],
-    "sign": ["sign", "{bundle}", "--key", "{key}"],
-    "fuse": ["fuse", "{model}", "--plan", "{plan}", "-o", "{bundle}", "--force"],
-    "tune": ["tune", "{bundle}", "--data", "{data}", "--epochs", "1"],
-}
+Kill = tuple[str, float | int]
+"""A verb, and the second (a float) or the step (a whole number) at which it is killed."""
 
 
 def main() -> int:
@@ -37,86 +33,89 @@ def main() -> int:
     parser.add_argument("model", type=Path, help="checkpoint of a text classifier")
     parser.add_argument("data", type=Path, help="CSV with columns text and label")
     parser.add_argument("--verbs", nargs="*", default=list(VERBS), choices=list(VERBS), metavar="VERB")
-    parser.add_argument("--kills", type=int, default=200, help="of each verb (default: 200)")
+    parser.add_argument("--kills", type=int, default=200, help="of each verb at random moments (default: 200)")
+    parser.add_argument("--steps", type=int, default=400, help="most steps before which it is killed (default: 400)")
+    parser.add_argument("--jobs", type=int, default=1, help="processes beside each other (default: 1)")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("-o", "--output", type=Path, help="results as JSON")
     options = parser.parse_args()
-    results = {}
+    import_all()
+    results: dict[str, Any] = {}
     with tempfile.TemporaryDirectory(prefix="hydrant-crash-") as folder:
         place = Path(folder)
-        words = prepare(place, options.model, options.data)
-        for verb in options.verbs:
-            results[verb] = try_verb(place, [word.format(**words) for word in VERBS[verb]], options, verb)
-            print(f"{verb:10} {json.dumps(results[verb])}", flush=True)
-    if options.output:
-        options.output.write_text(json.dumps(results, indent=1) + "\n")
+        bench = Bench.prepared(place, options.model, options.data, options.verbs)
+        states = {}
+        for name in options.verbs:
+            if known(name):
+                states[name] = States.of(bench, VERBS[name], place / "now")
+            else:
+                results[name] = {"not run": f"{VERBS[name].needs} is not installed", "faults": []}
+        context = get_context("fork")  # every library is there already
+        with ProcessPoolExecutor(options.jobs, context, initializer=begin, initargs=(place, bench, states)) as pool:
+            for name, of_verb in states.items():
+                results[name] = tried(pool, name, of_verb, options)
+                save(options.output, results)
+                print(f"{name:16} {results[name]}", flush=True)
     return int(any(each["faults"] for each in results.values()))
 
 
-def prepare(place: Path, model: Path, data: Path) -> dict[str, str]:
-    """A plan, a key, and the bundle that each verb begins with, in ``old/out``."""
-    words = {"model": str(model), "data": str(data), "plan": str(place / "plan.json"), "key": str(place / "key.pem")}
-    words["bundle"] = str(place / "now" / "out")
-    hydrant("plan", model, "--data", data, "--members", "2", "--keep", "2", "--method", "random", "-o", words["plan"])
-    (place / "old").mkdir()
-    hydrant("fuse", model, "--plan", words["plan"], "-o", place / "old/out")
-    hydrant("export", place / "old/out")
-    subprocess.run(["openssl", "ecparam", "-name", "prime256v1", "-genkey", "-noout", "-out", words["key"]], check=True)
-    return words
-
-
-def hydrant(*words: object) -> None:
-    subprocess.run([sys.executable, "-m", "hydrant", *map(str, words)], check=True, capture_output=True)
-
-
-def try_verb(place: Path, words: list[str], options: argparse.Namespace, verb: str) -> dict[str, object]:
-    draw = random.Random(f"{options.seed}-{verb}")
-    before = Bundle.open(place / "old/out").digests()
-    fresh(place)
-    started = time.monotonic()
-    hydrant(*words)
-    whole = time.monotonic() - started
-    old = new = late = 0
+def tried(pool: ProcessPoolExecutor, name: str, states: States, options: argparse.Namespace) -> dict[str, Any]:
+    """Kill one verb at all its moments; what came of it."""
+    kills = list(moments(name, states, options))
+    found: Counter[str] = Counter()
     faults = []
-    for kill in range(options.kills):
-        fresh(place)
-        process = subprocess.Popen(
-            [sys.executable, "-m", "hydrant", *words], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-        )
-        try:
-            process.wait(draw.uniform(0.3, 1.05) * whole)  # before, it only imports
-            late += 1
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-        try:
-            bundle = Bundle.open(place / "now/out")
-            for name in bundle.manifest["files"]:
-                bundle.file(name)
-        except HydrantError as error:
-            faults.append(f"kill {kill}: {error}")
-            continue
-        old, new = old + (bundle.digests() == before), new + (bundle.digests() != before)
-        if litter := left_behind(place / "now"):
-            faults.append(f"kill {kill}: left behind: {litter}")
-    seconds = round(whole, 2)
-    return {"kills": options.kills, "seconds": seconds, "too late": late, "old": old, "new": new, "faults": faults}
+    for done in as_completed([pool.submit(trial, kill) for kill in kills]):
+        kill, verdict = done.result()
+        found[verdict if verdict in ("old", "new", "apart", "too late") else "faulty"] += 1
+        if found["faulty"] > len(faults):
+            faults.append(f"{kill[1]}: {verdict}")
+    times, steps = (sum(isinstance(at, kind) for _, at in kills) for kind in (float, int))
+    facts = {"seconds": round(states.seconds, 2), "random moments": times, "steps": steps, "of": states.steps}
+    return {**facts, **found, "faults": faults}
 
 
-def fresh(place: Path) -> None:
-    shutil.rmtree(place / "now", ignore_errors=True)
-    shutil.copytree(place / "old", place / "now")
+def moments(name: str, states: States, options: argparse.Namespace) -> Iterator[Kill]:
+    """Moments drawn from the time that it takes, and each of its steps, or as many of them as are wanted."""
+    draw = random.Random(f"{options.seed}-{name}")
+    for _ in range(options.kills):
+        yield name, draw.uniform(0, 1.02) * states.seconds
+    steps = range(states.steps)
+    yield from ((name, step) for step in sorted(draw.sample(steps, min(len(steps), options.steps))))
 
 
-def left_behind(folder: Path) -> list[str]:
-    """What stays hidden there once a minute has passed and the next command ran."""
-    past = time.time() - 2 * owned.LITTER_SECONDS
-    for path in folder.rglob(".*"):
-        os.utime(path, (past, past))
-    Bundle.open(folder / "out")
-    owned.sweep(folder, "out")  # as the next `fuse` to this place does
-    return [path.name for path in folder.rglob(".*")]
+_given: list[Any] = []
+
+
+def begin(*given: Any) -> None:
+    """Let this process know what :func:`trial` needs: the folder of the run, the bench, and every verb's states."""
+    _given[:] = given
+
+
+def trial(kill: Kill) -> tuple[Kill, str]:
+    """Kill a verb once; which state it left, ``"too late"`` where it had ended before, or what is wrong."""
+    place, bench, all_states = _given
+    name, at = kill
+    states: States = all_states[name]
+    now = place / f"now-{os.getpid()}"
+    bench.fresh(now, states.verb)
+    words = bench.line(states.verb.words, now)
+    if isinstance(at, float):
+        late = not Forked(words).killed_after(at)
+    else:
+        late = Forked(words, step=at, within=now).end()[0] >= 0
+    verdict = states.which(now)
+    if verdict.startswith("fault"):
+        return kill, verdict
+    left = hidden(now)
+    grow_old(now)
+    status, said = Forked(words).end()
+    if status or states.which(now) != "new" or hidden(now):
+        return kill, f"fault: run again: {status} {said} {states.which(now)}, left {hidden(now)}, before {left}"
+    return kill, "too late" if late else verdict
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    started = time.monotonic()
+    status = main()
+    print(f"{time.monotonic() - started:.0f} s")
+    raise SystemExit(status)

@@ -126,6 +126,11 @@ class Architecture:
         return 0
 
     @property
+    def spectrogram(self) -> tuple[int, ...]:
+        """Empty: as above."""
+        return ()
+
+    @property
     def embedding_norm(self) -> bool:
         """Whether a LayerNorm stands behind the embeddings."""
         return self.modality == "text" or self.patch_norm

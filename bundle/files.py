@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from ..errors import InputError
-from .owned import RETIRED, TOKEN_BYTES, hold, owned_folder, sweep, take_place
+from .owned import RETIRED, TOKEN_BYTES, exchange, hold, owned_folder, sweep, take_place
 from .signals import uninterrupted
 
 
@@ -230,8 +230,11 @@ def check_replaceable(target: Path, marker: str, force: bool) -> None:
         raise InputError(f"{target} exists; choose another output folder, or replace it with --force (force=True)")
 
 
-def replace_all(parts: Mapping[Path, Path]) -> None:
-    """Give every staged file its place (place → staged file), in order; if one fails, all places are as before.
+def place_folders(parts: Mapping[Path, Path]) -> None:
+    """Give staged folders their places (place → staged folder), in order; if one fails, all places are as before.
+
+    What stood at a place is then under the name of the staged folder. On Linux every place holds one or the other at
+    every moment.
 
     Raises:
         OSError: a place cannot be taken.
@@ -239,66 +242,19 @@ def replace_all(parts: Mapping[Path, Path]) -> None:
     done: list[tuple[Path, Path | None]] = []
     try:
         for place, part in parts.items():
-            kept = _kept(place)
-            done.append((place, kept))
-            if kept is not None:
-                _keep_mode(kept, part)
-            part.replace(place)
-    except BaseException:
-        for place, kept in reversed(done):
-            if kept is None:
-                place.unlink(missing_ok=True)
+            if place.exists():
+                exchange(part, place)
+                done.append((place, part))
             else:
-                kept.replace(place)
-                kept.unlink(missing_ok=True)  # two names of one file: replacing does nothing
-        raise
-    for _, kept in done:
-        if kept is not None:
-            kept.unlink(missing_ok=True)
-
-
-@contextmanager
-def folders_placed(parts: Mapping[Path, Path]) -> Iterator[None]:
-    """Give staged folders their places (place → staged folder), for good when the block ends without error.
-
-    Where one cannot have its place, or the block fails, all places are as before. Folders that are replaced are gone
-    for readers for a moment.
-
-    Raises:
-        OSError: a place cannot be taken.
-    """
-    done: list[tuple[Path, Path | None]] = []
-    try:
-        for place, part in parts.items():
-            retired = beside(place, "old") if place.exists() else None
-            if retired is not None:
-                place.replace(retired)
-            done.append((place, retired))
-            part.replace(place)
-        yield
+                part.replace(place)
+                done.append((place, None))
     except BaseException:
-        for place, retired in reversed(done):
-            shutil.rmtree(place, ignore_errors=True)
-            if retired is not None:
-                retired.replace(place)
+        for place, former in reversed(done):
+            if former is None:
+                shutil.rmtree(place, ignore_errors=True)
+            else:
+                exchange(former, place)
         raise
-    for _, retired in done:
-        if retired is not None:
-            shutil.rmtree(retired, ignore_errors=True)
-
-
-def _kept(place: Path) -> Path | None:
-    """A second, hidden name of the file at ``place``, if there is one."""
-    if not place.exists():
-        return None
-    if place.is_dir():
-        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(place))
-    name = beside(place, "old")
-    try:
-        os.link(place, name)  # readers find the place taken at every moment
-    except OSError:  # a file system without links
-        place.replace(name)
-    return name
 
 
 def sha256_of(path: Path) -> str:

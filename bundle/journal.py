@@ -12,10 +12,11 @@ import json
 import os
 import shutil
 from collections.abc import Collection
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 from ..errors import BundleError, InputError
+from .names import stays_inside
 from .owned import is_newcomer, locked, stages, sweep
 
 PURPOSE = "hydrant"
@@ -109,8 +110,7 @@ def _checked(entry: Any) -> dict[str, Any]:
     if not isinstance(entry, dict) or any(not isinstance(entry.get(key), kind) for key, kind in kinds.items()):
         raise InputError("expected names, gone, fresh and forward")
     for name in [*entry["names"], *entry["gone"], *entry["fresh"]]:
-        path = PurePosixPath(name) if isinstance(name, str) else PurePosixPath("..")
-        if not name or path.is_absolute() or ".." in path.parts or "\\" in name or ":" in name or "\0" in name:
+        if not isinstance(name, str) or not stays_inside(name):
             raise InputError("a name leads out of the folder")
         os.fsencode(name)  # ValueError: half a surrogate pair
     return entry
@@ -155,5 +155,5 @@ def _keep(place: Path, part: Path, kept: Path) -> None:
 
 def _write(stage: Path, entry: dict[str, Any]) -> None:
     part = stage / f"{JOURNAL}.part"
-    part.write_text(json.dumps(entry))
+    part.write_bytes(json.dumps(entry).encode())
     part.replace(stage / JOURNAL)

@@ -143,6 +143,41 @@ def take_place(stage: Path, target: Path) -> None:
         shutil.rmtree(retired, ignore_errors=True)
 
 
+def exchange(one: Path, other: Path) -> None:
+    """Exchange the names of two folders in one folder tree.
+
+    Linux does it at once; elsewhere there is a moment in which ``other`` stands beside its place, under a hidden name.
+
+    Raises:
+        OSError: they cannot be; both are as before.
+    """
+    if _exchanged(one, other):
+        return
+    aside = other.with_name(f".{other.name}.{secrets.token_hex(TOKEN_BYTES)}.{RETIRED}")
+    other.replace(aside)
+    try:
+        one.replace(other)
+    except BaseException:
+        aside.replace(other)
+        raise
+    aside.replace(one)
+
+
+def discard(folder: Path, purpose: str) -> None:
+    """Remove a folder: at once for whoever looks for its name; what a killed process leaves of it, :func:`sweep` finds.
+
+    Args:
+        folder: it may be absent.
+        purpose: that :func:`sweep` is then called with.
+    """
+    doomed = folder.with_name(f".{purpose}.{secrets.token_hex(TOKEN_BYTES)}.{ENDING}")
+    try:
+        folder.replace(doomed)
+    except OSError:  # it is absent, or its folder cannot be written
+        doomed = folder
+    shutil.rmtree(doomed, ignore_errors=True)
+
+
 def is_newcomer(place: Path) -> bool:
     """Whether a file or folder is so young that its maker may still be about it.
 

@@ -35,6 +35,7 @@ from ..errors import BundleError, InputError, PlanError, cut, listing
 from .architecture import Architecture
 from .files import sha256_of, staged_folder, write_atomically
 from .journal import JOURNAL, NEW, PURPOSE, commit, recover, settle
+from .names import is_portable, same_place, stays_inside
 from .owned import locked, owned_folder
 from .plan import HeadPlan
 from .schema import remedy
@@ -69,6 +70,9 @@ TOKENIZER_GRAPH = "tokenizer.onnx"
 
 
 MAX_MANIFEST_BYTES = 16 * 2**20
+
+
+MEANWHILE = "was changed by another process meanwhile; run the command again"
 
 
 LEAST, MOST = 1.1754943508222875e-38, 3.4028234663852886e38
@@ -156,8 +160,22 @@ class Bundle:
         """Path of a file of the bundle, after its bytes were compared with the manifest.
 
         Raises:
-            BundleError: not listed, missing, or altered.
+            BundleError: not listed, missing, altered, or replaced by another process since the bundle was opened.
         """
+        try:
+            return self._file(name)
+        except BundleError:
+            if self._is_outdated(name):
+                raise BundleError(f"{self.path / name} {MEANWHILE}") from None
+            raise
+
+    def _is_outdated(self, name: str) -> bool:
+        """Whether the manifest that stands there now says something else of a file, once no process is about it."""
+        with suppress(BundleError), self.kept() as now:
+            return bool(now.manifest["files"].get(name) != self.manifest["files"].get(name))
+        return False
+
+    def _file(self, name: str) -> Path:
         entry = self.manifest["files"].get(name)
         if entry is None:
             remedy = "make it with `hydrant export`" if name.endswith(".onnx") else "make the bundle again"
@@ -342,7 +360,7 @@ class Bundle:
             The bundle with its new manifest.
 
         Raises:
-            BundleError: a name leaves the folder.
+            BundleError: a name leaves the folder, or is not one of its own on every system.
             InputError: the folder cannot be written, or a file that must be unchanged is not.
         """
         made = self._new_folders(files)
@@ -355,12 +373,11 @@ class Bundle:
                     manifest = dict(Bundle._read(self.path).manifest)
                     for name in unchanged:
                         if manifest["files"].get(name) != self.manifest["files"].get(name):
-                            raise InputError(
-                                f"{self.path / name} was changed by another process meanwhile; run the command again"
-                            )
+                            raise InputError(f"{self.path / name} {MEANWHILE}")
                     gone = {name for name in remove if name in manifest["files"]}
                     kept = {name: entry for name, entry in manifest["files"].items() if name not in gone}
                     manifest["files"] = dict(sorted({**kept, **entries}.items()))
+                    _check_apart([MANIFEST, *sorted(manifest["files"])], self.path / MANIFEST)
                     self._stage(stage, MANIFEST, to_json_bytes(manifest))
                     commit(self.path, stage, [*files, MANIFEST], sorted(gone - set(files)))
         except OSError as error:
@@ -476,6 +493,7 @@ def _validated(manifest: Any, file: Path) -> dict[str, Any]:
             and len(entry["sha256"]) == 64
         ):
             raise BundleError(f"{file} lists {cut(name)} without its size in bytes and its SHA-256")
+    _check_apart([MANIFEST, *sorted(manifest["files"])], file)
     return manifest
 
 
@@ -509,10 +527,20 @@ def _are_forms(fusion: Mapping[str, Any]) -> bool:
 
 
 def _safe_name(name: str, file: Path) -> str:
-    path = PurePosixPath(name)
-    if not name or path.is_absolute() or ".." in path.parts or "\\" in name or ":" in name or path.as_posix() != name:
+    if not stays_inside(name):
         raise BundleError(f"{file} lists the file {cut(name)}; a bundle's files must stay inside its folder")
+    if not is_portable(name):
+        raise BundleError(f"{file} lists the file {cut(name)}, a name that Windows cannot hold; give it another")
     return name
+
+
+def _check_apart(names: Iterable[str], file: Path) -> None:
+    """Refuse names of which two are one file where letter case does not count."""
+    if (same := same_place(names)) is not None:
+        raise BundleError(
+            f"{file} lists the files {cut(same[0])} and {cut(same[1])}, which are one file on macOS and Windows; give "
+            "one of them another name"
+        )
 
 
 def resolve(bundle: Bundle | str | Path) -> Bundle:

@@ -70,6 +70,7 @@ class Traced:
         vocabulary, positions, token_types, padding_token: of texts; ``positions`` is the longest text, tokens.
         channels, image_height, image_width: of images, pixels.
         shortest: of sounds, fewest samples.
+        spectrogram: of sounds that are read as spectrograms, the shape of each; empty for waveforms and all else.
         task: what it answers.
         score_activation: of a model of one output.
     """
@@ -93,6 +94,7 @@ class Traced:
     task: Task = "classification"
     score_activation: ScoreActivation = "identity"
     shortest: int = 0
+    spectrogram: tuple[int, ...] = ()
 
     @property
     def layers(self) -> int:
@@ -122,7 +124,8 @@ class Traced:
     def to_json(self) -> dict[str, Any]:
         """The fields as a JSON object."""
         blocks = [{**asdict(block), "inputs": list(block.inputs)} for block in self.blocks]
-        return {"traced": SCHEMA, **asdict(self), "inputs": list(self.inputs), "blocks": blocks}
+        lists = {"inputs": list(self.inputs), "spectrogram": list(self.spectrogram), "blocks": blocks}
+        return {"traced": SCHEMA, **asdict(self), **lists}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Traced:
@@ -139,7 +142,8 @@ class Traced:
         try:
             given = {name: value for name, value in data.items() if name != "traced"}
             blocks = tuple(_block(block) for block in given["blocks"])
-            found = cls(**{**given, "inputs": tuple(given["inputs"]), "blocks": blocks})
+            shape = tuple(given.get("spectrogram", ()))
+            found = cls(**{**given, "inputs": tuple(given["inputs"]), "spectrogram": shape, "blocks": blocks})
             _check(found)
         except (TypeError, ValueError, KeyError) as error:
             raise BundleError(
@@ -192,6 +196,9 @@ def _check(found: Traced) -> None:
     for field in fields(found):
         if str(field.type) == "int" and not _is_count(getattr(found, field.name), least.get(field.name, 0)):
             raise ValueError(f"{field.name} is {getattr(found, field.name)!r}")
+    shape = found.spectrogram
+    if shape and not (found.modality == "audio" and len(shape) == 2 and all(_is_count(size, 1) for size in shape)):
+        raise ValueError(f"spectrogram is {shape!r}")
     if found.task == "score" and found.classes != 1:
         raise ValueError(f"it gives a score and has {found.classes} classes")
     if not found.blocks or not found.inputs or not all(_is_name(name) for name in found.inputs):

@@ -224,7 +224,8 @@ def _processor(bundle: Bundle, architecture: AnyArchitecture | None) -> str | No
     if facts["modality"] == "text":
         return f"tokenizer, at most {facts['max_tokens']} tokens"
     if facts["modality"] == "audio":
-        return f"feature extractor of waveforms, {facts['sampling_rate']} samples a second"
+        made = f"{facts['spectrogram'].capitalize()} spectrograms" if "spectrogram" in facts else "waveforms"
+        return f"feature extractor of {made}, {facts['sampling_rate']} samples a second"
     return f"image processor, {architecture.image_height} by {architecture.image_width} pixels"
 
 

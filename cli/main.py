@@ -7,6 +7,7 @@ usage (one line ``hydrant: error: …``), 130 after Ctrl-C.
 from __future__ import annotations
 
 import argparse
+import errno
 import io
 import logging
 import os
@@ -121,9 +122,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
         discard_output()  # the reader left; so do we
         return 0
     except Exception as error:  # whatever a library raises, the user gets one line
-        missing = missing_extra(error) if isinstance(error, ModuleNotFoundError) else None
-        what = f"unexpected {type(error).__name__}: {cut(error, 200)}"
-        return _fail(str(missing or f"{what}; run again with -v for details, and report it"), verbose)
+        return _fail(_told(error), verbose)
+
+
+def _told(error: Exception) -> str:
+    """What a library raised, in words."""
+    missing = missing_extra(error) if isinstance(error, ModuleNotFoundError) else None
+    if missing is not None:
+        return str(missing)
+    if _is_of_full_disk(error):
+        return (
+            f"the disk is full ({cut(error, 200)}); free space where the command writes, and where temporary files lie "
+            "(the folder TMPDIR)"
+        )
+    return f"unexpected {type(error).__name__}: {cut(error, 200)}; run again with -v for details, and report it"
+
+
+def _is_of_full_disk(error: Exception) -> bool:
+    """Whether a library could not write for want of space; those written in Rust say so in words alone."""
+    number = error.errno if isinstance(error, OSError) else None
+    return number in (errno.ENOSPC, errno.EDQUOT) or f"(os error {errno.ENOSPC})" in str(error)
 
 
 def _prepare(verbose: bool) -> None:

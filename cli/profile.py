@@ -9,7 +9,7 @@ from pathlib import Path
 from ..measure.operators import Breakdown, Part
 from ..measure.profile import profile
 from ..measure.report import Case, MemoryCase, ProfileReport
-from ..measure.settings import Timing
+from ..measure.settings import Settings, Timing
 from . import shared
 from .options import Command, call
 from .terminal import show, table
@@ -54,9 +54,9 @@ def profile_text(report: ProfileReport, path: Path, commands: bool = False) -> s
     """
     parts = [_heading(report), _cases(report)]
     if report.memory:
-        parts.append(_memory(report.memory))
+        parts.append(_memory(report.memory, report.settings))
     if report.layers is not None:
-        parts.append(_layers(report.layers))
+        parts.append(_layers(report.layers, report.settings))
     lines = [f"warning: {text}" for text in report.warnings] + [f"note: {text}" for text in report.notes]
     lines += [f"skipped {name}: {reason}" for name, reason in report.skipped]
     if commands:
@@ -74,7 +74,7 @@ def _heading(report: ProfileReport) -> str:
     versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items() if name in used)
     first = report.cases[0]
     same = [] if _many_backends(report.cases) else [f"{first.backend} {first.precision}"]
-    same += [] if _many_sequences(report) else [f"{first.sequence} tokens"]
+    same += [] if _many_sequences(report) else [*filter(None, [settings.length(first.sequence)])]
     return "\n".join(
         [
             f"{report.family}, {report.members} members, on {machine['processor']}, "
@@ -86,16 +86,25 @@ def _heading(report: ProfileReport) -> str:
 
 def _cases(report: ProfileReport) -> str:
     baselines, transfers = report.settings.baselines, any(case.parts_ms for case in report.cases)
+    counted = [] if any(case.flops_ratio is None for case in report.cases) else ["FLOPs ÷ single"]
     headers = ["model", *(["backend"] if _many_backends(report.cases) else []), "batch"]
-    headers += [*(["tokens"] if _many_sequences(report) else []), "chunk", "p50 ms", "p90", "p95", "p99", "inputs/s"]
-    headers += [*(f"÷ {name} (5–95%)" for name in baselines), "FLOPs ÷ single", *(["parts ms"] if transfers else [])]
+    headers += [
+        *([report.settings.unit] if _many_sequences(report) else []),
+        "chunk",
+        "p50 ms",
+        "p90",
+        "p95",
+        "p99",
+        "inputs/s",
+    ]
+    headers += [*(f"÷ {name} (5–95%)" for name in baselines), *counted, *(["parts ms"] if transfers else [])]
     rows = []
     for case in report.cases:
         cells = {
             "model": case.model,
             "backend": f"{case.backend} {case.precision}",
             "batch": str(case.batch),
-            "tokens": str(case.sequence),
+            report.settings.unit: str(case.sequence),
             "chunk": str(case.chunk),
             "p50 ms": f"{case.latency_ms.p50:.2f}",
             "p90": f"{case.latency_ms.p90:.2f}",
@@ -103,7 +112,7 @@ def _cases(report: ProfileReport) -> str:
             "p99": f"{case.latency_ms.p99:.2f}",
             "inputs/s": f"{case.throughput:.1f}",
             **{f"÷ {name} (5–95%)": _ratio(case, name) for name in baselines},
-            "FLOPs ÷ single": f"{case.flops_ratio:.2f}",
+            "FLOPs ÷ single": "" if case.flops_ratio is None else f"{case.flops_ratio:.2f}",
             "parts ms": ", ".join(f"{name} {value:.2f}" for name, value in (case.parts_ms or {}).items()),
         }
         rows.append([cells[header] for header in headers])
@@ -125,9 +134,10 @@ def _many_sequences(report: ProfileReport) -> bool:
     return len(report.settings.sequences) > 1
 
 
-def _memory(cases: Sequence[MemoryCase]) -> str:
+def _memory(cases: Sequence[MemoryCase], settings: Settings) -> str:
     first, many = cases[0], _many_backends(cases)
-    heading = f"peak memory of a process that opens the model and runs batch {first.batch}, {first.sequence} tokens"
+    shape = settings.shape(first.batch, first.sequence)
+    heading = f"peak memory of a process that opens the model and runs {shape}"
     rows = [
         [
             case.model,
@@ -142,9 +152,9 @@ def _memory(cases: Sequence[MemoryCase]) -> str:
     return f"{heading}\n{table(headers, rows)}"
 
 
-def _layers(found: Breakdown) -> str:
+def _layers(found: Breakdown, settings: Settings) -> str:
     heading = (
-        f"operators of the bundle in ONNX Runtime, batch {found.batch}, {found.sequence} tokens: "
+        f"operators of the bundle in ONNX Runtime, {settings.shape(found.batch, found.sequence)}: "
         f"{found.milliseconds:.2f} ms"
     )
     operators = table(["operator", "calls", "ms", "share"], [_part(part, part.name) for part in found.operators])

@@ -103,8 +103,8 @@ class SoundProcessor:
         kind, rate = config.get("feature_extractor_type"), config.get("sampling_rate")
         if kind != KIND:
             raise InputError(
-                f"{file} is of a {cut(kind)}; hydrant prepares waveforms as {KIND} does, and no spectrograms; use a "
-                "model of waveforms (Wav2Vec2, HuBERT, …), or give ready tensors"
+                f"{file} is of a {cut(kind)}; this model reads waveforms, which hydrant prepares as {KIND} does; give "
+                "ready tensors, or save the model's own feature extractor there"
             )
         settings = {"feature_size": 1, "padding_side": "right", "padding_value": 0}
         for name, expected in settings.items():
@@ -117,17 +117,26 @@ class SoundProcessor:
 
     def _prepared(self, sound: Any, index: int) -> np.ndarray:
         """[samples] float32, normalised."""
-        samples, name = _opened(sound, index, self.rate)
-        if not self._shortest <= len(samples) <= MOST_SECONDS * self.rate:
-            raise InputError(
-                f"{name} has {len(samples)} samples; expected {self._shortest} to {MOST_SECONDS * self.rate} "
-                f"({MOST_SECONDS} seconds): cut it first"
-            )
-        if not np.isfinite(samples).all():
-            raise InputError(f"{name} holds NaN or infinity; expected finite samples")
+        samples, name = opened(sound, index, self.rate)
+        checked_length(samples, self._shortest, self.rate, name)
         if self._normalise:
             samples = (samples - samples.mean()) / np.sqrt(samples.var() + LEAST_VARIANCE)
         return np.ascontiguousarray(samples, np.float32)
+
+
+def checked_length(samples: np.ndarray, shortest: int, rate: int, name: str) -> None:
+    """Refuse samples [samples] that are too few or too many, or not finite.
+
+    Raises:
+        InputError: they are; ``name`` says whose.
+    """
+    if not shortest <= len(samples) <= MOST_SECONDS * rate:
+        raise InputError(
+            f"{name} has {len(samples)} samples; expected {shortest} to {MOST_SECONDS * rate} ({MOST_SECONDS} "
+            "seconds): cut it first"
+        )
+    if not np.isfinite(samples).all():
+        raise InputError(f"{name} holds NaN or infinity; expected finite samples")
 
 
 def _check_rate(found: int, expected: int, name: str) -> None:
@@ -138,8 +147,13 @@ def _check_rate(found: int, expected: int, name: str) -> None:
         )
 
 
-def _opened(sound: Any, index: int, expected: int) -> tuple[np.ndarray, str]:
-    """Samples [samples] float32 at the expected rate, and what messages call them."""
+def opened(sound: Any, index: int, expected: int) -> tuple[np.ndarray, str]:
+    """Samples [samples] float32 at the expected rate, and what messages call them.
+
+    Raises:
+        InputError: it cannot be read, is of another kind, or has another rate.
+        MissingExtraError: it is a file, and soundfile is not installed.
+    """
     name = f"input {index}"
     if isinstance(sound, Unusable):
         raise InputError(f"{name} {sound.reason}")

@@ -172,7 +172,7 @@ def item_batches(
 
 def _alike(items: Mapping[int, Any], spec: InputSpec) -> Iterable[list[int]]:
     """Places of prepared inputs that may share a batch: of sounds without a mask, which padding changes, equal ones."""
-    if spec.modality != "audio" or "attention_mask" in spec.input_names:
+    if spec.modality != "audio" or spec.spectrogram or "attention_mask" in spec.input_names:
         return [list(items)] if items else []
     found: dict[int, list[int]] = {}
     for place, item in items.items():

@@ -150,7 +150,12 @@ def typos(texts: Sequence[Any], severity: int, seed: int = 0, kinds: Sequence[st
             for word in text.split(" ")
         )
 
-    return [mistyped(text) if isinstance(text, str) else type(text)(map(mistyped, text)) for text in texts]
+    def changed(text: Any) -> Any:
+        if isinstance(text, str):
+            return mistyped(text)
+        return tuple(map(mistyped, text)) if isinstance(text, tuple) else [mistyped(word) for word in text]
+
+    return [changed(text) for text in texts]
 
 
 def _typo(word: str, kind: str, rng: np.random.Generator) -> str:

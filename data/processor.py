@@ -34,13 +34,14 @@ def load_processor(folder: Path, spec: InputSpec) -> Processor:
     """
     from .audio import SoundProcessor
     from .images import ImageProcessor
+    from .spectrograms import SpectrogramProcessor
     from .text import TextProcessor
     from .words import WordProcessor
 
     if spec.modality == "image":
         return ImageProcessor(folder, spec)
     if spec.modality == "audio":
-        return SoundProcessor(folder, spec)
+        return SpectrogramProcessor(folder, spec) if spec.spectrogram else SoundProcessor(folder, spec)
     return (WordProcessor if spec.every_token else TextProcessor)(folder, spec)
 
 

@@ -18,6 +18,7 @@ from .corruptions import CORRUPTIONS, corrupt, opened
 from .examples import Examples
 from .spec import Modality
 from .text import is_pair
+from .words import is_words
 
 GRID = 4
 """Patches along each edge of an image that is shuffled."""
@@ -31,7 +32,7 @@ def pseudo_unknown(known: Examples, modality: Modality, seed: int = 0) -> Exampl
     """As many made inputs as there are examples.
 
     Args:
-        known: in-distribution examples: texts, pairs of texts, or images.
+        known: in-distribution examples: texts, their words as lists, pairs of texts, or images.
         modality: what they are.
         seed: of every draw.
 
@@ -48,8 +49,11 @@ def pseudo_unknown(known: Examples, modality: Modality, seed: int = 0) -> Exampl
             f"out-of-distribution inputs are to be made of {len(known)} example of {known.source}; expected 2 or more"
         )
     make = _image if modality == "image" else _pair if is_pair(known.inputs[0]) else _text
+    words = modality == "text" and is_words(known.inputs[0])
+    inputs = [" ".join(item) for item in known.inputs] if words else known.inputs
     rng = np.random.default_rng([seed, len(known)])
-    made = [make(known.inputs, index, rng) for index in range(len(known))]
+    made: list[Any] = [make(inputs, index, rng) for index in range(len(known))]
+    made = [text.split() for text in made] if words else made
     return Examples(made, None, f"inputs made of {known.name}")
 
 

@@ -10,7 +10,7 @@ from ..errors import cut, listing
 from .columns import Columns
 from .from_torch import image_array, is_tensor
 
-TENSORS = ("input_ids", "attention_mask", "token_type_ids", "pixel_values", "input_values")
+TENSORS = ("input_ids", "attention_mask", "token_type_ids", "pixel_values", "input_values", "input_features")
 """Names of ready tensors: those of the graphs' inputs."""
 
 PAIR = "text_pair"

@@ -74,6 +74,8 @@ def full_batch(spec: InputSpec, batch: int, sequence: int, seed: int) -> Batch:
     if spec.modality == "image":
         shape = (batch, spec.channels, spec.image_height, spec.image_width)
         return {"pixel_values": rng.standard_normal(shape, np.float32)}
+    if spec.spectrogram:
+        return _spectrograms(spec, batch, rng)
     if spec.modality == "audio":
         return _sounds(spec, batch, rng, samples=sequence)
     ids = rng.integers(0, spec.vocabulary, (batch, sequence))
@@ -105,7 +107,8 @@ def synthetic_batches(spec: InputSpec, examples: int, seed: int) -> list[dict[st
     batches, left, size = [], examples - text, 1
     while left > 0:
         count = min(size, left)
-        made = {"text": _texts, "image": _images, "audio": _sounds}[spec.modality]
+        sounds = _spectrograms if spec.spectrogram else _sounds
+        made = {"text": _texts, "image": _images, "audio": sounds}[spec.modality]
         batches.append(made(spec, count, rng))
         left, size = left - count, min(size + 1, 16)
     if text:
@@ -116,6 +119,10 @@ def synthetic_batches(spec: InputSpec, examples: int, seed: int) -> list[dict[st
 def _images(spec: InputSpec, count: int, rng: np.random.Generator) -> dict[str, np.ndarray]:
     shape = (count, spec.channels, spec.image_height, spec.image_width)
     return {"pixel_values": rng.standard_normal(shape, np.float32)}
+
+
+def _spectrograms(spec: InputSpec, count: int, rng: np.random.Generator) -> dict[str, np.ndarray]:
+    return {spec.input_names[0]: rng.standard_normal((count, *spec.spectrogram), np.float32)}
 
 
 def _sounds(spec: InputSpec, count: int, rng: np.random.Generator, samples: int | None = None) -> dict[str, np.ndarray]:

@@ -43,6 +43,10 @@ class InputSpec(Protocol):
         """Fewest samples of a sound; 0 for other models."""
 
     @property
+    def spectrogram(self) -> tuple[int, ...]:
+        """Shape of the spectrograms of a model that reads such sounds; empty for other models."""
+
+    @property
     def channels(self) -> int:
         """Image channels."""
 

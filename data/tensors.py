@@ -23,9 +23,9 @@ class EncodedTensors:
 
     @property
     def tokens(self) -> int:
-        """Number of tokens, or of samples; 1 for an image."""
+        """Number of tokens, or of samples; 1 for an image or a spectrogram."""
         counted = self.arrays.get("attention_mask", self.arrays.get("input_values"))
-        return 1 if counted is None else len(counted)
+        return 1 if counted is None or counted.ndim > 1 else len(counted)
 
 
 class TensorProcessor:
@@ -71,7 +71,7 @@ class TensorProcessor:
 
     def _padded(self, name: str, item: EncodedTensors, longest: int) -> np.ndarray:
         row = item.arrays[name]
-        if self._spec.modality == "image":
+        if self._spec.modality == "image" or self._spec.spectrogram:
             return row
         fill = self._spec.padding_token if name == "input_ids" else 0
         return np.pad(row, (0, longest - len(row)), constant_values=fill)
@@ -94,6 +94,8 @@ def checked_tensors(inputs: Mapping[str, Any], spec: InputSpec, first: int = 0) 
     if spec.modality == "image":
         _check_names(inputs, {"pixel_values"}, {"pixel_values"})
         return {"pixel_values": _pixels(inputs["pixel_values"], spec)}
+    if spec.spectrogram:
+        return _spectrograms(inputs, spec)
     if spec.modality == "audio":
         return _waveforms(inputs, spec, first)
     _check_names(inputs, {"input_ids", "attention_mask"}, {"input_ids", "attention_mask", "token_type_ids"})
@@ -111,6 +113,19 @@ def checked_tensors(inputs: Mapping[str, Any], spec: InputSpec, first: int = 0) 
         )
     tensors = {"input_ids": ids, "attention_mask": mask, "token_type_ids": types}
     return {name: tensors[name] for name in spec.input_names}
+
+
+def _spectrograms(inputs: Mapping[str, Any], spec: InputSpec) -> dict[str, np.ndarray]:
+    """Spectrograms [B, …] float32 of the model's one shape."""
+    [name] = spec.input_names
+    _check_names(inputs, {name}, {name})
+    values = as_array(inputs[name])
+    if values.dtype.kind != "f" or values.shape[1:] != tuple(spec.spectrogram):
+        shape = ", ".join(map(str, ("batch", *spec.spectrogram)))
+        raise InputError(f"{name} is {values.dtype} {list(values.shape)}; expected float32 [{shape}]")
+    if not np.isfinite(values).all():
+        raise InputError(f"{name} holds NaN or infinity; expected finite numbers")
+    return {name: np.ascontiguousarray(values, np.float32)}
 
 
 def _waveforms(inputs: Mapping[str, Any], spec: InputSpec, first: int) -> dict[str, np.ndarray]:

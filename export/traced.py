@@ -32,6 +32,8 @@ from .graph import FLOAT, INT64, IR_VERSION, Graph
 from .onnx_file import open_graph
 from .task_head import task_head, task_outputs
 
+log = logging.getLogger(__name__)
+
 OPSET = 20
 
 LOGITS = "member_logits"
@@ -99,19 +101,24 @@ def _exported(member: nn.Module, architecture: Traced) -> onnx.ModelProto:
     import onnx_ir as ir
     from torch.export import Dim, export
 
+    from .first_rows import keep_first_rows  # onnx_ir
+
     tensors = tuple(probes(architecture)[-1].values())
-    free = {0: Dim.DYNAMIC} if architecture.modality == "image" else {0: Dim.DYNAMIC, 1: Dim.DYNAMIC}
+    fixed_size = architecture.modality == "image" or architecture.spectrogram
+    free = {0: Dim.DYNAMIC} if fixed_size else {0: Dim.DYNAMIC, 1: Dim.DYNAMIC}
     try:
         with _quiet(), torch.no_grad(), _batched_experts(member):
             shapes = {"tensors": tuple(dict(free) for _ in tensors)}
             program = export(_Member(member, architecture), tensors, dynamic_shapes=shapes, strict=False)
             written: Any = torch.onnx.export(program, dynamo=True, optimize=False, verbose=False, opset_version=OPSET)
+            fewer = keep_first_rows(written.model)
             proto: onnx.ModelProto = ir.to_proto(written.model)
     except Exception as error:  # the exporter raises whatever its many stages do
         raise UnsupportedModelError(
             f"torch's exporter cannot write {architecture.model_class} as ONNX ({type(error).__name__}: "
             f"{cut(' '.join(str(error).split()), 200)}); run the bundle with PyTorch (--backend torch)"
         ) from error
+    log.info("%d operators of %s compute the first tokens alone", fewer, architecture.model_class)
     fixed = [
         value.name
         for value in proto.graph.input
@@ -282,8 +289,8 @@ def _inputs(architecture: Traced) -> list[onnx.ValueInfoProto]:
     if architecture.modality == "text":
         return [helper.make_tensor_value_info(name, INT64, ["batch", "sequence"]) for name in architecture.input_names]
     if architecture.modality == "audio":
-        kinds = {"input_values": FLOAT, "attention_mask": INT64}
-        shape: list[int | str] = ["batch", "samples"]
+        kinds = {"input_values": FLOAT, "input_features": FLOAT, "attention_mask": INT64}
+        shape: list[int | str] = ["batch", *(architecture.spectrogram or ["samples"])]
         return [helper.make_tensor_value_info(name, kinds[name], shape) for name in architecture.input_names]
     shape = ["batch", architecture.channels, architecture.image_height, architecture.image_width]
     return [helper.make_tensor_value_info(architecture.input_names[0], FLOAT, shape)]

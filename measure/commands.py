@@ -5,8 +5,8 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping, Sequence
 
-from ..bundle.architecture import Architecture
 from ..bundle.store import Bundle, onnx_name
+from ..bundle.traced import AnyArchitecture
 from ..engines.metadata import LIBRARIES, engine_path
 from ..runtime.backends.tensorrt.choose import engine_here
 from ..runtime.backends.tensorrt.profiles import Profiles
@@ -18,7 +18,7 @@ Shapes = Mapping[str, Sequence[int]]
 
 
 def equivalent_commands(
-    bundle: Bundle, architecture: Architecture, cases: Sequence[Case], settings: Settings
+    bundle: Bundle, architecture: AnyArchitecture, cases: Sequence[Case], settings: Settings
 ) -> list[str]:
     """A ``trtexec`` or ``polygraphy`` command for every case of the bundle, to be run in its folder.
 
@@ -70,12 +70,13 @@ def polygraphy(graph: str, backend: str, shapes: Shapes, settings: Settings) -> 
     return shlex.join([*words, *repeated])
 
 
-def _shapes(architecture: Architecture, batch: int, sequence: int) -> dict[str, tuple[int, ...]]:
+def _shapes(architecture: AnyArchitecture, batch: int, sequence: int) -> dict[str, tuple[int, ...]]:
     image = (batch, architecture.channels, architecture.image_height, architecture.image_width)
-    return dict.fromkeys(architecture.input_names, image if architecture.modality == "image" else (batch, sequence))
+    other = (batch, *(architecture.spectrogram or (sequence,)))
+    return dict.fromkeys(architecture.input_names, image if architecture.modality == "image" else other)
 
 
-def _of_engine(bundle: Bundle, architecture: Architecture, case: Case, settings: Settings) -> str:
+def _of_engine(bundle: Bundle, architecture: AnyArchitecture, case: Case, settings: Settings) -> str:
     """The command for the engine that ran, in the profile and the shapes of its first run: batches are padded or split.
 
     Raises:

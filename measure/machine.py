@@ -35,7 +35,7 @@ def load_average() -> float:
 def _processor() -> str:
     facts = Path("/proc/cpuinfo")
     if facts.is_file():
-        for line in facts.read_text().splitlines():
+        for line in facts.read_text(encoding="utf-8").splitlines():
             name, _, value = line.partition(":")
             if name.strip() == "model name":
                 return value.strip()

@@ -83,7 +83,7 @@ def peak_bytes() -> int:
     """
     status = Path("/proc/self/status")
     if status.is_file():
-        for line in status.read_text().splitlines():
+        for line in status.read_text(encoding="utf-8").splitlines():
             if line.startswith("VmHWM:"):
                 return int(line.split()[1]) * 1024
     usage = importlib.import_module("resource")  # Unix only
@@ -105,7 +105,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     importlib.import_module(MODULES[options.backend])
     imports = peak_bytes()
     bundle = Bundle.open(options.bundle)
-    architecture = bundle.architecture()
+    architecture = bundle.any_architecture()
     subject = Subject(FUSED, options.backend, options.precision, options.graph, options.copies)
     with subject.open(bundle, options.threads) as backend:
         backend.run(full_batch(architecture, options.batch, options.sequence, options.seed))

@@ -8,12 +8,13 @@ from collections.abc import Sequence
 
 from ..errors import require
 from .report import Case
+from .settings import Settings
 
 STYLES = ("-", "--", ":", "-.")
 """Of lines, by sequence."""
 
 
-def draw_latency(cases: Sequence[Case]) -> bytes:
+def draw_latency(cases: Sequence[Case], settings: Settings) -> bytes:
     """PNG bytes: medians, with a band up to the 95th percentile, on logarithmic axes.
 
     Raises:
@@ -37,7 +38,8 @@ def draw_latency(cases: Sequence[Case]) -> bytes:
         colour = f"C{models.index((model, backend, precision)) % 10}"
         axes.plot(
             batches, [case.latency_ms.p50 for case in line], STYLES[sequences.index(sequence) % len(STYLES)],
-            marker="o", markersize=4, color=colour, label=f"{model}, {backend} {precision}, {sequence} tokens",
+            marker="o", markersize=4, color=colour,
+            label=", ".join(filter(None, (model, f"{backend} {precision}", settings.length(sequence)))),
         )  # fmt: skip
         axes.fill_between(
             batches, [case.latency_ms.p50 for case in line], [case.latency_ms.p95 for case in line],

@@ -52,6 +52,8 @@ class BackendRunner(BaseRunner):  # type: ignore[misc]  # polygraphy is untyped
         for name in arch.input_names:
             if arch.modality == "image":
                 metadata.add(name, np.float32, (None, arch.channels, arch.image_height, arch.image_width))
+            elif arch.spectrogram:
+                metadata.add(name, np.float32, (None, *arch.spectrogram))
             else:
                 metadata.add(name, np.float32 if name == "input_values" else np.int64, (None, None))
         return metadata

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import numpy as np
 
-from ..bundle.architecture import Architecture
 from ..bundle.precision import Precision
 from ..bundle.reports import report_folder, store_reports
 from ..bundle.store import Bundle, resolve, to_json_bytes
+from ..bundle.traced import AnyArchitecture, Traced
 from ..cost.estimate import Cost, cost_of
 from ..data.samples import full_batch
 from ..errors import BackendError, InputError, MissingExtraError
@@ -31,7 +31,7 @@ from .operators import Breakdown, break_down
 from .plot import draw_latency
 from .report import Case, MemoryCase, ProfileReport
 from .settings import Settings, Timing, checked_settings
-from .subjects import DEEP_ENSEMBLE, FUSED, REWRITTEN, SINGLE, Subject, baseline_subjects
+from .subjects import DEEP_ENSEMBLE, FUSED, REWRITTEN, SINGLE, Subject, baseline_subjects, traced_subjects
 
 PARTS_RUNS = 10
 """Runs in which transfers and computation are timed apart."""
@@ -48,6 +48,8 @@ RANDOM_WEIGHTS = (
     "the baselines have random weights: the bundle no longer holds the pruned heads, and latency does not depend on "
     "the values of weights"
 )
+
+ORIGINAL = "the baselines are the original that the bundle holds, written by the traced path, too"
 
 
 Opened = list[tuple[Subject, Backend]]
@@ -79,7 +81,7 @@ def profile(
         timing: at which shapes, how long, and with how many threads.
         baseline: models to measure beside the bundle: single, deep-ensemble, or both. They are the single model (plain,
             and with the exact rewrites) and M plain single models one after another, with random weights, exported and
-            run in the same way.
+            run in the same way. Of a traced bundle the single model is the original, written by the traced path.
         layers: also measure the time of every operator, at the first shape (onnxruntime).
         memory: also measure peak memory, each model in a process of its own, at the largest shape.
         seed: of the inputs.
@@ -92,7 +94,7 @@ def profile(
         BackendError, MissingExtraError, BundleError: as ``hydrant.load``.
     """
     bundle = resolve(bundle)
-    architecture = bundle.architecture()
+    architecture = bundle.any_architecture()
     settings = checked_settings(architecture, timing, baseline, seed)
     names = [backend] if isinstance(backend, str) else list(dict.fromkeys(backend)) or ["auto"]
     folder = report_folder(bundle, report)
@@ -103,7 +105,7 @@ class _Profile:
     """One run of ``profile``."""
 
     def __init__(
-        self, bundle: Bundle, architecture: Architecture, settings: Settings, progress: Progress, folder: Path | None
+        self, bundle: Bundle, architecture: AnyArchitecture, settings: Settings, progress: Progress, folder: Path | None
     ) -> None:
         self.bundle = bundle
         self.architecture = architecture
@@ -122,10 +124,7 @@ class _Profile:
                     "choose --backend onnxruntime, or leave --layers out"
                 )
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="hydrant.")))
-            baselines = baseline_subjects(
-                self.architecture, self.bundle.members, [backend for _, backend in fused], self.settings.baselines,
-                folder,
-            )  # fmt: skip
+            baselines = self._baselines([backend for _, backend in fused], folder)
             subjects = [subject for subject, _ in fused] + baselines
             memories = self._memories(subjects, warnings) if memory else []
             opened = fused + [
@@ -134,11 +133,11 @@ class _Profile:
             ]
             cases = [case for shape in self.settings.shapes for case in self._cases(opened, *shape)]
             breakdown = self._layers(fused) if layers else None
-        warnings += instabilities({_named(case): case.latency_ms for case in cases})
-        warnings += [text for case in cases if (text := _host_bound(case))]
+        warnings += instabilities({self._named(case): case.latency_ms for case in cases})
+        warnings += [text for case in cases if (text := self._host_bound(case))]
         report = ProfileReport(
             self.bundle.family, self.bundle.members, self.bundle.digests(), machine_facts(), self.settings, cases,
-            memories, breakdown, warnings, _notes(subjects), skipped,
+            memories, breakdown, warnings, self._notes(subjects), skipped,
             equivalent_commands(self.bundle, self.architecture, cases, self.settings), PLOT,
         )  # fmt: skip
         return _written(self.bundle, report, self.folder)
@@ -168,11 +167,12 @@ class _Profile:
         """
         inputs = full_batch(self.architecture, batch, sequence, self.settings.seed)
         tokens = sequence if self.architecture.modality == "text" else None
-        cost = cost_of(self.bundle, batch=batch, sequence=tokens)
+        traced = isinstance(self.architecture, Traced)
+        cost = None if traced else cost_of(self.bundle, batch=batch, sequence=tokens)
         for name in dict.fromkeys(subject.backend for subject, _ in opened):
             group = {subject: backend for subject, backend in opened if subject.backend == name}
             runs = [partial(backend.run, inputs) for backend in group.values()]
-            title = f"{name}, batch {batch}, {sequence} tokens"
+            title = f"{name}, {self.settings.shape(batch, sequence)}"
             columns = interleave(runs, self.settings.rules, progress=self.progress, title=title).T
             times = dict(zip((subject.model for subject in group), columns, strict=True))
             for subject, backend in group.items():
@@ -182,8 +182,37 @@ class _Profile:
                     subject.model, subject.backend, subject.precision, batch, sequence,
                     _per_run(batch, backend.chunk(inputs)), latency, batch / latency.mean * 1e3,
                     {other: Ratio.of(times[subject.model], times[other]) for other in known},
-                    _flops(cost, subject.model) / cost.single.flops, _transfers(backend, inputs),
+                    None if cost is None else _flops(cost, subject.model) / cost.single.flops,
+                    _transfers(backend, inputs),
                 )  # fmt: skip
+
+    def _baselines(self, runners: Sequence[Backend], folder: Path) -> list[Subject]:
+        """What the bundle is compared with."""
+        names = self.settings.baselines
+        if isinstance(self.architecture, Traced):
+            return traced_subjects(self.bundle, self.architecture, runners, names, folder)
+        return baseline_subjects(self.architecture, self.bundle.members, runners, names, folder)
+
+    def _named(self, case: Case) -> str:
+        return f"{case.model} on {case.backend}, {self.settings.shape(case.batch, case.sequence)}"
+
+    def _host_bound(self, case: Case) -> str | None:
+        parts = case.parts_ms or {}
+        if parts.get("enqueue", 0.0) <= ENQUEUE * parts.get("compute", math.inf):
+            return None
+        return (
+            f"{self._named(case)}: enqueueing takes {parts['enqueue']:.2f} ms of {parts['compute']:.2f} ms of "
+            "computation, so the CPU may be what is slow; a fixed shape runs as one CUDA graph"
+        )
+
+    def _notes(self, subjects: Sequence[Subject]) -> list[str]:
+        if all(subject.graph is None for subject in subjects):
+            return []
+        notes = [ORIGINAL if isinstance(self.architecture, Traced) else RANDOM_WEIGHTS]
+        low = {subject.precision for subject in subjects if subject.model == FUSED} - {"fp32", "bf16"}
+        if low:
+            notes.append(f"the baselines run in fp32, beside a bundle in {', '.join(sorted(low))}")
+        return notes
 
     def _memories(self, subjects: Sequence[Subject], warnings: list[str]) -> list[MemoryCase]:
         """Peak memory of every model at the largest shape; a warning for each that could not be measured."""
@@ -225,7 +254,7 @@ def _written(bundle: Bundle, report: ProfileReport, folder: Path | None) -> Prof
     """Write the report and, where it can be drawn, its plot."""
     files: dict[str, bytes | Path] = {}
     try:
-        files[PLOT] = draw_latency(report.cases)
+        files[PLOT] = draw_latency(report.cases, report.settings)
     except MissingExtraError as error:
         report = replace(report, plot=None, notes=[*report.notes, f"no plot: {error}"])
     content = {**files, REPORT: to_json_bytes(report.to_json())}
@@ -243,32 +272,8 @@ def _per_run(batch: int, chunk: int) -> int:
     return math.ceil(batch / math.ceil(batch / chunk))
 
 
-def _host_bound(case: Case) -> str | None:
-    parts = case.parts_ms or {}
-    if parts.get("enqueue", 0.0) <= ENQUEUE * parts.get("compute", math.inf):
-        return None
-    return (
-        f"{_named(case)}: enqueueing takes {parts['enqueue']:.2f} ms of {parts['compute']:.2f} ms of computation, so "
-        "the CPU may be what is slow; a fixed shape runs as one CUDA graph"
-    )
-
-
-def _named(case: Case) -> str:
-    return f"{case.model} on {case.backend}, batch {case.batch}, {case.sequence} tokens"
-
-
 def _flops(cost: Cost, model: str) -> int:
     figures = {
         FUSED: cost.fused, SINGLE: cost.single, REWRITTEN: cost.single_rewritten, DEEP_ENSEMBLE: cost.deep_ensemble
     }  # fmt: skip
     return figures[model].flops
-
-
-def _notes(subjects: Sequence[Subject]) -> list[str]:
-    if all(subject.graph is None for subject in subjects):
-        return []
-    notes = [RANDOM_WEIGHTS]
-    low = {subject.precision for subject in subjects if subject.model == FUSED} - {"fp32", "bf16"}
-    if low:
-        notes.append(f"the baselines run in fp32, beside a bundle in {', '.join(sorted(low))}")
-    return notes

@@ -18,12 +18,13 @@ class Case:
     Attributes:
         model: ``"fused"``, or the name of a baseline.
         backend, precision: that ran it.
-        batch, sequence: inputs, and tokens per input.
+        batch, sequence: inputs, and tokens per input (``Settings.sequences``).
         chunk: most inputs that went into one run of what is below the backend.
         latency_ms: of the batch, in milliseconds.
         throughput: inputs per second: batch ÷ mean.
         ratios: baseline → time ÷ that of the baseline on the same backend.
-        flops_ratio: operations ÷ those of the plain single model, by the cost model.
+        flops_ratio: operations ÷ those of the plain single model, by the cost model; ``None`` for traced bundles, whose
+            operations nobody counted.
         parts_ms: of a run on a GPU, in milliseconds: ``h2d`` (host memory to the GPU's), ``compute``, ``d2h`` and,
             on the CPU, ``enqueue``; ``None`` for backends that do not tell.
     """
@@ -37,7 +38,7 @@ class Case:
     latency_ms: Latency
     throughput: float
     ratios: dict[str, Ratio]
-    flops_ratio: float
+    flops_ratio: float | None
     parts_ms: dict[str, float] | None = None
 
 

@@ -7,13 +7,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..bundle.architecture import Architecture
+from ..bundle.traced import AnyArchitecture
 from ..errors import InputError, check_seed, cut, is_whole
 from ..metrics.timing import Rules
 from ..runtime.predictor import checked_threads
 from .subjects import BASELINES
 
 LARGEST_BATCH = 4096
+
+SAMPLES, MOST_SAMPLES = 16_000, 10**7
+"""Of a waveform, if not said: a second of most models; and the most."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,8 +25,8 @@ class Timing:
 
     Attributes:
         batch: inputs per run, each number in turn.
-        sequence: tokens per text, each number in turn; default 128, or the longest that the model reads. Not for
-            images.
+        sequence: tokens per text, each number in turn; default 128, or the longest that the model reads. Of waveforms
+            samples, default 16,000. Not for images and spectrograms.
         seconds: seconds that every model runs at least, at every shape.
         iterations: runs of every model at least, at every shape.
         threads: threads within one run; without it the backend's default.
@@ -49,11 +52,13 @@ class Settings:
 
     Attributes:
         batches: inputs per run.
-        sequences: tokens per input, in the same runs; of images their fixed number.
+        sequences: tokens per input, in the same runs; of images their fixed number. Of waveforms samples; 0 where
+            inputs have one size and nobody counted their tokens, as of traced models of images.
         baselines: of ``subjects.BASELINES``.
         threads: within one run; ``None`` leaves the backend's default.
         rules: how long.
         seed: of the inputs.
+        unit: of the sequences.
     """
 
     batches: tuple[int, ...]
@@ -62,14 +67,25 @@ class Settings:
     threads: int | None
     rules: Rules
     seed: int
+    unit: str = "tokens"
 
     @property
     def shapes(self) -> list[tuple[int, int]]:
         """Every (batch, sequence)."""
         return [(batch, sequence) for sequence in self.sequences for batch in self.batches]
 
+    def length(self, sequence: int) -> str:
+        """One of the sequences in words; empty where nobody counted."""
+        return f"{sequence} {self.unit}" if sequence else ""
 
-def checked_settings(architecture: Architecture, timing: Timing, baselines: str | Sequence[str], seed: int) -> Settings:
+    def shape(self, batch: int, sequence: int) -> str:
+        """A shape in words."""
+        return ", ".join(filter(None, (f"batch {batch}", self.length(sequence))))
+
+
+def checked_settings(
+    architecture: AnyArchitecture, timing: Timing, baselines: str | Sequence[str], seed: int
+) -> Settings:
     """Settings for a model, from what the user gave to ``profile``.
 
     Raises:
@@ -83,6 +99,7 @@ def checked_settings(architecture: Architecture, timing: Timing, baselines: str 
         checked_threads(timing.threads),
         _rules(timing.seconds, timing.iterations),
         int(seed),
+        "samples" if architecture.modality == "audio" else "tokens",
     )
 
 
@@ -100,12 +117,19 @@ def _check_list(name: str, values: Any) -> None:
         raise InputError(f"{name} is {cut(values)}; expected a list of one or more whole numbers")
 
 
-def _sequences(architecture: Architecture, asked: Sequence[int] | None) -> tuple[int, ...]:
+def _sequences(architecture: AnyArchitecture, asked: Sequence[int] | None) -> tuple[int, ...]:
     longest = architecture.max_sequence
-    if architecture.modality == "image":
+    if architecture.modality == "image" or architecture.spectrogram:
         if asked is not None:
-            raise InputError(f"sequence was given; an image always has {longest} tokens here, so leave it out")
+            has = f"{longest} tokens" if longest else "one size"
+            what = "a spectrogram" if architecture.spectrogram else "an image"
+            raise InputError(f"sequence was given; {what} always has {has} here, so leave it out")
         return (longest,)
+    if architecture.modality == "audio":
+        found = (max(SAMPLES, architecture.shortest),) if asked is None else _numbers("sequence", asked, MOST_SAMPLES)
+        if min(found) < architecture.shortest:
+            raise InputError(f"sequence is {min(found)}; this model reads at least {architecture.shortest} samples")
+        return found
     return _numbers("sequence", asked, longest) if asked is not None else (min(128, longest),)
 
 

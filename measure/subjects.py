@@ -11,6 +11,7 @@ import numpy as np
 
 from ..bundle.architecture import Architecture
 from ..bundle.store import Bundle
+from ..bundle.traced import Traced
 from ..errors import InputError, require
 from ..runtime.backends.microbatch import Microbatch
 from ..runtime.backends.protocol import Backend
@@ -52,8 +53,9 @@ class Subject:
         """
         if self.graph is None:
             return open_backend(bundle, self.backend, threads, self.precision)[0]
-        architecture = bundle.architecture()
-        microbatch = Microbatch(architecture.max_sequence if architecture.modality == "image" else None, 1.0)
+        architecture = bundle.any_architecture()
+        tokens = architecture.max_sequence if architecture.modality == "image" else None
+        microbatch = Microbatch.of(bundle) if isinstance(architecture, Traced) else Microbatch(tokens, 1.0)
         with ExitStack() as opened:
             backends = [
                 opened.enter_context(open_graph(self.graph, self.backend, self.precision, microbatch, threads))
@@ -110,15 +112,59 @@ def baseline_subjects(
     """
     if not names:
         return []
+    able = _able(runners)
+    plain = _write(architecture, folder / "single", exact=False)
+    exact = _write(architecture, folder / "rewritten", exact=True) if SINGLE in names else plain
+    chosen = {SINGLE: [(SINGLE, plain, 1), (REWRITTEN, exact, 1)], DEEP_ENSEMBLE: [(DEEP_ENSEMBLE, plain, members)]}
+    return _subjects(able, names, chosen)
+
+
+def traced_subjects(
+    bundle: Bundle, architecture: Traced, runners: Sequence[Backend], names: Sequence[str], folder: Path
+) -> list[Subject]:
+    """The baselines of a traced bundle: the whole original that it holds, written as the bundle's graph was.
+
+    Args:
+        bundle: that holds it.
+        architecture, runners, names, folder: as of :func:`baseline_subjects`.
+
+    Raises:
+        InputError: no backend among ``runners`` runs graphs.
+        UnsupportedModelError, BundleError: as of ``export_onnx``.
+    """
+    if not names:
+        return []
+    able = _able(runners)
+    require("onnx", "fuse", "make a model to compare with")
+    from ..export.onnx_file import write_model
+    from ..export.traced import traced_graph
+    from ..tracing.members import all_heads
+    from ..tracing.stored import load_original
+
+    original = load_original(bundle, architecture)
+    single = traced_graph(original, architecture, all_heads(architecture, 1), 1.0, {}, emit=False)
+    (folder / "single").mkdir()
+    path = folder / "single" / "model.onnx"
+    write_model(single, path)
+    chosen = {SINGLE: [(SINGLE, path, 1)], DEEP_ENSEMBLE: [(DEEP_ENSEMBLE, path, bundle.members)]}
+    return _subjects(able, names, chosen)
+
+
+def _able(runners: Sequence[Backend]) -> list[Backend]:
+    """Those backends that run graphs."""
     able = [backend for backend in runners if backend.name in RUNS_GRAPHS]
     if not able:
         raise InputError(
             f"backend {runners[0].name} cannot run a baseline; choose {' or '.join(RUNS_GRAPHS)} with --backend, on a "
             "bundle with a graph made by `hydrant export`"
         )
-    plain = _write(architecture, folder / "single", exact=False)
-    exact = _write(architecture, folder / "rewritten", exact=True) if SINGLE in names else plain
-    chosen = {SINGLE: [(SINGLE, plain, 1), (REWRITTEN, exact, 1)], DEEP_ENSEMBLE: [(DEEP_ENSEMBLE, plain, members)]}
+    return able
+
+
+def _subjects(
+    able: Sequence[Backend], names: Sequence[str], chosen: Mapping[str, Sequence[tuple[str, Path, int]]]
+) -> list[Subject]:
+    """Every baseline asked for on every backend: what it is called, its file, and how many of it run."""
     return [
         Subject(model, backend.name, "bf16" if backend.precision == "bf16" else "fp32", graph, copies)
         for backend in able

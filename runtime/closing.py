@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import threading
+import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import TracebackType
-from typing import Self
+from typing import NoReturn, Self
 
-from ..errors import BackendError
+from ..errors import BackendError, InputError
 
 
 class Closable(ABC):
@@ -24,6 +26,23 @@ class Closable(ABC):
         self._changed = threading.Condition()
         self._users: list[int] = []  # the thread of every use
         self._closed = self._released = False
+        _everything.add(self)
+
+    def __reduce__(self) -> NoReturn:
+        """Refuse to be pickled.
+
+        Raises:
+            InputError: always.
+        """
+        raise InputError(
+            f"{self._described} cannot be sent to another process: it holds open libraries; send the path of the "
+            "bundle, and load it there with hydrant.load"
+        )
+
+    def _forget_other_threads(self) -> None:
+        """In a forked process: of all threads this one alone goes on, and none holds the lock."""
+        self._changed = threading.Condition()
+        self._users = [thread for thread in self._users if thread == threading.get_ident()]
 
     def close(self) -> None:
         """Release what it holds, after everything that uses it has finished; what comes later is refused.
@@ -73,3 +92,15 @@ class Closable(ABC):
     @abstractmethod
     def _release(self) -> None:
         """Give back what it holds; called once, while nothing uses it."""
+
+
+_everything: weakref.WeakSet[Closable] = weakref.WeakSet()
+
+
+def _in_forked_process() -> None:
+    for each in list(_everything):
+        each._forget_other_threads()
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows
+    os.register_at_fork(after_in_child=_in_forked_process)

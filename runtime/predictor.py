@@ -472,6 +472,8 @@ def _blank(spec: InputSpec, batch: int) -> dict[str, np.ndarray]:
     if spec.modality == "image":
         shape = (batch, spec.channels, spec.image_height, spec.image_width)
         return {name: np.zeros(shape, np.float32) for name in spec.input_names}
+    if spec.spectrogram:
+        return {name: np.zeros((batch, *spec.spectrogram), np.float32) for name in spec.input_names}
     if spec.modality == "audio":
         silence = np.zeros((batch, 2 * spec.shortest), np.float32)
         return {

@@ -181,6 +181,8 @@ def _inputs(predictor: Predictor) -> list[dict[str, Any]]:
     if spec.modality == "image":
         shape = [-1, spec.channels, spec.image_height, spec.image_width]
         return [{"name": "pixel_values", "datatype": "FP32", "shape": shape}]
+    if spec.spectrogram:
+        return [{"name": name, "datatype": "FP32", "shape": [-1, *spec.spectrogram]} for name in spec.input_names]
     kinds = {"input_values": "FP32"}
     return [{"name": name, "datatype": kinds.get(name, "INT64"), "shape": [-1, -1]} for name in spec.input_names]
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import fcntl
 import importlib
 import json
 import logging
@@ -241,6 +240,7 @@ class _Rotating:
         for each in (path, self._older):
             if each.is_symlink() or (each.exists() and not each.is_file()):
                 raise InputError(f"{each} is no regular file; choose another file to record in")
+        self._locks = _locks()
         self._number = self._opened()
 
     def write(self, line: bytes) -> None:
@@ -260,7 +260,7 @@ class _Rotating:
         os.close(self._number)
 
     def _rotate(self) -> None:
-        fcntl.flock(self._number, fcntl.LOCK_EX)
+        self._locks.flock(self._number, self._locks.LOCK_EX)
         if not self._moved():
             self._path.replace(self._older)
         os.close(self._number)  # which also unlocks it
@@ -283,3 +283,18 @@ class _Rotating:
             os.close(number)
             raise InputError(f"{self._path} is no regular file; choose another file to record in")
         return number
+
+
+def _locks() -> Any:
+    """The module of the locks by which processes share a file.
+
+    Raises:
+        InputError: this system has none (Windows).
+    """
+    try:
+        import fcntl
+    except ImportError as error:
+        raise InputError(
+            "recording shares its file between processes by locks, and this system has none; leave --record out"
+        ) from error
+    return fcntl

@@ -270,10 +270,10 @@ class Together:
             worker.depths |= told.depths
             if told.depths:
                 self._queue(worker)
-        for number, *request in told.requests:
-            self.stats.request(worker.models[number], *request)
-        for number, *batch in told.batches:
-            self.stats.batch(worker.models[number], *batch)
+        for number, front, seconds, status in told.requests:
+            self.stats.request(worker.models[number], front, seconds, status)
+        for number, size, seconds in told.batches:
+            self.stats.batch(worker.models[number], size, seconds)
         for number, seen in told.seen:
             self.stats.seen(worker.models[number], seen)
         for status, count in told.refused.items():
@@ -294,7 +294,7 @@ class Together:
             depths = [
                 depth for each in self._workers for number, depth in each.depths.items() if each.models[number] is model
             ]
-            self.stats.queue(model, sum(depths))  # type: ignore[arg-type]
+            self.stats.queue(model, sum(depths))
 
     def _recorded(self) -> Recorded:
         """Inputs that all workers recorded."""

@@ -1,4 +1,4 @@
-"""Traces of requests by OpenTelemetry, where its API is installed; otherwise nothing.
+"""Traces of requests by OpenTelemetry, where somebody takes them; otherwise nothing.
 
 A span for each request, the child of the one that the client names in its headers (W3C Trace Context), and one for each
 batch. Where spans go is set as for any program: an SDK and its exporter, by ``opentelemetry-instrument`` or by hand.
@@ -21,10 +21,15 @@ QUIET = ("/v2/health/", "/metrics", "/stats")
 
 
 def tracing() -> Tracing | None:
-    """The observer that makes spans; ``None`` without OpenTelemetry's API."""
+    """The observer that makes spans; ``None`` without OpenTelemetry's API, or where no provider takes them.
+
+    FastAPI brings the API along, whose spans lead nowhere until a provider is set, and cost time all the same.
+    """
     try:
         trace, propagate = map(importlib.import_module, ("opentelemetry.trace", "opentelemetry.propagate"))
     except ImportError:
+        return None
+    if isinstance(trace.get_tracer_provider(), (trace.ProxyTracerProvider, trace.NoOpTracerProvider)):
         return None
     return Tracing(trace, propagate)
 

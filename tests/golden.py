@@ -51,6 +51,7 @@ def make_golden(folder: Path) -> list[Path]:
         pixels_case(folder / "vit"),
         pixels_case(folder / "clip-classifier"),
         pixels_case(folder / "dinov2"),
+        pixels_case(folder / "siglip"),
         images_case(folder / "vit-images", {"size": {"height": 12, "width": 12}, "resample": 2}),
         images_case(folder / "vit-crop", {"size": {"shortest_edge": 15}, "resample": 3, "do_center_crop": True,
                                           "crop_size": {"height": 12, "width": 12}}),

@@ -37,6 +37,7 @@ from transformers import (
     ElectraConfig,
     ModernBertConfig,
     RobertaConfig,
+    SiglipConfig,
     ViTConfig,
 )
 
@@ -57,6 +58,7 @@ LAYER_COUNTS = {
     "modernbert": {"fp16": 55},
     "clip-classifier": {"fp16": 134},
     "dinov2": {"fp16": 136},
+    "siglip": {"fp16": 135},
 }
 """Compiled layers of base-sized ensembles (ModernBERT's of four layers) with TensorRT-RTX 1.7.
 
@@ -89,6 +91,7 @@ def compiled(model: onnx.ModelProto, shape: Architecture, precision: str, folder
 def test_base_sized_ensembles_are_fused(family: str, precision: str, tmp_path: Path) -> None:
     configs: dict[str, Any] = {
         "vit": ViTConfig, "deit": DeiTConfig, "dinov2": Dinov2Config, "clip": CLIPConfig, "clip-classifier": CLIPConfig,
+        "siglip": SiglipConfig,
         "bert": BertConfig, "roberta": RobertaConfig, "electra": ElectraConfig, "modernbert": ModernBertConfig,
     }  # fmt: skip
     base = {"hidden_size": 768, "num_attention_heads": 12, "intermediate_size": 3072}  # the default is the small one

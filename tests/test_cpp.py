@@ -39,7 +39,10 @@ def test_python_gives_the_golden_fields(golden: Path) -> None:
                 assert 0 < found.abstain.sum() < len(found), f"{case.name}: the threshold must divide the inputs"
 
 
-@pytest.mark.parametrize("family", ["bert", "distilbert", "electra", "modernbert", "vit", "clip-classifier", "dinov2"])
+OF_FAMILIES = ("bert", "distilbert", "electra", "modernbert", "vit", "clip-classifier", "dinov2", "siglip")
+
+
+@pytest.mark.parametrize("family", OF_FAMILIES)
 def test_the_golden_fields_are_those_of_the_original_model(family: str, golden: Path) -> None:
     tensors = {name: torch.from_numpy(array) for name, array in inputs_of(golden / family).items()}
     plan = HeadPlan.load(golden / family / "bundle/plan.json")

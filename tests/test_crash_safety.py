@@ -21,7 +21,10 @@ from hydrant.bundle import journal, owned
 from hydrant.bundle.files import write_atomically
 from hydrant.bundle.journal import JOURNAL, NEW, PURPOSE
 from hydrant.bundle.store import MANIFEST, Bundle, new_bundle
+from hydrant.cli.main import main
 from hydrant.errors import BundleError, HydrantError, InputError
+from hydrant.serving.offline import chunks
+from hydrant.workflow import workspace
 from support import CLASSES, make_inputs, make_model, random_plan
 
 KEYS = {"hydrant": "0", "family": "bert", "members": 1, "labels": ["a", "b"]}
@@ -401,3 +404,85 @@ def test_a_folder_that_cannot_be_listed_is_told_in_a_line(tmp_path: Path, monkey
     monkeypatch.setattr(Path, "iterdir", refused)
     with pytest.raises(BundleError, match=r"cannot be read \(Permission denied\)"):
         Bundle.open(tmp_path / "out")
+
+
+def test_a_file_that_another_process_replaced_is_not_told_as_altered(tmp_path: Path) -> None:
+    bundle = make(tmp_path / "out")
+    Bundle.open(bundle.path).add({"one.json": b"newer"})
+    with pytest.raises(BundleError, match=r"one.json was changed by another process meanwhile; run the command again"):
+        bundle.file("one.json")
+    assert bundle.file("three.json").read_text() == "old"
+    (bundle.path / "three.json").write_text("bad")
+    with pytest.raises(BundleError, match=r"three.json was altered"):
+        bundle.file("three.json")
+
+
+def test_a_making_that_is_killed_while_it_begins_or_ends_is_gone_on_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, aged: None
+) -> None:
+    """Its folder is there with what it did, or not at all; what was about to be removed is litter."""
+    folder, digests = tmp_path / "out.make", {"model": "0"}
+    with monkeypatch.context() as patch:
+        patch.setattr(owned.shutil, "rmtree", lambda *_, **__: None)
+        patch.setattr(workspace, "write_atomically", killed)
+        with pytest.raises(SystemExit):
+            workspace.Workspace(folder, digests)
+    assert not folder.exists()
+    begun = workspace.Workspace(folder, digests)
+    assert begun.stage("plan", lambda: {"heads": 3}) == {"heads": 3}
+    assert workspace.Workspace(folder, digests).done("plan")
+    assert [path.name for path in tmp_path.iterdir()] == ["out.make"]
+    with monkeypatch.context() as patch:
+        patch.setattr(owned.shutil, "rmtree", lambda *_, **__: None)
+        begun.remove()
+    assert not folder.exists()
+    make(tmp_path / "out")
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def killed(*_: object, **__: object) -> None:
+    raise SystemExit
+
+
+def test_chunks_of_a_part_that_is_whole_go_with_the_next_run(tmp_path: Path, aged: None) -> None:
+    """Killed after the part took its place, or while its chunks were removed."""
+    output, job = tmp_path / "part.jsonl", {"inputs": "0"}
+    with pytest.raises(SystemExit), chunks.kept(output, job, range(4), 2) as found:
+        found.keep(0, b'{"index": 0}\n{"index": 1}\n')
+        raise SystemExit
+    (tmp_path / f".{output.name}.0123456789ab.stage").mkdir()
+    chunks.drop(output, {"inputs": "another"})
+    assert [path.name for path in tmp_path.iterdir()] == ["part.jsonl.chunks"]
+    chunks.drop(output, job)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_full_disk_under_a_library_is_told_in_a_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for error in (OSError(28, "No space left on device"), Exception("No space left on device (os error 28)")):
+
+        def full(_: object, error: Exception = error) -> None:
+            raise error
+
+        monkeypatch.setattr("hydrant.cli.inspect.run", full)
+        assert main(["inspect", "out"]) == 2
+        said = capsys.readouterr().err
+        assert said.startswith("hydrant: error: the disk is full (")
+        assert "temporary files lie" in said
+
+
+def test_every_verb_killed_in_its_short_form(bert_checkpoint: Path, text_csv: Path, tmp_path: Path) -> None:
+    """The program of docs/reliability.md, which kills by itself."""
+    place = Path(__file__).parents[1] / "benchmarks" / "crash.py"
+    output = tmp_path / "found.json"
+    words = [bert_checkpoint, text_csv, "--verbs", "export", "--kills", "2", "--steps", "3", "-o", output]
+    command = [sys.executable, place, *map(str, words)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = json.loads(output.read_text())["export"]
+    assert found["faults"] == []
+    assert found["random moments"] == 2
+    assert found["steps"] == 3
+    assert found["of"] > 15
+    assert sum(found.get(name, 0) for name in ("old", "new", "too late")) == 5

@@ -13,9 +13,9 @@ FLOORS: list[dict[str, str]] = [
     {"": "version errors progress"},
     {
         "data": """
-            __init__ spec configuration from_torch columns records images audio text words tags processor batching kept
-            corruptions tables given arrays tensors readers hub remote sources label_sets examples fingerprints
-            samples pseudo
+            __init__ spec configuration from_torch columns records images audio mel spectrograms text words tags
+            processor batching kept corruptions tables given arrays tensors readers hub remote sources label_sets
+            examples fingerprints samples pseudo
         """,
         "metrics": """
             __init__ bootstrap classification selective figures gates score_gates label_gates judging resampled timing
@@ -24,7 +24,7 @@ FLOORS: list[dict[str, str]] = [
     },
     {
         "bundle": """
-            __init__ precision tasks rotary schema architecture traced signals owned files journal plan store
+            __init__ precision tasks rotary schema architecture traced signals names owned files journal plan store
             signature reference calibration density weights onnx_message graphs reports uses
         """
     },
@@ -36,12 +36,13 @@ FLOORS: list[dict[str, str]] = [
             unsupported registry checkpoint lora prompts zero_shot
         """,
     },
-    {"tracing": "__init__ loading blocks slices members stored"},
+    {"tracing": "__init__ written_out loading blocks slices members stored"},
     {
         "export": """
             graph context blocks rotary attention layers embeddings grouped uncertainty_head score_head label_head
-            task_head distance_head unrolled lowering onnx_file traced islands quantize quantize_search folds rewrites
-            options fuzzed wordpiece tokenizer_graph tokenizer report exporter run __init__ random_model recalibrate
+            task_head distance_head unrolled lowering onnx_file constants row_rules first_rows traced islands quantize
+            quantize_search folds rewrites options fuzzed wordpiece tokenizer_graph tokenizer report exporter run
+            __init__ random_model recalibrate
         """,
     },
     {
@@ -80,9 +81,9 @@ FLOORS: list[dict[str, str]] = [
             polygraphy profile verify watch drift
         """,
         "evaluation": """
-            options report dropout models latency observation figures score_figures token_figures label_figures
-            baselines classes examples figure_names verdict style markup class_tables html task_page noise plots run
-            __init__
+            options report dropout models latency observation span_scores figures score_figures token_figures
+            label_figures baselines classes examples figure_names verdict style markup class_tables html task_page noise
+            plots run __init__
         """,
     },
     {
@@ -202,6 +203,19 @@ def test_asserts_of_the_package_tell_a_type_and_check_no_input() -> None:
             if isinstance(node, ast.Assert):
                 said = ast.unparse(node.test)
                 assert re.fullmatch(r"[\w.]+ is not None|(not )?isinstance\(.*\)", said), f"{path}:{node.lineno} {said}"
+
+
+def test_text_is_utf8_and_names_have_slashes_on_every_system() -> None:
+    """Windows has a code page and "\\": files are read with their encoding, and a relative path travels as posix."""
+    for path in SOURCES.values():
+        tree = ast.parse(path.read_text())
+        told = {node.value for node in ast.walk(tree) if isinstance(node, ast.Attribute) and node.attr == "as_posix"}
+        for node in ast.walk(tree):
+            if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+                continue
+            if node.func.attr in ("read_text", "write_text"):
+                assert "encoding" in {word.arg for word in node.keywords}, f"{path}:{node.lineno}"
+            assert node.func.attr != "relative_to" or node in told, f"{path}:{node.lineno} gives its names to files"
 
 
 def test_the_guide_draws_the_same_floors() -> None:

@@ -588,7 +588,8 @@ def test_spans_where_opentelemetry_is_installed(
 
     exporter, provider = InMemorySpanExporter(), TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
-    monkeypatch.setattr(trace, "get_tracer", provider.get_tracer)
+    assert tracing() is None, "nobody takes them yet"
+    monkeypatch.setattr(trace, "get_tracer_provider", lambda: provider)
     made = tracing()
     assert made is not None
     model = Model(predictor)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import base64
+import copy
 import io
 import json
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import hydrant
@@ -26,17 +28,18 @@ from hydrant.tracing.loading import described, prepared
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import run_cli
-from traced_support import by_hooks, make, plan_of
+from traced_support import by_hooks, make, plan_of, without
 
 soundfile = pytest.importorskip("soundfile")
 
 RATE = 16000
+TINY = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4, "intermediate_size": 48}
 
 
 class Spec:
     """What a processor asks of a model."""
 
-    modality, shortest, input_names = "audio", 40, ("input_values", "attention_mask")
+    modality, shortest, input_names, spectrogram = "audio", 40, ("input_values", "attention_mask"), ()
 
 
 def processor(**changes: Any) -> SoundProcessor:
@@ -128,16 +131,16 @@ def test_a_small_file_fills_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_other_feature_extractors_are_refused() -> None:
-    with pytest.raises(InputError, match="is of a 'WhisperFeatureExtractor'; hydrant prepares waveforms"):
+    with pytest.raises(InputError, match="is of a 'WhisperFeatureExtractor'; this model reads waveforms"):
         from_transformers(transformers.WhisperFeatureExtractor(), Spec())
     with pytest.raises(InputError, match="padding_side = 'left'; hydrant knows right alone"):
         processor(padding_side="left")
 
 
-def test_models_of_spectrograms_are_refused_and_others_offered() -> None:
-    config = transformers.ASTConfig(hidden_size=32, num_hidden_layers=1, num_attention_heads=4, intermediate_size=48)
-    with pytest.raises(UnsupportedModelError, match="ASTForAudioClassification cannot be traced: it reads spectr"):
-        described(transformers.ASTForAudioClassification(config))
+def test_models_of_spectrograms_of_any_length_are_refused_and_others_offered() -> None:
+    config = transformers.Wav2Vec2BertConfig(**{**TINY, "conv_depthwise_kernel_size": 7})
+    with pytest.raises(UnsupportedModelError, match="Wav2Vec2BertForSequenceClassification cannot be traced: it reads"):
+        described(transformers.Wav2Vec2BertForSequenceClassification(config))
     assert "hydrant fuse --traced" in str(unsupported("Wav2Vec2ForSequenceClassification"))
 
 
@@ -289,6 +292,52 @@ def described_whole(model: Any) -> Any:
     from hydrant.tracing.members import trace
 
     return trace(prepared(model))
+
+
+PROJECTIONS = {
+    "wavlm": "wavlm.encoder.layers.{}.attention.out_proj",
+    "sew": "sew.encoder.layers.{}.attention.out_proj",
+    "sew-d": "sew_d.encoder.encoder.layer.{}.attention.output.dense",
+}
+
+
+@pytest.mark.parametrize("name", PROJECTIONS)
+def test_parts_that_are_written_out_are_those_of_transformers(name: str, tmp_path: Path) -> None:
+    """Attention that hides its projections, and encoders that pad: beside the untouched model with zeroed weights."""
+    model = make(name)
+    ensemble = hydrant.fuse(model, plan_of(described_whole(copy.deepcopy(model)), fork=0), traced=True)
+    assert isinstance(ensemble, TracedClassifier)
+    assert ensemble.architecture.form == ("masked" if name == "wavlm" else "sliced")
+    assert [block.groups for block in ensemble.architecture.blocks] == [4] * len(ensemble.plan.members[0])
+    outputs = [PROJECTIONS[name].format(layer) for layer in range(ensemble.plan.layers)]
+    members = [without(model, outputs, keep, 4) for keep in ensemble.plan.members]
+    path = hydrant.save_bundle(ensemble, tmp_path / "out", tensors_only=True)
+    runs = [hydrant.load(path, "torch")]
+    if name == "sew":  # the census exports the others, too
+        hydrant.export_onnx(path)
+        runs.append(hydrant.load(path, "onnxruntime"))
+    for samples in (117, 127, 171, 602):  # even and odd numbers of moments
+        values = torch.from_numpy(np.stack([tone(seed, seed)[:100].repeat(7)[:samples] for seed in range(3)]))
+        given = {"input_values": values}
+        if "attention_mask" in ensemble.architecture.input_names:
+            given["attention_mask"] = (torch.arange(samples) < torch.tensor([[samples], [80], [90]])).long()
+        with torch.no_grad():
+            logits = np.stack([member(**given).logits.double().numpy() for member in members])
+        wanted = oracle.uncertainty(oracle.softmax(logits))
+        assert float(np.abs(logits[0] - logits[1]).max()) > 1e-4
+        for predictor in runs:
+            found = predictor.predict({key: tensor.numpy() for key, tensor in given.items()})
+            for key, values in wanted.items():
+                np.testing.assert_allclose(getattr(found, key), values, atol=2e-5)
+
+
+def test_a_part_that_another_version_changed_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = make("sew")
+    encoder = type(model.sew.encoder)
+    states = SimpleNamespace(last_hidden_state=torch.zeros(2, 1, 32), hidden_states=None, attentions=None)
+    monkeypatch.setattr(encoder, "forward", lambda self, *_, **__: states)
+    with pytest.raises(UnsupportedModelError, match="something else than hydrant's own form of it"):
+        described_whole(model)
 
 
 def test_no_triton_model_is_written_of_what_reads_sounds(bundle: Bundle, tmp_path: Path) -> None:

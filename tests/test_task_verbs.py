@@ -22,18 +22,21 @@ from hydrant.cli.evaluate import evaluation_text
 from hydrant.cli.plan import exploration_text, plan_text
 from hydrant.data.corruptions import typos
 from hydrant.data.examples import Examples, read_examples
+from hydrant.data.processor import from_transformers
 from hydrant.errors import InputError
 from hydrant.evaluation.figure_names import BASELINES
 from hydrant.families.checkpoint import load_processor
+from hydrant.families.registry import architecture_of
 from hydrant.metrics import classification as metrics
 from hydrant.metrics.logit_scores import label_logit_scores
+from hydrant.metrics.spans import find_spans
 from hydrant.tuning.settings import Jointly
 from hydrant.workflow.explore import Row, chosen_place
 from hydrant.workflow.picture import draw_exploration
 from PIL import Image
 from support import HEADS, LAYERS, ReadyTensors, examples_of, make_model, run_cli
 from task_support import KINDS, NAMES, TASKS, Case, make_case
-from token_support import TAGS
+from token_support import TAGS, make_tagger, sentences
 from transformers import AutoModelForSequenceClassification, AutoModelForTokenClassification, AutoTokenizer
 
 
@@ -313,6 +316,57 @@ def test_circuits_are_those_of_full_forward_passes(kind: str, objective: str) ->
     assert set(found.before) == set(found.after) == expected
 
 
+@pytest.mark.parametrize("objective", ["nll", "separation"])
+def test_circuits_of_a_tagger_are_those_of_full_forward_passes(objective: str, cases: dict[str, Case]) -> None:
+    """Words of several tokens, texts of several lengths; a text is as unsure as its least sure word."""
+    model = make_tagger()
+    model.classifier.weight.data.mul_(0.3)
+    processor = load_processor(cases["tokens"].checkpoint, "text")
+    texts, tags = sentences(7, 5)
+    tags[2] = [None, *tags[2][1:]]
+    known = read_examples((texts, tags), TAGS, task="tokens")
+    unknown = Examples([["smith", "annis", "an"], ["paris"], ["and", "bert", "smith"]], None, "unknown")
+    chosen: list[tuple[int, ...]] = []
+    table = []
+    for layer, count in enumerate([2, 1, 3]):
+        scores = []
+        for head in range(HEADS):
+            rest = tuple(other for other in range(HEADS) if other != head)
+            losses, doubts = [], []
+            for index, words in enumerate([*texts, *unknown.inputs]):
+                inputs = processor(words, is_split_into_words=True, return_tensors="pt")
+                keep = [*chosen, rest, *[tuple(range(HEADS))] * (LAYERS - layer - 1)]
+                logits = oracle.member_logits(model, keep, HEADS, dict(inputs))[0]
+                p = oracle.softmax(logits[[inputs.word_ids(0).index(word) for word in range(len(words))]])
+                doubts.append(max(map(oracle.entropy, p)))
+                if index < len(texts):
+                    pairs = [(row, tag) for row, tag in zip(p, tags[index], strict=True) if tag]
+                    losses.append(np.mean([-math.log(row[TAGS.index(tag)]) for row, tag in pairs]))
+            inside, outside = np.array(doubts[: len(texts)]), np.array(doubts[len(texts) :])
+            separation = np.log1p(np.exp(inside[:, None] - outside)).mean()
+            scores.append({"nll": np.mean(losses), "separation": separation}[objective])
+        table.append(scores)
+        chosen.append(tuple(sorted(np.argsort(-np.array(scores), kind="stable")[:count].tolist())))
+    wanted = Settings([[2, 1, 3]], objective, "noise", 0.0, average=False, seed=0)
+    ready = from_transformers(processor, architecture_of(model))
+    found = find_circuits(model, known, unknown, ready, wanted, batch_size=4)
+    assert found.members == (tuple(chosen),)
+    np.testing.assert_allclose(found.scores[0], table, rtol=1e-4, atol=1e-5)
+    assert set(found.after) == {"accuracy", "nll", "auroc_predictive_entropy"}
+
+
+def test_circuits_of_a_tagger_within_a_margin_and_a_budget(cases: dict[str, Case]) -> None:
+    case, how = cases["tokens"], Circuit(ood=cases["tokens"].ood, max_accuracy_loss=99)
+    plan = hydrant.plan_heads(case.checkpoint, case.validation, how, keep=2, members=2)
+    assert plan.method == "circuit"
+    assert plan.provenance["margin"]["attempts"][0]["accuracy"] > 0
+    assert 0 <= plan.provenance["validation"]["after"]["auroc_predictive_entropy"] <= 1
+    made = Circuit(ood="auto", max_accuracy_loss=99)
+    plan = hydrant.plan_heads(case.checkpoint, case.validation, made, keep=Budget(2.0), members=2)
+    assert plan.provenance["budget"]["ratio"] <= 2.0
+    assert plan.provenance["ood"].startswith("inputs made of")
+
+
 def test_circuits_of_several_labels_and_of_a_regression(cases: dict[str, Case], tmp_path: Path) -> None:
     case, plan = cases["multi_label"], tmp_path / "plan.json"
     done = run_cli(
@@ -395,3 +449,37 @@ def test_baselines_of_labels_and_scores(
     if kind == "multi_label":
         energies = [-np.logaddexp(0, z).sum(axis=1) for z in (known, strange)]
         assert found.figures["energy.auroc"].value == pytest.approx(metrics.auroc(*energies), abs=2e-3)
+
+
+def test_baselines_of_a_tagger(cases: dict[str, Case], bundles: dict[str, Path]) -> None:
+    """By the spans that the untouched checkpoint finds, one text at a time."""
+    case = cases["tokens"]
+    figures = Figures(baselines=True, bootstrap=20)
+    strange = sentences(30, 9)[0]
+    report = hydrant.evaluate(
+        bundles["tokens"], case.validation, (strange, None), figures=figures, compare=[case.checkpoint]
+    )
+    found = report.models[1].baselines
+    assert found is not None
+    assert set(found.left_out) == {"knn", "vim", "mahalanobis", "relative_mahalanobis"}
+    assert {name.partition(".")[0] for name in found.figures} | set(found.left_out) == set(BASELINES)
+    model = AutoModelForTokenClassification.from_pretrained(case.checkpoint).eval()
+    tokenizer = AutoTokenizer.from_pretrained(case.checkpoint)
+
+    def energies(texts: list[list[str]]) -> np.ndarray:
+        spans = []
+        for words in texts:
+            inputs = tokenizer(words, is_split_into_words=True, return_tensors="pt")
+            with torch.no_grad():
+                logits = model(**inputs).logits[0].double().numpy()
+            logits = logits[[inputs.word_ids(0).index(word) for word in range(len(words))]]
+            energy = -np.log(np.exp(logits).sum(axis=1))
+            for _, first, last in find_spans([TAGS[label] for label in logits.argmax(axis=1)]):
+                spans.append(energy[first : last + 1].max())
+        return np.array(spans)
+
+    known = read_examples(case.validation, TAGS, task="tokens")
+    inside, outside = (energies([list(text) for text in texts]) for texts in (known.inputs, strange))
+    figure = found.figures["energy.auroc"]
+    assert figure.value == pytest.approx(metrics.auroc(inside, outside), abs=2e-3)
+    assert figure.low <= figure.value <= figure.high

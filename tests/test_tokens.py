@@ -290,8 +290,6 @@ def test_what_tokens_have_not_is_refused(bundle: Path, tmp_path: Path) -> None:
     make_word_tokenizer(tmp_path).save_pretrained(checkpoint)
     data = sentences(40)
     table = write_json_lines(tmp_path / "data.jsonl", 8)
-    with pytest.raises(InputError, match="this model gives a class for each token; choose"):
-        hydrant.plan_heads(checkpoint, data, hydrant.Circuit(objective="nll"), keep=2)
     with pytest.raises(InputError, match="engines are built of models that answer for whole inputs"):
         hydrant.build_engine(bundle)
     with pytest.raises(InputError, match="prediction sets are asked for"):
@@ -300,8 +298,8 @@ def test_what_tokens_have_not_is_refused(bundle: Path, tmp_path: Path) -> None:
         hydrant.calibrate(bundle, data, fit=data)
     with pytest.raises(InputError, match="confidence is"):
         hydrant.calibrate(bundle, data, confidence=0.9)
-    with pytest.raises(InputError, match=r"baselines .* are scores of one answer and one vector for an input"):
-        hydrant.evaluate(bundle, data, figures=hydrant.Figures(baselines=True))
+    with pytest.raises(InputError, match=r"no baseline of a model that tags tokens is fitted"):
+        hydrant.evaluate(bundle, data, sentences(9, 3), figures=hydrant.Figures(baselines=True, fit=data))
     with pytest.raises(InputError, match="caution"):
         hydrant.evaluate(bundle, data, figures=hydrant.Figures(caution=1.0))
     for command in (

@@ -19,6 +19,7 @@ from hydrant.bundle.store import Bundle
 from hydrant.bundle.traced import Traced, read_architecture
 from hydrant.errors import BundleError, InputError, PlanError, UnsupportedModelError
 from hydrant.fusion import TracedClassifier
+from hydrant.measure.settings import checked_settings
 from hydrant.tracing.blocks import find_blocks
 from hydrant.tracing.loading import described, prepared
 from hydrant.tracing.members import probes, trace
@@ -68,7 +69,7 @@ def test_fused_exported_and_run_equals_hooks(name: str, tmp_path: Path) -> None:
 
 
 DECLARED = ("bert", "roberta", "xlm-roberta", "camembert", "distilbert", "electra", "modernbert", "vit", "deit",
-            "dinov2", "dinov2_with_registers", "clip-classifier")  # fmt: skip
+            "dinov2", "dinov2_with_registers", "clip-classifier", "siglip")  # fmt: skip
 
 
 @pytest.mark.parametrize("family", DECLARED)
@@ -96,6 +97,16 @@ def test_a_declared_tagger_traced_is_the_same_ensemble(family: str) -> None:
         )
 
 
+def queries_of(graph: onnx.ModelProto) -> list[int]:
+    """Of how many tokens, of nine, each attention of a graph of texts computes weights."""
+    seen = onnx.ModelProto.FromString(graph.SerializeToString())
+    names = [node.output[0] for node in seen.graph.node if node.op_type == "Softmax"]
+    seen.graph.output.extend(onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, None) for name in names)
+    given = {entry.name: np.ones((1, 9), np.int64) for entry in seen.graph.input}
+    weights = onnxruntime.InferenceSession(seen.SerializeToString()).run(names, given)
+    return [array.shape[-2] for array in weights if array.ndim == 4]
+
+
 def test_the_trunk_stands_in_the_graph_once_and_the_file_is_the_same_again(tmp_path: Path) -> None:
     model = make("deberta-v3")
     everything = (0, 1, 2, 3)
@@ -105,6 +116,7 @@ def test_the_trunk_stands_in_the_graph_once_and_the_file_is_the_same_again(tmp_p
     graph = onnx.load(str(path))
     softmaxes = [node for node in graph.graph.node if node.op_type == "Softmax"]
     assert len(softmaxes) == 1 + 3 + 1  # the trunk's, the members', the head's
+    assert queries_of(graph) == [9, 1, 1, 1]  # behind the fork the first token's alone: the classifier reads no other
     assert {entry.domain for entry in graph.opset_import} == {""}
     shape = [dim.dim_param or dim.dim_value for dim in graph.graph.input[0].type.tensor_type.shape.dim]
     assert shape == ["batch", "sequence"]
@@ -307,7 +319,6 @@ def test_a_class_that_is_no_classifier_is_never_made(bundle: Bundle, tmp_path: P
         (["export", "--precision", "fp16"], "its graph has one form"),
         (["export", "--lowering", "grouped"], "its graph has one form"),
         (["tune", "--data", "DATA"], "needs a family that hydrant declares"),
-        (["profile"], "needs a family that hydrant declares"),
     ],
 )
 def test_the_command_line_says_what_a_traced_bundle_lacks(
@@ -318,6 +329,22 @@ def test_the_command_line_says_what_a_traced_bundle_lacks(
     verb, *rest = [str(data) if word == "DATA" else word for word in arguments]
     result = run_cli(verb, bundle.path, *rest)
     assert (result.returncode, message in result.stderr, result.stderr.count("\n")) == (2, True, 1), result.stderr
+
+
+def test_sounds_and_images_are_profiled_at_their_own_sizes() -> None:
+    for name, sequence, words in (
+        ("hubert", 16000, "batch 2, 16000 samples"),
+        ("ast", 0, "batch 2"),
+        ("swin", 0, "batch 2"),
+    ):
+        architecture = described(prepared(make(name)))
+        found = checked_settings(architecture, hydrant.Timing(), (), 0)
+        assert found.sequences == (sequence,)
+        assert found.shape(2, sequence) == words
+    with pytest.raises(InputError, match="an image always has one size here, so leave it out"):
+        checked_settings(architecture, hydrant.Timing(sequence=(5,)), (), 0)
+    with pytest.raises(InputError, match="sequence is 5; this model reads at least"):
+        checked_settings(described(prepared(make("hubert"))), hydrant.Timing(sequence=(5,)), (), 0)
 
 
 def test_the_refusal_offers_it(checkpoint: Path, tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from fake_tensorrt import add_engine, text_profile
 from golden import images_case, labels_case, scores_case, text_case
 from google.protobuf import text_format
 from hydrant import Bundle, GraphForm, TritonSettings, triton_repository
-from hydrant.bundle import files
+from hydrant.bundle import files, owned
 from hydrant.bundle.calibration import Calibration, Threshold
 from hydrant.bundle.graphs import graph_metadata
 from hydrant.bundle.onnx_message import graph_tensors
@@ -357,6 +357,9 @@ def graph_answers(place: Path, config: Any, given: list[dict[str, np.ndarray]]) 
             graph = [size if isinstance(size, int) else -1 for size in value.shape[1:]]
             assert list(entry.reshape.shape if entry.HasField("reshape") else entry.dims) == graph
     assert [group.kind for group in config.instance_group] == [1], "on the GPU"
+    (accelerator,) = config.optimization.execution_accelerators.gpu_execution_accelerator
+    options = {pair.key: pair.value for pair in accelerator.parameters}
+    assert (accelerator.name, options) == ("cuda", {"use_tf32": "0"}), "float32 stays float32"
     found = []
     for arrays in given:
         names = [value.name for value in session.get_outputs()]
@@ -535,44 +538,62 @@ def test_versions_with_other_tensors_or_labels_are_refused(bundles: dict[str, Pa
     assert not (tmp_path / "m/warmup/short").exists()
 
 
-@pytest.mark.parametrize("call", ["replace_all", "folders_placed"])
 @pytest.mark.parametrize("device", ["cpu", "gpu"])
 def test_what_fails_on_the_way_leaves_everything_as_it_was(
-    call: str, device: Any, bundles: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    device: Any, bundles: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: Any) -> Any:
         raise OSError(28, "No space left on device")
 
     repository = tmp_path / "new/repository"
     with monkeypatch.context() as patch, pytest.raises(InputError, match=r"cannot write into .*: No space left"):
-        patch.setattr(writing, call, full)
+        patch.setattr(writing, "place_folders", full)
         triton_repository(bundles["text"], repository, device, name="m")
     assert not (tmp_path / "new").exists()
     triton_repository(bundles["text"], repository, device, name="m")
     triton_repository(bundles["text"], repository, device, name="m", version=2)
     before = snapshot(repository)
     with monkeypatch.context() as patch, pytest.raises(InputError, match=r"cannot write into .*: No space left"):
-        patch.setattr(writing, call, full)
+        patch.setattr(writing, "place_folders", full)
         triton_repository(bundles["text"], repository, device, name="m", force=True)
     assert snapshot(repository) == before
 
 
-def test_folders_come_back_when_one_has_no_place(tmp_path: Path) -> None:
-    for name in ("a", "b", "new-a", "new-b"):
+@pytest.mark.parametrize("at_once", [True, False], ids=["exchanged", "one after the other"])
+def test_folders_come_back_when_one_has_no_place(
+    at_once: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not at_once:
+        monkeypatch.setattr(owned, "_exchanged", lambda *_: False)
+    for name in ("a", "b", "new-a", "new-b", "new-c"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "file").write_text(name)
-    before = snapshot(tmp_path)
-    missing = tmp_path / "missing"
-    with (
-        pytest.raises(OSError, match="missing"),
-        files.folders_placed(
-            {tmp_path / "a": tmp_path / "new-a", tmp_path / "c": tmp_path / "new-b", tmp_path / "b": missing}
-        ),
-    ):
-        pass
+    before, names = snapshot(tmp_path), ("a", "c", "b")
+    with pytest.raises(OSError, match="missing"):
+        files.place_folders(
+            {tmp_path / name: tmp_path / f"new-{name}" for name in names[:2]} | {tmp_path / "b": tmp_path / "missing"}
+        )
     after = snapshot(tmp_path)
     assert {name: after[name] for name in ("a/file", "b/file")} == {name: before[name] for name in ("a/file", "b/file")}
     assert not (tmp_path / "c").exists()
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_a_killed_writing_leaves_nothing_that_stays(
+    bundles: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it had staged is gone after the next writing; files that others keep beside the versions stay."""
+    repository = tmp_path / "models"
+    triton_repository(bundles["text"], repository, name="m")
+    (repository / "m/notes.txt").write_text("mine")
+    first = snapshot(repository / "m/1")
+    (tmp_path / f".{writing.STAGE}.0123456789ab.stage").mkdir()
+    monkeypatch.setattr(owned, "LITTER_SECONDS", 0.0)
+    triton_repository(bundles["text"], repository, name="m", version=2)
+    assert [path.name for path in tmp_path.iterdir()] == ["models"]
+    assert (repository / "m/notes.txt").read_text() == "mine"
+    assert {path.name for path in (repository / "m").iterdir()} >= {"1", "2", "config.pbtxt", "notes.txt"}
+    assert snapshot(repository / "m/1") == first
 
 
 def test_places_that_are_not_ours_stay(bundles: dict[str, Path], tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import numpy as np
@@ -62,6 +63,47 @@ MAKERS: dict[str, Any] = {
         transformers.Wav2Vec2Config(**SOUND, feat_extract_norm="layer", do_stable_layer_norm=True)
     ),
     "hubert": lambda: transformers.HubertForSequenceClassification(transformers.HubertConfig(**SOUND)),
+    "wavlm": lambda: transformers.WavLMForSequenceClassification(
+        transformers.WavLMConfig(**{**SOUND, "num_hidden_layers": 1}, feat_extract_norm="layer", num_buckets=16)
+    ),
+    "sew": lambda: transformers.SEWForSequenceClassification(transformers.SEWConfig(**SOUND)),
+    "ast": lambda: transformers.ASTForAudioClassification(
+        transformers.ASTConfig(
+            hidden_size=32,
+            num_hidden_layers=2,
+            num_attention_heads=4,
+            intermediate_size=48,
+            max_length=40,
+            num_mel_bins=16,
+            patch_size=8,
+            frequency_stride=8,
+            time_stride=8,
+            num_labels=3,
+        )
+    ),
+    "whisper": lambda: transformers.WhisperForAudioClassification(
+        transformers.WhisperConfig(
+            d_model=32,
+            encoder_layers=2,
+            encoder_attention_heads=4,
+            encoder_ffn_dim=48,
+            num_mel_bins=16,
+            max_source_positions=50,
+            num_labels=3,
+            classifier_proj_size=24,
+            decoder_layers=1,
+            decoder_attention_heads=2,
+            decoder_ffn_dim=8,
+            vocab_size=99,
+            pad_token_id=0,
+            bos_token_id=1,
+            eos_token_id=2,
+            decoder_start_token_id=1,
+        )
+    ),
+    "sew-d": lambda: transformers.SEWDForSequenceClassification(
+        transformers.SEWDConfig(**SOUND, position_buckets=16, max_relative_positions=16)
+    ),
     "albert": lambda: transformers.AlbertForSequenceClassification(
         transformers.AlbertConfig(**TEXT, embedding_size=16)
     ),
@@ -131,6 +173,17 @@ def by_hooks(name: str, model: Any, plan: HeadPlan, inputs: dict[str, torch.Tens
         for handle in handles:
             handle.remove()
     return np.stack(rows)
+
+
+def without(model: Any, outputs: list[str], keep: Any, heads: int) -> Any:
+    """A copy of an untouched model whose output projections have 0 in the columns of the heads that go."""
+    made = copy.deepcopy(model)
+    for name, kept in zip(outputs, keep, strict=True):
+        weight = made.get_submodule(name).weight.data
+        width = weight.shape[1] // heads
+        for head in set(range(heads)) - set(kept):
+            weight[:, head * width : (head + 1) * width] = 0
+    return made
 
 
 def inputs_of(architecture: Traced, batch: int, tokens: int) -> dict[str, torch.Tensor]:

@@ -14,6 +14,7 @@ from ..errors import InputError, UnsupportedModelError, cut, require
 from ..families.checkpoint import READS, checked_source, find_processor, load_config, load_weights, quiet
 from ..families.config import classes, pair, refuse
 from ..families.tasks import task_of
+from .written_out import write_out
 
 LONGEST = 512
 """Tokens of the longest text of a model whose configuration names none."""
@@ -77,6 +78,7 @@ def prepared(model: Any) -> Any:
         model.config.use_cache = False  # nothing is generated
     with quiet(), suppress(ValueError, KeyError, AttributeError, NotImplementedError):  # a class with one of its own
         model.set_attn_implementation("eager")
+    write_out(model)
     return model.eval()
 
 
@@ -130,6 +132,9 @@ def described(model: Any) -> Traced:
         "blocks": (_NONE,),
     }
     if modality == "audio":
+        name, shape = _spectrogram(config)
+        if shape and name in parameters:
+            return Traced(**common, inputs=(name,), shortest=1, spectrogram=shape)
         return Traced(**common, inputs=_of_sounds(model), shortest=_shortest(model))
     needed = ("pixel_values",) if modality == "image" else ("input_ids", "attention_mask")
     if missing := [tensor for tensor in needed if tensor not in parameters]:
@@ -163,6 +168,16 @@ _NONE = Block("unknown", "", 1, 1, 1, (), False)
 """Stands for blocks that were not looked for yet."""
 
 
+def _spectrogram(config: Any) -> tuple[str, tuple[int, ...]]:
+    """The tensor and its shape, without the batch axis, of a model that reads spectrograms of one size."""
+    bands = getattr(config, "num_mel_bins", None)
+    if bands and getattr(config, "max_source_positions", None):  # Whisper: a convolution takes every second frame
+        return "input_features", (int(bands), 2 * int(config.max_source_positions))
+    if bands and getattr(config, "max_length", None):  # AST
+        return "input_values", (int(config.max_length), int(bands))
+    return "", ()
+
+
 def _of_sounds(model: Any) -> tuple[str, ...]:
     """What a model of waveforms reads: a mask where padding behind a sound may change nothing (``tracing.members``)."""
     masked = getattr(model.config, "feat_extract_norm", None) == "layer"
@@ -178,8 +193,8 @@ def _shortest(model: Any) -> int:
     kernels, strides = (getattr(model.config, name, None) for name in ("conv_kernel", "conv_stride"))
     if "input_values" not in inspect.signature(model.forward).parameters or not kernels or not strides:
         raise UnsupportedModelError(
-            f"{type(model).__name__} cannot be traced: it reads spectrograms, and hydrant makes waveforms of sounds; "
-            "take a model of waveforms, such as Wav2Vec2 or HuBERT"
+            f"{type(model).__name__} cannot be traced: it reads spectrograms of any length, and hydrant makes "
+            "waveforms of sounds, or spectrograms of one size; take a model such as Wav2Vec2, HuBERT, AST or Whisper"
         )
     samples = max(2, getattr(model.config, "squeeze_factor", 1))
     for kernel, stride in zip(reversed(kernels), reversed(strides), strict=True):

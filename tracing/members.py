@@ -18,6 +18,7 @@ from ..errors import InputError, PlanError, UnsupportedModelError, cut
 from .blocks import find_blocks, find_classifier, place_of
 from .loading import answers, described
 from .slices import masked, silenced, sliced
+from .written_out import transformers_code
 
 log = logging.getLogger(__name__)
 
@@ -84,7 +85,13 @@ def trace(model: Any) -> Traced:
     if read.modality == "audio" and "attention_mask" in read.inputs and not _pads(model, read):
         read = replace(read, inputs=("input_values",))
     inputs = probes(read)
-    run(model, inputs[-1])
+    logits = run(model, inputs[-1])
+    with transformers_code(model) as another:
+        if another and not _equal(run(model, inputs[-1]), logits):
+            raise UnsupportedModelError(
+                f"{type(model).__name__} cannot be traced: the installed transformers computes something else than "
+                "hydrant's own form of it; install a version that hydrant was tested with"
+            )
     with torch.no_grad():
         blocks = find_blocks(model, inputs[-1])
         classifier, width = ("", 0) if read.every_token else find_classifier(model, inputs[-1])
@@ -98,9 +105,14 @@ def _pads(model: Any, read: Traced) -> bool:
     for row, mask in enumerate(batch["attention_mask"]):
         samples = int(mask.sum())
         alone = run(model, {name: tensor[row : row + 1, :samples] for name, tensor in batch.items()})
-        if float((together[row] - alone[0]).abs().max()) > CLOSE * max(1.0, float(alone.abs().max())):
+        if not _equal(together[row], alone[0]):
             return False
     return True
+
+
+def _equal(one: Tensor, other: Tensor) -> bool:
+    """Whether logits are the same but for rounding."""
+    return float((one - other).abs().max()) <= CLOSE * max(1.0, float(other.abs().max()))
 
 
 def probes(read: Traced) -> list[dict[str, Tensor]]:

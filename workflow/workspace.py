@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import logging
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from ..bundle.files import write_atomically
+from ..bundle.owned import discard, owned_folder, sweep
 from ..bundle.store import to_json_bytes
 from ..errors import InputError
 
@@ -38,16 +38,19 @@ class Workspace:
             log.warning("going on with what %s holds: %s", folder, ", ".join(self._stages) or "nothing yet")
             return
         try:
-            folder.mkdir(parents=True)
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            sweep(folder.parent, folder.stem)
+            with owned_folder(folder.parent, folder.stem) as stage:
+                self._write(stage)
+                stage.replace(folder)
         except OSError as error:
             raise InputError(f"cannot create {folder}: {error.strerror or error}") from error
-        self._write()
 
     def stage(self, name: str, work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         """Do a stage, unless it is done, and return what it recorded (JSON-compatible)."""
         if name not in self._stages:
             self._stages[name] = json.loads(json.dumps(work()))
-            self._write()
+            self._write(self.folder)
         facts: dict[str, Any] = self._stages[name]
         return facts
 
@@ -57,16 +60,16 @@ class Workspace:
 
     def remove(self) -> None:
         """Delete the folder: what it made stands where it belongs."""
-        shutil.rmtree(self.folder)
+        discard(self.folder, self.folder.stem)
 
     def remove_empty(self) -> None:
         """Delete the folder where no stage is done, so that the next call may ask for something else."""
         if not self._stages:
             self.remove()
 
-    def _write(self) -> None:
+    def _write(self, folder: Path) -> None:
         content = {"schema": SCHEMA, "digests": self._digests, "stages": self._stages}
-        write_atomically(self.folder / STATE, to_json_bytes(content))
+        write_atomically(folder / STATE, to_json_bytes(content))
 
 
 def _read(folder: Path, digests: dict[str, str]) -> dict[str, Any]:

@@ -139,7 +139,7 @@ class _Search:
         self.settings = settings
         self.runs = MaskedRuns(model, parts, processor, batch_size)
         self.architecture: Architecture = self.runs.encoder.architecture
-        self.answers = answers_of(self.architecture, known)
+        self.answers = answers_of(self.architecture, known, self.runs.words)
         if settings.objective != "nll" and not self.answers.tells_doubt:
             raise InputError(
                 f"the objective {settings.objective!r} is of entropies, and one model's score of a regression tells "

@@ -114,9 +114,9 @@ class Encoder:
         return layer.mlp_norm(x + self._mlp(layer, x))
 
     def classify(self, x: Tensor, mask: Tensor | None) -> Tensor:
-        """Logits from what leaves the last layer, [B, T', d], and the mask of :meth:`layer`: [B, C]."""
+        """Logits from what leaves the last layer, [B, T', d], and the mask of :meth:`layer`: [B, C], or [B, T, C]."""
         normed = x if self._final_norm is None else self._final_norm(x)
-        last = pooled_tokens(self.architecture, normed, mask)
+        last = normed if self.architecture.every_token else pooled_tokens(self.architecture, normed, mask)
         if self._pooler is not None:
             last = POOLERS[self.architecture.pooling](self._pooler(last))
         return self._classifier(last if self._pooler_norm is None else self._pooler_norm(last))

@@ -15,8 +15,10 @@ from torch import Tensor, nn
 
 from ...bundle.plan import Keep
 from ...data.batching import Prepared, by_length
-from ...data.kept import KeptBatches
+from ...data.kept import Batch, KeptBatches
 from ...data.processor import Processor
+from ...data.tags import word_starts
+from ...data.words import NO_WORD
 from .encoder import Encoder, attention_mask
 
 RUN_TOKENS = {"cpu": 1024, "cuda": 1 << 17}
@@ -25,6 +27,10 @@ RUN_TOKENS = {"cpu": 1024, "cuda": 1 << 17}
 
 CACHE_BYTES = 2 * 2**30
 """Most memory for what enters a layer; batches beyond it are computed again from their embeddings."""
+
+
+UNLIKELY = -1e4
+"""Logit of what is as good as impossible."""
 
 
 class MaskedRuns:
@@ -36,6 +42,9 @@ class MaskedRuns:
         processor: makes the model's tensors.
         batch_size: inputs per batch.
         device: that the layers run on; without one a GPU where there is one.
+
+    Attributes:
+        words: of a tagger, which words of each text it reads, [N, W] bool; otherwise ``None``.
 
     Raises:
         InputError: an input that the model cannot read; it is named by its part and its index there.
@@ -56,9 +65,44 @@ class MaskedRuns:
         lengths = np.concatenate([part.lengths for part in ready])
         self._count = len(lengths)
         self.batches = by_length(lengths, batch_size)
-        self._tensors = KeptBatches(processor.collate(_items(ready, places)) for places in self.batches)
+        self._firsts: list[np.ndarray] = []
+        self._tensors = KeptBatches(self._each(ready, processor))
+        self.words = self._present()
         self._states: dict[int, tuple[Keep, Tensor]] = {}
         self._bytes = 0
+
+    def _each(self, ready: Sequence[Prepared], processor: Processor) -> Iterator[Batch]:
+        """Every batch's tensors; of a tagger also where the words of its texts begin."""
+        for places in self.batches:
+            items = _items(ready, places)
+            arrays = processor.collate(items)
+            if self.encoder.architecture.every_token:
+                self._firsts.append(first_tokens(word_starts(items, arrays["input_ids"].shape[1])))
+            yield arrays
+
+    def _present(self) -> np.ndarray | None:
+        """Which words of each text a tagger reads, [N, W]; ``None`` for other models."""
+        if not self._firsts:
+            return None
+        found = np.zeros((self._count, max(firsts.shape[1] for firsts in self._firsts)), bool)
+        for places, firsts in zip(self.batches, self._firsts, strict=True):
+            found[places, : firsts.shape[1]] = firsts != NO_WORD
+        return found
+
+    def _answers(self, batch: int, logits: Tensor) -> Tensor:
+        """Logits [..., B, T, C] of a tagger at the words, [..., B, W, C]; those of other models as they are.
+
+        What is no word gets logits without doubt.
+        """
+        if self.words is None:
+            return logits
+        firsts = np.full((len(self.batches[batch]), self.words.shape[1]), NO_WORD)
+        firsts[:, : self._firsts[batch].shape[1]] = self._firsts[batch]
+        places = torch.from_numpy(firsts)[..., None]  # [B, W, 1]
+        found = logits.gather(-2, places.clamp_min(0).expand(*logits.shape[:-2], places.shape[1], logits.shape[-1]))
+        sure = logits.new_full(logits.shape[-1:], UNLIKELY)
+        sure[0] = 0
+        return torch.where(places >= 0, found, sure)
 
     def tensors(self, batch: int) -> dict[str, Tensor]:
         """The model's tensors of one batch."""
@@ -71,7 +115,7 @@ class MaskedRuns:
             keep: heads kept in each earlier layer, at most L − 1 of them.
 
         Yields:
-            (indices [B] of the inputs, logits [H, B, C]) for each batch.
+            (indices [B] of the inputs, logits [H, B, C], of taggers [H, B, W, C]) for each batch.
         """
         for batch, indices in enumerate(self.batches):
             with torch.no_grad():
@@ -82,19 +126,20 @@ class MaskedRuns:
                     self._variants(len(keep), part, part_mask)
                     for part, part_mask in zip(x.split(size), masks, strict=False)
                 ]
-            yield indices, torch.cat(runs, dim=1).cpu()
+            yield indices, self._answers(batch, torch.cat(runs, dim=1).cpu())
 
     def pruned(self, keep: Keep) -> Tensor:
-        """Logits [N, C] of the model with only these heads."""
-        logits = torch.empty(self._count, self.encoder.architecture.classes)
+        """Logits [N, C] of the model with only these heads, of taggers [N, W, C]."""
+        words = () if self.words is None else (self.words.shape[1],)
+        logits = torch.empty(self._count, *words, self.encoder.architecture.classes)
         for batch, indices in enumerate(self.batches):
             with torch.no_grad():
                 x, mask = self._entering(batch, keep)
-                logits[torch.from_numpy(indices)] = self.encoder.classify(x, mask).cpu()
+                logits[torch.from_numpy(indices)] = self._answers(batch, self.encoder.classify(x, mask).cpu())
         return logits
 
     def _variants(self, layer: int, x: Tensor, mask: Tensor | None) -> Tensor:
-        """[B, T, d] entering the layer → logits [H, B, C]."""
+        """[B, T, d] entering the layer → logits [H, B, C], of taggers [H, B, T, C]."""
         encoder = self.encoder
         outputs = encoder.head_outputs(layer, x, mask)
         whole, terms = encoder.attended(layer, x, outputs), encoder.contributions(layer, outputs)
@@ -122,6 +167,17 @@ class MaskedRuns:
             self._states[batch] = (keep, x)
             self._bytes += x.nbytes
         return x, mask
+
+
+def first_tokens(starts: np.ndarray) -> np.ndarray:
+    """The token at which each word of a batch begins, [B, W], from the word that begins at each token, [B, T].
+
+    :data:`NO_WORD` stands for words that there are not.
+    """
+    found = np.full((len(starts), int(starts.max(initial=-1)) + 1), NO_WORD)
+    rows, tokens = np.nonzero(starts != NO_WORD)
+    found[rows, starts[rows, tokens]] = tokens
+    return found
 
 
 def _items(parts: Sequence[Prepared], places: np.ndarray) -> list[Any]:

@@ -9,7 +9,8 @@ out-of-distribution (OOD) examples o, drawn w times each by a bootstrap (else on
 
 ``separation`` is the log-loss of telling which of a pair is the OOD one by the difference of their entropies: a smooth
 stand-in for 1 − AUROC, which counts the pairs that stand in the wrong order. Both terms are mean log-losses in nats and
-weigh 1. Of several labels H and −log p are sums over them (``calib.heads.answers``); of a regression ``nll`` is the
+weigh 1. Of several labels H and −log p are sums over them, of tags H is that of
+the least sure word and −log p the mean over words (``calib.heads.answers``); of a regression ``nll`` is the
 squared error, and the others are not there.
 """
 

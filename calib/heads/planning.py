@@ -14,7 +14,6 @@ import numpy as np
 
 from ...bundle.architecture import Architecture
 from ...bundle.plan import HeadPlan, Keep
-from ...bundle.tasks import GIVES
 from ...data.columns import Reading
 from ...data.examples import Examples, check_alike, check_apart, read_examples
 from ...data.fingerprints import fingerprints
@@ -103,7 +102,6 @@ def plan_heads(
     source = model if isinstance(model, str | Path) else getattr(model, "name_or_path", "") or None
     loaded = load_model(model) if isinstance(model, str | Path) else model
     architecture = architecture_of(loaded)
-    _check_task(architecture, methods)
     shape = members, architecture.layers, architecture.heads
     fork = _check_fork(fork_from, architecture.layers)
     dropped = methods[0] if isinstance(methods[0], Dropout) else None
@@ -230,15 +228,6 @@ def _check(methods: Sequence[Method], data: Any, members: Any, keep: Any, seed: 
                 f"{needs} needs labelled calibration data; give it with data=… (--data)"
                 + ("" if isinstance(method, Taylor) else ", or say how many heads to keep")
             )
-
-
-def _check_task(architecture: Architecture, methods: Sequence[Method]) -> None:
-    """Refuse circuits for a model that has no one answer for an input."""
-    if architecture.every_token and any(isinstance(method, Circuit) for method in methods):
-        raise InputError(
-            "circuits are searched by how unsure one answer for an input is, and this model gives "
-            f"{GIVES[architecture.task]}; choose method 'taylor' or 'random'"
-        )
 
 
 def _check_budget(budget: Budget, methods: Sequence[Method], members: int) -> None:

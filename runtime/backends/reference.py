@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,7 +11,7 @@ import numpy as np
 from ...bundle.store import Bundle
 from ...bundle.tasks import DISTANCE, MEMBER_OUTPUTS, OUTPUTS
 from ...errors import BackendError, cut, require
-from .protocol import Backend
+from .protocol import Backend, Batch
 
 
 class TorchModule(Backend):
@@ -30,7 +31,22 @@ class TorchModule(Backend):
         self._device = next(ensemble.parameters()).device if placed else "cpu"
         task = ensemble.architecture.task
         self._given = (*OUTPUTS[task], MEMBER_OUTPUTS[task], *([] if ensemble.distance is None else [DISTANCE]))
+        self._process = os.getpid()
         super().__init__(self.name, self.precision, (*self._given, "member_logits"))
+
+    def run(self, inputs: Batch) -> dict[str, np.ndarray]:
+        """Run one batch.
+
+        Raises:
+            BackendError: as of every backend; or this process was forked from the one that opened the bundle: PyTorch's
+                threads are none of its own, and it would wait for them without end.
+        """
+        if os.getpid() != self._process:
+            raise BackendError(
+                "the torch backend was opened before this process was forked, and PyTorch's threads did not come "
+                "along; load the bundle in each process, or use backend onnxruntime or openvino"
+            )
+        return super().run(inputs)
 
     def _run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         with self._torch.inference_mode():

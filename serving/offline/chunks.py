@@ -10,7 +10,6 @@ import contextlib
 import json
 import logging
 import os
-import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from ...bundle.files import atomic_file, write_atomically
+from ...bundle.owned import discard, sweep
 from ...errors import InputError, listing
 from .scoring import Answer
 from .tables import json_line
@@ -135,6 +135,7 @@ def kept(output: Path, job: Mapping[str, Any], rows: range, size: int) -> Iterat
     """
     folder = folder_of(output)
     try:
+        sweep(output.parent, output.name)
         folder.mkdir(exist_ok=True)
     except OSError as error:
         raise InputError(f"cannot create {folder}: {error.strerror or error}; choose another output") from error
@@ -157,9 +158,24 @@ def kept(output: Path, job: Mapping[str, Any], rows: range, size: int) -> Iterat
             yield chunks
         except BaseException:
             if not any(chunks.file(number).exists() for number in range(len(chunks))):
-                shutil.rmtree(folder, ignore_errors=True)  # nothing to go on from
+                discard(folder, output.name)  # nothing to go on from
             raise
-        shutil.rmtree(folder, ignore_errors=True)
+        discard(folder, output.name)
+
+
+def drop(output: Path, job: Mapping[str, Any]) -> None:
+    """Remove the chunks of a run that was interrupted when its output was whole already, and what is left of any.
+
+    Args:
+        output: the file that was made of them.
+        job: as of :func:`kept`; chunks of other work stay.
+    """
+    folder = folder_of(output)
+    with contextlib.suppress(OSError, InputError):  # litter that cannot be removed
+        sweep(output.parent, output.name)
+        with _alone(folder):
+            if set(differences(_description(folder / DESCRIPTION), job)) <= {"chunk"}:
+                discard(folder, output.name)
 
 
 def differences(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:

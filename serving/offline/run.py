@@ -16,7 +16,7 @@ from ...errors import InputError, is_whole, listing
 from ...progress import Progress, no_progress
 from ...runtime import Predictor
 from ...version import __version__
-from .chunks import Chunks, differences, kept
+from .chunks import Chunks, differences, drop, kept
 from .parts import Part, manifest_of
 from .scoring import Answer, Scoring, answers, example_answer
 from .shards import WHOLE, Shard
@@ -126,10 +126,11 @@ def predict_part(
     job = _job(predictor, bundle, sources, scoring, survey.digest, division)
     wanted = Part(division.output, job, division.shard, survey.total, 0, {}, division.errors)
     chunks_of = Chunks(Path(), rows, division.chunk)
+    described = {**job, "shard": str(division.shard), "rows": survey.total}
     if (part := _made(wanted)) is not None:
+        drop(division.output, described)
         return Outcome(part, rows, len(chunks_of), len(chunks_of), made_before=True)
     example = _example(predictor, scoring, division)
-    described = {**job, "shard": str(division.shard), "rows": survey.total}
     with kept(division.output, described, rows, division.chunk) as chunks:
         missing = chunks.missing()
         run = engine or local_engine(predictor, sources, scoring)

@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ...bundle.files import folders_above, folders_placed, replace_all, sha256_of
-from ...bundle.owned import locked, owned_folder
+from ...bundle.files import folders_above, place_folders, sha256_of
+from ...bundle.owned import locked, owned_folder, sweep
 from ...bundle.signals import uninterrupted
 from ...bundle.store import MANIFEST, Bundle, resolve
 from ...errors import InputError, cut, is_whole, listing
@@ -29,6 +29,9 @@ from .whole import whole_model
 log = logging.getLogger(__name__)
 
 README = "README.md"
+
+STAGE = "hydrant-triton"
+"""Purpose of the hidden folder in which models are staged."""
 
 
 @dataclass(frozen=True)
@@ -254,7 +257,7 @@ def _told(item: Any) -> str:
 
 
 def _write(repository: Path, models: Sequence[Model], version: int, bundle: Bundle, force: bool) -> int:
-    """Stage all models, and give them their places together; bytes of the version's files."""
+    """Stage all models, and give them their places, each in one step; bytes of the version's files."""
     facts = {
         "version": version,
         "bundle": {"name": bundle.path.resolve().name, "manifest_sha256": sha256_of(bundle.path / MANIFEST)},
@@ -264,24 +267,19 @@ def _write(repository: Path, models: Sequence[Model], version: int, bundle: Bund
             stack.enter_context(folders_above(repository / README))
             stack.enter_context(locked(repository))
             _check_places(repository, models, version, force)  # another process may have written since
-            stage = stack.enter_context(owned_folder(_staging(repository), "hydrant-triton"))
+            sweep(_staging(repository), STAGE)
+            stage = stack.enter_context(owned_folder(_staging(repository), STAGE))
             folders: dict[Path, Path] = {}
-            files: dict[Path, Path] = {}
             size = 0
             for model in models:
                 place, staged = repository / model.name, stage / model.name
                 size += _fill(staged / str(version), {**model.version_files, MARKER: marker(model, facts)})
-                beside_it = {CONFIG: model.config_text().encode(), **model.files}
-                _fill(staged, beside_it)
-                if set(_versions(place)) <= {version}:
-                    folders[place] = staged
-                    continue
-                folders[place / str(version)] = staged / str(version)
-                for file in beside_it:
-                    (place / file).parent.mkdir(exist_ok=True)
-                    files[place / file] = staged / file
-            with uninterrupted(), folders_placed(folders):
-                replace_all(files)
+                _fill(staged, {CONFIG: model.config_text().encode(), **model.files})
+                if not set(_versions(place)) <= {version}:
+                    _keep_others(place, staged, version)
+                folders[place] = staged
+            with uninterrupted():
+                place_folders(folders)
     except OSError as error:
         raise InputError(f"cannot write into {repository}: {error.strerror or error}") from error
     return size
@@ -291,6 +289,25 @@ def _staging(repository: Path) -> Path:
     """Where models are staged: beside the repository where that can be, since Triton takes its folders for models."""
     beside = repository.absolute().parent
     return beside if os.access(beside, os.W_OK) and beside.stat().st_dev == repository.stat().st_dev else repository
+
+
+def _keep_others(place: Path, staged: Path, version: int) -> None:
+    """Give a staged model what else its folder holds: its other versions, which then have a second name."""
+
+    def superseded(folder: str, names: list[str]) -> list[str]:
+        there = staged / Path(folder).relative_to(place).as_posix()
+        ours = {path.name for path in there.iterdir() if not path.is_dir()} if there.is_dir() else set()
+        return [name for name in names if name in ours or (Path(folder) == place and name == str(version))]
+
+    shutil.copytree(place, staged, symlinks=True, ignore=superseded, copy_function=_second_name, dirs_exist_ok=True)
+
+
+def _second_name(source: str, target: str) -> str:
+    try:
+        os.link(source, target)
+    except OSError:  # a file system without links
+        shutil.copy2(source, target)
+    return target
 
 
 def _fill(folder: Path, files: Mapping[str, bytes | Path]) -> int:

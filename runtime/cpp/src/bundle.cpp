@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <cctype>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <stdexcept>
+#include <string_view>
 #include <system_error>
 
 #include "files.h"
@@ -47,6 +49,33 @@ bool is_safe(const std::string& name) {
     const std::size_t end = std::min(name.find('/', start), name.size());
     const std::string part = name.substr(start, end - start);
     if (part.empty() || part == "." || part == "..") return false;
+    start = end + 1;
+  }
+  return true;
+}
+
+// The ASCII letters in lower case.
+std::string lowered(std::string text) {
+  for (char& each : text) each = each >= 'A' && each <= 'Z' ? static_cast<char>(each - 'A' + 'a') : each;
+  return text;
+}
+
+// Whether every system can hold a file of this name: nothing that Windows reads as a device ("nul.txt"), or cannot
+// read.
+bool is_portable(const std::string& name) {
+  static const std::set<std::string> devices = {"con", "prn", "aux", "nul", "conin$", "conout$"};
+  static const std::set<std::string> numbers = {"0", "1", "2", "3",        "4",        "5",       "6",
+                                                "7", "8", "9", "\xC2\xB9", "\xC2\xB2", "\xC2\xB3"};
+  for (std::size_t start = 0; start < name.size();) {
+    const std::size_t end = std::min(name.find('/', start), name.size());
+    const std::string part = lowered(name.substr(start, end - start));
+    const auto forbidden = [](char c) {
+      return static_cast<unsigned char>(c) < 0x20 || std::string_view("<>\"|?*").find(c) != std::string_view::npos;
+    };
+    if (part.back() == '.' || part.back() == ' ' || std::any_of(part.begin(), part.end(), forbidden)) return false;
+    const std::string stem = part.substr(0, part.find('.'));
+    const bool numbered = stem.rfind("com", 0) == 0 || stem.rfind("lpt", 0) == 0;
+    if (devices.count(stem) != 0 || (numbered && numbers.count(stem.substr(3)) != 0)) return false;
     start = end + 1;
   }
   return true;
@@ -154,9 +183,17 @@ void Bundle::read_fusion(const Json& fusion) {
 void Bundle::read_files(const Json& files) {
   const std::string file = (folder_ / kManifest).string();
   if (!files.is_object()) throw BundleError(file + " has files = " + shown(files) + "; expected a JSON object");
+  std::map<std::string, std::string> seen = {{kManifest, kManifest}};
   for (const auto& [name, entry] : files.items()) {
     if (!is_safe(name)) {
       throw BundleError(file + " lists the file " + cut(name) + "; a bundle's files must stay inside its folder");
+    }
+    if (!is_portable(name)) {
+      throw BundleError(file + " lists the file " + cut(name) + ", a name that Windows cannot hold; give it another");
+    }
+    if (const auto [other, fresh] = seen.emplace(lowered(name), name); !fresh) {
+      throw BundleError(file + " lists the files " + cut(other->second) + " and " + cut(name) +
+                        ", which are one file on macOS and Windows; give one of them another name");
     }
     const auto bytes = integer(member(entry, "bytes"), 0, kLargest);
     const Json& digest = member(entry, "sha256");

@@ -1,0 +1,243 @@
+"""Other systems, simulated: no advisory locks, folders that cannot be opened, no hard links, names, separators.
+
+None of this is a run on Windows or macOS (docs/reference/support.md).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import unicodedata
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from cpp import refused, run
+from hydrant import Bundle, HydrantError, load
+from hydrant.bundle import owned
+from hydrant.bundle.journal import JOURNAL, NEW
+from hydrant.bundle.names import is_portable, same_place, stays_inside
+from hydrant.bundle.store import new_bundle
+from hydrant.errors import InputError
+from hydrant.serving.record import Recorder, Recording
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+OLDER = Path(__file__).parent / "bundles_0_1_0"
+KEYS: dict[str, Any] = {"hydrant": "0.2.0", "family": "bert", "members": 1, "labels": ["a", "b"]}
+ABSENT = ("fcntl", "grp", "pwd", "resource", "termios")
+"""Modules of Python that Windows has not."""
+
+
+@pytest.fixture
+def windows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What Windows refuses: locks, opening a folder, exchanging two names; and a disk without hard links."""
+    for name in ABSENT:
+        monkeypatch.setitem(sys.modules, name, None)
+    opened = os.open
+
+    def file_only(path: Any, *rest: Any, **named: Any) -> int:
+        if "dir_fd" not in named and Path(path).is_dir():  # as rmtree opens them, on Linux alone
+            raise PermissionError(13, "Permission denied")
+        return opened(path, *rest, **named)
+
+    def no_links(*_: Any, **__: Any) -> None:
+        raise OSError(1, "Incorrect function")
+
+    monkeypatch.setattr(os, "open", file_only)
+    monkeypatch.setattr(os, "link", no_links)
+    monkeypatch.setattr(owned, "_exchanged", lambda *_: False)
+
+
+def made(path: Path, content: bytes = b"old", force: bool = False) -> Bundle:
+    with new_bundle(path, KEYS, force=force) as folder:
+        (folder / "processor").mkdir()
+        (folder / "processor/one.json").write_bytes(content)
+        (folder / "two.json").write_bytes(content)
+    return Bundle.open(path)
+
+
+def hidden(folder: Path) -> list[str]:
+    return [path.name for path in folder.rglob(".*")]
+
+
+def test_bundles_are_made_replaced_and_added_to_without_locks(tmp_path: Path, windows: None) -> None:
+    bundle = made(tmp_path / "out")
+    bundle = bundle.add({"processor/one.json": b"new", "reports/three.json": b"new"}, remove=["two.json"])
+    found = {name: bundle.file(name).read_bytes() for name in bundle.manifest["files"]}
+    assert found == {"processor/one.json": b"new", "reports/three.json": b"new"}
+    assert made(tmp_path / "out", b"newer", force=True).file("two.json").read_bytes() == b"newer"
+    assert hidden(tmp_path) == []
+
+
+def test_a_writer_killed_without_locks_is_finished_after_a_minute(tmp_path: Path, windows: None) -> None:
+    bundle = made(tmp_path / "out")
+    stage = bundle.path / f".hydrant.{'0' * 12}.stage"
+    (stage / NEW / "processor").mkdir(parents=True)
+    (stage / NEW / "processor/one.json").write_bytes(b"new")
+    entry = {"names": ["processor/one.json"], "gone": [], "fresh": [], "forward": True}
+    (stage / JOURNAL).write_text(json.dumps(entry))
+    Bundle.open(tmp_path / "out")
+    assert (stage / JOURNAL).is_file(), "its writer may be alive"
+    os.utime(stage / JOURNAL, (0, 0))
+    Bundle.open(tmp_path / "out")
+    assert (bundle.path / "processor/one.json").read_bytes() == b"new"
+    assert hidden(tmp_path) == []
+
+
+def test_a_file_in_use_that_cannot_be_replaced_leaves_all_as_it_was(
+    tmp_path: Path, windows: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bundle, replace = made(tmp_path / "out"), Path.replace
+
+    def held(self: Path, target: Any) -> Path:
+        if Path(target) == bundle.path / "two.json" and self.parent.name == NEW:
+            raise PermissionError(13, "The process cannot access the file because it is being used by another process")
+        return replace(self, target)
+
+    monkeypatch.setattr(Path, "replace", held)
+    with pytest.raises(InputError, match=r"cannot write into bundle .*: The process cannot access the file"):
+        bundle.add({"processor/one.json": b"new", "two.json": b"new"})
+    opened = Bundle.open(tmp_path / "out")
+    assert [opened.file(name).read_bytes() for name in ("processor/one.json", "two.json")] == [b"old", b"old"]
+    assert hidden(tmp_path) == []
+
+
+def test_recording_says_that_it_needs_locks(tmp_path: Path, windows: None) -> None:
+    with pytest.raises(InputError, match="this system has none; leave --record out"):
+        Recorder(Recording(tmp_path / "rows.jsonl"))
+
+
+WITHOUT = f"""
+import importlib, pkgutil, sys
+for name in {ABSENT}:
+    sys.modules[name] = None
+import hydrant
+rooms = ("bundle", "data", "engines", "metrics", "runtime")
+names = [info.name for info in pkgutil.walk_packages(hydrant.__path__, "hydrant.") if info.name.split(".")[1] in rooms]
+for name in [*names, "hydrant.serving.record", "hydrant.serving.server"]:
+    importlib.import_module(name)
+from hydrant.cli.main import main
+sys.exit(main(["predict", sys.argv[1], "hello world", "--backend", "onnxruntime", "--json"]))
+"""
+
+
+def test_a_text_is_predicted_from_the_command_line_without_what_windows_lacks() -> None:
+    command = [sys.executable, "-c", WITHOUT, str(OLDER / "text")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd="/")
+    assert done.returncode == 0, done.stderr
+    with load(OLDER / "text", "onnxruntime") as predictor:
+        expected = predictor.predict("hello world")
+    (row,) = json.loads(done.stdout)["predictions"]
+    assert row["confidence"] == pytest.approx(float(expected.confidence[0]), abs=1e-6)
+
+
+# Names
+
+UNPORTABLE = [
+    "NUL", "processor/nul.json", "aux.tar.gz", "Com1", "lpt9.txt", "com¹.json", "CONIN$", "a./b", "a ", "what?.json",
+    "a*b", "a|b", "a<b", 'a"b', "a\x1fb", "a\nb",
+]  # fmt: skip
+PORTABLE = [
+    "null.json",
+    "console.json",
+    "com.json",
+    "com10.json",
+    ".hidden",
+    "a b/c.d",
+    "ünïcode.json",
+    "processor/aux_data.json",
+]
+OUTSIDE = [
+    "",
+    ".",
+    "..",
+    "../a",
+    "/a",
+    "a/../b",
+    "a//b",
+    "a/",
+    "./a",
+    "C:a",
+    "C:/a",
+    "a\\b",
+    "\\\\host\\a",
+    "a\0b",
+    "a:b",
+]
+
+
+def test_names_that_not_every_system_holds() -> None:
+    assert [name for name in UNPORTABLE if is_portable(name)] == []
+    assert [name for name in PORTABLE if not is_portable(name)] == []
+    assert [name for name in OUTSIDE if stays_inside(name)] == []
+    assert [name for name in UNPORTABLE + PORTABLE if not stays_inside(name)] == []
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.text(min_size=1, max_size=12), st.sampled_from(["NFC", "NFD"]))
+def test_a_name_and_its_other_spellings_are_one_place(name: str, form: Any) -> None:
+    assert same_place([name, name]) == (name, name)
+    assert same_place(["x" + unicodedata.normalize(form, name), "x" + name]) is not None
+    assert same_place([name, f"{name}-"]) is None
+
+
+def listed(bundle: Bundle, *names: str) -> Path:
+    manifest = json.loads((bundle.path / "hydrant.json").read_text())
+    manifest["files"] |= {name: {"bytes": 0, "sha256": "0" * 64} for name in names}
+    (bundle.path / "hydrant.json").write_text(json.dumps(manifest))
+    return bundle.path
+
+
+REFUSED = [
+    (("processor/NUL.json",), r"lists the file 'processor/NUL.json', a name that Windows cannot hold"),
+    (("a?",), r"lists the file 'a\?', a name that Windows cannot hold"),
+    (("processor/ONE.json",), r"lists the files 'processor/ONE.json' and 'processor/one.json', which are one file on"),
+    (("HYDRANT.json",), r"lists the files 'hydrant.json' and 'HYDRANT.json', which are one file on macOS and Windows"),
+    (("C:/x",), r"lists the file 'C:/x'; a bundle's files must stay inside its folder"),
+]
+
+
+@pytest.mark.parametrize(("names", "words"), REFUSED)
+def test_manifests_that_other_systems_read_otherwise_are_refused(
+    names: tuple[str, ...], words: str, tmp_path: Path
+) -> None:
+    with pytest.raises(HydrantError, match=words):
+        Bundle.open(listed(made(tmp_path / "out"), *names))
+
+
+def test_spellings_of_unicode_are_one_file_on_macos(tmp_path: Path) -> None:
+    with pytest.raises(HydrantError, match="which are one file on macOS and Windows"):
+        Bundle.open(listed(made(tmp_path / "out"), "é.json", unicodedata.normalize("NFD", "é.json")))
+
+
+@pytest.mark.parametrize(("names", "words"), REFUSED)
+def test_the_cpp_runner_refuses_the_same_manifests(
+    names: tuple[str, ...], words: str, runner: Path, tmp_path: Path
+) -> None:
+    np.savez(tmp_path / "x.npz", input_ids=np.ones((1, 3), np.int64))
+    done = run(runner, listed(made(tmp_path / "out"), *names), "--input", tmp_path / "x.npz")
+    refused(done, "")
+    assert re.search(words, done.stderr), done.stderr
+
+
+def test_files_that_would_be_one_elsewhere_are_not_written(tmp_path: Path) -> None:
+    bundle = made(tmp_path / "out")
+    for name, words in (
+        ("processor/One.json", "which are one file on macOS"),
+        ("aux", "a name that Windows cannot hold"),
+    ):
+        with pytest.raises(HydrantError, match=words):
+            bundle.add({name: b"x"})
+    assert made(tmp_path / "again").digests() == Bundle.open(bundle.path).digests()
+    assert hidden(tmp_path) == []
+    with (
+        pytest.raises(HydrantError, match="a name that Windows cannot hold"),
+        new_bundle(tmp_path / "b", KEYS) as folder,
+    ):
+        (folder / "con.json").write_bytes(b"x")
+    assert not (tmp_path / "b").exists()

@@ -1,0 +1,136 @@
+"""A predictor in other processes: forked ones answer or are refused, others get the path of the bundle."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import pickle
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hydrant import Predictor, export_onnx, fuse, load, save_bundle
+from hydrant.errors import BackendError, InputError
+from hydrant.families.checkpoint import load_processor
+from support import random_plan
+
+TEXTS = ["hello world", "transfer money today", "what is the weather", "the money"]
+SECONDS = 30.0
+
+
+@pytest.fixture(scope="module")
+def bundle(bert_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("processes") / "out"
+    save_bundle(fuse(bert_checkpoint, random_plan("bert", 3)), path, load_processor(bert_checkpoint, "text"))
+    export_onnx(path)
+    return path
+
+
+@pytest.fixture
+def forked() -> Iterator[Callable[[Callable[[], str]], str]]:
+    """Runs something in a forked process, and gives what it says; one that hangs is killed and fails the test."""
+    if not hasattr(os, "fork"):
+        pytest.skip("this system does not fork")
+
+    def run(work: Callable[[], str]) -> str:
+        reader, writer = os.pipe()
+        process = os.fork()
+        if process == 0:
+            try:
+                os.write(writer, work().encode())
+            except BaseException as error:  # told by the parent
+                os.write(writer, f"{type(error).__name__}: {error}".encode())
+            finally:
+                os._exit(0)
+        os.close(writer)
+        ends = time.monotonic() + SECONDS
+        while os.waitpid(process, os.WNOHANG)[0] == 0:
+            if time.monotonic() > ends:
+                os.kill(process, 9)
+                os.waitpid(process, 0)
+                pytest.fail("the forked process hangs")
+            time.sleep(0.01)
+        with os.fdopen(reader, "rb") as pipe:
+            return pipe.read().decode()
+
+    return run
+
+
+def answers(predictor: Predictor) -> bytes:
+    found = predictor.predict(TEXTS)
+    return found.probabilities.tobytes() + found.mutual_information.tobytes()
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("backend", ["onnxruntime", "openvino"])
+def test_a_forked_process_gets_the_same_answers(backend: str, threads: int, bundle: Path, forked: Any) -> None:
+    with load(bundle, backend, threads=threads) as predictor:
+        expected = answers(predictor)
+        assert forked(lambda: str(answers(predictor) == expected)) == "True"
+        assert answers(predictor) == expected
+
+
+def test_a_process_forked_from_one_that_ran_torch_is_refused(bundle: Path, forked: Any) -> None:
+    """It would wait for threads that it does not have."""
+    with load(bundle, "torch") as predictor:
+        expected = answers(predictor)
+        assert "was forked, and PyTorch's threads did not come along; load" in forked(lambda: str(answers(predictor)))
+        assert answers(predictor) == expected
+
+
+def test_threads_that_predict_while_the_process_forks_hold_nothing_in_the_other(bundle: Path, forked: Any) -> None:
+    """Neither its predictions nor its closing wait for them."""
+    with load(bundle, "onnxruntime", threads=1) as predictor:
+        expected, stop = answers(predictor), threading.Event()
+
+        def predict() -> None:
+            while not stop.is_set():
+                answers(predictor)
+
+        def work() -> str:
+            same = answers(predictor) == expected
+            predictor.close()
+            try:
+                answers(predictor)
+            except BackendError as error:
+                return f"{same} {error}"
+            return "still open"
+
+        workers = [threading.Thread(target=predict) for _ in range(4)]
+        for worker in workers:
+            worker.start()
+        try:
+            for _ in range(5):
+                assert forked(work) == "True the predictor was closed; load the bundle again"
+        finally:
+            stop.set()
+            for worker in workers:
+                worker.join()
+
+
+def elsewhere(path: str) -> np.ndarray:
+    with load(path, "onnxruntime") as predictor:
+        return predictor.predict(TEXTS).probabilities
+
+
+def test_a_spawned_process_loads_the_bundle_itself(bundle: Path) -> None:
+    with load(bundle, "onnxruntime") as predictor, multiprocessing.get_context("spawn").Pool(1) as pool:
+        np.testing.assert_array_equal(pool.apply(elsewhere, [str(bundle)]), predictor.predict(TEXTS).probabilities)
+        with pytest.raises(InputError, match=r"the predictor cannot be sent to another process.*send the path"):
+            pickle.dumps(predictor)
+
+
+def test_opened_and_closed_again_and_again_nothing_grows(bundle: Path) -> None:
+    """The short form of benchmarks/openings.py: handles and threads."""
+    if not Path("/proc/self/fd").is_dir():
+        pytest.skip("this system does not list open files")
+    seen = []
+    for _ in range(12):
+        with load(bundle, "onnxruntime", threads=2) as predictor:
+            predictor.predict(TEXTS)
+        seen.append((len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task"))))  # noqa: PTH208
+    assert max(seen[4:]) <= max(seen[:4])

@@ -1,0 +1,189 @@
+"""Spectrograms of one size: beside transformers' own feature extractors, and models that read them."""
+
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import hydrant
+import numpy as np
+import oracle
+import pytest
+import torch
+import transformers
+from hydrant.bundle.traced import read_architecture
+from hydrant.cli.profile import profile_text
+from hydrant.data.processor import from_transformers
+from hydrant.data.spectrograms import SpectrogramProcessor
+from hydrant.errors import BundleError, InputError
+from hydrant.fusion import TracedClassifier
+from hydrant.tracing.loading import prepared
+from hydrant.tracing.members import trace
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support import run_cli
+from traced_support import make, plan_of, without
+
+RATE = 16000
+FRAMES, BANDS = 40, 16
+SOUNDS = {
+    "ast": transformers.ASTFeatureExtractor(num_mel_bins=BANDS, max_length=FRAMES, mean=-3.0, std=2.5),
+    "whisper": transformers.WhisperFeatureExtractor(feature_size=BANDS, chunk_length=1),
+}
+READS = {
+    "ast": SimpleNamespace(modality="audio", input_names=("input_values",), spectrogram=(FRAMES, BANDS)),
+    "whisper": SimpleNamespace(modality="audio", input_names=("input_features",), spectrogram=(BANDS, 100)),
+}
+
+
+def processor(kind: str, **changes: Any) -> SpectrogramProcessor:
+    extractor = copy.deepcopy(SOUNDS[kind])
+    for name, value in changes.items():
+        setattr(extractor, name, value)
+    found = from_transformers(extractor, READS[kind])
+    assert isinstance(found, SpectrogramProcessor)
+    return found
+
+
+def tone(samples: int, seed: int) -> np.ndarray:
+    noise = np.random.default_rng(seed).standard_normal(samples) * 0.02
+    return (0.3 * np.sin(np.arange(samples) * (0.1 + 0.2 * (seed % 3))) + noise).astype(np.float32)
+
+
+@settings(deadline=None, max_examples=15)
+@given(kind=st.sampled_from(sorted(SOUNDS)), samples=st.integers(400, 18000), normalise=st.booleans())
+def test_tensors_are_those_of_transformers(kind: str, samples: int, normalise: bool) -> None:
+    extractor = copy.deepcopy(SOUNDS[kind])
+    changes = {"do_normalize": normalise} if kind == "ast" else {}
+    vars(extractor).update(changes)
+    sound = tone(samples, samples)
+    [name] = READS[kind].input_names
+    wanted = extractor([sound], sampling_rate=RATE, return_tensors="np")[name]
+    ours = processor(kind, **changes)
+    found = ours.collate(ours.encode([sound]))[name]
+    assert found.dtype == np.float32
+    np.testing.assert_allclose(found, wanted, atol=1e-4)
+
+
+def test_a_longer_sound_is_cut_and_that_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    ours = processor("ast")
+    most = 39 * 160 + 400
+    cut = ours.encode([tone(most + 159, 0), tone(most + 160, 0), tone(3 * most, 0)])
+    assert [item.truncated for item in cut] == [False, True, True]
+    assert [record.getMessage() for record in caplog.records] == [
+        "input 1 is longer than what the model reads; the rest of it, and of others, is ignored"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes", "message"),
+    [
+        ("ast", {"max_length": 41}, r"makes spectrograms of \[41, 16\]; expected \[40, 16\]"),
+        ("ast", {"std": 0.0}, "has std = 0.0, which is none"),
+        ("ast", {"mean": "loud"}, "has mean = 'loud', which is none"),
+        ("ast", {"num_mel_bins": -1}, "has num_mel_bins = -1, which is none"),
+        ("whisper", {"hop_length": 80}, "has hop_length = 80; hydrant knows 160 alone"),
+        ("whisper", {"dither": 0.5}, "has dither = 0.5; hydrant knows 0 alone"),
+    ],
+)
+def test_settings_that_would_make_something_else_are_refused(kind: str, changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        processor(kind, **changes)
+
+
+def test_sounds_and_extractors_that_do_not_fit_are_refused() -> None:
+    with pytest.raises(InputError, match="input 0 has 399 samples; expected 400 to 9600000"):
+        processor("ast").encode([tone(399, 0)])
+    with pytest.raises(InputError, match="is of a 'WhisperFeatureExtractor'; this model reads spectrograms"):
+        from_transformers(SOUNDS["whisper"], READS["ast"])
+
+
+# Models
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A bundle of an AST-shaped model, made and exported by the command line."""
+    root = tmp_path_factory.mktemp("ast")
+    model = make("ast")
+    model.save_pretrained(root / "model")
+    SOUNDS["ast"].save_pretrained(root / "model")
+    plan_of(trace(prepared(copy.deepcopy(model)))).save(root / "plan.json")
+    for arguments in (
+        ["fuse", root / "model", "--traced", "--plan", root / "plan.json", "-o", root / "out"],
+        ["export", root / "out"],
+    ):
+        result = run_cli(*arguments)
+        assert result.returncode == 0, result.stderr
+    return root
+
+
+def test_a_graph_of_spectrograms_is_the_original_without_these_heads(folder: Path) -> None:
+    sounds, model = [tone(500 + 900 * seed, seed) for seed in range(5)], make("ast")
+    values = SOUNDS["ast"](sounds, sampling_rate=RATE, return_tensors="pt")["input_values"]
+    plan = hydrant.HeadPlan.load(folder / "plan.json")
+    names = [f"audio_spectrogram_transformer.layers.{layer}.attention.o_proj" for layer in range(2)]
+    with torch.no_grad():
+        logits = [without(model, names, keep, 4)(values).logits.double().numpy() for keep in plan.members]
+    wanted = oracle.uncertainty(oracle.softmax(np.stack(logits)))
+    assert float(np.abs(logits[0] - logits[1]).max()) > 1e-4  # heads matter, so agreement means something
+    for backend in ("torch", "onnxruntime", "openvino"):
+        with hydrant.load(folder / "out", backend) as predictor:
+            found, ready = predictor.predict(sounds), predictor.predict({"input_values": values.numpy()})
+            with pytest.raises(InputError, match=r"float32 \[5, 40\]; expected float32 \[batch, 40, 16\]"):
+                predictor.predict({"input_values": values.numpy()[..., 0]})
+        for name, expected in wanted.items():
+            np.testing.assert_allclose(getattr(found, name), expected, atol=2e-5)
+            np.testing.assert_allclose(getattr(ready, name), expected, atol=2e-5)
+
+
+def test_the_command_line_reads_them(folder: Path) -> None:
+    soundfile = pytest.importorskip("soundfile")
+    soundfile.write(folder / "tone.wav", tone(4000, 1), RATE)
+    told = run_cli("inspect", folder / "out").stdout
+    assert "feature extractor of Kaldi spectrograms, 16000 samples a second" in told
+    rows = json.loads(run_cli("predict", folder / "out", folder / "tone.wav", "--json").stdout)["predictions"]
+    assert len(rows) == 1
+    assert "verified: every gate holds" in run_cli("verify", folder / "out", "--examples", "4").stdout
+
+
+def test_a_profile_stands_beside_the_original(folder: Path) -> None:
+    timing = hydrant.Timing(batch=(1, 2), seconds=0, iterations=2)
+    report = hydrant.profile(folder / "out", "onnxruntime", timing=timing, baseline=("single", "deep-ensemble"))
+    models = ["fused", "single", "deep-ensemble"]
+    assert [(case.model, case.batch) for case in report.cases] == [(name, batch) for batch in (1, 2) for name in models]
+    assert {case.flops_ratio for case in report.cases} == {None}
+    assert all(case.ratios["single"].median > 0 for case in report.cases)
+    assert [case.model for case in report.memory] == models
+    assert any("the baselines are the original that the bundle holds" in note for note in report.notes)
+    told = profile_text(report, folder / "out")
+    assert "audio-spectrogram-transformer, 2 members" in told
+    assert "runs batch 2\n" in told
+    assert "FLOPs" not in told
+
+
+def test_a_whisper_shaped_model_reads_its_own_spectrograms(tmp_path: Path) -> None:
+    model = make("whisper")
+    ensemble = hydrant.fuse(model, plan_of(trace(prepared(copy.deepcopy(model)))), traced=True)
+    assert isinstance(ensemble, TracedClassifier)
+    assert (ensemble.architecture.input_names, ensemble.architecture.spectrogram) == (("input_features",), (16, 100))
+    path = hydrant.save_bundle(ensemble, tmp_path / "out", SOUNDS["whisper"])
+    sounds = [tone(1000, 0), tone(20000, 1)]
+    values = SOUNDS["whisper"](sounds, sampling_rate=RATE, return_tensors="pt")["input_features"]
+    names = [f"encoder.layers.{layer}.self_attn.out_proj" for layer in range(2)]
+    with torch.no_grad():
+        members = [without(model, names, keep, 4)(values).logits.double().numpy() for keep in ensemble.plan.members]
+    wanted = oracle.uncertainty(oracle.softmax(np.stack(members)))
+    with hydrant.load(path, "torch") as predictor:
+        np.testing.assert_allclose(predictor.predict(sounds).probabilities, wanted["probabilities"], atol=2e-5)
+
+
+@pytest.mark.parametrize("shape", [[40], [40, 0], [40, True], ["a", "b"], [1, 2, 3]])
+def test_a_shape_that_is_none_is_refused(shape: list[Any]) -> None:
+    told = trace(prepared(make("ast"))).to_json()
+    assert read_architecture(told).spectrogram == (FRAMES, BANDS)
+    with pytest.raises(BundleError, match="spectrogram is"):
+        read_architecture({**told, "spectrogram": shape})
