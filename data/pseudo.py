@@ -52,7 +52,7 @@ def pseudo_unknown(known: Examples, modality: Modality, seed: int = 0) -> Exampl
     words = modality == "text" and is_words(known.inputs[0])
     inputs = [" ".join(item) for item in known.inputs] if words else known.inputs
     rng = np.random.default_rng([seed, len(known)])
-    made = [make(inputs, index, rng) for index in range(len(known))]
+    made: list[Any] = [make(inputs, index, rng) for index in range(len(known))]
     made = [text.split() for text in made] if words else made
     return Examples(made, None, f"inputs made of {known.name}")
 

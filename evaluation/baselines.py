@@ -8,7 +8,8 @@ both Mahalanobis distances on the last vector of the network, the one that hydra
 what the last linear map reads. All run in PyTorch, in float32, without the temperature of any calibration.
 
 Several labels have scores of their logits of their own (``label_logit_scores``), one score has none; and since no
-example of either is of one class, the Mahalanobis distance is that from one Gaussian over all.
+example of either is of one class, the Mahalanobis distance is that from one Gaussian over all. Of a tagger the scores
+of the logits are those of the spans that it finds (``span_scores``).
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ from .figures import detected
 from .models import Model
 from .options import Figures
 from .report import BaselineReport
+from .span_scores import scores_of_spans
 
 log = logging.getLogger(__name__)
 
@@ -53,6 +55,7 @@ OF_LOGITS: dict[Task, Callable[[np.ndarray], dict[str, np.ndarray]]] = {
 
 SOFTMAX = "is of probabilities of which one class is right, and here each label is decided by itself"
 ONE_SCORE = "is of several classes' logits, and one score has none"
+NO_VECTOR = "is of one vector for an input, and a tagger has one for each token"
 NO_CLASSES = "needs classes of which one is right: there is one Gaussian for all"
 
 LACKS: dict[Task, dict[str, str]] = {
@@ -62,6 +65,7 @@ LACKS: dict[Task, dict[str, str]] = {
         **dict.fromkeys(("gen", "vim"), SOFTMAX),
         "relative_mahalanobis": NO_CLASSES,
     },
+    "tokens": dict.fromkeys(("knn", "vim", "mahalanobis", "relative_mahalanobis"), NO_VECTOR),
     "score": {
         **dict.fromkeys(("max_probability", "max_logit", "predictive_entropy", "energy", "gen", "vim"), ONE_SCORE),
         "relative_mahalanobis": NO_CLASSES,
@@ -89,6 +93,11 @@ def read_training(
             "--ood), or leave baselines (--baselines) out"
         )
     task = bundle.any_architecture().task
+    if figures.fit is not None and task == "tokens":
+        raise InputError(
+            "training data are given (fit=…, --fit), but no baseline of a model that tags tokens is fitted, since that "
+            "has no one vector for an input; leave them out"
+        )
     if figures.fit is None:
         if figures.baselines and task == "score":
             raise InputError(
@@ -112,6 +121,7 @@ def measure_baselines(
     ood: Examples,
     training: Examples | None,
     figures: Figures,
+    names: Sequence[str],
     batch_size: int,
     seed: int,
     progress: Progress,
@@ -123,6 +133,7 @@ def measure_baselines(
         known, ood: labelled and out-of-distribution examples.
         training: labelled, for the scores that are fitted; ``None`` leaves these out.
         figures: neighbours and resamples.
+        names: of the classes, in the order of the first model.
         batch_size: examples per run.
         seed: of the draws, which are those of every other interval.
         progress: display.
@@ -134,13 +145,15 @@ def measure_baselines(
     """
     found = []
     for model in models:
+        if model.architecture.every_token:
+            found.append(_of_spans(model, known, ood, figures, names, batch_size, seed, progress))
+            continue
         with TorchSingle(model.module()) as single:
             run = partial(_outputs, single, model, batch_size, progress)
             given = run(known, _everything), run(ood, _everything)
             task = model.architecture.task
             scores = [OF_LOGITS[task](outputs["logits"]) for outputs in given]
-            gen = f"γ = {GAMMA:g}, the {min(LIKELIEST, len(single.bias))} likeliest classes"
-            settings = {"gen": gen} if "gen" in scores[0] else {}
+            settings = {"gen": _gen(single)} if "gen" in scores[0] else {}
             fits = {names: fit for names, fit in FITS.items() if not set(names) <= set(LACKS[task])}
             left_out = {name: UNFITTED for names in fits for name in names} | LACKS[task]
             if training is not None:
@@ -156,6 +169,30 @@ def measure_baselines(
         measured = detected(scores[0], scores[1], figures.bootstrap, seed, progress, title)
         found.append(BaselineReport(single_model_of(model), measured, settings, left_out))
     return found
+
+
+def _gen(single: TorchSingle) -> str:
+    return f"γ = {GAMMA:g}, the {min(LIKELIEST, len(single.bias))} likeliest classes"
+
+
+def _of_spans(
+    model: Model,
+    known: Examples,
+    ood: Examples,
+    figures: Figures,
+    names: Sequence[str],
+    batch_size: int,
+    seed: int,
+    progress: Progress,
+) -> BaselineReport:
+    """The baselines of a tagger, by the spans that its single model finds."""
+    with TorchSingle(model.module()) as single:
+        spans = [scores_of_spans(single, model, part, names, batch_size, progress) for part in (known, ood)]
+        settings = {"gen": _gen(single)}
+    title = f"resampling baselines of {model.name}"
+    scores = (spans[0].scores, spans[1].scores)
+    measured = detected(*scores, figures.bootstrap, seed, progress, title, spans)
+    return BaselineReport(single_model_of(model), measured, settings, LACKS["tokens"])
 
 
 def _outputs(

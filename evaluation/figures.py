@@ -15,6 +15,7 @@ from ..progress import Progress
 from ..runtime.decisions import decided
 from .observation import Observation
 from .report import Figure
+from .span_scores import SpanScores
 
 COMPARED = ("accuracy", "nll", "brier", "ece", "aurc", "augrc")
 """Figures whose differences between models are reported, beside all of out-of-distribution detection."""
@@ -47,19 +48,23 @@ def detected(
     seed: int,
     progress: Progress,
     title: str,
+    spans: Sequence[SpanScores] | None = None,
 ) -> dict[str, Figure]:
     """How well scores tell out-of-distribution examples, ``SCORE.auroc`` and so on, on the draws of :func:`resample`.
 
     Args:
         known, ood: score → [N] and [K]; higher means out of distribution.
         resamples, seed, progress, title: as of :func:`resample`.
+        spans: where the scores are of spans, whose texts are drawn whole.
     """
     detectors = {name: Detector(score, ood[name]) for name, score in known.items()}
 
     def statistic(counts: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
-        return _together({name: detector(counts[0], counts[1]) for name, detector in detectors.items()})
+        drawn = counts if spans is None else [each[:, own.texts] for each, own in zip(counts, spans, strict=True)]
+        return _together({name: detector(drawn[0], drawn[1]) for name, detector in detectors.items()})
 
     sizes = [len(next(iter(scores.values()))) for scores in (known, ood)]
+    sizes = sizes if spans is None else [own.count for own in spans]
     draws = resampled(statistic, sizes, resamples, seed, progress, title)
     values = _together({name: detection(score, ood[name]) for name, score in known.items()})
     return {name: figure(value, draws.get(name)) for name, value in values.items()}

@@ -119,7 +119,8 @@ def evaluate(
             reports = _reports(models, evidence, figures.bootstrap, seed, progress)
         if figures.baselines and ood is not None:
             notes += baseline_notes(models, bundle, known, ood, training)
-            alone = measure_baselines(models, known, ood, training, figures, batch_size, seed, progress)
+            given = (models, known, ood, training, figures, bundle.labels)
+            alone = measure_baselines(*given, batch_size, seed, progress)
             reports = [replace(report, baselines=found) for report, found in zip(reports, alone, strict=True)]
         used = np.random.default_rng(seed).permutation(len(known))[: figures.corrupted]
         if figures.corruptions:
@@ -154,11 +155,6 @@ def evaluate(
 
 def _check_figures(figures: Figures, task: Task) -> None:
     """Refuse what is measured for another task only."""
-    if task == "tokens" and figures.baselines:
-        raise InputError(
-            f"baselines (--baselines) are scores of one answer and one vector for an input, and this bundle gives "
-            f"{GIVES[task]}; leave them out"
-        )
     if task != "score" and figures.caution:
         raise InputError(
             f"caution is {figures.caution:g}, by which scores are ranked, and this bundle gives {GIVES[task]}; leave "

@@ -24,8 +24,8 @@ FLOORS: list[dict[str, str]] = [
     },
     {
         "bundle": """
-            __init__ precision tasks rotary schema architecture traced signals names owned files journal plan store
-            signature reference calibration density weights onnx_message graphs reports uses
+            __init__ precision tasks rotary schema architecture traced signals names strict_json owned files journal
+            plan store signature reference calibration density weights onnx_message graphs reports uses
         """
     },
     {
@@ -81,9 +81,9 @@ FLOORS: list[dict[str, str]] = [
             polygraphy profile verify watch drift
         """,
         "evaluation": """
-            options report dropout models latency observation figures score_figures token_figures label_figures
-            baselines classes examples figure_names verdict style markup class_tables html task_page noise plots run
-            __init__
+            options report dropout models latency observation span_scores figures score_figures token_figures
+            label_figures baselines classes examples figure_names verdict style markup class_tables html task_page noise
+            plots run __init__
         """,
     },
     {

@@ -29,6 +29,7 @@ from hydrant.families.checkpoint import load_processor
 from hydrant.families.registry import architecture_of
 from hydrant.metrics import classification as metrics
 from hydrant.metrics.logit_scores import label_logit_scores
+from hydrant.metrics.spans import find_spans
 from hydrant.tuning.settings import Jointly
 from hydrant.workflow.explore import Row, chosen_place
 from hydrant.workflow.picture import draw_exploration
@@ -448,3 +449,37 @@ def test_baselines_of_labels_and_scores(
     if kind == "multi_label":
         energies = [-np.logaddexp(0, z).sum(axis=1) for z in (known, strange)]
         assert found.figures["energy.auroc"].value == pytest.approx(metrics.auroc(*energies), abs=2e-3)
+
+
+def test_baselines_of_a_tagger(cases: dict[str, Case], bundles: dict[str, Path]) -> None:
+    """By the spans that the untouched checkpoint finds, one text at a time."""
+    case = cases["tokens"]
+    figures = Figures(baselines=True, bootstrap=20)
+    strange = sentences(30, 9)[0]
+    report = hydrant.evaluate(
+        bundles["tokens"], case.validation, (strange, None), figures=figures, compare=[case.checkpoint]
+    )
+    found = report.models[1].baselines
+    assert found is not None
+    assert set(found.left_out) == {"knn", "vim", "mahalanobis", "relative_mahalanobis"}
+    assert {name.partition(".")[0] for name in found.figures} | set(found.left_out) == set(BASELINES)
+    model = AutoModelForTokenClassification.from_pretrained(case.checkpoint).eval()
+    tokenizer = AutoTokenizer.from_pretrained(case.checkpoint)
+
+    def energies(texts: list[list[str]]) -> np.ndarray:
+        spans = []
+        for words in texts:
+            inputs = tokenizer(words, is_split_into_words=True, return_tensors="pt")
+            with torch.no_grad():
+                logits = model(**inputs).logits[0].double().numpy()
+            logits = logits[[inputs.word_ids(0).index(word) for word in range(len(words))]]
+            energy = -np.log(np.exp(logits).sum(axis=1))
+            for _, first, last in find_spans([TAGS[label] for label in logits.argmax(axis=1)]):
+                spans.append(energy[first : last + 1].max())
+        return np.array(spans)
+
+    known = read_examples(case.validation, TAGS, task="tokens")
+    inside, outside = (energies([list(text) for text in texts]) for texts in (known.inputs, strange))
+    figure = found.figures["energy.auroc"]
+    assert figure.value == pytest.approx(metrics.auroc(inside, outside), abs=2e-3)
+    assert figure.low <= figure.value <= figure.high

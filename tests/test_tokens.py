@@ -298,8 +298,8 @@ def test_what_tokens_have_not_is_refused(bundle: Path, tmp_path: Path) -> None:
         hydrant.calibrate(bundle, data, fit=data)
     with pytest.raises(InputError, match="confidence is"):
         hydrant.calibrate(bundle, data, confidence=0.9)
-    with pytest.raises(InputError, match=r"baselines .* are scores of one answer and one vector for an input"):
-        hydrant.evaluate(bundle, data, figures=hydrant.Figures(baselines=True))
+    with pytest.raises(InputError, match=r"no baseline of a model that tags tokens is fitted"):
+        hydrant.evaluate(bundle, data, sentences(9, 3), figures=hydrant.Figures(baselines=True, fit=data))
     with pytest.raises(InputError, match="caution"):
         hydrant.evaluate(bundle, data, figures=hydrant.Figures(caution=1.0))
     for command in (
