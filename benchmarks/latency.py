@@ -38,8 +38,11 @@ MODELS = ("ViT-B/16", "BERT-base")
 def architecture(name: str) -> Architecture:
     from transformers import BertConfig, ViTConfig
 
-    config = {"ViT-B/16": ViTConfig(num_labels=1000), "BERT-base": BertConfig(num_labels=150)}[name]
-    (layout,) = [layout for layout in LAYOUTS if layout.family == config.model_type]
+    model_class, config = {
+        "ViT-B/16": ("ViTForImageClassification", ViTConfig(num_labels=1000)),
+        "BERT-base": ("BertForSequenceClassification", BertConfig(num_labels=150)),
+    }[name]
+    (layout,) = [layout for layout in LAYOUTS if layout.model_class == model_class]
     return layout.architecture(config)
 
 

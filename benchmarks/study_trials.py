@@ -77,9 +77,9 @@ KINDS: dict[str, tuple[type, Trials]] = {
     "vision": (
         Vision,
         Trials(
-            (Fork(11, 1), Fork(11, 2), Fork(10, 1), Fork(10, 2), Fork(9, 1), Fork(9, 2), Fork(8, 2)),
+            (Fork(11, 2), Fork(10, 1), Fork(10, 2), Fork(9, 1), Fork(9, 2), Fork(8, 2)),
             epochs=(5,),
-            rates=(5e-5, 2e-4),
+            rates=(1e-4,),
             batch_size=32,
         ),
     ),

@@ -53,15 +53,15 @@ ADAPTER: dict[str, Any] = {
     "modules_to_save": ["classifier"],
 }
 
-FORKS = {0.93: Fork(11, 1), 1.05: Fork(10, 1), 1.25: Fork(9, 1)}
-"""Chosen on the validation images: docs/findings.md shows the grid that they are from."""
+FORKS = {0.93: Fork(11, 2), 1.05: Fork(10, 2), 1.25: Fork(9, 1)}
+"""Of each price the least validation NLL among benchmarks/study_trials.py's (docs/studies/vision.md)."""
 
 SETTINGS = Settings(
     forks=FORKS,
     keep=2,
-    tune=hydrant.Jointly(epochs=1, learning_rate=5e-5),
+    tune=hydrant.Jointly(epochs=5, learning_rate=1e-4),
     batch_size=32,
-    rank_one=hydrant.BatchEnsemble(epochs=1, learning_rate=5e-5, fork_from=8),
+    rank_one=hydrant.BatchEnsemble(epochs=5, learning_rate=1e-4, fork_from=10),
 )
 
 

@@ -266,8 +266,8 @@ def _conformal(entry: Mapping[str, Any]) -> Conformal:
 
 
 def _intervals(entry: Mapping[str, Any]) -> Intervals:
-    confidence, quantile, factor = (_number(entry, name, 0.0) for name in ("confidence", "quantile", "factor"))
-    floor, bounds = _number(entry, "floor", 0.0), entry.get("bounds")
+    confidence, quantile, floor = (_number(entry, name, 0.0) for name in ("confidence", "quantile", "floor"))
+    factor, bounds = _number(entry, "factor", 0.0, sys.float_info.max), entry.get("bounds")
     if not 0 < confidence < 1:
         raise _MalformedError(f"intervals of confidence {confidence:g}, which is no share")
     if bounds is not None:

@@ -385,6 +385,7 @@ def test_a_provider_that_did_not_start_is_no_silent_fallback(
     ):
         kind(Bundle.open(path))
     assert asked[0][0] == kind.provider
+    assert dict(asked[:-1])["CUDAExecutionProvider"]["use_tf32"] == 0  # float32 stays float32
     assert asked[-1] == "CPUExecutionProvider"
     if kind is OnnxRuntimeTensorRtBackend:
         options = asked[0][1]

@@ -24,12 +24,19 @@ from hydrant import Bundle, HydrantError, export_onnx, fuse, load, save_bundle
 from hydrant.bundle.calibration import Calibration, Conformal, LabelDecisions, Threshold
 from hydrant.bundle.store import LEAST, MOST, to_json_bytes
 from hydrant.bundle.tasks import OUTPUTS, PER_CLASS
+from hydrant.calib.decisions.fit import fit
+from hydrant.calib.decisions.intervals import fit_intervals
+from hydrant.calib.decisions.targets import Conformal as Sets
+from hydrant.calib.decisions.targets import Coverage, FalseAlarm, Targets
 from hydrant.calib.decisions.temperature import HIGHEST, LOWEST, averaged_nll, fit_temperature
 from hydrant.calib.density import DensityFit, squared_distances, standardised
+from hydrant.cli.terminal import json_lines
 from hydrant.export.graph import FLOAT, Graph
 from hydrant.export.label_head import label_head
+from hydrant.export.score_head import score_head
 from hydrant.export.uncertainty_head import uncertainty_head
 from hydrant.fusion.label_head import summarize_labels
+from hydrant.fusion.score_head import summarize_scores
 from hydrant.fusion.uncertainty_head import summarize
 from hydrant.measure.features import standardised_by
 from hydrant.metrics.labels import summarise_labels
@@ -83,7 +90,12 @@ def head_of(backend: str, multi_label: bool, members: int, classes: int, tempera
             return {name: getattr(found, name).numpy() for name in OUTPUTS["multi_label" if multi_label else "tokens"]}
 
         return in_torch
-    content = graph_of(multi_label, members, classes, temperature).SerializeToString()
+    return on_backend(backend, graph_of(multi_label, members, classes, temperature))
+
+
+def on_backend(backend: str, model: onnx.ModelProto) -> Head:
+    """A graph that is a head alone, from logits [B, M, C]."""
+    content = model.SerializeToString()
     if backend == "onnxruntime":
         session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
         names = [output.name for output in session.get_outputs()]
@@ -286,6 +298,59 @@ def test_a_temperature_is_fitted_on_logits_of_any_size(labels: Callable[..., np.
     assert math.isfinite(averaged_nll(logits, labels(logits), found))
 
 
+@pytest.mark.parametrize("classes", [2, 150])
+def test_thresholds_hold_their_shares_on_logits_of_any_size(classes: int) -> None:
+    logits = np.concatenate([extreme(3, classes)] * 4)
+    for labels in (right(logits), np.random.default_rng(0).integers(0, classes, len(logits))):
+        for score in ("confidence", "mutual_information", "energy", "auto"):
+            targets = Targets(Coverage(0.8, score), FalseAlarm(0.2, score), Sets(0.2, "aps"))  # type: ignore[arg-type]
+            found = fit(logits, labels, logits[::-1], targets, {})
+            json.dumps(found.to_json(), allow_nan=False)
+            assert found.thresholds["abstain"].measured["coverage"] >= 0.8
+            assert found.thresholds["ood"].measured["false_positive_rate"] <= 0.2
+            assert all(abs(threshold.value) <= MOST for threshold in found.thresholds.values())
+            assert found.conformal is not None
+            assert found.conformal.measured["coverage"] >= 0.8
+
+
+@pytest.mark.parametrize("size", [0.0, 1e-30, 1.0, 1e4, 1e15])
+def test_intervals_of_scores_of_any_size(size: float) -> None:
+    rng = np.random.default_rng(0)
+    scores = size / 10 * np.clip(rng.normal(size=(64, 3)), -9, 9).astype(np.float32)
+    targets = Targets(Coverage(0.8), FalseAlarm(0.2))
+    for given_scores in (scores, np.zeros_like(scores), np.repeat(scores[:, :1], 3, axis=1)):
+        for labels in (given_scores.mean(axis=1), rng.normal(size=64), np.full(64, size)):
+            found = fit_intervals(given_scores, labels, None, targets, 0.8, None, {})
+            json.dumps(found.to_json(), allow_nan=False)
+            assert found.intervals is not None
+            assert found.intervals.quantile <= MOST
+            assert found.intervals.measured["coverage"] >= 0.8
+    for wrong in ((scores, np.full(64, 1e16)), (np.full((64, 3), 1e16), scores[:, 0]), (scores, np.full(64, np.inf))):
+        with pytest.raises(HydrantError, match=r"reach (1e\+16|inf); expected at most 1e\+15"):
+            fit_intervals(*wrong, None, targets, 0.8, None, {})
+
+
+@pytest.mark.parametrize("backend", BACKENDS[:3])
+@pytest.mark.parametrize("activation", ["identity", "sigmoid"])
+def test_scores_at_their_ends(activation: Any, backend: str) -> None:
+    logits = extreme(3, 1)
+    logits = logits[np.abs(logits).max(axis=(1, 2)) < 1e18]  # their variance is a square
+    with np.errstate(over="ignore"):
+        members = logits[..., 0].astype(np.float64) if activation == "identity" else 1 / (1 + np.exp(-logits[..., 0]))
+    if backend == "torch":
+        summary = summarize_scores(torch.from_numpy(turned(logits)), activation)
+        found = {name: getattr(summary, name).numpy() for name in OUTPUTS["score"]}
+    else:
+        graph = Graph()
+        score_head(graph, "logits", 3, 3, activation, False)
+        outputs: Any = dict.fromkeys(OUTPUTS["score"], (FLOAT, ["batch"]))
+        model = graph.model("head", {"logits": (FLOAT, [3, "batch", 1])}, outputs, {}, "0", 20)
+        found = on_backend(backend, model)(logits)
+    assert (found["score_variance"] >= 0).all()
+    np.testing.assert_allclose(found["score"], members.mean(axis=1), rtol=1e-5, atol=1e-4)
+    np.testing.assert_allclose(found["score_variance"], members.var(axis=1), rtol=1e-4, atol=1e-6)
+
+
 def features(count: int, same: Sequence[int] = ()) -> np.ndarray:
     """[N, 1, 8], some coordinates the same in all."""
     rows = np.random.default_rng(0).normal(size=(count, 1, 8)).astype(np.float32)
@@ -295,18 +360,18 @@ def features(count: int, same: Sequence[int] = ()) -> np.ndarray:
 
 def test_features_without_variance_give_finite_distances() -> None:
     for same in ((), (0,), (0, 1, 2, 3, 4, 5, 6)):
-        fit, rows = DensityFit(("last.0",), 2, 8), features(40, same)
-        fit.add(rows, np.arange(40) % 2)
-        fitted = fit.density({})
+        sums, rows = DensityFit(("last.0",), 2, 8), features(40, same)
+        sums.add(rows, np.arange(40) % 2)
+        fitted = sums.density({})
         density = standardised_by(fitted, squared_distances(fitted, rows))
         for seen in (rows, np.zeros((2, 1, 8), np.float32), 1e30 * rows[:2], np.full((2, 1, 8), 1e-30, np.float32)):
             assert np.isfinite(standardised(density, squared_distances(density, seen))).all(), same
 
 
 def test_validation_data_of_one_distance_make_no_rounding_a_distance() -> None:
-    fit, rows = DensityFit(("last.0",), 2, 8), features(40)
-    fit.add(rows, np.arange(40) % 2)
-    fitted = fit.density({})
+    sums, rows = DensityFit(("last.0",), 2, 8), features(40)
+    sums.add(rows, np.arange(40) % 2)
+    fitted = sums.density({})
     one = np.repeat(squared_distances(fitted, rows[:1]), 50, axis=0)
     noisy = one * (1 + 1e-7 * np.random.default_rng(0).normal(size=one.shape))
     density = standardised_by(fitted, noisy)
@@ -314,3 +379,24 @@ def test_validation_data_of_one_distance_make_no_rounding_a_distance() -> None:
     assert standardised_by(fitted, np.zeros((5, 1))).scale.tolist() == [1.0]
     spread = squared_distances(fitted, rows)
     np.testing.assert_allclose(standardised_by(fitted, spread).scale, spread.std(axis=0), rtol=1e-6)
+
+
+PLAIN = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.recursive(PLAIN, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3)))
+def test_what_is_written_as_json_is_json(data: Any) -> None:
+    def refused_constant(name: str) -> None:
+        raise AssertionError(name)
+
+    for content in (to_json_bytes(data), json_lines([data])):
+        assert json.loads(content, parse_constant=refused_constant) == nulled(data)
+
+
+def nulled(data: Any) -> Any:
+    if isinstance(data, dict):
+        return {name: nulled(value) for name, value in data.items()}
+    if isinstance(data, list):
+        return [nulled(value) for value in data]
+    return None if isinstance(data, float) and not math.isfinite(data) else data

@@ -357,6 +357,9 @@ def graph_answers(place: Path, config: Any, given: list[dict[str, np.ndarray]]) 
             graph = [size if isinstance(size, int) else -1 for size in value.shape[1:]]
             assert list(entry.reshape.shape if entry.HasField("reshape") else entry.dims) == graph
     assert [group.kind for group in config.instance_group] == [1], "on the GPU"
+    (accelerator,) = config.optimization.execution_accelerators.gpu_execution_accelerator
+    options = {pair.key: pair.value for pair in accelerator.parameters}
+    assert (accelerator.name, options) == ("cuda", {"use_tf32": "0"}), "float32 stays float32"
     found = []
     for arrays in given:
         names = [value.name for value in session.get_outputs()]

@@ -50,10 +50,13 @@ MESSAGES = {
     "Sample": "data_type:1:DataType dims:2:int64* zero_data:3:bool input_data_file:5:string",
     "Samples": "key:1:string value:2:Sample",
     "Warmup": "name:1:string batch_size:2:uint32 inputs:3:Samples*",
+    "Accelerator": "name:1:string parameters:2:Pair*",
+    "Accelerators": "gpu_execution_accelerator:1:Accelerator*",
+    "Optimization": "execution_accelerators:4:Accelerators",
     "ModelConfig": "name:1:string platform:2:string backend:17:string version_policy:3:VersionPolicy "
     "max_batch_size:4:int32 input:5:Input* output:6:Output* dynamic_batching:11:Batching "
     "ensemble_scheduling:15:Ensembling instance_group:7:Group* default_model_filename:8:string "
-    "parameters:14:Parameters* model_warmup:16:Warmup*",
+    "optimization:12:Optimization parameters:14:Parameters* model_warmup:16:Warmup*",
 }
 """The part of Triton's model_config.proto that is used here: field, its number and type, a star where it repeats."""
 

@@ -51,9 +51,10 @@ def fit_intervals(
         ood_distance: [K] of the others.
 
     Raises:
-        InputError: a target that a score cannot meet, or too few examples for one.
+        InputError: a target that a score cannot meet, too few examples for one, or numbers beyond :data:`LARGEST`.
     """
     check_targets(targets)
+    _check_size(scores, labels)
     mean, variance = summarised(scores)
     errors = labels - mean.astype(np.float64)
     scale = fit_scale(errors, variance)
@@ -72,6 +73,20 @@ def fit_intervals(
     }
     ends = _intervals(mean, variance, labels, scale, confidence, bounds)
     return Calibration(1.0, thresholds, None, fitted, ends)
+
+
+LARGEST = 1e15
+"""Scores and labels beyond it have squares, and shares of them, that float32 does not hold."""
+
+
+def _check_size(scores: np.ndarray, labels: np.ndarray) -> None:
+    for what, values in (("scores", scores), ("labels", labels)):
+        largest = float(np.abs(values).max(initial=0.0))
+        if not largest <= LARGEST:
+            raise InputError(
+                f"the {what} reach {largest:.3g}; expected at most {LARGEST:.0e}, since variances are computed in "
+                "float32; train and calibrate on labels in a larger unit"
+            )
 
 
 def summarised(scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -29,6 +29,10 @@ TYPES: dict[str, np.dtype[Any]] = {"tensor(int64)": np.dtype(np.int64), "tensor(
 """ONNX Runtime's name → type of an input of hydrant's graphs."""
 
 
+CUDA_OPTIONS = {"device_id": 0, "use_tf32": 0}
+"""Of the CUDA provider: products of float32 in float32. Its default rounds their factors to 10 bits (TF32)."""
+
+
 ROWS = 32
 """Largest batch of one run of the TensorRT provider, which compiles for a range of batches."""
 
@@ -109,7 +113,7 @@ class OnnxRuntimeCudaBackend(Backend):
 
     def _options(self, bundle: Bundle, graph: Path) -> dict[str, Any]:  # noqa: ARG002
         """The provider's options."""
-        return {"device_id": 0}
+        return dict(CUDA_OPTIONS)
 
     def _open(self, graph: Path, threads: int | None, options: dict[str, Any]) -> Any:
         """A session whose first provider is the one asked for: ONNX Runtime would go on without it, silently."""
@@ -126,16 +130,19 @@ class OnnxRuntimeCudaBackend(Backend):
             # without the keyword it tries again on the CPU, and prints so
             session = self._ort.InferenceSession(str(graph), settings, providers=providers, enable_fallback=0)
         except Exception as error:  # onnxruntime's exceptions share no public base class
+            missing = _why_not(self._ort, self.library)
+            further = "" if missing is None else f"; its library does not load: {missing}"
             raise BackendError(
-                f"ONNX Runtime {self._ort.__version__} cannot run {graph} with {self.provider}: {cut(error, 200)}; "
-                "free the GPU's memory if it is short, or choose another backend, such as onnxruntime"
+                f"ONNX Runtime {self._ort.__version__} cannot run {graph} with {self.provider}: {cut(error, 200)}"
+                f"{further}; free the GPU's memory if it is short, or choose another backend, such as onnxruntime"
             ) from error
         running = session.get_providers()
         if not running or running[0] != self.provider:
+            reason = _why_not(self._ort, self.library) or "its library loads, so the GPU or its driver is the reason"
             raise BackendError(
                 f"onnxruntime {self._ort.__version__} could not start {self.provider} and would run on {running}: "
-                f"{_why(self._ort, self.library)}; install what is missing, such as pip install "
-                "'onnxruntime-gpu[cuda,cudnn]', or use a CPU backend such as onnxruntime"
+                f"{reason}; install what is missing, such as pip install 'onnxruntime-gpu[cuda,cudnn]', or use a CPU "
+                "backend such as onnxruntime"
             )
         return session
 
@@ -196,7 +203,7 @@ class OnnxRuntimeTensorRtBackend(OnnxRuntimeCudaBackend):
         }
 
     def _others(self) -> list[Any]:
-        return [("CUDAExecutionProvider", {"device_id": 0})]
+        return [("CUDAExecutionProvider", CUDA_OPTIONS)]
 
 
 def profile_options(architecture: Architecture) -> dict[str, str]:
@@ -234,12 +241,12 @@ class _Kept:
         self._value = None
 
 
-def _why(ort: ModuleType, library: str) -> str:
-    """Why a provider's library does not load, from the system's loader."""
+def _why_not(ort: ModuleType, library: str) -> str | None:
+    """Why a provider's library does not load, from the system's loader; ``None`` if it does."""
     folder = Path(str(ort.__file__)).parent / "capi"
     for name, mode in (("libonnxruntime_providers_shared.so", ctypes.RTLD_GLOBAL), (library, ctypes.DEFAULT_MODE)):
         try:
             ctypes.CDLL(str(folder / name), mode)
         except OSError as error:
             return cut(error, 200)
-    return "its library loads, so the GPU or its driver is the reason"
+    return None

@@ -57,6 +57,14 @@ def ensemble_models(
     return [*steps, _ensemble(source, name, version, settings, steps)]
 
 
+FLOAT32 = {
+    "execution_accelerators": {
+        "gpu_execution_accelerator": [{"name": "cuda", "parameters": entries({"use_tf32": "0"})}],
+    },
+}
+"""Products of float32 in float32, which is not the default of ONNX Runtime on a GPU."""
+
+
 def step_name(name: str, step: str) -> str:
     """Name of the model that is a step of an ensemble."""
     return f"{name}_{step}"
@@ -79,11 +87,12 @@ def _graph(source: Source, name: str, settings: TritonSettings, engine: Engine |
     lengths = _lengths(source, engine)
     group: dict[str, Any] = {"kind": Word("KIND_GPU"), "count": settings.instances}
     content: dict[str, bytes | Path]
+    runs: dict[str, Any]
     if engine is None:
         content = {"model.onnx": source.bundle.file(source.graph)}
         if source.bundle.has(f"{source.graph}.data"):
             content[f"{source.graph}.data"] = source.bundle.file(f"{source.graph}.data")  # as the graph calls it
-        runs = {"backend": "onnxruntime", "default_model_filename": "model.onnx"}
+        runs = {"backend": "onnxruntime", "default_model_filename": "model.onnx", "optimization": FLOAT32}
     else:
         content = {"model.plan": source.bundle.file(engine_path(engine.name))}
         runs = {"backend": "tensorrt", "default_model_filename": "model.plan"}

@@ -118,7 +118,9 @@ class Reader {
     if (!entry.is_object()) throw malformed("intervals = " + shown(entry) + ", which is no JSON object");
     if (const float share = value(entry, "confidence", 0); share <= 0 || share >= 1)
       throw malformed("intervals of confidence " + shown(entry["confidence"]) + ", which is no share");
-    value(entry, "factor", 0);
+    const auto factor = number(member(entry, "factor"));  // of likelihoods, which Python alone computes, in float64
+    if (!factor || *factor < 0)
+      throw malformed("factor = " + shown(member(entry, "factor")) + ", which is no finite number in range");
     notes(entry, {"measured"});
     Intervals found{value(entry, "quantile", 0), value(entry, "floor", 0), std::nullopt};
     const Json& bounds = member(entry, "bounds");

@@ -54,7 +54,8 @@ struct Keywords {
   }
 };
 
-void append_cuda(Ort::SessionOptions& settings, const std::map<std::string, std::string>& options) {
+void append_cuda(Ort::SessionOptions& settings, std::map<std::string, std::string> options) {
+  options["use_tf32"] = "0";  // products of float32 in float32, which is not its default
   OrtCUDAProviderOptionsV2* made = nullptr;
   Ort::ThrowOnError(Ort::GetApi().CreateCUDAProviderOptions(&made));
   const std::unique_ptr<OrtCUDAProviderOptionsV2, ReleaseCuda> owned(made);
