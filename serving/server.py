@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import importlib
 import math
 import signal
 import socket
@@ -95,7 +96,17 @@ def serve_alone(
         finally:
             monitor.close()
 
-    asyncio.run(main())
+    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        runner.run(main())
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """What makes the event loop: uvloop, which takes less CPU for each request, where it is installed."""
+    try:
+        found: Callable[[], asyncio.AbstractEventLoop] = importlib.import_module("uvloop").new_event_loop
+    except ImportError:
+        return None
+    return found
 
 
 async def _run(

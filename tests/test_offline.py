@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import importlib.util
 import json
 import os
 import random
@@ -221,6 +222,20 @@ def test_parts_from_python(
             hydrant.predict_files(predictor, files, tmp_path / "x.jsonl", **wrong)  # type: ignore[arg-type]
     with pytest.raises(InputError, match=r"ends in '\.xlsx'"):
         hydrant.merge_parts([part.path for part in parts], tmp_path / "all.xlsx")
+
+
+def test_the_benchmark_runs_a_command_and_reads_its_rows(
+    bundle: Path, files: list[Path], expected: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = Path(__file__).parents[1] / "benchmarks/offline.py"
+    monkeypatch.syspath_prepend(str(place.parent))
+    spec = importlib.util.spec_from_file_location("offline_benchmark", place)
+    assert spec is not None and spec.loader is not None
+    benchmark = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(benchmark)
+    seconds, rows = benchmark.predicted(bundle, files[0], benchmark.ways([1])["--shard 1/1"], 16)
+    assert seconds > 0
+    agree([json.loads(line) for line in rows.splitlines()], expected[:40])
 
 
 def test_more_shards_than_rows_leave_empty_parts(predictor: Predictor, bundle: Path, tmp_path: Path) -> None:

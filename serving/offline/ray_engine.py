@@ -11,6 +11,7 @@ import contextlib
 import logging
 import platform
 import sys
+import warnings
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -187,16 +188,18 @@ def _streamed(
         max_size=min(pool.most, len(missing)),
         max_tasks_in_flight_per_actor=WAITING,
     )
-    stream = data.from_items(items, override_num_blocks=len(items)).map_batches(
-        Scorer,
-        fn_constructor_args=(work,),
-        compute=strategy,
-        batch_size=1,
-        num_cpus=share,
-        num_gpus=pool.gpus,
-        max_restarts=-1,
-        max_task_retries=RETRIES,
-    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Ray tells users that it will take restarts by other names from 2.64 on
+        stream = data.from_items(items, override_num_blocks=len(items)).map_batches(
+            Scorer,
+            fn_constructor_args=(work,),
+            compute=strategy,
+            batch_size=1,
+            num_cpus=share,
+            num_gpus=pool.gpus,
+            max_restarts=-1,
+            max_task_retries=RETRIES,
+        )
     try:
         yield from stream.iter_rows()
     except ray.exceptions.RayError as error:
