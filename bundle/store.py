@@ -257,8 +257,8 @@ class Bundle:
         if isinstance(found, Traced):
             raise InputError(
                 f"bundle {self.path} is traced ({found.model_class}), and this needs a family that hydrant declares: "
-                f"traced bundles do without {LACKS}; export, calibrate, verify, evaluate and predict with it, or "
-                "fine-tune a model of a declared family"
+                f"traced bundles do without {LACKS}; export, calibrate, verify, evaluate, profile and predict with it, "
+                "or fine-tune a model of a declared family"
             )
         return found
 
