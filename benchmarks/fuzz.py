@@ -9,16 +9,14 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import re
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
+from libfuzzer import Limits, campaign
+
 HERE = Path(__file__).parent
-SECONDS, MEGABYTES = 2, 1024
 FIRST = ["manifest", "plan", "architecture", "calibration", "density", "weights", "tokenizer", "tokenizer-settings"]
 NAMES = [*FIRST, "engine", "graph", "journal", "csv", "tsv", "jsonl", "conll", "npz"]
 
@@ -49,43 +47,11 @@ def main() -> int:
 def run(name: str, options: argparse.Namespace) -> dict[str, object]:
     """Fuzz one target in a process of its own, again after each finding, until it has run as often as asked."""
     memory = "/dev/shm" if Path("/dev/shm").is_dir() else None
-    done, findings, started, coverage = 0, [], time.monotonic(), 0
     with tempfile.TemporaryDirectory(dir=memory, prefix="hydrant-fuzz-") as folder:
-        place = Path(folder)
         subprocess.run([sys.executable, __file__, "--run", name, folder, "prepare"], check=True)
-        while done < options.executions and len(findings) < 20:
-            left = options.seconds - (time.monotonic() - started) if options.seconds else 0
-            if options.seconds and left <= 1:
-                break
-            flags = [
-                f"-runs={options.executions - done}", f"-seed={options.seed + len(findings)}", f"-timeout={SECONDS}",
-                f"-rss_limit_mb={MEGABYTES + 512}", f"-max_total_time={int(left)}", "-print_final_stats=1",
-                "-max_len=262144", f"-artifact_prefix={place}/found-",
-            ]  # fmt: skip
-            ran = subprocess.run(
-                [sys.executable, __file__, "--run", name, folder, *flags, str(place / "corpus")],
-                env={**os.environ, "OMP_NUM_THREADS": "1"}, check=False, capture_output=True, text=True,
-                errors="replace",
-            )  # fmt: skip
-            counted = re.search(r"number_of_executed_units: *(\d+)", ran.stderr)
-            last = re.findall(r"^#(\d+)\t", ran.stderr, flags=re.M)
-            ran_now = int(counted.group(1)) if counted else int(last[-1]) if last else 0
-            done += max(ran_now, 1)
-            coverage = max([coverage, *map(int, re.findall(r"cov: (\d+)", ran.stderr))])
-            for path in place.glob("found-*"):
-                kept = options.found / f"{name}-{path.name.removeprefix('found-')}"
-                kept.write_bytes(path.read_bytes())
-                path.unlink()
-                why = re.search(r"(?:Uncaught Python exception: ===\n)(.*\n.*)|ERROR: (.*)", ran.stderr)
-                findings.append({"input": kept.name, "why": " ".join((why.group(0) if why else "?").split())[:300]})
-            if ran.returncode and not findings:
-                raise SystemExit(f"{name}: the fuzzer failed:\n{ran.stderr[-3000:]}")
-    return {
-        "executions": done,
-        "seconds": round(time.monotonic() - started),
-        "coverage": coverage,
-        "findings": findings,
-    }
+        command = [sys.executable, __file__, "--run", name, folder]
+        limits = Limits(options.executions, options.seconds, options.seed, flags=("-max_len=262144",))
+        return campaign(name, command, Path(folder), limits, options.found)
 
 
 def fuzz(name: str, folder: str, flags: list[str]) -> int:

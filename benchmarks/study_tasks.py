@@ -141,8 +141,8 @@ def called(function: Callable[..., Any], calls: Sequence[tuple[Any, ...]], jobs:
     with ProcessPoolExecutor(jobs, spawn, torch.set_num_threads, (threads,)) as pool:
         given = {pool.submit(function, *call): call for call in calls}
         for future in as_completed(given):
-            problem = future.exception()
-            yield given[future], future.result() if problem is None else _told(function, given[future], problem)
+            failed = future.exception()
+            yield given[future], future.result() if failed is None else _told(function, given[future], failed)
 
 
 def _told(function: Callable[..., Any], call: tuple[Any, ...], problem: BaseException) -> BaseException:

@@ -93,7 +93,9 @@ def several_domains(folder: Path, sizes: Sizes, seed: int = 0) -> TaskData:
 def _joined(queries: Sequence[Query], count: int, rng: np.random.Generator, apart: bool, source: str) -> Examples:
     texts, labels = [], np.zeros((count, len(DOMAINS)), bool)
     for row in range(count):
-        wanted, chosen, seen = int(rng.integers(1, 4)), [], set()
+        wanted = int(rng.integers(1, 4))
+        chosen: list[str] = []
+        seen: set[str] = set()
         while len(chosen) < wanted:
             text, intent = queries[int(rng.integers(len(queries)))]
             domain = DOMAIN_OF.get(intent, text)  # a text out of scope stands for itself
@@ -227,7 +229,8 @@ def read_intent(folder: Path, intent: str) -> list[Sentence]:
 
 def tagged_words(parts: Sequence[Mapping[str, str]]) -> Sentence:
     """Words and tags of a request's parts, of which those with an ``entity`` are slots."""
-    words, tags = [], []
+    words: list[str] = []
+    tags: list[str] = []
     for part in parts:
         for place, word in enumerate(re.findall(r"\w+|[^\w\s]", part["text"])):
             words.append(word)

@@ -40,6 +40,7 @@ from .owned import locked, owned_folder
 from .plan import HeadPlan
 from .schema import remedy
 from .signals import uninterrupted
+from .strict_json import json_text
 from .traced import LACKS, AnyArchitecture, Traced, read_architecture
 
 SCHEMA = 1
@@ -85,8 +86,8 @@ def onnx_name(precision: str) -> str:
 
 
 def to_json_bytes(data: Any) -> bytes:
-    """The JSON form used for every file of a bundle: indented, UTF-8, one trailing newline."""
-    return (json.dumps(data, indent=1, ensure_ascii=False) + "\n").encode()
+    """The JSON form used for every file of a bundle: indented, UTF-8, one trailing newline, null for NaN."""
+    return (json_text(data, indent=1) + "\n").encode()
 
 
 @dataclass(frozen=True)
@@ -256,8 +257,8 @@ class Bundle:
         if isinstance(found, Traced):
             raise InputError(
                 f"bundle {self.path} is traced ({found.model_class}), and this needs a family that hydrant declares: "
-                f"traced bundles do without {LACKS}; export, calibrate, verify, evaluate and predict with it, or "
-                "fine-tune a model of a declared family"
+                f"traced bundles do without {LACKS}; export, calibrate, verify, evaluate, profile and predict with it, "
+                "or fine-tune a model of a declared family"
             )
         return found
 

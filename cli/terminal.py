@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import logging
 import os
 import sys
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ..bundle.files import destination
+from ..bundle.strict_json import json_text
 from ..errors import InputError
 
 log = logging.getLogger("hydrant")
@@ -69,8 +69,8 @@ def print_json(*facts: Any) -> None:
 
 
 def json_lines(facts: Iterable[Any]) -> bytes:
-    """JSON objects, one a line."""
-    return "".join(json.dumps(each, ensure_ascii=False) + "\n" for each in facts).encode()
+    """JSON objects, one a line; a number that is not finite is null."""
+    return "".join(json_text(each) + "\n" for each in facts).encode()
 
 
 @contextmanager

@@ -118,7 +118,9 @@ def _side_by_side(node: ir.Node, rows: Rows) -> list[Wish]:
 
 
 def _expanded(node: ir.Node, rows: Rows) -> list[Wish]:
-    return [_broadcast(node.inputs[0], rows, _rank(node.outputs[0])), None]
+    shape, rank = node.inputs[1], _rank(node.outputs[0])
+    told = shape is not None and size_of(shape, 0) == rank  # it may be told fewer sizes than there are axes
+    return [_broadcast(node.inputs[0], rows, rank) if told else None, None]
 
 
 OF_ALL: dict[str, Callable[[ir.Node, Rows], list[Wish]]] = {
@@ -139,10 +141,11 @@ def _reshaped(node: ir.Node, axis: int) -> int | None:
     given, made = node.inputs[0], node.outputs[0]
     assert given is not None
     before, after = ([size_of(value, at) for at in range(_rank(value))] for value in (given, made))
-    other = axis - len(after) + len(before)
     if axis < len(before) and before[: axis + 1] == after[: axis + 1]:
         return axis
-    return other if other >= 0 and before[other:] == after[axis:] else None
+    other, sizes = axis - len(after) + len(before), whole_numbers(node.inputs[1])
+    copied = sizes is not None and 0 in sizes  # the size of the same place of what is given
+    return other if other >= 0 and before[other:] == after[axis:] and not copied else None
 
 
 def _along_one(node: ir.Node, axis: int) -> int | None:

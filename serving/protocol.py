@@ -84,8 +84,8 @@ def inputs_of(request: InferRequest, served: Served) -> list[Any] | dict[str, np
     """What ``Predictor.predict`` takes, as many inputs as the tensors have rows, at least one.
 
     Args:
-        request: with ``text`` (and ``text_pair``), BYTES [B] or [B, 1] of UTF-8; or ``image``, BYTES [B] or [B, 1] of
-            image files, which may be in base64; or ready tensors under the names of the graph's inputs.
+        request: with ``text`` (and ``text_pair``), BYTES [B] or [B, 1] of UTF-8; or ``image`` or ``audio``, BYTES [B]
+            or [B, 1] of files, which may be in base64; or ready tensors under the names of the graph's inputs.
         served: that is asked.
 
     Raises:

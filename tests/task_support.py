@@ -30,7 +30,7 @@ class Case:
     columns: tuple[str, ...] = ()
 
 
-def make_case(kind: str, folder: Path, train: int = 60, validation: int = 90) -> Case:
+def make_case(kind: str, folder: Path, train: int = 40, validation: int = 66) -> Case:
     """The tiny checkpoint of a task, with random weights, and its data."""
     checkpoint = _checkpoint(kind, folder / f"tiny-{kind}")
     files = {}

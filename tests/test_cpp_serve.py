@@ -301,6 +301,51 @@ def test_paths_methods_and_headers_that_are_refused(server: Server) -> None:
     assert "binary tensors" in server.refusal(400, "POST", "/v2/models/bundle/infer", b"{}", **length)
 
 
+def test_a_token_is_asked_for_before_a_body_is_kept(runner: Path, cases: Path, server: Server, tmp_path: Path) -> None:
+    secret = "s3cret-of-32-characters-or-so!"
+    (tmp_path / "token").write_text(f"  {secret}\n")
+    body = infer_body(inputs_of(cases / "bert"))
+    with serving(runner, cases / "bert/bundle", "--token-file", tmp_path / "token", "--max-bytes", 2**20) as guarded:
+        for path in ("/v2/health/live", "/v2/health/ready"):
+            assert guarded.ask("GET", path)[0] == 200
+        wrong = (
+            "",
+            secret,
+            f"Basic {secret}",
+            f"Bearer {secret}x",
+            f"Bearer {secret[:-1]}",
+            "Bearer ",
+            f"Bearer{secret}",
+        )
+        for given in wrong:
+            status, told, headers = guarded.ask("GET", "/v2", Authorization=given)
+            assert (status, headers["WWW-Authenticate"]) == (401, "Bearer")
+            assert told == {"error": "the token is missing or wrong; send it as Authorization: Bearer TOKEN"}
+        assert "token" in guarded.refusal(401, "GET", "/v2")
+        assert "token" in guarded.refusal(401, "POST", "/v2/models/bundle/infer", body)
+        assert "token" in guarded.refusal(401, "POST", "/predict", b"x" * (6 * 2**20))  # thrown away as it comes
+        for scheme in ("Bearer", "bearer"):
+            assert guarded.ask("GET", "/v2", Authorization=f"{scheme} {secret}")[0] == 200
+        status, told, _ = guarded.ask("POST", "/v2/models/bundle/infer", body, Authorization=f"Bearer {secret}")
+        assert status == 200
+        memory = Path(f"/proc/{guarded.process.pid}/status").read_text()
+        assert int(memory.split("VmHWM:")[1].split()[0]) < 200_000, "kB"
+    assert server.ask("POST", "/v2/models/bundle/infer", body)[1]["outputs"] == told["outputs"]
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [(b"short", "has 5 characters"), (b"two words here", "holds a space"), ("päßword".encode() * 2, "not ASCII")],
+)
+def test_tokens_that_are_refused(
+    runner: Path, cases: Path, server: Server, tmp_path: Path, content: bytes, words: str
+) -> None:
+    (tmp_path / "token").write_bytes(content)
+    done = run(runner, cases / "bert/bundle", "--serve", "--token-file", tmp_path / "token")
+    refused(done, words)
+    assert content.decode() not in done.stderr
+
+
 def test_bodies_that_are_too_large(runner: Path, cases: Path, server: Server) -> None:
     with serving(runner, cases / "bert/bundle", "--max-bytes", 2**20) as small:
         assert "is not JSON" in small.refusal(400, "POST", "/predict", b" " * 2**20)
@@ -430,6 +475,7 @@ def test_a_second_signal_ends_the_wait(runner: Path, cases: Path, server: Server
         (("--serve", "x.npz"), "--serve takes its inputs from requests"),
         (("--serve", "--profile"), "--profile and --serve are given"),
         (("--port", 1), "--port goes with --serve"),
+        (("--serve", "--token-file", "nothing"), "cannot read 'nothing'; expected the file of a token"),
         (("--serve", "--port", 65536), "--port is '65536'; expected a whole number from 0 to 65535"),
         (("--serve", "--host", "example.invalid"), "is no address of this machine"),
     ],

@@ -39,6 +39,7 @@ NOT_RUN = {
     "python": "a study or benchmark takes hours or a GPU; script and options are looked up, test_studies.py runs them",
     "apt-get": "installs into the system",
     ".ci/onnxruntime-headers": "downloads",
+    ".ci/aarch64": "downloads",
     "cmake": "test_cpp.py builds the runner",
     "tritonserver": "a server that does not end; test_triton_server.py runs it",
     "perf_analyzer": "is in the image of Triton's SDK",

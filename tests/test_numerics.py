@@ -30,6 +30,7 @@ from hydrant.calib.decisions.targets import Conformal as Sets
 from hydrant.calib.decisions.targets import Coverage, FalseAlarm, Targets
 from hydrant.calib.decisions.temperature import HIGHEST, LOWEST, averaged_nll, fit_temperature
 from hydrant.calib.density import DensityFit, squared_distances, standardised
+from hydrant.cli.terminal import json_lines
 from hydrant.export.graph import FLOAT, Graph
 from hydrant.export.label_head import label_head
 from hydrant.export.score_head import score_head
@@ -378,3 +379,24 @@ def test_validation_data_of_one_distance_make_no_rounding_a_distance() -> None:
     assert standardised_by(fitted, np.zeros((5, 1))).scale.tolist() == [1.0]
     spread = squared_distances(fitted, rows)
     np.testing.assert_allclose(standardised_by(fitted, spread).scale, spread.std(axis=0), rtol=1e-6)
+
+
+PLAIN = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.recursive(PLAIN, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3)))
+def test_what_is_written_as_json_is_json(data: Any) -> None:
+    def refused_constant(name: str) -> None:
+        raise AssertionError(name)
+
+    for content in (to_json_bytes(data), json_lines([data])):
+        assert json.loads(content, parse_constant=refused_constant) == nulled(data)
+
+
+def nulled(data: Any) -> Any:
+    if isinstance(data, dict):
+        return {name: nulled(value) for name, value in data.items()}
+    if isinstance(data, list):
+        return [nulled(value) for value in data]
+    return None if isinstance(data, float) and not math.isfinite(data) else data

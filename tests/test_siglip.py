@@ -136,7 +136,6 @@ def test_several_labels_from_images_to_answers(tmp_path: Path) -> None:
         ("export", out, "--precision", "fp16"),
         ("calibrate", out, "--data", data, "--fit", data),
         ("verify", out),
-        ("evaluate", out, "--data", data, "--bootstrap", 0),
     ):
         done = run_cli(*command)
         assert done.returncode == 0, f"{command}: {done.stderr}"

@@ -135,7 +135,7 @@ def test_corrupted_inputs_of_every_task(
     kind: str, cases: dict[str, Case], bundles: dict[str, Path], tmp_path: Path
 ) -> None:
     case, page = cases[kind], tmp_path / "page.html"
-    figures = Figures(corruptions=True, corrupted=90, bootstrap=0)
+    figures = Figures(corruptions=True, corrupted=66, bootstrap=0)
     report = hydrant.evaluate(
         bundles[kind], case.validation, figures=figures, reading=case.reading, html=page, backend="onnxruntime"
     )
@@ -147,7 +147,7 @@ def test_corrupted_inputs_of_every_task(
     assert names[TASKS[kind]] in model.clean
     assert model.clean[loss] == pytest.approx(model.figures[loss].value), "all examples were corrupted"
     told = "RMSE" if loss == "rmse" else "NLL"
-    assert f"{told} on 90 corrupted examples minus that" in page.read_text()
+    assert f"{told} on 66 corrupted examples minus that" in page.read_text()
     assert "typos, severity 5" in page.read_text()
     stored = json.loads((bundles[kind] / "reports/evaluation.json").read_text())["models"][0]["noise"][4]
     assert stored[loss] == model.noise[4].figures[loss]
@@ -210,7 +210,7 @@ def original_answers(case: Case, known: Examples) -> np.ndarray:
     return np.array(right)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ["regression", "multi_label", "tokens"])
 def test_exploring_plans_of_every_task(kind: str, cases: dict[str, Case], tmp_path: Path) -> None:
     case = cases[kind]
     grid = Grid(forks=[2], heads=[1, 2], methods=["random"], tuning=Jointly(epochs=1), max_accuracy_loss=1000)
@@ -283,7 +283,8 @@ def naive_circuit(kind: str, counts: list[int], objective: str, parts: tuple[Exa
                     losses.append((float(z[0]) - label) ** 2 if kind == "regression" else -np.log(said).sum())
             inside, outside = np.array(entropies[: len(known)]), np.array(entropies[len(known) :])
             separation = np.log1p(np.exp(inside[:, None] - outside)).mean()
-            scores.append({"nll": np.mean(losses), "separation": separation}[objective])
+            nll = np.mean(losses)
+            scores.append({"nll": nll, "separation": separation, "both": nll + separation}[objective])
         table.append(scores)
         chosen.append(tuple(sorted(np.argsort(-np.array(scores), kind="stable")[:count].tolist())))
     return tuple(chosen), table
@@ -299,7 +300,7 @@ def task_model(kind: str) -> Any:
 
 @pytest.mark.parametrize(
     ("kind", "objective"),
-    [("multi_label", "nll"), ("multi_label", "separation"), ("relevance", "separation"), ("regression", "nll")],
+    [("multi_label", "both"), ("relevance", "separation"), ("regression", "nll")],
 )
 def test_circuits_are_those_of_full_forward_passes(kind: str, objective: str) -> None:
     examples, rng = examples_of("bert", 12), np.random.default_rng(1)
@@ -316,8 +317,7 @@ def test_circuits_are_those_of_full_forward_passes(kind: str, objective: str) ->
     assert set(found.before) == set(found.after) == expected
 
 
-@pytest.mark.parametrize("objective", ["nll", "separation"])
-def test_circuits_of_a_tagger_are_those_of_full_forward_passes(objective: str, cases: dict[str, Case]) -> None:
+def test_circuits_of_a_tagger_are_those_of_full_forward_passes(cases: dict[str, Case]) -> None:
     """Words of several tokens, texts of several lengths; a text is as unsure as its least sure word."""
     model = make_tagger()
     model.classifier.weight.data.mul_(0.3)
@@ -344,10 +344,10 @@ def test_circuits_of_a_tagger_are_those_of_full_forward_passes(objective: str, c
                     losses.append(np.mean([-math.log(row[TAGS.index(tag)]) for row, tag in pairs]))
             inside, outside = np.array(doubts[: len(texts)]), np.array(doubts[len(texts) :])
             separation = np.log1p(np.exp(inside[:, None] - outside)).mean()
-            scores.append({"nll": np.mean(losses), "separation": separation}[objective])
+            scores.append(np.mean(losses) + separation)
         table.append(scores)
         chosen.append(tuple(sorted(np.argsort(-np.array(scores), kind="stable")[:count].tolist())))
-    wanted = Settings([[2, 1, 3]], objective, "noise", 0.0, average=False, seed=0)
+    wanted = Settings([[2, 1, 3]], "both", "noise", 0.0, average=False, seed=0)
     ready = from_transformers(processor, architecture_of(model))
     found = find_circuits(model, known, unknown, ready, wanted, batch_size=4)
     assert found.members == (tuple(chosen),)
@@ -361,7 +361,7 @@ def test_circuits_of_a_tagger_within_a_margin_and_a_budget(cases: dict[str, Case
     assert plan.method == "circuit"
     assert plan.provenance["margin"]["attempts"][0]["accuracy"] > 0
     assert 0 <= plan.provenance["validation"]["after"]["auroc_predictive_entropy"] <= 1
-    made = Circuit(ood="auto", max_accuracy_loss=99)
+    made = Circuit(ood="auto", max_accuracy_loss=99, diversity="noise", noise=2.0)
     plan = hydrant.plan_heads(case.checkpoint, case.validation, made, keep=Budget(2.0), members=2)
     assert plan.provenance["budget"]["ratio"] <= 2.0
     assert plan.provenance["ood"].startswith("inputs made of")
@@ -378,11 +378,11 @@ def test_circuits_of_several_labels_and_of_a_regression(cases: dict[str, Case], 
     assert hydrant.HeadPlan.load(plan).method == "circuit"
     case = cases["regression"]
     how = Circuit(objective="nll", max_accuracy_loss=0)
-    with pytest.raises(InputError, match=r"circuits lose \d+\.\d % of the RMSE on 45 held-out examples even from"):
-        hydrant.plan_heads(case.checkpoint, near(case), how, keep=1, members=2)
+    with pytest.raises(InputError, match=r"circuits lose \d+\.\d % of the RMSE on 33 held-out examples even from"):
+        hydrant.plan_heads(case.checkpoint, near(case, 0.1), how, keep=1, members=2)
     loose = hydrant.plan_heads(case.checkpoint, near(case), Circuit(objective="nll", max_accuracy_loss=99), keep=1)
     told = plan_text(loose)
-    assert "RMSE on 45 held-out examples" in told
+    assert "RMSE on 33 held-out examples" in told
     assert "a loss of at most 99 % is allowed" in told
     within = hydrant.plan_heads(
         case.checkpoint, near(case), Circuit(objective="nll", max_accuracy_loss=99), keep=Budget(1.5), members=2
@@ -390,14 +390,14 @@ def test_circuits_of_several_labels_and_of_a_regression(cases: dict[str, Case], 
     assert within.provenance["budget"]["rmse"] > 0
 
 
-def near(case: Case) -> tuple[list[str], list[float]]:
+def near(case: Case, spread: float = 2) -> tuple[list[str], list[float]]:
     """Texts whose labels lie around what the model says, so that pruning loses."""
     texts = list(read_examples(case.validation, None).inputs)
     model = AutoModelForSequenceClassification.from_pretrained(case.checkpoint).eval()
     with torch.no_grad():
         inputs = AutoTokenizer.from_pretrained(case.checkpoint)(texts, padding=True, return_tensors="pt")
         said = model(**inputs).logits[:, 0].numpy()
-    return texts, (said + np.random.default_rng(0).normal(0, 2 * said.std(), len(said))).tolist()
+    return texts, (said + np.random.default_rng(0).normal(0, spread * said.std(), len(said))).tolist()
 
 
 # evaluate --baselines

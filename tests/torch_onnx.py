@@ -100,6 +100,7 @@ OPERATORS: dict[str, Any] = {
     "ArgMax": lambda x, at: x[0].argmax(at["axis"]),
     "Attention": _attention,
     "Cast": lambda x, at: x[0].to(TYPES[at["to"]]),
+    "Clip": lambda x, at: x[0].clamp(*x[1:]),
     "Concat": lambda x, at: torch.cat(x, at["axis"]),
     "Conv": lambda x, at: torch.nn.functional.conv2d(*x, stride=at["strides"]),
     "Cos": lambda x, at: x[0].cos(),

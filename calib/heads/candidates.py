@@ -110,10 +110,8 @@ def find_candidates(
                 exact = _searched(architecture, chosen, search, sequence) if search else chosen
                 if exact is not None and exact.ratio <= budget:
                     found.setdefault(exact.members, exact)
-    if cheapest is None:
-        raise _alike(len(scores))
     if not found:
-        raise _unreachable(budget, len(scores), cheapest)
+        raise _none(budget, len(scores), cheapest)
     return list(found.values())
 
 
@@ -144,12 +142,17 @@ def few_heads(
             if exact is not None and exact.ratio <= budget:
                 return exact
             cheapest = min([candidate, *([cheapest] if cheapest else [])], key=lambda one: one.ratio)
-    raise _alike(len(scores)) if cheapest is None else _unreachable(budget, len(scores), cheapest)
+    raise _none(budget, len(scores), cheapest)
 
 
 def round_up(ratio: float) -> float:
     """A cost ratio to three decimals, never below it."""
     return math.ceil(ratio * 1000) / 1000
+
+
+def _none(budget: float, members: int, cheapest: Candidate | None) -> InputError:
+    """Why there is no plan: members that never differ, perhaps once their heads are searched, or a budget too small."""
+    return _alike(members) if cheapest is None or cheapest.ratio <= budget else _unreachable(budget, members, cheapest)
 
 
 def _alike(members: int) -> InputError:

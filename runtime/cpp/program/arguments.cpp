@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <fstream>
 
 #include "../src/messages.h"
 
@@ -43,6 +44,29 @@ double seconds(const std::string& name, const std::string& value) {
     throw out_of_range(name, value, "a number of seconds, 0 or more");
   }
   return number;
+}
+
+constexpr std::size_t kShortestToken = 8, kLongestToken = 4096;
+
+// The secret in a file, without the white space around it; it is never shown.
+std::string token_in(const std::string& file) {
+  std::ifstream stream(file, std::ios::binary);
+  std::string token(kLongestToken + 1, '\0');
+  stream.read(token.data(), static_cast<std::streamsize>(token.size()));
+  if (!stream.is_open() || stream.bad())
+    throw InputError("cannot read " + cut(file) + "; expected the file of a token");
+  token.resize(static_cast<std::size_t>(stream.gcount()));
+  const char* const space = " \t\r\n";
+  token.erase(std::min(token.find_last_not_of(space) + 1, token.size()));
+  token.erase(0, std::min(token.find_first_not_of(space), token.size()));
+  const bool plain = std::all_of(token.begin(), token.end(), [](char each) { return each > ' ' && each < 0x7F; });
+  if (!plain || token.size() < kShortestToken || token.size() > kLongestToken) {
+    throw InputError("the token in " + cut(file) +
+                     (plain ? " has " + std::to_string(token.size()) + " characters"
+                            : " holds a space, a line break or what is not ASCII") +
+                     "; expected 8 to 4096 printable ASCII characters, such as `openssl rand -hex 32` gives");
+  }
+  return token;
 }
 
 using Set = void (*)(Arguments& arguments, const std::string& name, const std::string& value);
@@ -118,6 +142,8 @@ const Option kOptions[] = {
     {"--max-bytes", "N", "Largest body of a request, in bytes; a larger one is answered with 413 (8388608)",
      [](Arguments& a, const std::string& n, const std::string& v) { a.serving.body = whole(n, v, 1, 1U << 30U); },
      "--serve"},
+    {"--token-file", "FILE", "File with a secret that clients send as Authorization: Bearer SECRET",
+     [](Arguments& a, const std::string&, const std::string& v) { a.serving.token = token_in(v); }, "--serve"},
     {"--verbose", nullptr, "Print to standard error which backend runs, and why others were skipped",
      [](Arguments& a, const std::string&, const std::string&) { a.verbose = true; }},
     {"--version", nullptr, "Print the version",

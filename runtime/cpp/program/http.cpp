@@ -80,6 +80,7 @@ struct HttpServer::State {
   };
 
   HttpLimits limits;
+  Gate refuse;
   Handler answer;
   MHD_Daemon* daemon = nullptr;
   std::atomic<std::size_t> open{0};
@@ -91,7 +92,8 @@ struct HttpServer::State {
   bool stopped = false;
   std::vector<std::thread> workers;
 
-  State(const HttpLimits& chosen, Handler handler) : limits(chosen), answer(std::move(handler)) {}
+  State(const HttpLimits& chosen, Gate gate, Handler handler)
+      : limits(chosen), refuse(std::move(gate)), answer(std::move(handler)) {}
 
   // Answers, and turns what nobody foresaw into an answer, too: a request never ends the server.
   HttpReply answered(const HttpRequest& request) const noexcept {
@@ -139,6 +141,7 @@ struct HttpServer::State {
     MHD_add_response_header(made, MHD_HTTP_HEADER_CONTENT_TYPE, "application/json");
     MHD_add_response_header(made, "X-Content-Type-Options", "nosniff");
     if (!reply.allow.empty()) MHD_add_response_header(made, MHD_HTTP_HEADER_ALLOW, reply.allow.c_str());
+    if (reply.status == 401) MHD_add_response_header(made, MHD_HTTP_HEADER_WWW_AUTHENTICATE, "Bearer");
     if (reply.status == 503) MHD_add_response_header(made, MHD_HTTP_HEADER_RETRY_AFTER, "1");
     if (leaving) MHD_add_response_header(made, MHD_HTTP_HEADER_CONNECTION, "close");
     const MHD_Result queued = MHD_queue_response(connection, static_cast<unsigned>(reply.status), made);
@@ -146,14 +149,17 @@ struct HttpServer::State {
     return queued;
   }
 
-  // The headers are there. A body that is said to be far too large is refused before it is read.
+  // The headers are there. A body that is said to be far too large is refused before it is read; that of a request
+  // which is refused for its headers is thrown away.
   MHD_Result begin(Exchange& exchange) const {
     exchange.began = true;
     exchange.request.encoding = optional_header(exchange.connection, MHD_HTTP_HEADER_CONTENT_ENCODING);
     exchange.request.type = optional_header(exchange.connection, MHD_HTTP_HEADER_CONTENT_TYPE);
     exchange.request.host = optional_header(exchange.connection, MHD_HTTP_HEADER_HOST);
     exchange.request.origin = optional_header(exchange.connection, "Origin");
+    exchange.request.authorization = optional_header(exchange.connection, MHD_HTTP_HEADER_AUTHORIZATION);
     exchange.request.header_length = optional_header(exchange.connection, "Inference-Header-Content-Length");
+    exchange.reply = refuse(exchange.request);
     const char* length = header(exchange.connection, MHD_HTTP_HEADER_CONTENT_LENGTH);
     if (length == nullptr) return MHD_YES;
     std::uint64_t bytes = 0;
@@ -162,7 +168,7 @@ struct HttpServer::State {
     if (failed != std::errc() || last != end)
       return send(exchange.connection, http_error(400, "Content-Length is no number of bytes"));
     if (bytes / kDiscarded > limits.body) return send(exchange.connection, too_large(limits.body));
-    if (bytes <= limits.body) exchange.request.body.reserve(std::min<std::size_t>(bytes, 1U << 16U));
+    if (bytes <= limits.body && !exchange.reply) exchange.request.body.reserve(std::min<std::size_t>(bytes, 1U << 16U));
     return MHD_YES;
   }
 
@@ -170,7 +176,7 @@ struct HttpServer::State {
   MHD_Result take(Exchange& exchange, const char* bytes, std::size_t& count) const {
     exchange.received += count;
     if (exchange.received / kDiscarded > limits.body) return MHD_NO;  // closes the connection
-    if (exchange.received <= limits.body) {
+    if (exchange.received <= limits.body && !exchange.reply) {
       exchange.request.body.append(bytes, count);
     } else {
       std::string().swap(exchange.request.body);
@@ -222,8 +228,8 @@ struct HttpServer::State {
   }
 };
 
-HttpServer::HttpServer(const HttpLimits& limits, Handler answer)
-    : state_(std::make_unique<State>(limits, std::move(answer))) {
+HttpServer::HttpServer(const HttpLimits& limits, Gate refuse, Handler answer)
+    : state_(std::make_unique<State>(limits, std::move(refuse), std::move(answer))) {
   const auto address = address_of(limits.host, limits.port);
   const unsigned version6 = address->ai_family == AF_INET6 ? static_cast<unsigned>(MHD_USE_IPv6) : 0U;
   // poll, not epoll: whose edges this library may miss where a client leaves in the middle of a body

@@ -17,6 +17,7 @@ struct HttpRequest {
   std::string path;                           // percent-decoded, without the query; never the name of a file
   std::optional<std::string> encoding, type;  // Content-Encoding and Content-Type
   std::optional<std::string> host, origin;    // Host and Origin
+  std::optional<std::string> authorization;   // Authorization
   std::optional<std::string> header_length;   // Inference-Header-Content-Length
   std::string body;
 };
@@ -30,10 +31,12 @@ struct HttpReply {
 class HttpServer {
  public:
   using Handler = std::function<HttpReply(const HttpRequest&)>;
+  using Gate = std::function<std::optional<HttpReply>(const HttpRequest&)>;
 
-  // Listens, and answers from now on: a request without a body at once, one with a body by a worker. `answer` is called
-  // from several threads. Throws InputError: the host is no address, or the port is taken.
-  HttpServer(const HttpLimits& limits, Handler answer);
+  // Listens, and answers from now on: a request without a body at once, one with a body by a worker. `refuse` looks at
+  // the headers alone, before any of the body is kept. Both are called from several threads.
+  // Throws InputError: the host is no address, or the port is taken.
+  HttpServer(const HttpLimits& limits, Gate refuse, Handler answer);
   ~HttpServer();  // answers what waits with 503, and closes every connection
   HttpServer(const HttpServer&) = delete;
   HttpServer& operator=(const HttpServer&) = delete;

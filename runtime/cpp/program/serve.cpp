@@ -50,10 +50,15 @@ void keep_signals() {
 void serve(const Predictor& predictor, const Arguments& arguments) {
   const bool six = arguments.serving.host.find(':') != std::string::npos;
   const std::string host = six ? "[" + arguments.serving.host + "]" : arguments.serving.host;
-  Service service(predictor, folder_name(arguments.bundle), is_loopback(host));
-  HttpServer server(arguments.serving, [&](const HttpRequest& request) { return service.answer(request); });
+  const bool local = is_loopback(host);
+  Service service(predictor, folder_name(arguments.bundle), local, arguments.serving.token);
+  HttpServer server(
+      arguments.serving, [&](const HttpRequest& request) { return service.refused(request); },
+      [&](const HttpRequest& request) { return service.answer(request); });
   std::cout << "serving " << service.name() << " on http://" << host << ":" << server.port() << " ("
             << predictor.backend() << ", " << predictor.precision() << ")" << std::endl;
+  if (!local && !arguments.serving.token)
+    std::cerr << host << " is open to whoever reaches it; --token-file asks for a secret" << std::endl;
   wait_for_signal();
   service.leave();
   server.quiesce();

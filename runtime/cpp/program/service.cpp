@@ -1,5 +1,7 @@
 #include "service.h"
 
+#include <algorithm>
+#include <cctype>
 #include <nlohmann/json.hpp>
 
 #include "../src/messages.h"
@@ -10,6 +12,7 @@ namespace {
 
 constexpr const char* kVersion = "1";  // of the one bundle that is served
 constexpr const char* kModels = "/v2/models/";
+constexpr const char *kLive = "/v2/health/live", *kReady = "/v2/health/ready";
 
 HttpReply ok(const OrderedJson& body) { return {200, to_line(body), ""}; }
 
@@ -28,6 +31,25 @@ HttpReply unknown(const HttpRequest& request) {
 }
 
 bool starts(const std::string& text, const std::string& start) { return text.compare(0, start.size(), start) == 0; }
+
+// Whether two secrets are the same; how long that takes tells nothing of where they differ.
+bool same(const std::string& given, const std::string& secret) {
+  unsigned different = given.size() == secret.size() ? 0U : 1U;
+  for (std::size_t i = 0; i < given.size(); ++i)
+    different |= static_cast<unsigned char>(given[i]) ^ static_cast<unsigned char>(secret[i % secret.size()]);
+  return different == 0;
+}
+
+// Whether `Authorization` is `Bearer` and the token; the scheme may be written small.
+bool has_token(const std::string& authorization, const std::string& token) {
+  const std::size_t space = std::min(authorization.find(' '), authorization.size());
+  const std::size_t start = std::min(authorization.find_first_not_of(' ', space), authorization.size());
+  std::string scheme = authorization.substr(0, space);
+  std::transform(scheme.begin(), scheme.end(), scheme.begin(),
+                 [](unsigned char each) { return static_cast<char>(std::tolower(each)); });
+  const bool right = same(authorization.substr(start, authorization.find_last_not_of(' ') + 1 - start), token);
+  return right && scheme == "bearer";
+}
 
 void check_header(const HttpRequest& request) {
   if (request.header_length)
@@ -59,8 +81,8 @@ bool is_loopback(const std::string& host) {
   return bare == "localhost" || bare == "[::1]" || (four && starts(bare, "127."));
 }
 
-Service::Service(const Predictor& predictor, std::string name, bool local)
-    : predictor_(predictor), name_(std::move(name)), local_(local) {
+Service::Service(const Predictor& predictor, std::string name, bool local, std::optional<std::string> token)
+    : predictor_(predictor), name_(std::move(name)), local_(local), token_(std::move(token)) {
   const Prediction warm = predictor.predict(predictor.synthetic(1, std::min<std::size_t>(predictor.longest(), 8), 0));
   OrderedJson outputs = OrderedJson::array();
   for (Output& output : outputs_of(predictor, warm)) {
@@ -104,13 +126,20 @@ std::optional<HttpReply> Service::foreign(const HttpRequest& request) const {
   return http_error(403, "a page of another site asks, which is not allowed");
 }
 
-HttpReply Service::routed(const HttpRequest& request) const {
-  if (const auto refused = foreign(request)) return *refused;
+std::optional<HttpReply> Service::refused(const HttpRequest& request) const {
+  if (auto reply = foreign(request)) return reply;
+  const bool open = request.path == kLive || request.path == kReady;  // probes have no token
+  if (token_ && !open && !has_token(request.authorization.value_or(""), *token_))
+    return http_error(401, "the token is missing or wrong; send it as Authorization: Bearer TOKEN");
   if (request.encoding && *request.encoding != "identity")
     return http_error(415, "the body is compressed; send it as it is, without Content-Encoding");
+  return std::nullopt;
+}
+
+HttpReply Service::routed(const HttpRequest& request) const {
   const std::string& path = request.path;
-  if (path == "/v2/health/live") return only(request, "GET", [] { return ok({{"live", true}}); });
-  if (path == "/v2/health/ready") return only(request, "GET", [&] { return ready(OrderedJson::object()); });
+  if (path == kLive) return only(request, "GET", [] { return ok({{"live", true}}); });
+  if (path == kReady) return only(request, "GET", [&] { return ready(OrderedJson::object()); });
   if (path == "/v2" || path == "/v2/") {
     return only(request, "GET",
                 [] { return ok({{"name", "hydrant"}, {"version", version()}, {"extensions", OrderedJson::array()}}); });

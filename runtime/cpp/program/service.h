@@ -18,11 +18,16 @@ class Service {
  public:
   // Predicts once, so that the first request finds everything ready, and learns which outputs there are.
   //   local  whether only this machine can reach it
-  Service(const Predictor& predictor, std::string name, bool local);
+  //   token  secret that clients send as `Authorization: Bearer …`; without it anyone who reaches it may ask
+  Service(const Predictor& predictor, std::string name, bool local, std::optional<std::string> token);
 
   const std::string& name() const { return name_; }
 
-  // Safe to call from many threads.
+  // Refuses a request for its headers: a page of another site, no token, a compressed body. Safe to call from many
+  // threads, as is what comes next.
+  std::optional<HttpReply> refused(const HttpRequest& request) const;
+
+  // The answer to a request that was not refused.
   HttpReply answer(const HttpRequest& request) const;
 
   // From now on it says that it is not ready.
@@ -39,6 +44,7 @@ class Service {
   const Predictor& predictor_;
   std::string name_;
   bool local_;
+  std::optional<std::string> token_;
   OrderedJson metadata_;
   std::atomic<bool> leaving_{false};
 };

@@ -18,9 +18,10 @@ struct Decoded {
 // Most pixels of a picture, Pillow's limit: more are taken for an attack.
 constexpr std::int64_t kMostPixels = 178'956'970;
 
-// Both throw std::invalid_argument with the reason when the bytes cannot be decoded.
-Decoded decode_jpeg(std::string_view bytes);
-Decoded decode_png(std::string_view bytes);
+// Both throw std::invalid_argument with the reason when the bytes cannot be decoded, or stand for more pixels than
+// `most`.
+Decoded decode_jpeg(std::string_view bytes, std::int64_t most = kMostPixels);
+Decoded decode_png(std::string_view bytes, std::int64_t most = kMostPixels);
 
 // The orientation in an EXIF block (after "Exif\0\0"), and in an XMP packet, which counts where EXIF has none. Nothing
 // where there is none; 1 for a number that is not an orientation.

@@ -78,12 +78,12 @@ int orientation_of(const JpegDecoder& decoder) {
 
 }  // namespace
 
-Decoded decode_jpeg(std::string_view bytes) {
+Decoded decode_jpeg(std::string_view bytes, std::int64_t most) {
   JpegDecoder decoder;
   if (!read_header(decoder, bytes)) throw std::invalid_argument(decoder.message.data());
   auto& info = decoder.info;
-  if (static_cast<std::int64_t>(info.image_width) * info.image_height > kMostPixels) {
-    throw std::invalid_argument("it has more than " + std::to_string(kMostPixels) + " pixels");
+  if (static_cast<std::int64_t>(info.image_width) * info.image_height > most) {
+    throw std::invalid_argument("it has more than " + std::to_string(most) + " pixels");
   }
   const bool grey = info.jpeg_color_space == JCS_GRAYSCALE;
   if (!grey && info.num_components != 3) throw std::invalid_argument("its colours are CMYK; convert it to RGB first");

@@ -100,13 +100,13 @@ void require(bool done, const PngDecoder& decoder) {
 
 }  // namespace
 
-Decoded decode_png(std::string_view bytes) {
+Decoded decode_png(std::string_view bytes, std::int64_t most) {
   PngDecoder decoder(bytes);
   require(read_header(decoder), decoder);
   const png_uint_32 width = png_get_image_width(decoder.png, decoder.info);
   const png_uint_32 height = png_get_image_height(decoder.png, decoder.info);
-  if (static_cast<std::int64_t>(width) * height > kMostPixels) {
-    throw std::invalid_argument("it has more than " + std::to_string(kMostPixels) + " pixels");
+  if (static_cast<std::int64_t>(width) * height > most) {
+    throw std::invalid_argument("it has more than " + std::to_string(most) + " pixels");
   }
   if (png_get_bit_depth(decoder.png, decoder.info) == 16) {
     throw std::invalid_argument("it has 16 bits per channel; expected 8 bits per channel; convert it first");

@@ -124,7 +124,7 @@ void check_finite(const Prediction& prediction, const std::string& backend) {
 
 }  // namespace
 
-struct Predictor::State {
+struct [[gnu::visibility("hidden")]] Predictor::State {
   Bundle bundle;
   Architecture architecture;
   Options options;

@@ -13,7 +13,11 @@ namespace fs = std::filesystem;
 namespace hydrant::tests {
 namespace {
 
+#ifdef HYDRANT_OTHER_PROCESSOR
+constexpr float kTolerance = 2e-5F;  // ONNX Runtime adds up in another order than where the golden fields were made
+#else
 constexpr float kTolerance = 1e-6F;
+#endif
 
 void compare_floats(const std::string& where, const std::vector<float>& found, const Tensor& expected,
                     float tolerance) {

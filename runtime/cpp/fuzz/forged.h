@@ -1,0 +1,32 @@
+// A bundle in which one file is what a fuzzer gives, with the digest that fits, as an attacker would write it.
+#pragma once
+
+#include <filesystem>
+#include <string>
+
+#include "../src/bundle.h"
+
+namespace hydrant::fuzz {
+
+class Forged {
+ public:
+  // Copies a whole bundle to a temporary folder, which is removed at the end.
+  explicit Forged(const std::filesystem::path& whole);
+  ~Forged();
+  Forged(const Forged&) = delete;
+  Forged& operator=(const Forged&) = delete;
+
+  const std::filesystem::path& path() const { return path_; }
+
+  // Writes a file; the manifest does not list it.
+  void write(const std::string& name, const std::string& bytes) const;
+
+  // The bundle with this file, which the manifest lists. Throws BundleError.
+  Bundle with(const std::string& name, const std::string& bytes) const;
+
+ private:
+  std::filesystem::path path_;
+  std::string manifest_;
+};
+
+}  // namespace hydrant::fuzz

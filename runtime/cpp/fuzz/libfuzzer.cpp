@@ -1,0 +1,43 @@
+// libFuzzer's program: the variable HYDRANT_FUZZ_TARGET names what is fuzzed, HYDRANT_FUZZ_BUNDLE the whole bundle of
+// which a target replaces a file.
+#include <algorithm>
+#include <cstdint>
+#include <cstdlib>
+#include <iostream>
+
+#include "hydrant/hydrant.h"
+#include "targets.h"
+
+namespace {
+
+std::string variable(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? "" : value;
+}
+
+const hydrant::fuzz::Target& chosen() {
+  const auto& all = hydrant::fuzz::targets();
+  const std::string name = variable("HYDRANT_FUZZ_TARGET");
+  const auto found = std::find_if(all.begin(), all.end(), [&](const auto& each) { return each.name == name; });
+  if (found != all.end()) return *found;
+  std::cerr << "HYDRANT_FUZZ_TARGET is '" << name << "'; expected one of";
+  for (const auto& each : all) std::cerr << ' ' << each.name;
+  std::cerr << '\n';
+  std::exit(2);
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerInitialize(int*, char***) {
+  hydrant::fuzz::use_bundle(variable("HYDRANT_FUZZ_BUNDLE"));
+  return 0;
+}
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  static const hydrant::fuzz::Target& target = chosen();
+  try {
+    target.read({reinterpret_cast<const char*>(data), size});
+  } catch (const hydrant::Error&) {  // refused, which is well; whatever else is thrown ends the program
+  }
+  return 0;
+}

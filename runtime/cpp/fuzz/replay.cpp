@@ -1,0 +1,144 @@
+// hydrant-replay BUNDLE CORPUS MUTATIONS [TARGET …]: every target on its corpus, and on so many damaged copies of it,
+// always the same ones. No fuzzer is needed. Exit status 1: findings; a crash says by its last line what was read.
+#include <algorithm>
+#include <ctime>
+#include <fstream>
+#include <iostream>
+#include <random>
+#include <set>
+
+#include "../src/files.h"
+#include "hydrant/hydrant.h"
+#include "targets.h"
+
+namespace fs = std::filesystem;
+
+namespace hydrant::fuzz {
+namespace {
+
+constexpr double kMostSeconds = 2;
+
+// What parsers stumble over.
+const std::vector<std::string> kWords{"null",
+                                      "-1",
+                                      "0",
+                                      "1e999",
+                                      "1e300",
+                                      "NaN",
+                                      "1.5",
+                                      "[]",
+                                      "{}",
+                                      "\"\"",
+                                      "../x",
+                                      "\"\\ud800\"",
+                                      "\xff\xfe",
+                                      "\r\n",
+                                      std::string(1, '\0'),
+                                      std::string(40, '9'),
+                                      std::string(200, '['),
+                                      "18446744073709551615",
+                                      "-9223372036854775808",
+                                      "\xff\xff\xff\xff"};
+
+class Damage {
+ public:
+  explicit Damage(unsigned seed) : random_(seed) {}
+
+  std::string of(std::string bytes) {
+    for (std::size_t changes = 1 + any(3); changes > 0; --changes) change(bytes);
+    return bytes;
+  }
+
+ private:
+  std::size_t any(std::size_t limit) { return std::uniform_int_distribution<std::size_t>(0, limit - 1)(random_); }
+
+  void change(std::string& bytes) {
+    const std::size_t at = any(bytes.size() + 1), size = std::min(any(64), bytes.size() - at);
+    const std::string& word = kWords[any(kWords.size())];
+    switch (any(6)) {
+      case 0:
+        bytes.erase(at, size);
+        break;
+      case 1:
+        bytes.insert(at, word);
+        break;
+      case 2:
+        bytes.insert(at, bytes.substr(at, size));
+        break;
+      case 3:
+        value(bytes, at, word);
+        break;
+      case 4:
+        bytes.resize(at);
+        break;
+      default:
+        if (at < bytes.size()) bytes[at] = static_cast<char>(any(256));
+    }
+  }
+
+  // Puts a word in place of the value that follows a colon.
+  static void value(std::string& bytes, std::size_t from, const std::string& word) {
+    const std::size_t colon = bytes.find(": ", from);
+    if (colon == std::string::npos) return;
+    const std::size_t end = std::min(bytes.find_first_of(",]}\n", colon), bytes.size());
+    bytes.replace(colon + 2, end - colon - 2, word);
+  }
+
+  std::mt19937 random_;
+};
+
+// Whether a target takes or refuses the bytes, in time.
+bool passes(const Target& target, const std::string& bytes) {
+  const std::clock_t started = std::clock();  // of the processor: a machine that does something else is no finding
+  try {
+    target.read(bytes);
+  } catch (const Error&) {
+  } catch (const std::exception& error) {
+    std::cout << "  found: " << error.what() << '\n';
+    return false;
+  }
+  const double took = static_cast<double>(std::clock() - started) / CLOCKS_PER_SEC;
+  if (took > kMostSeconds) std::cout << "  found: it took " << took << " s\n";
+  return took <= kMostSeconds;
+}
+
+std::size_t replay(const Target& target, const fs::path& corpus, unsigned mutations) {
+  std::vector<fs::path> files;
+  for (const auto& entry : fs::directory_iterator(corpus / target.name)) files.push_back(entry.path());
+  std::sort(files.begin(), files.end());
+  std::size_t findings = passes(target, "") ? 0 : 1, runs = 1;
+  Damage damage(7);
+  for (const fs::path& file : files) {
+    const auto whole = bytes_of(file);
+    if (!whole) throw InputError("cannot read " + file.string());
+    std::cout << target.name << ' ' << file.filename().string() << std::endl;
+    const std::size_t copies = 1 + mutations / files.size();
+    for (std::size_t copy = 0; copy <= copies; ++copy, ++runs) {
+      const std::string bytes = copy == 0 ? *whole : damage.of(*whole);
+      if (passes(target, bytes)) continue;
+      const std::string kept = std::string("found-") + target.name + "-" + std::to_string(++findings);
+      std::ofstream(kept, std::ios::binary) << bytes;
+      std::cout << "  kept as " << kept << '\n';
+    }
+  }
+  std::cout << target.name << ": " << runs << " inputs, " << findings << " findings\n";
+  return findings;
+}
+
+}  // namespace
+}  // namespace hydrant::fuzz
+
+int main(int count, char** words) {
+  if (count < 4) {
+    std::cerr << "usage: hydrant-replay BUNDLE CORPUS MUTATIONS [TARGET ...]\n";
+    return 2;
+  }
+  hydrant::fuzz::use_bundle(words[1]);
+  const std::set<std::string> wanted(words + 4, words + count);
+  std::size_t findings = 0;
+  for (const hydrant::fuzz::Target& target : hydrant::fuzz::targets()) {
+    if (wanted.empty() || wanted.count(target.name) > 0)
+      findings += hydrant::fuzz::replay(target, words[2], static_cast<unsigned>(std::stoul(words[3])));
+  }
+  return findings == 0 ? 0 : 1;
+}

@@ -1,0 +1,48 @@
+"""What libhydrant.so exports: the functions of its header and the types of its errors, and nothing else."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from cpp import ROOT
+
+LISTED = ROOT / "runtime/cpp/tests/exports.txt"
+SHORT = [
+    (r" (?=>)", ""),
+    (r"std::__cxx11::basic_string<char, std::char_traits<char>, std::allocator<char>>", "string"),
+    (r"std::map<string, ([\w:]+), std::less<string>, std::allocator<std::pair<string const, \1>>>", r"map<string, \1>"),
+    (r"std::filesystem::__cxx11::path", "path"),
+    (r"std::vector<([\w:]+), std::allocator<\1>>", r"vector<\1>"),
+    (r"\[abi:cxx11\]", ""),
+]
+
+
+def exported(library: Path) -> list[str]:
+    """The names that a library gives others, once each, in the words of its source."""
+    command = ["nm", "--dynamic", "--defined-only", "--demangle", "--format=posix", str(library)]
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    names = [re.sub(r" [A-Za-z] [0-9a-f]+ [0-9a-f]*$", "", line) for line in said.splitlines()]
+    for pattern, word in SHORT:
+        names = [re.sub(pattern, word, name) for name in names]
+    return sorted(set(names))
+
+
+def test_the_library_exports_what_is_listed(runner: Path) -> None:
+    if shutil.which("nm") is None:
+        pytest.skip("nm, of binutils, is not installed")
+    found, listed = exported(runner.parent / "libhydrant.so"), LISTED.read_text().splitlines()
+    assert found == listed, (
+        "the interface of the C++ library changed: programs linked with the last release do not find a name that went; "
+        f"where that is meant, change {LISTED.name}, and the minor version"
+    )
+
+
+def test_the_list_is_that_of_the_header() -> None:
+    declared = set(re.findall(r"~?\b(\w+)\(", (ROOT / "runtime/cpp/include/hydrant/hydrant.h").read_text()))
+    functions = [name.partition("(")[0] for name in LISTED.read_text().splitlines() if "(" in name]
+    assert {name.rsplit("::", 1)[-1].strip("~") for name in functions} - {"operator="} <= declared
+    assert not [name for name in functions if "::State" in name]
