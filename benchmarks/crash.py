@@ -44,31 +44,27 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="hydrant-crash-") as folder:
         place = Path(folder)
         bench = Bench.prepared(place, options.model, options.data, options.verbs)
-        states = {}
         for name in options.verbs:
+            results[name] = {"not run": f"{VERBS[name].needs} is not installed", "faults": []}
             if known(name):
-                states[name] = States.of(bench, VERBS[name], place / "now")
-            else:
-                results[name] = {"not run": f"{VERBS[name].needs} is not installed", "faults": []}
-        context = get_context("fork")  # every library is there already
-        with ProcessPoolExecutor(options.jobs, context, initializer=begin, initargs=(place, bench, states)) as pool:
-            for name, of_verb in states.items():
-                results[name] = tried(pool, name, of_verb, options)
-                save(options.output, results)
-                print(f"{name:16} {results[name]}", flush=True)
+                results[name] = tried(name, States.of(bench, VERBS[name], place / "now"), place, bench, options)
+            save(options.output, results)
+            print(f"{name:16} {results[name]}", flush=True)
     return int(any(each["faults"] for each in results.values()))
 
 
-def tried(pool: ProcessPoolExecutor, name: str, states: States, options: argparse.Namespace) -> dict[str, Any]:
+def tried(name: str, states: States, place: Path, bench: Bench, options: argparse.Namespace) -> dict[str, Any]:
     """Kill one verb at all its moments; what came of it."""
     kills = list(moments(name, states, options))
     found: Counter[str] = Counter()
     faults = []
-    for done in as_completed([pool.submit(trial, kill) for kill in kills]):
-        kill, verdict = done.result()
-        found[verdict if verdict in ("old", "new", "apart", "too late") else "faulty"] += 1
-        if found["faulty"] > len(faults):
-            faults.append(f"{kill[1]}: {verdict}")
+    context = get_context("fork")  # what the verb imports is there already
+    with ProcessPoolExecutor(options.jobs, context, initializer=begin, initargs=(place, bench, states)) as pool:
+        for done in as_completed([pool.submit(trial, kill) for kill in kills]):
+            kill, verdict = done.result()
+            found[verdict if verdict in ("old", "new", "apart", "too late") else "faulty"] += 1
+            if found["faulty"] > len(faults):
+                faults.append(f"{kill[1]}: {verdict}")
     times, steps = (sum(isinstance(at, kind) for _, at in kills) for kind in (float, int))
     facts = {"seconds": round(states.seconds, 2), "random moments": times, "steps": steps, "of": states.steps}
     return {**facts, **found, "faults": faults}
@@ -87,15 +83,14 @@ _given: list[Any] = []
 
 
 def begin(*given: Any) -> None:
-    """Let this process know what :func:`trial` needs: the folder of the run, the bench, and every verb's states."""
+    """Let this process know what :func:`trial` needs: the folder of the run, the bench, and the verb's states."""
     _given[:] = given
 
 
 def trial(kill: Kill) -> tuple[Kill, str]:
     """Kill a verb once; which state it left, ``"too late"`` where it had ended before, or what is wrong."""
-    place, bench, all_states = _given
-    name, at = kill
-    states: States = all_states[name]
+    place, bench, states = _given
+    at = kill[1]
     now = place / f"now-{os.getpid()}"
     bench.fresh(now, states.verb)
     words = bench.line(states.verb.words, now)

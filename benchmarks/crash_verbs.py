@@ -336,8 +336,8 @@ def _is_hidden(name: str) -> bool:
 
 
 def _is_kept(name: str) -> bool:
-    """Whether it is of what an interrupted verb goes on with by design: of a making, or of a large prediction."""
-    return name.split("/", maxsplit=1)[0].endswith((".make", ".chunks", ".state", ".search"))
+    """Whether it is of what an interrupted verb goes on with: making, a large prediction, tuning, circuits."""
+    return name.split("/", maxsplit=1)[0].endswith((".make", ".chunks", ".part"))
 
 
 @dataclass(frozen=True)

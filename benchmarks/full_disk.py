@@ -26,6 +26,8 @@ from typing import Any
 from crash_verbs import VERBS, Bench, Forked, States, hidden, import_all, known, save
 
 MS_RDONLY, MS_REMOUNT = 1, 32
+DISK = "size=256m"
+"""A file fills it but for the room that is to be left."""
 WARNED = {"verify", "profile", "evaluate"}
 """Verbs that show what they found, and warn where it cannot be kept."""
 
@@ -47,57 +49,61 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="hydrant-disk-") as folder:
         place = Path(folder)
         bench = Bench.prepared(place, options.model, options.data, options.verbs)
-        states = {name: States.of(bench, VERBS[name], place / "now") for name in options.verbs if known(name)}
-        context = get_context("fork")
-        with ProcessPoolExecutor(options.jobs, context, initializer=begin, initargs=(place, bench, states)) as pool:
-            for name, of_verb in states.items():
-                need = sum(file.stat().st_size for file in place.rglob("*") if file.is_file()) / 1024
-                sizes = [0, *(int(4 * (need / 4) ** (at / options.sizes)) for at in range(options.sizes))]
-                found: Counter[str] = Counter()
-                faults = []
-                for done in as_completed([pool.submit(trial, name, size) for size in [None, *sizes]]):
-                    verdict = done.result()
-                    found[verdict.split(":")[0]] += 1
-                    faults += [verdict] if verdict.startswith("fault") else []
-                results[name] = {**found, "seconds": round(of_verb.seconds, 2), "faults": faults}
-                save(options.output, results)
-                print(f"{name:16} {results[name]}", flush=True)
+        for name in filter(known, options.verbs):
+            results[name] = tried(name, States.of(bench, VERBS[name], place / "now"), place, bench, options)
+            save(options.output, results)
+            print(f"{name:16} {results[name]}", flush=True)
     return int(any(each["faults"] for each in results.values()))
+
+
+def tried(name: str, states: States, place: Path, bench: Bench, options: argparse.Namespace) -> dict[str, Any]:
+    """Run one verb on all disks; what came of it."""
+    need = sum(file.stat().st_size for file in place.rglob("*") if file.is_file()) / 1024
+    sizes = [0, *(int(4 * (need / 4) ** (at / options.sizes)) for at in range(options.sizes))]
+    found: Counter[str] = Counter()
+    faults = []
+    context = get_context("fork")  # what the verb imports is there already
+    with ProcessPoolExecutor(options.jobs, context, initializer=begin, initargs=(place, bench, states)) as pool:
+        for done in as_completed([pool.submit(trial, name, size) for size in [None, *sizes]]):
+            verdict = done.result()
+            found[verdict.split(":")[0]] += 1
+            faults += [verdict] if verdict.startswith("fault") else []
+    return {**found, "seconds": round(states.seconds, 2), "faults": faults}
 
 
 _given: list[Any] = []
 
 
 def begin(*given: Any) -> None:
-    """Let this process know what :func:`trial` needs: the folder of the run, the bench, and every verb's states."""
+    """Let this process know what :func:`trial` needs: the folder of the run, the bench, and the verb's states."""
     _given[:] = given
 
 
 def trial(name: str, room_kib: int | None) -> str:
     """Run a verb with so much room, or on a read-only disk (``None``); what came of it."""
-    place, bench, all_states = _given
-    states: States = all_states[name]
+    place, bench, states = _given
     disk = place / f"disk-{os.getpid()}"
     disk.mkdir(exist_ok=True)
-    mount(disk, "size=4g")
+    mount(disk, DISK)
     try:
         now = disk / "now"
         bench.fresh(now, states.verb)
         (disk / "tmp").mkdir()
         words = bench.line(states.verb.words, now)
+        filler = disk / "filler"
         if room_kib is None:
-            mount(disk, "", MS_REMOUNT | MS_RDONLY)
+            mount(disk, DISK, MS_REMOUNT | MS_RDONLY)
         else:
-            used = shutil.disk_usage(disk).used // 1024
-            mount(disk, f"size={used + room_kib}k", MS_REMOUNT)
+            with filler.open("wb") as file:
+                os.posix_fallocate(file.fileno(), 0, max(1, shutil.disk_usage(disk).free - 1024 * room_kib))
         status, said = Forked(words, before=lambda: tempfile_in(disk / "tmp")).end()
         where = "read-only" if room_kib is None else f"{room_kib} KiB left"
         if room_kib is None:
-            mount(disk, "size=4g", MS_REMOUNT)
+            mount(disk, DISK, MS_REMOUNT)
         verdict = judged(name, states, now, status, said, "read-only" if room_kib is None else "full")
         if verdict.startswith("fault"):
             return f"fault: {where}: {verdict}"
-        mount(disk, "size=4g", MS_REMOUNT)
+        filler.unlink(missing_ok=True)
         status, said = Forked(words, before=lambda: tempfile_in(disk / "tmp")).end()
         if status or states.which(now) != "new" or hidden(now):
             return f"fault: {where}, then run again: {status} {said} {states.which(now)} {hidden(now)}"

@@ -95,7 +95,8 @@ def owned_folder(parent: Path, purpose: str, unless: str | None = None) -> Itera
 
 def stages(parent: Path, purpose: str, ending: str = ENDING) -> list[Path]:
     """The hidden folders (or files) of a purpose in ``parent``, of makers alive or not."""
-    ours = re.compile(rf"\.{re.escape(purpose)}\.[0-9a-f]{{{2 * TOKEN_BYTES}}}\.{ending}")
+    one = rf"\.{re.escape(purpose)}\.[0-9a-f]{{{2 * TOKEN_BYTES}}}\.{ending}"
+    ours = re.compile(rf"{one}|\.{one}\.[0-9a-f]{{{2 * TOKEN_BYTES}}}\.{ending}")  # of one that takes the place of one
     return sorted(path for path in parent.iterdir() if ours.fullmatch(path.name))
 
 

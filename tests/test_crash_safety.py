@@ -197,7 +197,7 @@ def test_a_living_writer_keeps_what_it_is_about(tmp_path: Path, aged: None) -> N
 
 def test_litter_of_killed_processes_goes(tmp_path: Path, aged: None) -> None:
     """Folders beside a new bundle, files beside a new file; what only looks alike stays."""
-    for place in (".out.0123456789ab.stage", ".out.note.stage"):
+    for place in (".out.0123456789ab.stage", "..out.0123456789ab.stage.ab0123456789.stage", ".out.note.stage"):
         (tmp_path / place).mkdir()
     for place in (".plan.json.0123456789ab.part", ".plan.json.txt"):
         (tmp_path / place).write_bytes(b"")

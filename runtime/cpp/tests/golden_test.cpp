@@ -1,6 +1,7 @@
 // Every field of a prediction is what Python gives for the same bundle and inputs.
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <iostream>
 #include <mutex>
 #include <thread>
@@ -72,14 +73,46 @@ Options one_thread() {
   return options;
 }
 
+namespace {
+
+bool same(const std::vector<float>& one, const std::vector<float>& other) {
+  return one.size() == other.size() && std::memcmp(one.data(), other.data(), one.size() * sizeof(float)) == 0;
+}
+
+bool same(const std::optional<std::vector<float>>& one, const std::optional<std::vector<float>>& other) {
+  return one.has_value() == other.has_value() && (!one || same(*one, *other));
+}
+
+// Whether every number of two predictions is the same, to the bit.
+bool same(const Prediction& one, const Prediction& other) {
+  for (const auto field :
+       {&Prediction::probabilities, &Prediction::confidence, &Prediction::predictive_entropy,
+        &Prediction::expected_entropy, &Prediction::mutual_information, &Prediction::disagreement, &Prediction::score,
+        &Prediction::score_variance, &Prediction::label_entropy, &Prediction::label_mutual_information}) {
+    if (!same(one.*field, other.*field)) return false;
+  }
+  for (const auto field : {&Prediction::energy, &Prediction::distance, &Prediction::member_probabilities,
+                           &Prediction::interval_low, &Prediction::interval_high, &Prediction::member_scores}) {
+    if (!same(one.*field, other.*field)) return false;
+  }
+  return one.label == other.label && one.abstain == other.abstain && one.assigned == other.assigned &&
+         one.out_of_distribution == other.out_of_distribution && one.prediction_set == other.prediction_set;
+}
+
+}  // namespace
+
 void compare_at_once(const Predictor& predictor, const Case& golden, int threads, int predictions) {
+  const Prediction alone = predict(predictor, golden);
+  compare(alone, golden);
   std::mutex guard;
   std::string problem;
   std::vector<std::thread> workers;
   for (int worker = 0; worker < threads; ++worker) {
     workers.emplace_back([&] {
       try {
-        for (int i = 0; i < predictions; ++i) compare(predict(predictor, golden), golden);
+        for (int i = 0; i < predictions; ++i) {
+          check(same(predict(predictor, golden), alone), golden.name, ": other bits than one thread got");
+        }
       } catch (const std::exception& error) {
         const std::lock_guard<std::mutex> lock(guard);
         problem = error.what();
