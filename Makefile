@@ -18,6 +18,8 @@ INSTALL = rm -rf .build/setuptools hydrant_uq.egg-info && $(PIP) install --no-bu
 # Every dependency is used by one of these, and every family is fused and exported.
 OLDEST = $(patsubst %,tests/test_%.py,adapter build data graph grpc parity processing runtime verify) \
 	tests/test_evaluate.py::test_report_files_and_html \
+	tests/test_siglip.py::test_module_and_graphs_match_the_oracle \
+	tests/test_sounds.py::test_parts_that_are_written_out_are_those_of_transformers \
 	tests/test_tune.py::test_one_whole_member_is_tuned_as_hugging_face_would
 
 .PHONY: demo test oldest check docs dist clean

@@ -150,10 +150,6 @@ def run(options: argparse.Namespace) -> int:
 
 def _check(options: argparse.Namespace) -> None:
     """Refuse options that do not go together, before anything is loaded."""
-    for place in (options.output, options.errors):
-        if place:
-            check_form(place)
-            check_file(place)
     if [bool(options.inputs), bool(options.pair), bool(options.input)].count(True) != 1:
         raise InputError(
             "give texts or images as arguments, or a file or folder with --input, or pairs of texts with --pair, and "
@@ -165,6 +161,7 @@ def _check(options: argparse.Namespace) -> None:
         raise InputError("--text-column and --text-pair-column name columns of --input FILE; leave them out")
     if options.errors and not (options.skip_invalid and options.input):
         raise InputError("--errors keeps rows of --input apart that --skip-invalid skips; give both, or leave it out")
+    _check_places(options)
     ray = options.engine == "ray"
     if options.shard or ray:
         _check_large(options)
@@ -173,6 +170,19 @@ def _check(options: argparse.Namespace) -> None:
     given = [name for name in ("actors", "actor_cpus", "actor_gpus") if name in options]
     if given and not ray:
         raise InputError(f"--{given[0].replace('_', '-')} is for --engine ray; give that, too, or leave it out")
+
+
+def _check_places(options: argparse.Namespace) -> None:
+    """Refuse files that cannot be written, or hold something else that is wanted."""
+    for place in (options.output, options.errors):
+        if place:
+            check_form(place)
+            check_file(place)
+    regular = options.errors and destination(options.errors)
+    if regular and options.output and regular == destination(options.output):
+        raise InputError(f"{options.output} is to hold the rows and those that failed; name two files")
+    if options.input not in (None, ["-"]):
+        Sources.named(options.input).check_kept(options.output, options.errors)
 
 
 def _check_large(options: argparse.Namespace) -> None:

@@ -7,7 +7,6 @@ a longer one cut, with a warning: these models read so many seconds and no more.
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -55,7 +54,7 @@ class SpectrogramProcessor:
         config = preprocessor_config(file, "feature extractor")
         self._name = spec.input_names[0]
         kind = config.get("feature_extractor_type") if isinstance(config, dict) else None
-        if kind not in KINDS or KINDS[kind].tensor != self._name:
+        if not isinstance(kind, str) or kind not in KINDS or KINDS[kind].tensor != self._name:
             raise InputError(
                 f"{file} is of a {cut(kind)}; this model reads spectrograms, which hydrant makes as {listing(KINDS)} "
                 f"do{' (this one reads ' + self._name + ')'}; give ready tensors, or save the model's own there"
@@ -111,10 +110,23 @@ def _check(settings: Mapping[str, Any], fixed: Mapping[str, Any], config: Mappin
         if config.get(name, expected) != expected:
             raise InputError(f"{file} has {name} = {config[name]!r:.40}; hydrant knows {expected} alone")
     for name, value in settings.items():
-        good = type(value) is bool if name == "do_normalize" else type(value) in (int, float) and math.isfinite(value)
-        whole = name not in ("do_normalize", "mean", "std")
-        if not good or (whole and not (type(value) is int and 1 <= value <= 10**6)) or (name == "std" and value <= 0):
+        if not _GOOD.get(name, _is_count)(value):
             raise InputError(f"{file} has {name} = {value!r:.40}, which is none; save the feature extractor again")
+
+
+LARGEST = 10**6
+"""Beyond it, or for a divisor below its inverse, no setting makes sense."""
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and 1 <= value <= LARGEST
+
+
+_GOOD: Mapping[str, Callable[[Any], bool]] = {
+    "do_normalize": lambda value: type(value) is bool,
+    "mean": lambda value: type(value) in (int, float) and -LARGEST <= value <= LARGEST,
+    "std": lambda value: type(value) in (int, float) and 1 / LARGEST <= value <= LARGEST,
+}
 
 
 def _kaldi(samples: np.ndarray, settings: Mapping[str, Any]) -> tuple[np.ndarray, bool]:

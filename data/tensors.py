@@ -123,9 +123,7 @@ def _spectrograms(inputs: Mapping[str, Any], spec: InputSpec) -> dict[str, np.nd
     if values.dtype.kind != "f" or values.shape[1:] != tuple(spec.spectrogram):
         shape = ", ".join(map(str, ("batch", *spec.spectrogram)))
         raise InputError(f"{name} is {values.dtype} {list(values.shape)}; expected float32 [{shape}]")
-    if not np.isfinite(values).all():
-        raise InputError(f"{name} holds NaN or infinity; expected finite numbers")
-    return {name: np.ascontiguousarray(values, np.float32)}
+    return {name: _finite(name, values)}
 
 
 def _waveforms(inputs: Mapping[str, Any], spec: InputSpec, first: int) -> dict[str, np.ndarray]:
@@ -137,9 +135,7 @@ def _waveforms(inputs: Mapping[str, Any], spec: InputSpec, first: int) -> dict[s
             f"input_values is {values.dtype} {list(values.shape)}; expected float32 [batch, samples] with at least "
             f"{spec.shortest} samples"
         )
-    if not np.isfinite(values).all():
-        raise InputError("input_values holds NaN or infinity; expected finite numbers")
-    tensors = {"input_values": np.ascontiguousarray(values, np.float32)}
+    tensors = {"input_values": _finite("input_values", values)}
     if "attention_mask" in spec.input_names:
         mask = _integers("attention_mask", inputs.get("attention_mask", np.ones(values.shape, np.int64)), 2)
         if mask.shape != values.shape:
@@ -177,6 +173,13 @@ def _pixels(value: Any, spec: InputSpec) -> np.ndarray:
         raise InputError(
             f"pixel_values is {array.dtype} {list(array.shape)}; expected float32 [batch, {str(shape)[1:]}"
         )
-    if not np.isfinite(array).all():
-        raise InputError("pixel_values holds NaN or infinity; expected finite numbers")
-    return np.ascontiguousarray(array, np.float32)
+    return _finite("pixel_values", array)
+
+
+def _finite(name: str, values: np.ndarray) -> np.ndarray:
+    """As float32; what it does not hold is infinite in it."""
+    with np.errstate(over="ignore"):
+        found = np.ascontiguousarray(values, np.float32)
+    if not np.isfinite(found).all():
+        raise InputError(f"{name} holds NaN or infinity; expected finite numbers")
+    return found

@@ -142,7 +142,8 @@ class GrpcFront:
         request_class = self._made["HealthCheckRequest" if name == "Check" else f"{name}Request"]
 
         async def answered(messages: AsyncIterator[bytes], context: Any) -> bytes:
-            self._here += 1
+            counted = name not in OPEN  # whoever has no token must not fill the places of those who have one
+            self._here += counted
             try:
                 self._let_in(name, context)
                 raw = await _first(messages, self._service.settings.timeout)
@@ -157,7 +158,7 @@ class GrpcFront:
                 )
                 return await context.abort(code, found.message, again)
             finally:
-                self._here -= 1
+                self._here -= counted
 
         return answered
 

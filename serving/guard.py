@@ -82,6 +82,9 @@ class Guard:
         try:
             async with asyncio.timeout(seconds):
                 await self._app(scope, receive, told)
+        except ServeError as refused:  # of what has no routes of its own that tell it
+            if not begun:
+                await _refuse(refused, send)
         except TimeoutError:
             if begun:  # a client that does not read its answer
                 return

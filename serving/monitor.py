@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from multiprocessing.connection import Connection
 from typing import Any
 
+from .errors import ServeError
 from .figures import PATHS, Figures
 from .observe import Observer
 from .record import Recorder, Recording
@@ -57,7 +58,10 @@ class Monitor:
         self.observers: list[Observer] = [each for each in made if each is not None]
 
     def around(self, app: App) -> App:
-        """The ASGI application with the routes of this, and a span around each request where these are made."""
+        """The ASGI application with the routes of this, and a span around each request where these are made.
+
+        It raises ``ServeError`` (503) where the process that counts for all workers does not answer.
+        """
 
         async def monitored(scope: Scope, receive: Any, send: Any) -> None:
             asked = scope["type"] == "http" and scope["path"] in PATHS and scope["method"] in ("GET", "HEAD")
@@ -68,7 +72,12 @@ class Monitor:
                 "latin-1"
             )
             answer = self._figures.answer
-            body, content_type = await asyncio.to_thread(answer, scope["path"], accept, self._recorded())
+            try:
+                body, content_type = await asyncio.to_thread(answer, scope["path"], accept, self._recorded())
+            except (EOFError, OSError) as error:  # TimeoutError among them
+                raise ServeError(
+                    503, "the process that counts for all workers does not answer; ask again", retry_after=1
+                ) from error
             told = [(b"content-type", content_type.encode()), (b"content-length", str(len(body)).encode())]
             told += [(b"cache-control", b"no-store")]
             await send({"type": "http.response.start", "status": 200, "headers": told})

@@ -129,6 +129,7 @@ class Teller:
 
         Raises:
             TimeoutError: the process that counts does not answer.
+            OSError, EOFError: it is gone.
         """
         del recorded  # those of all workers are there
         with self._talking:

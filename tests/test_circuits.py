@@ -501,3 +501,12 @@ def test_interrupted_command_tells_how_to_go_on(
     assert HeadPlan.load(plan) == plan_heads(
         bert_checkpoint, text_csv, method=Circuit(ood=ood_csv, max_accuracy_loss=ANY), keep=2
     )
+
+
+def test_too_little_memory_on_a_gpu_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def short(*_: Any) -> Any:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+
+    monkeypatch.setattr(masking.MaskedRuns, "_entering", short)
+    with pytest.raises(InputError, match=r"too little free memory .*2\.00 GiB.*CUDA_VISIBLE_DEVICES="):
+        search("bert", [[2, 2, 2]])

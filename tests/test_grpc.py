@@ -220,6 +220,7 @@ def serving(folder: Path, test: Callable[[Calls, Service], Awaitable[None]], *ob
                     return MADE[f"{kind}Response"].FromString(await channel.unary_unary(verb)(raw, **given_))
 
                 call.opened = channel.stream_unary(f"/{SERVICE}/ModelInfer")  # type: ignore[attr-defined]
+                call.probed = channel.stream_unary(f"/{HEALTH}/Check")  # type: ignore[attr-defined]
                 await asyncio.wait_for(test(call, service), 30)
         finally:
             Lengths.gate.set()
@@ -347,6 +348,20 @@ def test_a_message_is_read_once_it_is_let_in_and_must_come_in_time(
 
     serving(models, test, token="right-token", timeout=0.3)
     assert not caplog.records
+
+
+def test_probes_that_never_come_to_an_end_take_nobodys_place(models: Path) -> None:
+    async def test(call: Any, service: Service) -> None:
+        probes = [call.probed() for _ in range(3)]
+        for probe in probes:
+            await probe.wait_for_connection()
+        await asyncio.sleep(0.2)
+        right = [("authorization", "Bearer right-token")]
+        assert (await call("ModelInfer", texts("abc"), metadata=right)).model_name == "m"
+        for probe in probes:
+            probe.cancel()
+
+    serving(models, test, token="right-token", requests=2)
 
 
 def test_whoever_leaves_takes_the_inputs_out_of_the_queue(models: Path) -> None:

@@ -27,6 +27,7 @@ from hydrant.runtime.prediction import Prediction
 from hydrant.serving import record
 from hydrant.serving import stats as stats_module
 from hydrant.serving import together as together_module
+from hydrant.serving.guard import Guard
 from hydrant.serving.log import Rarely
 from hydrant.serving.metrics import LABELS, OTHERS, Metrics
 from hydrant.serving.monitor import Monitor
@@ -348,6 +349,31 @@ def test_figures_that_come_too_late_are_not_those_of_another_question(monkeypatc
     assert teller.answer("/stats", "", None) == (b"now", "text/plain")
     ours.close()
     teller.close()
+    theirs.close()
+
+
+def test_figures_that_nobody_gives_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process that counts for all workers hangs, and is gone then."""
+    monkeypatch.setattr(together_module, "PATIENCE", 0.01)
+    ours, theirs = multiprocessing.Pipe()
+    monitor = Monitor(counts=theirs)
+    asked = {"type": "http", "method": "GET", "path": "/stats", "headers": []}
+    sent: list[dict[str, Any]] = []
+
+    async def nothing(*_: Any) -> Any:
+        raise AssertionError("nobody asks the application, or reads a body")
+
+    async def keep(message: Any) -> None:
+        sent.append(message)
+
+    front = Guard(monitor.around(nothing), ServeSettings())
+    asyncio.run(front(asked, nothing, keep))
+    ours.close()
+    asyncio.run(front(asked, nothing, keep))
+    assert [message["status"] for message in sent[::2]] == [503, 503]
+    assert all(b"does not answer; ask again" in message["body"] for message in sent[1::2])
+    assert (b"retry-after", b"1") in sent[0]["headers"]
+    monitor.close()
     theirs.close()
 
 

@@ -459,6 +459,23 @@ def error_line(*words: object) -> str:
     return line
 
 
+def test_no_input_is_replaced(predictor: Predictor, bundle: Path, tmp_path: Path) -> None:
+    data, link = tmp_path / "data.csv", tmp_path / "link.csv"
+    data.write_text("text\nhello\n")
+    link.symlink_to(data)
+    pattern, other = tmp_path / "d*.csv", tmp_path / "other.csv"
+    for words in (
+        ["--input", data, "--output", data],
+        ["--input", pattern, "--output", link, "--shard", "1/1"],
+        ["--input", link, "--output", other, "--skip-invalid", "--errors", data],
+    ):
+        assert "is one of the inputs, and would be replaced; choose another" in error_line("predict", bundle, *words)
+    with pytest.raises(InputError, match="is one of the inputs"):
+        hydrant.predict_files(predictor, data, link)
+    assert data.read_text() == "text\nhello\n"
+    assert not other.exists()
+
+
 def test_commands_end_to_end(bundle: Path, files: list[Path], expected: list[dict[str, Any]], tmp_path: Path) -> None:
     common = ["predict", bundle, "--input", *files, "--threads", "1"]
     parts = [tmp_path / f"part-{index}.csv" for index in (1, 2)]
@@ -502,6 +519,7 @@ def test_commands_end_to_end(bundle: Path, files: list[Path], expected: list[dic
         (["a text", "--output", "x.csv.gz"], "ends in '.gz', which is not written here"),
         (["--input", "FILE", "--skip-invalid", "--output", "x", "--errors", "x.tsv"], "ends in '.tsv'"),
         (["--input", "FILE", "--shard", "1/2", "--output", "x", "--skip-invalid", "--errors", "x"], "name two files"),
+        (["--input", "FILE", "--output", "x", "--skip-invalid", "--errors", "x"], "name two files"),
     ],
 )
 def test_options_that_do_not_go_together(bundle: Path, files: list[Path], words: list[str], message: str) -> None:

@@ -122,9 +122,9 @@ def test_the_oldest_versions_tested_are_those_declared() -> None:
         assert tested[canonicalize_name(requirement.name)] == Version(oldest), requirement
 
 
-def bill_of_materials() -> Any:
-    """The program that writes the bill of materials."""
-    spec = spec_from_file_location("bill_of_materials", Path(__file__).parents[1] / ".ci/bill_of_materials.py")
+def of_ci(name: str) -> Any:
+    """A module in ``.ci``."""
+    spec = spec_from_file_location(name, Path(__file__).parents[1] / f".ci/{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = module_from_spec(spec)
@@ -134,15 +134,24 @@ def bill_of_materials() -> Any:
 
 def test_everything_that_is_installed_is_pinned() -> None:
     """All that `make test` and `make check` install, and what that brings along: nothing at a version of the day."""
-    program, root = bill_of_materials(), Path(__file__).parents[1]
+    program, root = of_ci("bill_of_materials"), Path(__file__).parents[1]
     project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
     needed = set(program.closure([*program.direct(project), *program.direct(project, "dev")]))
     assert len(needed) > 100
     assert not needed - set(program.pins())
 
 
+def test_the_package_is_built_in_every_way_that_setuptools_knows() -> None:
+    """`pip install -e .` among them."""
+    from setuptools import build_meta
+
+    ways = {name for name in build_meta.__all__ if "_build_" in name or name.startswith("build_")}
+    assert "build_editable" in ways
+    assert ways <= set(of_ci("wheel_backend").__all__)
+
+
 def test_the_bill_of_materials_is_that_of_the_pinned_packages() -> None:
-    program = bill_of_materials()
+    program = of_ci("bill_of_materials")
     written = json.loads(program.FILE.read_text())
     names = [entry["name"] for entry in written["components"]]
     assert len(set(names)) == len(names) > 100

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import hydrant
@@ -12,7 +13,7 @@ import numpy as np
 import pytest
 from hydrant import Budget, Circuit, Figures, Jointly, Reading, load, plan_heads
 from hydrant.data.examples import read_examples
-from hydrant.data.tensors import TensorProcessor
+from hydrant.data.tensors import TensorProcessor, checked_tensors
 from hydrant.errors import InputError
 from hydrant.evaluation import evaluate
 from hydrant.export import export
@@ -150,6 +151,25 @@ def test_pixels(vit_checkpoint: Path, tmp_path: Path) -> None:
     with load(out, "torch") as predictor:
         found = predictor.predict({"pixel_values": pixels})
     assert report.models[0].figures["accuracy"].value == np.mean(found.label == np.arange(20) % 5)
+
+
+SPECS = {
+    "pixel_values": {"modality": "image", "channels": 1, "image_height": 2, "image_width": 2},
+    "input_values": {"modality": "audio", "shortest": 2},
+    "input_features": {"modality": "audio", "spectrogram": (2, 3)},
+}
+
+
+@pytest.mark.parametrize(("name", "shape"), zip(SPECS, [(1, 1, 2, 2), (1, 5), (1, 2, 3)], strict=True))
+def test_numbers_that_float32_does_not_hold_are_refused(name: str, shape: tuple[int, ...]) -> None:
+    spec: Any = SimpleNamespace(**{"spectrogram": (), **SPECS[name]}, input_names=(name,))
+    values = np.zeros(shape)
+    values.flat[0] = 1e38
+    assert checked_tensors({name: values}, spec)[name].dtype == np.float32
+    for wrong in (1e39, np.inf, np.nan):
+        values.flat[0] = wrong
+        with pytest.raises(InputError, match=f"{name} holds NaN or infinity; expected finite numbers"):
+            checked_tensors({name: values}, spec)
 
 
 def test_padding_at_the_end_is_dropped_and_any_other_kept() -> None:

@@ -331,6 +331,30 @@ def test_parts_that_are_written_out_are_those_of_transformers(name: str, tmp_pat
                 np.testing.assert_allclose(getattr(found, key), values, atol=2e-5)
 
 
+def test_written_out_parts_are_called_as_older_versions_call_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """transformers 5.12 hands over what is to be returned, and its layers of SEW give tuples and know fewer options."""
+    wavlm, sew = (prepared(make(name)) for name in ("wavlm", "sew"))
+    attention, states = wavlm.wavlm.encoder.layers[0].attention, torch.randn(2, 5, 32)
+    bias = torch.randn(8, 5, 5)
+    with torch.no_grad():
+        now, older = (
+            attention.torch_multi_head_self_attention(states, None, bias, *more)[0] for more in ((), (False,))
+        )
+        assert torch.equal(now, older)
+        encoder = sew.sew.encoder
+        now = encoder(states).last_hidden_state
+        layer = type(encoder.layers[0])
+        new = layer.forward
+
+        def tuples(self: Any, x: torch.Tensor, attention_mask: Any = None, output_attentions: bool = False) -> Any:
+            found = new(self, x, attention_mask)
+            return found if isinstance(found, tuple) else (found,)
+
+        monkeypatch.setattr(layer, "forward", tuples)
+        older = encoder(states, None, output_attentions=False, output_hidden_states=False, return_dict=True)
+        assert torch.equal(older.last_hidden_state, now)
+
+
 def test_a_part_that_another_version_changed_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     model = make("sew")
     encoder = type(model.sew.encoder)

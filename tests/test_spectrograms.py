@@ -84,6 +84,8 @@ def test_a_longer_sound_is_cut_and_that_is_said_once(caplog: pytest.LogCaptureFi
         ("ast", {"max_length": 41}, r"makes spectrograms of \[41, 16\]; expected \[40, 16\]"),
         ("ast", {"std": 0.0}, "has std = 0.0, which is none"),
         ("ast", {"mean": "loud"}, "has mean = 'loud', which is none"),
+        ("ast", {"mean": 10**400}, "has mean = 10000.*, which is none"),
+        ("ast", {"std": 1e-320}, "has std = 1e-320, which is none"),
         ("ast", {"num_mel_bins": -1}, "has num_mel_bins = -1, which is none"),
         ("whisper", {"hop_length": 80}, "has hop_length = 80; hydrant knows 160 alone"),
         ("whisper", {"dither": 0.5}, "has dither = 0.5; hydrant knows 0 alone"),
@@ -94,11 +96,14 @@ def test_settings_that_would_make_something_else_are_refused(kind: str, changes:
         processor(kind, **changes)
 
 
-def test_sounds_and_extractors_that_do_not_fit_are_refused() -> None:
+def test_sounds_and_extractors_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="input 0 has 399 samples; expected 400 to 9600000"):
         processor("ast").encode([tone(399, 0)])
     with pytest.raises(InputError, match="is of a 'WhisperFeatureExtractor'; this model reads spectrograms"):
         from_transformers(SOUNDS["whisper"], READS["ast"])
+    (tmp_path / "preprocessor_config.json").write_text('{"feature_extractor_type": ["ASTFeatureExtractor"]}')
+    with pytest.raises(InputError, match="this model reads spectrograms"):
+        SpectrogramProcessor(tmp_path, READS["ast"])
 
 
 # Models

@@ -138,6 +138,15 @@ def test_blocks_are_found_by_running(name: str, groups: int) -> None:
     assert Traced.from_json(json.loads(json.dumps(found.to_json()))) == found
 
 
+@pytest.mark.parametrize("groups", [1, 2, 4])
+def test_blocks_are_found_where_a_head_is_as_wide_as_the_model(groups: int) -> None:
+    sizes = {**GROUPED, "hidden_size": 12, "num_key_value_heads": groups, "num_hidden_layers": 1}
+    model = transformers.Qwen3ForSequenceClassification(transformers.Qwen3Config(**sizes))
+    [block] = trace(prepared(model)).blocks
+    assert (block.heads, block.groups, block.head_width) == (4, groups, 12)
+    assert [name.rpartition(".")[2] for name in block.inputs] == ["q_proj", "k_proj", "v_proj"]
+
+
 class Mixed(nn.Module):
     """Attention whose heads are mixed before the output projection, and a classifier over it."""
 

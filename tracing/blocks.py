@@ -112,8 +112,10 @@ def _with_inputs(model: nn.Module, output: str, heads: int, head_width: int, bef
     mine = [name for name in outputs if name.rpartition(".")[0] == owner]
     if len(mine) == 1 and outputs[mine[0]] == 3 * heads * head_width:
         return Block(output, owner, heads, heads, head_width, (mine[0],), True)
-    whole = [name for name in mine if heads == 1 or widths(model.get_submodule(name))[0] != head_width]  # not a head's
-    mine = [name for name in whole if outputs[name] % head_width == 0 and outputs[name] <= heads * head_width]
+    reads = {name: widths(model.get_submodule(name))[0] for name in mine}
+    if heads > 1 and reads[wide[-1]] != head_width:
+        mine = [name for name in mine if reads[name] != head_width]  # the others read one head, as WavLM's gates do
+    mine = [name for name in mine if outputs[name] % head_width == 0 and outputs[name] <= heads * head_width]
     groups = min(outputs[name] for name in mine) // head_width
     return Block(output, owner, heads, groups if heads % groups == 0 else heads, head_width, tuple(mine), False)
 

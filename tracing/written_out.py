@@ -45,8 +45,13 @@ def _parts(model: nn.Module) -> list[tuple[Any, str, Callable[..., Any]]]:
     return [(module, *part) for module, part in found if part is not None]
 
 
-def _attention(self: Any, hidden_states: Tensor, attention_mask: Tensor | None, bias: Tensor) -> tuple[Tensor, None]:
-    """Attention of WavLM: states [B, T, d], a mask [B, T] that is 1 where a moment is real, and a bias [B·H, T, T]."""
+def _attention(
+    self: Any, hidden_states: Tensor, attention_mask: Tensor | None, bias: Tensor, *_: Any
+) -> tuple[Tensor, None]:
+    """Attention of WavLM: states [B, T, d], a mask [B, T] that is 1 where a moment is real, and a bias [B·H, T, T].
+
+    Older versions of transformers also say whether the weights are wanted.
+    """
     batch, moments, _ = hidden_states.shape
     queries, keys, values = (
         linear(hidden_states).reshape(batch, moments, self.num_heads, -1).transpose(1, 2)  # [B, H, T, d_h]
@@ -79,24 +84,23 @@ def _widened(self: Any, states: Tensor, moments: int) -> Any:
     return outputs.BaseModelOutput(functional.pad(wide, (0, 0, 0, moments - wide.shape[1])))
 
 
-def _encoder(self: Any, hidden_states: Tensor, attention_mask: Tensor | None = None, **options: Any) -> Any:
-    """The encoder of SEW: states [B, T, d]."""
+def _encoder(self: Any, hidden_states: Tensor, attention_mask: Tensor | None = None, **_: Any) -> Any:
+    """The encoder of SEW: states [B, T, d]; options say what else is to be given, which nobody reads."""
     masks = require("transformers.masking_utils", *READS)
     states, mask = _squeezed(self, hidden_states, attention_mask)
     mask = masks.create_bidirectional_mask(config=self.config, inputs_embeds=states, attention_mask=mask)
     states = self.layer_norm(states)
     for layer in self.layers:
-        states = layer(states, attention_mask=mask, **options)
+        found = layer(states, attention_mask=mask)
+        states = found[0] if isinstance(found, tuple) else found  # of older versions of transformers
     return _widened(self, states, hidden_states.shape[1])
 
 
-def _disentangled_encoder(
-    self: Any, hidden_states: Tensor, attention_mask: Tensor | None = None, **options: Any
-) -> Any:
+def _disentangled_encoder(self: Any, hidden_states: Tensor, attention_mask: Tensor | None = None, **_: Any) -> Any:
     """The encoder of SEW-D, whose layers' attention is DeBERTa's: states [B, T, d]."""
     states, mask = _squeezed(self, hidden_states, attention_mask)
     mask = states.new_ones(states.shape[:2]).long() if mask is None else mask
-    return _widened(self, self.encoder(states, mask, **options).last_hidden_state, hidden_states.shape[1])
+    return _widened(self, self.encoder(states, mask).last_hidden_state, hidden_states.shape[1])
 
 
 WRITTEN_OUT: dict[str, tuple[str, Callable[..., Any]]] = {

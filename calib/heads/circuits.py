@@ -30,7 +30,7 @@ from ...bundle.architecture import Architecture
 from ...bundle.plan import Keep
 from ...data.examples import Examples
 from ...data.processor import Processor
-from ...errors import InputError
+from ...errors import InputError, cut
 from ...families.registry import read_weights
 from ...progress import Progress, no_progress
 from .answers import answers_of
@@ -107,14 +107,20 @@ def find_circuits(
 
     Raises:
         InputError: an input that the model cannot read; an objective that the task has not; ``state`` belongs to
-            another search, or is damaged; or the model gives logits that are not finite.
+            another search, or is damaged; the model gives logits that are not finite; or the GPU's memory is short.
     """
-    search = _Search(model, known, unknown, processor, settings, batch_size, state)
-    for _ in progress(search.steps(), search.total(), "searching circuits"):
-        pass
-    members = search.members()
-    everything: Keep = (tuple(range(search.architecture.heads)),) * search.architecture.layers
-    result = Circuits(members, search.scores(), search.figures([everything]), search.figures(members))
+    try:
+        search = _Search(model, known, unknown, processor, settings, batch_size, state)
+        for _ in progress(search.steps(), search.total(), "searching circuits"):
+            pass
+        members = search.members()
+        everything: Keep = (tuple(range(search.architecture.heads)),) * search.architecture.layers
+        result = Circuits(members, search.scores(), search.figures([everything]), search.figures(members))
+    except torch.OutOfMemoryError as error:
+        raise InputError(
+            f"the GPU has too little free memory for the circuits ({cut(error, 120)}); free some, give smaller "
+            "batches, or search on the CPU: CUDA_VISIBLE_DEVICES= before the command"
+        ) from error
     if not keep_state:
         search.state.remove()
     return result

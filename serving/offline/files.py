@@ -51,7 +51,7 @@ def predict_files(
         what was written: ``path``, ``shard``, ``total`` rows of all parts, and how many of this one ``failed``.
 
     Raises:
-        InputError: an input or an output cannot be used, or the output belongs to other work.
+        InputError: an input or an output cannot be used, the output is one of the inputs, or belongs to other work.
         BackendError: as of ``Predictor.predict``.
     """
     if not isinstance(shard, str):

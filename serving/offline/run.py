@@ -119,6 +119,7 @@ def predict_part(
         InputError: an input or an output cannot be used, or the output belongs to other work.
         BackendError: as of ``Predictor.predict``.
     """
+    sources.check_kept(division.output, division.errors)
     survey = sources.survey()
     if survey.total == 0:
         raise InputError(f"{sources} holds no rows; expected at least one input")

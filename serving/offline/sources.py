@@ -56,6 +56,17 @@ class Sources:
             )
         return cls(tuple(found), columns, missing)
 
+    def check_kept(self, *outputs: Path | None) -> None:
+        """Refuse outputs that are among the inputs, whose rows would be gone.
+
+        Raises:
+            InputError: one is, by whatever name.
+        """
+        inputs = {_place(name) for name in self.names}
+        for output in outputs:
+            if output is not None and output.is_file() and os.path.realpath(output) in inputs:
+                raise InputError(f"{output} is one of the inputs, and would be replaced; choose another output")
+
     def __str__(self) -> str:
         return listing(map(source_name, self.names), 3)
 
