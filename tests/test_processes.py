@@ -16,6 +16,7 @@ import pytest
 from hydrant import Predictor, export_onnx, fuse, load, save_bundle
 from hydrant.errors import BackendError, InputError
 from hydrant.families.checkpoint import load_processor
+from spawned import probabilities_of
 from support import random_plan
 
 TEXTS = ["hello world", "transfer money today", "what is the weather", "the money"]
@@ -112,14 +113,10 @@ def test_threads_that_predict_while_the_process_forks_hold_nothing_in_the_other(
                 worker.join()
 
 
-def elsewhere(path: str) -> np.ndarray:
-    with load(path, "onnxruntime") as predictor:
-        return predictor.predict(TEXTS).probabilities
-
-
 def test_a_spawned_process_loads_the_bundle_itself(bundle: Path) -> None:
     with load(bundle, "onnxruntime") as predictor, multiprocessing.get_context("spawn").Pool(1) as pool:
-        np.testing.assert_array_equal(pool.apply(elsewhere, [str(bundle)]), predictor.predict(TEXTS).probabilities)
+        found = pool.apply_async(probabilities_of, [str(bundle), TEXTS]).get(timeout=120)
+        np.testing.assert_array_equal(found, predictor.predict(TEXTS).probabilities)
         with pytest.raises(InputError, match=r"the predictor cannot be sent to another process.*send the path"):
             pickle.dumps(predictor)
 
