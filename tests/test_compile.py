@@ -51,7 +51,7 @@ SMALL_IDS = {"vocab_size": 3000, "pad_token_id": 0, "bos_token_id": 1, "eos_toke
 LAYER_COUNTS = {
     "vit": {"fp16": 134, "bf16": 134},
     "deit": {"fp16": 134},
-    "clip": {"fp16": 138},
+    "clip": {"fp16": 137},
     "bert": {"fp16": 135, "bf16": 135},
     "roberta": {"fp16": 137},
     "electra": {"fp16": 136},

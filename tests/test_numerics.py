@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -276,11 +277,13 @@ def test_infinity_in_any_figure_is_refused(wide: Path, feeds: Any, monkeypatch: 
         ({"labels": LabelDecisions((1e-40,) * 10_000, (0.5,) * 10_000).to_json()}, "temperatures = '1e-40'"),
     ],
 )
-def test_numbers_that_float32_does_not_hold_are_refused(change: dict[str, Any], words: str, wide: Path) -> None:
-    content = Calibration().to_json() | change
-    Bundle.open(wide).add({"calibration.json": to_json_bytes(content)})
+def test_numbers_that_float32_does_not_hold_are_refused(
+    change: dict[str, Any], words: str, wide: Path, tmp_path: Path
+) -> None:
+    own = shutil.copytree(wide, tmp_path / "bundle")
+    Bundle.open(own).add({"calibration.json": to_json_bytes(Calibration().to_json() | change)})
     with pytest.raises(HydrantError, match=re.escape(words)):
-        load(wide, "onnxruntime")
+        load(own, "onnxruntime")
 
 
 def right(logits: np.ndarray) -> np.ndarray:

@@ -78,6 +78,7 @@ class MaskedRuns:
             arrays = processor.collate(items)
             if self.encoder.architecture.every_token:
                 self._firsts.append(first_tokens(word_starts(items, arrays["input_ids"].shape[1])))
+            del items  # before the next batch is made
             yield arrays
 
     def _present(self) -> np.ndarray | None:

@@ -25,7 +25,7 @@ Values perhaps(const Prediction& prediction) {
 }
 
 // Numbers are compared and computed with in float32: these are the ends of its normal numbers.
-constexpr double kLeast = std::numeric_limits<float>::min(), kMost = std::numeric_limits<float>::max();
+constexpr double kLeastFloat = std::numeric_limits<float>::min(), kMostFloat = std::numeric_limits<float>::max();
 
 struct Score {
   const char* name;
@@ -54,7 +54,7 @@ class Reader {
       throw BundleError(file_ + " has schema " + shown(data["schema"]) + "; this hydrant reads schema 1");
     }
     const auto temperature = number(member(data, "temperature"));
-    if (!temperature || *temperature < kLeast || *temperature > kMost) {
+    if (!temperature || *temperature < kLeastFloat || *temperature > kMostFloat) {
       throw BundleError(file_ + " has temperature " + shown(member(data, "temperature")) +
                         "; expected a positive finite number that float32 holds (1.2e-38 to 3.4e38)");
     }
@@ -101,7 +101,7 @@ class Reader {
                       ", which is not '" + side + "'");
     }
     notes(entry, {"target", "measured"});
-    return {score->name, score->values, score->below, value(entry, "value", -kMost)};
+    return {score->name, score->values, score->below, value(entry, "value", -kMostFloat)};
   }
 
   Conformal sets(const Json& entry) const {
@@ -127,7 +127,7 @@ class Reader {
     if (bounds.is_null()) return found;
     const auto low = bounds.is_array() && bounds.size() == 2 ? number(bounds[0]) : std::nullopt;
     const auto high = low ? number(bounds[1]) : std::nullopt;
-    if (!low || !high || *low > *high || *low < -kMost || *high > kMost)
+    if (!low || !high || *low > *high || *low < -kMostFloat || *high > kMostFloat)
       throw malformed("bounds = " + shown(bounds) + ", which are not two numbers of which the first is the smaller");
     found.bounds = {static_cast<float>(*low), static_cast<float>(*high)};
     return found;
@@ -136,7 +136,7 @@ class Reader {
   LabelThresholds of_labels(const Json& entry) const {
     if (!entry.is_object()) throw malformed("labels = " + shown(entry) + ", which is no JSON object");
     notes(entry, {"target", "measured"});
-    numbers(entry, "temperatures", kLeast, kMost);
+    numbers(entry, "temperatures", kLeastFloat, kMostFloat);
     return {numbers(entry, "thresholds", 0, 1)};
   }
 
@@ -169,7 +169,7 @@ class Reader {
 
   float value(const Json& entry, const char* key, double least) const {
     const auto found = number(member(entry, key));
-    if (!found || *found < least || *found > kMost)
+    if (!found || *found < least || *found > kMostFloat)
       throw malformed(std::string(key) + " = " + shown(member(entry, key)) + ", which is no finite number in range");
     return static_cast<float>(*found);
   }
