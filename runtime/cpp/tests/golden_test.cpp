@@ -76,7 +76,8 @@ Options one_thread() {
 namespace {
 
 bool same(const std::vector<float>& one, const std::vector<float>& other) {
-  return one.size() == other.size() && std::memcmp(one.data(), other.data(), one.size() * sizeof(float)) == 0;
+  if (one.size() != other.size() || one.empty()) return one.size() == other.size();  // memcmp takes no null pointer
+  return std::memcmp(one.data(), other.data(), one.size() * sizeof(float)) == 0;
 }
 
 bool same(const std::optional<std::vector<float>>& one, const std::optional<std::vector<float>>& other) {
