@@ -52,7 +52,7 @@ def _attention(
 
     Older versions of transformers also say whether the weights are wanted.
     """
-    batch, moments, _ = hidden_states.shape
+    batch, moments = hidden_states.shape[:2]
     queries, keys, values = (
         linear(hidden_states).reshape(batch, moments, self.num_heads, -1).transpose(1, 2)  # [B, H, T, d_h]
         for linear in (self.q_proj, self.k_proj, self.v_proj)
