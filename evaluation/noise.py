@@ -12,6 +12,7 @@ from ..data.examples import Examples
 from ..metrics import classification as metrics
 from ..progress import Progress
 from ..runtime import Prediction
+from .figure_names import loss_of
 from .label_figures import assigned_by, label_quality
 from .models import Model
 from .observation import Observation, observe
@@ -20,9 +21,6 @@ from .score_figures import score_quality
 from .token_figures import token_quality
 
 Figures = dict[str, float]
-
-LOSS: dict[Task, str] = {"classification": "nll", "score": "rmse", "tokens": "nll", "multi_label": "nll"}
-"""The figure whose rise under corruption is the loss gap."""
 
 
 def sweep(
@@ -42,7 +40,7 @@ def sweep(
         progress: display.
     """
     inputs, is_text = known.inputs, models[0].architecture.modality == "text"
-    loss = LOSS[models[0].architecture.task]
+    loss, _ = loss_of(models[0].architecture.task)
     clean = [_quality(model, [observe(model, inputs, batch_size)], known, names) for model in models]
     rows: list[list[Noise]] = [[] for _ in models]
     cases = list(product(("typos",) if is_text else CORRUPTIONS, SEVERITIES))
