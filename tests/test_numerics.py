@@ -170,7 +170,7 @@ def test_the_highest_entropy_is_the_float32_below_the_exact_one(classes: int, fa
 
 
 @pytest.fixture(scope="module")
-def wide(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def wide_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tiny BERT of 10,000 classes whose logits reach thousands."""
     model = make_model("bert", num_labels=10_000)
     with torch.no_grad():
@@ -179,6 +179,12 @@ def wide(tmp_path_factory: pytest.TempPathFactory) -> Path:
     save_bundle(fuse(model, random_plan("bert", 3)), path, tensors_only=True)
     export_onnx(path)
     return path
+
+
+@pytest.fixture
+def wide(wide_once: Path, tmp_path: Path) -> Path:
+    """A copy of it, which a test may spoil."""
+    return shutil.copytree(wide_once, tmp_path / "wide")
 
 
 @pytest.fixture(scope="module")
@@ -277,13 +283,10 @@ def test_infinity_in_any_figure_is_refused(wide: Path, feeds: Any, monkeypatch: 
         ({"labels": LabelDecisions((1e-40,) * 10_000, (0.5,) * 10_000).to_json()}, "temperatures = '1e-40'"),
     ],
 )
-def test_numbers_that_float32_does_not_hold_are_refused(
-    change: dict[str, Any], words: str, wide: Path, tmp_path: Path
-) -> None:
-    own = shutil.copytree(wide, tmp_path / "bundle")
-    Bundle.open(own).add({"calibration.json": to_json_bytes(Calibration().to_json() | change)})
+def test_numbers_that_float32_does_not_hold_are_refused(change: dict[str, Any], words: str, wide: Path) -> None:
+    Bundle.open(wide).add({"calibration.json": to_json_bytes(Calibration().to_json() | change)})
     with pytest.raises(HydrantError, match=re.escape(words)):
-        load(own, "onnxruntime")
+        load(wide, "onnxruntime")
 
 
 def right(logits: np.ndarray) -> np.ndarray:
