@@ -27,7 +27,8 @@ from hydrant import (
     tune,
 )
 from hydrant.cli import main as cli
-from hydrant.cli.inspect import inspect_bundle, inspect_text
+from hydrant.cli.inspect import inspect_bundle
+from hydrant.cli.inspection_text import inspect_text
 from hydrant.errors import HydrantError, InputError
 from hydrant.families.checkpoint import load_processor
 from hydrant.fusion import FusedClassifier

@@ -105,7 +105,7 @@ FLOORS: list[dict[str, str]] = [
         "": "__init__",
         "cli": """
             __init__ terminal words adapters merging options shared prediction_text build calibrate predict demo drift
-            evaluate export fuse inspect merge make plan profile serve sign triton tune verify main
+            evaluate export fuse inspection_text inspect merge make plan profile serve sign triton tune verify main
         """,
     },
     {"": "__main__"},
