@@ -284,7 +284,7 @@ def test_a_table_is_read_by_its_column(text_bundle: Path) -> None:
             HydrantError, match="has the columns id, title; expected one column 'text' \\(choose another"
         ):
             predictor.predict(table[["id", "title"]])
-        with pytest.raises(HydrantError, match="input 0 is a dict with the keys text; expected .title."):
+        with pytest.raises(HydrantError, match="input 0 is a dict with the keys text; expected"):
             predictor.predict({"text": "hello"}, text_column="title")
         assert_same(predictor.predict({"text": TEXTS}, text_column="text"), expected)
 
