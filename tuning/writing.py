@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..bundle.files import beside, check_replaceable, staged_folder
+from ..bundle.manifest import MANIFEST
 from ..bundle.owned import locked
 from ..bundle.precision import Precision
-from ..bundle.store import MANIFEST, WEIGHTS, Bundle, new_bundle, onnx_name, resolve
+from ..bundle.store import WEIGHTS, Bundle, new_bundle, onnx_name, resolve
 from ..engines.metadata import engine_names, engine_path, read_metadata
 from ..errors import BundleError, InputError
 from ..fusion import FusedClassifier, save_bundle
