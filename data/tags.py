@@ -143,9 +143,10 @@ def _listed(item: Any, tags: Any, where: str) -> list[Any]:
 
 def _index(tag: Any, names: Mapping[str, int], labels: Sequence[str], where: str) -> int:
     """The class index of a tag, or :data:`IGNORED`."""
-    if tag is None or str(tag) == str(IGNORED):
+    if tag is None or str(tag).removesuffix(".0") == str(IGNORED):
         return IGNORED
     index = names.get(tag) if isinstance(tag, str) else tag
+    index = int(index) if isinstance(index, float) and index.is_integer() else index
     if isinstance(index, bool) or not isinstance(index, int) or not 0 <= index < len(labels):
         raise InputError(
             f"tag {cut(tag)} at {where} is not a class of the model; its {len(labels)} classes are "

@@ -95,6 +95,24 @@ def test_inputs_without_labels_where_none_are_needed() -> None:
         read_examples(["a", "b"], LABELS)
 
 
+def test_a_dict_of_columns_is_its_rows() -> None:
+    """As a slice of a data set of ``datasets`` is."""
+    table = datasets.Dataset.from_list(ROWS)
+    for columns in (table[:2], {"text": [row["text"] for row in ROWS], "label": np.array([0, 2])}):
+        found = read_examples(columns, LABELS)
+        assert found.inputs == ["hello world", "the money"]
+        assert np.asarray(found.labels).tolist() == [0, 2]
+        assert list(given_inputs(columns, "text")) == ["hello world", "the money"]
+        assert list(given_inputs(columns, "text", "text")) == ["hello world", "the money"]
+    assert list(given_inputs({"tokens": [["a", "b"], ["c"]]}, "text")) == [["a", "b"], ["c"]]
+    assert list(given_inputs({"tokens": ["a", "b"]}, "text")) == [["a", "b"]]
+    samples = {"audio": [0.5, 0.25]}
+    with pytest.raises(InputError, match="inputs is a dict; expected texts"):
+        given_inputs(samples, "audio")
+    with pytest.raises(InputError, match="not equally long"):
+        given_inputs({"text": ["a", "b"], "id": 3}, "text")
+
+
 def test_rows_of_ready_tensors() -> None:
     rows = [{"input_ids": torch.tensor([2, 5, 3]), "attention_mask": torch.ones(3, dtype=torch.long), "label": 1}]
     found = read_examples(rows, LABELS)

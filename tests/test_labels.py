@@ -356,6 +356,7 @@ def test_labels_from_files(tmp_path: Path) -> None:
         ("", r"has no label at .* row 2; .* an example to which no label applies has \[\]"),
         ("one||two", "label '' at"),
         ("[[0]]", r"label '\[0\]' at"),
+        ("one|one", r"labels 'one\|one' at .* row 2 name a label twice; .* a line of 3 numbers, 0 or 1"),
     ],
 )
 def test_labels_that_cannot_be_read(label: str, message: str, tmp_path: Path) -> None:
