@@ -11,7 +11,7 @@ import onnx
 import pytest
 import torch
 from hydrant import HeadPlan, fuse, save_bundle
-from hydrant.bundle.density import Density
+from hydrant.bundle.density import Density, check_taps
 from hydrant.bundle.store import WEIGHTS, Bundle
 from hydrant.calib.density import DensityFit, shrunk, squared_distances, standardised
 from hydrant.calib.taps import named_taps
@@ -22,6 +22,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.covariance import OAS
 from support import CLASSES, FAMILIES, HEADS, LAYERS, TEXT_FAMILIES, make_inputs, make_model, model_type
+from token_support import make_tagger
 
 
 def forked(family: str, members: int = 3, fork: int = 1) -> HeadPlan:
@@ -105,6 +106,12 @@ def test_what_a_tap_may_be() -> None:
     assert named_taps("all", text, 1, 2) == {"all": ("layers.0.first", "layers.0.mean", *last)}
     assert named_taps("last", text, LAYERS, 2) == {"last": ("last.0",)}  # members that never differ have one
     assert named_taps("1", text, 2, 2) == named_taps([1], text, 2, 2)
+    tags = fuse(make_tagger(), forked("bert")).architecture
+    assert named_taps("auto", tags, 1, 2) == {"last": last, "all": ("layers.0.token", *last)}
+    assert named_taps("1", tags, 2, 2) == {"1": ("layers.1.token", *last)}
+    for taps, architecture in ((("layers.0.first",), tags), (("layers.0.token",), text), (("last.0.mean",), tags)):
+        with pytest.raises(ValueError, match="of a model of 3 layers and 2 members"):
+            check_taps(taps, architecture, 2)
     for wrong in ("2", "0,0", "", "first", [3]):
         with pytest.raises(InputError, match="expected"):
             named_taps(wrong, text, 2, 2)
