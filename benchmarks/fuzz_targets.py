@@ -25,8 +25,9 @@ from hydrant.bundle.calibration import Calibration
 from hydrant.bundle.density import Density
 from hydrant.bundle.graphs import graph_metadata
 from hydrant.bundle.journal import JOURNAL, NEW, PURPOSE
+from hydrant.bundle.manifest import MANIFEST
 from hydrant.bundle.plan import HeadPlan
-from hydrant.bundle.store import ARCHITECTURE, CALIBRATION, DENSITY, MANIFEST, PLAN, WEIGHTS, Bundle
+from hydrant.bundle.store import ARCHITECTURE, CALIBRATION, DENSITY, PLAN, WEIGHTS, Bundle
 from hydrant.bundle.weights import check_fused
 from hydrant.data.arrays import read_npz
 from hydrant.data.columns import Columns

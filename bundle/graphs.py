@@ -14,8 +14,9 @@ from typing import Any
 
 from ..errors import BundleError, cut
 from .calibration import Calibration
+from .manifest import MANIFEST
 from .onnx_message import fields
-from .store import CALIBRATION, DENSITY, MANIFEST, PROCESSOR, TOKENIZER_GRAPH, WEIGHTS, Bundle
+from .store import CALIBRATION, DENSITY, PROCESSOR, TOKENIZER_GRAPH, WEIGHTS, Bundle
 
 METADATA, KEY, VALUE = 14, 1, 2
 """Fields of ONNX's ModelProto and StringStringEntryProto."""

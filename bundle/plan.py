@@ -52,7 +52,7 @@ class HeadPlan:
     heads: int
     members: tuple[Keep, ...]
     method: str
-    provenance: Mapping[str, Any] = field(default_factory=dict, compare=False)
+    provenance: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         if self.layers < 1 or self.heads < 1:

@@ -20,8 +20,9 @@ from typing import Any
 from ..errors import BundleError, InputError, cut, listing, require
 from .files import sha256_of
 from .journal import PURPOSE
+from .manifest import MANIFEST
 from .owned import locked, owned_folder, stages
-from .store import MANIFEST, Bundle, resolve
+from .store import Bundle, resolve
 
 SIGNATURE = "hydrant.sig"
 

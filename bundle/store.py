@@ -36,19 +36,12 @@ from ..errors import BundleError, InputError, PlanError, cut, listing
 from .architecture import Architecture
 from .files import sha256_of, staged_folder, write_atomically
 from .journal import JOURNAL, NEW, PURPOSE, commit, recover, settle
-from .names import is_portable, same_place, stays_inside
+from .manifest import MANIFEST, MAX_MANIFEST_BYTES, SCHEMA, check_apart, read_manifest, safe_name, validated
 from .owned import locked, owned_folder
 from .plan import HeadPlan
-from .schema import is_read, remedy
 from .signals import uninterrupted
 from .strict_json import json_text
 from .traced import LACKS, AnyArchitecture, Traced, read_architecture
-
-SCHEMA = 1
-
-
-MANIFEST = "hydrant.json"
-
 
 WEIGHTS = "fused.safetensors"
 
@@ -69,9 +62,6 @@ PROCESSOR = "processor"
 
 
 TOKENIZER_GRAPH = "tokenizer.onnx"
-
-
-MAX_MANIFEST_BYTES = 16 * 2**20
 
 
 MEANWHILE = "was changed by another process meanwhile; run the command again"
@@ -119,20 +109,7 @@ class Bundle:
 
     @classmethod
     def _read(cls, folder: Path) -> Bundle:
-        if not folder.is_dir():
-            what = "is not a folder" if folder.exists() else "does not exist"
-            raise BundleError(f"{folder} {what}; expected a bundle, which `hydrant make` or `hydrant fuse` makes")
-        file = folder / MANIFEST
-        if not file.is_file():
-            what = "is a checkpoint" if (folder / "config.json").is_file() else f"holds no {MANIFEST}"
-            raise BundleError(f"{folder} {what}; expected a bundle, which `hydrant make` or `hydrant fuse` makes")
-        if file.stat().st_size > MAX_MANIFEST_BYTES:
-            raise BundleError(f"{file} is larger than {MAX_MANIFEST_BYTES} bytes; this is not a manifest of hydrant's")
-        try:
-            manifest = json.loads(file.read_bytes())
-        except (ValueError, RecursionError) as error:
-            raise BundleError(f"{file} is not JSON ({error}); make the bundle again with `hydrant fuse`") from error
-        return cls(folder, _validated(manifest, file))
+        return cls(folder, read_manifest(folder))
 
     @property
     def family(self) -> str:
@@ -401,7 +378,7 @@ class Bundle:
                     gone = {name for name in remove if name in manifest["files"]}
                     kept = {name: entry for name, entry in manifest["files"].items() if name not in gone}
                     manifest["files"] = dict(sorted({**kept, **entries}.items()))
-                    _check_apart([MANIFEST, *sorted(manifest["files"])], self.path / MANIFEST)
+                    check_apart([MANIFEST, *sorted(manifest["files"])], self.path / MANIFEST)
                     self._stage(stage, MANIFEST, to_json_bytes(manifest))
                     commit(self.path, stage, [*files, MANIFEST], sorted(gone - set(files)))
         except OSError as error:
@@ -440,7 +417,7 @@ class Bundle:
 
     def _stage(self, stage: Path, name: str, content: bytes | Path) -> Path:
         """The new content of ``name``, ready in ``stage``."""
-        path = self.path / _safe_name(name, self.path / MANIFEST)
+        path = self.path / safe_name(name, self.path / MANIFEST)
         if not path.parent.resolve().is_relative_to(self.path.resolve()):
             raise BundleError(f"{path.parent} is a link out of the bundle; remove it")
         part = stage / NEW / name
@@ -469,7 +446,7 @@ def new_bundle(target: str | Path, manifest: Mapping[str, Any], force: bool = Fa
         yield stage
         names = sorted(path.relative_to(stage).as_posix() for path in stage.rglob("*") if path.is_file())
         sealed = {"schema": SCHEMA, **manifest, "files": {name: _entry(stage / name) for name in names}}
-        _validated(sealed, stage / MANIFEST)
+        validated(sealed, stage / MANIFEST)
         content = to_json_bytes(sealed)
         if len(content) > MAX_MANIFEST_BYTES:
             raise InputError(
@@ -487,84 +464,6 @@ def _remove_empty(folders: Iterable[Path]) -> None:
 
 def _entry(path: Path) -> dict[str, Any]:
     return {"bytes": path.stat().st_size, "sha256": sha256_of(path)}
-
-
-def _validated(manifest: Any, file: Path) -> dict[str, Any]:
-    if not isinstance(manifest, dict):
-        raise BundleError(f"{file} is a JSON {type(manifest).__name__}; expected an object")
-    schema = manifest.get("schema")
-    if not is_read(schema, SCHEMA):
-        raise BundleError(
-            f"{file} has schema {cut(schema)}; this hydrant reads schema {SCHEMA}; "
-            f"{remedy(schema, SCHEMA, manifest.get('hydrant'))}"
-        )
-    for key, kind in (("hydrant", str), ("family", str), ("members", int), ("labels", list), ("files", dict)):
-        if not isinstance(manifest.get(key), kind) or isinstance(manifest.get(key), bool):
-            raise BundleError(f"{file} has {key} = {cut(manifest.get(key))}; expected a JSON {kind.__name__}")
-    if manifest["members"] < 1:
-        raise BundleError(f"{file} has {manifest['members']} members; expected at least 1")
-    if not manifest["labels"] or not all(isinstance(label, str) for label in manifest["labels"]):
-        raise BundleError(f"{file} has labels {listing(manifest['labels'])}; expected names, one for each output")
-    if len(set(manifest["labels"])) < len(manifest["labels"]):
-        raise BundleError(f"{file} has labels {listing(manifest['labels'])}; expected each name once")
-    _check_fusion(manifest.get("fusion", {}), file)
-    for name, entry in manifest["files"].items():
-        _safe_name(name, file)
-        if not (
-            isinstance(entry, dict)
-            and isinstance(entry.get("bytes"), int)
-            and isinstance(entry.get("sha256"), str)
-            and len(entry["sha256"]) == 64
-        ):
-            raise BundleError(f"{file} lists {cut(name)} without its size in bytes and its SHA-256")
-    _check_apart([MANIFEST, *sorted(manifest["files"])], file)
-    return manifest
-
-
-def _check_fusion(fusion: Any, file: Path) -> None:
-    """How the members were fused: number of checkpoints, the parts kept separate, and adapters."""
-    if isinstance(fusion, dict):
-        checkpoints = fusion.get("checkpoints", 1)
-        lists = _is_list_of(str, fusion.get("separate", [])) and _is_list_of(dict, fusion.get("adapters", []))
-        if type(checkpoints) is int and checkpoints >= 1 and lists and _are_forms(fusion):
-            return
-    raise BundleError(
-        f"{file} has fusion = {cut(fusion)}; expected checkpoints and separate parts, adapters and forms of updates; "
-        "make the bundle again with `hydrant fuse`"
-    )
-
-
-def _is_list_of(kind: type, values: Any) -> bool:
-    return isinstance(values, list) and all(isinstance(value, kind) for value in values)
-
-
-def _are_forms(fusion: Mapping[str, Any]) -> bool:
-    """Whether ``adapted``, if there, tells the rank and form of each updated module."""
-    forms = fusion.get("adapted", {})
-    return isinstance(forms, dict) and all(
-        isinstance(form, dict)
-        and type(form.get("rank")) is int
-        and form["rank"] >= 1
-        and type(form.get("low_rank")) is bool
-        for form in forms.values()
-    )
-
-
-def _safe_name(name: str, file: Path) -> str:
-    if not stays_inside(name):
-        raise BundleError(f"{file} lists the file {cut(name)}; a bundle's files must stay inside its folder")
-    if not is_portable(name):
-        raise BundleError(f"{file} lists the file {cut(name)}, a name that Windows cannot hold; give it another")
-    return name
-
-
-def _check_apart(names: Iterable[str], file: Path) -> None:
-    """Refuse names of which two are one file where letter case does not count."""
-    if (same := same_place(names)) is not None:
-        raise BundleError(
-            f"{file} lists the files {cut(same[0])} and {cut(same[1])}, which are one file on macOS and Windows; give "
-            "one of them another name"
-        )
 
 
 def resolve(bundle: Bundle | str | Path) -> Bundle:

@@ -8,8 +8,8 @@ from typing import Any, get_args
 
 from ..bundle.architecture import PARTS
 from ..bundle.files import check_replaceable
+from ..bundle.manifest import MANIFEST
 from ..bundle.plan import HeadPlan
-from ..bundle.store import MANIFEST
 from ..cost.estimate import cost_of
 from ..data.columns import Reading
 from ..errors import InputError

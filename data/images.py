@@ -174,9 +174,13 @@ class ImageProcessor:
             )
         if picture.mode in ("F", "I") or picture.mode.startswith("I;"):
             raise InputError(
-                f"input {index} is an image of mode {picture.mode}; expected 8 bits per channel; convert it first"
+                f"input {index} is an image of mode {picture.mode}; expected 8 bits per channel; convert it first, to "
+                "the range that the model was trained on (16 bits divided by 257, say, as a uint8 array), which is not "
+                "guessed here"
             )
-        return picture.convert("L" if self._channels == 1 else "RGB")
+        return (picture.convert("LA") if picture.mode == "La" else picture).convert(
+            "L" if self._channels == 1 else "RGB"
+        )
 
 
 def _upright(image: Any, index: int) -> Any:
@@ -196,6 +200,8 @@ def _upright(image: Any, index: int) -> Any:
         name, expected = (image, "a readable image file") if named else (f"input {index}", "a whole image")
         unknown = file is not image and isinstance(error, UnidentifiedImageError)
         reason = "bytes of no known kind" if unknown else getattr(error, "strerror", None) or cut(error, 100)
+        if isinstance(image, str) and "://" in image:
+            reason, expected = "it is an address, which is not fetched", "a file, a PIL image or the bytes of one"
         raise InputError(f"cannot read image {name}: {reason}; expected {expected}") from error
     return picture
 

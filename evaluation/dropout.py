@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from ..bundle.architecture import Architecture
-from ..bundle.store import MANIFEST
+from ..bundle.manifest import MANIFEST
 from ..errors import InputError, cut, listing
 
 KIND = "mc-dropout"

@@ -13,8 +13,9 @@ import numpy as np
 
 from ..bundle.calibration import Calibration
 from ..bundle.graphs import check_all_graphs
+from ..bundle.manifest import MANIFEST
 from ..bundle.plan import HeadPlan
-from ..bundle.store import MANIFEST, Bundle
+from ..bundle.store import Bundle
 from ..bundle.tasks import GIVES
 from ..bundle.traced import AnyArchitecture
 from ..data.examples import Examples

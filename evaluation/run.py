@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 
 from ..bundle.files import check_file, write_atomically
+from ..bundle.manifest import MANIFEST
 from ..bundle.precision import Precision
 from ..bundle.reports import report_folder, store_reports
-from ..bundle.store import MANIFEST, Bundle, resolve, to_json_bytes
+from ..bundle.store import Bundle, resolve, to_json_bytes
 from ..bundle.tasks import GIVES, Task
 from ..bundle.uses import overlaps
 from ..data.columns import Reading
@@ -88,6 +89,7 @@ def evaluate(
     for module in ("sklearn", "matplotlib"):
         require(module, "report", "evaluate a bundle")
     bundle = resolve(bundle)
+    compare = (compare,) if isinstance(compare, str | Path) else compare
     task = bundle.any_architecture().task
     _check_figures(figures, task)
     if html is not None:

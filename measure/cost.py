@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from ..bundle.architecture import Architecture
+from ..bundle.manifest import MANIFEST
 from ..bundle.plan import HeadPlan
-from ..bundle.store import MANIFEST, Bundle
+from ..bundle.store import Bundle
 from ..cost.estimate import Cost, cost_of
 
 

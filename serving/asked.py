@@ -19,6 +19,7 @@ from ..errors import InputError, cut, listing
 from ..runtime.predictor import Predictor
 from ..runtime.words import AGGREGATIONS, Aggregation
 from .errors import ServeError
+from .json_body import read_object
 from .multipart import read_parts
 
 FLAGS = ("probabilities", "skip_invalid")
@@ -111,12 +112,7 @@ def inputs_for(asked: Asked, predictor: Predictor) -> tuple[list[Any], list[Any]
 
 
 def _of_json(body: bytes) -> _Given:
-    try:
-        found = json.loads(body)
-    except (ValueError, RecursionError) as error:
-        raise ServeError(400, f"the body is not JSON ({cut(error, 100)}); expected an object with inputs") from error
-    if not isinstance(found, dict):
-        raise ServeError(400, f"the body is a JSON {type(found).__name__}; expected an object with inputs")
+    found = read_object(body, "the body", "an object with inputs")
     inputs = found.pop("inputs", None)
     if not isinstance(inputs, list):
         what = "has no inputs" if inputs is None else f"has inputs = {cut(inputs)}"
@@ -216,6 +212,7 @@ def _file(given: Any, index: int, kind: str) -> bytes:
     try:
         found = base64.b64decode(rest if comma and head.startswith("data:") else given, validate=True)
     except (ValueError, binascii.Error) as error:
+        what += " on one line" if any(each.isspace() for each in given) else ""
         raise InputError(f"input {index}, {cut(given, 30)}, is not base64; expected {what}") from error
     if not found:
         raise InputError(f"input {index} is empty; expected {what}")

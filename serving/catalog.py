@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from ..bundle.store import MANIFEST
+from ..bundle.manifest import MANIFEST
 from ..errors import InputError, cut, listing
 
 Versions = Mapping[str, Path]

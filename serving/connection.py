@@ -65,6 +65,9 @@ class Guarded:
         """It is no HTTP."""
         self._refuse(400, "this is not HTTP/1.1; check the request line, the headers and the port")
 
+    def _unsupported_upgrade_warning(self) -> None:
+        """It asks for web sockets or HTTP/2, and is answered in HTTP/1.1: nothing that the log's readers could mend."""
+
     def _expect_headers(self) -> None:
         self._head = 0
         told = f"the headers did not come within {self.seconds:g} s"

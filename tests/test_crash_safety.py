@@ -20,7 +20,8 @@ import pytest
 from hydrant.bundle import journal, owned
 from hydrant.bundle.files import write_atomically
 from hydrant.bundle.journal import JOURNAL, NEW, PURPOSE
-from hydrant.bundle.store import MANIFEST, Bundle, new_bundle
+from hydrant.bundle.manifest import MANIFEST
+from hydrant.bundle.store import Bundle, new_bundle
 from hydrant.cli.main import main
 from hydrant.errors import BundleError, HydrantError, InputError
 from hydrant.serving.offline import chunks

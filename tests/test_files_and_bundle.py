@@ -12,7 +12,8 @@ from hydrant import Bundle, HeadPlan
 from hydrant.bundle import owned
 from hydrant.bundle.files import atomic_file, sha256_of, staged_folder, write_atomically
 from hydrant.bundle.journal import NEW
-from hydrant.bundle.store import MAX_MANIFEST_BYTES, new_bundle, resolve, to_json_bytes
+from hydrant.bundle.manifest import MAX_MANIFEST_BYTES
+from hydrant.bundle.store import new_bundle, resolve, to_json_bytes
 from hydrant.errors import BundleError, HydrantError, InputError, PlanError
 
 ABORTS = [ValueError, KeyboardInterrupt, SystemExit]

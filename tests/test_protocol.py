@@ -187,12 +187,12 @@ def binary(size: Any, data: bytes, **fields: Any) -> tuple[bytes, int]:
 
 
 MALFORMED: list[tuple[tuple[bytes, int | None], str]] = [
-    ((b"", None), "the request is not JSON in UTF-8"),
-    ((b"\xff{}", None), "the request is not JSON in UTF-8: .*invalid start byte"),
-    ((b"[" * 10**5, None), "nested too deeply"),
-    ((b"9" * 5000, None), "the request is not JSON"),
-    ((b"[]", None), r"the request is '\[\]'; expected a JSON object"),
-    ((b'{"inputs": [NaN]}', None), "holds NaN, which JSON has not; send such values as binary data"),
+    ((b"", None), r"the request is not JSON \(Expecting value: .*\); expected an object with inputs"),
+    ((b"\xff{}", None), r"the request is not JSON \(byte 0 is not UTF-8: invalid start byte\)"),
+    ((b"[" * 10**5, None), r"the request is not JSON \(nested too deeply\)"),
+    ((b"9" * 5000, None), r"the request is not JSON \(a number has too many digits\)"),
+    ((b"[]", None), "the request is a JSON array; expected an object with inputs"),
+    ((b'{"inputs": [NaN]}', None), "holds NaN, which JSON has not; send finite numbers, or such values as binary"),
     ((b"{}", 0), "Inference-Header-Content-Length is 0; expected the length of the JSON, 1 to 2"),
     ((b"{}", 3), "Inference-Header-Content-Length is 3; expected"),
     (whole({}), "has no inputs; expected at least one tensor"),

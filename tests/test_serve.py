@@ -236,7 +236,12 @@ def test_a_full_queue_says_when_to_come_again(models: Path) -> None:
         ("POST", LOAD, b'{"parameters": {"version": 1}}', 400, "parameter 'version' is '1'; expected parameters"),
         ("POST", LOAD, b'{"parameters": {"config": "{}"}}', 400, "parameter 'config' is '{}'; expected"),
         ("POST", LOAD, b'{"parameters": []}', 400, "parameters is '[]'; expected an object with version (text), keep"),
-        ("POST", "/v2/repository/models/texts/unload", b"[]", 400, "the body is a JSON list"),
+        ("POST", "/v2/repository/models/texts/unload", b"[]", 400, "the body is a JSON array; expected an object"),
+        ("POST", LOAD, b'{"version": "1"}', 400, "the body has 'version' = '1'; expected nothing, or parameters"),
+        ("POST", "/v2/repository/index", b'{"ready": "yes"}', 400, "'ready' = 'yes'; expected nothing, or ready (true"),
+        ("GET", "/v2/", None, 404, "there is nothing at '/v2/'"),
+        ("POST", "/predict/", b'{"inputs": ["a"]}', 404, "there is nothing at '/predict/'; the routes are /predict"),
+        ("PUT", "/v2", b"", 405, "PUT is not allowed at '/v2'; expected GET, HEAD"),
     ],
 )  # fmt: skip
 def test_every_refusal_has_one_form(
@@ -389,6 +394,8 @@ def test_what_cannot_be_served_is_one_line(models: Path, tmp_path: Path) -> None
             ([bundle, "--port", 0, "--tls-cert", "cert.pem"], "tls_cert is given without tls_key"),
             ([bundle, "--port", 0, "--tls-cert", "a", "--tls-key", "b"], "'a' is not a file"),
             ([bundle, "--port", 70000], "port is '70000'; expected a whole number"),
+            ([bundle, "--port", 0, "--grpc-port", port], f"cannot listen on port {port} of '127.0.0.1': Address"),
+            ([bundle, "--port", 0, "--grpc-port", port, "--workers", 2], f"cannot listen on port {port} of '127.0"),
         ):  # fmt: skip
             status, told = run_main(*arguments)
             assert (status, told.count("\n")) == (2, 1), told
@@ -492,6 +499,7 @@ def test_a_warning_that_every_request_would_repeat_is_told_once_a_minute() -> No
         True, False, True, True,
     ]  # fmt: skip
     assert told("%d were cut", name="elsewhere")
+    assert [told("Invalid HTTP request received.", name="uvicorn.error") for _ in range(2)] == [True, False]
     once = logging.makeLogRecord({"name": "hydrant.x", "levelno": logging.WARNING, "msg": "drift of %s", **ALWAYS})
     assert rarely.filter(once)
     assert rarely.filter(once), "a second alarm in the same minute"

@@ -23,8 +23,9 @@ from hydrant import Bundle, GraphForm, TritonSettings, triton_repository
 from hydrant.bundle import files, owned
 from hydrant.bundle.calibration import Calibration, Threshold
 from hydrant.bundle.graphs import graph_metadata
+from hydrant.bundle.manifest import MANIFEST
 from hydrant.bundle.onnx_message import graph_tensors
-from hydrant.bundle.store import CALIBRATION, MANIFEST, to_json_bytes
+from hydrant.bundle.store import CALIBRATION, to_json_bytes
 from hydrant.errors import BundleError, InputError
 from hydrant.serving.triton import repository as writing
 from hydrant.serving.triton.pbtxt import to_pbtxt

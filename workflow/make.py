@@ -16,8 +16,9 @@ import numpy as np
 
 from ..bundle.architecture import Architecture
 from ..bundle.files import check_file, check_replaceable, folders_above, staged_folder
+from ..bundle.manifest import MANIFEST
 from ..bundle.plan import HeadPlan
-from ..bundle.store import MANIFEST, Bundle, to_json_bytes
+from ..bundle.store import Bundle, to_json_bytes
 from ..calib.heads.held_out import accuracy_kept, error_kept
 from ..cost.estimate import cost_of
 from ..data.columns import Reading
@@ -308,7 +309,7 @@ class _Job:
             bundle,
             parts.fitting,
             parts.unknown_fitting,
-            fit=None if self.task == "tokens" else parts.training,  # tags have no distance
+            fit=parts.training,
             abstain=self.recipe.abstain,
             flags=self.recipe.flags,
             reading=Reading(batch_size=self.reading.batch_size, examples=0),

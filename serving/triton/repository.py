@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from ...bundle.files import folders_above, place_folders, sha256_of
+from ...bundle.manifest import MANIFEST
 from ...bundle.owned import locked, owned_folder, sweep
 from ...bundle.signals import uninterrupted
-from ...bundle.store import MANIFEST, Bundle, resolve
+from ...bundle.store import Bundle, resolve
 from ...errors import InputError, cut, is_whole, listing
 from .config import CONFIG, MARKER, Model, marker
 from .engine import Engine, checked_engine, find_engine

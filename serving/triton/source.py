@@ -9,9 +9,10 @@ from typing import Any
 
 from ...bundle.calibration import Calibration
 from ...bundle.graphs import check_graph
+from ...bundle.manifest import MANIFEST
 from ...bundle.onnx_message import graph_tensors
 from ...bundle.signature import SIGNATURE
-from ...bundle.store import MANIFEST, PROCESSOR, Bundle, onnx_name, to_json_bytes
+from ...bundle.store import PROCESSOR, Bundle, onnx_name, to_json_bytes
 from ...bundle.tasks import Task
 from ...bundle.traced import AnyArchitecture
 from ...bundle.uses import form_used
