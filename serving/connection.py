@@ -13,6 +13,9 @@ from typing import Any
 MOST_HEAD = 65_536
 """Bytes of the first line and the headers of a request."""
 
+FAREWELL = 1.0
+"""Seconds that an idle client has to answer the end of its connection, when the service ends."""
+
 
 def error_body(message: str) -> bytes:
     """The one form of an error."""
@@ -64,6 +67,19 @@ class Guarded:
     def send_400_response(self, msg: str) -> None:  # noqa: ARG002
         """It is no HTTP."""
         self._refuse(400, "this is not HTTP/1.1; check the request line, the headers and the port")
+
+    def shutdown(self) -> None:
+        """The service ends: what is idle is closed, in TLS too, where a client that does not read never agrees."""
+        super().shutdown()  # type: ignore[misc]
+        if self.transport.is_closing():
+            self.loop.call_later(FAREWELL, self._end)
+
+    def _end(self) -> None:
+        """Close it without the client's consent, once it has got what was written for it."""
+        if self.transport.get_write_buffer_size():
+            self.loop.call_later(FAREWELL, self._end)
+        else:
+            self.transport.abort()
 
     def _unsupported_upgrade_warning(self) -> None:
         """It asks for web sockets or HTTP/2, and is answered in HTTP/1.1: nothing that the log's readers could mend."""

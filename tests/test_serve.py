@@ -15,6 +15,7 @@ import random
 import shutil
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import threading
@@ -361,6 +362,15 @@ def test_tls(models: Path, tmp_path: Path) -> None:
             assert live_over(channel)
         with grpc.insecure_channel(f"127.0.0.1:{service.grpc_port}") as channel, pytest.raises(grpc.RpcError):
             live_over(channel)
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname = False  # the certificate has no alternative name
+        context.load_verify_locations(cert)
+        silent = context.wrap_socket(socket.create_connection(("127.0.0.1", service.port), timeout=20))
+        silent.sendall(b"GET /v2/health/live HTTP/1.1\r\nhost: localhost\r\n\r\n")
+        assert silent.recv(1000).startswith(b"HTTP/1.1 200 ")
+        leaves = time.monotonic()
+    assert time.monotonic() - leaves < 20, "an idle client that does not answer the end of TLS holds nothing up"
+    silent.close()
 
 
 def live_over(channel: Any) -> bool:
