@@ -7,6 +7,7 @@ ones hold memory; and what is no HTTP is refused in the form that every error ha
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from http import HTTPStatus
 from typing import Any
 
@@ -32,8 +33,10 @@ class Guarded:
     seconds: float
     loop: Any
     transport: Any
+    cycle: Any
     _timer: Any = None
     _head = 0
+    _begun: Sequence[Any] = ()
 
     def connection_made(self, transport: Any) -> None:
         """A client came."""
@@ -41,8 +44,11 @@ class Guarded:
         self._expect_headers()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """It left."""
+        """It left; uvicorn tells so to the last of the requests that it had sent one behind the other, not to all."""
         self._stop_timer()
+        for cycle in self._begun:
+            cycle.disconnected |= not cycle.response_complete
+            cycle.message_event.set()
         super().connection_lost(exc)  # type: ignore[misc]
 
     def data_received(self, data: bytes) -> None:
@@ -63,6 +69,7 @@ class Guarded:
         """Its headers are here."""
         self._stop_timer()
         super().on_headers_complete()  # type: ignore[misc]
+        self._begun = [*(each for each in self._begun if not each.response_complete), self.cycle]
 
     def send_400_response(self, msg: str) -> None:  # noqa: ARG002
         """It is no HTTP."""
