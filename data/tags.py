@@ -111,13 +111,13 @@ def labelled(logits: Any, labels: Any) -> tuple[Any, Any]:
 def at_tokens(outputs: Mapping[str, np.ndarray], tokens: np.ndarray) -> dict[str, np.ndarray]:
     """Outputs [B, T, …] of a model that tags tokens at some of them, [n, …]; of members, [B, M, T, C] → [n, M, C].
 
+    The ``features`` of taps are [B, K, T, d] → [n, K, d].
+
     Args:
         outputs: by name.
         tokens: [B, T] bool, which ones.
     """
-    return {
-        name: (array.swapaxes(1, 2) if name.startswith("member_") else array)[tokens] for name, array in outputs.items()
-    }
+    return {name: (array.swapaxes(1, 2) if array.ndim == 4 else array)[tokens] for name, array in outputs.items()}
 
 
 def _listed(item: Any, tags: Any, where: str) -> list[Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import command
+import hydrant
 import numpy as np
 import torch
 import transformers
@@ -237,3 +239,15 @@ def run_cli(
         env=environment,
         cwd=cwd,
     )
+
+
+def run_python(
+    program: str, *arguments: object, timeout: float = 600, cwd: str | Path = "/", given: str = ""
+) -> subprocess.CompletedProcess[str]:
+    """A program that is shown to users, in a process of its own that has the heavy imports behind it.
+
+    What those leave lying about is not to be reached for, so of ``hydrant`` it may name what is public alone.
+    """
+    assert set(re.findall(r"\bhydrant\.(\w+)", program)) <= set(hydrant.__all__), program
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1"}
+    return command.run([str(word) for word in arguments], environment, cwd, given, timeout, program)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.server
 import io
 import json
+import shutil
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -438,7 +439,7 @@ def test_a_hub_out_of_reach(monkeypatch: pytest.MonkeyPatch) -> None:
 # Through the verbs and the command line
 
 
-def test_the_verbs_take_what_reading_takes(bert_checkpoint: Path, text_bundle: Path) -> None:
+def test_the_verbs_take_what_reading_takes(bert_checkpoint: Path, text_bundle: Path, tmp_path: Path) -> None:
     words = ["hello", "world", "transfer", "money", "weather", "today", "what", "is", "the"]
     rows = [{"text": f"{words[i % 9]} {words[i % 7]} {words[i % 5]}", "label": "abcde"[i % 5]} for i in range(40)]
     reading = Reading(batch_size=8)
@@ -446,11 +447,12 @@ def test_the_verbs_take_what_reading_takes(bert_checkpoint: Path, text_bundle: P
     plans = [hydrant.plan_heads(bert_checkpoint, data, keep=2, reading=reading) for data in forms]
     assert len({str(plan.members) for plan in plans}) == 1
     unlike = [row["text"][::-1] for row in rows]
-    report = hydrant.calibrate(text_bundle, Listed(rows), iter(unlike), reading=reading)
+    own = shutil.copytree(text_bundle, tmp_path / "bundle")
+    report = hydrant.calibrate(own, Listed(rows), iter(unlike), reading=reading)
     assert report.calibration.fitted is not None
     assert report.calibration.fitted["ood_examples"] == 40
-    found = hydrant.evaluate(text_bundle, datasets.DatasetDict(test=datasets.Dataset.from_list(rows)), unlike,
-                             figures=Figures(bootstrap=0))  # fmt: skip
+    test = datasets.DatasetDict(test=datasets.Dataset.from_list(rows))
+    found = hydrant.evaluate(own, test, unlike, figures=Figures(bootstrap=0))
     assert found.examples == 40
 
 
