@@ -3,7 +3,8 @@
 A *tap* is a vector f of the network: ``layers.3.first`` and ``layers.3.mean``, the first token and the mean over real
 tokens behind a layer of the trunk that all members share, or ``last.0``, what a member's classifier reads (the first
 token, or the mean of all patches or real tokens, behind the final norm and before the pooler; where it reads both,
-``last.0`` is the first token and ``last.0.mean`` the mean). With f of unit length, the squared
+``last.0`` is the first token and ``last.0.mean`` the mean). Of a model that tags tokens every token has vectors of its
+own, ``layers.3.token`` and ``last.0``, and a distance; its classes are the tags. With f of unit length, the squared
 Mahalanobis distance to the nearest class (Lee et al. 2018; unit length: Müller & Hein 2025) is
 
     d = min_c |(f − centre) W − μ_c|²        W Wᵀ the inverse of the shrunk covariance within classes
@@ -40,7 +41,7 @@ METADATA = "density"
 """The one entry of the file's metadata."""
 
 
-TAP = re.compile(r"layers\.(\d+)\.(first|mean)|last\.(\d+)(\.mean)?")
+TAP = re.compile(r"layers\.(\d+)\.(first|mean|token)|last\.(\d+)(\.mean)?")
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,7 +115,7 @@ class Density:
             facts = dict(json.loads(stored))
         except (ValueError, TypeError, RecursionError) as error:
             raise BundleError(f"{path} is malformed ({cut(error)}); {remedy}") from error
-        if facts.get("schema") != SCHEMA:
+        if not schema.is_read(facts.get("schema"), SCHEMA):
             found = facts.get("schema")
             newer = schema.remedy(found, SCHEMA)
             raise BundleError(
@@ -157,10 +158,11 @@ def check_taps(taps: Sequence[Any], architecture: AnyArchitecture, members: int)
         raise ValueError(f"taps {list(taps)}; expected different ones, at least one")
     for tap in taps:
         match = TAP.fullmatch(tap)
-        layer, _, member, mean = match.groups() if match else (None,) * 4
+        layer, kind, member, mean = match.groups() if match else (None,) * 4
         if isinstance(architecture, Traced):
             both = layer is None and mean is None and architecture.width > 0
         else:
             both = mean is None or architecture.token_pooling == "first_and_mean"
+            both = both and (kind is None or (kind == "token") is architecture.every_token)
         if match is None or int(layer or 0) >= architecture.layers or int(member or 0) >= members or not both:
             raise ValueError(f"tap {tap!r} of a model of {architecture.layers} layers and {members} members")

@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+from ..bundle.architecture import Architecture
 from ..bundle.traced import AnyArchitecture, Traced
 from ..errors import InputError, cut
 
@@ -33,10 +34,10 @@ def named_taps(asked: Any, architecture: AnyArchitecture, trunk: int, members: i
     shared = min(trunk, architecture.layers - 1)  # behind the last layer nothing but the first token may be computed
     ends = ("", ".mean") if architecture.token_pooling == "first_and_mean" else ("",)
     last = tuple(f"last.{m}{end}" for m in range(members if trunk < architecture.layers else 1) for end in ends)
-    first = architecture.modality == "text" or architecture.prefix_tokens > 0
-    known = {"all": (*_of_layers(range(shared), first), *last), "last": last}
+    kinds = _kinds(architecture)
+    known = {"all": (*_of_layers(range(shared), kinds), *last), "last": last}
     if asked == "auto":
-        names = SETS if architecture.modality == "text" else SETS[::-1]
+        names = SETS if architecture.modality == "text" and not architecture.every_token else SETS[::-1]
         return {name: known[name] for name in names}
     if asked in SETS:
         return {asked: known[asked]}
@@ -48,11 +49,16 @@ def named_taps(asked: Any, architecture: AnyArchitecture, trunk: int, members: i
             f"taps {cut(asked)} name layers; expected different ones of the trunk that all members share ({there}), "
             f"or {', '.join(('auto', *SETS))}"
         )
-    return {",".join(map(str, layers)): (*_of_layers(layers, first), *last)}
+    return {",".join(map(str, layers)): (*_of_layers(layers, kinds), *last)}
 
 
 def _traced_taps(asked: Any, architecture: Traced, members: int) -> dict[str, tuple[str, ...]]:
     """Each member's last vector, the only taps that a traced model has."""
+    if architecture.every_token:
+        raise InputError(
+            "a traced model that tags tokens has no distance: what its classifier reads of each token is not looked "
+            "for; calibrate without training data (fit=…, --fit), or fuse a family that hydrant writes itself"
+        )
     if not architecture.width:
         raise InputError(
             f"the vector that the classifier of {architecture.model_class} reads was not found, so there is no "
@@ -63,9 +69,16 @@ def _traced_taps(asked: Any, architecture: Traced, members: int) -> dict[str, tu
     return {"last": tuple(f"last.{member}" for member in range(members))}
 
 
-def _of_layers(layers: Sequence[int], first: bool) -> tuple[str, ...]:
-    """The mean of each layer, and the first token where there is one to tell of the whole input."""
-    return tuple(f"layers.{layer}.{kind}" for layer in layers for kind in ("first", "mean")[not first :])
+def _kinds(architecture: Architecture) -> tuple[str, ...]:
+    """The vectors of a layer: its mean, and the first token where there is one to tell of the whole input; or each."""
+    if architecture.every_token:
+        return ("token",)
+    first = architecture.modality == "text" or architecture.prefix_tokens > 0
+    return ("first", "mean") if first else ("mean",)
+
+
+def _of_layers(layers: Sequence[int], kinds: Sequence[str]) -> tuple[str, ...]:
+    return tuple(f"layers.{layer}.{kind}" for layer in layers for kind in kinds)
 
 
 def _layers(asked: Any) -> list[int]:

@@ -136,7 +136,8 @@ def distance_text(facts: Mapping[str, Any] | None) -> list[str]:
         return []
     taps = facts["taps"]
     layers = len({tap.split(".")[1] for tap in taps if tap.startswith("layers.")})
-    where = f"first token and mean of {layers} layers of the trunk, and " if layers else ""
+    what = "each token" if any(tap.endswith(".token") for tap in taps) else "first token and mean"
+    where = f"{what} of {layers} layers of the trunk, and " if layers else ""
     line = f"distance      {len(taps)} taps: {where}each member's last"
     line += f"; fitted on {facts.get('examples', '?')} examples of {facts.get('data', '?')}"
     areas = facts.get("auroc")

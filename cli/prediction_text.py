@@ -44,6 +44,7 @@ def _span_table(rows: Sequence[Mapping[str, Any]]) -> str:
     decides = any(
         span["abstain"] is not None or span["out_of_distribution"] is not None for row in found for span in row["spans"]
     )
+    far = any("distance" in span for row in found for span in row["spans"])
     body = []
     for row in found:
         text = short(_words(row["input"]), 46)
@@ -57,12 +58,13 @@ def _span_table(rows: Sequence[Mapping[str, Any]]) -> str:
                 f"{span['expected_entropy']:.3f}",
                 f"{span['mutual_information']:.4f}",
                 f"{span['disagreement']:.2f}",
+                *([f"{span['distance']:.2f}"] if far else []),
                 *([_decision(span)] if decides else []),
             ]
             for span in row["spans"]
-        ] or [[text, "–", "no span", *["–"] * 5, *([""] if decides else [])]]
+        ] or [[text, "–", "no span", *["–"] * (5 + far), *([""] if decides else [])]]
     headers = ["input", "span", "label", "confidence", "predictive entropy", "expected entropy", "mutual information"]
-    return table([*headers, "disagreement", *(["decision"] if decides else [])], body)
+    return table([*headers, "disagreement", *(["distance"] if far else []), *(["decision"] if decides else [])], body)
 
 
 def _words(item: str | list[str]) -> str:

@@ -18,12 +18,13 @@ from .given import kind_of, ordered
 from .label_sets import encode_label_sets
 from .processor import Processor
 from .readers import FORMS, Row, rows_of_items, rows_of_table
-from .records import as_input, usual_keys
+from .records import as_input, column_rows, usual_keys
 from .sources import named_rows, source_name
 from .spec import InputSpec
 from .tables import column_names, is_table, only_split
 from .tags import are_tags, word_tags
 from .tensors import TensorProcessor
+from .text import is_pair
 
 
 @dataclass(frozen=True)
@@ -87,13 +88,15 @@ def random_parts(examples: Examples, count: int, seed: int) -> list[Examples]:
 
 
 def check_apart(data: Any, ood: Any) -> None:
-    """Refuse one file given as both in- and out-of-distribution data.
+    """Refuse one file, or one object, given as both in- and out-of-distribution data.
 
     Raises:
         InputError: they are the same.
     """
-    if isinstance(ood, str | Path) and isinstance(data, str | Path) and Path(ood).resolve() == Path(data).resolve():
-        raise InputError(f"{ood} is given both as data and as ood; expected inputs of another distribution as ood")
+    paths = isinstance(ood, str | Path) and isinstance(data, str | Path)
+    if (paths and Path(ood).resolve() == Path(data).resolve()) or (ood is data and ood is not None):
+        what = ood if paths else f"one {kind_of(ood)}"
+        raise InputError(f"{what} is given both as data and as ood; expected inputs of another distribution as ood")
 
 
 def check_alike(data: Examples, ood: Examples | None) -> None:
@@ -126,7 +129,7 @@ def read_examples(
             ``datasets``) with the named columns (or ``image``), or a ``DatasetDict`` of one split; ``(inputs,
             labels)``, where inputs are what ``predict`` takes, a table with the same columns, or a mapping of names
             to ready tensors [N, …]; a list, generator or data set of torch with rows as dicts, ``(input, number)``
-            pairs or, without labels, inputs alone; or ``Examples``.
+            pairs or, without labels, inputs alone; a dict of columns, each a list; or ``Examples``.
         labels: class names of the model, in class order, or the one name of its score, whose labels are numbers;
             ``None`` leaves the labels out.
         columns: of tabular data; with a second column of texts, inputs are pairs of them.
@@ -155,7 +158,7 @@ def read_examples(
         raise InputError(
             f"data {source} has no label{where}; expected a column {columns.label!r}{names} "
             f"{'of tags, one for each word ' * (task == 'tokens')}(choose another with --label-column, "
-            f"Reading(label=…)){none}"
+            f"Reading(label=…)){none}{_hint(unlabelled[0], task)}"
         )
     inputs = [row.input for row in kept]
     if task == "tokens":
@@ -165,6 +168,15 @@ def read_examples(
     if task == "multi_label":
         encode = partial(encode_label_sets, labels=labels, index_of=label_index)
     return Examples(inputs, None if unlabelled else encode(kept), source)
+
+
+def _hint(row: Row, task: str) -> str:
+    """What a row without a label may have been meant as."""
+    if is_pair(row.input) and not row.names:
+        return "; a tuple of two texts is a pair: give texts and their labels as two lists, (texts, labels)"
+    if task == "tokens" and row.names:
+        return "; usual are the columns 'tokens', a list of words, and 'tags' or 'ner_tags'"
+    return ""
 
 
 def encode_numbers(rows: Sequence[Row]) -> np.ndarray:
@@ -239,7 +251,7 @@ def _whole(text: str) -> bool:
 def _rows_of(data: Any, columns: Columns) -> tuple[Iterable[Row], str]:
     if isinstance(data, str | Path):
         return named_rows(data, columns), source_name(data)
-    source, data = "given in memory", only_split(data)
+    source, data = "given in memory", column_rows(only_split(data), usual_keys(columns))
     if isinstance(data, Examples):
         data, source = (list(data.inputs), data.given_labels()), data.source
     if isinstance(data, tuple) and len(data) == 2:

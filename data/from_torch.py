@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from ..errors import InputError
+
 
 def is_tensor(value: Any) -> bool:
     """Whether a value is a tensor of torch."""
@@ -15,9 +17,19 @@ def is_tensor(value: Any) -> bool:
 
 
 def as_array(value: Any) -> np.ndarray:
-    """A value as an array: a tensor from any device, without its gradient, bfloat16 as float32."""
+    """A value as an array: a tensor from any device, without its gradient, bfloat16 as float32.
+
+    Raises:
+        InputError: lists that are not equally long.
+    """
     if not is_tensor(value):
-        return np.asarray(value)
+        try:
+            return np.asarray(value)
+        except ValueError as error:
+            raise InputError(
+                "tensors are given as lists that are not equally long; expected arrays: pad the inputs to one length "
+                "(padding=True of a tokenizer), or give the texts"
+            ) from error
     plain = value.detach().cpu()
     return np.asarray((plain.float() if str(plain.dtype) == "torch.bfloat16" else plain).numpy())
 

@@ -11,7 +11,7 @@ import numpy as np
 from ..errors import InputError, cut
 from .columns import Columns
 from .from_torch import image_array, is_tensor
-from .records import AUDIO, Unusable, as_input, is_record
+from .records import AUDIO, WORDS, Unusable, as_input, column_rows, is_record
 from .spec import Modality
 from .tables import input_column, is_table, only_split, rows
 from .text import is_pair
@@ -27,8 +27,8 @@ def given_inputs(
     """Raw inputs, one by one and in order.
 
     Args:
-        given: a text, path, image, sound or row as a dict; any number of them in an ordered iterable or an array; or a
-            table.
+        given: a text, path, image, sound or row as a dict; any number of them in an ordered iterable or an array; a
+            table; or a dict of columns, each a list.
         modality: what the model reads; ``None`` where that is not known.
         text_column: column of a table, or key of rows; ``None`` for what the model reads, ``"text"``, ``"image"``
             or ``"audio"``, or the only column.
@@ -40,10 +40,12 @@ def given_inputs(
     usual: list[str] = ["text", "image", AUDIO] if modality is None else [modality]
     columns = Columns(text_column or "text", text_pair=text_pair_column)
     known = usual if text_column is None else [text_column]
-    given = only_split(given)
+    given = column_rows(only_split(given), known)
     if is_table(given):
         return _columns(given, text_column, text_pair_column, usual)
-    if is_record(given, known) and not any(isinstance(value, list) for value in given.values()):
+    if is_record(given, known) and not any(
+        isinstance(value, list) for name, value in given.items() if name != WORDS or name in known
+    ):
         return [as_input(given, columns, known)]
     if text_column is not None or text_pair_column is not None:
         _check_rows(given, text_column, text_pair_column)

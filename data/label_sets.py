@@ -30,7 +30,7 @@ def encode_label_sets(
         index_of: finds a label's index by its name or number (``data.examples``).
 
     Raises:
-        InputError: a label that the model does not have, or that cannot be read.
+        InputError: a label that the model does not have, that is named twice, or that cannot be read.
     """
     values = [_parts(row, labels) for row in rows]
     if all(_is_line(row, value, len(labels)) for row, value in zip(rows, values, strict=True)):
@@ -40,8 +40,13 @@ def encode_label_sets(
         values = [[int(entry) if isinstance(entry, str) else entry for entry in value] for value in values]
     found = np.zeros((len(rows), len(labels)), bool)
     for place, (row, value) in enumerate(zip(rows, values, strict=True)):
-        for entry in value:
-            found[place, index_of(entry, labels, row.where)] = True
+        indices = [index_of(entry, labels, row.where) for entry in value]
+        if len(set(indices)) < len(indices):
+            raise InputError(
+                f"labels {cut(row.label)} at {row.where} name a label twice; expected each once, or in every row a "
+                f"line of {len(labels)} numbers, 0 or 1, one for each label of the model"
+            )
+        found[place, indices] = True
     return found
 
 

@@ -8,8 +8,11 @@ from __future__ import annotations
 import csv
 import glob
 import json
+import logging
+import math
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
@@ -170,10 +173,31 @@ def _table_rows(path: Path, columns: Columns, missing: bool) -> Iterator[Row]:
         label = record.get(columns.label)
         label = None if label == "" else label
         label = known(label) if known and label is not None else label
-        there = () if columns.label in record else tuple(record)
+        there = () if columns.label in record else tuple(map(_shown, record))
         yield Row(texts[0] if columns.text_pair is None else texts, label, where, there)
     for name, record in absent.items():
-        raise InputError(f"{path} has the columns {listing(record)}; expected {name!r} (choose with {options[name]})")
+        raise InputError(
+            f"{path} has the columns {_names(record)}; expected {name!r} (choose with {options[name]}, Reading(…))"
+            f"{_separated(path, record)}"
+        )
+
+
+def _names(record: Iterable[Any]) -> str:
+    """Names of columns; those with spaces around them in quotes, so that these are seen."""
+    return listing(map(_shown, record))
+
+
+def _shown(name: Any) -> Any:
+    return repr(name) if isinstance(name, str) and name != name.strip() else name
+
+
+def _separated(path: Path, record: Mapping[str, Any]) -> str:
+    """What else may part the columns of a file that seems to have one."""
+    [name, *more] = map(str, record)
+    found = next((mark for mark in (";", "\t", "|", ",") if mark in name), None)
+    if more or found is None or path.suffix.lower() not in (".csv", ".tsv"):
+        return ""
+    return f"; {path.suffix} is separated by {'commas' if path.suffix.lower() == '.csv' else 'tabs'}, not {found!r}"
 
 
 def _of_words(columns: Columns, record: Mapping[str, Any]) -> Columns:
@@ -208,7 +232,7 @@ def _text(value: Any, column: str, where: str, missing: bool) -> Any:
 
 
 def _number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    return isinstance(value, int | float) and not isinstance(value, bool) and not math.isnan(value)
 
 
 CONLL = (".conll", ".bio", ".iob")
@@ -367,11 +391,24 @@ def _open(reader: str, path: Path, **options: Any) -> Any:
     if path.is_file() and path.stat().st_size == 0:
         raise InputError(f"data {path} is empty; expected at least one example")
     try:
-        return datasets.load_dataset(
-            reader, data_files=glob.escape(str(path)), split="train", streaming=True, **options
-        )
+        with _silent():
+            return datasets.load_dataset(
+                reader, data_files=glob.escape(str(path)), split="train", streaming=True, **options
+            )
     except Exception as error:  # datasets raises many kinds for unreadable data
         raise InputError(f"cannot read data {path}: {cut(error, 160)}; expected {FORMS}") from error
+
+
+@contextmanager
+def _silent() -> Iterator[None]:
+    """Without the log of ``datasets``, which tells each problem before it raises it."""
+    found = logging.getLogger("datasets")
+    before = found.level
+    found.setLevel(logging.CRITICAL + 1)
+    try:
+        yield
+    finally:
+        found.setLevel(before)
 
 
 def _guarded(stream: Iterable[T], path: Path) -> Iterator[T]:
@@ -384,6 +421,11 @@ def _guarded(stream: Iterable[T], path: Path) -> Iterator[T]:
             return
         except InputError:
             raise
+        except UnicodeDecodeError as error:
+            raise InputError(
+                f"cannot read data {path}: it is not UTF-8 ({error.reason} at byte {error.start}); save it as UTF-8 "
+                "(iconv -f latin1 -t utf-8, say)"
+            ) from error
         except Exception as error:  # as in _open: parse errors of every reader
             raise InputError(f"cannot read data {path}: {cut(error, 160)}; expected {FORMS}") from error
         yield record

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..errors import cut, listing
+from ..errors import InputError, cut, listing
 from .columns import Columns
 from .from_torch import image_array, is_tensor
 
@@ -66,6 +66,35 @@ def is_record(value: Any, usual: Sequence[str] = ("text", "image", AUDIO)) -> bo
     if not isinstance(value, Mapping) or set(value) & set(TENSORS):
         return False
     return bool(set(value) & set(usual)) or not all(hasattr(each, "shape") for each in value.values())
+
+
+def column_rows(given: Any, usual: Sequence[str]) -> Any:
+    """Rows of a dict of columns, lists of one length, as a slice of a data set of ``datasets`` is; else what is given.
+
+    Args:
+        given: of any kind.
+        usual: keys by which an input is known.
+
+    Raises:
+        InputError: columns that are not equally long.
+    """
+    if not isinstance(given, Mapping) or set(given) & set(TENSORS):
+        return given
+    name = next((name for name in (*usual, WORDS) if name in given), None)
+    column = None if name is None else given[name]
+    if not isinstance(column, list) or (name == AUDIO and _is_number(column[:1])):
+        return given
+    if name == WORDS and not all(isinstance(words, list | tuple) or hasattr(words, "shape") for words in column):
+        return given
+    lengths = {key: len(values) for key, values in given.items() if hasattr(values, "__len__")}
+    if len(lengths) < len(given) or len(set(lengths.values())) > 1:
+        found = listing(f"{key} {lengths.get(key, 'one value')}" for key in given)
+        raise InputError(f"inputs is a dict of columns that are not equally long ({found}); expected one entry a row")
+    return [dict(zip(given, values, strict=True)) for values in zip(*given.values(), strict=True)]
+
+
+def _is_number(column: Sequence[Any]) -> bool:
+    return any(isinstance(value, int | float) for value in column)
 
 
 def record_input(record: Mapping[str, Any], columns: Columns, usual: Sequence[str]) -> Any:

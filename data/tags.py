@@ -111,13 +111,13 @@ def labelled(logits: Any, labels: Any) -> tuple[Any, Any]:
 def at_tokens(outputs: Mapping[str, np.ndarray], tokens: np.ndarray) -> dict[str, np.ndarray]:
     """Outputs [B, T, …] of a model that tags tokens at some of them, [n, …]; of members, [B, M, T, C] → [n, M, C].
 
+    The ``features`` of taps are [B, K, T, d] → [n, K, d].
+
     Args:
         outputs: by name.
         tokens: [B, T] bool, which ones.
     """
-    return {
-        name: (array.swapaxes(1, 2) if name.startswith("member_") else array)[tokens] for name, array in outputs.items()
-    }
+    return {name: (array.swapaxes(1, 2) if array.ndim == 4 else array)[tokens] for name, array in outputs.items()}
 
 
 def _listed(item: Any, tags: Any, where: str) -> list[Any]:
@@ -143,9 +143,10 @@ def _listed(item: Any, tags: Any, where: str) -> list[Any]:
 
 def _index(tag: Any, names: Mapping[str, int], labels: Sequence[str], where: str) -> int:
     """The class index of a tag, or :data:`IGNORED`."""
-    if tag is None or str(tag) == str(IGNORED):
+    if tag is None or str(tag).removesuffix(".0") == str(IGNORED):
         return IGNORED
     index = names.get(tag) if isinstance(tag, str) else tag
+    index = int(index) if isinstance(index, float) and index.is_integer() else index
     if isinstance(index, bool) or not isinstance(index, int) or not 0 <= index < len(labels):
         raise InputError(
             f"tag {cut(tag)} at {where} is not a class of the model; its {len(labels)} classes are "

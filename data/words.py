@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import InputError, cut
+from .records import Unusable
 from .spec import InputSpec
 from .text import EncodedText, TextProcessor, is_pair
 
@@ -139,7 +140,7 @@ class WordProcessor(TextProcessor):
         return " ".join(tokens) if decoder is None else str(decoder.decode(list(tokens)))
 
     def _check(self, item: Any, index: int) -> None:
-        if isinstance(item, str):
+        if isinstance(item, str | Unusable):
             super()._check(item, index)
             return
         if is_pair(item):

@@ -89,6 +89,7 @@ def evaluate(
     for module in ("sklearn", "matplotlib"):
         require(module, "report", "evaluate a bundle")
     bundle = resolve(bundle)
+    compare = (compare,) if isinstance(compare, str | Path) else compare
     task = bundle.any_architecture().task
     _check_figures(figures, task)
     if html is not None:

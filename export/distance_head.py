@@ -29,12 +29,13 @@ def with_distance(model: onnx.ModelProto, architecture: AnyArchitecture, density
     if density is None:
         return
     graph = Graph()
-    features = _taps(graph, architecture, density.taps)  # [K, B, d]
-    _head(graph, features, density)
+    features = _taps(graph, architecture, density.taps)  # [K, B, d], or of tokens [K, B·T, d]
+    _head(graph, features, density, _shape(graph) if architecture.every_token else None)
     nodes, initializers = graph.parts()
     model.graph.node.extend(nodes)
     model.graph.initializer.extend(initializers)
-    model.graph.output.append(onnx.helper.make_tensor_value_info(DISTANCE, FLOAT, ["batch"]))
+    axes = ["batch", "sequence"] if architecture.every_token else ["batch"]
+    model.graph.output.append(onnx.helper.make_tensor_value_info(DISTANCE, FLOAT, axes))
 
 
 def _remove(model: onnx.ModelProto) -> None:
@@ -52,7 +53,11 @@ def _taps(graph: Graph, architecture: AnyArchitecture, taps: tuple[str, ...]) ->
         match = TAP.fullmatch(tap)
         assert match is not None  # checked when the density was read
         layer, kind, member, mean = match.groups()
-        if member is not None:
+        if architecture.every_token:
+            last = member is not None
+            value = _last(architecture, mean=False) if last else _output(architecture, int(layer))
+            made.append(_tokens(graph, value, int(member) if last else 0, f"{DISTANCE}.{tap}"))
+        elif member is not None:
             made.append(_first(graph, _last(architecture, mean is not None), int(member), f"{DISTANCE}.{tap}"))
         elif kind == "first":
             made.append(_first(graph, _output(architecture, int(layer)), 0, f"{DISTANCE}.{tap}"))
@@ -88,6 +93,20 @@ def _first(graph: Graph, value: str, stream: int, name: str) -> str:
     return graph.node("Cast", [chosen], name, to=FLOAT)
 
 
+def _tokens(graph: Graph, value: str, stream: int, name: str) -> str:
+    """Every token of a stream, [1, B·T, d]."""
+    ends = [_constant(graph, [stream]), _constant(graph, [stream + 1]), _constant(graph, [0])]
+    chosen = graph.node("Slice", [value, *ends], f"{name}.narrow")  # [1, B, T, d]
+    flat = graph.node("Flatten", [chosen], f"{name}.flat", axis=3)  # [B·T, d]
+    wide = graph.node("Cast", [flat], f"{name}.rows", to=FLOAT)
+    return graph.node("Unsqueeze", [wide, _constant(graph, [0])], name)
+
+
+def _shape(graph: Graph) -> str:
+    """Batch and sequence, [2] int64."""
+    return graph.node("Shape", ["attention_mask"], f"{DISTANCE}.shape")
+
+
 def _mean(graph: Graph, value: str, weights: str | None, name: str) -> str:
     """Mean over the real tokens of the one stream of the trunk, [1, B, d]."""
     stream = graph.node("Gather", [value, _constant(graph, 0)], f"{name}.narrow", axis=0)  # [B, T, d]
@@ -111,8 +130,8 @@ def _token_weights(graph: Graph) -> str:
     return graph.node("Unsqueeze", [shares, _constant(graph, [1])], f"{DISTANCE}.weights")
 
 
-def _head(graph: Graph, features: str, density: Density) -> None:
-    """Features [K, B, d] → ``distance`` [B]."""
+def _head(graph: Graph, features: str, density: Density, shape: str | None) -> None:
+    """Features [K, B, d] → ``distance`` [B]; of tokens [K, B·T, d] → [B, T], a shape that is a value of the graph."""
     arrays = density.arrays()
     means = arrays["means"]
     count, classes, width = means.shape
@@ -143,7 +162,10 @@ def _head(graph: Graph, features: str, density: Density) -> None:
     shift = graph.weight(f"{DISTANCE}.shift", np.array([(location / (scale * count)).sum()], np.float32))
     weighed = graph.node("Mul", [squared, factor], f"{DISTANCE}.weighed")
     total = graph.node("ReduceSum", [weighed, _constant(graph, [0])], f"{DISTANCE}.total", keepdims=0)
-    graph.node("Sub", [total, shift], DISTANCE)
+    if shape is None:
+        graph.node("Sub", [total, shift], DISTANCE)
+    else:
+        graph.node("Reshape", [graph.node("Sub", [total, shift], f"{DISTANCE}.each"), shape], DISTANCE)
 
 
 def _constant(graph: Graph, values: int | list[int]) -> str:

@@ -17,7 +17,7 @@ from .modernbert import MODERNBERT
 from .siglip import SIGLIP
 from .tasks import task_of
 from .tokens import TOKEN_LAYOUTS
-from .unsupported import nearest, why
+from .unsupported import WRAPPERS, nearest, why
 from .vit import DEIT, VIT
 
 LAYOUTS: tuple[Layout, ...] = (
@@ -54,7 +54,7 @@ def unsupported(name: str) -> UnsupportedModelError:
     found, near = why(name, classes), nearest(name, classes)
     reason = f": {found}" if found else ""
     remedy = f"; nearest: {near}" if near else ""
-    if name.endswith(
+    if name not in WRAPPERS and name.endswith(
         ("ForSequenceClassification", "ForTokenClassification", "ForImageClassification", "ForAudioClassification")
     ):
         remedy += "; as it is, it may do traced: `hydrant fuse --traced` (traced=True)"
@@ -87,9 +87,25 @@ def architecture_of(model: Any) -> Architecture:
 
     Raises:
         UnsupportedModelError: unsupported class, or an unsupported setting in its configuration.
+        InputError: a model without weights.
     """
+    check_weights(model)
     found = layout_of(model).architecture(model.config)
     return found if found.every_token else replace(found, **task_of(model.config))
+
+
+def check_weights(model: Any) -> None:
+    """Refuse a model whose weights were never loaded.
+
+    Raises:
+        InputError: a weight lies on the device ``meta``, which holds none.
+    """
+    name = next((name for name, weight in model.named_parameters() if weight.is_meta), None)
+    if name is not None:
+        raise InputError(
+            f"weight {name} lies on the device meta, which holds no numbers; expected a model with its weights: load "
+            "it with from_pretrained, outside torch.device('meta') and init_empty_weights"
+        )
 
 
 def read_weights(model: Any) -> dict[str, Any]:

@@ -110,6 +110,18 @@ OTHERS = {
 """Beginning of a class name → what to do instead, where its end does not say it."""
 
 
+WRAPPERS = {
+    "DataParallel": "give the model inside, model.module",
+    "DistributedDataParallel": "give the model inside, model.module",
+    "FullyShardedDataParallel": "save it with save_pretrained, and give the folder",
+    "OptimizedModule": "give the model that torch.compile was given, model._orig_mod",
+    "PeftModelForSequenceClassification": "give model.merge_and_unload(), or the base model and the adapter's folder "
+    "(adapters=[…], --adapter)",
+    "PeftModelForTokenClassification": "give model.merge_and_unload()",
+}
+"""Classes that hold a model → what to give instead."""
+
+
 BY_TASK = {
     "ForSequenceClassification": (
         "fine-tune a RobertaForSequenceClassification, ElectraForSequenceClassification or another of these"
@@ -138,6 +150,8 @@ def why(name: str, supported: Sequence[str]) -> str:
         name: of a class, or a ``model_type``.
         supported: names of the classes that have a layout.
     """
+    if name in WRAPPERS:
+        return "it is a wrapper around a model"
     if name not in OTHERS and (sibling := _sibling(name, supported)):
         return f"it is no classifier of whole inputs, as {sibling} is"
     return REASONS.get(_stem(name, REASONS), "")
@@ -150,6 +164,8 @@ def nearest(name: str, supported: Sequence[str]) -> str:
         name: of a class, or a ``model_type``.
         supported: names of the classes that have a layout.
     """
+    if name in WRAPPERS:
+        return WRAPPERS[name]
     if name not in OTHERS and (sibling := _sibling(name, supported)):
         return f"fine-tune it as {sibling}"
     if REASONS.get(_stem(name, REASONS)) == SOUND:

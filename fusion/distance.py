@@ -22,7 +22,10 @@ class FeatureDistance(nn.Module):
             self.register_buffer(name, torch.from_numpy(array.copy()), persistent=False)
 
     def forward(self, features: Tensor) -> Tensor:
-        """[K, B, d] → [B], in float32."""
+        """[K, B, d] → [B], or of tokens [K, B, T, d] → [B, T], in float32."""
+        if features.ndim == 4:
+            found: Tensor = self(features.flatten(1, 2))
+            return found.unflatten(0, features.shape[1:3])
         rows = nn.functional.normalize(features.float(), dim=-1) - self.get_buffer("centre")[:, None]
         rows = rows @ self.get_buffer("whitening")  # [K, B, d]
         means = self.get_buffer("means")  # [K, R, d]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Literal, overload
@@ -91,14 +91,15 @@ def fuse(
     member is possible, and the log says that its members cannot disagree.
 
     Raises:
-        InputError: no model, non-finite weights, models that differ in shape, labels or preprocessing, an unknown part,
-            or an adapter that cannot be read or does not fit.
+        InputError: no model, weights that are not finite or not there, models that differ in shape, labels or
+            preprocessing, an unknown part, or an adapter that cannot be read or does not fit.
         PlanError: the plan does not fit the models.
         UnsupportedModelError: the architecture is not supported.
     """
-    sources = [models] if isinstance(models, str | Path | torch.nn.Module) else list(models)
-    if not sources:
-        raise InputError("fuse was given no model; expected one checkpoint, or one for each member")
+    sources = _sources(models)
+    if plan is not None and not isinstance(plan, HeadPlan):
+        raise InputError(f"plan is {cut(plan)}; expected a HeadPlan, such as HeadPlan.load(path) reads")
+    adapters = [adapters] if isinstance(adapters, str | Path) else adapters
     separate = check_parts(keep_separate)
     if traced:
         return _fuse_traced(sources, plan, members, [*adapters, *separate, *([low_rank] if low_rank != "auto" else [])])
@@ -133,6 +134,21 @@ def fuse(
         **problem_of(loaded[0].config),
     }
     return _told(FusedClassifier(architecture, plan, weights, labels, provenance=provenance).eval(), planned)
+
+
+def _sources(models: Any) -> list[Any]:
+    """One model, or some, each a module or the name of a checkpoint."""
+    one = isinstance(models, str | Path | torch.nn.Module)
+    sources = [models] if one else list(models) if isinstance(models, Sequence | Iterator) else [models]
+    if not sources:
+        raise InputError("fuse was given no model; expected one checkpoint, or one for each member")
+    for source in sources:
+        if not isinstance(source, str | Path | torch.nn.Module):
+            raise InputError(
+                f"a model is {cut(type(source).__name__)}; expected a classifier of transformers, the folder or hub "
+                "name of one, or a list of these"
+            )
+    return sources
 
 
 def _fuse_traced(

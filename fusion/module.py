@@ -120,6 +120,8 @@ class FusedClassifier(nn.Module):
     def features(self, taps: Sequence[str], **inputs: Tensor) -> tuple[Tensor, Tensor]:
         """Member logits [M, B, C] and the vectors that taps (``bundle.density``) name, [K, B, d].
 
+        Of tokens both have T behind B.
+
         Args:
             taps: K names.
             inputs: as of :meth:`forward`.
@@ -352,7 +354,7 @@ class PatchEmbeddings(nn.Module):
 
 
 def _tapped(x: Tensor, mask: Tensor | None, name: str, taps: Sequence[str]) -> dict[str, Tensor]:
-    """First token and mean over real tokens of a layer's output [B, T, d], as far as asked for: [B, d] each."""
+    """First token and mean over real tokens of a layer's output [B, T, d], or all of it, as far as asked for."""
     found = {}
     if f"{name}.first" in taps:
         found[f"{name}.first"] = x[:, 0]
@@ -360,6 +362,8 @@ def _tapped(x: Tensor, mask: Tensor | None, name: str, taps: Sequence[str]) -> d
         real = x.new_ones(x.shape[:2]) if mask is None else mask[:, 0, 0].to(x.dtype)  # [B, T]
         total = torch.einsum("bt,btd->bd", real, x)
         found[f"{name}.mean"] = total / real.sum(dim=1, keepdim=True).clamp_min(1)
+    if f"{name}.token" in taps:
+        found[f"{name}.token"] = x
     return found
 
 

@@ -24,7 +24,7 @@ from ..calib.decisions.intervals import CONFIDENCE, check_targets, fit_intervals
 from ..calib.decisions.labels import check_label_targets, fit_labels
 from ..calib.decisions.profile import class_profile, label_profile, score_profile, span_profile
 from ..calib.decisions.spans import check_targets as check_span_targets
-from ..calib.decisions.spans import fit_spans
+from ..calib.decisions.spans import fit_spans, found_spans
 from ..calib.decisions.targets import Conformal, Coverage, FalseAlarm, Risk, Targets
 from ..calib.density import standardised
 from ..calib.taps import named_taps
@@ -33,8 +33,10 @@ from ..data.examples import Examples, check_apart, read_examples
 from ..data.fingerprints import fingerprints, shared_part
 from ..errors import InputError, check_seed, cut, require
 from ..metrics.scores import is_binary
+from ..metrics.uncertainty import summarise
 from ..progress import Progress, no_progress
-from .features import Reference, best_set, standardised_by
+from ..runtime.collect import WordOutputs
+from .features import Reduced, Reference, best_set, standardised_by
 
 log = logging.getLogger(__name__)
 
@@ -98,7 +100,7 @@ def calibrate(
         taps: vectors that the distance reads: the last one of each member (last); these and every layer of the trunk
             that all members share (all), which finds what is unknown best in texts, but flags noise such as typing
             errors with it; layers of the trunk by hand, such as 1,3; or (auto) the better of all and last where
-            out-of-distribution data are given, and otherwise all for texts and last for images.
+            out-of-distribution data are given, and otherwise all for texts, and last for images and for tags.
         abstain: when to abstain: ``Coverage(0.95)`` or ``Risk(0.02)``. Of a model that tags tokens all thresholds are
             for spans.
         flags: what to call out of distribution: ``FalseAlarm(0.05)``.
@@ -127,8 +129,6 @@ def calibrate(
     activation, task = bundle.any_architecture().score_activation, bundle.any_architecture().task
     share = _confidence(confidence, task)
     _check_label_false_alarm(label_false_alarm, task)
-    if task == "tokens":
-        _check_no_distance(fit, taps)
     if task in _CHECKS:
         _CHECKS[task](targets)
     bundle.check_addable(CALIBRATION)
@@ -143,11 +143,13 @@ def calibrate(
     training = None if fit is None else read_examples(fit, bundle.labels, columns=reading, task=task)
     notes = overlaps(bundle, "calibrating", {"data": known, "ood": ood}, calibrated=False)
     reference = Reference(bundle, reading.batch_size, progress)
-    if task == "tokens":
-        fitted = _spans_fitted(reference, known, ood, bundle, targets, _about(bundle, known, ood, seed), progress)
-        changed = _changed(bundle, graphs, fitted, None, new=False)
-        return CalibrationReport(fitted, graphs, _outdated(changed), notes)
     density, choice = _unstandardised(bundle, reference, training, taps)
+    if task == "tokens":
+        about = _about(bundle, known, ood, seed)
+        fitted, density = _spans_fitted(reference, known, ood, bundle, (density, choice), targets, about, progress)
+        notes += [] if training is None else _shared_examples(bundle, known, training)
+        changed = _changed(bundle, graphs, fitted, density, new=training is not None)
+        return CalibrationReport(fitted, graphs, _outdated(changed), notes, density)
     logits, squared = reference.run(known, density)
     ood_logits, ood_squared = (None, None) if ood is None else reference.run(ood, density)
     if density is not None and squared is not None and training is not None:
@@ -191,36 +193,39 @@ def _about(bundle: Bundle, known: Examples, ood: Examples | None, seed: int) -> 
     }
 
 
-def _check_no_distance(fit: Any, taps: str | Sequence[int]) -> None:
-    """Refuse the distance for a model that tags tokens."""
-    if fit is not None or taps != "auto":
-        raise InputError(
-            "the distance (fit=…, --fit; taps=…, --taps) is of one vector for an input, and this model gives a class "
-            "for each token; leave it out: flags stand on the energy, or with out-of-distribution data on the best "
-            "score"
-        )
-
-
 def _spans_fitted(
     reference: Reference,
     known: Examples,
     ood: Examples | None,
     bundle: Bundle,
+    distance: tuple[Density | None, dict[str, tuple[str, ...]]],
     targets: Targets,
     about: dict[str, Any],
     progress: Progress,
-) -> Calibration:
-    """The calibration of a model that tags tokens."""
+) -> tuple[Calibration, Density | None]:
+    """The calibration of a model that tags tokens, and its distance, standardised on words if it was fitted now."""
     assert known.labels is not None  # read_examples asks for them
-    words, labels = reference.words(known).tagged(known.labels)
+    density, choice = distance
+    words, labels = reference.words(known, density).tagged(known.labels)
     if not len(labels):
         raise InputError(f"no token of {known.source} has a tag that the model read; give more data")
-    strange = None if ood is None else reference.words(ood)
+    strange = None if ood is None else reference.words(ood, density)
+    squared, beyond = words.outputs.get("taps"), None if strange is None else strange.outputs.get("taps")
+    if density is not None and squared is not None and choice:
+        of_spans = None if strange is None else (_largest(words, bundle.labels), _largest(strange, bundle.labels))
+        density, squared, beyond = _settled(density, choice, squared, beyond, of_spans)
     outside = None if strange is None else (strange.outputs["logits"], strange.texts)
     given = words.outputs["logits"], words.texts, labels, bundle.labels, outside
-    fitted = fit_spans(*given, targets, about, progress)
-    profile = span_profile(words.outputs["logits"], words.texts, len(known), bundle.labels, fitted)
-    return replace(fitted, reference=profile)
+    near, far = _distance(density, squared), _distance(density, beyond)
+    fitted = fit_spans(*given, targets, about, progress, distance=near, ood_distance=far)
+    profile = span_profile(words.outputs["logits"], words.texts, len(known), bundle.labels, fitted, near)
+    return replace(fitted, reference=profile), density
+
+
+def _largest(words: WordOutputs, names: list[str]) -> Reduced:
+    """Distances of words → the largest of each span that is found among them."""
+    logits = summarise(words.outputs["logits"], 1.0)
+    return lambda distance: found_spans({**logits, "distance": distance}, words.texts, names)[1]["distance"]
 
 
 def _profile(
@@ -306,11 +311,15 @@ def _unstandardised(
 
 
 def _settled(
-    density: Density, sets: Mapping[str, tuple[str, ...]], known: np.ndarray, outside: np.ndarray | None
+    density: Density,
+    sets: Mapping[str, tuple[str, ...]],
+    known: np.ndarray,
+    outside: np.ndarray | None,
+    spans: tuple[Reduced, Reduced] | None = None,
 ) -> tuple[Density, np.ndarray, np.ndarray | None]:
     """The distance standardised on validation data, of the best set of taps, with the squared distances at these."""
     density = standardised_by(density, known)
-    name, areas = best_set(density, sets, known, outside)
+    name, areas = best_set(density, sets, known, outside, spans)
     places = density.places(sets[name])
     density = replace(density.only(sets[name]), fitted={**density.fitted, "chosen": name, "auroc": areas})
     return density, known[:, places], None if outside is None else outside[:, places]

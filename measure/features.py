@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,7 +15,7 @@ from ..data.examples import Examples
 from ..metrics.uncertainty import area_under_roc
 from ..progress import Progress
 from ..runtime.backends.reference import TorchFeatures
-from ..runtime.collect import WordOutputs, collect, collect_words, visit
+from ..runtime.collect import WordOutputs, collect, collect_words, visit, visit_words
 
 
 class Reference:
@@ -42,19 +42,17 @@ class Reference:
             BackendError: the model gives values that are not finite.
         """
         assert examples.labels is not None  # read_examples asks for them
-        one = self._architecture.task != "classification"
+        one = self._architecture.task in ("score", "multi_label")
         fit = DensityFit(taps, self._architecture.classes, self._architecture.width)
         with TorchFeatures(self.ensemble, taps) as model:
-            found = visit(
-                model,
-                self._processor(examples),
-                self._architecture,
-                examples.inputs,
-                self._batch_size,
-                self._progress,
-                f"fitting the distance on {examples.name}",
-            )
-            for places, outputs in found:
+            given = model, self._processor(examples), self._architecture, examples.inputs
+            how = self._batch_size, self._progress, f"fitting the distance on {examples.name}"
+            if self._architecture.every_token:  # an example is a word, and its tag its class
+                for seen in visit_words(*given, *how):
+                    words, tags = seen.tagged(examples.labels)
+                    fit.add(words.outputs["features"], tags)
+                return fit.density(about)
+            for places, outputs in visit(*given, *how):
                 known = examples.labels[places]
                 if one:  # no example is of one class: there is one Gaussian for all
                     known = np.zeros(len(known), np.int64)
@@ -68,38 +66,35 @@ class Reference:
             InputError: an example cannot be used.
             BackendError: the model gives values that are not finite.
         """
-
-        def reduce(outputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-            kept = {"logits": outputs["member_logits"]}
-            return kept if density is None else {**kept, "taps": squared_distances(density, outputs["features"])}
-
         with TorchFeatures(self.ensemble, () if density is None else density.taps) as model:
             found = collect(
                 model,
                 self._processor(examples),
                 self._architecture,
                 examples.inputs,
-                reduce,
+                _kept(density),
                 batch_size=self._batch_size,
                 progress=self._progress,
                 title=f"running on {examples.name}",
             )
         return found["logits"], found.get("taps")
 
-    def words(self, examples: Examples) -> WordOutputs:
-        """Member logits [N, M, C] of the words of texts, before any temperature, under the name ``"logits"``.
+    def words(self, examples: Examples, density: Density | None) -> WordOutputs:
+        """Of the words of texts member logits [N, M, C] before any temperature, under the name ``"logits"``.
+
+        With a density also the squared distance at each tap, ``"taps"`` [N, K].
 
         Raises:
             InputError: an example cannot be used.
             BackendError: the model gives values that are not finite.
         """
-        with TorchFeatures(self.ensemble, ()) as model:
+        with TorchFeatures(self.ensemble, () if density is None else density.taps) as model:
             return collect_words(
                 model,
                 self._processor(examples),
                 self._architecture,
                 examples.inputs,
-                lambda outputs: {"logits": outputs["member_logits"]},
+                _kept(density),
                 batch_size=self._batch_size,
                 progress=self._progress,
                 title=f"running on {examples.name}",
@@ -108,6 +103,16 @@ class Reference:
     def _processor(self, examples: Examples) -> Any:
         load = lambda: self._bundle.processor_for(f"read {examples.source}")  # noqa: E731 (asked for when needed)
         return examples.processor(self._architecture, load)
+
+
+def _kept(density: Density | None) -> Callable[[Mapping[str, np.ndarray]], dict[str, np.ndarray]]:
+    """What is kept of outputs: logits, and squared distances instead of features."""
+
+    def reduce(outputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        kept = {"logits": outputs["member_logits"]}
+        return kept if density is None else {**kept, "taps": squared_distances(density, outputs["features"])}
+
+    return reduce
 
 
 def standardised_by(density: Density, known: np.ndarray) -> Density:
@@ -127,14 +132,19 @@ LEAST_SPREAD = 1e-3
 
 
 def best_set(
-    density: Density, sets: Mapping[str, Sequence[str]], known: np.ndarray, outside: np.ndarray | None
+    density: Density,
+    sets: Mapping[str, Sequence[str]],
+    known: np.ndarray,
+    outside: np.ndarray | None,
+    spans: tuple[Reduced, Reduced] | None = None,
 ) -> tuple[str, dict[str, float]]:
     """The set of taps that separates best on validation data, and the AUROC of each; the first without OOD data.
 
     Args:
         density: of all taps, standardised.
         sets: name → taps.
-        known, outside: squared distances [N, K] of in- and out-of-distribution examples.
+        known, outside: squared distances [N, K] of in- and out-of-distribution examples, or of their words.
+        spans: of words, distances [N] → those of the spans [S] that are found among them, of either.
     """
     if outside is None or len(sets) == 1:
         return next(iter(sets)), {}
@@ -142,5 +152,16 @@ def best_set(
     def distance(taps: Sequence[str], squared: np.ndarray) -> np.ndarray:
         return standardised(density.only(taps), squared[:, density.places(taps)])
 
-    areas = {name: area_under_roc(distance(taps, known), distance(taps, outside)) for name, taps in sets.items()}
+    areas = {}
+    for name, taps in sets.items():
+        inside, beyond = distance(taps, known), distance(taps, outside)
+        if spans is not None:
+            inside, beyond = spans[0](inside), spans[1](beyond)
+        if not len(inside) or not len(beyond):  # whoever fits thresholds says that there is no span
+            return next(iter(sets)), {}
+        areas[name] = area_under_roc(inside, beyond)
     return max(areas, key=lambda name: areas[name]), areas
+
+
+Reduced = Callable[[np.ndarray], np.ndarray]
+"""Distances of words → those of spans."""

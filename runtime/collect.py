@@ -109,6 +109,36 @@ class WordOutputs:
         return WordOutputs(self.texts[kept], self.words[kept], outputs), found[kept]
 
 
+def visit_words(
+    model: Backend,
+    processor: Processor,
+    architecture: AnyArchitecture,
+    inputs: Sequence[Any],
+    batch_size: int = 32,
+    progress: Progress = no_progress,
+    title: str = "predicting",
+) -> Iterator[WordOutputs]:
+    """Run a model that tags tokens, batch by batch, and keep nothing: outputs at the first token of each word.
+
+    Args:
+        model, processor, architecture, inputs, batch_size, progress, title: as of :func:`collect`.
+
+    Raises:
+        InputError, BackendError: as of :func:`collect`.
+    """
+    size = batch_size * WINDOW_BATCHES
+    begun = range(0, len(inputs), size)
+    for start in progress(begun, len(begun), title):
+        window = inputs[start : start + size]
+        for places, items, tensors in item_batches(window, processor, architecture, batch_size, first=start):
+            outputs = model.run(tensors)
+            _check_finite(model, outputs)
+            starts = word_starts(items, tensors["input_ids"].shape[1])
+            rows, columns = np.nonzero(starts != NO_WORD)
+            found = at_tokens(outputs, starts != NO_WORD)
+            yield WordOutputs(places[rows] + start, starts[rows, columns], found)
+
+
 def collect_words(
     model: Backend,
     processor: Processor,
@@ -129,24 +159,14 @@ def collect_words(
     Raises:
         InputError, BackendError: as of :func:`collect`.
     """
-    texts: list[np.ndarray] = []
-    words: list[np.ndarray] = []
-    parts: list[dict[str, np.ndarray]] = []
-    size = batch_size * WINDOW_BATCHES
-    begun = range(0, len(inputs), size)
-    for start in progress(begun, len(begun), title):
-        window = inputs[start : start + size]
-        for places, items, tensors in item_batches(window, processor, architecture, batch_size, first=start):
-            outputs = model.run(tensors)
-            _check_finite(model, outputs)
-            starts = word_starts(items, tensors["input_ids"].shape[1])
-            rows, columns = np.nonzero(starts != NO_WORD)
-            texts.append(places[rows] + start)
-            words.append(starts[rows, columns])
-            parts.append(reduce(at_tokens(outputs, starts != NO_WORD)))
-    order = np.lexsort((np.concatenate(words), np.concatenate(texts)))
-    joined = {name: np.concatenate([part[name] for part in parts])[order] for name in parts[0]}
-    return WordOutputs(np.concatenate(texts)[order], np.concatenate(words)[order], joined)
+    parts = [
+        WordOutputs(seen.texts, seen.words, reduce(seen.outputs))
+        for seen in visit_words(model, processor, architecture, inputs, batch_size, progress, title)
+    ]
+    texts, words = (np.concatenate([getattr(part, name) for part in parts]) for name in ("texts", "words"))
+    order = np.lexsort((words, texts))
+    joined = {name: np.concatenate([part.outputs[name] for part in parts])[order] for name in parts[0].outputs}
+    return WordOutputs(texts[order], words[order], joined)
 
 
 def _check_finite(model: Backend, outputs: Arrays) -> None:

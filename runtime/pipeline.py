@@ -128,6 +128,9 @@ class Pipeline:
         self._top_k, self._batch_size, self._function = top_k, batch_size, function_to_apply
         self._squashes(function_to_apply)
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.task}, {self.predictor!r})"
+
     def __call__(
         self,
         inputs: Any,

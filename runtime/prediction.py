@@ -146,10 +146,16 @@ class Prediction:
             labels: class names (``predictor.labels``); not read for scores.
 
         Raises:
-            InputError: a prediction of tokens; ``predictor.rows`` gives its words and spans.
+            InputError: a prediction of tokens, whose words and spans ``predictor.rows`` gives; or another number of
+                names than classes.
         """
         if self.mask is not None:
             raise InputError("this prediction is of tokens, whose rows are made by predictor.rows(prediction)")
+        if self.score is None and len(labels) != self.probabilities.shape[1]:
+            raise InputError(
+                f"there are {len(labels)} labels for {self.probabilities.shape[1]} classes; expected a name for each "
+                "(predictor.labels)"
+            )
         return prediction_rows(self, None, labels)
 
     @property

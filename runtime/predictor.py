@@ -21,9 +21,10 @@ from ..bundle.tasks import DISTANCE, GIVES, MEMBER_OUTPUTS, OUTPUTS, PER_CLASS
 from ..bundle.traced import AnyArchitecture
 from ..bundle.uses import FORMS, REMEDY, form_used
 from ..data.batching import READER, WINDOW_BATCHES, item_batches
-from ..data.given import are_tensors, given_inputs
+from ..data.given import are_tensors, given_inputs, kind_of, ordered
 from ..data.processor import load_processor
 from ..data.spec import InputSpec
+from ..data.tables import is_table
 from ..data.tensors import checked_tensors
 from ..data.text import is_pair
 from ..data.words import NO_WORD, Piece, WordProcessor
@@ -155,7 +156,8 @@ class Predictor(Closable):
         precision: of its weights and activations.
         fallbacks: (backend, reason) of each one that was skipped.
         modality: ``"text"``, ``"image"`` or ``"audio"``, what the model reads.
-        task: what it answers: ``"classification"``, ``"score"`` for a model of one output, or ``"tokens"``.
+        task: what it answers: ``"classification"``, ``"score"`` for a model of one output, ``"tokens"``, or
+            ``"multi_label"``.
         activation: what stands between the one output and the score: ``"identity"`` or ``"sigmoid"``.
         regression: whether the checkpoint calls itself a regression (``problem_type``).
         calibration: temperature, thresholds and prediction sets of the bundle.
@@ -193,6 +195,13 @@ class Predictor(Closable):
         self._processor = load_processor(folder, architecture) if folder else None
         self.spec: InputSpec = architecture
         self.takes_raw = self._processor is not None
+
+    def __repr__(self) -> str:
+        reads = self.modality if self.task == "classification" else f"{self.modality}, {GIVES[self.task]}"
+        return (
+            f"{type(self).__name__}({str(self.path)!r}, {self.members} members, {reads}, {len(self.labels)} "
+            f"label{'s' * (len(self.labels) > 1)}, {self.backend} {self.precision})"
+        )
 
     def warm_up(self, batch_size: int = 1) -> None:
         """Run a batch that says nothing, so that the first one that does takes no longer than the others.
@@ -298,6 +307,7 @@ class Predictor(Closable):
         Raises:
             InputError: a prediction of whole inputs or of ready tensors, or an unknown aggregation.
         """
+        _check_prediction(prediction)
         return words_of(prediction, aggregation, self.calibration)
 
     def spans(self, prediction: Prediction, aggregation: Aggregation = "first") -> list[list[Span]]:
@@ -325,15 +335,17 @@ class Predictor(Closable):
 
         Args:
             prediction: of this predictor.
-            inputs: as they were given, to be repeated in the rows; without them they are left out.
+            inputs: as they were given, in a list, to be repeated in the rows; without them they are left out.
             first: index of the first input.
             probabilities: also give those of every class by its name; a score has none.
             aggregation: of tokens, as of :meth:`words`.
 
         Raises:
-            InputError: as of :meth:`words`.
+            InputError: as of :meth:`words`, or another number of inputs than were predicted.
         """
-        given = (prediction, inputs, self.labels, first, probabilities)
+        _check_prediction(prediction)
+        repeated = None if inputs is None else self._repeated(inputs, len(prediction))
+        given = (prediction, repeated, self.labels, first, probabilities)
         if prediction.mask is None:
             return prediction_rows(*given)
         return token_rows(*given, aggregation, self.calibration)
@@ -383,6 +395,18 @@ class Predictor(Closable):
 
     def _release(self) -> None:
         self._running.close()
+
+    def _repeated(self, inputs: Any, count: int) -> Sequence[Any]:
+        """Inputs as a list, one for each prediction."""
+        if is_table(inputs) or isinstance(inputs, Mapping):
+            raise InputError(
+                f"inputs is a {kind_of(inputs)}; expected the list of the inputs that were predicted, such as a column "
+                "of it"
+            )
+        found = list(ordered(inputs, self.modality))
+        if len(found) != count:
+            raise InputError(f"there are {len(found)} inputs for a prediction of {count}; expected one for each")
+        return found
 
     def _predict_window(
         self, window: Sequence[Any], first: int, batch_size: int, failed: dict[int, str] | None
@@ -493,6 +517,11 @@ def _words_of(items: Sequence[Any], tokens: int) -> tuple[np.ndarray, np.ndarray
         words[row, : item.tokens] = item.words
         offsets[row, : item.tokens] = item.offsets
     return words, offsets
+
+
+def _check_prediction(prediction: Any) -> None:
+    if not isinstance(prediction, Prediction):
+        raise InputError(f"prediction is a {kind_of(prediction)}; expected what predictor.predict(…) returned")
 
 
 def _check_on_error(on_error: str) -> None:

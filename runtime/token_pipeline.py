@@ -35,7 +35,8 @@ class TokenPipeline:
     """Answers as the token classification pipeline of transformers: the same keys in the same nesting, and more.
 
     Each answer also has ``predictive_entropy``, ``expected_entropy``, ``mutual_information``, ``disagreement``,
-    ``energy``, ``abstain`` and ``out_of_distribution``, as far as the bundle has them. Safe to use from many threads.
+    ``energy``, ``distance``, ``abstain`` and ``out_of_distribution``, as far as the bundle has them. Safe to use from
+    many threads.
 
     Args:
         predictor: that predicts; closed with the pipeline.

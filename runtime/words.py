@@ -16,7 +16,7 @@ import numpy as np
 from ..bundle.calibration import Calibration
 from ..data.words import NO_WORD, is_words
 from ..errors import InputError, cut
-from ..metrics.gates import SCORES
+from ..metrics.gates import FURTHER_SCORES, SCORES
 from ..metrics.spans import find_spans
 from .decisions import decided
 from .prediction import Prediction
@@ -25,7 +25,7 @@ Aggregation = Literal["first", "mean", "max"]
 
 AGGREGATIONS: tuple[str, ...] = get_args(Aggregation)
 
-UNCERTAINTIES = (*SCORES, "energy")
+UNCERTAINTIES = (*SCORES, *FURTHER_SCORES)
 """Scores of a word; of a span the largest of each."""
 
 
@@ -58,8 +58,8 @@ class Span:
         start, end: its first character, and the one behind its last (see :class:`Words`).
         first_word, last_word: index in the text.
         confidence: the least of its words.
-        predictive_entropy, expected_entropy, mutual_information, disagreement, energy: the largest of its words, nats
-            but for the disagreement; energy ``None`` where the graph gives none.
+        predictive_entropy, expected_entropy, mutual_information, disagreement, energy, distance: the largest of its
+            words, nats but for the disagreement and the distance; ``None`` where the graph gives none.
         abstain, out_of_distribution: whether a word of it lies beyond the threshold; ``None`` without a threshold.
     """
 
@@ -74,12 +74,13 @@ class Span:
     mutual_information: float
     disagreement: float
     energy: float | None
+    distance: float | None
     abstain: bool | None
     out_of_distribution: bool | None
 
     def to_json(self) -> dict[str, Any]:
-        """The fields as a JSON object."""
-        return asdict(self)
+        """The fields as a JSON object; without the distance where none was fitted."""
+        return {name: value for name, value in asdict(self).items() if name != "distance" or value is not None}
 
 
 def words_of(

@@ -6,7 +6,6 @@ Bodies are JSON (``{"inputs": […]}``), a form with files (``multipart/form-dat
 
 from __future__ import annotations
 
-import base64
 import binascii
 import json
 from collections.abc import Mapping, Sequence
@@ -19,7 +18,9 @@ from ..errors import InputError, cut, listing
 from ..runtime.predictor import Predictor
 from ..runtime.words import AGGREGATIONS, Aggregation
 from .errors import ServeError
+from .json_body import read_object
 from .multipart import read_parts
+from .protocol import from_base64
 
 FLAGS = ("probabilities", "skip_invalid")
 NAMES = ("model", "version", "aggregation")
@@ -111,12 +112,7 @@ def inputs_for(asked: Asked, predictor: Predictor) -> tuple[list[Any], list[Any]
 
 
 def _of_json(body: bytes) -> _Given:
-    try:
-        found = json.loads(body)
-    except (ValueError, RecursionError) as error:
-        raise ServeError(400, f"the body is not JSON ({cut(error, 100)}); expected an object with inputs") from error
-    if not isinstance(found, dict):
-        raise ServeError(400, f"the body is a JSON {type(found).__name__}; expected an object with inputs")
+    found = read_object(body, "the body", "an object with inputs")
     inputs = found.pop("inputs", None)
     if not isinstance(inputs, list):
         what = "has no inputs" if inputs is None else f"has inputs = {cut(inputs)}"
@@ -213,8 +209,9 @@ def _file(given: Any, index: int, kind: str) -> bytes:
     if not isinstance(given, str):
         raise InputError(f"input {index} is {_kind(given)}; expected {what}")
     head, comma, rest = given.partition(",")
+    text = rest if comma and head.startswith("data:") else given
     try:
-        found = base64.b64decode(rest if comma and head.startswith("data:") else given, validate=True)
+        found = from_base64(text.encode("ascii"))
     except (ValueError, binascii.Error) as error:
         raise InputError(f"input {index}, {cut(given, 30)}, is not base64; expected {what}") from error
     if not found:

@@ -33,6 +33,8 @@ DATATYPES = tuple(_ARRAYS)
 MOST_AXES = 8
 MOST_ELEMENTS = 2**31
 """Of one tensor, axes of length 0 left out: one with such an axis has no data that could bound the others."""
+MOST_SIZE = 2**63 - 1
+"""Of one axis, as the protocol has it; no tensor here is as large, which another message says."""
 MOST_OBJECTS = 2**20
 """Elements of one tensor of BYTES, each of which is read by itself."""
 
@@ -73,7 +75,8 @@ def checked_head(what: str, datatype: Any, shape: Any) -> tuple[str, tuple[int, 
     """
     if not isinstance(datatype, str) or datatype not in _ARRAYS:
         raise ServeError(400, f"{what} has datatype {cut(datatype)}; expected one of {listing(DATATYPES, 20)}")
-    if not isinstance(shape, Sequence) or isinstance(shape, str | bytes) or not all(map(is_whole, shape)):
+    listed = isinstance(shape, Sequence) and not isinstance(shape, str | bytes)
+    if not listed or not all(is_whole(size, 0, MOST_SIZE) for size in shape):
         raise ServeError(400, f"{what} has shape {cut(shape)}; expected a list of whole numbers, 0 or more each")
     most = MOST_OBJECTS if datatype == "BYTES" else MOST_ELEMENTS
     if len(shape) > MOST_AXES or math.prod(max(size, 1) for size in shape) > most:

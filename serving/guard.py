@@ -53,6 +53,8 @@ class Guard:
         """Refuse a request, or let it in."""
         if scope["type"] != "http":
             return  # web sockets, which nobody speaks here, are closed by this
+        if len(scope["path"]) > 1 and scope["path"].endswith("/"):  # the same route as without it
+            scope = {**scope, "path": scope["path"][:-1]}
         headers = {name.lower(): value for name, value in scope["headers"]}
         try:
             self._check(scope, headers)
@@ -65,7 +67,8 @@ class Guard:
             return
         self._here += 1
         try:
-            await self._in_time(scope, _Limited(receive, self._settings.max_bytes), send)
+            empty = headers.get(b"content-length", b"0") == b"0" and b"transfer-encoding" not in headers
+            await self._in_time(scope, _Limited(receive, self._settings.max_bytes, empty), send)
         finally:
             self._here -= 1
 
@@ -88,10 +91,10 @@ class Guard:
         except TimeoutError:
             if begun:  # a client that does not read its answer
                 return
-            what = "the request was not answered" if receive.ended else "the body did not come"
-            error = ServeError(
-                504 if receive.ended else 408, f"{what} within {seconds:g} s; send less, or ask again later"
-            )
+            error = ServeError(504, f"the request was not answered within {seconds:g} s; ask for less, or again later")
+            if not receive.ended:
+                error = ServeError(408, f"the body did not come within {seconds:g} s; send less, or ask again later")
+                self._refused(error.status)
             await _refuse(error, send)
 
     def _check(self, scope: Scope, headers: Mapping[bytes, bytes]) -> None:
@@ -112,8 +115,8 @@ class Guard:
 class _Limited:
     """Receives a body that may not be too large, and knows whether all of it is here."""
 
-    def __init__(self, receive: Receive, most: int) -> None:
-        self._receive, self._most, self._came, self.ended = receive, most, 0, False
+    def __init__(self, receive: Receive, most: int, empty: bool) -> None:
+        self._receive, self._most, self._came, self.ended = receive, most, 0, empty
 
     async def __call__(self) -> MutableMapping[str, Any]:
         message = await self._receive()

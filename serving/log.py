@@ -12,11 +12,16 @@ ALWAYS = {"always": True}
 EVERY = 60.0
 """Seconds for which a warning is not repeated."""
 
+SOURCES = ("hydrant", "uvicorn")
+"""Loggers whose warnings any client can cause, as often as it likes."""
+
 FORMAT = "hydrant: %(levelname)s: %(message)s"
 
 
 class Rarely(logging.Filter):
-    """Lets each warning of hydrant pass, whatever figures it tells, at most once in so many seconds.
+    """Lets each warning of hydrant, and of what reads requests, pass at most once in so many seconds.
+
+    Warnings are the same that differ in their figures alone.
 
     Args:
         clock: seconds, as of ``time.monotonic``.
@@ -30,7 +35,7 @@ class Rarely(logging.Filter):
     def filter(self, record: logging.LogRecord) -> bool:
         """Whether it is told."""
         told_once = getattr(record, "always", False)
-        if told_once or record.levelno != logging.WARNING or not record.name.startswith("hydrant"):
+        if told_once or record.levelno != logging.WARNING or not record.name.startswith(SOURCES):
             return True
         now = self._clock()
         if now - self._told.get(record.msg, -EVERY) < EVERY:

@@ -10,11 +10,12 @@ import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NoReturn
+from typing import Any
 
 from ..errors import cut, is_whole, listing
 from .datatypes import Tensor, checked_head, from_bytes, from_values, to_bytes, to_values
 from .errors import ServeError
+from .json_body import read_object
 
 SIZE = "binary_data_size"
 HEADER = "Inference-Header-Content-Length"
@@ -132,7 +133,7 @@ def read_request(body: bytes, header_length: int | None = None) -> InferRequest:
             f"{HEADER} is {header_length}; expected the length of the JSON, 1 to {len(body)}, the length of the body",
         )
     end = len(body) if header_length is None else header_length
-    message = _object("the request", _parsed(body[:end]))
+    message = read_object(body[:end], "the request", "an object with inputs")
     rest = _Rest(memoryview(body)[end:], header_length is not None)
     parameters = _parameters("the request", message)
     inputs = [_input(index, given, rest) for index, given in enumerate(_list("inputs", message))]
@@ -204,19 +205,6 @@ class _Rest:
                 f"{len(self._view) - self._taken} bytes stand behind the last tensor; expected as many as the "
                 f"{SIZE} of all inputs say",
             )
-
-
-def _parsed(text: bytes) -> Any:
-    try:
-        return json.loads(text.decode(), parse_constant=_no_constant)
-    except RecursionError:
-        raise ServeError(400, "the request's JSON is nested too deeply; expected lists as deep as a shape") from None
-    except ValueError as error:  # neither UTF-8, nor JSON, or a number of too many digits
-        raise ServeError(400, f"the request is not JSON in UTF-8: {cut(error, 120)}") from None
-
-
-def _no_constant(name: str) -> NoReturn:
-    raise ServeError(400, f"the request holds {name}, which JSON has not; send such values as binary data")
 
 
 def _object(what: str, value: Any) -> dict[str, Any]:

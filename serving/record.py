@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import errno
 import importlib
 import json
 import logging
@@ -17,6 +18,7 @@ import os
 import queue
 import random
 import stat
+import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -177,7 +179,11 @@ class Recorder:
         self._file.close()
 
     def _fail(self, rows: int) -> None:
-        if not self.failed:
+        """Count rows that could not be recorded; the first failure is told, in one line where its cause is known."""
+        error = sys.exception()
+        if not self.failed and isinstance(error, InputError):
+            log.error("inputs could not be recorded: %s; further failures are counted only", error)
+        elif not self.failed:
             log.exception("inputs could not be recorded; further failures are counted only")
         self.failed += rows
 
@@ -244,27 +250,50 @@ class _Rotating:
         self._number = self._opened()
 
     def write(self, line: bytes) -> None:
-        """Append a line; one that is larger than the file may be is refused."""
+        """Append a line.
+
+        Raises:
+            InputError: it is larger than the file may be, or the file cannot be written.
+        """
         if len(line) > self._most:
             raise InputError(f"a row of {len(line)} bytes is larger than half of what may be recorded")
-        if self._moved():  # another process has begun a new one
-            self.close()
-            self._number = self._opened()
-        if os.fstat(self._number).st_size + len(line) > self._most:
-            self._rotate()
-        if os.write(self._number, line) < len(line):
-            raise OSError("the disk is full")
+        try:
+            if self._moved():  # another process has begun a new one
+                self._begin_anew()
+            if os.fstat(self._number).st_size + len(line) > self._most:
+                self._rotate()
+            written = os.write(self._number, line)
+            if written < len(line):
+                self._take_back(written)
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        except OSError as error:
+            raise InputError(f"cannot record in {self._path}: {error.strerror or error}") from error
 
     def close(self) -> None:
         """Close the file."""
         os.close(self._number)
 
+    def _take_back(self, written: int) -> None:
+        """Remove the beginning of a line for which the disk had no room, unless another process wrote behind it."""
+        end = os.lseek(self._number, 0, os.SEEK_CUR)
+        if os.fstat(self._number).st_size == end:
+            os.ftruncate(self._number, end - written)
+
     def _rotate(self) -> None:
         self._locks.flock(self._number, self._locks.LOCK_EX)
-        if not self._moved():
-            self._path.replace(self._older)
-        os.close(self._number)  # which also unlocks it
-        self._number = self._opened()
+        try:
+            if not self._moved():
+                self._path.replace(self._older)
+            self._begin_anew()  # which closes the former, and so unlocks it
+        except BaseException:
+            self._locks.flock(self._number, self._locks.LOCK_UN)
+            raise
+
+    def _begin_anew(self) -> None:
+        """Write to what has the name now; where it cannot be had, the former stays open, so that its number is ours."""
+        number, former = self._opened(), self._number
+        self._number = number
+        os.close(former)
 
     def _moved(self) -> bool:
         try:

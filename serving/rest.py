@@ -16,10 +16,11 @@ from .asked import inputs_for, read_asked
 from .batcher import check_count
 from .errors import ServeError, refusal
 from .guard import headers_of
+from .json_body import read_object
 from .messages import HEADER, InferResponse
 from .protocol import inputs_of, model_metadata, outputs_of, read_request, server_metadata, write_response
 from .service import Served, Service
-from .verbs import LOAD, UNLOAD, check_alone, verb_parameters
+from .verbs import INDEX, LOAD, PARAMETERS, UNLOAD, check_alone, verb_body, verb_parameters
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -45,7 +46,7 @@ def rest_app(service: Service) -> FastAPI:
     from fastapi import FastAPI
     from starlette.exceptions import HTTPException
 
-    app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
+    app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
     app.state.service = service
     for error in (HydrantError, HTTPException, Exception):
         app.add_exception_handler(error, _refused)
@@ -69,7 +70,8 @@ async def _refused(request: Request, error: Exception) -> Response:
     from starlette.exceptions import HTTPException
 
     if isinstance(error, HTTPException):
-        path, allowed = cut(request.url.path), (error.headers or {}).get("Allow", "another method")
+        path = cut(request.url.path)
+        allowed = ", ".join(sorted((error.headers or {}).get("Allow", "another method").split(", ")))
         words = {404: f"there is nothing at {path}; the routes are /predict, /explain, /describe, /metrics, /stats, "
                       "the page at / and those under /v2",
                  405: f"{request.method} is not allowed at {path}; expected {allowed}"}  # fmt: skip
@@ -144,8 +146,9 @@ class _Front:
     async def _infer(self, call: _Call) -> Response:
         from starlette.responses import Response
 
-        call.served = served = self._service.served(call.name, call.version)
+        self._service.served(call.name, call.version)  # a name that is wrong is refused before the body is read
         body = await read_body(call.request)
+        call.served = served = self._service.served(call.name, call.version)
         asked = read_request(body, _header_length(call.request))
         work = self._service.predict(
             inputs_of(asked, served), model=call.name, version=call.version, timeout=asked.timeout
@@ -176,9 +179,9 @@ class _Front:
         return json_response(told)
 
     async def _index(self, request: Request) -> Response:
-        asked = await self._parameters(request)
+        asked = await self._fields(request, INDEX)
         rows = await asyncio.to_thread(self._service.index)
-        return json_response([row for row in rows if row["state"] == "READY" or asked.get("ready") is not True])
+        return json_response([row for row in rows if row["state"] == "READY" or not asked.get("ready")])
 
     async def _load(self, request: Request) -> Response:
         asked = await self._verb(request, LOAD)
@@ -189,25 +192,19 @@ class _Front:
     async def _unload(self, request: Request) -> Response:
         version = (await self._verb(request, UNLOAD)).get("version")
         await asyncio.shield(self._service.unload(request.path_params["name"], version))
-        return json_response({"name": request.path_params["name"], "state": "UNAVAILABLE"})
+        named = {} if version is None else {"version": version}
+        return json_response({"name": request.path_params["name"], **named, "state": "UNAVAILABLE"})
 
     async def _verb(self, request: Request, known: Mapping[str, type]) -> dict[str, Any]:
         """The parameters of a verb that changes what is served."""
         check_alone(self._service.settings)
-        return verb_parameters((await self._parameters(request)).get("parameters", {}), known)
+        return verb_parameters((await self._fields(request, PARAMETERS)).get("parameters", {}), known)
 
-    async def _parameters(self, request: Request) -> dict[str, Any]:
-        """A body that may be empty, or a JSON object."""
+    async def _fields(self, request: Request, known: Mapping[str, type]) -> dict[str, Any]:
+        """What a verb is given: a body that may be empty, or a JSON object with some of the fields that are known."""
         body = await read_body(request, self._service.settings.timeout)
-        try:
-            found = json.loads(body) if body.strip() else {}
-        except (ValueError, RecursionError) as error:
-            raise ServeError(
-                400, f"the body is not JSON ({cut(error, 100)}); expected an object, or nothing"
-            ) from error
-        if not isinstance(found, dict):
-            raise ServeError(400, f"the body is a JSON {type(found).__name__}; expected an object, or nothing")
-        return found
+        given = read_object(body, "the body", "an object, or nothing") if body.strip() else {}
+        return verb_body(given, known)
 
     def _observed(self, front: str, work: Callable[[_Call], Awaitable[Response]]) -> Endpoint:
         """The same, which tells the observers of every request that reached a model."""

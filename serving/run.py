@@ -84,7 +84,14 @@ def bound(host: str, number: int, *, listens: bool = True) -> Iterator[socket.so
 
 @contextlib.contextmanager
 def _held(settings: ServeSettings) -> Iterator[ServeSettings]:
-    """The settings with a port of gRPC that all workers take; it stays theirs while none of them has it."""
+    """The settings with a port of gRPC that all workers take; it stays theirs while none of them has it.
+
+    Raises:
+        InputError: it is taken already.
+    """
+    if settings.grpc_port:  # workers share a port also with strangers, and gRPC tells of one that is taken at length
+        with bound(settings.host, settings.grpc_port):
+            pass
     if settings.workers == 1 or settings.grpc_port is None:
         yield settings
         return

@@ -32,7 +32,12 @@ KEEP_ALIVE = 75
 """Seconds after which an idle connection is closed: more than the minute that proxies and balancers keep theirs, which
 would else send a request on one that is just being closed."""
 
-SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+def end_signals() -> tuple[signal.Signals, ...]:
+    """Signals that end a service: of a terminal that closes, too, unless ``nohup`` has that one ignored."""
+    closes = getattr(signal, "SIGHUP", None)
+    told = () if closes is None or signal.getsignal(closes) is signal.SIG_IGN else (closes,)
+    return (signal.SIGTERM, signal.SIGINT, *told)
 
 
 def assembled(service: Service, monitor: Monitor | None = None) -> App:
@@ -144,10 +149,10 @@ async def _run(
 
 
 def _listen_for_the_end(leave: Callable[[], None], parent: Connection | None) -> None:
-    """Call ``leave`` on SIGTERM and SIGINT; in a worker, or a thread, when its parent says so, or is gone."""
+    """Call ``leave`` on a signal that ends a service; in a worker, or a thread, when its parent says so, or is gone."""
     loop = asyncio.get_running_loop()
     if parent is None:
-        for each in SIGNALS:
+        for each in end_signals():
             loop.add_signal_handler(each, leave)
         return
 

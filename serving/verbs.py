@@ -13,6 +13,10 @@ LOAD: Mapping[str, type] = {"version": str, "keep": bool}
 UNLOAD: Mapping[str, type] = {"version": str, "unload_dependents": bool}
 """Parameters of each verb. No model depends on another, so that the second of ``unload`` changes nothing."""
 
+INDEX: Mapping[str, type] = {"ready": bool}
+PARAMETERS: Mapping[str, type] = {"parameters": object}
+"""Fields of the body of a verb over REST; what ``parameters`` holds is looked at by itself."""
+
 
 def check_alone(settings: ServeSettings) -> None:
     """Refuse a verb that only one of several workers would hear.
@@ -26,6 +30,28 @@ def check_alone(settings: ServeSettings) -> None:
             f"{settings.workers} workers share this port, and only one of them would hear this; run one worker, or "
             "start the service again",
         )
+
+
+def verb_body(given: Mapping[str, Any], known: Mapping[str, type]) -> dict[str, Any]:
+    """The fields of a verb's body, null ones left out.
+
+    One that stands beside ``parameters`` instead of in it would otherwise be passed over, and another version loaded
+    than the one that was meant.
+
+    Args:
+        given: the JSON object.
+        known: by name, each with its type; ``object`` for any.
+
+    Raises:
+        ServeError: 400, a field is unknown or of another type.
+    """
+    found = {name: value for name, value in given.items() if value is not None}
+    for name, value in found.items():
+        kind = known.get(name)
+        if kind is None or not (kind is object or type(value) is kind):
+            words = listing(f"{each} (true or false)" if kind is bool else each for each, kind in known.items())
+            raise ServeError(400, f"the body has {cut(name)} = {cut(value)}; expected nothing, or {words}")
+    return found
 
 
 def verb_parameters(given: Any, known: Mapping[str, type]) -> dict[str, Any]:

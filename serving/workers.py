@@ -18,7 +18,7 @@ from pathlib import Path
 
 from ..errors import HydrantError, InputError
 from .log import calm_log
-from .server import SIGNALS, Announce, Ready, serve_alone
+from .server import Announce, Ready, end_signals, serve_alone
 from .settings import ServeSettings
 from .together import Together
 
@@ -82,7 +82,7 @@ def _until_ready(worker: _Worker, asked: list[int]) -> None:
 def _signals() -> Iterator[list[int]]:
     """Those that came, in a list that grows."""
     came: list[int] = []
-    before = {each: signal.signal(each, lambda number, _: came.append(number)) for each in SIGNALS}
+    before = {each: signal.signal(each, lambda number, _: came.append(number)) for each in end_signals()}
     try:
         yield came
     finally:
@@ -139,7 +139,7 @@ def _work(
 ) -> None:
     """What a worker does."""
     calm_log(level)
-    for each in SIGNALS:  # a terminal, and systemd, send them to every process of a service
+    for each in end_signals():  # a terminal, and systemd, send them to every process of a service
         signal.signal(each, signal.SIG_IGN)
 
     def tell(found: Ready | str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -34,7 +35,7 @@ WIDE: dict[str, dict[str, Any]] = {
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A bundle with graphs in every precision."""
+    """A bundle with graphs in every precision; copied by those who change it."""
     path = tmp_path_factory.mktemp("built") / "bundle"
     save_bundle(fuse(make_model("bert", **WIDE["bert"]), random_plan("bert", 3)), path)
     for precision in ("fp32", "fp16", "bf16"):
@@ -43,21 +44,26 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
+def own(made: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(made, tmp_path / "bundle"))
+
+
+@pytest.fixture
 def rtx() -> Any:
     return pytest.importorskip("tensorrt_rtx", reason="tensorrt-rtx is not installed")
 
 
-def test_an_engine_and_its_twin(made: Path, rtx: Any) -> None:
+def test_an_engine_and_its_twin(own: Path, rtx: Any) -> None:
     titles = []
 
     def progress(steps: Any, total: int, title: str) -> Any:
         titles.append((title, total))
         return steps
 
-    log = made.parent / "build.log"
-    built = build_engine(made, "tensorrt-rtx", batch="1:2:4", sequence="4:8:16", log_file=log, progress=progress)
-    assert built.path == made / "engines/tensorrt-rtx-fp16.engine"
-    bundle = Bundle.open(made)
+    log = own.parent / "build.log"
+    built = build_engine(own, "tensorrt-rtx", batch="1:2:4", sequence="4:8:16", log_file=log, progress=progress)
+    assert built.path == own / "engines/tensorrt-rtx-fp16.engine"
+    bundle = Bundle.open(own)
     assert engine_names(bundle) == ["tensorrt-rtx-fp16"]
     facts = read_metadata(bundle, "tensorrt-rtx-fp16")
     assert facts == built.facts
@@ -89,12 +95,12 @@ def test_every_profile_is_fused(family: str, precision: str, tmp_path: Path, rtx
     assert max(built.facts.layers) - min(built.facts.layers) <= 1
 
 
-def test_float32_builds_and_the_gate_tells(made: Path, rtx: Any) -> None:
-    before = Bundle.open(made).digests()
+def test_float32_builds_and_the_gate_tells(own: Path, rtx: Any) -> None:
+    before = Bundle.open(own).digests()
     with pytest.raises(GateError, match=rf"0 of {LAYERS} attention blocks were fused in profile 0; expected all"):
-        build_engine(made, "tensorrt-rtx", "fp32", require_fused=True, name="gated")
-    assert Bundle.open(made).digests() == before
-    assert build_engine(made, "tensorrt-rtx", "fp32", name="unfused").facts.fused == (0,)
+        build_engine(own, "tensorrt-rtx", "fp32", require_fused=True, name="gated")
+    assert Bundle.open(own).digests() == before
+    assert build_engine(own, "tensorrt-rtx", "fp32", name="unfused").facts.fused == (0,)
 
 
 def test_bfloat16_does_not_build_for_turing(made: Path, rtx: Any) -> None:
@@ -159,20 +165,20 @@ def test_a_graph_that_is_not_onnx_is_named(tmp_path: Path, rtx: Any) -> None:
     assert engine_names(Bundle.open(path)) == []
 
 
-def test_command_line(made: Path, rtx: Any) -> None:
-    words = ("build", made, "--backend", "tensorrt-rtx", "--compute-capability", "8.9", "--batch", "1:2:4")
+def test_command_line(own: Path, rtx: Any) -> None:
+    words = ("build", own, "--backend", "tensorrt-rtx", "--compute-capability", "8.9", "--batch", "1:2:4")
     done = run_cli(*words, "--require-fused")
     assert done.returncode == 0, done.stderr
     assert f"{LAYERS} of {LAYERS} attention blocks fused, " in done.stdout
     assert "hydrant: WARNING: tensorrt-rtx: Make sure input input_ids has Int64 binding." in done.stderr
     found = json.loads(run_cli(*words, "--json").stdout)
     assert (found["fused"], found["compute_capabilities"]) == ([LAYERS], ["8.9"])
-    shown = run_cli("inspect", made).stdout
+    shown = run_cli("inspect", own).stdout
     assert f"engine        tensorrt-rtx-fp16: tensorrt-rtx {rtx.__version__}, fp16, linux-" in shown
-    failed = run_cli("build", made, "--backend", "tensorrt-rtx", "--precision", "fp32", "--require-fused")
+    failed = run_cli("build", own, "--backend", "tensorrt-rtx", "--precision", "fp32", "--require-fused")
     assert (failed.returncode, failed.stdout) == (1, "")
-    export_onnx(made, "fp16", form=GraphForm(lowering="unrolled"))
-    assert "OUTDATED: model.fp16.onnx has changed since" in run_cli("inspect", made).stdout
+    export_onnx(own, "fp16", form=GraphForm(lowering="unrolled"))
+    assert "OUTDATED: model.fp16.onnx has changed since" in run_cli("inspect", own).stdout
 
 
 def test_tensorrt_is_asked_for_by_name(made: Path) -> None:
@@ -277,5 +283,16 @@ def test_a_malformed_twin_is_refused() -> None:
                        ("profiles", [{"a": [[1], [2], [0]]}]), ("version", 3), ("stripped", "no")):  # fmt: skip
         with pytest.raises(HydrantError, match="build the engine again with `hydrant build`"):
             EngineFile.from_json({**good, key: value}, "metadata")
+    for value, words in (
+        (
+            2,
+            "has schema '2'; this hydrant reads schema 1; a newer hydrant wrote it: install the newest hydrant-uq, or ",
+        ),
+        (True, "has schema 'True'; this hydrant reads schema 1; make it again, or build the engine again"),
+    ):
+        with pytest.raises(HydrantError, match=words):
+            EngineFile.from_json({**good, "schema": value}, "metadata")
+    with pytest.raises(HydrantError, match="metadata is a JSON list; expected an object"):
+        EngineFile.from_json([], "metadata")
     with pytest.raises(HydrantError, match="lacks, adds or garbles 'version'"):
         EngineFile.from_json({key: value for key, value in good.items() if key != "version"}, "metadata")

@@ -19,7 +19,7 @@ import pyarrow.parquet
 import pytest
 import torch
 from hydrant.data.columns import Columns
-from hydrant.data.examples import Examples, label_index, read_examples
+from hydrant.data.examples import Examples, check_apart, label_index, read_examples
 from hydrant.data.given import given_inputs
 from hydrant.data.readers import stream_rows
 from hydrant.errors import InputError
@@ -307,7 +307,7 @@ def test_texts_in_any_ordered_form(given: Any) -> None:
     [
         ({"b", "a"}, "inputs is a set; expected texts, images, sounds, a table"),
         (b"hello", "inputs is a bytes; expected texts"),
-        ({"text": ["a"]}, "inputs is a dict; expected texts"),
+        ({"sentence": ["a"]}, "inputs is a dict; expected texts"),
         (3, "inputs is a int; expected texts"),
         (np.array([b"a"]), r"inputs is an array of \|S1 \[1\]; expected one of str \[N\]"),
         (np.array([["a", "b"]]), r"inputs is an array of <U1 \[1, 2\]; expected one of str \[N\]"),
@@ -674,7 +674,38 @@ def test_unusable_objects() -> None:
     with pytest.raises(InputError, match="holds no rows"):
         read_examples(([], []), LABELS)
     with pytest.raises(InputError, match="data is a dict; expected a path"):
-        read_examples({"text": ["a"], "label": [0]}, LABELS)
+        read_examples({"text": "a", "label": 0}, LABELS)
+    with pytest.raises(InputError, match=r"not equally long \(text 1, label 2\); expected one entry a row"):
+        read_examples({"text": ["a"], "label": [0, 1]}, LABELS)
+    for same in (pandas.DataFrame({"text": ["a"]}), ["a"]):
+        with pytest.raises(InputError, match="given both as data and as ood"):
+            check_apart(same, same)
+    for pairs in ([("a", "apple")], zip("ab", ["apple", "pear"], strict=True)):
+        with pytest.raises(
+            InputError, match=r"a tuple of two texts is a pair: give .* as two lists, \(texts, labels\)"
+        ):
+            read_examples(pairs, LABELS)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.csv", "text;label\na;apple\n", r"expected 'text' .*; \.csv is separated by commas, not ';'"),
+        ("a.tsv", "text,label\na,apple\n", r"\.tsv is separated by tabs, not ','"),
+        ("a.csv", "utterance\na\n", r"expected 'text' \(choose with --text-column, Reading\(…\)\)$"),
+        ("a.csv", "text, label\na, apple\n", r"expected a column 'label' among text, ' label' \(choose"),
+        ("a.csv", b"text,label\ncaf\xe9,apple\n", "it is not UTF-8 .* at byte 14.; save it as UTF-8"),
+        ("a.jsonl", '{"text": NaN, "label": 0}', "row 1 has a float under text, 'nan'; expected a text"),
+        ("a.parquet", b"PAR1 and no more", "cannot read data"),
+    ],
+)
+def test_tables_that_are_written_otherwise(
+    name: str, content: Any, message: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(InputError, match=message):
+        read_examples(tmp_path / name, LABELS)
+    assert not caplog.records  # no other library tells of it first
 
 
 @pytest.mark.parametrize(

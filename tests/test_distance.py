@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import hydrant
@@ -10,7 +11,7 @@ import onnx
 import pytest
 import torch
 from hydrant import HeadPlan, fuse, save_bundle
-from hydrant.bundle.density import Density
+from hydrant.bundle.density import Density, check_taps
 from hydrant.bundle.store import WEIGHTS, Bundle
 from hydrant.calib.density import DensityFit, shrunk, squared_distances, standardised
 from hydrant.calib.taps import named_taps
@@ -21,8 +22,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.covariance import OAS
 from support import CLASSES, FAMILIES, HEADS, LAYERS, TEXT_FAMILIES, make_inputs, make_model, model_type
-
-RANDOM = np.random.default_rng(0)
+from token_support import make_tagger
 
 
 def forked(family: str, members: int = 3, fork: int = 1) -> HeadPlan:
@@ -84,7 +84,7 @@ def test_shrinkage_makes_any_covariance_invertible() -> None:
 
 
 def test_classes_with_one_example_and_none() -> None:
-    features = RANDOM.standard_normal((4, 1, 5)).astype(np.float32)
+    features = np.random.default_rng(0).standard_normal((4, 1, 5)).astype(np.float32)
     density = fitted(features, np.array([0, 1, 3, 4]), ("last.0",))
     assert density.means.shape == (1, 4, 5)  # class 2 was not seen
     np.testing.assert_allclose(squared_distances(density, features), 0, atol=1e-5)
@@ -106,6 +106,12 @@ def test_what_a_tap_may_be() -> None:
     assert named_taps("all", text, 1, 2) == {"all": ("layers.0.first", "layers.0.mean", *last)}
     assert named_taps("last", text, LAYERS, 2) == {"last": ("last.0",)}  # members that never differ have one
     assert named_taps("1", text, 2, 2) == named_taps([1], text, 2, 2)
+    tags = fuse(make_tagger(), forked("bert")).architecture
+    assert named_taps("auto", tags, 1, 2) == {"last": last, "all": ("layers.0.token", *last)}
+    assert named_taps("1", tags, 2, 2) == {"1": ("layers.1.token", *last)}
+    for taps, architecture in ((("layers.0.first",), tags), (("layers.0.token",), text), (("last.0.mean",), tags)):
+        with pytest.raises(ValueError, match="of a model of 3 layers and 2 members"):
+            check_taps(taps, architecture, 2)
     for wrong in ("2", "0,0", "", "first", [3]):
         with pytest.raises(InputError, match="expected"):
             named_taps(wrong, text, 2, 2)
@@ -121,7 +127,8 @@ def measured(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     with torch.inference_mode():
         features = ensemble.features(taps, **inputs)[1].transpose(0, 1).numpy()
     density = fitted(features, np.arange(64) % CLASSES, taps)
-    density = standardised_by(density, squared_distances(density, features) * RANDOM.uniform(0.5, 2, (64, 1)))
+    factors = np.random.default_rng(1).uniform(0.5, 2, (64, 1))
+    density = standardised_by(density, squared_distances(density, features) * factors)
     folder = tmp_path_factory.mktemp(family) / "out"
     bundle = save_bundle(ensemble, folder, tensors_only=True)
     hydrant.export_onnx(folder)
@@ -182,7 +189,7 @@ def test_the_head_is_put_on_graphs_of_every_precision(
     precision: hydrant.bundle.precision.Precision, measured: tuple[str, Bundle, Density], tmp_path: Path
 ) -> None:
     _, bundle, density = measured
-    path = hydrant.export_onnx(bundle, precision)
+    path = hydrant.export_onnx(shutil.copytree(bundle.path, tmp_path / "out"), precision)
     model = onnx.load(path)
     assert "distance" in [output.name for output in model.graph.output]
     with_distance(model, bundle.architecture(), density)  # again

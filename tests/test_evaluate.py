@@ -168,7 +168,7 @@ def test_models_are_closed(bundle: Path, data: dict[str, Path], monkeypatch: pyt
         closed.append(module)
 
     monkeypatch.setattr(TorchModule, "close", close)
-    evaluate(bundle, data["test"], figures=Figures(bootstrap=0), compare=[bundle])
+    evaluate(bundle, data["test"], figures=Figures(bootstrap=0), compare=bundle)
     assert len(set(map(id, closed))) == 2
     with pytest.raises(HydrantError):
         evaluate(bundle, data["test"], figures=Figures(bootstrap=0), compare=[bundle, "absent"])

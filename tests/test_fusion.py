@@ -10,7 +10,7 @@ import oracle
 import pytest
 import torch
 import transformers
-from hydrant import HeadPlan, HydrantError, export_onnx, fuse, load_ensemble, save_bundle
+from hydrant import HeadPlan, HydrantError, export_onnx, fuse, load_ensemble, plan_heads, save_bundle
 from hydrant.fusion import measure_drift
 from safetensors.torch import load_file
 from support import FAMILIES, HEADS, LAYERS, make_inputs, make_model, make_tokenizer, model_type, random_plan
@@ -46,6 +46,15 @@ def test_training_reaches_every_parameter_and_leaves_padding_heads_empty(family:
     qkv = after["layers.0.attention.qkv.weight"][0].unflatten(1, (3, HEADS, width))  # member 0 keeps one head
     assert torch.count_nonzero(qkv[:, :, 1:]) == 0
     assert torch.count_nonzero(after["layers.0.attention.output.weight"][0, width:]) == 0
+
+
+def test_the_output_has_what_a_prediction_of_classes_has() -> None:
+    output = fuse(make_model("bert"), random_plan("bert", 2))(**make_inputs("bert"))
+    given = ("probabilities", "label", "confidence", "energy", "disagreement", "member_probabilities")
+    given += ("predictive_entropy", "expected_entropy", "mutual_information")
+    absent = ("distance", "abstain", "out_of_distribution")  # nothing was fitted; thresholds belong to the runtime
+    assert [name for name in (*given, *absent) if getattr(output, name) is None] == list(absent)
+    assert output.member_logits.shape == output.member_probabilities.transpose(0, 1).shape
 
 
 def test_fusing_copies_the_checkpoint() -> None:
@@ -235,6 +244,29 @@ def test_unreadable_checkpoints(tmp_path: Path, bert_checkpoint: Path) -> None:
     (truncated / "model.safetensors").write_bytes(whole[: len(whole) // 2])
     with pytest.raises(HydrantError, match=r"cannot load the weights of .*truncated"):
         fuse(truncated)
+
+
+def test_what_is_no_model_and_no_plan(bert_checkpoint: Path) -> None:
+    model = make_model("bert")
+    with torch.device("meta"):
+        hollow = type(model)(model.config)
+    with pytest.raises(HydrantError, match=r"weight bert\..* lies on the device meta, which holds no numbers"):
+        fuse(hollow)
+    with pytest.raises(HydrantError, match="lies on the device meta"):
+        plan_heads(hollow, keep=2, method="random")
+    with pytest.raises(HydrantError, match="lies on the device meta"):
+        fuse(hollow, members=2, traced=True)
+    for given, name in ((None, "NoneType"), (model.config, "BertConfig"), ([model, 3], "int")):
+        with pytest.raises(HydrantError, match=f"a model is '{name}'; expected a classifier of transformers, the fold"):
+            fuse(given)
+    with pytest.raises(HydrantError, match=r"plan is 'plan\.json'; expected a HeadPlan, such as HeadPlan\.load"):
+        fuse(bert_checkpoint, "plan.json")
+    for wrapped, remedy in (
+        (torch.nn.DataParallel(model), r"give the model inside, model\.module;"),
+        (torch.compile(model), r"give the model that torch\.compile was given"),
+    ):
+        with pytest.raises(HydrantError, match=f"it is a wrapper around a model; nearest: {remedy}"):
+            fuse(wrapped)
 
 
 def test_a_checkpoint_without_its_classifier_is_refused(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.server
 import io
 import json
+import shutil
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -92,6 +93,24 @@ def test_inputs_without_labels_where_none_are_needed() -> None:
     assert read_examples([{"text": "a", "text_pair": "b"}], None).inputs == [("a", "b")]
     with pytest.raises(InputError, match="data given in memory has no label; expected a column 'label'"):
         read_examples(["a", "b"], LABELS)
+
+
+def test_a_dict_of_columns_is_its_rows() -> None:
+    """As a slice of a data set of ``datasets`` is."""
+    table = datasets.Dataset.from_list(ROWS)
+    for columns in (table[:2], {"text": [row["text"] for row in ROWS], "label": np.array([0, 2])}):
+        found = read_examples(columns, LABELS)
+        assert found.inputs == ["hello world", "the money"]
+        assert np.asarray(found.labels).tolist() == [0, 2]
+        assert list(given_inputs(columns, "text")) == ["hello world", "the money"]
+        assert list(given_inputs(columns, "text", "text")) == ["hello world", "the money"]
+    assert list(given_inputs({"tokens": [["a", "b"], ["c"]]}, "text")) == [["a", "b"], ["c"]]
+    assert list(given_inputs({"tokens": ["a", "b"]}, "text")) == [["a", "b"]]
+    samples = {"audio": [0.5, 0.25]}
+    with pytest.raises(InputError, match="inputs is a dict; expected texts"):
+        given_inputs(samples, "audio")
+    with pytest.raises(InputError, match="not equally long"):
+        given_inputs({"text": ["a", "b"], "id": 3}, "text")
 
 
 def test_rows_of_ready_tensors() -> None:
@@ -420,7 +439,7 @@ def test_a_hub_out_of_reach(monkeypatch: pytest.MonkeyPatch) -> None:
 # Through the verbs and the command line
 
 
-def test_the_verbs_take_what_reading_takes(bert_checkpoint: Path, text_bundle: Path) -> None:
+def test_the_verbs_take_what_reading_takes(bert_checkpoint: Path, text_bundle: Path, tmp_path: Path) -> None:
     words = ["hello", "world", "transfer", "money", "weather", "today", "what", "is", "the"]
     rows = [{"text": f"{words[i % 9]} {words[i % 7]} {words[i % 5]}", "label": "abcde"[i % 5]} for i in range(40)]
     reading = Reading(batch_size=8)
@@ -428,11 +447,12 @@ def test_the_verbs_take_what_reading_takes(bert_checkpoint: Path, text_bundle: P
     plans = [hydrant.plan_heads(bert_checkpoint, data, keep=2, reading=reading) for data in forms]
     assert len({str(plan.members) for plan in plans}) == 1
     unlike = [row["text"][::-1] for row in rows]
-    report = hydrant.calibrate(text_bundle, Listed(rows), iter(unlike), reading=reading)
+    own = shutil.copytree(text_bundle, tmp_path / "bundle")
+    report = hydrant.calibrate(own, Listed(rows), iter(unlike), reading=reading)
     assert report.calibration.fitted is not None
     assert report.calibration.fitted["ood_examples"] == 40
-    found = hydrant.evaluate(text_bundle, datasets.DatasetDict(test=datasets.Dataset.from_list(rows)), unlike,
-                             figures=Figures(bootstrap=0))  # fmt: skip
+    test = datasets.DatasetDict(test=datasets.Dataset.from_list(rows))
+    found = hydrant.evaluate(own, test, unlike, figures=Figures(bootstrap=0))
     assert found.examples == 40
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import errno
 import json
 import logging
 import multiprocessing
 import os
+import shutil
 import signal
 import stat
 import sys
@@ -507,6 +509,67 @@ def test_a_row_that_fails_takes_no_other_with_it(
     recorder.close()
     assert (recorder.written, recorder.failed) == (3, 1)
     assert [row["input"] for row in rows_of(tmp_path / "rows.jsonl")] == [given[0], *given[2:]]
+
+
+def test_a_disk_without_room_leaves_no_half_of_a_line(
+    predictor: Predictor,
+    found: tuple[list[str], Prediction],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    one = found[1].take(np.flatnonzero(np.asarray(found[1].abstain))[:1])
+    write, room = os.write, [None, 40, 0, None]
+
+    def written(number: int, line: bytes) -> int:
+        some = room.pop(0) if line.startswith(b'{"time') else None
+        if some == 0:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return write(number, line[:some])
+
+    monkeypatch.setattr(os, "write", written)
+    path = tmp_path / "full.jsonl"
+    recorder = Recorder(Recording(path))
+    for text in "abcd":
+        recorder.predicted(Model(predictor), [text], one)
+    recorder.close()
+    assert [row["input"] for row in rows_of(path)] == ["a", "d"]
+    assert (recorder.written, recorder.failed) == (2, 2)
+    (told,) = (each for each in caplog.records if each.levelno == logging.ERROR)
+    assert told.exc_info is None
+    assert f"cannot record in {path}: No space left on device" in told.getMessage()
+
+
+def test_a_folder_that_is_gone_and_comes_back(
+    predictor: Predictor, found: tuple[list[str], Prediction], tmp_path: Path
+) -> None:
+    """What was open is closed once: its number may be another file's by then."""
+    one = found[1].take(np.flatnonzero(np.asarray(found[1].abstain))[:1])
+    path = tmp_path / "log" / "record.jsonl"
+    path.parent.mkdir()
+    recorder = Recorder(Recording(path))
+
+    def record(text: str) -> None:
+        done = recorder.written + recorder.failed
+        recorder.predicted(Model(predictor), [text], one)
+        while recorder.written + recorder.failed == done:
+            time.sleep(0.01)
+
+    record("a")
+    shutil.rmtree(path.parent)
+    record("b")
+    ours, theirs = os.pipe()  # they get the numbers that are free now
+    record("c")
+    record("d")
+    os.write(theirs, b"still open")
+    assert os.read(ours, 10) == b"still open"
+    os.close(ours)
+    os.close(theirs)
+    path.parent.mkdir()
+    record("e")
+    recorder.close()
+    assert (recorder.written, recorder.failed) == (2, 3)
+    assert [row["input"] for row in rows_of(path)] == ["e"]
 
 
 def test_what_waits_to_be_recorded_is_bounded_in_bytes(

@@ -381,9 +381,12 @@ def test_a_merge_refuses_what_is_not_all_of_one_prediction(parts: list[Path], tm
             r"other\.jsonl and .*1\.jsonl are parts of different predictions: they differ in rows, inputs",
         ),
         ([one, two, tmp_path / "absent.jsonl"], r"absent\.jsonl does not exist"),
+        (str(one), r"parts is '.*1\.jsonl'; expected a list of files, as in \['part-1\.jsonl', 'part-2\.jsonl'\]"),
+        (one, r"parts is '.*1\.jsonl'; expected a list of files"),
+        ([one, 2], r"parts is '.*'; expected a list of files"),
     ):
         with pytest.raises(InputError, match=words):
-            merge_parts(some, output)
+            merge_parts(some, output)  # type: ignore[arg-type]
     with pytest.raises(InputError, match=r"all\.csv has another form than .*1\.jsonl; expected the ending \.jsonl"):
         merge_parts([one, two, three], tmp_path / "all.csv")
     with pytest.raises(InputError, match=r"2\.jsonl is one of the parts"):

@@ -490,6 +490,8 @@ def test_what_goes_wrong_is_said(browser: Browser) -> None:
 
 
 def test_it_looks_like_something_and_reaches_nothing_else(browser: Browser, address: str) -> None:
+    choose(browser, "score")
+    ask(browser, TEXTS[0])
     browser.until("document.querySelector('#traffic-body .tile .value')?.textContent > '0'")
     assert "holds no reference" in texts(browser, ".legend")[0]
     for scheme, width in (("light", 1280), ("dark", 360)):
@@ -501,6 +503,7 @@ def test_it_looks_like_something_and_reaches_nothing_else(browser: Browser, addr
         assert pixels.std() > 5
         assert len(np.unique(pixels)) > 50
         assert browser.run("document.documentElement.scrollWidth <= innerWidth")
+    browser.call("Emulation.clearDeviceMetricsOverride")
     unnamed = browser.run(
         "[...document.querySelectorAll('input, select, textarea, button')].filter((each) => "
         "!each.labels?.length && !each.textContent.trim() && !each.ariaLabel).map((each) => each.id)"

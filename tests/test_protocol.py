@@ -187,12 +187,12 @@ def binary(size: Any, data: bytes, **fields: Any) -> tuple[bytes, int]:
 
 
 MALFORMED: list[tuple[tuple[bytes, int | None], str]] = [
-    ((b"", None), "the request is not JSON in UTF-8"),
-    ((b"\xff{}", None), "the request is not JSON in UTF-8: .*invalid start byte"),
-    ((b"[" * 10**5, None), "nested too deeply"),
-    ((b"9" * 5000, None), "the request is not JSON"),
-    ((b"[]", None), r"the request is '\[\]'; expected a JSON object"),
-    ((b'{"inputs": [NaN]}', None), "holds NaN, which JSON has not; send such values as binary data"),
+    ((b"", None), r"the request is not JSON \(Expecting value: .*\); expected an object with inputs"),
+    ((b"\xff{}", None), r"the request is not JSON \(byte 0 is not UTF-8: invalid start byte\)"),
+    ((b"[" * 10**5, None), r"the request is not JSON \(nested too deeply\)"),
+    ((b"9" * 5000, None), r"the request is not JSON \(a number has too many digits\)"),
+    ((b"[]", None), "the request is a JSON array; expected an object with inputs"),
+    ((b'{"inputs": [NaN]}', None), "holds NaN, which JSON has not; send finite numbers, or such values as binary"),
     ((b"{}", 0), "Inference-Header-Content-Length is 0; expected the length of the JSON, 1 to 2"),
     ((b"{}", 3), "Inference-Header-Content-Length is 3; expected"),
     (whole({}), "has no inputs; expected at least one tensor"),
@@ -377,11 +377,12 @@ def test_ready_tensors_go_to_the_graph(text_model: Any, image_model: Any) -> Non
 def test_images_as_files_and_in_base64(image_model: Any) -> None:
     file = io.BytesIO()
     Image.fromarray(np.random.default_rng(0).integers(0, 255, (9, 9, 3), np.uint8)).save(file, "PNG")
-    request = asked(image=[file.getvalue(), base64.b64encode(file.getvalue())])
+    request = asked(image=[file.getvalue(), base64.b64encode(file.getvalue()), base64.encodebytes(file.getvalue())])
     given_ = inputs_of(request, image_model)
-    assert given_ == [file.getvalue()] * 2
+    assert given_ == [file.getvalue()] * 3
     prediction = image_model.predictor.predict(given_)
     fits({tensor.name: tensor for tensor in outputs_of(prediction, request, image_model)}, model_metadata(image_model))
+    assert len(file.getvalue()) > 76, "base64 of several lines"
     for kind in ("GIF", "BMP", "TIFF", "WEBP", "JPEG", "PPM"):
         file = io.BytesIO()
         Image.new("L", (1, 1), 65).save(file, kind)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -91,17 +92,17 @@ def test_plans_of_tensors_are_those_of_the_texts(
 def test_calibrated_and_evaluated_as_on_the_texts(
     bundle: Path, with_texts: Path, tensors: Path, text_csv: Path, tmp_path: Path
 ) -> None:
-    page = tmp_path / "page.html"
-    for other in (bundle, with_texts):
-        data = tensors if other == bundle else text_csv
+    page, own = tmp_path / "page.html", Path(shutil.copytree(bundle, tmp_path / "bundle"))
+    for other in (own, shutil.copytree(with_texts, tmp_path / "texts")):
+        data = tensors if other == own else text_csv
         fitted = hydrant.calibrate(other, data).calibration
         figures = evaluate(other, data, html=page, figures=Figures(bootstrap=0, latency=True)).models[0].figures
-        if other == bundle:
+        if other == own:
             expected = fitted.temperature, figures["nll"].value
             assert "input 0" in page.read_text()
     assert (fitted.temperature, figures["nll"].value) == pytest.approx(expected, rel=1e-4)
-    assert hydrant.verify(bundle, "onnxruntime", data=tensors, reading=Reading(examples=10)).passed
-    made = export(bundle, "fp16", data=tensors, reading=Reading(examples=8))
+    assert hydrant.verify(own, "onnxruntime", data=tensors, reading=Reading(examples=10)).passed
+    made = export(own, "fp16", data=tensors, reading=Reading(examples=8))
     assert made.islands is not None
 
 

@@ -284,8 +284,29 @@ def test_a_table_is_read_by_its_column(text_bundle: Path) -> None:
             HydrantError, match="has the columns id, title; expected one column 'text' \\(choose another"
         ):
             predictor.predict(table[["id", "title"]])
-        with pytest.raises(HydrantError, match="text_column is 'text', but inputs is a dict; expected a table"):
-            predictor.predict({"text": TEXTS}, text_column="text")
+        with pytest.raises(HydrantError, match="input 0 is a dict with the keys text; expected"):
+            predictor.predict({"text": "hello"}, text_column="title")
+        assert_same(predictor.predict({"text": TEXTS}, text_column="text"), expected)
+
+
+def test_rows_are_of_the_inputs_that_were_predicted(text_bundle: Path) -> None:
+    import pandas
+
+    with load(text_bundle) as predictor:
+        found = predictor.predict(TEXTS)
+        assert [row["input"] for row in predictor.rows(found, pandas.Series(TEXTS))] == TEXTS
+        assert predictor.rows(predictor.predict("hello"), "hello")[0]["input"] == "hello"
+        with pytest.raises(HydrantError, match="there are 2 inputs for a prediction of 5; expected one for each"):
+            predictor.rows(found, TEXTS[:2])
+        with pytest.raises(HydrantError, match=r"inputs is a pandas\.DataFrame; expected the list of the inputs"):
+            predictor.rows(found, pandas.DataFrame({"text": TEXTS}))
+        with pytest.raises(HydrantError, match=r"prediction is a list; expected what predictor\.predict"):
+            predictor.rows(TEXTS, TEXTS)
+        with pytest.raises(HydrantError, match="there are 2 labels for 5 classes; expected a name for each"):
+            found.rows(["a", "b"])
+        with pytest.raises(HydrantError, match=r"lists that are not equally long; expected arrays: pad the inputs"):
+            predictor.predict({"input_ids": [[2, 5, 3], [2, 3]], "attention_mask": [[1, 1, 1], [1, 1]]})
+        assert repr(predictor) == f"Predictor('{text_bundle}', 3 members, text, 5 labels, onnxruntime fp32)"
 
 
 def test_unusable_image_inputs(image_bundle: Path, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -223,8 +224,6 @@ def test_intervals_and_flags_of_a_prediction(bundle: Path, data: Path) -> None:
 
 
 def test_graphs_carry_the_intervals_and_contradictions_are_found(bundle: Path, data: Path, tmp_path: Path) -> None:
-    import shutil
-
     facts = {entry.key: entry.value for entry in onnx.load(bundle / "model.fp32.onnx").metadata_props}
     stored = json.loads((bundle / "calibration.json").read_text())["intervals"]
     assert json.loads(facts["hydrant.intervals"]) == stored
@@ -266,8 +265,6 @@ def test_the_pages_on_the_formats_name_what_there_is(bundle: Path) -> None:
     ],
 )
 def test_malformed_intervals_are_refused(change: dict[str, Any], message: str, bundle: Path, tmp_path: Path) -> None:
-    import shutil
-
     copy = tmp_path / "copy"
     shutil.copytree(bundle, copy)
     data = json.loads((copy / "calibration.json").read_text())
@@ -293,8 +290,6 @@ def test_what_cannot_be_calibrated_is_refused(bundle: Path, data: Path, bert_che
 
 
 def test_a_calibration_of_another_task_is_refused(bundle: Path, tmp_path: Path) -> None:
-    import shutil
-
     copy = tmp_path / "copy"
     shutil.copytree(bundle, copy)
     data = json.loads((copy / "calibration.json").read_text())
@@ -306,7 +301,8 @@ def test_a_calibration_of_another_task_is_refused(bundle: Path, tmp_path: Path) 
         hydrant.load(copy)
 
 
-def test_relevance_beside_logits_is_said(bundle: Path) -> None:
+def test_relevance_beside_logits_is_said(bundle: Path, tmp_path: Path) -> None:
     texts = [" ".join(WORDS[: 1 + index % 9]) for index in range(40)]
-    report = hydrant.calibrate(bundle, (texts, [index % 2 for index in range(40)]), reading=Reading())
+    copy = shutil.copytree(bundle, tmp_path / "copy")
+    report = hydrant.calibrate(copy, (texts, [index % 2 for index in range(40)]), reading=Reading())
     assert any("are all 0 or 1, and the scores are not cut to that range" in note for note in report.notes)

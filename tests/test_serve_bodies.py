@@ -75,15 +75,18 @@ def test_a_part_without_a_filename_is_a_field() -> None:
             "has a name that cannot be read",
         ),
         (b"{", "application/json", "the body is not JSON"),
-        (b"[" * 100_000, "application/json", "the body is not JSON"),
-        (b"[]", "application/json", "the body is a JSON list; expected an object with inputs"),
+        (b"[" * 100_000, "application/json", "the body is not JSON (nested too deeply); expected an object"),
+        (b"[]", "application/json", "the body is a JSON array; expected an object with inputs"),
+        (b"null", "application/json", "the body is a JSON null; expected an object with inputs"),
+        (b'{"inputs": ["\xe4"]}', "application/json", "the body is not JSON (byte 13 is not UTF-8: invalid"),
         (b"{}", "application/json", "the body has no inputs; expected a list"),
         (b'{"inputs": "a text"}', "application/json", "the body has inputs = 'a text'; expected a list of them"),
         (b'{"inputs": [], "models": 1}', "", "the request has 'models', which is not known; expected inputs, model"),
         (b'{"inputs": [], "model": 1}', "", "model is '1'; expected a string"),
         (b'{"inputs": [], "probabilities": "maybe"}', "", "probabilities is 'maybe'; expected true or false"),
         (b'{"inputs": [], "aggregation": "worst"}', "", "aggregation is 'worst'; expected one of first, mean, max"),
-        (b'{"inputs": [], "timeout": NaN}', "", "timeout is 'nan'; expected seconds"),
+        (b'{"inputs": [], "timeout": NaN}', "", "the request holds NaN, which JSON has not; send finite numbers"),
+        (b'{"inputs": [], "timeout": "nan"}', "", "timeout is 'nan'; expected seconds"),
         (b'{"inputs": [], "timeout": -1}', "", "timeout is '-1'; expected seconds"),
         (b"a text", "application/xml", "the Content-Type is 'application/xml'; expected application/json"),
     ],
@@ -101,8 +104,9 @@ def test_texts_pairs_words_and_images() -> None:
     body = asked({"inputs": ["a", ["b", "c"], {"tokens": ["d"]}]})
     assert inputs_for(body, TAGS)[0] == ["a", ["b", "c"], ["d"]]  # type: ignore[arg-type]
     word = base64.b64encode(b"picture").decode()
-    body = asked({"inputs": [word, {"image": word}, f"data:image/png;base64,{word}"]})
-    assert inputs_for(body, IMAGES) == ([b"picture"] * 3, ["image 0", "image 1", "image 2"])  # type: ignore[arg-type]
+    lines = "\r\n ".join(word)  # as `base64` and mail programs break them
+    body = asked({"inputs": [word, {"image": word}, f"data:image/png;base64,{word}", lines]})
+    assert inputs_for(body, IMAGES) == ([b"picture"] * 4, [f"image {place}" for place in range(4)])  # type: ignore[arg-type]
     body = read_asked(*form(("image", ("cat.png", b"cat")), ("file", ("../etc/passwd", b"dog"))), {"model": "m"})
     assert inputs_for(body, IMAGES) == ([b"cat", b"dog"], ["cat.png", "../etc/passwd"])  # type: ignore[arg-type]
     assert body.model == "m"

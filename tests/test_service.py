@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from hydrant.serving.catalog import found_bundles
 from hydrant.serving.errors import ServeError, refusal
 from hydrant.serving.guard import Guard
 from hydrant.serving.observe import Silent
-from hydrant.serving.server import assembled
+from hydrant.serving.server import assembled, end_signals
 from hydrant.serving.service import Service
 from hydrant.serving.settings import ServeSettings
 
@@ -256,6 +257,45 @@ def test_what_passes_its_time_is_counted_so_for_every_front(models: Path) -> Non
 
     run(models, test, Counting(), timeout=0.2)
     assert told == [("predict", 504), ("page", 504)]
+
+
+def test_what_has_no_body_is_never_told_that_it_did_not_come() -> None:
+    async def main() -> None:
+        async def inner(scope: Any, receive: Any, send: Any) -> None:
+            while scope["method"] == "POST" and (await receive())["more_body"]:
+                pass
+            await asyncio.sleep(20)
+
+        async def halves() -> AsyncIterator[bytes]:
+            yield b"{"
+            await asyncio.sleep(20)
+
+        refused: list[int] = []
+        transport = httpx.ASGITransport(Guard(inner, ServeSettings(timeout=0.05), refused=refused.append))
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+            answers = [
+                await client.get("/describe"),
+                await client.post("/predict", content=b"{}"),
+                await client.post("/predict", content=halves()),
+            ]
+        assert [answer.status_code for answer in answers] == [504, 504, 408]
+        assert "the request was not answered within 0.05 s" in answers[0].json()["error"]
+        assert "the body did not come within 0.05 s" in answers[2].json()["error"]
+        assert refused == [408]
+
+    asyncio.run(main())
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="this system has no signal of closing terminals")
+def test_a_terminal_that_closes_ends_a_service_unless_it_is_ignored() -> None:
+    before = signal.getsignal(signal.SIGHUP)
+    try:
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
+        assert end_signals() == (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup has it
+        assert end_signals() == (signal.SIGTERM, signal.SIGINT)
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 def test_figures_are_told_however_many_requests_are_here() -> None:

@@ -266,11 +266,12 @@ def test_a_whole_study_leaves_figures_tables_and_a_picture(ran: argparse.Namespa
     assert (ran.document.parent / "vision.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_a_study_goes_on_where_it_stopped(ran: argparse.Namespace) -> None:
+def test_a_study_goes_on_where_it_stopped(ran: argparse.Namespace, tmp_path: Path) -> None:
     notes = {path: path.stat().st_mtime_ns for path in ran.work.rglob("recipe.json")}
     assert len(notes) > 20
     shutil.rmtree(ran.work / "lora-1")
-    study_run.run(subject(ran), argparse.Namespace(**{**vars(ran), "no_latency": True}))
+    own = {"no_latency": True, "output": tmp_path / "study.json", "document": tmp_path / "vision.md"}
+    study_run.run(subject(ran), argparse.Namespace(**{**vars(ran), **own}))
     changed = {path.parent.name for path, stamp in notes.items() if path.stat().st_mtime_ns != stamp}
     assert changed == {"lora-1"}
 

@@ -91,7 +91,7 @@ def test_making_a_tagger_from_the_command_line(cases: dict[str, Case], tmp_path:
     assert "span F1" in done.stdout
     report = json.loads((out / "reports/make.json").read_text())
     assert report["stages"]["plan"]["limit"] == 1.5, "that of members whose last layer runs on every token"
-    assert report["stages"]["calibrate"]["distance"] is None
+    assert report["stages"]["calibrate"]["distance"]["taps"]
     assert report["stages"]["tune"]["single_accuracy"] > 0
 
 

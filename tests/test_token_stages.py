@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
 import hydrant
 import numpy as np
 import onnx
+import oracle
 import pytest
 import torch
 import transformers
@@ -24,6 +26,7 @@ from hydrant.families.checkpoint import load_processor
 from hydrant.tuning.optimizer import member_loss
 from sklearn.metrics import roc_auc_score
 from support import make_inputs, run_cli
+from test_distance import oracle as mahalanobis
 from token_support import TAGS, make_tagger, sentences, trained_tagger, write_json_lines
 
 NO_BOOTSTRAP = Figures(bootstrap=0)
@@ -159,6 +162,93 @@ def test_calibration_fits_words_and_decides_of_spans(bundle: Path) -> None:
     assert float(stored["hydrant.temperature"]) == facts["temperature"]
 
 
+@pytest.fixture(scope="module")
+def far_bundle(bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same with a distance by every token of the trunk and each member's last."""
+    folder = shutil.copytree(bundle, tmp_path_factory.mktemp("far") / "bundle")
+    report = hydrant.calibrate(folder, sentences(60, seed=2), fit=sentences(120, seed=1), taps="all")
+    assert report.density is not None
+    assert report.density.taps == ("layers.0.token", "last.0", "last.1", "last.2")
+    return folder
+
+
+def vectors(checkpoint: Path, bundle: Path, texts: list[list[str]]) -> np.ndarray:
+    """What transformers' own model has at the first token of every word, [words, taps, d]: behind its first layer, and,
+    with the heads of one member after another silenced, behind its last."""
+    model = transformers.BertForTokenClassification.from_pretrained(checkpoint).eval()
+    tokenizer, plan = transformers.AutoTokenizer.from_pretrained(checkpoint), Bundle.open(bundle).plan()
+    found = []
+    for words in texts:
+        inputs = tokenizer(words, is_split_into_words=True, return_tensors="pt")
+        owners = inputs.word_ids(0)
+        first = [place for place, word in enumerate(owners) if word is not None and word != owners[place - 1]]
+        layers = []
+        for keep in plan.members:
+            with oracle.silenced(model, keep, plan.heads), torch.no_grad():
+                hidden = model(**inputs, output_hidden_states=True).hidden_states
+            layers.append(hidden[-1][0, first])
+        found.append(torch.stack([hidden[1][0, first], *layers], dim=1).double().numpy())
+    return np.concatenate(found)
+
+
+def test_the_distance_of_words_is_scikit_learns(far_bundle: Path, checkpoint: Path) -> None:
+    """Its classes are the tags; standardised by the words of the validation data; the same on every backend."""
+    (train, tags), (known, _), (texts, _) = sentences(120, seed=1), sentences(60, seed=2), sentences(20, seed=5)
+    labels = np.array([TAGS.index(tag) for row in tags for tag in row])
+    fitted, seen, asked = (vectors(checkpoint, far_bundle, each) for each in (train, known, texts))
+    expected = np.zeros(len(asked))
+    for tap in range(4):
+        near, far = (mahalanobis(fitted[:, tap], labels, each[:, tap]) for each in (seen, asked))
+        expected += (far - near.mean()) / near.std() / 4
+    for backend in ("torch", "onnxruntime", "openvino"):
+        with hydrant.load(far_bundle, backend) as predictor:
+            found = predictor.predict(texts)
+            words = predictor.words(found)
+        given = np.concatenate([each.prediction.distance for each in words])
+        np.testing.assert_allclose(given, expected, rtol=2e-3, atol=2e-3, err_msg=backend)
+        assert found.distance.shape == found.mask.shape
+        assert np.isnan(found.distance[~found.mask]).all()
+
+
+def test_a_span_is_as_far_as_its_farthest_word(far_bundle: Path) -> None:
+    texts, _ = sentences(60, seed=2)
+    facts = json.loads((far_bundle / "calibration.json").read_text())
+    limit = facts["thresholds"]["ood"]
+    assert limit["score"] == "distance"
+    assert "distance" in facts["reference"]["histograms"], "what drift is measured by"
+    with hydrant.load(far_bundle) as predictor:
+        words = predictor.words(found := predictor.predict(texts))
+        spans = predictor.spans(found)
+        alone = predictor.predict([texts[0]])
+        told = predictor.rows(found)
+    np.testing.assert_allclose(alone.distance[0], found.distance[0, : alone.distance.shape[1]], rtol=1e-4, atol=1e-4)
+    for each, row, said in zip(words, spans, told, strict=True):
+        for span in row:
+            farthest = each.prediction.distance[span.first_word : span.last_word + 1].max()
+            assert span.distance == farthest
+            assert span.out_of_distribution == (farthest > np.float32(limit["value"]))
+        assert [span["distance"] for span in said["spans"]] == pytest.approx([span.distance for span in row])
+    flagged = np.mean([span.out_of_distribution for row in spans for span in row])
+    assert flagged == pytest.approx(limit["measured"]["false_positive_rate"], abs=0.01) and flagged <= 0.05
+
+
+def test_strange_texts_choose_what_the_distance_of_tags_reads(far_bundle: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(far_bundle, tmp_path / "bundle")
+    strange = [["carl", "carl", place, "##na"] for place in ("rome", "paris")] * 10
+    report = hydrant.calibrate(folder, sentences(60, seed=2), (strange, None), fit=sentences(120, seed=1))
+    assert report.density is not None
+    areas = report.density.fitted["auroc"]
+    assert set(areas) == {"last", "all"}
+    assert areas[report.density.fitted["chosen"]] == max(areas.values())
+    found = hydrant.evaluate(folder, sentences(40, seed=6), (strange, None), figures=NO_BOOTSTRAP).models[0]
+    assert {"errors.distance.auroc", "ood.distance.auroc"} <= set(found.figures)
+    kept = hydrant.calibrate(folder, sentences(60, seed=2))
+    assert kept.density is not None, "without training data the distance stays"
+    assert kept.density.taps == report.density.taps
+    with pytest.raises(InputError, match="are given without training data to fit the distance on"):
+        hydrant.calibrate(folder, sentences(60, seed=2), taps="all")
+
+
 def test_thresholds_are_order_statistics_of_spans() -> None:
     """Of one-word spans whose scores are known; words outside of spans, however unsure, do not count."""
     rng = np.random.default_rng(0)
@@ -290,6 +380,11 @@ def test_everything_through_the_command_line(checkpoint: Path, tmp_path: Path) -
     assert run("tune", out, "--data", train, "--epochs", 1)["examples"] == 108
     run("export", out)
     assert run("calibrate", out, "--data", validation)["fitted"]["spans"] > 20
+    assert run("calibrate", out, "--data", validation, "--fit", train)["distance"]["taps"] == [
+        "last.0",
+        "last.1",
+        "last.2",
+    ]
     assert run("verify", out, "--data", test, "--backend", "onnxruntime")["passed"]
     figures = run("evaluate", out, "--data", test, "--bootstrap", 20)["models"][0]["figures"]
     assert figures["span_f1"]["value"] > 0.5
@@ -303,6 +398,7 @@ def test_everything_through_the_command_line(checkpoint: Path, tmp_path: Path) -
     assert isinstance(row["spans"][0]["abstain"], bool)
     shown = run_cli("predict", out, "anna smith lives in rome .", "the in")
     assert "anna smith" in shown.stdout
+    assert "distance" in shown.stdout
     assert "no span" in shown.stdout
     assert run_cli("predict", out, "--input", validation, "--output", tmp_path / "rows.jsonl").returncode == 0
     lines = [json.loads(line) for line in (tmp_path / "rows.jsonl").read_text().splitlines()]

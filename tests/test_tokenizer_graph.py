@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import string
 import sysconfig
 from pathlib import Path
@@ -206,15 +207,10 @@ def test_what_the_runner_refuses(
 def test_a_graph_of_another_tokenizer_is_refused_and_shown(
     runner: Path, bundles: dict[str, Bundle], library: dict[str, str], tmp_path: Path
 ) -> None:
-    bundle = bundles["bytes"]
+    bundle = hydrant.Bundle.open(shutil.copytree(bundles["bytes"].path, tmp_path / "bundle"))
     assert "tokenizer.onnx: texts and pairs of texts" in run_cli("inspect", bundle.path).stdout
     config = json.loads((bundle.path / "processor/tokenizer_config.json").read_text())
     changed = json.dumps({**config, "model_max_length": 20}).encode()
-    other = hydrant.Bundle.open(bundle.path)
-    original = (bundle.path / "processor/tokenizer_config.json").read_bytes()
-    other.add({"processor/tokenizer_config.json": changed})
-    try:
-        refused(run(runner, bundle.path, "a text", **library), "was made from another tokenizer than processor/ holds")
-        assert "OUTDATED: the tokenizer has changed since" in run_cli("inspect", bundle.path).stdout
-    finally:
-        other.add({"processor/tokenizer_config.json": original})
+    bundle.add({"processor/tokenizer_config.json": changed})
+    refused(run(runner, bundle.path, "a text", **library), "was made from another tokenizer than processor/ holds")
+    assert "OUTDATED: the tokenizer has changed since" in run_cli("inspect", bundle.path).stdout

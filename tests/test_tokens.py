@@ -294,8 +294,6 @@ def test_what_tokens_have_not_is_refused(bundle: Path, tmp_path: Path) -> None:
         hydrant.build_engine(bundle)
     with pytest.raises(InputError, match="prediction sets are asked for"):
         hydrant.calibrate(bundle, data, sets=hydrant.Conformal(0.1))
-    with pytest.raises(InputError, match=r"the distance .* is of one vector for an input"):
-        hydrant.calibrate(bundle, data, fit=data)
     with pytest.raises(InputError, match="confidence is"):
         hydrant.calibrate(bundle, data, confidence=0.9)
     with pytest.raises(InputError, match=r"no baseline of a model that tags tokens is fitted"):
@@ -303,7 +301,7 @@ def test_what_tokens_have_not_is_refused(bundle: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="caution"):
         hydrant.evaluate(bundle, data, figures=hydrant.Figures(caution=1.0))
     for command in (
-        ["calibrate", bundle, "--data", table, "--fit", table],
+        ["calibrate", bundle, "--data", table, "--taps", "last"],
         ["calibrate", bundle, "--data", bundle / "config.json"],
         ["predict", bundle, "--aggregation", "median", "anna"],
     ):

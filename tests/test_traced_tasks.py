@@ -15,7 +15,7 @@ import pytest
 import torch
 from hydrant import GraphForm
 from hydrant.bundle.traced import read_architecture
-from hydrant.errors import BundleError
+from hydrant.errors import BundleError, InputError
 from hydrant.fusion import TracedClassifier
 from support import make_tokenizer, run_cli
 from token_support import make_word_tokenizer, sentences
@@ -119,6 +119,8 @@ def test_from_plan_to_prediction(task: str, tmp_path: Path) -> None:
             np.testing.assert_allclose(answers[other][name], wanted, atol=1e-4 * scale)
     if task == "tokens":
         assert {"words", "spans"} <= set(found[0])
+        with pytest.raises(InputError, match="a traced model that tags tokens has no distance"):
+            hydrant.calibrate(out, more, fit=data)
     elif task == "score":
         assert found[0]["interval_low"] <= found[0]["score"] <= found[0]["interval_high"]
     else:

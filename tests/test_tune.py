@@ -32,6 +32,7 @@ from hydrant import (
     save_bundle,
     tune,
 )
+from hydrant.bundle import owned
 from hydrant.bundle.files import sha256_of
 from hydrant.bundle.store import to_json_bytes
 from hydrant.cli import main as cli
@@ -45,7 +46,7 @@ from hydrant.tuning import loop, trunk
 from hydrant.tuning.examples import epoch_batches, held_out_share
 from hydrant.tuning.optimizer import member_loss, rate_at
 from hydrant.tuning.weights import member_form, merge, shared_form, stored_form
-from hydrant.tuning.writing import Graphs, StoredProcessor
+from hydrant.tuning.writing import Graphs, StoredProcessor, write_tuned
 from hypothesis import given
 from hypothesis import strategies as st
 from support import CLASSES, HEADS, LAYERS, make_inputs, make_model, make_tokenizer, random_plan, run_cli
@@ -577,6 +578,26 @@ def test_a_loss_that_is_not_finite_stops_the_tuning(per_member: bool, bundle: Pa
         tune(bundle, sentences(60, 0), **how(**numbers, learning_rate=1e30, state=tmp_path / "s.part"))
     assert state(bundle) == before
     assert [path.name for path in tmp_path.iterdir()] == ["bundle"]
+
+
+def test_what_is_written_is_nobodys_litter_while_graphs_are_exported(
+    bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However long that takes: another process that tunes into the same place sweeps beside it."""
+    export_onnx(bundle)
+    monkeypatch.setattr(owned, "LITTER_SECONDS", 0.0)
+    whole, swept = hydrant.export.export, []
+
+    def export(stage: Path, *arguments: Any) -> None:
+        owned.sweep(stage.parent, "tuned")
+        swept.append(stage)
+        whole(stage, *arguments)
+
+    monkeypatch.setattr(hydrant.export, "export", export)
+    write_tuned(Bundle.open(bundle), load_ensemble(bundle), tmp_path / "tuned", False, {})
+    assert len(swept) == 1
+    assert Bundle.open(tmp_path / "tuned").has("model.fp32.onnx")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["bundle", "tuned"]
 
 
 def test_a_bundle_that_changed_meanwhile_is_not_replaced(bundle: Path, bert_checkpoint: Path) -> None:

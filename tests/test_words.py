@@ -15,6 +15,7 @@ from hydrant.data.columns import Columns
 from hydrant.data.examples import read_examples
 from hydrant.data.processor import from_transformers, load_processor
 from hydrant.data.readers import stream_rows
+from hydrant.data.records import Unusable
 from hydrant.data.tags import IGNORED, batch_labels, labelled, token_labels, word_starts, word_tags
 from hydrant.data.tensors import TensorProcessor
 from hydrant.data.words import EncodedWords, WordProcessor
@@ -91,6 +92,11 @@ def test_every_real_token_of_ready_tensors_is_a_word(processor: WordProcessor) -
     assert word_starts(items, 3).tolist() == [[0, 1, -1]]
     labels = word_tags(rows, [[0, 2, -100]], TAGS, ["here"])
     assert token_labels(word_starts(items, 2), labels).tolist() == [[0, 2]]
+    assert word_tags([["a", "b", "c"]], [[0.0, 2.0, -100.0]], TAGS, ["here"]).tolist() == [[0, 2, -100]]
+    with pytest.raises(InputError, match=r"tag '0\.5' at here is not a class of the model"):
+        word_tags([["a"]], [[0.5]], TAGS, ["here"])
+    with pytest.raises(InputError, match=r"among tokens, tags of .*; usual are the columns 'tokens', a list of words"):
+        read_examples([{"tokens": "anna lives", "tags": [0, 1]}], TAGS, task="tokens")
 
 
 @pytest.mark.parametrize(
@@ -101,6 +107,7 @@ def test_every_real_token_of_ready_tensors_is_a_word(processor: WordProcessor) -
         (["anna", " "], "an empty word at 1"),
         (["anna", 3], "reads a text"),
         (7, "input 0 is a int; this model tags tokens"),
+        (Unusable("is a dict with the keys words; expected 'text'"), "input 0 is a dict with the keys words"),
         ("", "an empty text"),
         (["\ud800"], "lone surrogate"),
     ],

@@ -13,6 +13,7 @@ from ..data.spec import Modality
 from ..errors import InputError, UnsupportedModelError, cut, require
 from ..families.checkpoint import READS, checked_source, find_processor, load_config, load_weights, quiet
 from ..families.config import classes, pair, refuse
+from ..families.registry import check_weights
 from ..families.tasks import task_of
 from .written_out import write_out
 
@@ -71,8 +72,10 @@ def prepared(model: Any) -> Any:
     Raises:
         UnsupportedModelError: its class is no classifier of texts, tokens, images or sounds of transformers, or its
             configuration asks for what hydrant does not know.
+        InputError: a model without weights.
     """
     modality_of(type(model).__name__)
+    check_weights(model)
     answers(model)
     if getattr(model.config, "is_encoder_decoder", False) or hasattr(model.config, "use_cache"):
         model.config.use_cache = False  # nothing is generated

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..bundle.files import beside, check_replaceable, staged_folder
 from ..bundle.manifest import MANIFEST
+from ..bundle.owned import locked
 from ..bundle.precision import Precision
 from ..bundle.store import WEIGHTS, Bundle, new_bundle, onnx_name, resolve
 from ..engines.metadata import engine_names, engine_path, read_metadata
@@ -130,8 +132,9 @@ def write_tuned(
     graphs = Graphs.of(now, target)
     folder = now.processor_folder()
     processor = None if folder is None else StoredProcessor(folder)
-    with staged_folder(target, MANIFEST, force) as stage:
+    with contextlib.ExitStack() as ends, staged_folder(target, MANIFEST, force) as stage:
         save_bundle(ensemble, stage, processor, force=True, provenance=provenance, tensors_only=folder is None)
+        ends.enter_context(locked(stage))  # it is a folder of `save_bundle`'s, which holds its lock no longer
         for precision, form in graphs.again.items():
             export(stage, precision, form)
     return graphs

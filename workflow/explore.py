@@ -224,6 +224,7 @@ def explore(
         rows.append(replace(bench.row(single, "single model"), ratio=1.0))
         plans.append(None)
         if compare:
+            compare = (compare,) if isinstance(compare, str | Path) else compare
             checkpoints = [load_model(source) for source in compare]
             deep = save_bundle(fuse(checkpoints, keep_separate=["all"]), Path(folder) / "deep", processor)
             rows.append(replace(bench.row(deep, "Deep Ensemble"), ratio=float(len(compare))))

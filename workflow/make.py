@@ -309,7 +309,7 @@ class _Job:
             bundle,
             parts.fitting,
             parts.unknown_fitting,
-            fit=None if self.task == "tokens" else parts.training,  # tags have no distance
+            fit=parts.training,
             abstain=self.recipe.abstain,
             flags=self.recipe.flags,
             reading=Reading(batch_size=self.reading.batch_size, examples=0),

@@ -52,8 +52,8 @@ def fit(
     if ood_logits is not None:
         check_logits(ood_logits)
     temperature = fit_temperature(member_logits, labels, progress)
-    known = _scores(member_logits, temperature, distance)
-    outside = None if ood_logits is None else _scores(ood_logits, temperature, ood_distance)
+    known = scores_of(member_logits, temperature, distance)
+    outside = None if ood_logits is None else scores_of(ood_logits, temperature, ood_distance)
     thresholds = {
         ABSTAIN: abstention(known, known["probabilities"].argmax(axis=1) != labels, targets.abstain),
         OOD: flag_threshold(known, outside, targets.flags),
@@ -66,7 +66,8 @@ def fit(
     return Calibration(temperature, thresholds, _sets(known, labels, targets.sets), fitted)
 
 
-def _scores(member_logits: np.ndarray, temperature: float, distance: np.ndarray | None) -> dict[str, np.ndarray]:
+def scores_of(member_logits: np.ndarray, temperature: float, distance: np.ndarray | None) -> dict[str, np.ndarray]:
+    """Probabilities and scores [N] of inputs or words, by the names of ``SIDES``, the distance where there is one."""
     found = summarise(member_logits, temperature)
     return found if distance is None else {**found, "distance": distance}
 

@@ -66,7 +66,12 @@ def score_profile(scores: np.ndarray, calibration: Calibration, distance: np.nda
 
 
 def span_profile(
-    member_logits: np.ndarray, texts: np.ndarray, inputs: int, names: Sequence[str], calibration: Calibration
+    member_logits: np.ndarray,
+    texts: np.ndarray,
+    inputs: int,
+    names: Sequence[str],
+    calibration: Calibration,
+    distance: np.ndarray | None,
 ) -> TrafficReference:
     """Of a model that tags tokens: scores and types of its spans; rates of the texts that have one beyond a threshold.
 
@@ -76,8 +81,9 @@ def span_profile(
         inputs: number of texts.
         names: of the classes.
         calibration: fitted.
+        distance: [W], or ``None`` where none was fitted.
     """
-    words = summarise(member_logits, calibration.temperature)
+    words = _with_distance(summarise(member_logits, calibration.temperature), distance)
     words["disagreement"] = _disagreement(member_logits, words["probabilities"].argmax(axis=1))
     spans, known = found_spans(words, texts, names)
     rates = {

@@ -17,7 +17,7 @@ from ...errors import InputError
 from ...metrics.spans import Span, span_scores, spans_in
 from ...metrics.uncertainty import summarise
 from ...progress import Progress, no_progress
-from .fit import abstention, flag_threshold, quality
+from .fit import abstention, flag_threshold, quality, scores_of
 from .targets import Targets
 from .temperature import check_logits, fit_temperature
 
@@ -44,6 +44,9 @@ def fit_spans(
     targets: Targets,
     about: Mapping[str, Any],
     progress: Progress = no_progress,
+    *,
+    distance: np.ndarray | None = None,
+    ood_distance: np.ndarray | None = None,
 ) -> Calibration:
     """Fit the temperature on words, and thresholds on the spans that are found in them.
 
@@ -56,13 +59,14 @@ def fit_spans(
         targets: what for.
         about: where the examples come from, recorded as it is.
         progress: display.
+        distance, ood_distance: of the words from the training data, [N] and [K], where it was fitted.
 
     Raises:
         InputError: words or spans that are too few, or not finite, or meet no target.
     """
     check_logits(member_logits, labels)
     temperature = fit_temperature(member_logits, labels, progress)
-    words = summarise(member_logits, temperature)
+    words = scores_of(member_logits, temperature, distance)
     spans, known = found_spans(words, texts, names)
     if not spans:
         raise InputError(
@@ -72,7 +76,7 @@ def fit_spans(
     beyond = None
     if outside is not None:
         check_logits(outside[0])
-        strange, beyond = found_spans(summarise(outside[0], temperature), outside[1], names)
+        strange, beyond = found_spans(scores_of(outside[0], temperature, ood_distance), outside[1], names)
         if not strange:
             raise InputError(
                 f"the model finds no span in the out-of-distribution data {about['ood']}, so that nothing could be "

@@ -128,6 +128,8 @@ def merge_parts(parts: Sequence[str | Path], output: str | Path, errors: str | P
         MissingExtraError: the parts are Parquet, and pyarrow is not installed.
     """
     output, errors = Path(output), None if errors is None else Path(errors)
+    if isinstance(parts, str | Path) or not all(isinstance(each, str | Path) for each in parts):
+        raise InputError(f"parts is {cut(parts)}; expected a list of files, as in ['part-1.jsonl', 'part-2.jsonl']")
     found = _all_of_one([Part.load(Path(path)) for path in parts])
     aside = found[0].errors is not None
     if aside is not (errors is not None):
