@@ -14,13 +14,13 @@ from ..bundle.architecture import Architecture
 from ..bundle.calibration import Calibration
 from ..bundle.density import Density
 from ..bundle.graphs import check_graph, graph_metadata, tokenizer_source
+from ..bundle.manifest import MANIFEST
 from ..bundle.plan import HeadPlan
 from ..bundle.signature import SIGNATURE, check_signature
 from ..bundle.store import (
     ARCHITECTURE,
     CALIBRATION,
     DENSITY,
-    MANIFEST,
     PLAN,
     PROCESSOR,
     TOKENIZER_GRAPH,
