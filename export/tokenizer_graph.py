@@ -64,8 +64,10 @@ def frame_of(tokenizer: Any) -> Frame:
 
 def untyped(frame: Frame) -> Frame:
     """The same with type 0 for every token."""
-    parts = frame.before, frame.between, frame.after, frame.after_pair
-    return Frame(*((ids, [0] * len(ids)) for ids, _ in parts), (0, 0))
+    before, between, after, after_pair = (
+        (ids, [0] * len(ids)) for ids, _ in (frame.before, frame.between, frame.after, frame.after_pair)
+    )
+    return Frame(before, between, after, after_pair, (0, 0))
 
 
 def _parts(encoding: Any, texts: int) -> list[tuple[list[int], list[int]]]:
