@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from PIL import Image
+from PIL.PngImagePlugin import PngInfo
 
 from ..metrics import classification as metrics
 from ..metrics.classification import BINS
@@ -231,10 +233,14 @@ def _figure(width: float, height: float, rows: int = 1, columns: int = 1, **sett
 
 
 def _png(figure: Any) -> bytes:
-    buffer = io.BytesIO()
+    """Drawn once: the layout has made room for all words, for which ``savefig`` would draw everything twice."""
     with warnings.catch_warnings():  # of names in scripts that the font lacks; the page writes them out
         warnings.filterwarnings("ignore", message="Glyph .* missing from")
-        figure.savefig(buffer, format="png", bbox_inches="tight", metadata={"Software": "hydrant"})
+        figure.canvas.draw()
+    buffer, facts = io.BytesIO(), PngInfo()
+    facts.add_text("Software", "hydrant")
+    image = Image.fromarray(np.asarray(figure.canvas.buffer_rgba()))
+    image.save(buffer, "PNG", pnginfo=facts, dpi=(figure.dpi, figure.dpi))
     return buffer.getvalue()
 
 

@@ -6,7 +6,6 @@ Bodies are JSON (``{"inputs": […]}``), a form with files (``multipart/form-dat
 
 from __future__ import annotations
 
-import base64
 import binascii
 import json
 from collections.abc import Mapping, Sequence
@@ -21,6 +20,7 @@ from ..runtime.words import AGGREGATIONS, Aggregation
 from .errors import ServeError
 from .json_body import read_object
 from .multipart import read_parts
+from .protocol import from_base64
 
 FLAGS = ("probabilities", "skip_invalid")
 NAMES = ("model", "version", "aggregation")
@@ -209,10 +209,10 @@ def _file(given: Any, index: int, kind: str) -> bytes:
     if not isinstance(given, str):
         raise InputError(f"input {index} is {_kind(given)}; expected {what}")
     head, comma, rest = given.partition(",")
+    text = rest if comma and head.startswith("data:") else given
     try:
-        found = base64.b64decode(rest if comma and head.startswith("data:") else given, validate=True)
+        found = from_base64(text.encode("ascii"))
     except (ValueError, binascii.Error) as error:
-        what += " on one line" if any(each.isspace() for each in given) else ""
         raise InputError(f"input {index}, {cut(given, 30)}, is not base64; expected {what}") from error
     if not found:
         raise InputError(f"input {index} is empty; expected {what}")

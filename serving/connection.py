@@ -7,11 +7,15 @@ ones hold memory; and what is no HTTP is refused in the form that every error ha
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from http import HTTPStatus
 from typing import Any
 
 MOST_HEAD = 65_536
 """Bytes of the first line and the headers of a request."""
+
+FAREWELL = 1.0
+"""Seconds that an idle client has to answer the end of its connection, when the service ends."""
 
 
 def error_body(message: str) -> bytes:
@@ -29,8 +33,10 @@ class Guarded:
     seconds: float
     loop: Any
     transport: Any
+    cycle: Any
     _timer: Any = None
     _head = 0
+    _begun: Sequence[Any] = ()
 
     def connection_made(self, transport: Any) -> None:
         """A client came."""
@@ -38,8 +44,11 @@ class Guarded:
         self._expect_headers()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """It left."""
+        """It left; uvicorn tells so to the last of the requests that it had sent one behind the other, not to all."""
         self._stop_timer()
+        for cycle in self._begun:
+            cycle.disconnected |= not cycle.response_complete
+            cycle.message_event.set()
         super().connection_lost(exc)  # type: ignore[misc]
 
     def data_received(self, data: bytes) -> None:
@@ -60,10 +69,24 @@ class Guarded:
         """Its headers are here."""
         self._stop_timer()
         super().on_headers_complete()  # type: ignore[misc]
+        self._begun = [*(each for each in self._begun if not each.response_complete), self.cycle]
 
     def send_400_response(self, msg: str) -> None:  # noqa: ARG002
         """It is no HTTP."""
         self._refuse(400, "this is not HTTP/1.1; check the request line, the headers and the port")
+
+    def shutdown(self) -> None:
+        """The service ends: what is idle is closed, in TLS too, where a client that does not read never agrees."""
+        super().shutdown()  # type: ignore[misc]
+        if self.transport.is_closing():
+            self.loop.call_later(FAREWELL, self._end)
+
+    def _end(self) -> None:
+        """Close it without the client's consent, once it has got what was written for it."""
+        if self.transport.get_write_buffer_size():
+            self.loop.call_later(FAREWELL, self._end)
+        else:
+            self.transport.abort()
 
     def _unsupported_upgrade_warning(self) -> None:
         """It asks for web sockets or HTTP/2, and is answered in HTTP/1.1: nothing that the log's readers could mend."""

@@ -53,6 +53,8 @@ class Guard:
         """Refuse a request, or let it in."""
         if scope["type"] != "http":
             return  # web sockets, which nobody speaks here, are closed by this
+        if len(scope["path"]) > 1 and scope["path"].endswith("/"):  # the same route as without it
+            scope = {**scope, "path": scope["path"][:-1]}
         headers = {name.lower(): value for name, value in scope["headers"]}
         try:
             self._check(scope, headers)

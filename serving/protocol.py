@@ -40,8 +40,11 @@ __all__ = [
 EXTENSIONS = ("binary_tensor_data", "model_repository", "model_repository(unload_dependents)", "parameters")
 """Of the protocol, by the names that Triton gives them."""
 
-BASE64 = re.compile(rb"[A-Za-z0-9+/]+={0,2}")
-"""What no file of an image consists of: it holds other bytes, or whitespace at least."""
+BLANKS = b" \t\r\n"
+"""What may stand within base64, as programs break its lines."""
+
+BASE64 = re.compile(rb"(?:[A-Za-z0-9+/]{64,76}\r?\n)*[A-Za-z0-9+/]+={0,2}\r?\n?")
+"""What no file of an image or a sound consists of: it holds other bytes, or breaks its lines elsewhere."""
 
 _DATATYPES = {"f": "FP32", "i": "INT64", "b": "BOOL"}
 
@@ -215,10 +218,20 @@ def _file(item: bytes) -> bytes:
     """The bytes of an image or sound file, which may be in base64."""
     if BASE64.fullmatch(item):
         try:
-            return base64.b64decode(item, validate=True)
+            return from_base64(item)
         except ValueError:
             return item
     return item
+
+
+def from_base64(text: bytes) -> bytes:
+    """What base64 stands for; blanks and line breaks within it are passed over.
+
+    Raises:
+        ValueError: it is none.
+    """
+    plain = text.translate(None, BLANKS) if any(blank in text for blank in BLANKS) else text
+    return base64.b64decode(plain, validate=True)
 
 
 def _ready(tensor: Tensor) -> np.ndarray:

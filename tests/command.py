@@ -1,4 +1,4 @@
-"""``hydrant …`` in a process of its own, forked from one that has imported the heavy libraries already.
+"""``hydrant …``, or a Python program, in a process of its own, forked from one that has imported the heavy libraries.
 
 Importing them takes seconds, and the tests run hundreds of commands. The process that forks runs nothing itself, so
 that every command finds what it would find behind a fresh start.
@@ -27,21 +27,35 @@ CONTEXT.set_forkserver_preload(
             for name in ("main", "plan", "fuse", "tune", "export", "evaluate", "predict", "inspect")
         ),
         "hydrant.fusion",
+        # what the commands import when they need it; a fresh start is given to the tests of that (support.run_cli)
+        "matplotlib.backends.backend_agg",
+        "matplotlib.figure",
+        "onnx",
+        "onnxruntime",
+        "openvino",
+        "polygraphy.comparator",
+        "sklearn.metrics",
     ]
 )
 
 
 def run(
-    arguments: Sequence[str], environment: Mapping[str, str], cwd: str | Path, given: str, timeout: float
+    arguments: Sequence[str],
+    environment: Mapping[str, str],
+    cwd: str | Path,
+    given: str,
+    timeout: float,
+    program: str | None = None,
 ) -> subprocess.CompletedProcess[str]:
     """Run one command.
 
     Args:
-        arguments: behind ``hydrant``.
+        arguments: behind ``hydrant``, or behind the program.
         environment: its variables, all of them.
         cwd: its working folder.
         given: on standard input.
         timeout: seconds.
+        program: source that is run in the place of ``hydrant``.
 
     Raises:
         subprocess.TimeoutExpired: it took longer, and was killed.
@@ -49,7 +63,8 @@ def run(
     with tempfile.TemporaryDirectory() as folder:
         streams = [Path(folder) / name for name in ("in", "out", "err")]
         streams[0].write_text(given)
-        process = CONTEXT.Process(target=_command, args=(list(arguments), dict(environment), str(cwd), streams))
+        given_to = (list(arguments), dict(environment), str(cwd), streams, program)
+        process = CONTEXT.Process(target=_command, args=given_to)
         process.start()
         process.join(timeout)
         if process.is_alive():
@@ -61,8 +76,10 @@ def run(
         return subprocess.CompletedProcess(list(arguments), process.exitcode, out, err)
 
 
-def _command(arguments: list[str], environment: dict[str, str], cwd: str, streams: list[Path]) -> None:
-    """In the forked process: take its place in the world, then be the command line."""
+def _command(
+    arguments: list[str], environment: dict[str, str], cwd: str, streams: list[Path], program: str | None
+) -> None:
+    """In the forked process: take its place in the world, then be the command line or the program."""
     for descriptor, (path, flags) in enumerate(
         zip(streams, (os.O_RDONLY, *[os.O_WRONLY | os.O_CREAT] * 2), strict=True)
     ):
@@ -75,7 +92,10 @@ def _command(arguments: list[str], environment: dict[str, str], cwd: str, stream
     os.environ.clear()
     os.environ.update(environment)
     os.chdir(cwd)
-    sys.argv = ["hydrant", *arguments]
+    sys.argv = ["hydrant" if program is None else "-c", *arguments]
+    if program is not None:
+        exec(compile(program, "<program>", "exec"), {"__name__": "__main__"})
+        return
     from hydrant.cli.main import main
 
     sys.exit(main())

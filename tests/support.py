@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -10,11 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import command
+import hydrant
 import numpy as np
 import torch
 import transformers
 from hydrant import HeadPlan, load_zero_shot
 from hydrant.data.examples import Examples
+from PIL import Image
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
@@ -237,3 +241,23 @@ def run_cli(
         env=environment,
         cwd=cwd,
     )
+
+
+def many_scans(more: int) -> bytes:
+    """A progressive JPEG file of five scans or so, of which the last is there so many more times."""
+    whole = io.BytesIO()
+    Image.new("L", (24, 24), 128).save(whole, "JPEG", progressive=True)
+    before, _, last = whole.getvalue()[:-2].rpartition(b"\xff\xda")
+    return before + (b"\xff\xda" + last) * (1 + more) + b"\xff\xd9"
+
+
+def run_python(
+    program: str, *arguments: object, timeout: float = 600, cwd: str | Path = "/", given: str = ""
+) -> subprocess.CompletedProcess[str]:
+    """A program that is shown to users, in a process of its own that has the heavy imports behind it.
+
+    What those leave lying about is not to be reached for, so of ``hydrant`` it may name what is public alone.
+    """
+    assert set(re.findall(r"\bhydrant\.(\w+)", program)) <= set(hydrant.__all__), program
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1"}
+    return command.run([str(word) for word in arguments], environment, cwd, given, timeout, program)

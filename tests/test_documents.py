@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import os
 import re
 import shlex
 import shutil
@@ -17,7 +16,7 @@ import command_page
 import pytest
 from hydrant import HeadPlan
 from hydrant.cli.main import parse
-from support import run_cli
+from support import run_cli, run_python
 
 ROOT = Path(__file__).parents[1]
 NAV = re.findall(r": ([\w/-]+\.md)$", (ROOT / "mkdocs.yml").read_text(), flags=re.M)
@@ -100,10 +99,7 @@ def own_model(workplace: Path, shared: Path) -> Path:
 def run_block(language: str, body: str, place: Path, done: set[tuple[str, ...]]) -> None:
     """Run a block in a folder; a command that an earlier page ran there, with the same words, is not run again."""
     if language == "python":
-        ran = subprocess.run(
-            [sys.executable, "-c", body],
-            cwd=place, capture_output=True, text=True, check=False, env={**os.environ, "HF_HUB_OFFLINE": "1"},
-        )  # fmt: skip
+        ran = run_python(body, cwd=place)
         assert ran.returncode == 0, f"{body}\n{ran.stderr}"
         return
     for words in lines_of(body):

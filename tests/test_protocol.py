@@ -377,11 +377,12 @@ def test_ready_tensors_go_to_the_graph(text_model: Any, image_model: Any) -> Non
 def test_images_as_files_and_in_base64(image_model: Any) -> None:
     file = io.BytesIO()
     Image.fromarray(np.random.default_rng(0).integers(0, 255, (9, 9, 3), np.uint8)).save(file, "PNG")
-    request = asked(image=[file.getvalue(), base64.b64encode(file.getvalue())])
+    request = asked(image=[file.getvalue(), base64.b64encode(file.getvalue()), base64.encodebytes(file.getvalue())])
     given_ = inputs_of(request, image_model)
-    assert given_ == [file.getvalue()] * 2
+    assert given_ == [file.getvalue()] * 3
     prediction = image_model.predictor.predict(given_)
     fits({tensor.name: tensor for tensor in outputs_of(prediction, request, image_model)}, model_metadata(image_model))
+    assert len(file.getvalue()) > 76, "base64 of several lines"
     for kind in ("GIF", "BMP", "TIFF", "WEBP", "JPEG", "PPM"):
         file = io.BytesIO()
         Image.new("L", (1, 1), 65).save(file, kind)

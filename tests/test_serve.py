@@ -15,6 +15,8 @@ import random
 import shutil
 import signal
 import socket
+import ssl
+import struct
 import subprocess
 import sys
 import threading
@@ -239,8 +241,8 @@ def test_a_full_queue_says_when_to_come_again(models: Path) -> None:
         ("POST", "/v2/repository/models/texts/unload", b"[]", 400, "the body is a JSON array; expected an object"),
         ("POST", LOAD, b'{"version": "1"}', 400, "the body has 'version' = '1'; expected nothing, or parameters"),
         ("POST", "/v2/repository/index", b'{"ready": "yes"}', 400, "'ready' = 'yes'; expected nothing, or ready (true"),
-        ("GET", "/v2/", None, 404, "there is nothing at '/v2/'"),
-        ("POST", "/predict/", b'{"inputs": ["a"]}', 404, "there is nothing at '/predict/'; the routes are /predict"),
+        ("GET", "/v2//", None, 404, "there is nothing at '/v2/'"),
+        ("POST", "/predict/", b'{"inputs": ["a"]}', 400, "several models are served; name one of images, texts"),
         ("PUT", "/v2", b"", 405, "PUT is not allowed at '/v2'; expected GET, HEAD"),
     ],
 )  # fmt: skip
@@ -330,6 +332,22 @@ def test_slow_senders_are_given_up_and_slow_readers_get_their_answer(models: Pat
         assert b" 200 " in raw(service, head, body, wait=0.3)
 
 
+def test_requests_one_behind_the_other_leave_with_their_client(models: Path, caplog: pytest.LogCaptureFixture) -> None:
+    body = json.dumps({"inputs": ["transfer money today " * 8] * 400}).encode()
+    request = b"POST /predict HTTP/1.1\r\nhost: localhost\r\ncontent-length: %d\r\n\r\n" % len(body) + body
+    with running(models / "texts/1", batch_size=1) as service:
+        with socket.create_connection(("127.0.0.1", service.port), timeout=20) as client:
+            client.sendall(request * 3)
+            while not service.client.get("/stats").json()["models"]:  # nothing of the first is done yet
+                time.sleep(0.01)
+            time.sleep(0.1)
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        assert service.ask("hello").status_code == 200
+        (model,) = service.client.get("/stats").json()["models"]
+        assert {each["status"]: each["count"] for each in model["requests"]} == {499: 1, 200: 1}
+    assert [each.getMessage() for each in caplog.records if each.levelno >= logging.ERROR] == []
+
+
 def test_a_token_guards_all_but_the_probes(models: Path) -> None:
     with running(models / "texts/1", token="a-long-secret") as service:
         assert service.ask("hello").status_code == 200
@@ -361,6 +379,15 @@ def test_tls(models: Path, tmp_path: Path) -> None:
             assert live_over(channel)
         with grpc.insecure_channel(f"127.0.0.1:{service.grpc_port}") as channel, pytest.raises(grpc.RpcError):
             live_over(channel)
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname = False  # the certificate has no alternative name
+        context.load_verify_locations(cert)
+        silent = context.wrap_socket(socket.create_connection(("127.0.0.1", service.port), timeout=20))
+        silent.sendall(b"GET /v2/health/live HTTP/1.1\r\nhost: localhost\r\n\r\n")
+        assert silent.recv(1000).startswith(b"HTTP/1.1 200 ")
+        leaves = time.monotonic()
+    assert time.monotonic() - leaves < 20, "an idle client that does not answer the end of TLS holds nothing up"
+    silent.close()
 
 
 def live_over(channel: Any) -> bool:

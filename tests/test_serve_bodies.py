@@ -104,8 +104,9 @@ def test_texts_pairs_words_and_images() -> None:
     body = asked({"inputs": ["a", ["b", "c"], {"tokens": ["d"]}]})
     assert inputs_for(body, TAGS)[0] == ["a", ["b", "c"], ["d"]]  # type: ignore[arg-type]
     word = base64.b64encode(b"picture").decode()
-    body = asked({"inputs": [word, {"image": word}, f"data:image/png;base64,{word}"]})
-    assert inputs_for(body, IMAGES) == ([b"picture"] * 3, ["image 0", "image 1", "image 2"])  # type: ignore[arg-type]
+    lines = "\r\n ".join(word)  # as `base64` and mail programs break them
+    body = asked({"inputs": [word, {"image": word}, f"data:image/png;base64,{word}", lines]})
+    assert inputs_for(body, IMAGES) == ([b"picture"] * 4, [f"image {place}" for place in range(4)])  # type: ignore[arg-type]
     body = read_asked(*form(("image", ("cat.png", b"cat")), ("file", ("../etc/passwd", b"dog"))), {"model": "m"})
     assert inputs_for(body, IMAGES) == ([b"cat", b"dog"], ["cat.png", "../etc/passwd"])  # type: ignore[arg-type]
     assert body.model == "m"
