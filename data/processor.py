@@ -77,4 +77,4 @@ def save_processor(processor: Any, folder: Path) -> None:
     names, file = getattr(processor, "model_input_names", None), folder / "tokenizer_config.json"
     if file.is_file() and names and TYPES not in names:  # what the class says stands in no file
         config = json.loads(file.read_bytes())
-        file.write_text(json.dumps({**config, INPUT_NAMES: list(names)}, indent=2, sort_keys=True) + "\n")
+        file.write_bytes((json.dumps({**config, INPUT_NAMES: list(names)}, indent=2, sort_keys=True) + "\n").encode())
