@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -71,3 +72,9 @@ def save_processor(processor: Any, folder: Path) -> None:
         getattr(processor, name, None) for name in ("image_processor", "feature_extractor")
     )  # of CLIP's, of Whisper's
     next((part for part in parts if part is not None), processor).save_pretrained(str(folder))
+    from .text import INPUT_NAMES, TYPES
+
+    names, file = getattr(processor, "model_input_names", None), folder / "tokenizer_config.json"
+    if file.is_file() and names and TYPES not in names:  # what the class says stands in no file
+        config = json.loads(file.read_bytes())
+        file.write_bytes((json.dumps({**config, INPUT_NAMES: list(names)}, indent=2, sort_keys=True) + "\n").encode())

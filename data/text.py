@@ -16,6 +16,11 @@ from .spec import InputSpec
 
 UNLIMITED = 2**31
 
+INPUT_NAMES = "model_input_names"
+"""The setting of a tokenizer that says what it gives to models."""
+
+TYPES = "token_type_ids"
+
 
 @dataclass(frozen=True)
 class EncodedText:
@@ -43,6 +48,9 @@ def is_pair(item: Any) -> bool:
 
 class TextProcessor:
     """Tokenises and pads texts, and pairs of texts, for one model. Safe to use from many threads.
+
+    Token types tell the texts of a pair apart where the tokenizer gives them to models (``typed``); with another, as
+    one of no class of its own, models of transformers take type 0 for all.
 
     Args:
         folder: holds ``tokenizer.json`` and, optionally, ``tokenizer_config.json``.
@@ -75,6 +83,7 @@ class TextProcessor:
         config = _configuration(folder)
         self.max_tokens = min(spec.max_sequence, int(config["model_max_length"]))
         self._side = config["truncation_side"]
+        self.typed = bool(config["typed"])
         tokenizer.no_padding()
         tokenizer.no_truncation()  # done here: the library keeps what it cuts off, of pairs in every combination
         self._tokenizer = tokenizer
@@ -130,8 +139,11 @@ class TextProcessor:
 
     def _made(self, encoding: Any, places: Sequence[int], truncated: bool) -> EncodedText:
         """The tokens at some places."""
-        ids, types = encoding.ids, encoding.type_ids
+        ids, types = encoding.ids, self._types(encoding)
         return EncodedText([ids[place] for place in places], [types[place] for place in places], truncated)
+
+    def _types(self, encoding: Any) -> list[int]:
+        return list(encoding.type_ids) if self.typed else [0] * len(encoding.ids)
 
     def collate(self, items: Sequence[EncodedText]) -> dict[str, np.ndarray]:
         """Pad encoded texts to the longest of them.
@@ -155,7 +167,8 @@ class TextProcessor:
         steps = json.loads(self._tokenizer.to_str())
         for name in ("version", "decoder", "truncation", "padding"):  # which change nothing here
             steps.pop(name, None)
-        return {**steps, "longest text": self.max_tokens, "side of truncation": self._side}
+        found = {**steps, "longest text": self.max_tokens, "side of truncation": self._side}
+        return found if self.typed else {**found, "token types": False}
 
     def describe(self) -> dict[str, Any]:
         """What another runtime needs to know to prepare the same tensors."""
@@ -210,4 +223,8 @@ def _configuration(folder: Path) -> dict[str, Any]:
         raise InputError(f"{file} has model_max_length = {cut(length)}; expected a number of tokens, 4 or more")
     if side not in ("left", "right"):
         raise InputError(f"{file} has truncation_side = {cut(side)}; expected 'left' or 'right'")
-    return {"model_max_length": min(length, UNLIMITED), "truncation_side": side}
+    names = config.get(INPUT_NAMES)
+    if names is not None and (not isinstance(names, list) or not all(isinstance(name, str) for name in names)):
+        raise InputError(f"{file} has {INPUT_NAMES} = {cut(names)}; expected a list of names; save the tokenizer again")
+    typed = names is None or TYPES in names
+    return {"model_max_length": min(length, UNLIMITED), "truncation_side": side, "typed": typed}

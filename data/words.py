@@ -167,7 +167,7 @@ class WordProcessor(TextProcessor):
             super()._check(word, index)
 
     def _made(self, encoding: Any, places: Sequence[int], truncated: bool) -> EncodedText:
-        ids, types, words, offsets = encoding.ids, encoding.type_ids, encoding.word_ids, encoding.offsets
+        ids, types, words, offsets = encoding.ids, self._types(encoding), encoding.word_ids, encoding.offsets
         return EncodedWords(
             [ids[place] for place in places],
             [types[place] for place in places],

@@ -75,7 +75,7 @@ def made_tokenizer(bundle: Bundle, seed: int, count: int = TEXTS) -> tuple[bytes
     special = [token["content"] for token in steps.get("added_tokens", [])]
     unread = [] if steps["model"]["type"] == "WordPiece" else special
     facts = {"hydrant.tokenizer": tokenizer_source(bundle), "hydrant.unread": "\n".join(unread)}
-    model = tokenizer_graph(tokenizer, processor.max_tokens, side, types, facts)
+    model = tokenizer_graph(tokenizer, processor.max_tokens, side, types, facts, typed=processor.typed)
     content = model.SerializeToString(deterministic=True)
     onnx.checker.check_model(model)
     texts = [text for text in fuzzed_texts(count, seed, special[:16]) if not any(token in text for token in unread)]

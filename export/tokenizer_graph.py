@@ -62,6 +62,14 @@ def frame_of(tokenizer: Any) -> Frame:
     return Frame(one[0], two[1], one[1], two[2], (types[0], pair.type_ids[pair.sequence_ids.index(1)]))
 
 
+def untyped(frame: Frame) -> Frame:
+    """The same with type 0 for every token."""
+    before, between, after, after_pair = (
+        (ids, [0] * len(ids)) for ids, _ in (frame.before, frame.between, frame.after, frame.after_pair)
+    )
+    return Frame(before, between, after, after_pair, (0, 0))
+
+
 def _parts(encoding: Any, texts: int) -> list[tuple[list[int], list[int]]]:
     """Ids and types of the special tokens before, between and after the texts."""
     parts: list[tuple[list[int], list[int]]] = [([], []) for _ in range(texts + 1)]
@@ -109,7 +117,7 @@ class _Graph:
 
 
 def tokenizer_graph(
-    tokenizer: Any, max_tokens: int, side: str, types: bool, facts: Mapping[str, str]
+    tokenizer: Any, max_tokens: int, side: str, types: bool, facts: Mapping[str, str], *, typed: bool = True
 ) -> onnx.ModelProto:
     """The graph of a tokenizer.
 
@@ -119,11 +127,12 @@ def tokenizer_graph(
         side: from which too long texts are cut: ``"right"`` or ``"left"``.
         types: whether the model reads ``token_type_ids``.
         facts: that go into the graph's metadata.
+        typed: whether token types tell the texts of a pair apart; otherwise all are 0.
 
     Raises:
         InputError: a kind of tokenizer that the operators do not know.
     """
-    frame = frame_of(tokenizer)
+    frame = frame_of(tokenizer) if typed else untyped(frame_of(tokenizer))
     graph = _Graph()
     body = _body(graph, tokenizer)
     if max_tokens < len(frame.before[0]) + len(frame.between[0]) + len(frame.after_pair[0]) + 2:

@@ -19,8 +19,10 @@ from hydrant.data.columns import Columns
 from hydrant.data.corruptions import typos
 from hydrant.data.examples import read_examples
 from hydrant.data.processor import from_transformers
+from hydrant.data.text import TextProcessor
 from hydrant.errors import InputError
 from hydrant.evaluation import evaluate
+from hydrant.export.tokenizer_graph import frame_of, untyped
 from hydrant.families.checkpoint import load_model, load_processor
 from hydrant.families.registry import architecture_of
 from hydrant.tuning import tune
@@ -218,6 +220,38 @@ def test_predictions_of_pairs_are_those_of_the_original(backend: str, checkpoint
         one = predictor.predict(PAIRS[1])
         np.testing.assert_allclose(one.probabilities, found.probabilities[1:2], atol=1e-5)
         assert len(predictor.predict(list(PAIRS[1]))) == 2  # a list of texts is as many texts
+
+
+def test_a_tokenizer_without_token_types_gives_none(tmp_path: Path) -> None:
+    """As one of no class of its own: transformers hands models ids and mask, which take type 0 for both texts."""
+    own = make_tokenizer(tmp_path / "source")
+    names = {"pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]"}
+    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=own.backend_tokenizer, **names)
+    model = make_model("bert")
+    model.save_pretrained(tmp_path / "checkpoint")
+    tokenizer.save_pretrained(tmp_path / "checkpoint")
+    pairs = PAIRS[:2]
+    given = tokenizer([a for a, _ in pairs], [b for _, b in pairs], padding=True, return_tensors="pt")
+    assert "token_type_ids" not in given
+    plan = hydrant.HeadPlan.all_heads("bert", 3, 4)
+    hydrant.save_bundle(hydrant.fuse(model, plan), tmp_path / "out", load_processor(tmp_path / "checkpoint", "text"))
+    with hydrant.load(tmp_path / "out", "torch") as predictor:
+        found = predictor.predict(pairs)
+    np.testing.assert_allclose(found.probabilities, model(**given).logits.detach().softmax(dim=1), atol=1e-6)
+    typed = own([a for a, _ in pairs], [b for _, b in pairs], padding=True, return_tensors="pt")
+    assert np.abs(found.probabilities - model(**typed).logits.detach().softmax(dim=1).numpy()).max() > 1e-3
+    processor = from_transformers(tokenizer, architecture_of(model))
+    assert processor.settings() != from_transformers(own, architecture_of(model)).settings()
+    stored = json.loads((tmp_path / "out/processor/tokenizer_config.json").read_text())
+    assert stored["model_input_names"] == ["input_ids", "attention_mask"]
+    frame = frame_of(own.backend_tokenizer)
+    plain = untyped(frame)
+    assert (plain.types, plain.between) == ((0, 0), (frame.between[0], [0] * len(frame.between[0])))
+    assert frame.types == (0, 1)
+    folder = tmp_path / "checkpoint"
+    (folder / "tokenizer_config.json").write_text(json.dumps({"model_input_names": "input_ids"}))
+    with pytest.raises(InputError, match="has model_input_names = 'input_ids'; expected a list of names"):
+        TextProcessor(folder, architecture_of(model))
 
 
 def test_a_tuple_of_paths_is_no_pair_to_a_model_of_images(vit_checkpoint: Path, tmp_path: Path) -> None:
