@@ -1,7 +1,7 @@
 # make demo    the main job on embedded data, a few minutes on a CPU
 # make test    every test
 # make oldest  part of the tests, with the oldest versions that pyproject.toml declares
-# make check   ruff, mypy and clang-format, as CI runs them
+# make check   ruff, mypy, clang-format and clang-tidy, as CI runs them
 # make docs    docs/ as a site: .build/site/index.html
 # make dist    the sdist and the wheel, in .build/dist
 # Each makes .venv first if it is not there, make oldest .venv-oldest.
@@ -40,6 +40,7 @@ check: $(VENV)/dev.stamp
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/clang-format --dry-run -Werror $$(find runtime/cpp -name '*.h' -o -name '*.cpp')
+	CLANG_TIDY=$(CURDIR)/$(VENV)/bin/clang-tidy PYTHON=$(CURDIR)/$(VENV)/bin/python .ci/tidy
 	cd tests && ../$(VENV)/bin/mypy --config-file ../pyproject.toml
 
 docs: $(VENV)/docs.stamp

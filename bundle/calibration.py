@@ -30,7 +30,7 @@ from typing import Any, Literal, get_args
 from ..errors import BundleError, cut
 from ..metrics.uncertainty import METHODS
 from .reference import MalformedReferenceError, TrafficReference
-from .schema import remedy
+from .schema import is_read, remedy
 from .store import CALIBRATION, LEAST, MOST, Bundle
 
 SCHEMA = 1
@@ -210,7 +210,7 @@ class Calibration:
             BundleError: missing, altered, malformed or too new.
         """
         found, file = bundle.calibration(), bundle.path / CALIBRATION
-        if found.get("schema", SCHEMA) != SCHEMA:
+        if not is_read(found.get("schema", SCHEMA), SCHEMA):
             raise BundleError(
                 f"{file} has schema {cut(found['schema'])}; this hydrant reads schema {SCHEMA}; "
                 f"{remedy(found['schema'], SCHEMA)}"

@@ -115,7 +115,7 @@ class Density:
             facts = dict(json.loads(stored))
         except (ValueError, TypeError, RecursionError) as error:
             raise BundleError(f"{path} is malformed ({cut(error)}); {remedy}") from error
-        if facts.get("schema") != SCHEMA:
+        if not schema.is_read(facts.get("schema"), SCHEMA):
             found = facts.get("schema")
             newer = schema.remedy(found, SCHEMA)
             raise BundleError(

@@ -9,7 +9,7 @@ from typing import Any
 
 from ..errors import BundleError, cut, listing
 from .names import is_portable, same_place, stays_inside
-from .schema import remedy
+from .schema import is_read, remedy
 
 SCHEMA = 1
 
@@ -49,7 +49,7 @@ def validated(manifest: Any, file: Path) -> dict[str, Any]:
     if not isinstance(manifest, dict):
         raise BundleError(f"{file} is a JSON {type(manifest).__name__}; expected an object")
     schema = manifest.get("schema")
-    if schema != SCHEMA or isinstance(schema, bool):
+    if not is_read(schema, SCHEMA):
         raise BundleError(
             f"{file} has schema {cut(schema)}; this hydrant reads schema {SCHEMA}; "
             f"{remedy(schema, SCHEMA, manifest.get('hydrant'))}"

@@ -18,7 +18,7 @@ from typing import Any
 
 from ..errors import InputError, PlanError, cut
 from .files import write_atomically
-from .schema import remedy
+from .schema import is_read, remedy
 
 SCHEMA = 1
 
@@ -137,7 +137,7 @@ class HeadPlan:
         """
         if not isinstance(data, dict):
             raise PlanError(f"plan is a JSON {type(data).__name__}; expected an object with 'schema', 'members', …")
-        if data.get("schema") != SCHEMA or isinstance(data["schema"], bool):
+        if not is_read(data.get("schema"), SCHEMA):
             found = data.get("schema")
             raise PlanError(
                 f"plan has schema {found!r:.60}; this hydrant reads schema {SCHEMA}; {remedy(found, SCHEMA)}"

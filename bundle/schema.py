@@ -10,6 +10,11 @@ from ..errors import is_whole
 VERSION = re.compile(r"\d{1,4}(\.\d{1,4}){1,3}[A-Za-z0-9.+-]{0,20}")
 
 
+def is_read(found: Any, reads: int) -> bool:
+    """Whether the schema of a file is the one that is read here: in JSON neither ``true`` nor ``1.0``."""
+    return is_whole(found, reads, reads)
+
+
 def remedy(found: Any, reads: int, writer: Any = None) -> str:
     """The end of a refusal, after "has schema 2; this hydrant reads schema 1".
 

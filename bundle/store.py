@@ -27,6 +27,7 @@ import os
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -140,8 +141,27 @@ class Bundle:
         Raises:
             BundleError: not listed, missing, altered, or replaced by another process since the bundle was opened.
         """
+        with self._telling(name):
+            path = self._place(name)
+            self._compare(name, sha256_of(path))
+        return path
+
+    def read(self, name: str) -> bytes:
+        """The bytes of a small file of the bundle: the same that were compared with the manifest.
+
+        Raises:
+            BundleError: as of :meth:`file`.
+        """
+        with self._telling(name):
+            content = self._place(name).read_bytes()
+            self._compare(name, sha256(content).hexdigest())
+        return content
+
+    @contextmanager
+    def _telling(self, name: str) -> Iterator[None]:
+        """Say of a file that another process has replaced meanwhile that it was."""
         try:
-            return self._file(name)
+            yield
         except BundleError:
             if self._is_outdated(name):
                 raise BundleError(f"{self.path / name} {MEANWHILE}") from None
@@ -153,7 +173,8 @@ class Bundle:
             return bool(now.manifest["files"].get(name) != self.manifest["files"].get(name))
         return False
 
-    def _file(self, name: str) -> Path:
+    def _place(self, name: str) -> Path:
+        """Path of a file, once its size was compared with the manifest."""
         entry = self.manifest["files"].get(name)
         if entry is None:
             remedy = "make it with `hydrant export`" if name.endswith(".onnx") else "make the bundle again"
@@ -167,13 +188,15 @@ class Bundle:
                 f"{path} has {size} bytes, but the manifest says {entry['bytes']}: it was truncated or altered; "
                 "write it again with hydrant"
             )
-        digest = sha256_of(path)
-        if digest != entry["sha256"]:
-            raise BundleError(
-                f"{path} was altered: its SHA-256 is {digest[:12]}…, but the manifest says {entry['sha256'][:12]}…; "
-                "write it again with hydrant"
-            )
         return path
+
+    def _compare(self, name: str, digest: str) -> None:
+        expected = self.manifest["files"][name]["sha256"]
+        if digest != expected:
+            raise BundleError(
+                f"{self.path / name} was altered: its SHA-256 is {digest[:12]}…, but the manifest says "
+                f"{expected[:12]}…; write it again with hydrant"
+            )
 
     def read_json(self, name: str) -> Any:
         """Decode a JSON file of the bundle after checking its digest.
@@ -181,11 +204,11 @@ class Bundle:
         Raises:
             BundleError: missing, altered or not JSON.
         """
-        path = self.file(name)
+        content = self.read(name)
         try:
-            return json.loads(path.read_bytes())
+            return json.loads(content)
         except (ValueError, RecursionError) as error:
-            raise BundleError(f"{path} is not JSON ({error}); make the bundle again") from error
+            raise BundleError(f"{self.path / name} is not JSON ({error}); make the bundle again") from error
 
     def plan(self) -> HeadPlan:
         """The head plan that made this bundle.

@@ -15,7 +15,7 @@ from typing import Any, Literal, get_args
 from ..data.spec import Modality
 from ..errors import BundleError, cut
 from .architecture import Architecture
-from .schema import remedy
+from .schema import is_read, remedy
 from .tasks import TASKS, ScoreActivation, Task
 
 SCHEMA = 1
@@ -134,7 +134,7 @@ class Traced:
         Raises:
             BundleError: too new, or malformed.
         """
-        if data.get("traced") != SCHEMA or isinstance(data["traced"], bool):
+        if not is_read(data.get("traced"), SCHEMA):
             raise BundleError(
                 f"the bundle's config.json has traced = {cut(data.get('traced'))}; this hydrant reads {SCHEMA}; "
                 f"{remedy(data.get('traced'), SCHEMA)}"

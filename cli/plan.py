@@ -27,6 +27,9 @@ from .words import numbers_from, positive
 
 EXAMPLE = "hydrant plan checkpoint/ --data train.csv --members 3 -o plan.json"
 
+BESIDE = Path()
+"""What stands for a picture without a name: no file can have it."""
+
 
 def arguments(command: Command) -> None:
     """Its options."""
@@ -57,8 +60,9 @@ def arguments(command: Command) -> None:
     command.take(Circuit, "max_accuracy_loss", metavar="POINTS", also="; for circuits")
     command.heading("explore")
     command.add(
-        "--explore", type=Path, metavar="PICTURE",
-        help="Measure a grid of plans on one half of the data, draw quality against cost as PNG, and choose one",
+        "--explore", type=Path, metavar="PICTURE", nargs="?", const=BESIDE,
+        help="Measure a grid of plans on one half of the data, draw quality against cost as PNG (beside the plan, if "
+        "no name is given), and choose one",
     )  # fmt: skip
     command.take(explore, "train", metavar="FILE")
     command.take(explore, "compare", metavar="MODEL")
@@ -107,7 +111,10 @@ def run(options: argparse.Namespace) -> int:
 
 def _explore(options: argparse.Namespace) -> int:
     """Measure a grid, draw it, and write the chosen plan."""
-    check_file(options.explore)
+    picture = options.output.with_suffix(".png") if options.explore is BESIDE else options.explore
+    check_file(picture)
+    if destination(picture) is not None and destination(picture) == destination(options.output):
+        raise InputError(f"{picture} is to hold both the plan and the picture of --explore; name two files")
     for flag in (
         "keep",
         "fork_from",
@@ -132,12 +139,12 @@ def _explore(options: argparse.Namespace) -> int:
         grid["methods"] = options.method.split(",")
     budget = {"budget": options.budget} if hasattr(options, "budget") else {}
     found = call(explore, options, grid=call(Grid, options, **grid), reading=call(Reading, options), **budget)
-    write_atomically(options.explore, draw_exploration(found))
+    write_atomically(picture, draw_exploration(found))
     found.plan.save(options.output)
     if options.json:
-        print_json({"plan": str(options.output), "picture": str(options.explore), **found.to_json()})
+        print_json({"plan": str(options.output), "picture": str(picture), **found.to_json()})
     else:
-        print_beside(options.output, f"{exploration_text(found)}\nwrote {options.output} and {options.explore}")
+        print_beside(options.output, f"{exploration_text(found)}\nwrote {options.output} and {picture}")
     return 0
 
 

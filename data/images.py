@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,15 @@ from .spec import InputSpec
 
 MOST_PIXELS = 2**28
 """Of a resized image: a long and narrow one whose shorter edge grows would fill the memory."""
+
+
+MOST_SCANS = 100
+"""Of a JPEG file: each runs over all pixels, takes some bytes only, and programs write a dozen."""
+
+
+SCAN, END = b"\xda", b"\xd9"
+MARKER = re.compile(rb"\xff+[^\x00\x01\xff\xd0-\xd8]")
+"""Of JPEG, with a segment behind it or the end of the image; the others stand within the data of a scan."""
 
 
 LARGEST_EDGE = 2**15
@@ -181,6 +191,8 @@ def _upright(image: Any, index: int) -> Any:
     file = io.BytesIO(image) if isinstance(image, bytes | bytearray) else image
     try:
         with contextlib.nullcontext(image) if given else Image.open(file) as opened:
+            if not given and opened.format in ("JPEG", "MPO"):
+                _check_scans(opened.fp)
             picture = ImageOps.exif_transpose(opened)
             picture.load()
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
@@ -192,6 +204,26 @@ def _upright(image: Any, index: int) -> Any:
             reason, expected = "it is an address, which is not fetched", "a file, a PIL image or the bytes of one"
         raise InputError(f"cannot read image {name}: {reason}; expected {expected}") from error
     return picture
+
+
+def _check_scans(file: Any) -> None:
+    """Refuse a JPEG file of so many scans that decoding it would take hours.
+
+    Raises:
+        ValueError: it has more than :data:`MOST_SCANS`.
+    """
+    place = file.tell()
+    file.seek(0)
+    content = file.read()
+    file.seek(place)
+    at = scans = 0
+    if content.count(b"\xff" + SCAN) <= MOST_SCANS:  # as nearly always: only then is it worth to look where they lie
+        return
+    while (found := MARKER.search(content, at)) and not found[0].endswith(END):
+        scans += found[0].endswith(SCAN)
+        if scans > MOST_SCANS:
+            raise ValueError(f"it has more than {MOST_SCANS} scans")
+        at = found.end() + int.from_bytes(content[found.end() : found.end() + 2], "big")
 
 
 def has_image_name(path: str | Path) -> bool:

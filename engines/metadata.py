@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal, get_args
 
+from ..bundle import schema
 from ..bundle.store import Bundle
 from ..errors import BundleError, cut
 
@@ -97,8 +98,13 @@ class EngineFile:
             BundleError: keys are missing, unknown or of the wrong kind.
         """
         remedy = "build the engine again with `hydrant build`"
-        if not isinstance(data, Mapping) or data.get("schema") != SCHEMA:
-            raise BundleError(f"{name} does not describe an engine in schema {SCHEMA}; {remedy}")
+        if not isinstance(data, Mapping):
+            raise BundleError(f"{name} is a JSON {type(data).__name__}; expected an object; {remedy}")
+        if not schema.is_read(data.get("schema"), SCHEMA):
+            newer = schema.remedy(data.get("schema"), SCHEMA)
+            raise BundleError(
+                f"{name} has schema {cut(data.get('schema'))}; this hydrant reads schema {SCHEMA}; {newer}, or {remedy}"
+            )
         found = {key: value for key, value in data.items() if key != "schema"}
         wrong = set(found) ^ {entry.name for entry in fields(cls)}
         kinds = {"str": str, "bool": bool, "int": int}

@@ -13,6 +13,7 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -257,7 +258,8 @@ def _number(config: Mapping[str, Any], name: str, pattern: str, module: str, fol
     value = config.get(name, 8)
     patterns = config.get(pattern) or {}
     try:
-        matching = (key for key in patterns if re.match(rf"(.*\.)?({key})$", module))
+        _check_patterns(patterns, pattern, folder)
+        matching = (key for key in patterns if _pattern(key).match(module))
         value = patterns.get(next(matching, None), value)
     except (re.error, AttributeError, TypeError) as error:
         raise InputError(f"adapter {folder} has {pattern} = {cut(patterns)}; expected names and numbers") from error
@@ -266,6 +268,35 @@ def _number(config: Mapping[str, Any], name: str, pattern: str, module: str, fol
         expected = "a number above 0" if name == "r" else "a finite number"
         raise InputError(f"adapter {folder} has {name} = {cut(value)} for {module}; expected {expected}")
     return float(value)
+
+
+def _check_patterns(patterns: Mapping[str, Any], name: str, folder: Path) -> None:
+    """Refuse regular expressions that could take without end: PEFT reads names of modules as such."""
+    if len(patterns) > MOST_PATTERNS or sum(bool(CHOICE.search(key)) for key in patterns) > MOST_REPEATING:
+        raise InputError(
+            f"adapter {folder} has {len(patterns)} entries in {name}; expected {MOST_PATTERNS} at most, and "
+            f"{MOST_REPEATING} with something repeated or left open"
+        )
+    for key in patterns:
+        if len(CHOICE.findall(key)) > MOST_CHOICES or REPEATED_GROUP.search(key):
+            raise InputError(
+                f"adapter {folder} has {cut(key, 100)} in {name}, which may take without end to match; expected names "
+                f"of modules, with {MOST_CHOICES} of *, +, ?, {{ and | at most, and none of them behind a group"
+            )
+
+
+MOST_PATTERNS, MOST_REPEATING, MOST_CHOICES = 1000, 20, 3
+"""Entries of a pattern, those among them that match in several ways, and choices in one of these."""
+
+
+CHOICE, REPEATED_GROUP = re.compile(r"[*+{|]|(?<!\()\?"), re.compile(r"\)[*+?{]")
+"""What lets a regular expression match in several ways; a group that is repeated takes exponential time."""
+
+
+@lru_cache(maxsize=2 * MOST_PATTERNS)
+def _pattern(key: str) -> re.Pattern[str]:
+    """As PEFT reads a key: the end of a module's name."""
+    return re.compile(rf"(.*\.)?({key})$")
 
 
 def _check_complete(

@@ -38,7 +38,7 @@ class FusedOutput:
         energy: [B], nats.
         member_probabilities: [B, M, C].
         distance: [B], of the features from the training data (``fusion.distance``); ``None`` until fitted.
-        abstain: always ``None`` here; thresholds belong to the runtime.
+        abstain, out_of_distribution: always ``None`` here; thresholds belong to the runtime.
     """
 
     member_logits: Tensor
@@ -53,6 +53,7 @@ class FusedOutput:
     member_probabilities: Tensor
     distance: Tensor | None = None
     abstain: None = None
+    out_of_distribution: None = None
 
 
 def summarize(member_logits: Tensor, temperature: float = 1.0, distance: Tensor | None = None) -> FusedOutput:

@@ -156,7 +156,8 @@ class Predictor(Closable):
         precision: of its weights and activations.
         fallbacks: (backend, reason) of each one that was skipped.
         modality: ``"text"``, ``"image"`` or ``"audio"``, what the model reads.
-        task: what it answers: ``"classification"``, ``"score"`` for a model of one output, or ``"tokens"``.
+        task: what it answers: ``"classification"``, ``"score"`` for a model of one output, ``"tokens"``, or
+            ``"multi_label"``.
         activation: what stands between the one output and the score: ``"identity"`` or ``"sigmoid"``.
         regression: whether the checkpoint calls itself a regression (``problem_type``).
         calibration: temperature, thresholds and prediction sets of the bundle.

@@ -164,10 +164,9 @@ def choice(path: Path, machine: Machine, precision: str | None) -> dict[str, Any
         read_engine(bundle, chosen)
     except HydrantError as error:
         kind = type(error).__name__
-        return asked | {
-            "error": kind,
-            "text": str(error).replace(shlex.quote(str(path)), "{bundle}").replace(str(path), "{bundle}"),
-        }
+        text = str(error).replace(shlex.quote(str(path)), "{bundle}").replace(str(path), "{bundle}")
+        newest = "install the newest hydrant-uq", "build the newest C++ runner"
+        return asked | {"error": kind, "text": text.replace(*newest)}
     return asked | {"name": chosen.name, "rebuild": chosen.rebuild.replace(shlex.quote(str(path)), "{bundle}")}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import subprocess
@@ -17,6 +18,7 @@ import torch
 import transformers
 from hydrant import HeadPlan, load_zero_shot
 from hydrant.data.examples import Examples
+from PIL import Image
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
@@ -239,6 +241,14 @@ def run_cli(
         env=environment,
         cwd=cwd,
     )
+
+
+def many_scans(more: int) -> bytes:
+    """A progressive JPEG file of five scans or so, of which the last is there so many more times."""
+    whole = io.BytesIO()
+    Image.new("L", (24, 24), 128).save(whole, "JPEG", progressive=True)
+    before, _, last = whole.getvalue()[:-2].rpartition(b"\xff\xda")
+    return before + (b"\xff\xda" + last) * (1 + more) + b"\xff\xd9"
 
 
 def run_python(

@@ -283,5 +283,16 @@ def test_a_malformed_twin_is_refused() -> None:
                        ("profiles", [{"a": [[1], [2], [0]]}]), ("version", 3), ("stripped", "no")):  # fmt: skip
         with pytest.raises(HydrantError, match="build the engine again with `hydrant build`"):
             EngineFile.from_json({**good, key: value}, "metadata")
+    for value, words in (
+        (
+            2,
+            "has schema '2'; this hydrant reads schema 1; a newer hydrant wrote it: install the newest hydrant-uq, or ",
+        ),
+        (True, "has schema 'True'; this hydrant reads schema 1; make it again, or build the engine again"),
+    ):
+        with pytest.raises(HydrantError, match=words):
+            EngineFile.from_json({**good, "schema": value}, "metadata")
+    with pytest.raises(HydrantError, match="metadata is a JSON list; expected an object"):
+        EngineFile.from_json([], "metadata")
     with pytest.raises(HydrantError, match="lacks, adds or garbles 'version'"):
         EngineFile.from_json({key: value for key, value in good.items() if key != "version"}, "metadata")

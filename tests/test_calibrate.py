@@ -299,6 +299,7 @@ def test_tensors_only_bundles_say_so(data: dict[str, Path], tmp_path: Path) -> N
     ("change", "words"),
     [
         ({"schema": 2}, "has schema '2'; this hydrant reads schema 1; a newer hydrant"),
+        ({"schema": True}, "has schema 'True'; this hydrant reads schema 1; make it again"),
         ({"thresholds": [1]}, "has thresholds = '[1]', which is no JSON object"),
         ({"thresholds": {"maybe": {}}}, "has the threshold 'maybe'"),
         ({"thresholds": {"abstain": {"score": "luck", "value": 1}}}, "a threshold on 'luck'"),

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ from hydrant import Bundle
 from hydrant.runtime.backends.registry import ON_GPU
 from onnx import helper
 from PIL import Image
+from support import many_scans
 
 Bad = Callable[[Path], list[str]]
 ENDS = {"confidence": 0.9, "quantile": 1.0, "floor": 1.0, "factor": 1.0, "bounds": None}
@@ -157,7 +160,20 @@ BAD_BUNDLES: dict[str, tuple[Bad, str]] = {
     "graph temperature": (graph(temperature="1.0"), "has temperature '1.0', but calibration.json says '0.9'"),
     "graph thresholds": (graph(thresholds="{}"), "has thresholds '{}', but calibration.json says"),
     "graph sets": (graph(conformal="nothing"), "has conformal '"),
-    "plan": (listed("plan.json", b"{}"), "plan.json is no head plan"),
+    "plan": (listed("plan.json", b'{"schema": 1}'), "plan.json is no head plan"),
+    "plan, no schema": (listed("plan.json", b"{}"), "plan.json has schema 'null'; this hydrant reads schema 1; make"),
+    "plan, newer": (
+        edited("plan.json", lambda data: data.update(schema=2)),
+        "plan.json has schema '2'; this hydrant reads schema 1; a newer hydrant wrote it: build the newest C++ runner",
+    ),
+    "calibration, newer": (
+        calibration(schema=2),
+        "calibration.json has schema '2'; this hydrant reads schema 1; a newer hydrant wrote it: build the newest C++ "
+        "runner, or calibrate again",
+    ),
+    "calibration, older": (calibration(schema=0), "has schema '0'; this hydrant reads schema 1; make it again"),
+    "calibration, true": (calibration(schema=True), "calibration.json has schema 'true'"),
+    "traced": (config(traced=1), "the bundle was traced, and this library runs families that hydrant declares"),
     "plan layers": (edited("plan.json", lambda data: data["members"][1].update(keep=[[0]])), "expected 3 lists"),
     "config keys": (edited("config.json", lambda data: data.pop("layers")), "does not describe an architecture"),
     "config kind": (config(layers="3"), "has layers = '3'; expected a whole number"),
@@ -233,6 +249,8 @@ def test_bad_images_are_refused_in_one_line(runner: Path, golden: Path, tmp_path
         (tmp_path / name).write_bytes(content)
         refused(run(runner, bundle, tmp_path / name), f"cannot read image {tmp_path / name}: ")
     refused(run(runner, bundle, tmp_path / "absent.png"), "absent.png: No such file")
+    (tmp_path / "scans.jpg").write_bytes(many_scans(200))
+    refused(run(runner, bundle, tmp_path / "scans.jpg"), "it has more than 100 scans")
     Image.new("CMYK", (20, 20)).save(tmp_path / "cmyk.jpg")
     refused(run(runner, bundle, tmp_path / "cmyk.jpg"), "its colours are CMYK; convert it to RGB first")
     Image.fromarray(np.zeros((4, 4), np.uint16)).save(tmp_path / "deep.png")
@@ -284,6 +302,14 @@ def test_bad_image_processors_are_refused_in_one_line(runner: Path, golden: Path
     done = run(runner, bundle, *names, "--batch-size", 1)
     assert done.returncode == 2
     assert done.stderr.startswith("hydrant-run: error: input 2 becomes an image of 150 by 200 pixels")
+
+
+def test_a_failure_to_read_is_no_end_of_the_lines(runner: Path, golden: Path) -> None:
+    folder = os.open(golden, os.O_RDONLY)
+    words = [str(runner), str(golden / "bert/bundle"), "-"]
+    done = subprocess.run(words, stdin=folder, capture_output=True, text=True, check=False)
+    os.close(folder)
+    refused(done, "cannot read all of standard input; what was predicted is of the lines before")
 
 
 def test_bad_options_are_refused_in_one_line(runner: Path, golden: Path) -> None:

@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -278,6 +279,10 @@ def test_pages_of_other_sites_are_refused(server: Server) -> None:
     for name in ("rebound.example", "127.rebound.example", "127.0.0.1.rebound.example"):
         pointed = {"Host": f"{name}:{server.port}", "Origin": f"http://{name}:{server.port}"}
         assert "page of another site" in server.refusal(403, "POST", "/predict", {"inputs": []}, **pointed)
+        # what is only read on one's own site goes without an origin
+        assert "is not this machine; ask at 127.0.0.1" in server.refusal(403, "GET", "/v2", Host=pointed["Host"])
+    for host in ("localhost", f"LocalHost:{server.port}", "[::1]", "127.1.2.3"):
+        assert server.ask("GET", "/v2", Host=host)[0] == 200
 
 
 def test_paths_methods_and_headers_that_are_refused(server: Server) -> None:
@@ -459,7 +464,7 @@ def test_a_second_signal_ends_the_wait(runner: Path, cases: Path, server: Server
     last = "stopped; 1 requests were not answered\n"
     with serving(runner, cases / "bert/bundle", last=last) as found:
         never = socket.create_connection((LOOPBACK, found.port))
-        never.sendall(b"POST /predict HTTP/1.1\r\nHost: h\r\nContent-Length: 100\r\n\r\n{")
+        never.sendall(b"POST /predict HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{")
         assert found.ask("GET", "/v2/health/live")[0] == 200
         found.process.send_signal(signal.SIGINT)
         with pytest.raises(subprocess.TimeoutExpired):
@@ -467,6 +472,31 @@ def test_a_second_signal_ends_the_wait(runner: Path, cases: Path, server: Server
         found.process.send_signal(signal.SIGTERM)
         assert found.process.wait(20) == 0
         never.close()
+
+
+def test_a_prediction_that_runs_does_not_hold_back_the_end(runner: Path, cases: Path, server: Server) -> None:
+    rows = 300_000  # each a run of its own: a minute
+    inputs = [{"name": name, "datatype": "INT64", "shape": [rows, 1], "data": [1] * rows}
+              for name in ("input_ids", "attention_mask")]  # fmt: skip
+    last = "stopped; 1 requests were not answered\n"
+    with serving(runner, cases / "bert/bundle", "--batch-size", 1, "--threads", 1, last=last) as found:
+        asking = http.client.HTTPConnection(LOOPBACK, found.port, timeout=60)
+        asking.request("POST", "/v2/models/bundle/infer", json.dumps({"inputs": inputs}))
+        time.sleep(1)
+        found.process.send_signal(signal.SIGTERM)
+        with pytest.raises(subprocess.TimeoutExpired):
+            found.process.wait(0.3)
+        found.process.send_signal(signal.SIGTERM)
+        assert found.process.wait(3) == 0
+        asking.close()
+
+
+def test_workers_that_cannot_be_started(runner: Path, cases: Path) -> None:
+    gib = 2**30
+    limits = f"ulimit -s {gib // 1024} -v {64 * gib // 1024}"  # of 64 GiB of addresses each thread asks for one
+    words = f"{runner} {cases / 'bert/bundle'} --serve --port 0 --threads 1 --workers 256"
+    done = subprocess.run(["bash", "-c", f"{limits}; exec {words}"], capture_output=True, text=True, check=False)
+    refused(done, "cannot start 256 workers (Resource temporarily unavailable); give fewer with --workers")
 
 
 @pytest.mark.parametrize(

@@ -131,8 +131,8 @@ def test_the_single_models_figures_are_those_of_the_original_model(
 
 
 def test_command_line(tables: dict[str, Path], bert_checkpoint: Path, tmp_path: Path) -> None:
-    plan, picture = tmp_path / "plan.json", tmp_path / "grid.png"
-    command = ("plan", bert_checkpoint, "--data", tables["validation"], "-o", plan, "--explore", picture)
+    plan, picture = tmp_path / "plan.json", tmp_path / "plan.png"  # beside the plan, where it has no name
+    command = ("plan", bert_checkpoint, "--data", tables["validation"], "-o", plan, "--explore")
     done = run_cli(
         *command, "--ood", tables["ood"], "--forks", "1,2", "--heads", 3, "--budget", 2, "--method", "random"
     )
@@ -148,6 +148,8 @@ def test_command_line(tables: dict[str, Path], bert_checkpoint: Path, tmp_path: 
     assert "--keep is given with --explore, which tries a grid of plans; leave it out" in refused.stderr
     stray = run_cli("plan", bert_checkpoint, "--data", tables["validation"], "-o", plan, "--forks", 2)
     assert "--forks is given without --explore" in stray.stderr
+    both = run_cli(*command, plan)
+    assert "is to hold both the plan and the picture of --explore; name two files" in both.stderr
     missing = run_cli("plan", bert_checkpoint, "--explore", picture, "-o", plan)
     assert "--explore needs labelled validation data; give them with --data" in missing.stderr
     cheap = run_cli(*command, "--budget", 0.1, "--json", "--forks", 2, "--heads", 1)

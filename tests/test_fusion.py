@@ -48,6 +48,15 @@ def test_training_reaches_every_parameter_and_leaves_padding_heads_empty(family:
     assert torch.count_nonzero(after["layers.0.attention.output.weight"][0, width:]) == 0
 
 
+def test_the_output_has_what_a_prediction_of_classes_has() -> None:
+    output = fuse(make_model("bert"), random_plan("bert", 2))(**make_inputs("bert"))
+    given = ("probabilities", "label", "confidence", "energy", "disagreement", "member_probabilities")
+    given += ("predictive_entropy", "expected_entropy", "mutual_information")
+    absent = ("distance", "abstain", "out_of_distribution")  # nothing was fitted; thresholds belong to the runtime
+    assert [name for name in (*given, *absent) if getattr(output, name) is None] == list(absent)
+    assert output.member_logits.shape == output.member_probabilities.transpose(0, 1).shape
+
+
 def test_fusing_copies_the_checkpoint() -> None:
     model, inputs = make_model("bert"), make_inputs("bert")
     ensemble = fuse(model, random_plan("bert", 2))

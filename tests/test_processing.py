@@ -14,7 +14,7 @@ from hydrant.data.text import TextProcessor
 from hydrant.errors import InputError
 from hydrant.families.registry import architecture_of
 from PIL import Image
-from support import WORDS, make_model, make_tokenizer
+from support import WORDS, make_model, make_tokenizer, many_scans
 from transformers import AutoTokenizer, CLIPImageProcessorPil, DeiTImageProcessorPil, ViTImageProcessorPil
 
 SIZES = [(12, 12), (13, 17), (31, 14), (7, 5), (40, 40), (1, 1), (3, 50)]  # width, height
@@ -400,12 +400,22 @@ def test_order_of_a_batch_is_kept() -> None:
         (Image.new("I;16", (4, 4)), r"an image of mode I;16; .* \(16 bits divided by 257, say, as a uint8 array\)"),
         ("https://example.org/cat.png", "cannot read image https://.*: it is an address, which is not fetched; expect"),
         (b"\x89PNG", "cannot read image input 7: bytes of no known kind; expected a whole image"),
+        (many_scans(96), "cannot read image input 7: 'it has more than 100 scans'; expected a whole image"),
     ],
 )
 def test_unusable_image_is_named(image: Any, message: str) -> None:
     processor = from_transformers(CONFIGURATIONS["vit"](), image_architecture())
     with pytest.raises(InputError, match=message):
         processor.encode([image], first=7)
+
+
+def test_what_looks_like_scans_elsewhere_in_a_file_is_none(tmp_path: Path) -> None:
+    processor = from_transformers(CONFIGURATIONS["vit"](), image_architecture())
+    note = b"\xff\xfe\x01\x02" + b"\xff\xda" * 128  # a comment
+    (tmp_path / "a.jpg").write_bytes(many_scans(50))
+    (tmp_path / "b.jpg").write_bytes(many_scans(50).replace(b"\xff\xd8", b"\xff\xd8" + note) + b"\xff\xda" * 128)
+    one, other = (pixels_of(processor, [tmp_path / name])[0] for name in ("a.jpg", "b.jpg"))
+    np.testing.assert_array_equal(one, other)
 
 
 @pytest.mark.parametrize("shape", [(1, 60_000), (60_000, 1)])

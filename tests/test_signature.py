@@ -329,6 +329,22 @@ def test_cpp_trusts_whom_python_trusts(runner: Path, copy: Path, keys: Path, inp
     assert "expected a key of the curves P-256" in cpp(runner, copy, inputs, tmp_path / "rsa.pub").stderr
 
 
+def test_what_the_maker_signed_as_something_else_is_no_signature(
+    runner: Path, copy: Path, keys: Path, inputs: Path
+) -> None:
+    found = json.loads((copy / SIGNATURE).read_bytes())
+    kind, payload = b"application/json", base64.b64decode(found["dsseEnvelope"]["payload"])
+    private = serialization.load_pem_private_key((keys / "maker.pem").read_bytes(), None)
+    assert isinstance(private, ec.EllipticCurvePrivateKey)
+    message = b" ".join([b"DSSEv1", str(len(kind)).encode(), kind, str(len(payload)).encode(), payload])
+    signature = base64.b64encode(private.sign(message, ec.ECDSA(hashes.SHA256()))).decode()
+    found["dsseEnvelope"] |= {"payloadType": kind.decode(), "signatures": [{"sig": signature}]}
+    (copy / SIGNATURE).write_text(json.dumps(found))
+    assert "it signs 'application/json', not application/vnd" in cpp(runner, copy, inputs, keys / "maker.pub").stderr
+    with pytest.raises(BundleError, match="is not what the owner of"):
+        check_signature(copy, keys / "maker.pub")
+
+
 @pytest.mark.parametrize("alter", [alter for alter, _ in ALTERATIONS])
 def test_cpp_refuses_what_was_altered_since(
     runner: Path, copy: Path, keys: Path, inputs: Path, alter: Callable[[Path], None]

@@ -19,26 +19,29 @@ namespace {
 constexpr double kMostSeconds = 2;
 
 // What parsers stumble over.
-const std::vector<std::string> kWords{"null",
-                                      "-1",
-                                      "0",
-                                      "1e999",
-                                      "1e300",
-                                      "NaN",
-                                      "1.5",
-                                      "[]",
-                                      "{}",
-                                      "\"\"",
-                                      "../x",
-                                      "\"\\ud800\"",
-                                      "\xff\xfe",
-                                      "\r\n",
-                                      std::string(1, '\0'),
-                                      std::string(40, '9'),
-                                      std::string(200, '['),
-                                      "18446744073709551615",
-                                      "-9223372036854775808",
-                                      "\xff\xff\xff\xff"};
+const std::vector<std::string>& stumbling_blocks() {
+  static const std::vector<std::string> words{"null",
+                                              "-1",
+                                              "0",
+                                              "1e999",
+                                              "1e300",
+                                              "NaN",
+                                              "1.5",
+                                              "[]",
+                                              "{}",
+                                              "\"\"",
+                                              "../x",
+                                              "\"\\ud800\"",
+                                              "\xff\xfe",
+                                              "\r\n",
+                                              std::string(1, '\0'),
+                                              std::string(40, '9'),
+                                              std::string(200, '['),
+                                              "18446744073709551615",
+                                              "-9223372036854775808",
+                                              "\xff\xff\xff\xff"};
+  return words;
+}
 
 class Damage {
  public:
@@ -54,7 +57,7 @@ class Damage {
 
   void change(std::string& bytes) {
     const std::size_t at = any(bytes.size() + 1), size = std::min(any(64), bytes.size() - at);
-    const std::string& word = kWords[any(kWords.size())];
+    const std::string& word = stumbling_blocks()[any(stumbling_blocks().size())];
     switch (any(6)) {
       case 0:
         bytes.erase(at, size);
@@ -128,6 +131,7 @@ std::size_t replay(const Target& target, const fs::path& corpus, unsigned mutati
 }  // namespace
 }  // namespace hydrant::fuzz
 
+// NOLINTNEXTLINE(bugprone-exception-escape): what cannot be read ends the test
 int main(int count, char** words) {
   if (count < 4) {
     std::cerr << "usage: hydrant-replay BUNDLE CORPUS MUTATIONS [TARGET ...]\n";

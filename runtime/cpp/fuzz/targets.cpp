@@ -129,7 +129,7 @@ void calibration(const std::string& bytes) {
     found.decide(classes);
   } catch (const BackendError&) {  // a threshold on a score that no classifier gives
   }
-  if (classes.prediction_set && found.conformal->adaptive) {
+  if (classes.prediction_set && found.conformal && found.conformal->adaptive) {
     for (std::size_t row = 0; row < 2; ++row) {
       const auto start = classes.prediction_set->begin() + static_cast<std::ptrdiff_t>(row * classes.classes);
       hold(std::any_of(start, start + 3, [](bool in) { return in; }), "a prediction set is empty");
@@ -137,8 +137,8 @@ void calibration(const std::string& bytes) {
   }
   if (!found.intervals) return;
   found.intervals->surround(scores);
-  for (std::size_t row = 0; row < 2; ++row)
-    hold((*scores.interval_low)[row] <= (*scores.interval_high)[row], "an interval ends before it begins");
+  const std::vector<float> low = scores.interval_low.value(), high = scores.interval_high.value();
+  for (std::size_t row = 0; row < 2; ++row) hold(low[row] <= high[row], "an interval ends before it begins");
 }
 
 void processor(const std::string& bytes) {
@@ -150,7 +150,7 @@ void processor(const std::string& bytes) {
   const ImageProcessor found(place.with("processor/preprocessor_config.json", bytes), reads);
   std::vector<float> values;
   found.append({5, 7, 1, std::vector<std::uint8_t>(35, 200)}, 0, values);
-  hold(values.size() == 3U * 12 * 12, "a picture becomes another number of values");
+  hold(values.size() == std::size_t{3} * 12 * 12, "a picture becomes another number of values");
   hold(all_finite(values), "a picture becomes values that are not finite");
 }
 

@@ -79,7 +79,7 @@ struct Option {
   const char* with = nullptr;  // the option that it goes with
 };
 
-const Option kOptions[] = {
+constexpr Option kOptions[] = {
     {"--input", "FILE",
      "File of tensors or uint8 images (.npz, .npy), a JPEG or PNG image, or a text on each line (- for standard "
      "input); "

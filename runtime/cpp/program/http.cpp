@@ -15,6 +15,7 @@
 #include <mutex>
 #include <new>
 #include <stdexcept>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -38,6 +39,8 @@ HttpReply too_large(std::size_t most) {
   return http_error(413, "the request's body is larger than " + std::to_string(most) +
                              " bytes; send fewer inputs at once, or start the server with a larger --max-bytes");
 }
+
+HttpReply no_memory() { return http_error(503, "there is not enough memory for these inputs; send fewer at once"); }
 
 struct FreeAddresses {
   void operator()(addrinfo* list) const { freeaddrinfo(list); }
@@ -94,15 +97,40 @@ struct HttpServer::State {
 
   State(const HttpLimits& chosen, Gate gate, Handler handler)
       : limits(chosen), refuse(std::move(gate)), answer(std::move(handler)) {}
+  ~State() {
+    {
+      const std::lock_guard<std::mutex> lock(guard);
+      stopped = true;
+    }
+    news.notify_all();
+    for (std::thread& worker : workers) worker.join();  // each connection is resumed by then
+    if (daemon != nullptr) MHD_stop_daemon(daemon);
+  }
+  State(const State&) = delete;
+  State& operator=(const State&) = delete;
 
   // Answers, and turns what nobody foresaw into an answer, too: a request never ends the server.
   HttpReply answered(const HttpRequest& request) const noexcept {
     try {
-      return answer(request);
-    } catch (const std::bad_alloc&) {
-      return {503, "{\"error\":\"there is not enough memory for these inputs; send fewer at once\"}\n", ""};
-    } catch (const std::exception& error) {
-      return http_error(500, error.what());
+      try {
+        return answer(request);
+      } catch (const std::bad_alloc&) {
+        return no_memory();
+      } catch (const std::length_error&) {  // more values than any memory holds
+        return no_memory();
+      } catch (const std::exception& error) {
+        return http_error(500, error.what());
+      }
+    } catch (const std::exception&) {  // nor for the words
+      return {503, {}, {}};
+    }
+  }
+
+  static HttpReply stopping() noexcept {
+    try {
+      return http_error(503, "the server is stopping; ask another one");
+    } catch (const std::exception&) {
+      return {503, {}, {}};
     }
   }
 
@@ -115,7 +143,7 @@ struct HttpServer::State {
       queue.pop_front();
       const bool late = stopped;
       lock.unlock();
-      exchange->reply = late ? http_error(503, "the server is stopping; ask another one") : answered(exchange->request);
+      exchange->reply = late ? stopping() : answered(exchange->request);
       std::string().swap(exchange->request.body);
       MHD_resume_connection(exchange->connection);  // from here the exchange belongs to the server's own thread
     }
@@ -127,8 +155,8 @@ struct HttpServer::State {
       const std::lock_guard<std::mutex> lock(guard);
       if (stopped || queue.size() >= limits.queue) return false;
       exchange.waiting = true;
-      MHD_suspend_connection(exchange.connection);  // before a worker can see it
       queue.push_back(&exchange);
+      MHD_suspend_connection(exchange.connection);  // before a worker can see it, which waits for the guard
     }
     news.notify_one();
     return true;
@@ -243,20 +271,18 @@ HttpServer::HttpServer(const HttpLimits& limits, Gate refuse, Handler answer)
                                     MHD_OPTION_NOTIFY_COMPLETED, &State::on_end, state_.get(), MHD_OPTION_END);
   if (state_->daemon == nullptr) {
     throw InputError("cannot listen on " + limits.host + ", port " + std::to_string(limits.port) + " (" +
-                     std::strerror(errno) + "); give another --host or --port");
+                     std::generic_category().message(errno) + "); give another --host or --port");
   }
-  for (std::size_t i = 0; i < limits.workers; ++i) state_->workers.emplace_back([this] { state_->work(); });
+  try {
+    for (std::size_t i = 0; i < limits.workers; ++i)
+      state_->workers.emplace_back([state = state_.get()] { state->work(); });
+  } catch (const std::system_error& error) {
+    throw InputError("cannot start " + std::to_string(limits.workers) + " workers (" + error.code().message() +
+                     "); give fewer with --workers");
+  }
 }
 
-HttpServer::~HttpServer() {
-  {
-    const std::lock_guard<std::mutex> lock(state_->guard);
-    state_->stopped = true;
-  }
-  state_->news.notify_all();
-  for (std::thread& worker : state_->workers) worker.join();  // each connection is resumed by then
-  MHD_stop_daemon(state_->daemon);
-}
+HttpServer::~HttpServer() = default;
 
 std::uint16_t HttpServer::port() const { return MHD_get_daemon_info(state_->daemon, MHD_DAEMON_INFO_BIND_PORT)->port; }
 

@@ -5,6 +5,7 @@
 #endif
 
 #include <algorithm>
+#include <cstdio>
 #include <exception>
 #include <fstream>
 #include <iostream>
@@ -46,7 +47,8 @@ Predicted predict_arrays(const Predictor& predictor, const std::string& file, st
   } catch (const InputError& error) {
     throw InputError(file + ": " + error.what());
   }
-  for (std::size_t i = 0; i < found.prediction.size(); ++i) found.names.push_back(file + ", row " + std::to_string(i));
+  for (std::size_t i = 0; i < found.prediction.size(); ++i)
+    found.names.emplace_back(file + ", row " + std::to_string(i));
   return found;
 }
 
@@ -110,7 +112,8 @@ void predict_lines(const Predictor& predictor, const Arguments& arguments, const
                      " is a table; expected a text on each line: give its texts so, or read it with `hydrant predict`");
   if (file != "-") opened.open(file, std::ios::binary);
   std::istream& stream = file == "-" ? std::cin : opened;
-  if (!stream || std::filesystem::is_directory(file))
+  std::error_code ignored;
+  if (!stream || (file != "-" && std::filesystem::is_directory(file, ignored)))
     throw InputError("cannot read " + name + "; expected a file with a text on each line");
   std::vector<Text> texts;
   const auto flush = [&] {
@@ -121,6 +124,8 @@ void predict_lines(const Predictor& predictor, const Arguments& arguments, const
     texts.push_back({*line, std::nullopt});
     if (texts.size() == arguments.options.batch_size) flush();
   }
+  if (stream.bad() || (file == "-" && std::ferror(stdin) != 0))  // std::cin takes a failure for the end
+    throw InputError("cannot read all of " + name + "; what was predicted is of the lines before");
   flush();
 }
 
@@ -188,7 +193,7 @@ void list_backends(const Arguments& arguments) {
 void return_large_blocks() {
 #ifdef __GLIBC__
   constexpr int kBytes = 1 << 19;
-  mallopt(M_MMAP_THRESHOLD, kBytes);
+  mallopt(M_MMAP_THRESHOLD, kBytes);  // NOLINT(concurrency-mt-unsafe): no thread was started yet
 #endif
 }
 

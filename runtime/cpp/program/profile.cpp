@@ -33,7 +33,7 @@ OrderedJson latency_json(const Latency& latency) {
 
 std::string cell(double value, const char* form) {
   char text[40];
-  std::snprintf(text, sizeof text, form, value);
+  static_cast<void>(std::snprintf(text, sizeof text, form, value));
   return text;
 }
 

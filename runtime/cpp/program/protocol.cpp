@@ -76,6 +76,7 @@ void check_parameters(const Json& object, const std::string& where) {
     throw InputError(where + " has parameters = " + shown(parameters) + "; expected a JSON object");
   for (const char* name : {"classification", "sequence_id", "shared_memory_region"}) {
     const Json& value = member(parameters, name);
+    // NOLINTNEXTLINE(readability-container-size-empty): JSON, whose empty() is another question
     if (!value.is_null() && value != 0 && value != "")
       throw InputError(where + " has parameter " + name + ", which is not served here; leave it out");
   }

@@ -58,6 +58,6 @@ std::string infer_body(const std::string& model, const std::string& version, con
 OrderedJson inputs_metadata(const Predictor& predictor);
 
 // The bytes that base64 stands for. Throws InputError.
-std::string from_base64(const std::string& text, const std::string& what);
+std::string from_base64(const std::string& given, const std::string& what);
 
 }  // namespace hydrant

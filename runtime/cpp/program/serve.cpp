@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <csignal>
+#include <cstdlib>
 #include <ctime>
 #include <filesystem>
 #include <iostream>
@@ -44,7 +45,7 @@ std::string folder_name(const std::string& bundle) {
 void keep_signals() {
   const sigset_t set = endings();
   pthread_sigmask(SIG_BLOCK, &set, nullptr);
-  std::signal(SIGPIPE, SIG_IGN);  // a client that is gone, or whoever read the first line
+  static_cast<void>(std::signal(SIGPIPE, SIG_IGN));  // a client that is gone, or whoever read the first line
 }
 
 void serve(const Predictor& predictor, const Arguments& arguments) {
@@ -68,6 +69,8 @@ void serve(const Predictor& predictor, const Arguments& arguments) {
   }
   const std::size_t left = server.open();
   std::cerr << "stopped" << (left == 0 ? "" : "; " + std::to_string(left) + " requests were not answered") << std::endl;
+  // A prediction that runs cannot be stopped, and would hold back the end for as long as it takes.
+  if (left > 0) std::_Exit(std::cout ? EXIT_SUCCESS : 2);
 }
 
 }  // namespace hydrant

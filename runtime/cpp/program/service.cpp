@@ -1,7 +1,6 @@
 #include "service.h"
 
 #include <algorithm>
-#include <cctype>
 #include <nlohmann/json.hpp>
 
 #include "../src/messages.h"
@@ -40,13 +39,14 @@ bool same(const std::string& given, const std::string& secret) {
   return different == 0;
 }
 
+char lowered(char each) { return each >= 'A' && each <= 'Z' ? static_cast<char>(each - 'A' + 'a') : each; }
+
 // Whether `Authorization` is `Bearer` and the token; the scheme may be written small.
 bool has_token(const std::string& authorization, const std::string& token) {
   const std::size_t space = std::min(authorization.find(' '), authorization.size());
   const std::size_t start = std::min(authorization.find_first_not_of(' ', space), authorization.size());
   std::string scheme = authorization.substr(0, space);
-  std::transform(scheme.begin(), scheme.end(), scheme.begin(),
-                 [](unsigned char each) { return static_cast<char>(std::tolower(each)); });
+  std::transform(scheme.begin(), scheme.end(), scheme.begin(), lowered);
   const bool right = same(authorization.substr(start, authorization.find_last_not_of(' ') + 1 - start), token);
   return right && scheme == "bearer";
 }
@@ -76,7 +76,8 @@ Prediction predicted(const Predictor& predictor, const Asked& asked) {
 
 bool is_loopback(const std::string& host) {
   const bool six = !host.empty() && host[0] == '[';
-  const std::string bare = six ? host.substr(0, host.find(']') + 1) : host.substr(0, host.find(':'));
+  std::string bare = six ? host.substr(0, host.find(']') + 1) : host.substr(0, host.find(':'));
+  std::transform(bare.begin(), bare.end(), bare.begin(), lowered);
   const bool four = bare.find_first_not_of("0123456789.") == std::string::npos;  // an address, and no name like one
   return bare == "localhost" || bare == "[::1]" || (four && starts(bare, "127."));
 }
@@ -116,6 +117,14 @@ HttpReply Service::ready(OrderedJson body) const {
   return ok(body);
 }
 
+// Refuses a name that is not this machine's where nobody else is served: any site may let its own name lead here, and
+// its pages then ask as those of one site, without an origin where they only read. They have no token.
+std::optional<HttpReply> Service::renamed(const HttpRequest& request) const {
+  if (!local_ || token_ || !request.host || is_loopback(*request.host)) return std::nullopt;
+  return http_error(403, "the host " + cut(*request.host) +
+                             " is not this machine; ask at 127.0.0.1, or start the server with --token-file");
+}
+
 // Refuses what a page of another site makes a browser send. A browser names the page's origin; programs send none. It
 // must be the host that is asked, which for a service of this machine alone must be named as such: any site may let its
 // own name lead here.
@@ -128,6 +137,7 @@ std::optional<HttpReply> Service::foreign(const HttpRequest& request) const {
 
 std::optional<HttpReply> Service::refused(const HttpRequest& request) const {
   if (auto reply = foreign(request)) return reply;
+  if (auto reply = renamed(request)) return reply;
   const bool open = request.path == kLive || request.path == kReady;  // probes have no token
   if (token_ && !open && !has_token(request.authorization.value_or(""), *token_))
     return http_error(401, "the token is missing or wrong; send it as Authorization: Bearer TOKEN");
@@ -178,8 +188,8 @@ HttpReply Service::predict(const HttpRequest& request) const {
   if (!type.empty() && type != "application/json")
     return http_error(415, "the Content-Type is " + cut(type) + "; expected application/json");
   PlainRequest asked = read_plain(request.body, predictor_.reads_images());
-  if (asked.model.value_or(name_) != name_) return no_model(*asked.model, name_);
-  if (asked.version.value_or(kVersion) != kVersion) return no_version(*asked.version, name_);
+  if (asked.model && *asked.model != name_) return no_model(*asked.model, name_);
+  if (asked.version && *asked.version != kVersion) return no_version(*asked.version, name_);
   Prediction prediction;
   if (!asked.names.empty() || !asked.asked.tensors.empty()) prediction = predicted(predictor_, asked.asked);
   for (std::size_t i = asked.names.size(); i < prediction.size(); ++i)

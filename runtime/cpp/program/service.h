@@ -37,6 +37,7 @@ class Service {
   HttpReply routed(const HttpRequest& request) const;
   HttpReply of_model(const HttpRequest& request, const std::string& rest) const;
   HttpReply ready(OrderedJson body) const;
+  std::optional<HttpReply> renamed(const HttpRequest& request) const;
   std::optional<HttpReply> foreign(const HttpRequest& request) const;
   HttpReply infer(const HttpRequest& request) const;
   HttpReply predict(const HttpRequest& request) const;

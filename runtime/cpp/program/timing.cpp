@@ -20,7 +20,7 @@ double since(Clock::time_point start) { return std::chrono::duration<double>(Clo
 
 std::string percent(double share) {
   char text[32];
-  std::snprintf(text, sizeof text, "%.1f%%", share * 100);
+  static_cast<void>(std::snprintf(text, sizeof text, "%.1f%%", share * 100));
   return text;
 }
 
@@ -31,10 +31,12 @@ std::vector<double> repeat(const std::function<void()>& run, const Rules& rules)
   do run();
   while (since(begin) < rules.warm_up);
   std::vector<double> taken;
-  for (double spent = 0; taken.size() < rules.iterations || spent < rules.seconds; spent += taken.back()) {
+  double spent = 0;
+  while (taken.size() < rules.iterations || spent < rules.seconds) {
     const Clock::time_point start = Clock::now();
     run();
     taken.push_back(since(start));
+    spent += taken.back();
   }
   return taken;
 }
@@ -78,8 +80,9 @@ std::vector<std::string> busy() {
   const auto cores = std::max(std::thread::hardware_concurrency(), 1U);
   if (getloadavg(&load, 1) != 1 || load <= cores) return {};
   char text[120];
-  std::snprintf(text, sizeof text, "the load average was %.1f on %u cores before the measurement; close other programs",
-                load, cores);
+  static_cast<void>(std::snprintf(text, sizeof text,
+                                  "the load average was %.1f on %u cores before the measurement; close other programs",
+                                  load, cores));
   return {text};
 }
 

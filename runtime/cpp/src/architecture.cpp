@@ -85,6 +85,11 @@ Architecture Architecture::of(const Bundle& bundle) {
     throw BundleError("the bundle's config.json has task " + shown(task) +
                       "; this hydrant knows classification, score, multi_label; use the version that made the bundle");
   }
+  if (data.is_object() && data.contains("traced")) {
+    throw BundleError(
+        "the bundle was traced, and this library runs families that hydrant declares; predict with Python "
+        "(hydrant predict, hydrant.load)");
+  }
   if (!has_the_keys(data)) {
     throw BundleError(
         std::string("the bundle's config.json does not describe an architecture that this hydrant knows") + kFuseAgain);

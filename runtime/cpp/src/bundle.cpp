@@ -1,7 +1,6 @@
 #include "bundle.h"
 
 #include <algorithm>
-#include <cctype>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -12,6 +11,7 @@
 #include "files.h"
 #include "hydrant/hydrant.h"
 #include "messages.h"
+#include "schema.h"
 #include "sha256.h"
 
 namespace fs = std::filesystem;
@@ -20,7 +20,6 @@ namespace hydrant {
 namespace {
 
 constexpr const char* kManifest = "hydrant.json";
-constexpr std::int64_t kSchema = 1;
 constexpr std::uintmax_t kMostManifestBytes = 16U << 20U;
 constexpr std::int64_t kLargest = INT64_MAX;
 
@@ -115,30 +114,13 @@ Bundle Bundle::open(const fs::path& folder) {
   return bundle;
 }
 
-namespace {
-
-// What to do about a manifest of another schema.
-std::string remedy(const Json& manifest) {
-  if (!integer(member(manifest, "schema"), kSchema + 1, INT64_MAX)) return "make it again";
-  const Json& written = member(manifest, "hydrant");
-  const std::string version = written.is_string() ? written.get<std::string>() : "";
-  const auto fits = [](char c) { return (std::isalnum(static_cast<unsigned char>(c)) != 0) || c == '.' || c == '+'; };
-  if (version.empty() || version.size() > 30 || !std::all_of(version.begin(), version.end(), fits))
-    return "a newer hydrant wrote it: build the newest C++ runner";
-  return "hydrant " + version + " wrote it: build the C++ runner of hydrant " + version + " or newer";
-}
-
-}  // namespace
-
 void Bundle::read_manifest(const Json& manifest) {
   const std::string file = (folder_ / kManifest).string();
   const auto malformed = [&](const std::string& what) { return BundleError(file + what); };
   if (!manifest.is_object())
     throw malformed(std::string(" is a JSON ") + manifest.type_name() + "; expected an object");
-  if (integer(member(manifest, "schema"), kSchema, kSchema) != kSchema) {
-    throw malformed(" has schema " + shown(member(manifest, "schema")) + "; this hydrant reads schema 1; " +
-                    remedy(manifest));
-  }
+  if (!reads_schema(member(manifest, "schema")))
+    throw malformed(refused_schema(member(manifest, "schema"), member(manifest, "hydrant")));
   for (const char* key : {"hydrant", "family"}) {
     if (!member(manifest, key).is_string()) {
       throw malformed(std::string(" has ") + key + " = " + shown(member(manifest, key)) + "; expected a JSON string");
@@ -251,7 +233,11 @@ void check_digest(const fs::path& path, const std::string& found, const std::str
 
 fs::path Bundle::file(const std::string& name) const {
   fs::path path = place(name);
-  check_digest(path, sha256_of(path), entry(name).sha256);
+  try {
+    check_digest(path, sha256_of(path), entry(name).sha256);
+  } catch (const InputError& error) {  // it cannot be read
+    throw BundleError(error.what());
+  }
   return path;
 }
 

@@ -14,8 +14,8 @@ namespace hydrant {
 namespace {
 
 fs::path cache_folder() {
-  const char* chosen = std::getenv("XDG_CACHE_HOME");
-  const char* home = std::getenv("HOME");
+  const char* chosen = std::getenv("XDG_CACHE_HOME");  // NOLINT(concurrency-mt-unsafe): nothing here changes it
+  const char* home = std::getenv("HOME");              // NOLINT(concurrency-mt-unsafe): likewise
   if (chosen != nullptr && fs::path(chosen).is_absolute()) return fs::path(chosen) / "hydrant";
   return fs::path(home == nullptr ? "/nonexistent" : home) / ".cache" / "hydrant";
 }

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "messages.h"
+#include "schema.h"
 
 namespace hydrant {
 namespace {
@@ -21,7 +22,8 @@ Values always(const Prediction& prediction) {
 
 template <std::optional<std::vector<float>> Prediction::* field>
 Values perhaps(const Prediction& prediction) {
-  return prediction.*field ? &*(prediction.*field) : nullptr;
+  const std::optional<std::vector<float>>& values = prediction.*field;
+  return values ? &*values : nullptr;
 }
 
 // Numbers are compared and computed with in float32: these are the ends of its normal numbers.
@@ -50,9 +52,9 @@ class Reader {
 
   Calibration read(const Json& data) const {
     if (!data.is_object()) throw BundleError(file_ + " is a JSON " + data.type_name() + "; expected an object");
-    if (data.contains("schema") && integer(data["schema"], 1, 1) != 1) {
-      throw BundleError(file_ + " has schema " + shown(data["schema"]) + "; this hydrant reads schema 1");
-    }
+    if (data.contains("schema") && !reads_schema(data["schema"]))
+      throw BundleError(file_ +
+                        refused_schema(data["schema"], nullptr, ", or calibrate again with `hydrant calibrate`"));
     const auto temperature = number(member(data, "temperature"));
     if (!temperature || *temperature < kLeastFloat || *temperature > kMostFloat) {
       throw BundleError(file_ + " has temperature " + shown(member(data, "temperature")) +

@@ -5,16 +5,22 @@ namespace hydrant {
 
 bool built_for(const std::string&) { return false; }
 
-std::optional<std::string> why_no_engines(const std::string& library) {
+namespace {
+
+std::string without(const std::string& library) {
   return "this libhydrant was built without TensorRT; build it with TensorRT's headers (-DTENSORRT_ROOT=FOLDER), " +
          std::string(library == "tensorrt-rtx" ? "give ONNX Runtime's plug-in (--provider-library)"
                                                : "run the graph with onnxruntime-tensorrt") +
          ", or use `hydrant predict`";
 }
 
+}  // namespace
+
+std::optional<std::string> why_no_engines(const std::string& library) { return without(library); }
+
 std::unique_ptr<const Backend> open_engine(const Bundle&, const Architecture&, const std::string& library,
                                            const Options&) {
-  throw BackendError("backend " + library + " cannot run here: " + *why_no_engines(library));
+  throw BackendError("backend " + library + " cannot run here: " + without(library));
 }
 
 }  // namespace hydrant

@@ -1,7 +1,7 @@
 #include "engine_choice.h"
 
 #include <algorithm>
-#include <cstdio>
+#include <charconv>
 #include <functional>
 #include <iterator>
 
@@ -83,9 +83,10 @@ std::ptrdiff_t rank_of(const Bundle& bundle, const Chosen& engine) {
 
 // Refuses a GPU that the library does not support, whatever engines there are.
 void check_target(const Bundle& bundle, const Machine& machine, const std::string& precision) {
-  const char* name = no_rtx(machine.capability.value_or(""));
+  const std::string capability = machine.capability.value_or("");
+  const char* name = no_rtx(capability);
   if (machine.library != "tensorrt-rtx" || name == nullptr) return;
-  throw BackendError("this GPU has compute capability " + *machine.capability + " (" + name +
+  throw BackendError("this GPU has compute capability " + capability + " (" + name +
                      "), which is no target of TensorRT-RTX; use --backend tensorrt: `" +
                      command_text(build_command(bundle, "tensorrt", precision)) + "`");
 }
@@ -116,7 +117,8 @@ void check_source(const Bundle& bundle, const Chosen& engine) {
 bool gpu_fits(const EngineFile& facts, const std::string& capability) {
   if (facts.hardware_compatibility == "ampere+") {
     int major = 0;
-    return std::sscanf(capability.c_str(), "%d", &major) == 1 && major >= 8;
+    std::from_chars(capability.data(), capability.data() + capability.size(), major);
+    return major >= 8;
   }
   const auto& compiled = facts.compute_capabilities;
   return compiled.empty() || std::find(compiled.begin(), compiled.end(), capability) != compiled.end();
@@ -202,7 +204,7 @@ Chosen choose_engine(const Bundle& bundle, const Machine& machine, const std::op
       if (!reason) reason = error;
     }
   }
-  throw BackendError(*reason);
+  throw BackendError(reason.value());
 }
 
 std::string read_engine(const Bundle& bundle, const Chosen& chosen) {

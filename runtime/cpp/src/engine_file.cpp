@@ -6,11 +6,13 @@
 
 #include "hydrant/hydrant.h"
 #include "messages.h"
+#include "schema.h"
 
 namespace hydrant {
 namespace {
 
 constexpr const char* kBuildAgain = "; build the engine again with `hydrant build`";
+constexpr const char* kOrBuildAgain = ", or build the engine again with `hydrant build`";
 constexpr const char* kFolder = "engines/";
 constexpr const char* kEnding = ".engine";
 
@@ -94,8 +96,10 @@ EngineFile EngineFile::read(const Bundle& bundle, const std::string& name) {
 }
 
 EngineFile EngineFile::of(const Json& data, const std::string& file) {
-  if (!data.is_object() || integer(member(data, "schema"), 1, 1) != 1)
-    throw BundleError(file + " does not describe an engine in schema 1" + kBuildAgain);
+  if (!data.is_object())
+    throw BundleError(file + " is a JSON " + data.type_name() + "; expected an object" + kBuildAgain);
+  if (!reads_schema(member(data, "schema")))
+    throw BundleError(file + refused_schema(member(data, "schema"), nullptr, kOrBuildAgain));
   const auto garbled = [&](const std::vector<std::string>& keys) {
     return BundleError(file + " lacks, adds or garbles " + join(keys) + kBuildAgain);
   };

@@ -25,7 +25,8 @@ std::string choose_precision(const Bundle& bundle, const GraphKind& kind, const 
   for (const std::string& precision : wanted) {
     if (bundle.has(onnx_name(precision))) return precision;
   }
-  const std::string folder = bundle.path().string(), first = wanted.front();
+  const std::string folder = bundle.path().string();
+  const std::string& first = wanted.front();
   throw BackendError("bundle " + folder + " has no " + onnx_name(first) + "; make it with `hydrant export " + folder +
                      (first == "fp32" ? "" : " --precision " + first) + "`");
 }

@@ -16,6 +16,9 @@
 namespace hydrant {
 namespace {
 
+// A picture of some kilobytes may hold thousands of scans, each of which runs over all of its pixels. Programs write
+// a dozen.
+constexpr int kMostScans = 100;
 constexpr int kExifMarker = JPEG_APP0 + 1;
 constexpr std::string_view kExifName{"Exif\0\0", 6}, kXmpName{"http://ns.adobe.com/xap/1.0/\0", 29};
 
@@ -23,6 +26,7 @@ constexpr std::string_view kExifName{"Exif\0\0", 6}, kXmpName{"http://ns.adobe.c
 struct JpegDecoder {
   jpeg_decompress_struct info{};
   jpeg_error_mgr errors{};
+  jpeg_progress_mgr progress{};
   std::jmp_buf escape{};
   std::array<char, JMSG_LENGTH_MAX> message{};
   bool cut_off = false;
@@ -39,6 +43,12 @@ struct JpegDecoder {
       if (level < 0 && common->err->msg_code == JWRN_JPEG_EOF)
         static_cast<JpegDecoder*>(common->client_data)->cut_off = true;
     };
+    progress.progress_monitor = [](j_common_ptr common) {
+      if (reinterpret_cast<j_decompress_ptr>(common)->input_scan_number <= kMostScans) return;
+      auto* self = static_cast<JpegDecoder*>(common->client_data);
+      std::strncpy(self->message.data(), "it has more than 100 scans", self->message.size() - 1);
+      std::longjmp(self->escape, 1);
+    };
   }
   ~JpegDecoder() { jpeg_destroy_decompress(&info); }
   JpegDecoder(const JpegDecoder&) = delete;
@@ -48,6 +58,7 @@ struct JpegDecoder {
 bool read_header(JpegDecoder& decoder, std::string_view bytes) {
   if (setjmp(decoder.escape) != 0) return false;
   jpeg_create_decompress(&decoder.info);
+  decoder.info.progress = &decoder.progress;
   jpeg_mem_src(&decoder.info, reinterpret_cast<const unsigned char*>(bytes.data()),
                static_cast<unsigned long>(bytes.size()));
   jpeg_save_markers(&decoder.info, kExifMarker, 0xFFFF);

@@ -6,6 +6,7 @@
 
 #include "hydrant/hydrant.h"
 #include "messages.h"
+#include "schema.h"
 
 namespace hydrant {
 namespace {
@@ -25,6 +26,8 @@ bool is_adapted(const std::set<std::string>& modules, std::size_t layer) {
 std::size_t fork_of(const Json& plan, std::size_t layers, const std::set<std::string>& adapted,
                     const std::string& file) {
   const Json& members = member(plan, "members");
+  if (plan.is_object() && !reads_schema(member(plan, "schema")))
+    throw BundleError(file + refused_schema(member(plan, "schema")));
   if (!plan.is_object() || !members.is_array() || members.empty()) {
     throw BundleError(file + " is no head plan: it lacks its members; make the bundle again");
   }

@@ -20,6 +20,10 @@ namespace fs = std::filesystem;
 namespace hydrant {
 namespace {
 
+#if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
+#error "arrays are read as they lie in the file, in which the lowest byte comes first"
+#endif
+
 constexpr std::string_view kMagic = "\x93NUMPY";
 constexpr std::uintmax_t kMostBytes = 4ULL << 30U;
 constexpr std::size_t kMostValues = 1U << 29U;  // 4 GiB of int64, which small integers grow to
@@ -114,7 +118,7 @@ decltype(Tensor::data) values_as(std::string_view bytes, std::size_t count) {
   for (std::size_t i = 0; i < count; ++i) {
     Stored value{};
     std::memcpy(&value, bytes.data() + i * sizeof(Stored), sizeof(Stored));
-    values[i] = static_cast<Kept>(value);
+    values[i] = static_cast<Kept>(value);  // NOLINT(bugprone-signed-char-misuse): |i1 is a number, no character
   }
   return values;
 }

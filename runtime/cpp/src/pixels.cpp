@@ -73,9 +73,14 @@ void ImageProcessor::read(const Json& config, const std::string& file) {
   if (channels != 1 && channels != 3) {
     throw InputError("this model reads images of " + std::to_string(channels) + " channels; expected 1 or 3");
   }
-  if (is_on(config, "do_resize", true) && !(size_ = read_size(member(config, "size"), true))) throw garbled("size");
-  if (is_on(config, "do_center_crop", false) && !(crop_ = read_size(member(config, "crop_size"), false)))
-    throw garbled("crop_size");
+  if (is_on(config, "do_resize", true)) {
+    size_ = read_size(member(config, "size"), true);
+    if (!size_) throw garbled("size");
+  }
+  if (is_on(config, "do_center_crop", false)) {
+    crop_ = read_size(member(config, "crop_size"), false);
+    if (!crop_) throw garbled("crop_size");
+  }
   const auto filter = config.contains("resample") ? integer(config["resample"], 0, 5) : 2;
   if (!filter) throw garbled("resample");
   filter_ = static_cast<Filter>(*filter);

@@ -68,9 +68,11 @@ std::vector<Window> windows(int from, int to, Kernel kernel) {
   std::vector<Window> made(static_cast<std::size_t>(to));
   std::vector<double> weights;
   for (int index = 0; index < to; ++index) {
+    // NOLINTBEGIN(bugprone-incorrect-roundings): these are Pillow's, bit by bit
     const double center = (index + 0.5) * scale;
     const int first = std::max(static_cast<int>(center - support + 0.5), 0);
     const int last = std::min(static_cast<int>(center + support + 0.5), from);
+    // NOLINTEND(bugprone-incorrect-roundings)
     weights.clear();
     double sum = 0;
     for (int at = first; at < last; ++at) {

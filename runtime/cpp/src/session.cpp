@@ -140,16 +140,16 @@ Session::Session(const std::filesystem::path& graph, const Provider& provider, s
     if (threads) settings.SetIntraOpNumThreads(*threads);
     append(settings, provider);
     state_->session = Ort::Session(environment(), graph.c_str(), settings);
+    const Ort::AllocatorWithDefaultOptions allocator;
+    for (std::size_t i = 0; i < state_->session.GetOutputCount(); ++i) {
+      state_->outputs.emplace_back(state_->session.GetOutputNameAllocated(i, allocator).get());
+    }
   } catch (const Ort::Exception& error) {
     const std::string why = "ONNX Runtime " + onnxruntime_version() + " cannot ";
     if (provider.name == kCpu)
       throw BundleError(why + "load " + graph.string() + ": " + cut(error.what(), 200) + "; export it again");
     throw BackendError(why + "run " + graph.string() + " with " + provider.name + ": " + cut(error.what(), 200) +
                        "; install what is missing, or choose another backend, such as onnxruntime");
-  }
-  const Ort::AllocatorWithDefaultOptions allocator;
-  for (std::size_t i = 0; i < state_->session.GetOutputCount(); ++i) {
-    state_->outputs.emplace_back(state_->session.GetOutputNameAllocated(i, allocator).get());
   }
 }
 
@@ -193,9 +193,9 @@ TextSession::TextSession(const std::filesystem::path& graph, const std::string& 
     : state_(std::make_unique<State>()) {
   connect();
   Ort::SessionOptions settings;
-  settings.SetLogSeverityLevel(ORT_LOGGING_LEVEL_FATAL);
-  settings.SetIntraOpNumThreads(1);
   try {
+    settings.SetLogSeverityLevel(ORT_LOGGING_LEVEL_FATAL);
+    settings.SetIntraOpNumThreads(1);
     settings.RegisterCustomOpsLibrary(library.c_str());
   } catch (const Ort::Exception& error) {
     const std::string why = error.what();
@@ -246,9 +246,14 @@ std::map<std::string, std::vector<std::int64_t>> TextSession::run(const std::vec
 }
 
 std::string TextSession::metadata(const std::string& key) const {
-  const Ort::AllocatorWithDefaultOptions allocator;
-  const auto found = state_->session.GetModelMetadata().LookupCustomMetadataMapAllocated(key.c_str(), allocator);
-  return found == nullptr ? "" : found.get();
+  try {
+    const Ort::AllocatorWithDefaultOptions allocator;
+    const auto found = state_->session.GetModelMetadata().LookupCustomMetadataMapAllocated(key.c_str(), allocator);
+    return found == nullptr ? "" : found.get();
+  } catch (const Ort::Exception& error) {
+    throw BundleError("tokenizer.onnx has metadata that cannot be read (" + cut(error.what(), 200) +
+                      "); make it again");
+  }
 }
 
 bool has_provider(const std::string& name) {

@@ -27,6 +27,7 @@ namespace {
 
 constexpr const char* kSignature = "hydrant.sig";
 constexpr const char* kManifest = "hydrant.json";
+constexpr const char* kPayload = "application/vnd.in-toto+json";
 constexpr const char* kPredicate = "https://model_signing/signature/v1.0";
 constexpr std::uintmax_t kMostSignatureBytes = 64U << 20U;
 constexpr std::uintmax_t kMostPemBytes = 1U << 20U;
@@ -120,7 +121,8 @@ Key certified_key(const Json& chain, X509_STORE* store) {
   Certificates between(sk_X509_new_null());
   for (std::size_t i = 1; between && i < chain.size(); ++i) {
     Certificate next = certificate_of(chain[i]);
-    if (sk_X509_push(between.get(), next.get()) > 0) next.release();
+    if (sk_X509_push(between.get(), next.get()) > 0)
+      next.release();  // NOLINT(bugprone-unused-return-value): the stack's from here
   }
   StoreContext context(X509_STORE_CTX_new());
   if (!between || !context || X509_STORE_CTX_init(context.get(), store, signer.get(), between.get()) != 1)
@@ -176,6 +178,7 @@ std::string signed_payload(const Json& found, const Trusted& trusted) {
   const Json& envelope = member(found, "dsseEnvelope");
   const std::string payload = decoded(text_of(envelope, "payload"));
   const std::string& kind = text_of(envelope, "payloadType");
+  if (kind != kPayload) throw Refused("it signs " + cut(kind) + ", not " + kPayload);
   const Json& signatures = member(envelope, "signatures");
   if (!signatures.is_array() || signatures.empty()) throw Refused("it has no signatures");
   const std::string signature = decoded(text_of(signatures[0], "sig"));

@@ -51,7 +51,7 @@ void check_text(const std::string& text, const std::string& empty, std::size_t i
 }
 
 std::string library_name() {
-  const char* named = std::getenv(kVariable);
+  const char* named = std::getenv(kVariable);  // NOLINT(concurrency-mt-unsafe): nothing here changes it
   return named == nullptr || *named == '\0' ? "libortextensions.so" : named;
 }
 

@@ -11,6 +11,8 @@
 
 namespace hydrant::tests {
 
+constexpr int kThreads = 8;  // that are started at once
+
 struct Failure : std::runtime_error {
   using std::runtime_error::runtime_error;
 };

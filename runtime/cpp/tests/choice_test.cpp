@@ -16,7 +16,7 @@ namespace {
 Json read(const fs::path& file) {
   const auto bytes = bytes_of(file);
   check(bytes.has_value(), file, " is absent; make the golden folder again");
-  return parse_json(*bytes);
+  return parse_json(bytes.value());
 }
 
 std::optional<std::string> text_or_none(const Json& value) {
@@ -48,6 +48,17 @@ Json outcome(const fs::path& path, const Json& asked) {
   } catch (const BundleError& error) {
     return refused("BundleError", error);
   }
+}
+
+void newer() {
+  refuse<BundleError>(
+      "one.json has schema '2'; this hydrant reads schema 1; a newer hydrant wrote it: build the newest "
+      "C++ runner, or build the engine again with `hydrant build`",
+      [] { EngineFile::of({{"schema", 2}}, "one.json"); });
+  refuse<BundleError>("one.json has schema 'true'; this hydrant reads schema 1; make it again",
+                      [] { EngineFile::of({{"schema", true}}, "one.json"); });
+  refuse<BundleError>("one.json is a JSON array; expected an object",
+                      [] { EngineFile::of(Json::array(), "one.json"); });
 }
 
 void choices(const fs::path& folder) {
@@ -147,6 +158,7 @@ void inputs() {
 }  // namespace
 
 void choice(const fs::path& folder) {
+  newer();
   padding();
   inputs();
   choices(folder / "bert");

@@ -11,7 +11,7 @@ namespace fs = std::filesystem;
 namespace hydrant::tests {
 namespace {
 
-constexpr int kThreads = 8, kPredictions = 25;
+constexpr int kRuns = 25;  // of each thread
 
 // Objects and memory of the stand-in that were not given back.
 int live() {
@@ -59,7 +59,7 @@ void share(const fs::path& folder) {
   const Case golden = with_engine(folder / "bert", "fits");
   {
     const Predictor predictor(golden.bundle, on("tensorrt"));
-    compare_at_once(predictor, golden, kThreads, kPredictions);
+    compare_at_once(predictor, golden, kThreads, kRuns);
   }
   check(live() == 0, live(), " objects were not given back");
   std::cout << kThreads << " threads share an engine\n";

@@ -13,7 +13,7 @@ namespace fs = std::filesystem;
 namespace hydrant::tests {
 namespace {
 
-std::string read(const fs::path& file) {
+std::string content(const fs::path& file) {
   std::ifstream stream(file, std::ios::binary);
   return {std::istreambuf_iterator<char>(stream), std::istreambuf_iterator<char>()};
 }
@@ -31,10 +31,10 @@ std::string damaged(std::string bytes, std::mt19937& random) {
 // Reads many damaged forms of a file; each gives a result or an Error.
 template <typename Read>
 void torture(const fs::path& file, int rounds, const Read& reader) {
-  const std::string whole = read(file);
+  const std::string whole = content(file);
   const fs::path copy = fs::temp_directory_path() /
                         ("hydrant-hostile-" + std::to_string(std::random_device()()) + file.extension().string());
-  std::mt19937 random(0);
+  std::mt19937 random(0);  // NOLINT(bugprone-random-generator-seed): the same damage every time
   int refused = 0;
   for (int round = 0; round < rounds; ++round) {
     write(copy, damaged(whole, random));
@@ -60,7 +60,7 @@ void hostile(const fs::path& folder) {
   }
   torture(folder / "bert" / "engines" / "fits" / "engines" / "tensorrt-fp32.json", 600, [](const fs::path& file) {
     try {
-      const EngineFile facts = EngineFile::of(parse_json(read(file)), file.string());
+      const EngineFile facts = EngineFile::of(parse_json(content(file)), file.string());
       Profiles(facts.profiles, {}).parts(70, 9);
     } catch (const std::invalid_argument& error) {
       throw BundleError(file.string() + " is no JSON: " + error.what());

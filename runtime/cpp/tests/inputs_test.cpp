@@ -43,7 +43,7 @@ void uneven_batches(const fs::path& folder) {
 void long_strips(const fs::path& folder) {
   const Predictor predictor(folder / "clip" / "bundle", one_thread());
   constexpr int kLong = 2'000'000;
-  const Image strip{kLong, 1, 3, std::vector<std::uint8_t>(3 * kLong)},
+  const Image strip{kLong, 1, 3, std::vector<std::uint8_t>(std::size_t{3} * kLong)},
       square{12, 12, 3, std::vector<std::uint8_t>(432)};
   refuse<InputError>("input 1 would be resized to [24000000, 12] pixels; crop it first",
                      [&] { predictor.prepare({square, strip}); });

@@ -17,11 +17,13 @@ void lifecycle(const fs::path& folder) {
   Predictor first(texts.bundle, one_thread());
   Predictor second(std::move(first));
   compare(predict(second, texts), texts);
+  // NOLINTBEGIN(bugprone-use-after-move): it says so
   refuse<BackendError>(kWords, [&] { predict(first, texts); });
   refuse<BackendError>(kWords, [&] { first.predict(Tensor{{1}, std::vector<float>(1)}); });
   refuse<BackendError>(kWords, [&] { first.predict_images(std::vector<fs::path>{}); });
   refuse<BackendError>(kWords, [&] { first.labels(); });
   refuse<BackendError>(kWords, [&] { first.run(texts.inputs); });
+  // NOLINTEND(bugprone-use-after-move)
   first = Predictor(pixels.bundle, one_thread());
   compare(predict(first, pixels), pixels);
   second = std::move(first);

@@ -15,8 +15,6 @@ namespace fs = std::filesystem;
 namespace hydrant::tests {
 namespace {
 
-constexpr int kThreads = 8;
-
 void once() {
   Plugins plugins;
   std::atomic<int> registered{0};

@@ -26,10 +26,10 @@ void resample(const std::filesystem::path&) {
   // a triangle twice as wide: weights 3 3 1 at the edge, which add up to 7
   expect(resize(row_of({0, 70, 140, 210}), 1, 2, Filter::bilinear), {50, 160}, "bilinear, halved");
   for (const Filter filter : {Filter::lanczos, Filter::bilinear, Filter::bicubic, Filter::box, Filter::hamming}) {
-    const Image flat{5, 7, 3, std::vector<std::uint8_t>(5 * 7 * 3, 137)};
+    const Image flat{5, 7, 3, std::vector<std::uint8_t>(std::size_t{5} * 7 * 3, 137)};
     const Image small = resize(flat, 3, 2, filter), large = resize(flat, 11, 30, filter);
-    expect(small, std::vector<std::uint8_t>(3 * 2 * 3, 137), "a flat picture, smaller");
-    expect(large, std::vector<std::uint8_t>(11 * 30 * 3, 137), "a flat picture, larger");
+    expect(small, std::vector<std::uint8_t>(std::size_t{3} * 2 * 3, 137), "a flat picture, smaller");
+    expect(large, std::vector<std::uint8_t>(std::size_t{11} * 30 * 3, 137), "a flat picture, larger");
   }
   const Image same = row_of({1, 2, 3});
   check(resize(same, 1, 3, Filter::bicubic).pixels == same.pixels, "the same size changes nothing");

@@ -14,9 +14,9 @@ namespace hydrant::tests {
 namespace {
 
 #ifdef HYDRANT_SANITIZED  // slow, and what it looks for shows in the first few
-constexpr int kThreads = 8, kPredictions = 40;
+constexpr int kPredictions = 40;
 #else
-constexpr int kThreads = 8, kPredictions = 200;
+constexpr int kPredictions = 200;
 #endif
 
 void share(const Case& golden, int predictions) {
@@ -38,7 +38,7 @@ void open_at_once(const fs::path& folder) {
 }  // namespace
 
 void threads(const fs::path& folder) {
-  const char* given = std::getenv("HYDRANT_PREDICTIONS");
+  const char* given = std::getenv("HYDRANT_PREDICTIONS");  // NOLINT(concurrency-mt-unsafe): no thread was started yet
   const int predictions = given == nullptr ? kPredictions : std::stoi(given);
   share(Case(folder / "bert"), predictions);
   share(Case(folder / "vit-images"), kPredictions);
