@@ -119,7 +119,7 @@ def _rows(reference: Reference, form: Form, examples: Examples) -> tuple[np.ndar
     """Member logits [R, M, C] and labels [R] of all answers: examples, words, or each label of each example."""
     assert examples.labels is not None  # read_examples asks for them
     if form == "words":
-        words, labels = reference.words(examples).tagged(examples.labels)
+        words, labels = reference.words(examples, None).tagged(examples.labels)
         return words.outputs["logits"], labels
     return _pairs(reference.run(examples, None)[0], form), examples.labels.astype(np.int64).reshape(-1)
 
@@ -147,7 +147,7 @@ def _calibration_error(probabilities: np.ndarray, labels: np.ndarray, each: int)
 
 def _span_entropies(reference: Reference, texts: Examples, temperature: float, names: Sequence[str]) -> np.ndarray:
     """The entropy of each span that is found in texts, that of its least sure word."""
-    words = reference.words(texts)
+    words = reference.words(texts, None)
     found = summarise(words.outputs["logits"], temperature)
     spans = spans_in(words.texts, [names[label] for label in found["probabilities"].argmax(axis=1)])
     return span_scores(spans, {"entropy": found["predictive_entropy"]})["entropy"]
