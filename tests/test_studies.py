@@ -327,6 +327,7 @@ def test_trials_are_judged_by_validation_alone_and_leave_out_what_costs_too_much
     found = study_trials.run(tiny, trials, 1)
     assert [row["fork"] and row["fork"]["layer"] for row in found] == [None, 1]
     assert all(0 <= seed["accuracy"] <= 1 for row in found for seed in row["seeds"])
+    assert late <= found[1]["operations"] == found[1]["seeds"][0]["operations"]
     outputs = np.load(tmp_path / "outputs/try-random-1-1-3-0-1-0.001-0/outputs.npz")
     assert {name.split(".")[0] for name in outputs} == {"validation", "ood_validation"}
     fitted, judged = study_trials.halves(len(outputs["validation.logits"]))
