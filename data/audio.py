@@ -166,8 +166,8 @@ def opened(sound: Any, index: int, expected: int) -> tuple[np.ndarray, str]:
         raise InputError(f"{name} is a {type(given).__name__}; expected {EXPECTED}")
     try:
         array = as_array(given)
-    except ValueError as error:  # lists of unequal lengths
-        raise InputError(f"{name} is a list that is no array ({cut(error, 60)}); expected {EXPECTED}") from error
+    except InputError as error:  # lists of unequal lengths
+        raise InputError(f"{name} is a list that is no array; expected {EXPECTED}") from error
     if array.dtype.kind != "f" or array.ndim != 1:
         whole = "; samples that are whole numbers are divided by their largest first (int16: / 32768)"
         raise InputError(

@@ -232,7 +232,7 @@ def _check_members(members: Any, models: int, plan: HeadPlan | None, adapters: S
 
 
 def _check_adapters(models: int, adapters: Sequence[str | Path], low_rank: str, separate: frozenset[str]) -> None:
-    if isinstance(adapters, str | Path):
+    if not isinstance(adapters, Sequence) or not all(isinstance(folder, str | Path) for folder in adapters):
         raise InputError(f"adapters is {cut(adapters)}; expected a list of folders, one for each member")
     if not adapters:
         raise InputError(

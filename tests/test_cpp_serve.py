@@ -402,7 +402,7 @@ def test_many_clients_at_once_each_get_their_own_answer(server: Server, cases: P
 
 def test_killed_and_slow_clients_harm_nobody(server: Server, cases: Path) -> None:
     body = json.dumps(infer_body(inputs_of(cases / "bert"))).encode()
-    head = f"POST /v2/models/bundle/infer HTTP/1.1\r\nHost: h\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+    head = f"POST /v2/models/bundle/infer HTTP/1.1\r\nHost: {LOOPBACK}\r\nContent-Length: {len(body)}\r\n\r\n".encode()
     for _ in range(10):
         with socket.create_connection((LOOPBACK, server.port)) as killed:
             killed.sendall(head + body)

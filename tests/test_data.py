@@ -489,7 +489,7 @@ def test_missing_text_column_is_named(content: str, tmp_path: Path) -> None:
 def test_missing_text_column_of_other_forms(tmp_path: Path) -> None:
     (tmp_path / "data.jsonl").write_text('{"sentence": "hi", "label": 1}\n')
     with pytest.raises(
-        InputError, match=r"has the columns sentence, label; expected 'text' \(choose with --text-column\)"
+        InputError, match=r"has the columns sentence, label; expected 'text' \(choose with --text-column, "
     ):
         read_examples(tmp_path / "data.jsonl", LABELS)
     with pytest.raises(InputError, match="the table has the columns sentence; expected one column 'text' or 'image'"):
@@ -518,7 +518,7 @@ def test_json_lines_may_lack_a_key(tmp_path: Path) -> None:
     path.write_text('{"text": "hi"}\n{"id": 2}\n')
     with pytest.raises(InputError, match=r"row 2 has no text; expected a text"):
         list(stream_rows(path))
-    with pytest.raises(InputError, match=r"has the columns text; expected 'other' \(choose with --text-column\)"):
+    with pytest.raises(InputError, match=r"has the columns text; expected 'other' \(choose with --text-column, "):
         list(stream_rows(path, Columns(text="other"), missing=True))
 
 

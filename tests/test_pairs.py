@@ -166,7 +166,7 @@ def test_pairs_of_a_table(name: str, tmp_path: Path) -> None:
     write(tmp_path / name)
     read = partial(read_examples, tmp_path / name, ["x", "y"])
     assert list(read(columns=Columns(text="a", text_pair="b")).inputs) == READ
-    with pytest.raises(InputError, match=r"columns a, b, label; expected 'c' \(choose with --text-pair-column\)"):
+    with pytest.raises(InputError, match=r"columns a, b, label; expected 'c' \(choose with --text-pair-column, "):
         read(columns=Columns(text="a", text_pair="c"))
 
 

@@ -34,6 +34,7 @@ import numpy as np
 import pytest
 from hydrant.cli.main import main
 from hydrant.families.checkpoint import load_processor
+from hydrant.runtime.predictor import Predictor
 from hydrant.serving.connection import MOST_HEAD
 from hydrant.serving.log import ALWAYS, Rarely
 from PIL import Image
@@ -332,15 +333,23 @@ def test_slow_senders_are_given_up_and_slow_readers_get_their_answer(models: Pat
         assert b" 200 " in raw(service, head, body, wait=0.3)
 
 
-def test_requests_one_behind_the_other_leave_with_their_client(models: Path, caplog: pytest.LogCaptureFixture) -> None:
-    body = json.dumps({"inputs": ["transfer money today " * 8] * 400}).encode()
+def test_requests_one_behind_the_other_leave_with_their_client(
+    models: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, begun = Predictor._run, threading.Event()
+
+    def slower(self: Predictor, *given: Any) -> Any:  # the first request must not be done when its client leaves
+        begun.set()
+        time.sleep(0.01)
+        return run(self, *given)
+
+    body = json.dumps({"inputs": ["transfer money today " * 8] * 100}).encode()
     request = b"POST /predict HTTP/1.1\r\nhost: localhost\r\ncontent-length: %d\r\n\r\n" % len(body) + body
     with running(models / "texts/1", batch_size=1) as service:
+        monkeypatch.setattr(Predictor, "_run", slower)
         with socket.create_connection(("127.0.0.1", service.port), timeout=20) as client:
             client.sendall(request * 3)
-            while not service.client.get("/stats").json()["models"]:  # nothing of the first is done yet
-                time.sleep(0.01)
-            time.sleep(0.1)
+            assert begun.wait(20)
             client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         assert service.ask("hello").status_code == 200
         (model,) = service.client.get("/stats").json()["models"]
