@@ -19,8 +19,11 @@ PANELS = {
 }
 
 
-def draw_rows(rows: Sequence[dict[str, Any]], title: str) -> bytes:
-    """PNG bytes: a panel for each quality against latency at batch 1, bars over the seeds; the best trade is a line."""
+def draw_rows(rows: Sequence[dict[str, Any]], title: str, taps: str = "all") -> bytes:
+    """PNG bytes: a panel for each quality against latency at batch 1, bars over the seeds; the best trade is a line.
+
+    The distance is that of a set of taps, or the last tap's where a row has no such set.
+    """
     timed = [row for row in rows if row.get("latency")]
     figure = Figure(figsize=(12, 9), dpi=110, facecolor="white", layout="constrained")
     FigureCanvasAgg(figure)
@@ -28,7 +31,7 @@ def draw_rows(rows: Sequence[dict[str, Any]], title: str) -> bytes:
     for axes, (name, label) in zip(figure.subplots(2, 2).flat, PANELS.items(), strict=True):
         points = []
         for row in timed:
-            found = values(row, _figure(row, name))
+            found = values(row, _figure(row, name, taps))
             if found:
                 points.append(
                     (row["latency"]["1"]["median"], float(np.mean(found)), min(found), max(found), row["name"])
@@ -91,11 +94,10 @@ def pareto(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
     return front
 
 
-def _figure(row: dict[str, Any], name: str) -> str:
-    """The distance of a row is that of every layer, or the last tap's where there is no other."""
+def _figure(row: dict[str, Any], name: str, taps: str) -> str:
     if name != "distance":
         return name
-    names = [f"ood.distance_{taps}.auroc" for taps in ("all", "last")]
+    names = [f"ood.distance_{kind}.auroc" for kind in (taps, "last")]
     return next((each for each in names if values(row, each)), names[-1])
 
 

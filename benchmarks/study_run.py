@@ -97,7 +97,8 @@ def run(subject: Subject, options: argparse.Namespace) -> None:
     document = options.document or DOCUMENTS / f"{subject.name}.md"
     tables.put_into(document, text)
     if not options.no_latency:
-        document.with_name(f"{subject.name}.png").write_bytes(draw_rows(found, subject.title))
+        taps = "last" if subject.name == "vision" else "all"  # as calibrate reads images and texts
+        document.with_name(f"{subject.name}.png").write_bytes(draw_rows(found, subject.title, taps))
 
 
 def baselines(subject: Subject, rows: Rows) -> dict[str, Any]:
