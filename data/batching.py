@@ -119,32 +119,6 @@ class Prepared:
             )  # fmt: skip
 
 
-def batches(
-    inputs: Sequence[Any],
-    processor: Processor,
-    spec: InputSpec,
-    batch_size: int,
-    *,
-    first: int = 0,
-    reader: str = READER,
-    failed: dict[int, str] | None = None,
-) -> Iterator[tuple[np.ndarray, dict[str, np.ndarray]]]:
-    """Inputs of similar length together, little padding; of images and sounds, no more than one batch is alive.
-
-    Args:
-        inputs, processor, spec, first, reader, failed: as of :class:`Prepared`.
-        batch_size: inputs per batch.
-
-    Yields:
-        (places [B] in ``inputs``, tensors) pairs that cover every usable input once.
-
-    Raises:
-        InputError: an input cannot be used, and ``failed`` is not given; it is named by its index.
-    """
-    made = item_batches(inputs, processor, spec, batch_size, first=first, reader=reader, failed=failed)
-    return ((places, tensors) for places, _, tensors in made)
-
-
 def item_batches(
     inputs: Sequence[Any],
     processor: Processor,
@@ -155,9 +129,18 @@ def item_batches(
     reader: str = READER,
     failed: dict[int, str] | None = None,
 ) -> Iterator[tuple[np.ndarray, list[Any], dict[str, np.ndarray]]]:
-    """As :func:`batches`, with the prepared texts of each batch between its places and its tensors.
+    """Inputs of similar length together, little padding; of images and sounds, no more than one batch is alive.
 
-    Of images, which are large and of which nobody asks more than their tensors, the list is empty.
+    Args:
+        inputs, processor, spec, first, reader, failed: as of :class:`Prepared`.
+        batch_size: inputs per batch.
+
+    Yields:
+        (places [B] in ``inputs``, prepared texts, tensors) that cover every usable input once. Of images, which are
+        large and of which nobody asks more than their tensors, the list is empty.
+
+    Raises:
+        InputError: an input cannot be used, and ``failed`` is not given; it is named by its index.
     """
     ready = Prepared(inputs, processor, spec, first=first, reader=reader, failed=failed)
     for chosen in by_length(ready.lengths, batch_size):

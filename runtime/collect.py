@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..bundle.traced import AnyArchitecture
-from ..data.batching import WINDOW_BATCHES, batches, item_batches
+from ..data.batching import WINDOW_BATCHES, item_batches
 from ..data.processor import Processor
 from ..data.tags import IGNORED, at_tokens, word_starts
 from ..data.words import NO_WORD
@@ -73,13 +73,8 @@ def visit(
     Raises:
         InputError, BackendError: as of :func:`collect`.
     """
-    size = batch_size * WINDOW_BATCHES if architecture.modality == "text" else batch_size
-    starts = range(0, len(inputs), size)
-    for start in progress(starts, len(starts), title):
-        for places, tensors in batches(inputs[start : start + size], processor, architecture, batch_size, first=start):
-            outputs = model.run(tensors)
-            _check_finite(model, outputs)
-            yield places + start, outputs
+    for places, _, _, outputs in _runs(model, processor, architecture, inputs, batch_size, progress, title):
+        yield places, outputs
 
 
 @dataclass(frozen=True)
@@ -126,17 +121,10 @@ def visit_words(
     Raises:
         InputError, BackendError: as of :func:`collect`.
     """
-    size = batch_size * WINDOW_BATCHES
-    begun = range(0, len(inputs), size)
-    for start in progress(begun, len(begun), title):
-        window = inputs[start : start + size]
-        for places, items, tensors in item_batches(window, processor, architecture, batch_size, first=start):
-            outputs = model.run(tensors)
-            _check_finite(model, outputs)
-            starts = word_starts(items, tensors["input_ids"].shape[1])
-            rows, columns = np.nonzero(starts != NO_WORD)
-            found = at_tokens(outputs, starts != NO_WORD)
-            yield WordOutputs(places[rows] + start, starts[rows, columns], found)
+    for places, items, tokens, outputs in _runs(model, processor, architecture, inputs, batch_size, progress, title):
+        starts = word_starts(items, tokens)
+        rows, columns = np.nonzero(starts != NO_WORD)
+        yield WordOutputs(places[rows], starts[rows, columns], at_tokens(outputs, starts != NO_WORD))
 
 
 def collect_words(
@@ -167,6 +155,27 @@ def collect_words(
     order = np.lexsort((words, texts))
     joined = {name: np.concatenate([part.outputs[name] for part in parts])[order] for name in parts[0].outputs}
     return WordOutputs(texts[order], words[order], joined)
+
+
+def _runs(
+    model: Backend,
+    processor: Processor,
+    architecture: AnyArchitecture,
+    inputs: Sequence[Any],
+    batch_size: int,
+    progress: Progress,
+    title: str,
+) -> Iterator[tuple[np.ndarray, list[Any], int, Arrays]]:
+    """Batch by batch: places [B] in ``inputs``, prepared texts, length of the sequence (0: there is none), outputs."""
+    size = batch_size * WINDOW_BATCHES if architecture.modality == "text" else batch_size
+    starts = range(0, len(inputs), size)
+    for start in progress(starts, len(starts), title):
+        window = inputs[start : start + size]
+        for places, items, tensors in item_batches(window, processor, architecture, batch_size, first=start):
+            outputs = model.run(tensors)
+            _check_finite(model, outputs)
+            tokens = tensors["input_ids"].shape[1] if "input_ids" in tensors else 0
+            yield places + start, items, tokens, outputs
 
 
 def _check_finite(model: Backend, outputs: Arrays) -> None:

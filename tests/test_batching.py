@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from hydrant import Budget, Circuit, HeadPlan, Reading, fuse, plan_heads, save_bundle
 from hydrant.data import kept
-from hydrant.data.batching import batches
+from hydrant.data.batching import item_batches
 from hydrant.data.examples import Examples
 from hydrant.data.images import ImageProcessor
 from hydrant.data.kept import KeptBatches
@@ -149,9 +149,9 @@ def test_texts_to_tune_on_are_tokenised_once(bert_checkpoint: Path, watch: Watch
 def test_similar_lengths_stand_together(bert_checkpoint: Path) -> None:
     processor, spec = processor_of(bert_checkpoint)
     texts = ["hello " * count for count in (9, 1, 8, 2, 7, 1)]
-    found = list(batches(texts, processor, spec, 2))
-    assert [places.tolist() for places, _ in found] == [[1, 5], [3, 4], [2, 0]]
-    assert [tensors["input_ids"].shape for _, tensors in found] == [(2, 3), (2, 9), (2, 11)]
+    found = list(item_batches(texts, processor, spec, 2))
+    assert [places.tolist() for places, _, _ in found] == [[1, 5], [3, 4], [2, 0]]
+    assert [tensors["input_ids"].shape for _, _, tensors in found] == [(2, 3), (2, 9), (2, 11)]
 
 
 @pytest.mark.parametrize("modality", ["text", "image"])
@@ -162,15 +162,15 @@ def test_inputs_that_fail_are_left_out_with_the_reason(
     good: list[Any] = ["hello", "money today", "the"] if modality == "text" else IMAGES[:3]
     mixed = [None, good[0], "", good[1], good[2], None, None]
     failed: dict[int, str] = {}
-    found = list(batches(mixed, processor, spec, 2, first=10, failed=failed))
-    alone = dict(enumerate(batches(good, processor, spec, 1)))
-    assert sorted(place for places, _ in found for place in places.tolist()) == [1, 3, 4]
-    assert sum(len(tensors[spec.input_names[0]]) for _, tensors in found) == len(alone)
+    found = list(item_batches(mixed, processor, spec, 2, first=10, failed=failed))
+    alone = dict(enumerate(item_batches(good, processor, spec, 1)))
+    assert sorted(place for places, _, _ in found for place in places.tolist()) == [1, 3, 4]
+    assert sum(len(tensors[spec.input_names[0]]) for _, _, tensors in found) == len(alone)
     assert list(failed) == [0, 2, 5, 6]
     assert failed[0].startswith("input 10 is a NoneType")
     assert failed[6].startswith("input 16 is a NoneType")
     with pytest.raises(InputError, match="input 10 is a NoneType"):
-        list(batches(mixed, processor, spec, 2, first=10))
+        list(item_batches(mixed, processor, spec, 2, first=10))
 
 
 # Kept batches
