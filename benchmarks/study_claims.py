@@ -15,6 +15,11 @@ SIGNS = {"≥": operator.ge, "≤": operator.le, ">": operator.gt}
 ENTROPY = "ood.predictive_entropy"
 
 
+def read_taps(study: str) -> str:
+    """The set of taps that ``calibrate`` reads by itself: every layer of texts, the last of images."""
+    return "all" if study == "clinc150" else "last"
+
+
 def claims(study: str, rows: Mapping[str, Row], forks: Mapping[float, str], examples: int) -> list[dict[str, Any]]:
     """The claims of a study, of means over the seeds, calibrated.
 
@@ -25,7 +30,7 @@ def claims(study: str, rows: Mapping[str, Row], forks: Mapping[float, str], exam
         examples: of the test split.
     """
     chosen = {limit: rows.get(f"{name}, tuned") for limit, name in forks.items()}
-    distance = "ood.distance_all" if study == "clinc150" else "ood.distance_last"
+    distance = f"ood.distance_{read_taps(study)}"
     return [
         line
         for make in ((_clinc150,) if study == "clinc150" else (_vision,))

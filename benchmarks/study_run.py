@@ -15,6 +15,7 @@ import study_figures as figures
 import study_table as tables
 from hydrant.metrics.timing import Rules
 from study import Bundles, Data
+from study_claims import read_taps
 from study_picture import draw_rows
 from study_rows import DEEP, DROPOUT, LORA, SINGLE, Rows, Settings, about, results
 
@@ -97,8 +98,8 @@ def run(subject: Subject, options: argparse.Namespace) -> None:
     document = options.document or DOCUMENTS / f"{subject.name}.md"
     tables.put_into(document, text)
     if not options.no_latency:
-        taps = "last" if subject.name == "vision" else "all"  # as calibrate reads images and texts
-        document.with_name(f"{subject.name}.png").write_bytes(draw_rows(found, subject.title, taps))
+        picture = draw_rows(found, subject.title, read_taps(subject.name))
+        document.with_name(f"{subject.name}.png").write_bytes(picture)
 
 
 def baselines(subject: Subject, rows: Rows) -> dict[str, Any]:
