@@ -172,7 +172,13 @@ def test_containers_have_few_rights_and_know_their_size(name: str) -> None:
     assert rights["seccompProfile"] == {"type": "RuntimeDefault"}
     _, settings = settings_of(container["args"])
     assert str(settings.threads) == container["resources"]["requests"]["cpu"]
-    assert "memory" in container["resources"]["limits"]
+    assert rights["readOnlyRootFilesystem"]
+    sizes = {"Mi": 2**20, "Gi": 2**30}
+    usual, most = (
+        int(each[:-2]) * sizes[each[-2:]]
+        for each in (container["resources"]["requests"]["memory"], container["resources"]["limits"]["memory"])
+    )
+    assert usual + 25 * settings.max_bytes <= most, "the largest body of JSON, while it is read"
 
 
 def test_what_is_mounted_is_what_is_served() -> None:
