@@ -79,6 +79,8 @@ def campaign(
                 kept.unlink()  # the machine was slow, not the reader
                 continue
             findings.append({"input": kept.name, "why": reason(ran.stderr)})
+        if counted and "detected memory leaks" in ran.stderr:
+            findings.append({"input": "none: seen at the end", "why": reason(ran.stderr)})
         if ran.returncode and not counted and not last:
             raise SystemExit(f"{name}: the fuzzer failed:\n{ran.stderr[-3000:]}")
     return {

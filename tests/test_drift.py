@@ -360,6 +360,15 @@ def test_the_command_tells_what_changed_with_status_one(bundle: Path, logs: dict
         (['{"energy": 1' + "0" * 400 + "}"], "expected a finite number"),
         (['{"energy": -1.0}', '{"spans": 3}'], "expected rows as"),
         (['{"spans": [3]}'], "line 1 of LOG has spans that are no JSON objects"),
+        (['{"energy": -1.0}', '{"spans": []}'], "line 2 of LOG has spans, and rows before it have none; expected rows"),
+        (['{"spans": []}', '{"energy": -1.0}'], "line 2 of LOG has no spans, and rows before it have; expected rows"),
+        (['{"spans": {"energy": -1.0}}'], "line 1 of LOG has none of"),
+        (['{"spans": [{"label": "a", "energy": -1}]}', '{"spans": {"energy": -1}}'], "line 2 of LOG has spans '{"),
+        (['{"spans": [{"energy": -1.0}]}'], "line 1 of LOG has no label; expected rows"),
+        (['{"energy": -1.0, "labels": 3}'], "line 1 of LOG has labels '3'; expected a list of objects"),
+        (['{"energy": -1.0, "labels": [{}]}'], "line 1 of LOG has labels"),
+        (['{"energy": -1.0, "label": [["a"]]}'], "line 1 of LOG has the label"),
+        (['{"spans": [{"label": "a", "energy": -1.0}, {"label": "a"}]}'], "line 1 of LOG has no energy"),
     ],
 )
 def test_logs_that_cannot_be_used(bundle: Path, lines: list[str], told: str, tmp_path: Path) -> None:
