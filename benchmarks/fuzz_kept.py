@@ -27,6 +27,8 @@ from hydrant.data.records import Sound
 from hydrant.data.spectrograms import SpectrogramProcessor
 from hydrant.errors import HydrantError
 from hydrant.measure.drift import drift
+from hydrant.measure.log import Own, rows_of_file
+from hydrant.runtime.observed import observed_rows
 from hydrant.serving.offline.parts import manifest_of, merge_parts
 from hydrant.workflow import told
 from hydrant.workflow.workspace import STATE, Workspace
@@ -188,9 +190,14 @@ def _log(place: Path) -> Target:
     rows = [row, {**row, "label": "b", "confidence": 0.1, "abstain": True}, {"index": 2, "error": "empty"}]
     spans = [{"spans": [row, row]}, {"spans": []}]
     labels = [{**row, "labels": [{"label": "a", "probability": 0.7}]}, {**row, "labels": []}]
+    names = ["predictive_entropy", "abstain"]
 
     def read(data: bytes) -> None:
         file.write_bytes(data)
+        for task in ("tokens", "multi_label"):
+            with contextlib.suppress(HydrantError):
+                placed = list(rows_of_file(file, Own(task, frozenset("ab"))))
+                observed_rows([row for row, _ in placed], names, [where for _, where in placed])
         json.dumps(drift(bundle, file, window=100).to_json(), allow_nan=False)
 
     return refusing(read, *(b"\n".join(map(_bytes, each)) for each in (rows, spans, labels)), deep=True)

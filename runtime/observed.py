@@ -120,7 +120,7 @@ def observed_rows(rows: Sequence[Mapping[str, Any]], names: Iterable[str], where
 def _labels(row: Mapping[str, Any]) -> list[str]:
     if "labels" in row:
         return [str(each["label"]) for each in row["labels"]]
-    return [row["label"]] if "label" in row else []
+    return [str(row["label"])] if "label" in row else []
 
 
 def _of_spans(
@@ -132,7 +132,7 @@ def _of_spans(
         len(rows),
         {name: np.array([any(span[name] for span in row["spans"]) for row in rows], bool) for name in decided},
         {name: np.array([span[name] for span in spans], np.float32) for name in names},
-        Counter(str(span["label"]) for span in spans),
+        Counter(str(span["label"]) for span in spans if "label" in span),
         failed,
     )
 
@@ -146,8 +146,8 @@ def _check_row(row: Mapping[str, Any], tagged: bool, names: set[str], where: str
     if not isinstance(spans, list):
         raise InputError(f"{where} has spans {cut(spans)}; expected a list, as `hydrant predict --output` writes it")
     for each in spans:
-        _check_scores(each, {*names, "label"} if tagged else names, where)
-        if not isinstance(each.get("label", ""), str):
+        _check_scores(each, names, where)
+        if isinstance(each.get("label"), list | Mapping):
             raise InputError(f"{where} has the label {cut(each['label'])}; expected a name")
     labels = row.get("labels", [])
     if not isinstance(labels, list) or not all(isinstance(each, Mapping) and "label" in each for each in labels):
@@ -159,7 +159,7 @@ def _check_scores(row: Any, names: set[str], where: str) -> None:
     if not isinstance(row, Mapping) or not names <= row.keys():
         lacking = sorted(names - set(row)) if isinstance(row, Mapping) else sorted(names)
         raise InputError(f"{where} has no {listing(lacking)}; expected rows as `hydrant predict --output` writes them")
-    for name in names - {"label"}:
+    for name in names:
         value = row[name]
         right = isinstance(value, bool) if name in RATES else _is_number(value)
         if not right:

@@ -30,9 +30,8 @@ bool told_to_stop(std::chrono::milliseconds within) {
   return sigtimedwait(&set, nullptr, &time) > 0;
 }
 
-void wait_for_signal() {
-  while (!told_to_stop(std::chrono::hours(1))) {
-  }
+void wait_for_signal(HttpServer& server) {
+  while (!told_to_stop(std::chrono::seconds(1))) server.close_late();
 }
 
 std::string folder_name(const std::string& bundle) {
@@ -52,7 +51,7 @@ void serve(const Predictor& predictor, const Arguments& arguments) {
   const bool six = arguments.serving.host.find(':') != std::string::npos;
   const std::string host = six ? "[" + arguments.serving.host + "]" : arguments.serving.host;
   const bool local = is_loopback(host);
-  Service service(predictor, folder_name(arguments.bundle), local, arguments.serving.token);
+  Service service(predictor, folder_name(arguments.bundle), local, arguments.serving);
   HttpServer server(
       arguments.serving, [&](const HttpRequest& request) { return service.refused(request); },
       [&](const HttpRequest& request) { return service.answer(request); });
@@ -60,12 +59,13 @@ void serve(const Predictor& predictor, const Arguments& arguments) {
             << predictor.backend() << ", " << predictor.precision() << ")" << std::endl;
   if (!local && !arguments.serving.token)
     std::cerr << host << " is open to whoever reaches it; --token-file asks for a secret" << std::endl;
-  wait_for_signal();
+  wait_for_signal(server);
   service.leave();
   server.quiesce();
   const auto end = std::chrono::steady_clock::now() + kPatience;
   while (server.open() > 0 && std::chrono::steady_clock::now() < end) {
     if (told_to_stop(std::chrono::milliseconds(20))) break;
+    server.close_late();
   }
   const std::size_t left = server.open();
   std::cerr << "stopped" << (left == 0 ? "" : "; " + std::to_string(left) + " requests were not answered") << std::endl;
