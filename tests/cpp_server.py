@@ -68,7 +68,7 @@ def answer_on(
 
 @contextmanager
 def serving(runner: Path, bundle: Path, *options: object, last: str = "stopped\n") -> Iterator[Server]:
-    """A server on a port of the system's choice, stopped at the end."""
+    """A server on a port of the system's choice, stopped at the end; ``last``: what it says on standard error."""
     words = [str(word) for word in (runner, bundle, "--serve", "--port", 0, *options)]
     process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:

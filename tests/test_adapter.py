@@ -19,9 +19,15 @@ from support import HEADS, LAYERS, make_model, random_plan, run_cli
 from test_lora import make_adapter
 
 
+@pytest.fixture(scope="module")
+def untouched(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_adapter("bert", tmp_path_factory.mktemp("adapter") / "adapter", 0)
+
+
 @pytest.fixture
-def adapter(tmp_path: Path) -> Path:
-    return make_adapter("bert", tmp_path / "adapter", 0)
+def adapter(untouched: Path, tmp_path: Path) -> Path:
+    """A copy for those who change it."""
+    return Path(shutil.copytree(untouched, tmp_path / "adapter"))
 
 
 def configure(folder: Path, **settings: Any) -> None:

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cerrno>
 #include <charconv>
 #include <condition_variable>
 #include <cstring>
@@ -22,6 +23,7 @@
 #include <vector>
 
 #include "../src/messages.h"
+#include "framing.h"
 #include "hydrant/hydrant.h"
 #include "rows.h"
 
@@ -36,7 +38,7 @@ namespace {
 constexpr std::size_t kHeaderBytes =
     32U << 10U;                        // of a connection's buffer: request line, headers, a piece of the body
 constexpr std::size_t kDiscarded = 8;  // times the most of a body that is read before it is refused
-constexpr std::size_t kBodies = 16;    // times the most of a body that all bodies take at once
+constexpr std::uint64_t kBodies = 16;  // times the most of a body that all bodies take at once
 
 using Clock = std::chrono::steady_clock;
 
@@ -49,6 +51,17 @@ HttpReply no_memory() { return http_error(503, "there is not enough memory for t
 
 HttpReply crowded() {
   return http_error(503, "the bodies of other requests take all the memory there is for them; ask again in a second");
+}
+
+// Whether the other end of a connection was closed, or broke: nobody waits for an answer any more.
+bool is_left(int socket) {
+  char byte = 0;
+  const ssize_t count = recv(socket, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
+  return count == 0 || (count < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR);
+}
+
+int socket_of(MHD_Connection* connection) {
+  return MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD)->connect_fd;
 }
 
 struct FreeAddresses {
@@ -87,8 +100,10 @@ struct HttpServer::State {
     std::size_t received = 0;  // bytes of the body, those that were thrown away included
     std::size_t kept = 0;      // those that were not
     bool began = false;        // its headers were looked at
+    bool last = false;         // of its connection: nobody knows where it ends
     std::optional<HttpReply> reply;
     MHD_Connection* connection = nullptr;
+    int socket = -1;
   };
 
   HttpLimits limits;
@@ -96,7 +111,7 @@ struct HttpServer::State {
   Handler answer;
   MHD_Daemon* daemon = nullptr;
   std::atomic<std::size_t> open{0};
-  std::atomic<std::size_t> held{0};  // bytes of all bodies
+  std::atomic<std::uint64_t> held{0};  // bytes of all bodies
   std::atomic<bool> leaving{false};
 
   std::mutex guard;
@@ -144,9 +159,9 @@ struct HttpServer::State {
     }
   }
 
-  static HttpReply stopping() noexcept {
+  static HttpReply refusal(int status, const char* message) noexcept {
     try {
-      return http_error(503, "the server is stopping; ask another one");
+      return http_error(status, message);
     } catch (const std::exception&) {
       return {503, {}, {}, {}};
     }
@@ -161,22 +176,23 @@ struct HttpServer::State {
       queue.pop_front();
       const bool late = stopped;
       lock.unlock();
-      exchange->reply = late ? stopping() : answered(exchange->request);
+      if (late) {
+        exchange->reply = refusal(503, "the server is stopping; ask another one");
+      } else if (is_left(exchange->socket)) {
+        exchange->reply = refusal(499, "the client left before its answer");
+      } else {
+        exchange->reply = answered(exchange->request);
+      }
       forget(*exchange);
       MHD_resume_connection(exchange->connection);  // from here the exchange belongs to the server's own thread
     }
   }
 
-  // From now on the client has as long as a transfer may take.
-  void expect(MHD_Connection* connection) {
-    const int socket = MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD)->connect_fd;
-    const std::lock_guard<std::mutex> lock(clients_guard);
-    clients[connection] = {socket, Clock::now() + limits.transfer};
-  }
-
-  void expected(MHD_Connection* connection) noexcept {
+  // From now on the client has as long as a transfer may take, and as it may be idle before.
+  void expect(MHD_Connection* connection, std::chrono::seconds before = {}) noexcept {
     try {
-      expect(connection);
+      const std::lock_guard<std::mutex> lock(clients_guard);
+      clients[connection] = {socket_of(connection), Clock::now() + before + limits.transfer};
     } catch (const std::exception&) {  // no memory: it is closed when nothing moves
     }
   }
@@ -207,10 +223,12 @@ struct HttpServer::State {
     return true;
   }
 
-  MHD_Result send(MHD_Connection* connection, const HttpReply& reply) {
+  // The reply is kept with the exchange, for it is sent from there.
+  MHD_Result send(Exchange& exchange, HttpReply given) {
+    MHD_Connection* const connection = exchange.connection;
+    HttpReply& reply = exchange.reply.emplace(std::move(given));
     expect(connection);
-    auto* body = const_cast<char*>(reply.body.data());  // it is copied
-    MHD_Response* made = MHD_create_response_from_buffer(reply.body.size(), body, MHD_RESPMEM_MUST_COPY);
+    MHD_Response* made = MHD_create_response_from_buffer(reply.body.size(), reply.body.data(), MHD_RESPMEM_PERSISTENT);
     if (made == nullptr) return MHD_NO;
     const char* const type = reply.json_size ? "application/octet-stream" : "application/json";
     MHD_add_response_header(made, MHD_HTTP_HEADER_CONTENT_TYPE, type);
@@ -219,7 +237,7 @@ struct HttpServer::State {
     if (!reply.allow.empty()) MHD_add_response_header(made, MHD_HTTP_HEADER_ALLOW, reply.allow.c_str());
     if (reply.status == 401) MHD_add_response_header(made, MHD_HTTP_HEADER_WWW_AUTHENTICATE, "Bearer");
     if (reply.status == 503) MHD_add_response_header(made, MHD_HTTP_HEADER_RETRY_AFTER, "1");
-    if (leaving) MHD_add_response_header(made, MHD_HTTP_HEADER_CONNECTION, "close");
+    if (leaving || exchange.last) MHD_add_response_header(made, MHD_HTTP_HEADER_CONNECTION, "close");
     const MHD_Result queued = MHD_queue_response(connection, static_cast<unsigned>(reply.status), made);
     MHD_destroy_response(made);
     return queued;
@@ -235,6 +253,12 @@ struct HttpServer::State {
     exchange.request.origin = optional_header(exchange.connection, "Origin");
     exchange.request.authorization = optional_header(exchange.connection, MHD_HTTP_HEADER_AUTHORIZATION);
     exchange.request.header_length = optional_header(exchange.connection, kLengthHeader);
+    Framing framing;
+    MHD_get_connection_values_n(exchange.connection, MHD_HEADER_KIND, &State::on_header, &framing);
+    if (const auto wrong = framing.wrong()) {
+      exchange.last = true;
+      return send(exchange, http_error(400, *wrong));
+    }
     exchange.reply = refuse(exchange.request);
     const char* length = header(exchange.connection, MHD_HTTP_HEADER_CONTENT_LENGTH);
     if (length == nullptr) return MHD_YES;
@@ -242,8 +266,8 @@ struct HttpServer::State {
     const char* end = length + std::strlen(length);
     const auto [last, failed] = std::from_chars(length, end, bytes);
     if (failed != std::errc() || last != end)
-      return send(exchange.connection, http_error(400, "Content-Length is no number of bytes"));
-    if (bytes / kDiscarded > limits.body) return send(exchange.connection, too_large(limits.body));
+      return send(exchange, http_error(400, "Content-Length is no number of bytes"));
+    if (bytes / kDiscarded > limits.body) return send(exchange, too_large(limits.body));
     if (bytes <= limits.body && !exchange.reply) exchange.request.body.reserve(std::min<std::size_t>(bytes, 1U << 16U));
     return MHD_YES;
   }
@@ -279,12 +303,18 @@ struct HttpServer::State {
   }
 
   MHD_Result finish(Exchange& exchange) {
-    if (exchange.reply) return send(exchange.connection, *exchange.reply);
-    if (exchange.received > limits.body) return send(exchange.connection, too_large(limits.body));
-    if (exchange.received == 0) return send(exchange.connection, answered(exchange.request));
+    if (exchange.reply) return send(exchange, std::move(*exchange.reply));
+    if (exchange.received > limits.body) return send(exchange, too_large(limits.body));
+    if (exchange.received == 0) return send(exchange, answered(exchange.request));
     if (hand_over(exchange)) return MHD_YES;
-    return send(exchange.connection, http_error(503, "too many requests wait (" + std::to_string(limits.queue) +
-                                                         "); ask again in a second"));
+    return send(exchange, http_error(503, "too many requests wait (" + std::to_string(limits.queue) +
+                                              "); ask again in a second"));
+  }
+
+  static MHD_Result on_header(void* framing, MHD_ValueKind, const char* name, std::size_t name_size, const char* value,
+                              std::size_t value_size) {
+    static_cast<Framing*>(framing)->add({name, name_size}, {value == nullptr ? "" : value, value_size});
+    return MHD_YES;
   }
 
   static MHD_Result on_request(void* self, MHD_Connection* connection, const char* path, const char* method,
@@ -295,8 +325,11 @@ struct HttpServer::State {
       if (exchange == nullptr) return MHD_NO;
       if (!exchange->began) {
         exchange->connection = connection;
+        exchange->socket = socket_of(connection);
         exchange->request.method = method;
         exchange->request.path = path;
+        if (exchange->request.path.size() > 1 && exchange->request.path.back() == '/')
+          exchange->request.path.pop_back();
         return state.begin(*exchange);
       }
       return *count > 0 ? state.take(*exchange, bytes, *count) : state.finish(*exchange);
@@ -306,9 +339,11 @@ struct HttpServer::State {
   }
 
   // The request line was read: whatever comes next belongs to one exchange, until `on_end`.
-  static void* on_start(void* self, const char*, MHD_Connection*) {
+  static void* on_start(void* self, const char*, MHD_Connection* connection) {
+    State& state = *static_cast<State*>(self);
     auto* exchange = new (std::nothrow) Exchange;
-    if (exchange != nullptr) ++static_cast<State*>(self)->open;
+    if (exchange != nullptr) ++state.open;
+    state.expect(connection);
     return exchange;
   }
 
@@ -320,13 +355,13 @@ struct HttpServer::State {
     state.forget(*exchange);
     delete exchange;
     --state.open;
-    state.expected(connection);  // the next one
+    state.expect(connection, state.limits.idle);  // the next one
   }
 
   static void on_connection(void* self, MHD_Connection* connection, void**, MHD_ConnectionNotificationCode what) {
     State& state = *static_cast<State*>(self);
     if (what == MHD_CONNECTION_NOTIFY_STARTED) {
-      state.expected(connection);
+      state.expect(connection);
     } else {
       state.expect_nothing(connection);
     }

@@ -16,8 +16,8 @@ namespace hydrant {
 constexpr const char* kLengthHeader = "Inference-Header-Content-Length";
 
 struct HttpRequest {
-  std::string method;                         // "GET", "POST", …
-  std::string path;                           // percent-decoded, without the query; never the name of a file
+  std::string method;  // "GET", "POST", …
+  std::string path;    // percent-decoded, without the query and a slash at its end; never the name of a file
   std::optional<std::string> encoding, type;  // Content-Encoding and Content-Type
   std::optional<std::string> host, origin;    // Host and Origin
   std::optional<std::string> authorization;   // Authorization

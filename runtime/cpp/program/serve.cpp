@@ -34,6 +34,15 @@ void wait_for_signal(HttpServer& server) {
   while (!told_to_stop(std::chrono::seconds(1))) server.close_late();
 }
 
+// Says why a model of texts reads token ids alone; a client is not told what lies where on this machine.
+void tell_unread(const Predictor& predictor) {
+  try {
+    if (!predictor.reads_images()) predictor.prepare_texts({{"a", std::nullopt}});
+  } catch (const InputError& error) {
+    std::cerr << "texts are not read: " << error.what() << std::endl;
+  }
+}
+
 std::string folder_name(const std::string& bundle) {
   const std::filesystem::path full = std::filesystem::canonical(bundle);
   return full.filename().empty() ? "model" : full.filename().string();
@@ -51,6 +60,7 @@ void serve(const Predictor& predictor, const Arguments& arguments) {
   const bool six = arguments.serving.host.find(':') != std::string::npos;
   const std::string host = six ? "[" + arguments.serving.host + "]" : arguments.serving.host;
   const bool local = is_loopback(host);
+  if (arguments.verbose && !predictor.reads_texts()) tell_unread(predictor);
   Service service(predictor, folder_name(arguments.bundle), local, arguments.serving);
   HttpServer server(
       arguments.serving, [&](const HttpRequest& request) { return service.refused(request); },

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "../src/messages.h"
+#include "ascii.h"
 #include "outputs.h"
 #include "protocol.h"
 
@@ -52,16 +53,12 @@ bool same(const std::string& given, const std::string& secret) {
   return different == 0;
 }
 
-char lowered(char each) { return each >= 'A' && each <= 'Z' ? static_cast<char>(each - 'A' + 'a') : each; }
-
 // Whether `Authorization` is `Bearer` and the token; the scheme may be written small.
 bool has_token(const std::string& authorization, const std::string& token) {
   const std::size_t space = std::min(authorization.find(' '), authorization.size());
   const std::size_t start = std::min(authorization.find_first_not_of(' ', space), authorization.size());
-  std::string scheme = authorization.substr(0, space);
-  std::transform(scheme.begin(), scheme.end(), scheme.begin(), lowered);
   const bool right = same(authorization.substr(start, authorization.find_last_not_of(' ') + 1 - start), token);
-  return right && scheme == "bearer";
+  return right && is_alike(authorization.substr(0, space), "Bearer");
 }
 
 HttpReply no_model(const std::string& asked, const std::string& name) {
@@ -70,6 +67,13 @@ HttpReply no_model(const std::string& asked, const std::string& name) {
 
 HttpReply no_version(const std::string& asked, const std::string& name) {
   return http_error(404, "model " + cut(name) + " has no version " + cut(asked) + "; it has " + kVersion);
+}
+
+// What the metadata say of a model's inputs, the names alone.
+std::string names_in(const OrderedJson& inputs) {
+  std::vector<std::string> names;
+  for (const OrderedJson& input : inputs) names.push_back(input["name"].get<std::string>());
+  return listing(names);
 }
 
 Prediction predicted(const Predictor& predictor, const Asked& asked) {
@@ -82,14 +86,19 @@ Prediction predicted(const Predictor& predictor, const Asked& asked) {
 
 bool is_loopback(const std::string& host) {
   const bool six = !host.empty() && host[0] == '[';
-  std::string bare = six ? host.substr(0, host.find(']') + 1) : host.substr(0, host.find(':'));
-  std::transform(bare.begin(), bare.end(), bare.begin(), lowered);
+  const std::string bare = lowered(six ? host.substr(0, host.find(']') + 1) : host.substr(0, host.find(':')));
   const bool four = bare.find_first_not_of("0123456789.") == std::string::npos;  // an address, and no name like one
   return bare == "localhost" || bare == "[::1]" || (four && starts(bare, "127."));
 }
 
 Service::Service(const Predictor& predictor, std::string name, bool local, const HttpLimits& limits)
-    : predictor_(predictor), name_(std::move(name)), local_(local), token_(limits.token), most_inputs_(limits.inputs) {
+    : predictor_(predictor),
+      name_(std::move(name)),
+      local_(local),
+      token_(limits.token),
+      most_inputs_(limits.inputs),
+      reads_texts_(predictor.reads_texts()),
+      prepares_images_(predictor.prepares_images()) {
   Prediction warm = predictor.predict(predictor.synthetic(1, std::min<std::size_t>(predictor.longest(), 8), 0));
   OrderedJson outputs = OrderedJson::array();
   for (Output& output : outputs_of(predictor, std::move(warm))) {
@@ -157,7 +166,7 @@ HttpReply Service::routed(const HttpRequest& request) const {
   const std::string& path = request.path;
   if (path == kLive) return read(request, [] { return ok({{"live", true}}); });
   if (path == kReady) return read(request, [&] { return ready(OrderedJson::object()); });
-  if (path == "/v2" || path == "/v2/") {
+  if (path == "/v2") {
     return read(request, [] {
       return ok(
           {{"name", "hydrant"}, {"version", version()}, {"extensions", OrderedJson::array({"binary_tensor_data"})}});
@@ -184,9 +193,14 @@ HttpReply Service::of_model(const HttpRequest& request, const std::string& rest)
   return unknown(request);
 }
 
-// Refuses what a small body may hold by the million, and what it would become: an answer of some hundred times the
-// size.
-std::optional<HttpReply> Service::too_many(const Asked& asked) const {
+// Refuses what the model does not read, and more inputs than it takes at once: a small body may hold them by the
+// million, and their answer be some hundred times as large.
+std::optional<HttpReply> Service::unfit(const Asked& asked) const {
+  const bool texts = !asked.texts.empty() && !reads_texts_, images = !asked.images.empty() && !prepares_images_;
+  if (texts || images) {
+    return http_error(400, std::string("the request has ") + (texts ? "texts" : "images") + ", but this model reads " +
+                               names_in(metadata_["inputs"]) + " here; send these");
+  }
   std::size_t count = std::max(asked.texts.size(), asked.images.size());
   for (const auto& [name, tensor] : asked.tensors)
     count = std::max(count, static_cast<std::size_t>(tensor.shape.front()));
@@ -199,7 +213,7 @@ std::optional<HttpReply> Service::too_many(const Asked& asked) const {
 HttpReply Service::infer(const HttpRequest& request) const {
   const InferRequest asked = read_infer(request.body, request.header_length);
   check_outputs(asked, outputs_);
-  if (auto refused = too_many(asked.asked)) return *refused;
+  if (auto refused = unfit(asked.asked)) return *refused;
   const std::vector<Output> outputs = outputs_of(predictor_, predicted(predictor_, asked.asked));
   InferAnswer answer = infer_answer(name_, kVersion, asked, outputs);
   return {200, std::move(answer.body), "", answer.json_size};
@@ -212,7 +226,7 @@ HttpReply Service::predict(const HttpRequest& request) const {
   PlainRequest asked = read_plain(request.body, predictor_.reads_images());
   if (asked.model && *asked.model != name_) return no_model(*asked.model, name_);
   if (asked.version && *asked.version != kVersion) return no_version(*asked.version, name_);
-  if (auto refused = too_many(asked.asked)) return *refused;
+  if (auto refused = unfit(asked.asked)) return *refused;
   Prediction prediction;
   if (!asked.names.empty() || !asked.asked.tensors.empty()) prediction = predicted(predictor_, asked.asked);
   for (std::size_t i = asked.names.size(); i < prediction.size(); ++i)

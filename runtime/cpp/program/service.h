@@ -43,13 +43,14 @@ class Service {
   std::optional<HttpReply> foreign(const HttpRequest& request) const;
   HttpReply infer(const HttpRequest& request) const;
   HttpReply predict(const HttpRequest& request) const;
-  std::optional<HttpReply> too_many(const Asked& asked) const;
+  std::optional<HttpReply> unfit(const Asked& asked) const;
 
   const Predictor& predictor_;
   std::string name_;
   bool local_;
   std::optional<std::string> token_;
   std::size_t most_inputs_;
+  bool reads_texts_, prepares_images_;
   OrderedJson metadata_;
   std::vector<std::string> outputs_;  // their names
   std::atomic<bool> leaving_{false};
