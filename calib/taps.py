@@ -21,7 +21,8 @@ def named_taps(asked: Any, architecture: AnyArchitecture, trunk: int, members: i
     """The sets of taps to choose from; there is one unless ``asked`` is ``"auto"``.
 
     Args:
-        asked: ``"auto"``, ``"all"``, ``"balanced"``, ``"last"``, or layers of the trunk, counted from 0: ``"1,3"`` or ``[1, 3]``.
+        asked: ``"auto"``, the name of one of :data:`SETS`, or layers of the trunk, counted from 0: ``"1,3"`` or
+            ``[1, 3]``.
         architecture: of the model.
         trunk: layers that all members share.
         members: M.
