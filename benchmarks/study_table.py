@@ -110,7 +110,7 @@ def difference_table(rows: Sequence[Row], reference: str) -> str:
 
 def flag_table(rows: Sequence[Row]) -> str:
     """Shares of test and of out-of-distribution inputs that a threshold for 5 % false alarms flags."""
-    wanted = [score for score in ("predictive_entropy", "energy", "distance_last", "distance_all")
+    wanted = [score for score in ("predictive_entropy", "energy", "distance_last", "distance_all", "distance_balanced")
               if any(score in row["seeds"][0]["flagged"] for row in rows)]  # fmt: skip
     lines = []
     for row in rows:
