@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
@@ -12,14 +11,12 @@ from typing import Any
 from ..bundle.calibration import Calibration
 from ..bundle.reference import RATES, TrafficReference
 from ..bundle.store import Bundle, resolve
-from ..errors import InputError, cut, listing
+from ..errors import InputError, listing
 from ..metrics.drift import rate_p_value
 from ..progress import Progress, no_progress
 from ..runtime.observed import WATCHED, observed_rows
+from .log import Own, rows_given, rows_of_file
 from .watch import FIXED, LABELS, NAMES, Alarm, Watch
-
-RECORDED = "why"
-"""Key of the rows that a server records of abstained and flagged inputs alone: they are no sample of the traffic."""
 
 
 @dataclass(frozen=True)
@@ -97,14 +94,15 @@ def drift(
         progress: display.
 
     Raises:
-        InputError: an option out of range, a log that cannot be read or is no sample of the traffic, or a bundle
-            without a reference.
+        InputError: an option out of range, a log that cannot be read, is of another model, or is no sample of the
+            traffic, or a bundle without a reference.
         BundleError: the bundle is missing, altered or malformed.
     """
     bundle = resolve(bundle)
     reference = reference_of(bundle)
     watch = Watch(reference, alpha, psi, window)
-    rows = _rows(log) if isinstance(log, str | Path) else _given(log)
+    own = Own.of(bundle)
+    rows = rows_of_file(log, own) if isinstance(log, str | Path) else rows_given(log, own)
     names: list[str] | None = None
     for chunk in progress(_chunks(rows, window), 0, "reading the log"):
         found, where = zip(*chunk, strict=True)
@@ -209,40 +207,6 @@ def _names(rows: Iterable[Mapping[str, Any]], reference: TrafficReference, where
 def _chunks(rows: Iterator[tuple[Mapping[str, Any], str]], size: int) -> Iterator[list[tuple[Mapping[str, Any], str]]]:
     while chunk := list(islice(rows, size)):
         yield chunk
-
-
-def _given(rows: Iterable[Mapping[str, Any]]) -> Iterator[tuple[Mapping[str, Any], str]]:
-    for number, row in enumerate(rows, start=1):
-        yield _checked(row, f"row {number}"), f"row {number}"
-
-
-def _rows(path: str | Path) -> Iterator[tuple[Mapping[str, Any], str]]:
-    """Rows of a file of JSON lines, each with where it is; empty lines are left out."""
-    try:
-        with Path(path).open("rb") as file:
-            for number, line in enumerate(file, start=1):
-                where = f"line {number} of {path}"
-                if line.strip():
-                    try:
-                        row = json.loads(line)
-                    except (ValueError, RecursionError) as error:
-                        raise InputError(
-                            f"{where} is no JSON ({error}); expected a row as `hydrant predict --output` writes them"
-                        ) from error
-                    yield _checked(row, where), where
-    except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror or error}") from error
-
-
-def _checked(row: Any, where: str) -> Mapping[str, Any]:
-    if not isinstance(row, Mapping):
-        raise InputError(f"{where} is {cut(row)}; expected a JSON object, as `hydrant predict --output` writes them")
-    if RECORDED in row:
-        raise InputError(
-            f"{where} is of inputs recorded because they were abstained from or flagged, which are no sample of the "
-            "traffic; give a log of all predictions"
-        )
-    return row
 
 
 def _source(log: Any) -> str:

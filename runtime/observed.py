@@ -131,7 +131,7 @@ def _of_spans(rows: Sequence[Mapping[str, Any]], decided: Sequence[str], failed:
         len(rows),
         {name: np.array([any(span[name] for span in row["spans"]) for row in rows], bool) for name in decided},
         {name: np.array([span[name] for span in spans], np.float32) for name in names},
-        Counter(str(span["label"]) for span in spans),
+        Counter(str(span["label"]) for span in spans if "label" in span),
         failed,
     )
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from heapq import nsmallest
+from itertools import accumulate
 from time import perf_counter
 from typing import Any, Protocol
 
@@ -27,6 +28,12 @@ SHORT = 64
 
 SPREAD = 2
 """A longer text runs with those at most so many times as long or as short."""
+
+MOST_CHARACTERS = 2**20
+"""Of one text, pair or list of words: while it is cut into tokens, each takes a hundred bytes and more."""
+
+TOGETHER = 2**18
+"""Characters of the texts that run together, unless one is longer by itself."""
 
 Inputs = Sequence[Any] | Mapping[str, np.ndarray]
 """Raw inputs, or ready tensors by name with the batch as their first axis."""
@@ -265,7 +272,7 @@ def check_count(count: int, most: int) -> None:
 
 
 def next_batch(waiting: Sequence[Item], most: int) -> list[Item]:
-    """The oldest input that waits, and those nearest to it in length.
+    """The oldest input that waits, and those nearest to it in length, up to :data:`TOGETHER` characters.
 
     Args:
         waiting: the oldest first, at least one.
@@ -273,7 +280,10 @@ def next_batch(waiting: Sequence[Item], most: int) -> list[Item]:
     """
     oldest = waiting[0]
     fit = [item for item in waiting if item.kind == oldest.kind and _alike(item.length, oldest.length)]
-    return fit if len(fit) <= most else nsmallest(most, fit, key=lambda item: abs(item.length - oldest.length))
+    if len(fit) > most:
+        fit = nsmallest(most, fit, key=lambda item: abs(item.length - oldest.length))
+    total = accumulate(item.length for item in fit)
+    return [item for item, length in zip(fit, total, strict=True) if length <= TOGETHER or item is oldest]
 
 
 def _alike(one: int, other: int) -> bool:
@@ -287,14 +297,14 @@ def _items(job: _Job, inputs: Inputs) -> list[Item]:
         kind = tuple(sorted((name, array.dtype.str, array.shape[1:]) for name, array in inputs.items()))
         rows = range(count_of(inputs))
         return [Item(job, row, {name: array[row : row + 1] for name, array in inputs.items()}, kind, 1) for row in rows]
-    return [Item(job, place, given, (), _length(given)) for place, given in enumerate(inputs)]
+    return [Item(job, place, given, (), length_of(given)) for place, given in enumerate(inputs)]
 
 
-def _length(given: Any) -> int:
-    """Characters of a text, a pair or a list of words; 1 for what is none of these."""
+def length_of(given: Any) -> int:
+    """Characters of a text, a pair or a list of words, each of which counts as one at least; 1 for what is no text."""
     if isinstance(given, str):
-        return len(given)
-    return sum(map(_length, given)) if isinstance(given, list | tuple) else 1
+        return max(1, len(given))
+    return sum(map(length_of, given)) if isinstance(given, list | tuple) else 1
 
 
 def _joined(batch: Sequence[Item]) -> Any:

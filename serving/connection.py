@@ -1,18 +1,24 @@
 """One connection of a client: HTTP/1.1 by uvicorn and httptools, with limits that these do not have.
 
-Headers must come within the time of a request and fit into :data:`MOST_HEAD` bytes, so that neither slow nor endless
-ones hold memory; and what is no HTTP is refused in the form that every error has.
+Headers must fit into :data:`MOST_HEAD` bytes and come within the time of a request, as must the rest of a body that was
+refused before all of it was here; answers must be read; and requests sent one behind the other are few. So neither slow
+clients nor endless ones hold memory. What is no HTTP is refused in the form that every error has, and never in the
+place of an answer to another request.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterable
 from http import HTTPStatus
 from typing import Any
 
 MOST_HEAD = 65_536
-"""Bytes of the first line and the headers of a request."""
+"""Bytes of the first line and the headers of a request; of what stands behind a body in chunks, too."""
+
+MOST_BEHIND = 100
+"""Requests of one connection that are begun or wait: HTTP lets a client send them before it has an answer."""
 
 FAREWELL = 1.0
 """Seconds that an idle client has to answer the end of its connection, when the service ends."""
@@ -23,29 +29,40 @@ def error_body(message: str) -> bytes:
     return json.dumps({"error": message}).encode()
 
 
+class TooManyBehindError(Exception):
+    """A connection on which :data:`MOST_BEHIND` requests are not answered yet, and one more came."""
+
+
 class Guarded:
-    """What a connection of uvicorn gets: headers that are bounded in time and size.
+    """What a connection of uvicorn gets: bounds of time and size for what comes, and for who does not read.
 
     Attributes:
-        seconds: in which the headers of a request must come.
+        seconds: in which the headers of a request must come, and half of what waits to be read must be read.
     """
 
     seconds: float
     loop: Any
     transport: Any
-    cycle: Any
+    cycle: Any = None
+    timeout_keep_alive: float
+    timeout_keep_alive_task: Any = None
     _timer: Any = None
-    _head = 0
-    _begun: Sequence[Any] = ()
+    _reader: Any = None
+    _left = 0  # bytes that were not read when last looked at
+    _dry = 0  # bytes that came, since any of them was of a body
+    _amid = False  # whether headers came, and not all of their body
+    _begun: deque[Any]
 
     def connection_made(self, transport: Any) -> None:
         """A client came."""
+        self._begun = deque()
         super().connection_made(transport)  # type: ignore[misc]
         self._expect_headers()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """It left; uvicorn tells so to the last of the requests that it had sent one behind the other, not to all."""
         self._stop_timer()
+        self._stop_reader()
         for cycle in self._begun:
             cycle.disconnected |= not cycle.response_complete
             cycle.message_event.set()
@@ -53,11 +70,15 @@ class Guarded:
 
     def data_received(self, data: bytes) -> None:
         """It sent something."""
-        if self._timer is not None:
-            self._head += len(data)
+        self._dry += len(data)
         super().data_received(data)  # type: ignore[misc]
-        if self._timer is not None and self._head > MOST_HEAD:
+        if self._dry > MOST_HEAD:
             self._refuse(431, f"the headers have more than {MOST_HEAD} bytes; send fewer")
+        idle = self.cycle is not None and self.cycle.response_complete and self._timer is None
+        if idle and self.timeout_keep_alive_task is None and not self.transport.is_closing():
+            # uvicorn stops this timer for whatever comes, and begins it anew for answers alone
+            later = self.loop.call_later(self.timeout_keep_alive, self.timeout_keep_alive_handler)
+            self.timeout_keep_alive_task = later
 
     def on_message_begin(self) -> None:
         """A request begins."""
@@ -68,8 +89,46 @@ class Guarded:
     def on_headers_complete(self) -> None:
         """Its headers are here."""
         self._stop_timer()
+        while self._begun and self._begun[0].response_complete:  # they are answered in their order
+            self._begun.popleft()
+        if len(self._begun) >= MOST_BEHIND:
+            raise TooManyBehindError
         super().on_headers_complete()  # type: ignore[misc]
-        self._begun = [*(each for each in self._begun if not each.response_complete), self.cycle]
+        self._begun.append(self.cycle)
+        self._amid = True
+
+    def on_body(self, body: bytes) -> None:
+        """Some of its body is here."""
+        self._dry = 0
+        super().on_body(body)  # type: ignore[misc]
+
+    def on_message_complete(self) -> None:
+        """All of it is here."""
+        self._dry, self._amid = 0, False
+        self._stop_timer()
+        super().on_message_complete()  # type: ignore[misc]
+
+    def on_response_complete(self) -> None:
+        """A request was answered; where it was refused by its headers, its body may still be on its way."""
+        super().on_response_complete()  # type: ignore[misc]
+        if self.transport.is_closing():
+            self._end()
+        elif self._amid and self.cycle.response_complete:
+            self._timer = self.loop.call_later(self.seconds, self._part)
+
+    def timeout_keep_alive_handler(self) -> None:
+        """It has asked nothing for long."""
+        self._part()
+
+    def pause_writing(self) -> None:
+        """It reads more slowly than it is answered."""
+        super().pause_writing()  # type: ignore[misc]
+        self._watch_reader()
+
+    def resume_writing(self) -> None:
+        """It has read nearly all."""
+        self._stop_reader()
+        super().resume_writing()  # type: ignore[misc]
 
     def send_400_response(self, msg: str) -> None:  # noqa: ARG002
         """It is no HTTP."""
@@ -79,20 +138,25 @@ class Guarded:
         """The service ends: what is idle is closed, in TLS too, where a client that does not read never agrees."""
         super().shutdown()  # type: ignore[misc]
         if self.transport.is_closing():
-            self.loop.call_later(FAREWELL, self._end)
+            self._end()
+
+    def _part(self) -> None:
+        """Close it."""
+        if not self.transport.is_closing():
+            self.transport.close()
+            self._end()
 
     def _end(self) -> None:
-        """Close it without the client's consent, once it has got what was written for it."""
-        if self.transport.get_write_buffer_size():
-            self.loop.call_later(FAREWELL, self._end)
-        else:
-            self.transport.abort()
+        """Close it without the client's consent, where that does not come soon, or does not read what it was sent."""
+        self._stop_timer()
+        waits = self.transport.get_write_buffer_size()
+        self._timer = self.loop.call_later(self.seconds if waits else FAREWELL, self.transport.abort)
 
     def _unsupported_upgrade_warning(self) -> None:
         """It asks for web sockets or HTTP/2, and is answered in HTTP/1.1: nothing that the log's readers could mend."""
 
     def _expect_headers(self) -> None:
-        self._head = 0
+        self._dry = 0
         told = f"the headers did not come within {self.seconds:g} s"
         self._timer = self.loop.call_later(self.seconds, self._refuse, 408, told)
 
@@ -101,17 +165,44 @@ class Guarded:
             self._timer.cancel()
             self._timer = None
 
+    def _watch_reader(self) -> None:
+        self._stop_reader()
+        self._left = self.transport.get_write_buffer_size()
+        self._reader = self.loop.call_later(self.seconds, self._look_at_reader)
+
+    def _stop_reader(self) -> None:
+        if self._reader is not None:
+            self._reader.cancel()
+            self._reader = None
+
+    def _look_at_reader(self) -> None:
+        """Give a client up that has read less than half of what waited for it."""
+        if 2 * self.transport.get_write_buffer_size() > self._left:
+            self.transport.abort()
+        else:
+            self._watch_reader()
+
     def _refuse(self, status: int, message: str) -> None:
+        """Refuse what comes, and close the connection, once the requests before it are answered."""
         self._stop_timer()
         if self.transport.is_closing():
             return
-        body = error_body(message)
-        head = (
-            f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\ncontent-type: application/json\r\n"
-            f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
-        )
-        self.transport.write(head.encode() + body)
-        self.transport.close()
+        own = self.cycle if self._amid else None
+        before = [cycle for cycle in self._unanswered() if cycle is not own]
+        if before:  # the refusal would be taken for the answer of one of these
+            before[-1].keep_alive = False
+            return
+        if own is None or not own.response_started:
+            body = error_body(message)
+            head = (
+                f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\ncontent-type: application/json\r\n"
+                f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
+            )
+            self.transport.write(head.encode() + body)
+        self._part()
+
+    def _unanswered(self) -> Iterable[Any]:
+        return (cycle for cycle in self._begun if not cycle.response_complete)
 
 
 def guarded_protocol(seconds: float) -> type[Any]:

@@ -7,6 +7,7 @@ import os
 from typing import Any
 
 from .metrics import Metrics
+from .snapshot import snapshot
 from .stats import Stats
 
 PATHS = ("/metrics", "/stats")
@@ -36,5 +37,5 @@ class Figures:
         """
         if path == "/metrics":
             return self._metrics.text(accept)
-        facts = {**self._stats.snapshot(), "process": os.getpid(), "recorded": recorded}
+        facts = {**snapshot(self._stats), "process": os.getpid(), "recorded": recorded}
         return json.dumps(facts).encode(), "application/json"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -45,7 +46,16 @@ CODES = {
 OPEN = ("ServerLive", "ServerReady", "Check")
 """Verbs that need no token, and are answered however busy the service is, as REST does."""
 
-Verb = Callable[[Any, Any], Awaitable[Any]]
+
+@dataclass
+class _Call:
+    """One call on its way, and whether it reached a model, so that the observers are told of it."""
+
+    context: Any
+    reached: bool = False
+
+
+Verb = Callable[[Any, _Call], Awaitable[Any]]
 
 
 class GrpcFront:
@@ -53,12 +63,14 @@ class GrpcFront:
 
     Args:
         service: that is asked.
+        refused: told of the status of each refused request that reached no model, of which the observers hear nothing.
 
     Raises:
         MissingExtraError: the extra ``serve`` is not installed.
     """
 
-    def __init__(self, service: Service) -> None:
+    def __init__(self, service: Service, refused: Callable[[int], None] = lambda status: None) -> None:  # noqa: ARG005
+        self._refused = refused
         self._grpc = require("grpc", "serve", PURPOSE)
         self._aio = require("grpc.aio", "serve", PURPOSE)
         self._service, self._made, self._here = service, message_classes(), 0
@@ -144,12 +156,15 @@ class GrpcFront:
         async def answered(messages: AsyncIterator[bytes], context: Any) -> bytes:
             counted = name not in OPEN  # whoever has no token must not fill the places of those who have one
             self._here += counted
+            call = _Call(context)
             try:
                 self._let_in(name, context)
                 raw = await _first(messages, self._service.settings.timeout)
-                return (await verb(_parsed(request_class, raw), context)).SerializeToString()
+                return (await verb(_parsed(request_class, raw), call)).SerializeToString()
             except Exception as error:
                 found = refusal(error)
+                if not call.reached:
+                    self._refused(found.status)
                 if not isinstance(error, HydrantError):
                     log.exception("%s failed", name)
                 code = getattr(self._grpc.StatusCode, CODES.get(found.status, "INVALID_ARGUMENT"))
@@ -202,16 +217,17 @@ class GrpcFront:
         del found["parameters"]  # there is no field for them
         return self._made["ModelMetadataResponse"](**found)
 
-    async def _infer(self, message: Any, context: Any) -> Any:
+    async def _infer(self, message: Any, call: _Call) -> Any:
         started, status = perf_counter(), 500
         served = self._served(message.model_name, message.model_version)
+        call.reached = True
         try:
             asked = read_message(message)
             served, prediction = await self._service.predict(
                 inputs_of(asked, served),
                 model=served.name,
                 version=message.model_version or None,
-                timeout=_least(asked.timeout, context.time_remaining()),
+                timeout=_least(asked.timeout, call.context.time_remaining()),
             )
             outputs = outputs_of(prediction, asked, served)
             response = InferResponse(served.name, served.version, asked.id, outputs)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 from collections.abc import Awaitable, Callable, Collection, Mapping, MutableMapping
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 from urllib.parse import urlsplit
@@ -27,6 +28,15 @@ HEALTH = ("/v2/health/live", "/v2/health/ready")
 FIGURES = ("/metrics", "/stats")
 """What tells how busy the service is is not refused because it is; it needs the token as all else."""
 
+BODIES = 4
+"""Bodies of the largest size that may be here at a time, or as much of smaller ones."""
+
+SMALL = 2**16
+"""Bytes of a body that is let in however much of others is here."""
+
+COUNTED = "hydrant.counted"
+"""In the ``state`` of a request that the observers are told of."""
+
 
 class Guard:
     """An ASGI application around another one.
@@ -35,7 +45,7 @@ class Guard:
         app: that answers what is let in.
         settings: token, limits, and origins.
         open_paths: that need no token, beside those of :data:`HEALTH`.
-        refused: told of the status of each request that was not let in.
+        refused: told of the status of each refused request that reached no model, of which the observers hear nothing.
     """
 
     def __init__(
@@ -48,6 +58,7 @@ class Guard:
         self._app, self._settings, self._refused = app, settings, refused
         self._open = {*HEALTH, *open_paths}
         self._here = 0
+        self._bodies = _Bodies(BODIES * settings.max_bytes)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Refuse a request, or let it in."""
@@ -65,12 +76,15 @@ class Guard:
         if scope["path"] in HEALTH:
             await self._app(scope, receive, send)
             return
+        scope.setdefault("state", {})
+        empty = headers.get(b"content-length", b"0") == b"0" and b"transfer-encoding" not in headers
+        limited = _Limited(receive, self._settings.max_bytes, self._bodies, empty)
         self._here += 1
         try:
-            empty = headers.get(b"content-length", b"0") == b"0" and b"transfer-encoding" not in headers
-            await self._in_time(scope, _Limited(receive, self._settings.max_bytes, empty), send)
+            await self._in_time(scope, limited, send)
         finally:
             self._here -= 1
+            self._bodies.held -= limited.came
 
     async def _in_time(self, scope: Scope, receive: _Limited, send: Send) -> None:
         """Let a request in, which is given up when its time has passed; but for verbs that open bundles."""
@@ -79,23 +93,24 @@ class Guard:
 
         async def told(message: MutableMapping[str, Any]) -> None:
             nonlocal begun
+            await send(message)  # which waits while the client does not read its answers to other requests
+            if not begun and message["status"] >= 400 and COUNTED not in scope["state"]:
+                self._refused(message["status"])
             begun = True
-            await send(message)
 
         try:
             async with asyncio.timeout(seconds):
                 await self._app(scope, receive, told)
         except ServeError as refused:  # of what has no routes of its own that tell it
             if not begun:
-                await _refuse(refused, send)
+                await _refuse(refused, told)
         except TimeoutError:
             if begun:  # a client that does not read its answer
                 return
             error = ServeError(504, f"the request was not answered within {seconds:g} s; ask for less, or again later")
             if not receive.ended:
                 error = ServeError(408, f"the body did not come within {seconds:g} s; send less, or ask again later")
-                self._refused(error.status)
-            await _refuse(error, send)
+            await _refuse(error, told)
 
     def _check(self, scope: Scope, headers: Mapping[bytes, bytes]) -> None:
         settings = self._settings
@@ -112,18 +127,33 @@ class Guard:
             raise ServeError(503, f"{self._here} requests are here already; ask again", retry_after=1)
 
 
-class _Limited:
-    """Receives a body that may not be too large, and knows whether all of it is here."""
+@dataclass
+class _Bodies:
+    """Bytes of the bodies that are here, and how many there may be."""
 
-    def __init__(self, receive: Receive, most: int, empty: bool) -> None:
-        self._receive, self._most, self._came, self.ended = receive, most, 0, empty
+    most: int
+    held: int = 0
+
+
+class _Limited:
+    """Receives a body that may not be too large, by itself or with the others, and knows whether all of it is here."""
+
+    def __init__(self, receive: Receive, most: int, bodies: _Bodies, empty: bool) -> None:
+        self._receive, self._most, self._bodies, self.came, self.ended = receive, most, bodies, 0, empty
 
     async def __call__(self) -> MutableMapping[str, Any]:
         message = await self._receive()
-        self._came += len(message.get("body", b""))
+        size = len(message.get("body", b""))
+        self.came += size
+        self._bodies.held += size
         self.ended = not message.get("more_body", False)
-        if self._came > self._most:
+        if self.came > self._most:
             raise _too_large(self._most)
+        if self._bodies.held > self._bodies.most and self.came > SMALL:
+            raise ServeError(
+                503, f"the bodies of other requests fill the {self._bodies.most} bytes that there are; ask again",
+                retry_after=1,
+            )  # fmt: skip
         return message
 
 

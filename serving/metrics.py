@@ -4,7 +4,7 @@ Nothing is counted twice: a scrape reads the counts as they are. Every series na
 
     hydrant_requests_total{front, status}       requests answered or refused
     hydrant_refused_total{status}               requests that reached no model, which it does not name: too many at a
-                                                time, no token, too large, of another site
+                                                time, no token, too large, nonsense, no such model or route
     hydrant_request_seconds{front}              histogram, from arrival to answer
     hydrant_batch_size, hydrant_batch_seconds   histograms of the runs
     hydrant_queue_inputs                        inputs that wait

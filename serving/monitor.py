@@ -1,7 +1,7 @@
 """Everything that watches a service, as one: its observers, and the routes at which they can be asked.
 
 GET /metrics    the text form of Prometheus (serving.metrics)
-GET /stats      JSON for the page's charts (serving.stats)
+GET /stats      JSON for the page's charts (serving.snapshot)
 
 One of several workers counts nothing itself, but tells the process that began it (serving.together).
 """

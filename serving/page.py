@@ -20,7 +20,7 @@ from .asked import inputs_for, read_asked
 from .batcher import check_count
 from .errors import ServeError, refusal
 from .explain import explanations, facts_of
-from .rest import json_response, read_body, unless_left
+from .rest import json_response, read_body, tell, unless_left
 from .service import Served, Service
 
 if TYPE_CHECKING:
@@ -140,7 +140,7 @@ def add_page(app: FastAPI, service: Service) -> None:
             raise
         finally:
             if served is not None:
-                service.observer.request(served, "page", perf_counter() - started, status)
+                tell(service, request, served, "page", perf_counter() - started, status)
 
     app.add_route("/describe", describe, methods=["GET"])
     app.add_route("/explain", explain, methods=["POST"])

@@ -15,7 +15,7 @@ from ..runtime.answers import answer
 from .asked import inputs_for, read_asked
 from .batcher import check_count
 from .errors import ServeError, refusal
-from .guard import headers_of
+from .guard import COUNTED, headers_of
 from .json_body import read_object
 from .messages import HEADER, InferResponse
 from .protocol import inputs_of, model_metadata, outputs_of, read_request, server_metadata, write_response
@@ -224,9 +224,21 @@ class _Front:
                 raise
             finally:
                 if call.served is not None:
-                    self._service.observer.request(call.served, front, perf_counter() - started, status)
+                    tell(self._service, request, call.served, front, perf_counter() - started, status)
 
         return endpoint
+
+
+def tell(service: Service, request: Request, served: Served, front: str, seconds: float, status: int) -> None:
+    """Tell the observers of a request that reached a model; what did not is counted by the guard.
+
+    Args:
+        service: whose observers.
+        request: that was answered, or refused.
+        served, front, seconds, status: as of ``Observer.request``.
+    """
+    request.scope.setdefault("state", {})[COUNTED] = True
+    service.observer.request(served, front, seconds, status)
 
 
 async def read_body(request: Request, seconds: float | None = None) -> bytes:

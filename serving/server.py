@@ -97,7 +97,8 @@ def serve_alone(
             timeout_graceful_shutdown=math.ceil(settings.timeout),
         )
         try:
-            await _run(service, Server(config), port, announce, parent)
+            front = None if settings.grpc_port is None else GrpcFront(service, monitor.stats.refuse)
+            await _run(service, front, Server(config), port, announce, parent)
         finally:
             monitor.close()
 
@@ -115,11 +116,15 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 
 async def _run(
-    service: Service, server: Any, port: socket.socket, announce: Announce, parent: Connection | None
+    service: Service,
+    front: GrpcFront | None,
+    server: Any,
+    port: socket.socket,
+    announce: Announce,
+    parent: Connection | None,
 ) -> None:
     """Open the models while the port answers already, serve until it is to end, and answer what is begun."""
     host, number = port.getsockname()[:2]
-    front = None if service.settings.grpc_port is None else GrpcFront(service)
     grpc_port = None if front is None else await front.start()
     starting = asyncio.create_task(service.start())
 

@@ -22,7 +22,7 @@ from ..data.words import is_words
 from ..errors import HydrantError, InputError, cut, listing
 from ..runtime.prediction import Prediction
 from ..runtime.predictor import Predictor, load
-from .batcher import Batcher, Inputs, check_count
+from .batcher import MOST_CHARACTERS, Batcher, Inputs, check_count, length_of
 from .catalog import Versions, found_bundles, in_order
 from .errors import ServeError
 from .observe import Observer, Observers
@@ -218,6 +218,8 @@ class Service:
             raise ServeError(404, f"model {cut(name)} has no version {cut(wanted)}; there are: {listing(versions)}")
         model = self._models.setdefault(name, _Model())
         async with model.changing:
+            if self._draining:
+                raise ServeError(503, "the service is stopping; ask another one, or later", retry_after=1)
             answered = model.states.get(wanted)
             if wanted not in model.loaded:
                 model.states[wanted] = ("LOADING", "")
@@ -263,7 +265,7 @@ class Service:
     async def drain(self) -> None:
         """Take no more requests, answer those that are here, and close every model."""
         self._draining = True
-        for model in self._models.values():
+        for model in list(self._models.values()):  # a version that is being loaded may bring another name
             async with model.changing:
                 old, model.loaded, model.current = list(model.loaded.values()), {}, None
                 for each in old:
@@ -330,6 +332,7 @@ def check_inputs(inputs: Inputs, predictor: Predictor) -> None:
 
     Raises:
         InputError: an input of another kind than the model reads; it is named by its index.
+        ServeError: 413, a text that is longer than any model reads by far.
     """
     if isinstance(inputs, Mapping):
         sizes = {name: np.shape(array)[:1] for name, array in inputs.items()}
@@ -345,6 +348,10 @@ def check_inputs(inputs: Inputs, predictor: Predictor) -> None:
             raise InputError(f"input {index} is a {type(given).__name__}; expected the bytes of {what}")
         if predictor.modality == "text" and not (isinstance(given, str) or is_pair(given) or is_words(given)):
             raise InputError(f"input {index} is a {type(given).__name__}; expected a text, or a pair of texts")
+        if length_of(given) > MOST_CHARACTERS:
+            raise ServeError(
+                413, f"input {index} has {length_of(given)} characters; send {MOST_CHARACTERS} at most, its beginning"
+            )
 
 
 def _each(inputs: Inputs) -> Sequence[Any]:

@@ -18,8 +18,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..bundle.calibration import ABSTAIN, OOD
-from ..bundle.reference import RATES
 from ..measure.watch import Alarm, Counts, Watch, check_limits
 from ..runtime.observed import Observed, observed
 from ..runtime.prediction import Prediction
@@ -35,9 +33,6 @@ TOGETHER = 128
 
 STEP, STEPS = 10.0, 360
 """Seconds of one point of the charts, and how many points are kept: an hour."""
-
-WINDOWS = {"minute": 60.0, "ten_minutes": 600.0, "hour": 3600.0}
-"""Sliding windows of the rates, in seconds."""
 
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
@@ -227,6 +222,7 @@ class Stats:
         told: called with model, version and alarm, once for each alarm.
 
     Attributes:
+        began: seconds of the clock at the start.
         refused: requests that reached no model, by status.
     """
 
@@ -239,7 +235,7 @@ class Stats:
         self._watching, self._clock, self._told = watching, clock, told
         self._models: OrderedDict[tuple[str, str], ModelStats] = OrderedDict()
         self._lock = threading.Lock()
-        self._began = clock()
+        self.began = clock()
         self.refused: Counter[int] = Counter()
 
     def refuse(self, status: int, count: int = 1) -> None:
@@ -298,26 +294,14 @@ class Stats:
             self._tell(name, version, alarms)
         return found
 
+    def now(self) -> float:
+        """Seconds of the clock."""
+        return self._clock()
+
     @property
     def reading(self) -> threading.Lock:
         """To be held while what :meth:`models` gave is read."""
         return self._lock
-
-    def snapshot(self) -> dict[str, Any]:
-        """Everything as a JSON object, for the page.
-
-        Returns:
-            ``uptime`` in seconds, and under ``models`` for each version: ``name``, ``version``, ``task``; ``totals``;
-            ``requests``, a list by front and status; ``latency`` (median and 99th percentile of the newest, seconds);
-            ``queue``; ``batch`` (mean size, mean seconds); ``rates`` by window, with the calibrated ones beside them;
-            ``series``, the last hour in steps of ten seconds; ``labels``, how often each was given, the most frequent
-            twenty; ``histograms`` by score (edges, calibrated and recent counts, PSI) and ``drift`` (evidence, limit,
-            alarms); the last two ``None`` where the bundle has no reference.
-        """
-        models = self.models()
-        with self._lock:
-            now = self._clock()
-            return {"uptime": now - self._began, "models": [_told(model, now) for model in models]}
 
     def _of(self, served: Served) -> ModelStats:
         """What is counted of a model; what is being put away counts for the one that was loaded in its place."""
@@ -335,112 +319,3 @@ class Stats:
             log.warning("drift of %s, version %s: %s", name, version, alarm.text, extra=ALWAYS)
             if self._told is not None:
                 self._told(name, version, alarm)
-
-
-def _told(model: ModelStats, now: float) -> dict[str, Any]:
-    newest = np.array(model.newest)
-    batches = sum(model.batch_sizes.counts)
-    return {
-        "name": model.name,
-        "version": model.version,
-        "task": model.task,
-        "totals": {
-            "requests": sum(model.requests.values()),
-            "inputs": model.inputs,
-            "failed": model.failed,
-            **{name: model.decided[name] for name in _decides(model)},
-        },
-        "requests": [
-            {"front": front, "status": status, "count": count}
-            for (front, status), count in sorted(model.requests.items())
-        ],
-        "latency": {
-            "median": float(np.quantile(newest, 0.5)) if len(newest) else None,
-            "p99": float(np.quantile(newest, 0.99)) if len(newest) else None,
-        },
-        "queue": model.depth,
-        "batch": {
-            "size": model.batch_sizes.total / batches if batches else None,
-            "seconds": model.batch_seconds.total / batches if batches else None,
-        },
-        "rates": _rates(model, now),
-        "series": [
-            {
-                "ago": now - step.start,
-                "requests": step.requests,
-                "errors": step.errors,
-                "inputs": step.inputs,
-                **{name: step.decided[name] for name in _decides(model)},
-            }
-            for step in model.steps
-            if now - step.start <= STEP * STEPS
-        ],
-        "labels": dict(model.labels.most_common(20)),
-        "histograms": _histograms(model),
-        "drift": _drift(model),
-    }
-
-
-def _decides(model: ModelStats) -> list[str]:
-    """Decisions that the calibration makes."""
-    named = dict(zip(RATES, (ABSTAIN, OOD), strict=True))
-    return [name for name in RATES if named[name] in model.calibration.thresholds]
-
-
-def _rates(model: ModelStats, now: float) -> dict[str, Any]:
-    """Shares of decisions in sliding windows, with the requests and inputs a second, and what calibration says."""
-    found: dict[str, Any] = {}
-    for name, seconds in WINDOWS.items():
-        steps = [step for step in model.steps if now - step.start < seconds]
-        inputs = sum(step.inputs for step in steps)
-        found[name] = {
-            "requests_per_second": sum(step.requests for step in steps) / _covered(model, now, seconds),
-            "inputs": inputs,
-            "errors": sum(step.errors for step in steps),
-            **{
-                rate: sum(step.decided[rate] for step in steps) / inputs if inputs else None for rate in _decides(model)
-            },
-        }
-    reference = model.calibration.reference
-    found["calibrated"] = {} if reference is None else {name: rate.share for name, rate in reference.rates.items()}
-    return found
-
-
-def _covered(model: ModelStats, now: float, seconds: float) -> float:
-    """Seconds that the steps of a sliding window stand for: whole ones and the current one, none before the first."""
-    return max(1.0, min(seconds - STEP + now % STEP, now - model.began))
-
-
-def _histograms(model: ModelStats) -> dict[str, Any] | None:
-    watch = model.watch
-    if watch is None:
-        return None
-    recent = model.recent()
-    psi, _ = watch.distances(recent)
-    return {
-        name: {
-            "edges": list(histogram.edges),
-            "calibrated": list(histogram.counts),
-            "recent": recent.bins[name].tolist() if name in recent.bins else [0] * len(histogram.counts),
-            "psi": psi.get(name),
-        }
-        for name, histogram in watch.reference.histograms.items()
-    }
-
-
-def _drift(model: ModelStats) -> dict[str, Any] | None:
-    watch = model.watch
-    if watch is None:
-        return None
-    last = watch.windows[-1] if watch.windows else None
-    return {
-        "alpha": watch.alpha,
-        "psi_limit": watch.psi,
-        "rates": {
-            name: {"evidence": test.evidence, "limit": test.limit, "count": test.count, "n": test.n}
-            for name, test in watch.rates.items()
-        },
-        "psi": {} if last is None else dict(last.psi),
-        "window": watch.window,
-        "alarms": [alarm.to_json() for alarm in watch.alarms],
-    }

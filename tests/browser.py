@@ -12,9 +12,9 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-CHROMIUM = next(
-    (found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), None
-)
+NAMES = ("chromium", "chromium-headless-shell", "chromium-browser", "google-chrome")
+
+CHROMIUM = next((found for name in NAMES if (found := shutil.which(name))), None)
 
 FLAGS = (
     "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run", "--hide-scrollbars",

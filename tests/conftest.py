@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +18,7 @@ import torch
 import transformers
 from cpp import build, missing
 from golden import make_golden
+from hydrant.bundle.owned import locked
 from hydrant.serving.log import Rarely
 from support import make_model, make_tokenizer
 
@@ -94,3 +98,27 @@ def runner() -> Path:
     if reason := missing():
         pytest.skip(f"the C++ runner is not built: {reason}")
     return build("release") / "runtime/cpp/hydrant-run"
+
+
+@pytest.fixture(scope="session")
+def client_python() -> Path:
+    """Python with the clients of ``clients.txt``, kept in ``.cache/`` of the checkout; skips where no index answers."""
+    wanted = Path(__file__).parent / "clients.txt"
+    pinned = wanted.read_bytes() + sys.version.encode()
+    folder = wanted.parents[1] / ".cache" / f"clients-{hashlib.sha256(pinned).hexdigest()[:12]}"
+    python, whole = folder / "bin" / "python", folder / "whole"
+    folder.parent.mkdir(exist_ok=True)
+    with locked(folder.parent):
+        if whole.exists():
+            return python
+        subprocess.run([sys.executable, "-m", "venv", "--clear", "--without-pip", folder], check=True)
+        install = [sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--no-deps", "--no-compile"]
+        done = subprocess.run(
+            [*install, "--only-binary", ":all:", "-r", wanted],
+            check=False, capture_output=True, text=True, timeout=600,
+        )  # fmt: skip
+        if done.returncode and any(words in done.stderr for words in ("from versions: none", "Retrying")):
+            pytest.skip(f"the package index does not answer: {done.stderr.strip().splitlines()[-1]}")
+        assert done.returncode == 0, done.stderr
+        whole.touch()
+    return python

@@ -1,8 +1,9 @@
 """Runs in an environment of its own (clients.txt): what tritonclient and KServe's client make of a running service.
 
-    python oip_clients.py triton|kserve < ask.json > told.json
+    python oip_clients.py triton|kserve|runner < ask.json > told.json
 
-Each in a process of its own, since both bring messages of one name.
+Each in a process of its own, since both bring messages of one name; ``runner`` is tritonclient over HTTP with the C++
+runner, which has one model: ``http``, ``model``, ``tensors`` (lists by name) and ``outputs``.
 ``ask.json``: ``http`` and ``grpc`` (host:port), ``texts``, ``image`` (base64), and the names of both models. What is
 told has one entry for each client and form: the outputs as lists, by name.
 """
@@ -109,6 +110,34 @@ def triton_told(ask: dict[str, Any], over: str) -> dict[str, Any]:
     return told
 
 
+def runner_told(ask: dict[str, Any]) -> dict[str, Any]:
+    """What tritonclient makes of the C++ runner, which speaks HTTP and has one model."""
+    from tritonclient import http
+
+    model, told = ask["model"], {}
+    with http.InferenceServerClient(ask["http"]) as client:
+        assert client.is_server_live() and client.is_server_ready() and client.is_model_ready(model, "1")
+        told["server"], told["model"] = client.get_server_metadata(), client.get_model_metadata(model)
+
+        def asked(binary: bool, **more: Any) -> Any:
+            inputs = []
+            for name, values in ask["tensors"].items():
+                array = np.array(values)
+                inputs.append(http.InferInput(name, list(array.shape), "INT64"))
+                inputs[-1].set_data_from_numpy(array, binary_data=binary)
+            return client.infer(model, inputs, **more)
+
+        def output(name: str, binary: bool) -> Any:
+            return http.InferRequestedOutput(name, binary_data=binary)
+
+        for binary in (False, True):
+            outputs = [output(name, binary) for name in ask["outputs"]]
+            told["binary" if binary else "json"] = plain(asked(binary, outputs=outputs), ask["outputs"])
+        told["default"] = plain(asked(True), ask["outputs"])  # no outputs named: all of them come
+        told["refused"] = refusal(lambda: asked(True, outputs=[output("logits", True)]))
+    return told
+
+
 def kserve() -> Any:
     """KServe's client, without what its package imports beside it."""
     for name in SERVER_SIDE:
@@ -152,7 +181,9 @@ async def kserve_told(ask: dict[str, Any]) -> dict[str, Any]:
 def main() -> None:
     """Ask, and tell."""
     ask = json.load(sys.stdin)
-    if sys.argv[1] == "triton":
+    if sys.argv[1] == "runner":
+        told = runner_told(ask)
+    elif sys.argv[1] == "triton":
         told = triton_told(ask, "http") | triton_told(ask, "grpc")
     else:
         told = asyncio.run(kserve_told(ask))

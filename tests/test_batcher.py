@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from hydrant import Prediction
 from hydrant.errors import BackendError, InputError
-from hydrant.serving.batcher import SHORT, Batcher
+from hydrant.serving.batcher import SHORT, TOGETHER, Batcher
 from hydrant.serving.errors import ServeError
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -110,6 +110,21 @@ def test_texts_of_similar_length_run_together_and_the_oldest_goes_first(echo: Ec
     ran = [sorted(map(len, batch)) for batch in echo.batches[1:]]
     assert ran == [[501, 990, 1000], [10, 20], [2001], [499]]
     assert max(lengths[1], lengths[5]) <= SHORT
+
+
+def test_long_texts_run_together_as_far_as_their_characters_are_few(echo: Echo) -> None:
+    lengths = [TOGETHER // 2, TOGETHER // 2, TOGETHER // 2, TOGETHER + 1, 10]
+
+    async def test(batcher: Batcher) -> None:
+        first = await held(echo, batcher)
+        others = [asyncio.create_task(batcher.submit(["a" * n], 20)) for n in lengths]
+        await asyncio.sleep(0.01)
+        echo.gate.set()
+        assert [energies(await other) for other in others] == [[length] for length in lengths]
+        await first
+
+    run(echo, test)
+    assert [list(map(len, batch)) for batch in echo.batches[1:]] == [lengths[:2], [lengths[2]], [lengths[3]], [10]]
 
 
 @settings(deadline=None, max_examples=30)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import hashlib
 import io
 import json
 import subprocess
@@ -23,26 +22,6 @@ HERE = Path(__file__).parent
 OUTPUTS = ["label", "label_index", "probabilities", "confidence", "predictive_entropy", "mutual_information", "energy"]
 TEXTS = ["hello world", "transfer money today what is the weather", "the Ünknown", "what is hello " * 9]
 TOLERANCE = 1e-6
-
-
-@pytest.fixture(scope="session")
-def client_python() -> Path:
-    """Python with the clients of ``clients.txt``, kept in ``.cache/`` of the checkout; skips where no index answers."""
-    pinned = (HERE / "clients.txt").read_bytes() + sys.version.encode()
-    folder = HERE.parent / ".cache" / f"clients-{hashlib.sha256(pinned).hexdigest()[:12]}"
-    python, whole = folder / "bin" / "python", folder / "whole"
-    if not whole.exists():
-        subprocess.run([sys.executable, "-m", "venv", "--clear", "--without-pip", folder], check=True)
-        install = [sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--no-deps", "--no-compile"]
-        done = subprocess.run(
-            [*install, "--only-binary", ":all:", "-r", HERE / "clients.txt"],
-            check=False, capture_output=True, text=True, timeout=600,
-        )  # fmt: skip
-        if done.returncode and any(words in done.stderr for words in ("from versions: none", "Retrying")):
-            pytest.skip(f"the package index does not answer: {done.stderr.strip().splitlines()[-1]}")
-        assert done.returncode == 0, done.stderr
-        whole.touch()
-    return python
 
 
 @pytest.fixture(scope="module")

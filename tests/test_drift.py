@@ -19,6 +19,7 @@ from hydrant.bundle.calibration import Calibration
 from hydrant.bundle.reference import Histogram, Rate, TrafficReference
 from hydrant.calib.decisions.profile import bin_edges
 from hydrant.families.checkpoint import load_processor
+from hydrant.measure.log import Own
 from hydrant.measure.watch import Watch
 from hydrant.metrics.drift import (
     ODDS,
@@ -358,8 +359,17 @@ def test_the_command_tells_what_changed_with_status_one(bundle: Path, logs: dict
         (['{"abstain": true}', '{"abstain": 1}'], "line 2 of LOG has abstain '1'; expected true or false"),
         (['{"energy": -1.0}', '{"energy": NaN}'], "line 2 of LOG has energy 'nan'; expected a finite number"),
         (['{"energy": 1' + "0" * 400 + "}"], "expected a finite number"),
-        (['{"energy": -1.0}', '{"spans": 3}'], "expected rows as"),
-        (['{"spans": [3]}'], "line 1 of LOG has spans that are no JSON objects"),
+        (
+            ['{"energy": -1.0}', '{"spans": [{"label": "PER"}]}'],
+            "line 2 of LOG has spans, as predictions of a class",
+        ),
+        (['{"score": 0.5, "abstain": false}'], "line 1 of LOG has score, as predictions of one score (num_labels = 1)"),
+        (['{"labels": [], "abstain": false}'], "and this bundle gives one class of several; give a log of this bundle"),
+        (
+            ['{"error": "no text"}', '{"label": "x", "abstain": true}'],
+            "line 2 of LOG has the label 'x', and this",
+        ),
+        (["\x1f\x8b"], "line 1 of LOG is no JSON"),
     ],
 )
 def test_logs_that_cannot_be_used(bundle: Path, lines: list[str], told: str, tmp_path: Path) -> None:
@@ -368,6 +378,34 @@ def test_logs_that_cannot_be_used(bundle: Path, lines: list[str], told: str, tmp
     with pytest.raises(HydrantError) as error:
         drift(bundle, path)
     assert told.replace("LOG", str(path)) in str(error.value)
+
+
+def test_rows_of_every_task_are_known_by_their_answer() -> None:
+    rows: dict[str, dict[str, Any]] = {
+        "classification": {"label": "a"},
+        "multi_label": {"labels": [{"label": "a"}, {}]},
+        "score": {"score": 0.5, "label": "the truth"},
+        "tokens": {"spans": [{"label": "PER"}, {}]},
+    }
+    for task in rows:
+        own = Own(task, frozenset({"a", "PER"}))
+        for other, row in rows.items():
+            if task == other:
+                own.check(row, "row 1")
+            else:
+                with pytest.raises(HydrantError, match="give a log of this bundle's own predictions"):
+                    own.check(row, "row 1")
+        own.check({"abstain": True}, "row 1")
+        own.check({"error": "no text", "label": "x", "spans": 3}, "row 1")
+    for task, row, told in (
+        ("tokens", {"spans": [{"label": "LOC"}]}, "row 1 has the label 'LOC', and this bundle gives PER, a; give"),
+        ("tokens", {"spans": 3}, "row 1 has spans '3'; expected a list of JSON objects, each with its label"),
+        ("multi_label", {"labels": ["a"]}, "expected a list of JSON objects"),
+    ):
+        with pytest.raises(HydrantError, match=told):
+            Own(task, frozenset({"a", "PER"})).check(row, "row 1")
+    unnamed = [{"spans": [{"confidence": 0.5, "abstain": True}]}]
+    assert observed_rows(unnamed, {"confidence", "abstain"}, ["1"]).labels == {}
 
 
 def test_options_and_bundles_that_cannot_be_used(bundle: Path, logs: dict[str, Path], tmp_path: Path) -> None:

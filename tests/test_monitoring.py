@@ -35,6 +35,7 @@ from hydrant.serving.metrics import LABELS, OTHERS, Metrics
 from hydrant.serving.monitor import Monitor
 from hydrant.serving.record import WAITING, Recorder, Recording, redaction
 from hydrant.serving.settings import ServeSettings
+from hydrant.serving.snapshot import snapshot
 from hydrant.serving.stats import Stats, Watching
 from hydrant.serving.together import Teller, Together
 from hydrant.serving.tracing import tracing
@@ -156,7 +157,7 @@ def test_a_snapshot_has_sliding_windows_and_is_json(predictor: Predictor, found:
     clock.now += 300
     feed(stats, model, inputs[100:], prediction[100:], 10)
     stats.request(model, "rest", 0.3, 400)
-    (told,) = json.loads(json.dumps(stats.snapshot()))["models"]
+    (told,) = json.loads(json.dumps(snapshot(stats)))["models"]
     assert told["rates"]["minute"]["inputs"] == 300
     assert told["rates"]["ten_minutes"]["inputs"] == 400
     assert told["rates"]["minute"]["errors"] == 1
@@ -169,7 +170,7 @@ def test_a_snapshot_has_sliding_windows_and_is_json(predictor: Predictor, found:
         assert len(histogram["edges"]) + 1 == len(histogram["calibrated"])
     assert told["drift"]["alarms"] == []
     clock.now += 4000
-    (told,) = stats.snapshot()["models"]
+    (told,) = snapshot(stats)["models"]
     assert told["rates"]["hour"]["inputs"] == 0
     assert told["rates"]["hour"]["abstain"] is None
     assert told["series"] == []
@@ -217,7 +218,7 @@ def test_a_drift_is_told_and_logged_once(
     assert values(read["hydrant_drift_evidence"], decision="abstain") >= values(
         read["hydrant_drift_limit"], decision="abstain"
     )
-    (shown,) = stats.snapshot()["models"]
+    (shown,) = snapshot(stats)["models"]
     assert "abstain" in [alarm["name"] for alarm in shown["drift"]["alarms"]]
     again = Model(type("Loaded", (), {**vars(predictor), "calibration": replaced(predictor)})())
     stats.predicted(again, inputs[:1], prediction[:1])
@@ -240,7 +241,7 @@ def test_a_model_that_is_put_away_does_not_begin_the_counts_of_its_successor_ane
         stats.queue(before, 0)
         for model in (after, before):
             stats.request(model, "rest", 0.1, 200)
-    (told,) = stats.snapshot()["models"]
+    (told,) = snapshot(stats)["models"]
     assert (told["totals"]["inputs"], told["totals"]["requests"], told["queue"]) == (6, 6, 7)
 
 
@@ -251,7 +252,7 @@ def test_requests_a_second_are_those_of_the_time_that_was_counted(predictor: Pre
         clock.now += 1
         stats.request(model, "rest", 0.1, 200)
         if second in (4, 30, 64, 68, 199):
-            (told,) = stats.snapshot()["models"]
+            (told,) = snapshot(stats)["models"]
             assert told["rates"]["minute"]["requests_per_second"] == pytest.approx(1, rel=0.3 if second < 9 else 0.04)
 
 
@@ -270,7 +271,7 @@ def test_counts_of_many_threads_add_up(predictor: Predictor, found: tuple[list[s
             stats.predicted(model, inputs[at : at + 1], prediction[at : at + 1])
             stats.request(model, "rest", 0.001, 200)
             if at % 40 == 0:
-                json.dumps(stats.snapshot())
+                json.dumps(snapshot(stats))
                 Metrics(stats).text()
 
     threads = [threading.Thread(target=run, args=(part,)) for part in range(4)]
@@ -278,7 +279,7 @@ def test_counts_of_many_threads_add_up(predictor: Predictor, found: tuple[list[s
         thread.start()
     for thread in threads:
         thread.join()
-    (told,) = stats.snapshot()["models"]
+    (told,) = snapshot(stats)["models"]
     assert told["totals"]["inputs"] == told["totals"]["requests"] == 400
     assert told["totals"]["abstain"] == prediction.abstain.sum()  # type: ignore[union-attr]
 
@@ -305,7 +306,7 @@ def test_workers_are_counted_as_one(
         teller.refuse(401)
     first = told_by(tellers[0])["models"][0]
     assert first["totals"]["inputs"] == 200, "the other told nothing yet"
-    facts, (model,) = told_by(tellers[1]), alone.snapshot()["models"]
+    facts, (model,) = told_by(tellers[1]), snapshot(alone)["models"]
     (both,) = facts["models"]
     assert {name: both[name] for name in ("totals", "requests", "labels", "batch")} == {
         name: model[name] for name in ("totals", "requests", "labels", "batch")
@@ -387,7 +388,7 @@ def test_a_bundle_without_a_reference_is_counted_all_the_same(
     plain = type("Plain", (), {**vars(predictor), "calibration": replace(predictor.calibration, reference=None)})()
     stats = Stats()
     stats.predicted(Model(plain), *found)
-    (told,) = stats.snapshot()["models"]
+    (told,) = snapshot(stats)["models"]
     assert told["histograms"] is told["drift"] is None
     assert told["totals"]["inputs"] == 400
     assert values(families(stats)["hydrant_inputs"]) == [400]

@@ -15,10 +15,13 @@ import pytest
 from hydrant import Prediction
 from hydrant.errors import BundleError, InputError
 from hydrant.serving import batcher, workers
+from hydrant.serving.batcher import MOST_CHARACTERS
 from hydrant.serving.catalog import found_bundles
 from hydrant.serving.errors import ServeError, refusal
-from hydrant.serving.guard import Guard
+from hydrant.serving.guard import SMALL, Guard
 from hydrant.serving.observe import Silent
+from hydrant.serving.page import add_page
+from hydrant.serving.rest import rest_app
 from hydrant.serving.server import assembled, end_signals
 from hydrant.serving.service import Service
 from hydrant.serving.settings import ServeSettings
@@ -281,9 +284,91 @@ def test_what_has_no_body_is_never_told_that_it_did_not_come() -> None:
         assert [answer.status_code for answer in answers] == [504, 504, 408]
         assert "the request was not answered within 0.05 s" in answers[0].json()["error"]
         assert "the body did not come within 0.05 s" in answers[2].json()["error"]
-        assert refused == [408]
+        assert refused == [504, 504, 408]
 
     asyncio.run(main())
+
+
+def test_bodies_are_bounded_together_and_small_ones_are_let_in() -> None:
+    large = 80_000
+    sizes = [SMALL, *[large] * 5]
+
+    async def main() -> None:
+        free, here = asyncio.Event(), 0
+
+        async def inner(scope: Any, receive: Any, send: Any) -> None:
+            nonlocal here
+            while (await receive())["more_body"]:
+                pass
+            here += 1
+            await free.wait()
+            await send({"type": "http.response.start", "status": 204, "headers": []})
+            await send({"type": "http.response.body", "body": b""})
+
+        refused: list[int] = []
+        guard = Guard(inner, ServeSettings(max_bytes=100_000), refused=refused.append)
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(guard), base_url="http://localhost") as client:
+            asked = [asyncio.create_task(client.post("/predict", content=b"x" * size)) for size in sizes]
+            while here < 5:
+                await asyncio.sleep(0.001)
+            late = await asyncio.wait_for(asked.pop(), 10)
+            assert (late.status_code, late.headers["retry-after"]) == (503, "1")
+            assert "the bodies of other requests fill the 400000 bytes that there are" in late.json()["error"]
+            small = asyncio.create_task(client.post("/predict", content=b"x" * SMALL))
+            while here < 6:
+                await asyncio.sleep(0.001)
+            free.set()
+            assert [(await each).status_code for each in (*asked, small)] == [204] * 6
+            assert (await client.post("/predict", content=b"x" * large)).status_code == 204, "there is room again"
+        assert refused == [503]
+
+    asyncio.run(main())
+
+
+def test_what_reaches_no_model_is_counted_by_its_status_and_nothing_twice(models: Path) -> None:
+    told: list[tuple[str, int]] = []
+    refused: list[int] = []
+
+    class Counting(Silent):
+        def request(self, served: Any, front: str, seconds: float, status: int) -> None:
+            told.append((front, status))
+
+    async def test(service: Service) -> None:
+        rest = rest_app(service)
+        add_page(rest, service)
+        app = Guard(rest, service.settings, refused=refused.append)
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost") as client:
+            for path, body in (
+                ("/predict", b"{"), ("/nothing", b""), ("/v2/models/birds/infer", b"{}"), ("/v2/health/ready", b""),
+                ("/predict", b'{"inputs": [1], "model": "dogs"}'), ("/explain", b'{"inputs": [1], "model": "dogs"}'),
+            ):  # fmt: skip
+                await client.post(path, content=body)
+            assert (await client.get("/v2")).status_code == 200
+
+    run(models, test, Counting())
+    assert refused == [400, 404, 404]
+    assert told == [("predict", 400), ("page", 400)]
+
+
+def test_a_text_that_would_fill_the_memory_is_refused(models: Path) -> None:
+    async def test(service: Service) -> None:
+        for given in ("a" * (MOST_CHARACTERS + 1), ("a", "b" * MOST_CHARACTERS)):
+            with pytest.raises(ServeError, match="input 1 has 1048577 characters; send 1048576 at most") as refused:
+                await service.predict(["a", given], model="dogs")
+            assert refused.value.status == 413
+        assert await version_that_answers(service, model="dogs") == "7"
+
+    run(models, test)
+
+
+def test_a_service_that_ends_loads_nothing_more(models: Path) -> None:
+    async def test(service: Service) -> None:
+        await service.drain()
+        with pytest.raises(ServeError, match="the service is stopping"):
+            await service.load("cats")
+        assert service.versions("cats") == []
+
+    run(models, test)
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="this system has no signal of closing terminals")

@@ -16,13 +16,13 @@ import onnx
 import pytest
 import transformers
 from cpp import lines, refused, run
+from cpp_server import binary_body, raw, serving
 from hydrant import Bundle
 from hydrant.bundle.store import TOKENIZER_GRAPH
 from hydrant.errors import InputError
 from hydrant.export.fuzzed import fuzzed_texts
 from hydrant.export.tokenizer import made_tokenizer
 from support import WORDS, make_model, make_tokenizer, random_plan, run_cli
-from test_cpp_serve import serving
 
 COUNT = 150
 """Random texts, beside the known ones."""
@@ -177,6 +177,15 @@ def test_the_server_reads_texts(
         status, told, _ = server.ask("POST", f"/v2/models/{bundle.path.name}/infer", {"inputs": tensors})
         assert status == 200
         np.testing.assert_allclose(told["outputs"][0]["data"], wanted.probabilities.ravel(), atol=2e-6)
+        binary = {
+            each["name"]: ("BYTES", [len(PAIRS), 1], raw("BYTES", [text.encode() for text in each["data"]]))
+            for each in tensors
+        }
+        status, content, _ = server.ask_bytes(f"/v2/models/{bundle.path.name}/infer", *binary_body(binary))
+        assert (status, json.loads(content)["outputs"]) == (200, told["outputs"])
+        binary["text"] = ("BYTES", [len(PAIRS)], raw("BYTES", [b"a", b"\xff\xfe", b"c"]))
+        status, content, _ = server.ask_bytes(f"/v2/models/{bundle.path.name}/infer", *binary_body(binary))
+        assert (status, "input 1, '??', is not UTF-8" in content.decode()) == (400, True)
         _, metadata, _ = server.ask("GET", f"/v2/models/{bundle.path.name}")
         assert metadata["inputs"] == [{"name": "text", "datatype": "BYTES", "shape": [-1]}]
         assert "is an empty text" in server.refusal(400, "POST", "/predict", {"inputs": ["a", " \u2003"]})

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <set>
 #include <stdexcept>
 #include <variant>
@@ -232,8 +233,15 @@ void orientation(const std::string& bytes) {
     hold(!found || (*found >= 1 && *found <= 8), "an orientation that there is not");
 }
 
+// What stands before the first brace is the header that gives the length of the JSON, where there is one; = stands for
+// the length of the first line.
 void infer(const std::string& bytes) {
-  const InferRequest found = read_infer(bytes);
+  const std::size_t start = std::min(bytes.find('{'), bytes.size());
+  const std::string body = bytes.substr(start);
+  std::optional<std::string> header;
+  if (start > 0) header = bytes.substr(0, start);
+  if (header == "=") header = std::to_string(std::min(body.find('\n'), body.size() - 1) + 1);
+  const InferRequest found = read_infer(body, header);
   hold_tensors(found.asked.tensors);
   hold(!found.asked.tensors.empty() || !found.asked.texts.empty() || !found.asked.images.empty(), "nothing is asked");
 }

@@ -124,7 +124,7 @@ constexpr Option kOptions[] = {
      "--profile"},
     {"--seed", "N", "Seed for the inputs that are profiled (0)",
      [](Arguments& a, const std::string& n, const std::string& v) { a.seed = whole(n, v, 0, SIZE_MAX); }, "--profile"},
-    {"--serve", nullptr, "Answer over HTTP (Open Inference Protocol in JSON, and /predict) until SIGTERM",
+    {"--serve", nullptr, "Answer over HTTP (Open Inference Protocol, and /predict) until SIGTERM",
      [](Arguments& a, const std::string&, const std::string&) { a.serve = true; }},
     {"--host", "HOST", "Address to listen on; 0.0.0.0 for all (127.0.0.1)",
      [](Arguments& a, const std::string&, const std::string& v) { a.serving.host = v; }, "--serve"},
@@ -141,6 +141,14 @@ constexpr Option kOptions[] = {
      "--serve"},
     {"--max-bytes", "N", "Largest body of a request, in bytes; a larger one is answered with 413 (8388608)",
      [](Arguments& a, const std::string& n, const std::string& v) { a.serving.body = whole(n, v, 1, 1U << 30U); },
+     "--serve"},
+    {"--max-inputs", "N", "Most inputs of a request; one of more is answered with 413 (1024)",
+     [](Arguments& a, const std::string& n, const std::string& v) { a.serving.inputs = whole(n, v, 1, 1U << 30U); },
+     "--serve"},
+    {"--transfer-timeout", "S", "Seconds that a request may take to come, and its answer to go (60)",
+     [](Arguments& a, const std::string& n, const std::string& v) {
+       a.serving.transfer = std::chrono::seconds(whole(n, v, 1, 86400));
+     },
      "--serve"},
     {"--token-file", "FILE", "File with a secret that clients send as Authorization: Bearer SECRET",
      [](Arguments& a, const std::string&, const std::string& v) { a.serving.token = token_in(v); }, "--serve"},

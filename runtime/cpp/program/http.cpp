@@ -3,15 +3,18 @@
 #include <arpa/inet.h>
 #include <microhttpd.h>
 #include <netdb.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
+#include <cerrno>
 #include <charconv>
 #include <condition_variable>
 #include <cstring>
 #include <deque>
 #include <exception>
+#include <map>
 #include <mutex>
 #include <new>
 #include <stdexcept>
@@ -20,13 +23,14 @@
 #include <vector>
 
 #include "../src/messages.h"
+#include "framing.h"
 #include "hydrant/hydrant.h"
 #include "rows.h"
 
 namespace hydrant {
 
 HttpReply http_error(int status, const std::string& message) {
-  return {status, to_line({{"error", one_line(message)}}), ""};
+  return {status, to_line({{"error", one_line(message)}}), "", std::nullopt};
 }
 
 namespace {
@@ -34,6 +38,9 @@ namespace {
 constexpr std::size_t kHeaderBytes =
     32U << 10U;                        // of a connection's buffer: request line, headers, a piece of the body
 constexpr std::size_t kDiscarded = 8;  // times the most of a body that is read before it is refused
+constexpr std::size_t kBodies = 16;    // times the most of a body that all bodies take at once
+
+using Clock = std::chrono::steady_clock;
 
 HttpReply too_large(std::size_t most) {
   return http_error(413, "the request's body is larger than " + std::to_string(most) +
@@ -41,6 +48,21 @@ HttpReply too_large(std::size_t most) {
 }
 
 HttpReply no_memory() { return http_error(503, "there is not enough memory for these inputs; send fewer at once"); }
+
+HttpReply crowded() {
+  return http_error(503, "the bodies of other requests take all the memory there is for them; ask again in a second");
+}
+
+// Whether the other end of a connection was closed, or broke: nobody waits for an answer any more.
+bool is_left(int socket) {
+  char byte = 0;
+  const ssize_t count = recv(socket, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
+  return count == 0 || (count < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR);
+}
+
+int socket_of(MHD_Connection* connection) {
+  return MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD)->connect_fd;
+}
 
 struct FreeAddresses {
   void operator()(addrinfo* list) const { freeaddrinfo(list); }
@@ -76,10 +98,12 @@ struct HttpServer::State {
   struct Exchange {
     HttpRequest request;
     std::size_t received = 0;  // bytes of the body, those that were thrown away included
+    std::size_t kept = 0;      // those that were not
     bool began = false;        // its headers were looked at
-    bool waiting = false;      // handed to the workers
+    bool last = false;         // of its connection: nobody knows where it ends
     std::optional<HttpReply> reply;
     MHD_Connection* connection = nullptr;
+    int socket = -1;
   };
 
   HttpLimits limits;
@@ -87,6 +111,7 @@ struct HttpServer::State {
   Handler answer;
   MHD_Daemon* daemon = nullptr;
   std::atomic<std::size_t> open{0};
+  std::atomic<std::size_t> held{0};  // bytes of all bodies
   std::atomic<bool> leaving{false};
 
   std::mutex guard;
@@ -94,6 +119,14 @@ struct HttpServer::State {
   std::deque<Exchange*> queue;
   bool stopped = false;
   std::vector<std::thread> workers;
+
+  // A connection that waits for its client: for the rest of a request, or for it to take an answer.
+  struct Waiting {
+    int socket = -1;
+    Clock::time_point end;
+  };
+  std::mutex clients_guard;
+  std::map<MHD_Connection*, Waiting> clients;
 
   State(const HttpLimits& chosen, Gate gate, Handler handler)
       : limits(chosen), refuse(std::move(gate)), answer(std::move(handler)) {}
@@ -122,15 +155,15 @@ struct HttpServer::State {
         return http_error(500, error.what());
       }
     } catch (const std::exception&) {  // nor for the words
-      return {503, {}, {}};
+      return {503, {}, {}, {}};
     }
   }
 
-  static HttpReply stopping() noexcept {
+  static HttpReply refusal(int status, const char* message) noexcept {
     try {
-      return http_error(503, "the server is stopping; ask another one");
+      return http_error(status, message);
     } catch (const std::exception&) {
-      return {503, {}, {}};
+      return {503, {}, {}, {}};
     }
   }
 
@@ -143,9 +176,41 @@ struct HttpServer::State {
       queue.pop_front();
       const bool late = stopped;
       lock.unlock();
-      exchange->reply = late ? stopping() : answered(exchange->request);
-      std::string().swap(exchange->request.body);
+      if (late) {
+        exchange->reply = refusal(503, "the server is stopping; ask another one");
+      } else if (is_left(exchange->socket)) {
+        exchange->reply = refusal(499, "the client left before its answer");
+      } else {
+        exchange->reply = answered(exchange->request);
+      }
+      forget(*exchange);
       MHD_resume_connection(exchange->connection);  // from here the exchange belongs to the server's own thread
+    }
+  }
+
+  // From now on the client has as long as a transfer may take.
+  void expect(MHD_Connection* connection) {
+    const std::lock_guard<std::mutex> lock(clients_guard);
+    clients[connection] = {socket_of(connection), Clock::now() + limits.transfer};
+  }
+
+  void expected(MHD_Connection* connection) noexcept {
+    try {
+      expect(connection);
+    } catch (const std::exception&) {  // no memory: it is closed when nothing moves
+    }
+  }
+
+  // The client is not waited for: the server works for it, or it is gone.
+  void expect_nothing(MHD_Connection* connection) {
+    const std::lock_guard<std::mutex> lock(clients_guard);
+    clients.erase(connection);
+  }
+
+  void close_late() {
+    const std::lock_guard<std::mutex> lock(clients_guard);  // while it is held, no socket that stands there is closed
+    for (const auto& [connection, waiting] : clients) {
+      if (waiting.end < Clock::now()) shutdown(waiting.socket, SHUT_RDWR);  // the server's own thread sees its end
     }
   }
 
@@ -154,7 +219,7 @@ struct HttpServer::State {
     {
       const std::lock_guard<std::mutex> lock(guard);
       if (stopped || queue.size() >= limits.queue) return false;
-      exchange.waiting = true;
+      expect_nothing(exchange.connection);
       queue.push_back(&exchange);
       MHD_suspend_connection(exchange.connection);  // before a worker can see it, which waits for the guard
     }
@@ -162,16 +227,21 @@ struct HttpServer::State {
     return true;
   }
 
-  MHD_Result send(MHD_Connection* connection, const HttpReply& reply) const {
-    auto* body = const_cast<char*>(reply.body.data());  // it is copied
-    MHD_Response* made = MHD_create_response_from_buffer(reply.body.size(), body, MHD_RESPMEM_MUST_COPY);
+  // The reply is kept with the exchange, for it is sent from there.
+  MHD_Result send(Exchange& exchange, HttpReply given) {
+    MHD_Connection* const connection = exchange.connection;
+    HttpReply& reply = exchange.reply.emplace(std::move(given));
+    expect(connection);
+    MHD_Response* made = MHD_create_response_from_buffer(reply.body.size(), reply.body.data(), MHD_RESPMEM_PERSISTENT);
     if (made == nullptr) return MHD_NO;
-    MHD_add_response_header(made, MHD_HTTP_HEADER_CONTENT_TYPE, "application/json");
+    const char* const type = reply.json_size ? "application/octet-stream" : "application/json";
+    MHD_add_response_header(made, MHD_HTTP_HEADER_CONTENT_TYPE, type);
+    if (reply.json_size) MHD_add_response_header(made, kLengthHeader, std::to_string(*reply.json_size).c_str());
     MHD_add_response_header(made, "X-Content-Type-Options", "nosniff");
     if (!reply.allow.empty()) MHD_add_response_header(made, MHD_HTTP_HEADER_ALLOW, reply.allow.c_str());
     if (reply.status == 401) MHD_add_response_header(made, MHD_HTTP_HEADER_WWW_AUTHENTICATE, "Bearer");
     if (reply.status == 503) MHD_add_response_header(made, MHD_HTTP_HEADER_RETRY_AFTER, "1");
-    if (leaving) MHD_add_response_header(made, MHD_HTTP_HEADER_CONNECTION, "close");
+    if (leaving || exchange.last) MHD_add_response_header(made, MHD_HTTP_HEADER_CONNECTION, "close");
     const MHD_Result queued = MHD_queue_response(connection, static_cast<unsigned>(reply.status), made);
     MHD_destroy_response(made);
     return queued;
@@ -179,14 +249,20 @@ struct HttpServer::State {
 
   // The headers are there. A body that is said to be far too large is refused before it is read; that of a request
   // which is refused for its headers is thrown away.
-  MHD_Result begin(Exchange& exchange) const {
+  MHD_Result begin(Exchange& exchange) {
     exchange.began = true;
     exchange.request.encoding = optional_header(exchange.connection, MHD_HTTP_HEADER_CONTENT_ENCODING);
     exchange.request.type = optional_header(exchange.connection, MHD_HTTP_HEADER_CONTENT_TYPE);
     exchange.request.host = optional_header(exchange.connection, MHD_HTTP_HEADER_HOST);
     exchange.request.origin = optional_header(exchange.connection, "Origin");
     exchange.request.authorization = optional_header(exchange.connection, MHD_HTTP_HEADER_AUTHORIZATION);
-    exchange.request.header_length = optional_header(exchange.connection, "Inference-Header-Content-Length");
+    exchange.request.header_length = optional_header(exchange.connection, kLengthHeader);
+    Framing framing;
+    MHD_get_connection_values_n(exchange.connection, MHD_HEADER_KIND, &State::on_header, &framing);
+    if (const auto wrong = framing.wrong()) {
+      exchange.last = true;
+      return send(exchange, http_error(400, *wrong));
+    }
     exchange.reply = refuse(exchange.request);
     const char* length = header(exchange.connection, MHD_HTTP_HEADER_CONTENT_LENGTH);
     if (length == nullptr) return MHD_YES;
@@ -194,32 +270,55 @@ struct HttpServer::State {
     const char* end = length + std::strlen(length);
     const auto [last, failed] = std::from_chars(length, end, bytes);
     if (failed != std::errc() || last != end)
-      return send(exchange.connection, http_error(400, "Content-Length is no number of bytes"));
-    if (bytes / kDiscarded > limits.body) return send(exchange.connection, too_large(limits.body));
+      return send(exchange, http_error(400, "Content-Length is no number of bytes"));
+    if (bytes / kDiscarded > limits.body) return send(exchange, too_large(limits.body));
     if (bytes <= limits.body && !exchange.reply) exchange.request.body.reserve(std::min<std::size_t>(bytes, 1U << 16U));
     return MHD_YES;
   }
 
   // A piece of the body; what is too much is counted and thrown away, for a client listens once it has sent all.
-  MHD_Result take(Exchange& exchange, const char* bytes, std::size_t& count) const {
+  MHD_Result take(Exchange& exchange, const char* bytes, std::size_t& count) {
     exchange.received += count;
     if (exchange.received / kDiscarded > limits.body) return MHD_NO;  // closes the connection
     if (exchange.received <= limits.body && !exchange.reply) {
-      exchange.request.body.append(bytes, count);
+      keep(exchange, bytes, count);
     } else {
-      std::string().swap(exchange.request.body);
+      forget(exchange);
     }
     count = 0;
     return MHD_YES;
   }
 
+  void keep(Exchange& exchange, const char* bytes, std::size_t count) {
+    if (held.fetch_add(count) + count > kBodies * limits.body) {
+      held -= count;
+      forget(exchange);
+      exchange.reply = crowded();
+      return;
+    }
+    exchange.kept += count;
+    exchange.request.body.append(bytes, count);
+  }
+
+  void forget(Exchange& exchange) {
+    std::string().swap(exchange.request.body);
+    held -= exchange.kept;
+    exchange.kept = 0;
+  }
+
   MHD_Result finish(Exchange& exchange) {
-    if (exchange.reply) return send(exchange.connection, *exchange.reply);
-    if (exchange.received > limits.body) return send(exchange.connection, too_large(limits.body));
-    if (exchange.received == 0) return send(exchange.connection, answered(exchange.request));
+    if (exchange.reply) return send(exchange, std::move(*exchange.reply));
+    if (exchange.received > limits.body) return send(exchange, too_large(limits.body));
+    if (exchange.received == 0) return send(exchange, answered(exchange.request));
     if (hand_over(exchange)) return MHD_YES;
-    return send(exchange.connection, http_error(503, "too many requests wait (" + std::to_string(limits.queue) +
-                                                         "); ask again in a second"));
+    return send(exchange, http_error(503, "too many requests wait (" + std::to_string(limits.queue) +
+                                              "); ask again in a second"));
+  }
+
+  static MHD_Result on_header(void* framing, MHD_ValueKind, const char* name, std::size_t name_size, const char* value,
+                              std::size_t value_size) {
+    static_cast<Framing*>(framing)->add({name, name_size}, {value == nullptr ? "" : value, value_size});
+    return MHD_YES;
   }
 
   static MHD_Result on_request(void* self, MHD_Connection* connection, const char* path, const char* method,
@@ -230,8 +329,11 @@ struct HttpServer::State {
       if (exchange == nullptr) return MHD_NO;
       if (!exchange->began) {
         exchange->connection = connection;
+        exchange->socket = socket_of(connection);
         exchange->request.method = method;
         exchange->request.path = path;
+        if (exchange->request.path.size() > 1 && exchange->request.path.back() == '/')
+          exchange->request.path.pop_back();
         return state.begin(*exchange);
       }
       return *count > 0 ? state.take(*exchange, bytes, *count) : state.finish(*exchange);
@@ -247,12 +349,24 @@ struct HttpServer::State {
     return exchange;
   }
 
-  static void on_end(void* self, MHD_Connection*, void** slot, MHD_RequestTerminationCode) {
+  static void on_end(void* self, MHD_Connection* connection, void** slot, MHD_RequestTerminationCode) {
     auto* exchange = static_cast<Exchange*>(*slot);
     *slot = nullptr;
     if (exchange == nullptr) return;
+    State& state = *static_cast<State*>(self);
+    state.forget(*exchange);
     delete exchange;
-    --static_cast<State*>(self)->open;
+    --state.open;
+    state.expected(connection);  // the next one
+  }
+
+  static void on_connection(void* self, MHD_Connection* connection, void**, MHD_ConnectionNotificationCode what) {
+    State& state = *static_cast<State*>(self);
+    if (what == MHD_CONNECTION_NOTIFY_STARTED) {
+      state.expected(connection);
+    } else {
+      state.expect_nothing(connection);
+    }
   }
 };
 
@@ -268,6 +382,7 @@ HttpServer::HttpServer(const HttpLimits& limits, Gate refuse, Handler answer)
                                     MHD_OPTION_CONNECTION_TIMEOUT, static_cast<unsigned>(limits.idle.count()),  //
                                     MHD_OPTION_CONNECTION_MEMORY_LIMIT, kHeaderBytes,                           //
                                     MHD_OPTION_URI_LOG_CALLBACK, &State::on_start, state_.get(),                //
+                                    MHD_OPTION_NOTIFY_CONNECTION, &State::on_connection, state_.get(),          //
                                     MHD_OPTION_NOTIFY_COMPLETED, &State::on_end, state_.get(), MHD_OPTION_END);
   if (state_->daemon == nullptr) {
     throw InputError("cannot listen on " + limits.host + ", port " + std::to_string(limits.port) + " (" +
@@ -293,5 +408,7 @@ void HttpServer::quiesce() {
 }
 
 std::size_t HttpServer::open() const { return state_->open; }
+
+void HttpServer::close_late() { state_->close_late(); }
 
 }  // namespace hydrant

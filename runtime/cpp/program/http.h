@@ -12,20 +12,24 @@
 
 namespace hydrant {
 
+// The header that gives the length of the JSON in a body, behind which tensors stand in binary form.
+constexpr const char* kLengthHeader = "Inference-Header-Content-Length";
+
 struct HttpRequest {
-  std::string method;                         // "GET", "POST", …
-  std::string path;                           // percent-decoded, without the query; never the name of a file
+  std::string method;  // "GET", "POST", …
+  std::string path;    // percent-decoded, without the query and a slash at its end; never the name of a file
   std::optional<std::string> encoding, type;  // Content-Encoding and Content-Type
   std::optional<std::string> host, origin;    // Host and Origin
   std::optional<std::string> authorization;   // Authorization
-  std::optional<std::string> header_length;   // Inference-Header-Content-Length
+  std::optional<std::string> header_length;   // that of kLengthHeader
   std::string body;
 };
 
 struct HttpReply {
   int status = 200;
-  std::string body;   // JSON
-  std::string allow;  // the method that is expected, of a reply with status 405
+  std::string body;
+  std::string allow;                     // the methods that are expected, of a reply with status 405
+  std::optional<std::size_t> json_size;  // bytes of JSON, behind which stand others; nothing: all of it is JSON
 };
 
 class HttpServer {
@@ -48,6 +52,9 @@ class HttpServer {
 
   // Requests that were begun and not yet answered.
   std::size_t open() const;
+
+  // Closes connections on which a request takes too long to come, or an answer to go; called from time to time.
+  void close_late();
 
  private:
   struct State;

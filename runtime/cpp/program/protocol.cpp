@@ -2,16 +2,17 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
-#include <functional>
+#include <charconv>
 #include <iterator>
 #include <limits>
-#include <map>
 #include <set>
 #include <stdexcept>
+#include <system_error>
 
 #include "../src/json.h"
 #include "../src/messages.h"
+#include "datatypes.h"
+#include "http.h"
 
 namespace hydrant {
 namespace {
@@ -20,8 +21,7 @@ constexpr std::size_t kMostDimensions = 8, kMostInputs = 16;
 constexpr const char* kText = "text";
 constexpr const char* kPair = "text_pair";
 constexpr const char* kImage = "image";
-constexpr const char* kBinary =
-    "binary tensors are not spoken here; send JSON (in tritonclient: binary_data=False), or use `hydrant serve`";
+constexpr const char* kSize = "binary_data_size";
 
 const Json& required(const Json& object, const char* key, const std::string& where, const char* expected) {
   const Json& value = member(object, key);
@@ -29,7 +29,7 @@ const Json& required(const Json& object, const char* key, const std::string& whe
   return value;
 }
 
-Json decoded(const std::string& body) {
+Json decoded(std::string_view body) {
   Json found;
   try {
     found = parse_json(body);
@@ -48,91 +48,83 @@ void refuse_unknown(const Json& object, const std::set<std::string>& known, cons
   }
 }
 
-// Calls `each` with every value of an array that is flat, or nested as its shape says.
-void walk(const Json& data, const std::vector<std::int64_t>& shape, std::size_t depth, const std::string& name,
-          const std::function<void(const Json&)>& each) {
-  if (!data.is_array()) throw InputError("input " + cut(name) + " has data = " + shown(data) + "; expected an array");
-  const bool nested = depth + 1 < shape.size() && !data.empty() && data.front().is_array();
-  if ((nested || depth > 0) && static_cast<std::int64_t>(data.size()) != shape[depth]) {
-    throw InputError("input " + cut(name) + " has shape " + shape_text(shape) + ", but its data has " +
-                     std::to_string(data.size()) + " parts on axis " + std::to_string(depth));
+// The bytes behind the JSON, which tensors take one after the other.
+class Tail {
+ public:
+  // `marked`: whether a header says where the JSON ends.
+  Tail(std::string_view bytes, bool marked) : bytes_(bytes), marked_(marked) {}
+
+  // The next bytes, as many as the size says.
+  std::string_view take(const std::string& what, const Json& size) {
+    if (!marked_)
+      throw InputError(what + " has " + kSize + ", but the request has no header " + kLengthHeader + "; expected both");
+    const auto count = integer(size, 0, static_cast<std::int64_t>(bytes_.size()));
+    if (!count) {
+      throw InputError(what + " has " + kSize + " " + shown(size) + "; expected a whole number up to " +
+                       std::to_string(bytes_.size()) + ", the bytes that are left");
+    }
+    const std::string_view taken = bytes_.substr(0, static_cast<std::size_t>(*count));
+    bytes_.remove_prefix(taken.size());
+    return taken;
   }
-  if (depth > 0 && depth + 1 < shape.size() && !nested)
-    throw InputError("input " + cut(name) + " has data that is neither flat nor nested as its shape " +
-                     shape_text(shape));
-  for (const Json& part : data) {
-    if (nested) {
-      walk(part, shape, depth + 1, name, each);
-    } else {
-      each(part);
+
+  // Refuses bytes that no tensor took.
+  void check_end() const {
+    if (!bytes_.empty()) {
+      throw InputError(std::to_string(bytes_.size()) + " bytes stand behind the last tensor; expected as many as the " +
+                       kSize + " of all inputs say");
     }
   }
+
+ private:
+  std::string_view bytes_;
+  bool marked_;
+};
+
+// Bytes of JSON at the beginning of a body, as the header says; without it all of them.
+std::size_t json_size(std::string_view body, const std::optional<std::string>& header) {
+  if (!header) return body.size();
+  std::uint64_t size = 0;
+  const char* const end = header->data() + header->size();
+  const auto [last, failed] = std::from_chars(header->data(), end, size);
+  if (failed != std::errc() || last != end)
+    throw InputError(std::string(kLengthHeader) + " is " + cut(*header) + "; expected the length of the JSON in bytes");
+  if (size < 1 || size > body.size()) {
+    throw InputError(std::string(kLengthHeader) + " is " + std::to_string(size) +
+                     "; expected the length of the JSON, 1 to " + std::to_string(body.size()) +
+                     ", the length of the body");
+  }
+  return static_cast<std::size_t>(size);
 }
 
-// Refuses parameters that would change the answer.
-void check_parameters(const Json& object, const std::string& where) {
+// The parameters of an object, those refused that would change the answer.
+const Json& parameters_of(const Json& object, const std::string& where) {
   const Json& parameters = member(object, "parameters");
   if (!parameters.is_null() && !parameters.is_object())
     throw InputError(where + " has parameters = " + shown(parameters) + "; expected a JSON object");
   for (const char* name : {"classification", "sequence_id", "shared_memory_region"}) {
     const Json& value = member(parameters, name);
     // NOLINTNEXTLINE(readability-container-size-empty): JSON, whose empty() is another question
-    if (!value.is_null() && value != 0 && value != "")
+    if (!value.is_null() && value != 0 && value != "" && value != false)
       throw InputError(where + " has parameter " + name + ", which is not served here; leave it out");
   }
-  for (const char* name : {"binary_data", "binary_data_output"}) {
-    if (member(parameters, name) == true) throw InputError(kBinary);
-  }
-  if (!member(parameters, "binary_data_size").is_null()) throw InputError(kBinary);
+  return parameters;
 }
 
-struct Given {
-  std::string name;
-  std::string datatype;
-  std::vector<std::int64_t> shape;
-  const Json& data;
+std::optional<bool> flag(const Json& parameters, const char* name, const std::string& where) {
+  const Json& value = member(parameters, name);
+  if (value.is_null()) return std::nullopt;
+  if (!value.is_boolean()) throw InputError(where + " has " + name + " " + shown(value) + "; expected true or false");
+  return value.get<bool>();
+}
 
-  // Number of values that the shape stands for, at most those that a request can hold.
-  std::size_t count() const {
-    std::size_t product = 1;
-    for (const std::int64_t size : shape) {
-      if (size != 0 && product > std::numeric_limits<std::uint32_t>::max() / static_cast<std::size_t>(size))
-        throw InputError("input " + cut(name) + " has shape " + shape_text(shape) + ", which no request can hold");
-      product *= static_cast<std::size_t>(size);
-    }
-    return product;
-  }
-
-  InputError wrong(const Json& value, const char* expected) const {
-    return InputError("input " + cut(name) + " of datatype " + datatype + " holds " + shown(value) + "; expected " +
-                      expected);
-  }
-
-  // All values, each made by `convert`.
-  template <typename Value, typename Convert>
-  std::vector<Value> values(const Convert& convert) const {
-    const std::size_t wanted = count();
-    std::vector<Value> found;
-    walk(data, shape, 0, name, [&](const Json& value) {
-      if (found.size() == wanted) throw InputError(mismatch("more than " + std::to_string(wanted)));
-      found.push_back(convert(value));
-    });
-    if (found.size() != wanted) throw InputError(mismatch(std::to_string(found.size())));
-    return found;
-  }
-
-  std::string mismatch(const std::string& values) const {
-    return "input " + cut(name) + " has shape " + shape_text(shape) + ", but " + values + " values";
-  }
-};
-
-Given read_tensor(const Json& input, std::size_t index) {
+GivenTensor read_tensor(const Json& input, std::size_t index, Tail& tail) {
   const std::string where = "inputs[" + std::to_string(index) + "]";
   if (!input.is_object())
     throw InputError(where + " is " + shown(input) + "; expected an object with name, datatype, shape and data");
   const Json& name = required(input, "name", where, "the name of an input");
   if (!name.is_string()) throw InputError(where + " has name = " + shown(name) + "; expected a string");
-  check_parameters(input, where);
+  const Json& parameters = parameters_of(input, where);
   const Json& type = required(input, "datatype", where, "one such as INT64, FP32 or BYTES");
   if (!type.is_string()) throw InputError(where + " has datatype = " + shown(type) + "; expected a string");
   const Json& shape = required(input, "shape", where, "an array of sizes");
@@ -144,76 +136,73 @@ Given read_tensor(const Json& input, std::size_t index) {
     if (!number) throw InputError(where + " has shape = " + shown(shape) + "; expected whole numbers, 0 or more");
     sizes.push_back(*number);
   }
-  const Json& data = required(input, "data", where, "an array of values");
-  return {name.get<std::string>(), type.get<std::string>(), sizes, data};
+  GivenTensor given{name.get<std::string>(), type.get<std::string>(), std::move(sizes), nullptr, {}};
+  const std::string what = "input " + cut(given.name);
+  const bool binary = parameters.is_object() && parameters.contains(kSize);
+  if (!binary) {
+    given.data = &required(input, "data", what, "an array of values, or binary_data_size among its parameters");
+  } else if (input.contains("data")) {
+    throw InputError(what + " has data and " + kSize + "; expected one of them");
+  } else {
+    given.bytes = tail.take(what, parameters[kSize]);
+  }
+  return given;
 }
 
-struct Range {
-  std::int64_t least, most;
-};
+constexpr std::string_view kAlphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
-Tensor tensor_of(const Given& given) {
-  static const std::map<std::string, Range> integers{
-      {"INT8", {INT8_MIN, INT8_MAX}},    {"INT16", {INT16_MIN, INT16_MAX}}, {"INT32", {INT32_MIN, INT32_MAX}},
-      {"INT64", {INT64_MIN, INT64_MAX}}, {"UINT8", {0, UINT8_MAX}},         {"UINT16", {0, UINT16_MAX}},
-      {"UINT32", {0, UINT32_MAX}},       {"UINT64", {0, INT64_MAX}}};
-  const auto range = integers.find(given.datatype);
-  if (range != integers.end()) {
-    return {given.shape, given.values<std::int64_t>([&](const Json& value) {
-              const auto found = integer(value, range->second.least, range->second.most);
-              if (!found) throw given.wrong(value, "whole numbers in its range");
-              return *found;
-            })};
+// Whether bytes are base64, in one line or in lines as programs break them, which no image file is.
+bool is_base64(std::string_view bytes) {
+  constexpr std::size_t kShortestLine = 64, kLongestLine = 76;
+  while (true) {
+    const std::size_t length = std::min(bytes.find_first_not_of(kAlphabet), bytes.size());
+    std::string_view rest = bytes.substr(length);
+    const std::size_t line_end = rest.substr(0, 1) == "\n" ? 1 : rest.substr(0, 2) == "\r\n" ? 2 : 0;
+    if (line_end > 0 && rest.size() > line_end && length >= kShortestLine && length <= kLongestLine) {
+      bytes = rest.substr(line_end);
+      continue;
+    }
+    const std::size_t padding = std::min(rest.find_first_not_of('='), rest.size());
+    rest.remove_prefix(padding);
+    return length > 0 && padding <= 2 && (rest.empty() || rest == "\n" || rest == "\r\n" || rest == "\r");
   }
-  if (given.datatype == "FP32" || given.datatype == "FP64") {
-    return {given.shape, given.values<float>([&](const Json& value) {
-              const auto found = number(value);
-              if (!found || std::abs(*found) > std::numeric_limits<float>::max())
-                throw given.wrong(value, "finite numbers");
-              return static_cast<float>(*found);
-            })};
-  }
-  throw InputError("input " + cut(given.name) + " has datatype " + cut(given.datatype) +
-                   "; expected INT64 for token ids, FP32 for pixels, or BYTES for " + kText + ", " + kPair + " and " +
-                   kImage);
 }
 
-// Strings [B] or [B, 1].
-std::vector<std::string> strings_of(const Given& given) {
-  const bool column = given.shape.size() == 1 || (given.shape.size() == 2 && given.shape[1] == 1);
-  if (given.datatype != "BYTES" || !column) {
-    throw InputError("input " + cut(given.name) + " has datatype " + cut(given.datatype) + " and shape " +
-                     shape_text(given.shape) + "; expected BYTES [batch] or [batch, 1]");
+// The bytes of an image file, which in JSON stand in base64, and as bytes may.
+std::string image_file(const GivenTensor& given, const std::string& element) {
+  if (given.data != nullptr) return from_base64(element, "input image");
+  if (!is_base64(element)) return element;
+  try {
+    return from_base64(element, "input image");
+  } catch (const InputError&) {  // a file after all, if of no kind that is known
+    return element;
   }
-  return given.values<std::string>([&](const Json& value) {
-    if (!value.is_string()) throw given.wrong(value, "strings");
-    return value.get<std::string>();
-  });
 }
 
-Asked asked_of(const Json& inputs) {
+Asked asked_of(const Json& inputs, Tail& tail) {
   if (!inputs.is_array() || inputs.empty() || inputs.size() > kMostInputs)
     throw InputError("inputs is " + shown(inputs) + "; expected an array of 1 to 16 tensors");
   Asked asked;
   std::set<std::string> names;
   std::vector<std::string> texts, pairs;
   for (std::size_t i = 0; i < inputs.size(); ++i) {
-    const Given given = read_tensor(inputs[i], i);
+    const GivenTensor given = read_tensor(inputs[i], i, tail);
     if (!names.insert(given.name).second)
       throw InputError("input " + cut(given.name) + " is given twice; expected each once");
     if (given.shape.front() == 0)
       throw InputError("input " + cut(given.name) + " has shape " + shape_text(given.shape) +
                        "; expected 1 input or more");
     if (given.name == kText) {
-      texts = strings_of(given);
+      texts = elements_of(given);
     } else if (given.name == kPair) {
-      pairs = strings_of(given);
+      pairs = elements_of(given);
     } else if (given.name == kImage) {
-      for (const std::string& text : strings_of(given)) asked.images.push_back(from_base64(text, "input image"));
+      for (const std::string& element : elements_of(given)) asked.images.push_back(image_file(given, element));
     } else {
-      asked.tensors[given.name] = tensor_of(given);
+      asked.tensors[given.name] = numbers_of(given);
     }
   }
+  tail.check_end();
   const bool text = names.count(kText) > 0, pair = names.count(kPair) > 0, image = names.count(kImage) > 0;
   if (pair && (!text || pairs.size() != texts.size()))
     throw InputError("input text_pair has " + std::to_string(pairs.size()) + " texts, but text " +
@@ -226,18 +215,6 @@ Asked asked_of(const Json& inputs) {
   return asked;
 }
 
-OrderedJson floats(const std::vector<float>& values) {
-  OrderedJson found = OrderedJson::array();
-  for (const float value : values) found.push_back(shortest(value));
-  return found;
-}
-
-OrderedJson bools(const std::vector<bool>& values) {
-  OrderedJson found = OrderedJson::array();
-  for (const bool value : values) found.push_back(value);
-  return found;
-}
-
 // An array that is nested as deep as tensors are: token ids [B, T], or pixels [B, channels, height, width].
 Tensor plain_tensor(const std::string& name, const Json& data) {
   std::vector<std::int64_t> shape;
@@ -248,7 +225,7 @@ Tensor plain_tensor(const std::string& name, const Json& data) {
   }
   if (shape.empty())
     throw InputError("input " + cut(name) + " is " + shown(data) + "; expected a nested array of numbers");
-  return tensor_of({name, name == "pixel_values" ? "FP32" : "INT64", shape, data});
+  return numbers_of({name, name == "pixel_values" ? "FP32" : "INT64", shape, &data, {}});
 }
 
 }  // namespace
@@ -257,12 +234,11 @@ std::string from_base64(const std::string& given, const std::string& what) {
   std::string text;
   std::copy_if(given.begin(), given.end(), std::back_inserter(text),
                [](char each) { return each != ' ' && each != '\n' && each != '\r' && each != '\t'; });
-  static const std::string alphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
   static const std::array<int, 256> places = [] {
     std::array<int, 256> found{};
     found.fill(-1);
-    for (std::size_t i = 0; i < alphabet.size(); ++i)
-      found[static_cast<unsigned char>(alphabet[i])] = static_cast<int>(i);
+    for (std::size_t i = 0; i < kAlphabet.size(); ++i)
+      found[static_cast<unsigned char>(kAlphabet[i])] = static_cast<int>(i);
     return found;
   }();
   const std::size_t stop = text.find_last_not_of('=');
@@ -286,8 +262,10 @@ std::string from_base64(const std::string& given, const std::string& what) {
   return bytes;
 }
 
-InferRequest read_infer(const std::string& body) {
-  const Json found = decoded(body);
+InferRequest read_infer(std::string_view body, const std::optional<std::string>& header_length) {
+  const std::size_t size = json_size(body, header_length);
+  const Json found = decoded(body.substr(0, size));
+  Tail tail(body.substr(size), header_length.has_value());
   InferRequest request;
   const Json& id = member(found, "id");
   if (!id.is_null() && !id.is_string()) throw InputError("id is " + shown(id) + "; expected a string");
@@ -295,14 +273,18 @@ InferRequest read_infer(const std::string& body) {
   const Json& outputs = member(found, "outputs");
   if (!outputs.is_null() && !outputs.is_array())
     throw InputError("outputs is " + shown(outputs) + "; expected an array of {\"name\": …}");
+  std::set<std::string> names;
   for (const Json& output : outputs) {
     const Json& name = member(output, "name");
     if (!name.is_string()) throw InputError("outputs holds " + shown(output) + "; expected {\"name\": …}");
-    check_parameters(output, "output " + cut(name.get<std::string>()));
-    request.outputs.push_back(name.get<std::string>());
+    const std::string what = "output " + cut(name.get<std::string>());
+    if (!names.insert(name.get<std::string>()).second)
+      throw InputError(what + " is asked for twice; expected each once");
+    request.outputs.push_back({name.get<std::string>(), flag(parameters_of(output, what), "binary_data", what)});
   }
-  check_parameters(found, "the request");
-  request.asked = asked_of(required(found, "inputs", "the request", "an array of tensors"));
+  const char* const whole = "the request";
+  request.binary = flag(parameters_of(found, whole), "binary_data_output", whole).value_or(false);
+  request.asked = asked_of(required(found, "inputs", whole, "an array of tensors"), tail);
   return request;
 }
 
@@ -367,79 +349,6 @@ PlainRequest read_plain(const std::string& body, bool images) {
     request.asked.texts.push_back(std::move(text));
   }
   return request;
-}
-
-std::vector<Output> outputs_of(const Predictor& predictor, const Prediction& p) {
-  const auto batch = static_cast<std::int64_t>(p.size()), classes = static_cast<std::int64_t>(p.classes),
-             members = static_cast<std::int64_t>(p.members);
-  std::vector<Output> all;
-  const auto add = [&](const char* name, const std::vector<float>& values, std::vector<std::int64_t> shape) {
-    all.push_back({name, "FP32", std::move(shape), floats(values)});
-  };
-  const auto add_if = [&](const char* name, const std::optional<std::vector<float>>& values,
-                          std::vector<std::int64_t> shape) {
-    if (values) add(name, *values, std::move(shape));
-  };
-  const auto decide = [&](const char* name, const std::optional<std::vector<bool>>& values,
-                          std::vector<std::int64_t> shape) {
-    if (values) all.push_back({name, "BOOL", std::move(shape), bools(*values)});
-  };
-  // in the order of the fields of Python's Prediction
-  const bool scores = predictor.gives_scores(), labels = predictor.gives_labels();
-  if (!scores) add("probabilities", p.probabilities, {batch, classes});
-  if (!scores && !labels) {
-    OrderedJson names = OrderedJson::array();
-    for (const std::int64_t label : p.label) names.push_back(predictor.labels()[static_cast<std::size_t>(label)]);
-    all.push_back({"label", "BYTES", {batch}, std::move(names)});
-    add("confidence", p.confidence, {batch});
-  }
-  if (!scores) {
-    add("predictive_entropy", p.predictive_entropy, {batch});
-    add("expected_entropy", p.expected_entropy, {batch});
-    add("mutual_information", p.mutual_information, {batch});
-    if (!labels) add("disagreement", p.disagreement, {batch});
-  }
-  add_if("energy", p.energy, {batch});
-  add_if("distance", p.distance, {batch});
-  decide("abstain", p.abstain, {batch});
-  decide("out_of_distribution", p.out_of_distribution, {batch});
-  add_if("member_probabilities", p.member_probabilities, {batch, members, classes});
-  decide("prediction_set", p.prediction_set, {batch, classes});
-  if (scores) {
-    add("score", p.score, {batch});
-    add("score_variance", p.score_variance, {batch});
-  }
-  add_if("interval_low", p.interval_low, {batch});
-  add_if("interval_high", p.interval_high, {batch});
-  add_if("member_scores", p.member_scores, {batch, members});
-  if (labels) {
-    decide("assigned", p.assigned, {batch, classes});
-    add("label_entropy", p.label_entropy, {batch, classes});
-    add("label_mutual_information", p.label_mutual_information, {batch, classes});
-  }
-  if (!scores && !labels) all.push_back({"label_index", "INT64", {batch}, OrderedJson(p.label)});
-  return all;
-}
-
-std::string infer_body(const std::string& model, const std::string& version, const InferRequest& request,
-                       std::vector<Output> outputs) {
-  OrderedJson body{{"model_name", model}, {"model_version", version}};
-  if (request.id) body["id"] = *request.id;
-  std::vector<std::string> names;
-  for (const Output& output : outputs) names.push_back(output.name);
-  std::vector<std::string> wanted = request.outputs.empty() ? names : request.outputs;
-  body["outputs"] = OrderedJson::array();
-  for (const std::string& name : wanted) {
-    const auto found = std::find(names.begin(), names.end(), name);
-    if (found == names.end())
-      throw InputError("output " + cut(name) + " is unknown; this model gives " + listing(names, 32));
-    Output& output = outputs[static_cast<std::size_t>(found - names.begin())];
-    if (output.data.is_null()) throw InputError("output " + cut(name) + " is asked for twice; expected each once");
-    body["outputs"].push_back(
-        {{"name", name}, {"datatype", output.datatype}, {"shape", output.shape}, {"data", std::move(output.data)}});
-    output.data = nullptr;
-  }
-  return to_line(body);
 }
 
 OrderedJson inputs_metadata(const Predictor& predictor) {

@@ -1,9 +1,11 @@
-// The Open Inference Protocol (version 2, REST, JSON): bodies of requests → inputs, predictions → bodies of answers.
+// The Open Inference Protocol (version 2, REST) and `/predict`: bodies of requests → inputs. Tensors stand in JSON, or
+// in binary form behind it: Triton's extension, by which a header gives the length of the JSON.
 #pragma once
 
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "hydrant/hydrant.h"
@@ -18,24 +20,23 @@ struct Asked {
   std::vector<std::string> images;  // the bytes of JPEG and PNG files
 };
 
+struct WantedOutput {
+  std::string name;
+  std::optional<bool> binary;  // whether in binary form; nothing leaves it to the request
+};
+
 struct InferRequest {
   std::optional<std::string> id;
   Asked asked;
-  std::vector<std::string> outputs;  // those wanted; empty: all
-};
-
-// A tensor of an answer.
-struct Output {
-  std::string name;
-  std::string datatype;             // "FP32", "INT64", "BOOL", "BYTES"
-  std::vector<std::int64_t> shape;  // [B] or [B, …]
-  OrderedJson data;                 // a flat array, in row-major order
+  std::vector<WantedOutput> outputs;  // those wanted, each once; empty: all
+  bool binary = false;                // outputs come in binary form, but for those that say otherwise
 };
 
 // All of these throw InputError where the client is wrong.
 
 // The body of `…/infer`.
-InferRequest read_infer(const std::string& body);
+//   header_length  the header Inference-Header-Content-Length: bytes of JSON, behind which binary tensors stand
+InferRequest read_infer(std::string_view body, const std::optional<std::string>& header_length);
 
 // What the body of `/predict` asks for, {"inputs": […], "probabilities": true}, of a model that reads images or texts.
 struct PlainRequest {
@@ -45,14 +46,6 @@ struct PlainRequest {
   bool probabilities = false;
 };
 PlainRequest read_plain(const std::string& body, bool images);
-
-// Every field of a prediction as a tensor, named as in Python's `Prediction`; `label` is the name of the class, and
-// `label_index` its number.
-std::vector<Output> outputs_of(const Predictor& predictor, const Prediction& prediction);
-
-// The body that answers `…/infer`. Throws InputError: an output that is wanted is not there.
-std::string infer_body(const std::string& model, const std::string& version, const InferRequest& request,
-                       std::vector<Output> outputs);
 
 // The inputs that a model takes, as its metadata lists them.
 OrderedJson inputs_metadata(const Predictor& predictor);

@@ -30,8 +30,16 @@ bool told_to_stop(std::chrono::milliseconds within) {
   return sigtimedwait(&set, nullptr, &time) > 0;
 }
 
-void wait_for_signal() {
-  while (!told_to_stop(std::chrono::hours(1))) {
+void wait_for_signal(HttpServer& server) {
+  while (!told_to_stop(std::chrono::seconds(1))) server.close_late();
+}
+
+// Says why a model of texts reads token ids alone; a client is not told what lies where on this machine.
+void tell_unread(const Predictor& predictor) {
+  try {
+    if (!predictor.reads_images()) predictor.prepare_texts({{"a", std::nullopt}});
+  } catch (const InputError& error) {
+    std::cerr << "texts are not read: " << error.what() << std::endl;
   }
 }
 
@@ -52,7 +60,8 @@ void serve(const Predictor& predictor, const Arguments& arguments) {
   const bool six = arguments.serving.host.find(':') != std::string::npos;
   const std::string host = six ? "[" + arguments.serving.host + "]" : arguments.serving.host;
   const bool local = is_loopback(host);
-  Service service(predictor, folder_name(arguments.bundle), local, arguments.serving.token);
+  if (arguments.verbose && !predictor.reads_texts()) tell_unread(predictor);
+  Service service(predictor, folder_name(arguments.bundle), local, arguments.serving);
   HttpServer server(
       arguments.serving, [&](const HttpRequest& request) { return service.refused(request); },
       [&](const HttpRequest& request) { return service.answer(request); });
@@ -60,12 +69,13 @@ void serve(const Predictor& predictor, const Arguments& arguments) {
             << predictor.backend() << ", " << predictor.precision() << ")" << std::endl;
   if (!local && !arguments.serving.token)
     std::cerr << host << " is open to whoever reaches it; --token-file asks for a secret" << std::endl;
-  wait_for_signal();
+  wait_for_signal(server);
   service.leave();
   server.quiesce();
   const auto end = std::chrono::steady_clock::now() + kPatience;
   while (server.open() > 0 && std::chrono::steady_clock::now() < end) {
     if (told_to_stop(std::chrono::milliseconds(20))) break;
+    server.close_late();
   }
   const std::size_t left = server.open();
   std::cerr << "stopped" << (left == 0 ? "" : "; " + std::to_string(left) + " requests were not answered") << std::endl;

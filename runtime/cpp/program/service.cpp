@@ -1,9 +1,12 @@
 #include "service.h"
 
 #include <algorithm>
+#include <functional>
 #include <nlohmann/json.hpp>
 
 #include "../src/messages.h"
+#include "ascii.h"
+#include "outputs.h"
 #include "protocol.h"
 
 namespace hydrant {
@@ -13,13 +16,24 @@ constexpr const char* kVersion = "1";  // of the one bundle that is served
 constexpr const char* kModels = "/v2/models/";
 constexpr const char *kLive = "/v2/health/live", *kReady = "/v2/health/ready";
 
-HttpReply ok(const OrderedJson& body) { return {200, to_line(body), ""}; }
+HttpReply ok(const OrderedJson& body) { return {200, to_line(body), "", std::nullopt}; }
 
-HttpReply only(const HttpRequest& request, const char* method, const std::function<HttpReply()>& answer) {
-  if (request.method == method) return answer();
-  HttpReply refused = http_error(405, request.path + " answers " + method + ", not " + cut(request.method));
-  refused.allow = method;
+using Answer = std::function<HttpReply()>;
+
+HttpReply not_allowed(const HttpRequest& request, const char* methods) {
+  HttpReply refused =
+      http_error(405, cut(request.method) + " is not allowed at " + cut(request.path) + "; expected " + methods);
+  refused.allow = methods;
   return refused;
+}
+
+// What is only read; of an answer to HEAD the server sends the headers alone.
+HttpReply read(const HttpRequest& request, const Answer& answer) {
+  return request.method == "GET" || request.method == "HEAD" ? answer() : not_allowed(request, "GET, HEAD");
+}
+
+HttpReply posted(const HttpRequest& request, const Answer& answer) {
+  return request.method == "POST" ? answer() : not_allowed(request, "POST");
 }
 
 HttpReply unknown(const HttpRequest& request) {
@@ -39,23 +53,12 @@ bool same(const std::string& given, const std::string& secret) {
   return different == 0;
 }
 
-char lowered(char each) { return each >= 'A' && each <= 'Z' ? static_cast<char>(each - 'A' + 'a') : each; }
-
 // Whether `Authorization` is `Bearer` and the token; the scheme may be written small.
 bool has_token(const std::string& authorization, const std::string& token) {
   const std::size_t space = std::min(authorization.find(' '), authorization.size());
   const std::size_t start = std::min(authorization.find_first_not_of(' ', space), authorization.size());
-  std::string scheme = authorization.substr(0, space);
-  std::transform(scheme.begin(), scheme.end(), scheme.begin(), lowered);
   const bool right = same(authorization.substr(start, authorization.find_last_not_of(' ') + 1 - start), token);
-  return right && scheme == "bearer";
-}
-
-void check_header(const HttpRequest& request) {
-  if (request.header_length)
-    throw InputError(
-        "the request has an Inference-Header-Content-Length, for binary tensors, which are not spoken here; send "
-        "JSON (in tritonclient: binary_data=False), or use `hydrant serve`");
+  return right && is_alike(authorization.substr(0, space), "Bearer");
 }
 
 HttpReply no_model(const std::string& asked, const std::string& name) {
@@ -64,6 +67,13 @@ HttpReply no_model(const std::string& asked, const std::string& name) {
 
 HttpReply no_version(const std::string& asked, const std::string& name) {
   return http_error(404, "model " + cut(name) + " has no version " + cut(asked) + "; it has " + kVersion);
+}
+
+// What the metadata say of a model's inputs, the names alone.
+std::string names_in(const OrderedJson& inputs) {
+  std::vector<std::string> names;
+  for (const OrderedJson& input : inputs) names.push_back(input["name"].get<std::string>());
+  return listing(names);
 }
 
 Prediction predicted(const Predictor& predictor, const Asked& asked) {
@@ -76,19 +86,25 @@ Prediction predicted(const Predictor& predictor, const Asked& asked) {
 
 bool is_loopback(const std::string& host) {
   const bool six = !host.empty() && host[0] == '[';
-  std::string bare = six ? host.substr(0, host.find(']') + 1) : host.substr(0, host.find(':'));
-  std::transform(bare.begin(), bare.end(), bare.begin(), lowered);
+  const std::string bare = lowered(six ? host.substr(0, host.find(']') + 1) : host.substr(0, host.find(':')));
   const bool four = bare.find_first_not_of("0123456789.") == std::string::npos;  // an address, and no name like one
   return bare == "localhost" || bare == "[::1]" || (four && starts(bare, "127."));
 }
 
-Service::Service(const Predictor& predictor, std::string name, bool local, std::optional<std::string> token)
-    : predictor_(predictor), name_(std::move(name)), local_(local), token_(std::move(token)) {
-  const Prediction warm = predictor.predict(predictor.synthetic(1, std::min<std::size_t>(predictor.longest(), 8), 0));
+Service::Service(const Predictor& predictor, std::string name, bool local, const HttpLimits& limits)
+    : predictor_(predictor),
+      name_(std::move(name)),
+      local_(local),
+      token_(limits.token),
+      most_inputs_(limits.inputs),
+      reads_texts_(predictor.reads_texts()),
+      prepares_images_(predictor.prepares_images()) {
+  Prediction warm = predictor.predict(predictor.synthetic(1, std::min<std::size_t>(predictor.longest(), 8), 0));
   OrderedJson outputs = OrderedJson::array();
-  for (Output& output : outputs_of(predictor, warm)) {
+  for (Output& output : outputs_of(predictor, std::move(warm))) {
     output.shape.front() = -1;
-    outputs.push_back({{"name", output.name}, {"datatype", output.datatype}, {"shape", output.shape}});
+    outputs.push_back({{"name", output.name}, {"datatype", output.datatype()}, {"shape", output.shape}});
+    outputs_.push_back(output.name);
   }
   metadata_ = {{"name", name_},
                {"versions", OrderedJson::array({kVersion})},
@@ -148,13 +164,15 @@ std::optional<HttpReply> Service::refused(const HttpRequest& request) const {
 
 HttpReply Service::routed(const HttpRequest& request) const {
   const std::string& path = request.path;
-  if (path == kLive) return only(request, "GET", [] { return ok({{"live", true}}); });
-  if (path == kReady) return only(request, "GET", [&] { return ready(OrderedJson::object()); });
-  if (path == "/v2" || path == "/v2/") {
-    return only(request, "GET",
-                [] { return ok({{"name", "hydrant"}, {"version", version()}, {"extensions", OrderedJson::array()}}); });
+  if (path == kLive) return read(request, [] { return ok({{"live", true}}); });
+  if (path == kReady) return read(request, [&] { return ready(OrderedJson::object()); });
+  if (path == "/v2") {
+    return read(request, [] {
+      return ok(
+          {{"name", "hydrant"}, {"version", version()}, {"extensions", OrderedJson::array({"binary_tensor_data"})}});
+    });
   }
-  if (path == "/predict") return only(request, "POST", [&] { return predict(request); });
+  if (path == "/predict") return posted(request, [&] { return predict(request); });
   if (starts(path, kModels)) return of_model(request, path.substr(std::string(kModels).size()));
   return unknown(request);
 }
@@ -169,27 +187,46 @@ HttpReply Service::of_model(const HttpRequest& request, const std::string& rest)
     if (version != kVersion) return no_version(version, name_);
     verb = verb.substr(stop);
   }
-  if (verb.empty()) return only(request, "GET", [&] { return ok(metadata_); });
-  if (verb == "/ready") return only(request, "GET", [&] { return ready({{"name", name_}, {"version", kVersion}}); });
-  if (verb == "/infer") return only(request, "POST", [&] { return infer(request); });
+  if (verb.empty()) return read(request, [&] { return ok(metadata_); });
+  if (verb == "/ready") return read(request, [&] { return ready({{"name", name_}, {"version", kVersion}}); });
+  if (verb == "/infer") return posted(request, [&] { return infer(request); });
   return unknown(request);
 }
 
+// Refuses what the model does not read, and more inputs than it takes at once: a small body may hold them by the
+// million, and their answer be some hundred times as large.
+std::optional<HttpReply> Service::unfit(const Asked& asked) const {
+  const bool texts = !asked.texts.empty() && !reads_texts_, images = !asked.images.empty() && !prepares_images_;
+  if (texts || images) {
+    return http_error(400, std::string("the request has ") + (texts ? "texts" : "images") + ", but this model reads " +
+                               names_in(metadata_["inputs"]) + " here; send these");
+  }
+  std::size_t count = std::max(asked.texts.size(), asked.images.size());
+  for (const auto& [name, tensor] : asked.tensors)
+    count = std::max(count, static_cast<std::size_t>(tensor.shape.front()));
+  if (count <= most_inputs_) return std::nullopt;
+  return http_error(413, "the request has " + std::to_string(count) + " inputs; at most " +
+                             std::to_string(most_inputs_) +
+                             " are taken at once; send them in parts, or start the server with a larger --max-inputs");
+}
+
 HttpReply Service::infer(const HttpRequest& request) const {
-  check_header(request);
-  const InferRequest asked = read_infer(request.body);
-  const Prediction prediction = predicted(predictor_, asked.asked);
-  return {200, infer_body(name_, kVersion, asked, outputs_of(predictor_, prediction)), ""};
+  const InferRequest asked = read_infer(request.body, request.header_length);
+  check_outputs(asked, outputs_);
+  if (auto refused = unfit(asked.asked)) return *refused;
+  const std::vector<Output> outputs = outputs_of(predictor_, predicted(predictor_, asked.asked));
+  InferAnswer answer = infer_answer(name_, kVersion, asked, outputs);
+  return {200, std::move(answer.body), "", answer.json_size};
 }
 
 HttpReply Service::predict(const HttpRequest& request) const {
-  check_header(request);
   const std::string type = request.type.value_or("").substr(0, request.type.value_or("").find(';'));
   if (!type.empty() && type != "application/json")
     return http_error(415, "the Content-Type is " + cut(type) + "; expected application/json");
   PlainRequest asked = read_plain(request.body, predictor_.reads_images());
   if (asked.model && *asked.model != name_) return no_model(*asked.model, name_);
   if (asked.version && *asked.version != kVersion) return no_version(*asked.version, name_);
+  if (auto refused = unfit(asked.asked)) return *refused;
   Prediction prediction;
   if (!asked.names.empty() || !asked.asked.tensors.empty()) prediction = predicted(predictor_, asked.asked);
   for (std::size_t i = asked.names.size(); i < prediction.size(); ++i)

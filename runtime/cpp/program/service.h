@@ -4,9 +4,11 @@
 #include <atomic>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "http.h"
 #include "hydrant/hydrant.h"
+#include "protocol.h"
 #include "rows.h"
 
 namespace hydrant {
@@ -17,9 +19,9 @@ bool is_loopback(const std::string& host);
 class Service {
  public:
   // Predicts once, so that the first request finds everything ready, and learns which outputs there are.
-  //   local  whether only this machine can reach it
-  //   token  secret that clients send as `Authorization: Bearer …`; without it anyone who reaches it may ask
-  Service(const Predictor& predictor, std::string name, bool local, std::optional<std::string> token);
+  //   local   whether only this machine can reach it
+  //   limits  of which it keeps the token, without which anyone who reaches it may ask, and the most inputs
+  Service(const Predictor& predictor, std::string name, bool local, const HttpLimits& limits);
 
   const std::string& name() const { return name_; }
 
@@ -41,12 +43,16 @@ class Service {
   std::optional<HttpReply> foreign(const HttpRequest& request) const;
   HttpReply infer(const HttpRequest& request) const;
   HttpReply predict(const HttpRequest& request) const;
+  std::optional<HttpReply> unfit(const Asked& asked) const;
 
   const Predictor& predictor_;
   std::string name_;
   bool local_;
   std::optional<std::string> token_;
+  std::size_t most_inputs_;
+  bool reads_texts_, prepares_images_;
   OrderedJson metadata_;
+  std::vector<std::string> outputs_;  // their names
   std::atomic<bool> leaving_{false};
 };
 

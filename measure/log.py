@@ -1,0 +1,125 @@
+"""Rows of a log of predictions, read one by one; those that a bundle cannot have written are refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..bundle.store import Bundle
+from ..bundle.tasks import GIVES
+from ..errors import InputError, cut, listing
+from ..metrics.spans import split_tag
+
+RECORDED = "why"
+"""Key of the rows that a server records of abstained and flagged inputs alone: they are no sample of the traffic."""
+
+ANSWERS = {"classification": "label", "multi_label": "labels", "score": "score", "tokens": "spans"}
+"""Task → the key of a row that holds its answer."""
+
+OWN = "give a log of this bundle's own predictions"
+
+Placed = tuple[Mapping[str, Any], str]
+"""A row, and where it was found, for messages."""
+
+
+@dataclass(frozen=True)
+class Own:
+    """What stands in the rows of a bundle's own predictions.
+
+    Attributes:
+        task: of the bundle.
+        labels: that its rows may have; of a model that tags tokens types of spans.
+    """
+
+    task: str
+    labels: frozenset[str]
+
+    @classmethod
+    def of(cls, bundle: Bundle) -> Own:
+        """Of a bundle.
+
+        Raises:
+            BundleError: it is altered or malformed.
+        """
+        task, labels = bundle.any_architecture().task, bundle.labels
+        return cls(task, frozenset(split_tag(label)[1] for label in labels) if task == "tokens" else frozenset(labels))
+
+    def check(self, row: Mapping[str, Any], where: str) -> None:
+        """Refuse a row that another model wrote.
+
+        Raises:
+            InputError: it holds the answer of another task, or a label that this bundle does not give.
+        """
+        if row.get("error") is not None:
+            return
+        given = [task for task, key in ANSWERS.items() if row.get(key) is not None]
+        if given and self.task not in given:
+            raise InputError(
+                f"{where} has {ANSWERS[given[0]]}, as predictions of {GIVES[given[0]]} have, and this bundle gives "
+                f"{GIVES[self.task]}; {OWN}"
+            )
+        for label in self._labels(row, where):
+            if label not in self.labels:
+                raise InputError(
+                    f"{where} has the label {cut(label)}, and this bundle gives {listing(sorted(self.labels))}; {OWN}"
+                )
+
+    def _labels(self, row: Mapping[str, Any], where: str) -> list[str]:
+        """Every label of a row that names any."""
+        key = ANSWERS[self.task]
+        found = row.get(key)
+        if found is None or self.task == "score":
+            return []
+        if self.task == "classification":
+            return [str(found)]
+        if not isinstance(found, list) or not all(isinstance(each, Mapping) for each in found):
+            raise InputError(f"{where} has {key} {cut(found)}; expected a list of JSON objects, each with its label")
+        return [str(each["label"]) for each in found if "label" in each]
+
+
+def rows_of_file(path: str | Path, own: Own) -> Iterator[Placed]:
+    """Rows of a file of JSON lines; empty lines are left out.
+
+    Args:
+        path: of the file.
+        own: what stands in them.
+
+    Raises:
+        InputError: it cannot be read, or a row cannot be of the bundle, or is no sample of the traffic.
+    """
+    try:
+        with Path(path).open("rb") as file:
+            for number, line in enumerate(file, start=1):
+                where = f"line {number} of {path}"
+                if line.strip():
+                    try:
+                        row = json.loads(line)
+                    except (ValueError, RecursionError) as error:
+                        raise InputError(
+                            f"{where} is no JSON ({error}); expected JSON lines, as `hydrant predict --output "
+                            "FILE.jsonl` writes them"
+                        ) from error
+                    yield _checked(row, where, own), where
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror or error}") from error
+
+
+def rows_given(rows: Iterable[Mapping[str, Any]], own: Own) -> Iterator[Placed]:
+    """The same of rows that are there already; raises as :func:`rows_of_file` does."""
+    for number, row in enumerate(rows, start=1):
+        yield _checked(row, f"row {number}", own), f"row {number}"
+
+
+def _checked(row: Any, where: str, own: Own) -> Mapping[str, Any]:
+    if not isinstance(row, Mapping):
+        raise InputError(f"{where} is {cut(row)}; expected a JSON object, as `hydrant predict --output` writes them")
+    if RECORDED in row:
+        raise InputError(
+            f"{where} is of inputs recorded because they were abstained from or flagged, which are no sample of the "
+            "traffic; give a log of all predictions"
+        )
+    own.check(row, where)
+    return row

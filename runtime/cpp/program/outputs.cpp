@@ -1,0 +1,148 @@
+#include "outputs.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "../src/messages.h"
+#include "rows.h"
+
+namespace hydrant {
+namespace {
+
+void append_little_endian(std::string& bytes, std::uint64_t bits, std::size_t width) {
+  for (std::size_t i = 0; i < width; ++i) bytes.push_back(static_cast<char>(bits >> (8 * i) & 0xFFU));
+}
+
+// A value in binary form.
+void append(std::string& bytes, float value) {
+  std::uint32_t bits = 0;
+  static_assert(sizeof(bits) == sizeof(value));
+  std::memcpy(&bits, &value, sizeof(bits));
+  append_little_endian(bytes, bits, sizeof(bits));
+}
+void append(std::string& bytes, std::int64_t value) {
+  append_little_endian(bytes, static_cast<std::uint64_t>(value), sizeof(value));
+}
+void append(std::string& bytes, bool value) { bytes.push_back(value ? '\1' : '\0'); }
+void append(std::string& bytes, const std::string& value) {
+  append_little_endian(bytes, value.size(), 4);
+  bytes += value;
+}
+
+// A value as JSON has it.
+OrderedJson json_of(float value) { return shortest(value); }
+OrderedJson json_of(std::int64_t value) { return value; }
+OrderedJson json_of(bool value) { return value; }
+OrderedJson json_of(const std::string& value) { return value; }
+
+// An output's place among the others in JSON, and its data either there or appended to `tail`.
+OrderedJson told(const Output& output, bool binary, std::string& tail) {
+  OrderedJson told{{"name", output.name}, {"datatype", output.datatype()}, {"shape", output.shape}};
+  const std::size_t start = tail.size();
+  OrderedJson data = OrderedJson::array();
+  std::visit(
+      [&](const auto& values) {
+        for (const auto& value : values) {
+          if (binary) {
+            append(tail, value);
+          } else {
+            data.push_back(json_of(value));
+          }
+        }
+      },
+      output.values);
+  if (binary) {
+    told["parameters"] = {{"binary_data_size", tail.size() - start}};
+  } else {
+    told["data"] = std::move(data);
+  }
+  return told;
+}
+
+const Output& output_called(const std::vector<Output>& outputs, const std::string& name) {
+  return *std::find_if(outputs.begin(), outputs.end(), [&](const Output& each) { return each.name == name; });
+}
+
+}  // namespace
+
+const char* Output::datatype() const {
+  constexpr const char* kNames[] = {"FP32", "INT64", "BOOL", "BYTES"};
+  return kNames[values.index()];
+}
+
+std::vector<Output> outputs_of(const Predictor& predictor, Prediction p) {
+  const auto batch = static_cast<std::int64_t>(p.size()), classes = static_cast<std::int64_t>(p.classes),
+             members = static_cast<std::int64_t>(p.members);
+  std::vector<Output> all;
+  const auto add = [&](const char* name, auto& values, std::vector<std::int64_t> shape) {
+    all.push_back({name, std::move(shape), std::move(values)});
+  };
+  const auto add_if = [&](const char* name, auto& values, std::vector<std::int64_t> shape) {
+    if (values) add(name, *values, std::move(shape));
+  };
+  // in the order of the fields of Python's Prediction
+  const bool scores = predictor.gives_scores(), labels = predictor.gives_labels();
+  if (!scores) add("probabilities", p.probabilities, {batch, classes});
+  if (!scores && !labels) {
+    std::vector<std::string> names;
+    for (const std::int64_t label : p.label) names.push_back(predictor.labels()[static_cast<std::size_t>(label)]);
+    add("label", names, {batch});
+    add("confidence", p.confidence, {batch});
+  }
+  if (!scores) {
+    add("predictive_entropy", p.predictive_entropy, {batch});
+    add("expected_entropy", p.expected_entropy, {batch});
+    add("mutual_information", p.mutual_information, {batch});
+    if (!labels) add("disagreement", p.disagreement, {batch});
+  }
+  add_if("energy", p.energy, {batch});
+  add_if("distance", p.distance, {batch});
+  add_if("abstain", p.abstain, {batch});
+  add_if("out_of_distribution", p.out_of_distribution, {batch});
+  add_if("member_probabilities", p.member_probabilities, {batch, members, classes});
+  add_if("prediction_set", p.prediction_set, {batch, classes});
+  if (scores) {
+    add("score", p.score, {batch});
+    add("score_variance", p.score_variance, {batch});
+  }
+  add_if("interval_low", p.interval_low, {batch});
+  add_if("interval_high", p.interval_high, {batch});
+  add_if("member_scores", p.member_scores, {batch, members});
+  if (labels) {
+    add_if("assigned", p.assigned, {batch, classes});
+    add("label_entropy", p.label_entropy, {batch, classes});
+    add("label_mutual_information", p.label_mutual_information, {batch, classes});
+  }
+  if (!scores && !labels) add("label_index", p.label, {batch});
+  return all;
+}
+
+void check_outputs(const InferRequest& request, const std::vector<std::string>& known) {
+  for (const WantedOutput& output : request.outputs) {
+    if (std::find(known.begin(), known.end(), output.name) == known.end())
+      throw InputError("output " + cut(output.name) + " is unknown; this model gives " + listing(known, 32));
+  }
+}
+
+InferAnswer infer_answer(const std::string& model, const std::string& version, const InferRequest& request,
+                         const std::vector<Output>& outputs) {
+  OrderedJson head{{"model_name", model}, {"model_version", version}};
+  if (request.id) head["id"] = *request.id;
+  OrderedJson& list = head["outputs"] = OrderedJson::array();
+  std::string tail;
+  bool marked = request.outputs.empty() && request.binary;
+  for (const WantedOutput& wanted : request.outputs) {
+    const bool binary = wanted.binary.value_or(request.binary);
+    list.push_back(told(output_called(outputs, wanted.name), binary, tail));
+    marked = marked || binary;
+  }
+  if (request.outputs.empty()) {
+    for (const Output& output : outputs) list.push_back(told(output, request.binary, tail));
+  }
+  std::string body = to_line(head);
+  if (!marked) return {std::move(body), std::nullopt};
+  const std::size_t size = body.size();
+  return {std::move(body) + tail, size};
+}
+
+}  // namespace hydrant

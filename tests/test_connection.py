@@ -1,0 +1,189 @@
+"""What one connection may do to a service: be slow, endless, garbled, or ask without reading."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import uvicorn
+from hydrant.serving.connection import MOST_BEHIND, MOST_HEAD, guarded_protocol
+
+SECONDS = 0.4
+LARGE = 16 * 2**20
+REQUEST = b"GET /%b HTTP/1.1\r\nhost: localhost\r\n\r\n"
+BODY = b"POST /%b HTTP/1.1\r\nhost: localhost\r\ncontent-length: 10\r\n\r\n"
+
+
+async def app(scope: Any, receive: Any, send: Any) -> None:
+    """Answers with its path; waits before, reads the body before, or answers at length, as the path says."""
+    path = scope["path"][1:]
+    if path.startswith("slow"):
+        await asyncio.sleep(3 * SECONDS)
+    while path.startswith("read") and (message := await receive())["type"] == "http.request" and message["more_body"]:
+        pass
+    body = b"x" * LARGE if path == "large" else path.encode()
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"%d" % len(body))]})
+    await send({"type": "http.response.body", "body": body})
+
+
+@pytest.fixture(scope="module", params=["asyncio", "uvloop"])
+def server(request: pytest.FixtureRequest) -> Iterator[tuple[int, uvicorn.Server]]:
+    """The port of a server, and the server."""
+    if request.param == "uvloop":
+        pytest.importorskip("uvloop")
+    with socket.create_server(("127.0.0.1", 0)) as port:
+        config = uvicorn.Config(
+            app, http=guarded_protocol(SECONDS), ws="none", loop=request.param, lifespan="off", log_config=None,
+            access_log=False, timeout_keep_alive=1,
+        )  # fmt: skip
+        server = uvicorn.Server(config)
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [port]})
+        thread.start()
+        yield port.getsockname()[1], server
+        server.should_exit = True
+        thread.join(20)
+        assert not thread.is_alive()
+
+
+Server = tuple[int, uvicorn.Server]
+
+
+@contextlib.contextmanager
+def connected(server: Server, room: int = 0) -> Iterator[socket.socket]:
+    with socket.socket() as client:
+        if room:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, room)
+        client.settimeout(20)
+        client.connect(("127.0.0.1", server[0]))
+        yield client
+
+
+def rest_of(client: socket.socket) -> bytes:
+    """What comes until the end of the connection."""
+    found = b""
+    with contextlib.suppress(ConnectionError):
+        while piece := client.recv(1 << 20):
+            found += piece
+    return found
+
+
+def answered(client: socket.socket, path: bytes) -> None:
+    """The next answer is here, and is that of a path."""
+    found = b""
+    while not found.endswith(b"\r\n\r\n" + path):
+        piece = client.recv(1000)
+        assert piece, found
+        found += piece
+    assert paths(found) == [path]
+
+
+def until(true: Callable[[], bool], seconds: float = 10) -> None:
+    end = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def paths(answers: bytes) -> list[bytes]:
+    """The bodies of answers of status 200; nothing else may stand there."""
+    parts = answers.split(b"HTTP/1.1 ")
+    assert parts[0] == b""
+    assert all(part.startswith(b"200 ") for part in parts[1:]), answers[-300:]
+    return [part.partition(b"\r\n\r\n")[2] for part in parts[1:]]
+
+
+def test_requests_without_end_are_few_at_a_time_and_those_are_answered(server: Server) -> None:
+    with connected(server) as client:
+        begun = time.process_time()
+        with contextlib.suppress(ConnectionError):
+            client.sendall(REQUEST % b"slow" + (REQUEST % b"a") * 5000)
+        assert paths(rest_of(client)) == [b"slow"] + [b"a"] * (MOST_BEHIND - 1)
+        assert time.process_time() - begun < 5
+    with connected(server) as client:  # a hundred at a time are welcome, again and again
+        for _ in range(3):
+            client.sendall((REQUEST % b"a") * MOST_BEHIND)
+            found = b""
+            while found.count(b"HTTP/1.1 200") < MOST_BEHIND or not found.endswith(b"\r\n\r\na"):
+                found += client.recv(1 << 16)
+            assert paths(found) == [b"a"] * MOST_BEHIND
+
+
+@pytest.mark.parametrize("behind", [b"nonsense\r\n\r\n", b"POST /x HTTP/1.1\r\nhos", b"a: b\r\n" * (MOST_HEAD // 3)])
+def test_what_is_refused_is_never_taken_for_the_answer_of_another_request(server: Server, behind: bytes) -> None:
+    with connected(server) as client:
+        with contextlib.suppress(ConnectionError):
+            client.sendall(REQUEST % b"a" + REQUEST % b"slow" + behind)
+        assert paths(rest_of(client)) == [b"a", b"slow"]
+
+
+def test_a_refusal_is_told_where_nothing_else_is_asked(server: Server) -> None:
+    chunked = b"POST /read HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n"
+    for sent, status in ((b"nonsense\r\n\r\n", b"400"), (REQUEST[:-2], b"408"), (chunked + b"zz\r\n", b"400")):
+        with connected(server) as client:
+            client.sendall(sent)
+            answer = rest_of(client)
+            assert answer.startswith(b"HTTP/1.1 " + status)
+            assert answer.count(b"HTTP/1.1 4") == answer.count(b'{"error": ') == 1
+
+
+def test_the_rest_of_a_refused_body_is_passed_over_and_must_come(server: Server) -> None:
+    with connected(server) as client:
+        client.sendall(BODY % b"early")
+        answered(client, b"early")
+        client.sendall(b"01234" + b"56789" + REQUEST % b"next")
+        answered(client, b"next")
+        client.sendall(BODY % b"early")
+        answered(client, b"early")
+        begun = time.monotonic()
+        client.sendall(b"0123")
+        assert rest_of(client) == b"", "and no second answer to the same request"
+        assert time.monotonic() - begun < 5
+    for behind in (b"0123456789", b"0123456789\r\n"):  # idle connections end, whatever came last
+        with connected(server) as client:
+            client.sendall(BODY % b"early")
+            answered(client, b"early")
+            client.sendall(behind)
+            begun = time.monotonic()
+            assert rest_of(client) == b""
+            assert time.monotonic() - begun < 5
+
+
+@pytest.mark.parametrize("endless", [b"0\r\nx: ", b"0\r\n", b"5;"])
+def test_what_stands_behind_a_body_is_bounded(server: Server, endless: bytes) -> None:
+    head = b"POST /read HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n5\r\nhello\r\n"
+    line = b"a: b\r\n" if endless == b"0\r\n" else b"abcdef"
+    with connected(server) as client:
+        client.sendall(head + endless)
+        sent = 0
+        with contextlib.suppress(ConnectionError):
+            while sent < 200 * MOST_HEAD:
+                client.sendall(line * 4096)
+                sent += len(line) * 4096
+        answer = rest_of(client)
+        assert sent < 200 * MOST_HEAD
+        assert answer.count(b"HTTP/1.1 4") <= 1
+        assert answer == b"" or answer.startswith(b"HTTP/1.1 431 ")
+
+
+def test_who_does_not_read_is_given_up_and_who_reads_slowly_is_not(server: Server) -> None:
+    gone = len(server[1].server_state.connections)
+    with connected(server, room=4096) as client:
+        client.sendall((REQUEST % b"large") * 2)
+        until(lambda: len(server[1].server_state.connections) > gone)
+        until(lambda: len(server[1].server_state.connections) == gone)
+        assert rest_of(client).count(b"x" * 1000) < 2 * LARGE // 1000
+    with connected(server) as client:
+        client.sendall(REQUEST % b"large")
+        begun, found = time.monotonic(), 0
+        while found < LARGE:
+            piece = client.recv(1 << 18)
+            assert piece
+            found += len(piece)
+            time.sleep(0.01)
+        assert time.monotonic() - begun > SECONDS
