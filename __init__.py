@@ -7,9 +7,14 @@ neither torch nor transformers.
 from __future__ import annotations
 
 import importlib
+import os
 from typing import TYPE_CHECKING, Any
 
 from .version import __version__
+
+# From 1.29 on, ONNX Runtime tells its makers of the machine and the models that it opens, unless this is set before it
+# is imported; who wants that sets it to 0.
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
 if TYPE_CHECKING:
     from .build import build_engine

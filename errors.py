@@ -16,6 +16,7 @@ The command line prints the message as one line and exits with status 2, or 1 fo
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable
 from dataclasses import fields
 from numbers import Integral
 from pathlib import Path
@@ -140,12 +141,26 @@ def check_plain(options: Any) -> None:
 
 def cut(text: object, limit: int = 60) -> str:
     """``text`` on one line, quoted and shortened to ``limit`` characters, for messages."""
-    line = " ".join(str(text).split())
+    line = " ".join(_text(text).split())
     return repr(line if len(line) <= limit else line[: limit - 1] + "…")
+
+
+def literal(value: object, limit: int = 60) -> str:
+    """A value as Python writes it, shortened to ``limit`` characters, for messages that tell ``1`` from ``"1"``."""
+    text = _text(value, repr)
+    return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
 def listing(names: object, limit: int = 8) -> str:
     """A short comma-separated list of ``names`` for messages; says how many were left out."""
-    items = [str(name) for name in names]  # type: ignore[attr-defined]
+    items = [_text(name) for name in names]  # type: ignore[attr-defined]
     shown = ", ".join(items[:limit]) or "none"
     return shown if len(items) <= limit else f"{shown}, … ({len(items)} in all)"
+
+
+def _text(value: object, write: Callable[[object], str] = str) -> str:
+    """A value in words; of lists within lists as deep as JSON can just be read, that it is one."""
+    try:
+        return write(value)
+    except RecursionError:
+        return "something nested too deeply to be shown"

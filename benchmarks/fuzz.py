@@ -1,4 +1,4 @@
-"""Coverage-guided fuzzing of what reads files: `python benchmarks/fuzz.py plan --executions 1000000`.
+"""Coverage-guided fuzzing of what reads files and requests: `python benchmarks/fuzz.py plan --executions 1000000`.
 
 A finding is a crash (any exception that is not one of hydrant's), a file that takes over two seconds or a gigabyte, or
 one that is taken and says something that cannot be (fuzz_targets.py). Coverage is followed by atheris (`pip install
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import subprocess
 import sys
 import tempfile
@@ -17,8 +18,11 @@ from pathlib import Path
 from libfuzzer import Limits, campaign
 
 HERE = Path(__file__).parent
-FIRST = ["manifest", "plan", "architecture", "calibration", "density", "weights", "tokenizer", "tokenizer-settings"]
-NAMES = [*FIRST, "engine", "graph", "journal", "csv", "tsv", "jsonl", "conll", "npz"]
+BUNDLED = ["manifest", "plan", "architecture", "calibration", "density", "weights", "tokenizer", "tokenizer-settings"]
+FURTHER = ["engine", "graph", "journal", "csv", "tsv", "jsonl", "conll", "npz"]
+GIVEN = ["adapter", "adapter-weights", "image-processor", "sound-processor", "image", "signature", "trust"]
+KEPT = ["part", "log", "making", "tuning", "search"]
+NAMES = [*BUNDLED, *FURTHER, *GIVEN, *KEPT, "infer", "binary", "grpc", "predict"]
 
 
 def main() -> int:
@@ -50,7 +54,9 @@ def run(name: str, options: argparse.Namespace) -> dict[str, object]:
     with tempfile.TemporaryDirectory(dir=memory, prefix="hydrant-fuzz-") as folder:
         subprocess.run([sys.executable, __file__, "--run", name, folder, "prepare"], check=True)
         command = [sys.executable, __file__, "--run", name, folder]
-        limits = Limits(options.executions, options.seconds, options.seed, flags=("-max_len=262144",))
+        largest = max(path.stat().st_size for path in (Path(folder) / "corpus").iterdir())
+        flags = (f"-max_len={max(4096, 4 * largest)}",)  # what is longer takes longer, and says nothing new
+        limits = Limits(options.executions, options.seconds, options.seed, flags=flags)
         return campaign(name, command, Path(folder), limits, options.found)
 
 
@@ -59,19 +65,21 @@ def fuzz(name: str, folder: str, flags: list[str]) -> int:
     place = Path(folder)
     if flags == ["prepare"]:
         sys.path.insert(0, str(HERE.parent / "tests"))
-        from fuzz_bundle import make_bundle
+        from fuzz_bundle import make_given
         from fuzz_targets import targets
 
-        make_bundle(place / "bundle")
+        make_given(place)
         (place / "corpus").mkdir()
-        for index, seed in enumerate(targets(place / "bundle", place)[name].seeds):
+        for index, seed in enumerate(targets(place)[name]().seeds):
             (place / "corpus" / f"seed-{index}").write_bytes(seed)
         return 0
     import atheris
 
+    logging.disable()  # what is told of a file is told a million times
     with atheris.instrument_imports(include=["hydrant"]):
         from fuzz_targets import targets
-    read = targets(place / "bundle", place)[name].read
+
+        read = targets(place)[name]().read
     atheris.Setup([sys.argv[0], *flags], read)
     atheris.Fuzz()
     return 0

@@ -1,8 +1,9 @@
-"""What is fuzzed: every reader of a file that travels, with the seeds that its corpus begins with.
+"""What is fuzzed: every reader of what comes from elsewhere, with the seeds that its corpus begins with.
 
-A target takes bytes. It reads them as one file of a bundle (its digest fixed in the manifest, as an attacker would), or
-as data of a user. It may refuse them with one of hydrant's errors; whatever else is raised is a finding, and so is a
-file that is taken and then does not say the same twice, or holds numbers that are not finite.
+A target takes bytes. It reads them as one file of a bundle (its digest fixed in the manifest, as an attacker would), as
+data of a user, as what an interrupted command left (fuzz_kept.py), or as a request (fuzz_asked.py). It may refuse them
+with one of hydrant's errors; whatever else is raised is a finding, and so is what is taken and then does not say the
+same twice, or holds numbers that are not finite.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import re
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from random import Random
@@ -23,17 +25,23 @@ from typing import Any
 import numpy as np
 from hydrant.bundle.calibration import Calibration
 from hydrant.bundle.density import Density
-from hydrant.bundle.graphs import graph_metadata
+from hydrant.bundle.graphs import check_graph
 from hydrant.bundle.journal import JOURNAL, NEW, PURPOSE
 from hydrant.bundle.manifest import MANIFEST
+from hydrant.bundle.onnx_message import graph_tensors
 from hydrant.bundle.plan import HeadPlan
 from hydrant.bundle.store import ARCHITECTURE, CALIBRATION, DENSITY, PLAN, WEIGHTS, Bundle
+from hydrant.bundle.tasks import TASKS
 from hydrant.bundle.weights import check_fused
 from hydrant.data.arrays import read_npz
 from hydrant.data.columns import Columns
+from hydrant.data.examples import read_examples
 from hydrant.data.readers import stream_rows
 from hydrant.engines.metadata import read_metadata
 from hydrant.errors import HydrantError
+
+CORPUS = Path(__file__).parents[1] / "runtime/cpp/fuzz/corpus"
+"""Seeds that the targets of the C++ runner begin with, of the same formats."""
 
 ROWS = 200
 """So many rows of a data file are read; a reader streams, so that more say nothing new."""
@@ -46,80 +54,128 @@ class Target:
     Attributes:
         read: takes the bytes; raises for a finding.
         seeds: what it should take, or nearly take.
+        deep: whether it reads JSON, so that values may be nested.
     """
 
     read: Callable[[bytes], None]
     seeds: tuple[bytes, ...]
+    deep: bool = False
 
 
-def targets(bundle: Path, folder: Path) -> dict[str, Target]:
+Made = Callable[[], Target]
+"""Makes a target: what it needs, such as a model, is imported and opened then."""
+
+
+def targets(place: Path) -> dict[str, Made]:
     """Every target by its name.
 
     Args:
-        bundle: a calibrated text bundle with a distance, a graph and a processor.
-        folder: where each target keeps its files.
+        place: what ``fuzz_bundle.make_given`` made there; where each target keeps its files, too.
     """
-    read: dict[str, tuple[str, Callable[[Bundle], Any]]] = {
-        "plan": (PLAN, _plan),
-        "architecture": (ARCHITECTURE, lambda bundle: bundle.any_architecture()),
-        "calibration": (CALIBRATION, _calibration),
-        "density": (DENSITY, _density),
-        "weights": (WEIGHTS, _weights),
-        "tokenizer": ("processor/tokenizer.json", _processor),
-        "tokenizer-settings": ("processor/tokenizer_config.json", _processor),
-        "engine": ("engines/one.json", _engine),
+    from fuzz_asked import asked
+    from fuzz_kept import kept
+
+    return {**_bundled(place / "bundle", place), **_data(place), **kept(place), **asked(place)}
+
+
+def seeds_of(name: str) -> tuple[bytes, ...]:
+    """The corpus of a target of the C++ runner."""
+    return tuple(path.read_bytes() for path in sorted((CORPUS / name).iterdir()))
+
+
+def refusing(read: Callable[[bytes], Any], *seeds: bytes, deep: bool = False) -> Target:
+    """A target whose reader may refuse what it is given."""
+
+    def run(data: bytes) -> None:
+        with contextlib.suppress(HydrantError):
+            read(data)
+
+    return Target(run, seeds, deep)
+
+
+def copy(bundle: Path, place: Path, name: str) -> Path:
+    """A bundle for one target alone."""
+    folder = place / "bundles" / name
+    if not folder.exists():
+        shutil.copytree(bundle, folder)
+    return folder
+
+
+def _bundled(bundle: Path, place: Path) -> dict[str, Made]:
+    """Files of a bundle."""
+    files: dict[str, tuple[str, Callable[[Bundle], Any], tuple[str, ...]]] = {
+        "plan": (PLAN, _plan, ()),
+        "architecture": (ARCHITECTURE, lambda bundle: bundle.any_architecture(), ("architecture",)),
+        "calibration": (CALIBRATION, _calibration, ("calibration",)),
+        "density": (DENSITY, _density, ()),
+        "weights": (WEIGHTS, _weights, ()),
+        "tokenizer": ("processor/tokenizer.json", _processor, ()),
+        "tokenizer-settings": ("processor/tokenizer_config.json", _processor, ()),
+        "engine": ("engines/one.json", _engine, ("engine",)),
+        "graph": ("model.fp32.onnx", _graph, ("graph",)),
     }
-    found = {"manifest": Target(_manifest(_copy(bundle, folder, "manifest")), ((bundle / MANIFEST).read_bytes(),))}
-    for name, (file, use) in read.items():
-        seeds = SEEDS[name] if name in SEEDS else ((bundle / file).read_bytes(),)
-        found[name] = Target(_forged(_copy(bundle, folder, name), file, use), seeds)
-    graph = next(bundle.glob("model.*.onnx"))
-    found["graph"] = Target(lambda data: _graph(folder / "graph.onnx", data), (graph.read_bytes()[-20000:],))
-    found["journal"] = Target(_journal(_copy(bundle, folder, "journal")), SEEDS["journal"])
-    for ending in ("csv", "tsv", "jsonl", "conll", "npz"):
-        found[ending] = Target(lambda data, ending=ending: _rows(folder / f"data.{ending}", data), SEEDS[ending])
+    found: dict[str, Made] = {"manifest": partial(_manifest, bundle, place)}
+    for name, (file, use, more) in files.items():
+        found[name] = partial(_forged, bundle, place, name, file, use, more)
+    found["weights"] = partial(_header, found["weights"])
+    found["journal"] = partial(_journal, bundle, place)
     return found
 
 
-def _copy(bundle: Path, folder: Path, name: str) -> Path:
-    place = folder / "bundles" / name
-    if not place.exists():
-        shutil.copytree(bundle, place)
-    return place
+def _header(whole: Made) -> Target:
+    """A safetensors file of which only what stands before the numbers is damaged: of these any are as good."""
+    target = whole()
+    (seed,) = target.seeds
+    length = 8 + int.from_bytes(seed[:8], "little")
+    return Target(lambda data: target.read(data + seed[length:]), (seed[:length],))
 
 
-def _forged(bundle: Path, file: str, use: Callable[[Bundle], Any]) -> Callable[[bytes], None]:
+def _data(place: Path) -> dict[str, Made]:
+    """Files of rows."""
+    return {ending: partial(_rows, place / f"data.{ending}") for ending in ("csv", "tsv", "jsonl", "conll", "npz")}
+
+
+def _forged(
+    bundle: Path, place: Path, name: str, file: str, use: Callable[[Bundle], Any], more: Sequence[str]
+) -> Target:
     """Reads a bundle in which one file is what is given, with the digest that fits."""
-    manifest = json.loads((bundle / MANIFEST).read_bytes())
-    (bundle / file).parent.mkdir(exist_ok=True)
+    folder = copy(bundle, place, name)
+    manifest = json.loads((folder / MANIFEST).read_bytes())
+    (folder / file).parent.mkdir(exist_ok=True)
 
     def run(data: bytes) -> None:
-        (bundle / file).write_bytes(data)
+        (folder / file).write_bytes(data)
         entry = {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
         with contextlib.suppress(HydrantError):
-            use(Bundle(bundle, {**manifest, "files": {**manifest["files"], file: entry}}))
+            use(Bundle(folder, {**manifest, "files": {**manifest["files"], file: entry}}))
 
-    return run
+    seed = place / file if file.endswith(".onnx") else bundle / file
+    own = SEEDS[name] if name in SEEDS else (seed.read_bytes(),)
+    return Target(run, (*own, *(seed for other in more for seed in seeds_of(other))), deep=file.endswith(".json"))
 
 
-def _manifest(bundle: Path) -> Callable[[bytes], None]:
+def _manifest(bundle: Path, place: Path) -> Target:
+    folder = copy(bundle, place, "manifest")
+    root = folder.resolve()
+
     def run(data: bytes) -> None:
-        (bundle / MANIFEST).write_bytes(data)
+        (folder / MANIFEST).write_bytes(data)
         with contextlib.suppress(HydrantError):
-            opened = Bundle.open(bundle)
+            opened = Bundle.open(folder)
             assert opened.members >= 1
             assert opened.labels
             for name in opened.manifest["files"]:
-                assert (bundle / name).resolve().is_relative_to(bundle.resolve()), name
+                assert (folder / name).resolve().is_relative_to(root), name
             opened.processor_folder()
 
-    return run
+    return Target(run, ((bundle / MANIFEST).read_bytes(), *seeds_of("manifest")), deep=True)
 
 
-def _journal(bundle: Path) -> Callable[[bytes], None]:
+def _journal(bundle: Path, place: Path) -> Target:
     """Opens a bundle in which a writer is said to have been killed; what lies beside the bundle stays as it is."""
-    stage, beside = bundle / f".{PURPOSE}.0123456789ab.stage", bundle.parent / "beside.json"
-    manifest = (bundle / MANIFEST).read_bytes()
+    folder = copy(bundle, place, "journal")
+    stage, beside = folder / f".{PURPOSE}.0123456789ab.stage", folder.parent / "beside.json"
+    manifest = (folder / MANIFEST).read_bytes()
     beside.write_text("mine")
 
     def run(data: bytes) -> None:
@@ -128,11 +184,11 @@ def _journal(bundle: Path) -> Callable[[bytes], None]:
         (stage / NEW / PLAN).write_text("{}")
         (stage / JOURNAL).write_bytes(data)
         with contextlib.suppress(HydrantError):
-            Bundle.open(bundle)
+            Bundle.open(folder)
         assert beside.read_text() == "mine"
-        (bundle / MANIFEST).write_bytes(manifest)
+        (folder / MANIFEST).write_bytes(manifest)
 
-    return run
+    return Target(run, SEEDS["journal"], deep=True)
 
 
 def _plan(bundle: Bundle) -> None:
@@ -177,18 +233,32 @@ def _engine(bundle: Bundle) -> None:
     assert type(found).from_json(json.loads(json.dumps(found.to_json())), "again") == found
 
 
-def _graph(path: Path, data: bytes) -> None:
-    path.write_bytes(data)
-    assert all(isinstance(key, str) for key in graph_metadata(path))
+def _graph(bundle: Bundle) -> None:
+    """What the graph says of itself, against the bundle, and its inputs and outputs."""
+    with contextlib.suppress(ValueError):  # no ONNX file
+        for tensor in (each for side in graph_tensors(bundle.path / "model.fp32.onnx") for each in side):
+            assert all(axis is None or axis >= 0 for axis in tensor.shape)
+    check_graph(bundle, "model.fp32.onnx")
 
 
-def _rows(path: Path, data: bytes) -> None:
-    path.write_bytes(data)
-    with contextlib.suppress(HydrantError):
-        for _ in islice(stream_rows(path, Columns()), ROWS):
-            pass
-        if path.suffix == ".npz":
-            read_npz(path)
+def _rows(path: Path) -> Target:
+    """Rows to predict, and labelled ones of a task, which the number of bytes chooses."""
+
+    def run(data: bytes) -> None:
+        path.write_bytes(data)
+        with contextlib.suppress(HydrantError):
+            for _ in islice(stream_rows(path, Columns()), ROWS):
+                pass
+        with contextlib.suppress(HydrantError):
+            if path.suffix == ".npz":
+                read_npz(path)
+            else:
+                found = read_examples(path, ["a", "b"], task=TASKS[len(data) % len(TASKS)], limit=ROWS)
+                assert found.labels is not None
+                assert len(found.labels) == len(found.inputs)
+
+    seeds = SEEDS[path.suffix[1:]] + (seeds_of("arrays") if path.suffix == ".npz" else ())
+    return Target(run, seeds, deep=path.suffix == ".jsonl")
 
 
 def _npz(**arrays: Any) -> bytes:
@@ -204,8 +274,16 @@ ENGINE = {
     "hardware_compatibility": "none", "stripped": False, "refittable": False, "attention_blocks": 2, "fused": [2],
     "layers": [9],
 }  # fmt: skip
+TRACED = {
+    "traced": 1, "family": "swin", "model_class": "SwinForImageClassification", "form": "sliced", "modality": "image",
+    "classes": 3, "width": 16, "classifier": "classifier", "inputs": ["pixel_values"], "channels": 3,
+    "image_height": 8, "image_width": 8,
+    "blocks": [{"heads": 2, "groups": 2, "head_width": 8, "output": "a.b.output", "inputs": ["a.q", "a.k", "a.v"],
+                "stacked": False, "owner": ""}],
+}  # fmt: skip
 VALUE = re.compile(rb'"[^"]*"|-?[0-9.]+|true|false|null')
 SEEDS: dict[str, tuple[bytes, ...]] = {
+    "architecture": (json.dumps(TRACED).encode(),),
     "engine": (json.dumps(ENGINE).encode(),),
     "journal": (
         b'{"names": ["plan.json"], "gone": ["a.json"], "fresh": [], "forward": true}',
@@ -213,9 +291,19 @@ SEEDS: dict[str, tuple[bytes, ...]] = {
         b'{"names": ["a\\u0000/b"], "gone": ["../beside.json"], "fresh": [], "forward": true}',
         b'{"names": [], "gone": ["a\\ud800/b"], "fresh": [], "forward": true}',
     ),
-    "csv": (b'text,label\n"a, ""b""",1\nc,two\n', "text;label\nä;1\n".encode("utf-16")),
-    "tsv": (b"text\tlabel\na\t1\n",),
-    "jsonl": (b'{"text": "a", "label": 1}\n{"text": ["a", "b"], "label": null}\n', b'[{"text": "a"}]'),
+    "csv": (
+        b'text,label\n"a, ""b""",1\nc,two\n',
+        b'text,label\na,"[""a"", ""b""]"\nb,a\n',
+        "text;label\nä;1\n".encode("utf-16"),
+    ),
+    "tsv": (b"text\tlabel\na\t1\n", b"text\tlabel\na\ta|b\nb\t\n", b"text\tlabel\na\t0.5\n"),
+    "jsonl": (
+        b'{"text": "a", "label": 1}\n{"text": ["a", "b"], "label": null}\n',
+        b'[{"text": "a"}]',
+        b'{"text": "a", "label": "a"}\n{"text": "b", "label": ["a", "b"]}\n',
+        b'{"text": "a", "label": 0.5}\n{}\n',
+        b'{"tokens": ["a", "b"], "label": ["a", "b"]}\n{"tokens": ["c"], "label": ["b"]}\n',
+    ),
     "conll": (b"-DOCSTART- -X- O\n\nEU B-ORG\nrejects O\n\n",),
     "npz": (
         _npz(x=np.zeros((2, 4, 4, 3), np.uint8), y=np.arange(2)),
@@ -225,8 +313,9 @@ SEEDS: dict[str, tuple[bytes, ...]] = {
 }
 
 WORDS = (
-    b"null", b"true", b"-1", b"0", b"1e999", b"NaN", b"1.5", b"9" * 40, b"[]", b"{}", b'""', b"[" * 2000, b'"\\ud800"',
-    b"\xff\xfe", b"\x00", b"../x", b"/etc/passwd", b'{"a": ' * 300, b'"__class__"', b"\r\n",
+    b"null", b"true", b"-1", b"0", b"1e999", b"NaN", b"1.5", b"9" * 40, b"1" + b"0" * 400, b"[]", b"{}", b'""',
+    b"[" * 2000, b'"\\ud800"', b"\xff\xfe", b"\x00", b"../x", b"/etc/passwd", b'{"a": ' * 300, b'"__class__"', b"\r\n",
+    b'["a"]', b'{"a": 1}',
 )  # fmt: skip
 """What parsers stumble over."""
 
@@ -252,3 +341,13 @@ def mutations(seeds: Sequence[bytes], count: int, seed: int) -> Iterator[bytes]:
                 case _ if data:
                     data[min(at, len(data) - 1)] = random.randrange(256)
         yield bytes(data)
+
+
+def nested(seeds: Sequence[bytes], depths: Sequence[int], seed: int) -> Iterator[bytes]:
+    """Copies of the seeds, one for each depth, in which one value lies in so many lists."""
+    random = Random(seed)
+    for depth in depths:
+        data = random.choice(list(seeds))
+        if values := list(VALUE.finditer(data)):
+            place = random.choice(values)
+            yield data[: place.start()] + b"[" * depth + b"1" + b"]" * depth + data[place.end() :]

@@ -71,7 +71,8 @@ def campaign(
         ran_now = int(counted.group(1)) if counted else int(last[-1]) if last else 0
         done += max(ran_now, 1)
         coverage = max([coverage, *map(int, re.findall(r"cov: (\d+)", ran.stderr))])
-        for path in place.glob("found-*"):
+        artifacts = list(place.glob("found-*"))
+        for path in artifacts:
             kept = found / f"{name}-{path.name.removeprefix('found-')}"
             kept.write_bytes(path.read_bytes())
             path.unlink()
@@ -79,6 +80,8 @@ def campaign(
                 kept.unlink()  # the machine was slow, not the reader
                 continue
             findings.append({"input": kept.name, "why": reason(ran.stderr)})
+        if not artifacts and "detected memory leaks" in ran.stderr:
+            findings.append({"input": "none: seen at the end", "why": reason(ran.stderr)})
         if ran.returncode and not counted and not last:
             raise SystemExit(f"{name}: the fuzzer failed:\n{ran.stderr[-3000:]}")
     return {

@@ -175,18 +175,17 @@ def staged_folder(target: Path, marker: str, force: bool = False) -> Iterator[Pa
         InputError: ``target`` exists and may not be replaced, or its parent cannot be written.
     """
     check_replaceable(target, marker, force)
-    with folders_above(target):
+    with folders_above(target), contextlib.ExitStack() as held:
         try:
             sweep(target.parent, target.name)
             if target.exists():  # otherwise it may be all that is left of it
                 sweep(target.parent, target.name, RETIRED)
-            made = owned_folder(target.parent, target.name)
+            stage = held.enter_context(owned_folder(target.parent, target.name))
         except OSError as error:
             raise InputError(f"cannot create {target}: {error.strerror or error}") from error
-        with made as stage:
-            yield stage
-            with uninterrupted():
-                take_place(stage, target)
+        yield stage
+        with uninterrupted():
+            take_place(stage, target)
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-from ..errors import InputError, PlanError, cut
+from ..errors import InputError, PlanError, cut, literal
 from .files import write_atomically
 from .schema import is_read, remedy
 
@@ -140,7 +140,7 @@ class HeadPlan:
         if not is_read(data.get("schema"), SCHEMA):
             found = data.get("schema")
             raise PlanError(
-                f"plan has schema {found!r:.60}; this hydrant reads schema {SCHEMA}; {remedy(found, SCHEMA)}"
+                f"plan has schema {literal(found)}; this hydrant reads schema {SCHEMA}; {remedy(found, SCHEMA)}"
             )
         for key, kind in (("family", str), ("layers", int), ("heads", int), ("members", list), ("method", str)):
             if not isinstance(data.get(key), kind) or isinstance(data.get(key), bool):
@@ -195,9 +195,9 @@ def _check_member(member: int, keep: Keep, layers: int, heads: int) -> None:
             raise PlanError(f"{where} keeps no head; at least one must stay in every layer")
         for head in kept:
             if isinstance(head, bool) or not isinstance(head, int) or not 0 <= head < heads:
-                raise PlanError(f"{where} keeps head {head!r}; expected an index from 0 to {heads - 1}")
+                raise PlanError(f"{where} keeps head {literal(head)}; expected an index from 0 to {heads - 1}")
         if list(kept) != sorted(set(kept)):
-            raise PlanError(f"{where} keeps heads {list(kept)}; expected a sorted list without duplicates")
+            raise PlanError(f"{where} keeps heads {literal(list(kept))}; expected a sorted list without duplicates")
 
 
 def _jaccard(a: Sequence[int], b: Sequence[int]) -> float:

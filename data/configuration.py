@@ -19,5 +19,5 @@ def preprocessor_config(file: Path, kind: str) -> Any:
         return json.loads(file.read_bytes())
     except OSError as error:
         raise InputError(f"cannot read {file}: {error.strerror or error}; save the {kind} there") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(f"{file} is not JSON ({error}); save the {kind} again") from error

@@ -29,6 +29,10 @@ MOST_SCANS = 100
 """Of a JPEG file: each runs over all pixels, takes some bytes only, and programs write a dozen."""
 
 
+DRAWN = ("EPS", "WMF")
+"""Kinds that hold no pixels but programs: PIL would run Ghostscript, or ask Windows, to draw them."""
+
+
 SCAN, END = b"\xda", b"\xd9"
 MARKER = re.compile(rb"\xff+[^\x00\x01\xff\xd0-\xd8]")
 """Of JPEG, with a segment behind it or the end of the image; the others stand within the data of a scan."""
@@ -119,7 +123,9 @@ class ImageProcessor:
             self._std = _per_channel(config["image_std"], self._channels) if normalize else None
             if self._std is not None and not (self._std > 0).all():
                 raise ValueError(f"image_std {self._std.tolist()}: every value must be above 0")
-        except (KeyError, TypeError, ValueError) as error:
+            if not all(np.isfinite(each).all() for each in (self._scale, self._mean, self._std) if each is not None):
+                raise ValueError("rescale_factor, image_mean or image_std: every value must be finite")
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise InputError(f"{file} lacks or garbles {error}; save the image processor again") from error
         fixed = self._crop or self._size
         if (
@@ -191,6 +197,8 @@ def _upright(image: Any, index: int) -> Any:
     file = io.BytesIO(image) if isinstance(image, bytes | bytearray) else image
     try:
         with contextlib.nullcontext(image) if given else Image.open(file) as opened:
+            if not given and opened.format in DRAWN:
+                raise ValueError(f"it is {opened.format}, which another program would have to draw")
             if not given and opened.format in ("JPEG", "MPO"):
                 _check_scans(opened.fp)
             picture = ImageOps.exif_transpose(opened)
@@ -264,12 +272,12 @@ def _from_array(image: np.ndarray, index: int) -> Any:
 def _size(value: Any, edges: bool = True) -> dict[str, int]:
     """A size as ``{"height", "width"}`` or, where ``edges`` allows it, ``{"shortest_edge"}``."""
     if isinstance(value, int):
-        return {"height": value, "width": value}
+        value = {"height": value, "width": value}
     if not isinstance(value, dict):
         raise TypeError(f"size {cut(value)}: expected height and width")
     given = {key: number for key, number in value.items() if number is not None}
     if set(given) not in ({"height", "width"}, {"shortest_edge"} if edges else {"height", "width"}):
-        raise ValueError(f"size {given}: expected height and width{', or shortest_edge alone' if edges else ''}")
+        raise ValueError(f"size {cut(given)}: expected height and width{', or shortest_edge alone' if edges else ''}")
     size = {key: int(number) for key, number in given.items()}
     if not all(1 <= number <= LARGEST_EDGE for number in size.values()):
         raise ValueError(f"size {size}: expected 1 to {LARGEST_EDGE} pixels")

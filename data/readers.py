@@ -193,9 +193,9 @@ def _shown(name: Any) -> Any:
 
 def _separated(path: Path, record: Mapping[str, Any]) -> str:
     """What else may part the columns of a file that seems to have one."""
-    [name, *more] = map(str, record)
-    found = next((mark for mark in (";", "\t", "|", ",") if mark in name), None)
-    if more or found is None or path.suffix.lower() not in (".csv", ".tsv"):
+    names = list(map(str, record))
+    found = next((mark for mark in (";", "\t", "|", ",") if names and mark in names[0]), None)
+    if len(names) > 1 or found is None or path.suffix.lower() not in (".csv", ".tsv"):
         return ""
     return f"; {path.suffix} is separated by {'commas' if path.suffix.lower() == '.csv' else 'tabs'}, not {found!r}"
 
@@ -232,7 +232,8 @@ def _text(value: Any, column: str, where: str, missing: bool) -> Any:
 
 
 def _number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and not math.isnan(value)
+    whole = isinstance(value, int) and not isinstance(value, bool)  # also one that no float holds
+    return whole or (isinstance(value, float) and not math.isnan(value))
 
 
 CONLL = (".conll", ".bio", ".iob")

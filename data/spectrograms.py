@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import InputError, cut, listing
+from ..errors import InputError, cut, listing, literal
 from .audio import checked_length, opened
 from .configuration import preprocessor_config
 from .mel import HOP, WIDTH, kaldi_bands, whisper_bands
@@ -108,10 +108,10 @@ def _check(settings: Mapping[str, Any], fixed: Mapping[str, Any], config: Mappin
     """Refuse settings that hydrant does not know, or that are no numbers."""
     for name, expected in fixed.items():
         if config.get(name, expected) != expected:
-            raise InputError(f"{file} has {name} = {config[name]!r:.40}; hydrant knows {expected} alone")
+            raise InputError(f"{file} has {name} = {literal(config[name])}; hydrant knows {expected} alone")
     for name, value in settings.items():
         if not _GOOD.get(name, _is_count)(value):
-            raise InputError(f"{file} has {name} = {value!r:.40}, which is none; save the feature extractor again")
+            raise InputError(f"{file} has {name} = {literal(value)}, which is none; save the feature extractor again")
 
 
 LARGEST = 10**6

@@ -111,8 +111,11 @@ class EngineFile:
         wrong |= {
             entry.name
             for entry in fields(cls)
-            if entry.name in found and not isinstance(found[entry.name], kinds.get(str(entry.type), list))
+            if entry.name in found and type(found[entry.name]) is not kinds.get(str(entry.type), list)
         }
+        for key, kind in (("compute_capabilities", str), ("fused", int), ("layers", int)):
+            if key not in wrong and not all(type(value) is kind for value in found[key]):
+                wrong.add(key)
         if not wrong and (found["library"] not in LIBRARIES or not found["profiles"]):
             wrong = {"library"} if found["library"] not in LIBRARIES else {"profiles"}
         if wrong:

@@ -111,7 +111,8 @@ def read_adapter(source: str | Path, model: Any) -> Adapter:
                for canonical, name in stored.items() if name in found}  # fmt: skip
     updates = {canonical: _scaled(update, layout.scale_of(canonical), model) for canonical, update in updates.items()}
     _check_complete(config, names, halves, replaced, folder)
-    base = _writable(Path(str(config.get("base_model_name_or_path") or "")).name)
+    named = config.get("base_model_name_or_path")
+    base = _writable(Path(named).name) if isinstance(named, str) else ""
     return Adapter(_writable(folder.resolve().name), sha256_of(folder / WEIGHTS), base or None, updates,
                    {names[name]: tensor for name, tensor in replaced.items()})  # fmt: skip
 
@@ -155,7 +156,13 @@ def _tensors(folder: Path) -> dict[str, Tensor]:
     for name, tensor in tensors.items():
         if not tensor.is_floating_point():
             raise InputError(f"adapter {folder}: {name} holds {tensor.dtype}; expected floating-point numbers")
-        tensors[name] = tensor.to(torch.float32)
+        try:
+            tensors[name] = tensor.to(torch.float32)
+        except (NotImplementedError, RuntimeError) as error:  # two numbers in a byte
+            raise InputError(
+                f"adapter {folder}: {name} holds {tensor.dtype}, of which PyTorch makes no other numbers; expected "
+                "floating-point numbers of 8 bits or more"
+            ) from error
         if not bool(torch.isfinite(tensors[name]).all()):
             raise InputError(f"adapter {folder}: {name} holds non-finite values (NaN or infinity); tune it again")
     return tensors
@@ -261,7 +268,7 @@ def _number(config: Mapping[str, Any], name: str, pattern: str, module: str, fol
         _check_patterns(patterns, pattern, folder)
         matching = (key for key in patterns if _pattern(key).match(module))
         value = patterns.get(next(matching, None), value)
-    except (re.error, AttributeError, TypeError) as error:
+    except (re.error, AttributeError, TypeError, OverflowError, RecursionError) as error:
         raise InputError(f"adapter {folder} has {pattern} = {cut(patterns)}; expected names and numbers") from error
     number = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
     if not number or (name == "r" and value <= 0):

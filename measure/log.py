@@ -10,7 +10,7 @@ from typing import Any
 
 from ..bundle.store import Bundle
 from ..bundle.tasks import GIVES
-from ..errors import InputError, cut, listing
+from ..errors import InputError, cut, listing, literal
 from ..metrics.spans import split_tag
 
 RECORDED = "why"
@@ -74,10 +74,15 @@ class Own:
         if found is None or self.task == "score":
             return []
         if self.task == "classification":
-            return [str(found)]
+            return [_name(found)]
         if not isinstance(found, list) or not all(isinstance(each, Mapping) for each in found):
             raise InputError(f"{where} has {key} {cut(found)}; expected a list of JSON objects, each with its label")
-        return [str(each["label"]) for each in found if "label" in each]
+        return [_name(each["label"]) for each in found if "label" in each]
+
+
+def _name(label: Any) -> str:
+    """A label as text; what is none becomes one that no bundle has."""
+    return label if isinstance(label, str) else literal(label)
 
 
 def rows_of_file(path: str | Path, own: Own) -> Iterator[Placed]:

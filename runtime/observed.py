@@ -80,7 +80,7 @@ def _of_tokens(prediction: Prediction, labels: Sequence[str], calibration: Calib
     ]
     limits = {} if calibration is None else calibration.thresholds
     decided = [name for name, threshold in zip(RATES, ("abstain", "ood"), strict=True) if threshold in limits]
-    return _of_spans(rows, decided, int(prediction.failed.sum()))
+    return _of_spans(rows, decided, int(prediction.failed.sum()), WATCHED)
 
 
 def observed_rows(rows: Sequence[Mapping[str, Any]], names: Iterable[str], where: Sequence[str]) -> Observed:
@@ -95,24 +95,23 @@ def observed_rows(rows: Sequence[Mapping[str, Any]], names: Iterable[str], where
         InputError: a row lacks one of them, or holds what is no number or decision.
     """
     names = set(names)
-    found = []
+    found, tagged = [], None
     for row, place in zip(rows, where, strict=True):
         if row.get("error") is None:
-            spans = row.get("spans", [row])
-            for each in spans if isinstance(spans, list) else [spans]:
-                _check_row(each, names, place)
+            tagged = "spans" in row if tagged is None else tagged
+            _check_row(row, tagged, names, place)
             found.append(row)
     failed = len(rows) - len(found)
-    decided = [name for name in RATES if name in names]
-    if any("spans" in row for row in found):
-        return _of_spans(found, decided, failed)
+    decided, scores = ([name for name in known if name in names] for known in (RATES, WATCHED))
+    if tagged:
+        return _of_spans(found, decided, failed, scores)
     counts: Counter[str] = Counter()
     for row in found:
         counts.update(_labels(row))
     return Observed(
         len(found),
         {name: np.array([row[name] for row in found], bool) for name in decided},
-        {name: np.array([row[name] for row in found], np.float32) for name in WATCHED if name in names},
+        {name: np.array([row[name] for row in found], np.float32) for name in scores},
         counts,
         failed,
     )
@@ -124,9 +123,11 @@ def _labels(row: Mapping[str, Any]) -> list[str]:
     return [str(row["label"])] if "label" in row else []
 
 
-def _of_spans(rows: Sequence[Mapping[str, Any]], decided: Sequence[str], failed: int) -> Observed:
+def _of_spans(
+    rows: Sequence[Mapping[str, Any]], decided: Sequence[str], failed: int, scores: Sequence[str]
+) -> Observed:
     spans = [span for row in rows for span in row["spans"]]
-    names = [name for name in WATCHED if spans and spans[0].get(name) is not None]
+    names = [name for name in scores if spans and spans[0].get(name) is not None]
     return Observed(
         len(rows),
         {name: np.array([any(span[name] for span in row["spans"]) for row in rows], bool) for name in decided},
@@ -136,7 +137,25 @@ def _of_spans(rows: Sequence[Mapping[str, Any]], decided: Sequence[str], failed:
     )
 
 
-def _check_row(row: Any, names: set[str], where: str) -> None:
+def _check_row(row: Mapping[str, Any], tagged: bool, names: set[str], where: str) -> None:
+    """Refuse a row that is not as `hydrant predict --output` writes those of one model."""
+    if ("spans" in row) is not tagged:
+        words = ("spans, and rows before it have none", "no spans, and rows before it have")[tagged]
+        raise InputError(f"{where} has {words}; expected rows as `hydrant predict --output` writes those of one model")
+    spans = row["spans"] if tagged else [row]
+    if not isinstance(spans, list):
+        raise InputError(f"{where} has spans {cut(spans)}; expected a list, as `hydrant predict --output` writes it")
+    for each in spans:
+        _check_scores(each, names, where)
+        if isinstance(each.get("label"), list | Mapping):
+            raise InputError(f"{where} has the label {cut(each['label'])}; expected a name")
+    labels = row.get("labels", [])
+    if not isinstance(labels, list) or not all(isinstance(each, Mapping) and "label" in each for each in labels):
+        raise InputError(f"{where} has labels {cut(labels)}; expected a list of objects, each with its label")
+
+
+def _check_scores(row: Any, names: set[str], where: str) -> None:
+    """Refuse a row, or a span of one, that lacks a decision or score, or holds another kind of value there."""
     if not isinstance(row, Mapping) or not names <= row.keys():
         lacking = sorted(names - set(row)) if isinstance(row, Mapping) else sorted(names)
         raise InputError(f"{where} has no {listing(lacking)}; expected rows as `hydrant predict --output` writes them")

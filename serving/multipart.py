@@ -14,6 +14,8 @@ from .errors import ServeError
 MOST_PARTS = 10_000
 MOST_HEAD = 16_384
 """Bytes of the headers of one part."""
+MOST_SEMICOLONS = 64
+"""In a header with parameters: Python's reader takes time that grows with the square of their number."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +62,7 @@ def _part(piece: bytes) -> Part:
     disposition = _header(" ".join(told.split()))
     try:
         name, filename = (_word(disposition.get_param(each)) for each in ("name", "filename"))
-    except ValueError as error:  # a character set that nobody can have
+    except (ValueError, TypeError) as error:  # a character set that nobody can have, or pieces of a name out of order
         raise ServeError(400, f"a part of the body has a name that cannot be read: {cut(error, 100)}") from error
     if told.partition(";")[0].strip().lower() != "form-data" or name is None:
         raise ServeError(400, "a part of the body is no form field; expected Content-Disposition: form-data; name=…")
@@ -74,6 +76,10 @@ def _word(value: Any) -> str | None:
 
 def _header(value: str) -> Message:
     """A header with parameters, read as those of mails are."""
+    if value.count(";") > MOST_SEMICOLONS:
+        raise ServeError(
+            400, f"a header of the request has {value.count(';')} semicolons; expected {MOST_SEMICOLONS} at most"
+        )
     message = Message()
     message["Content-Type"] = value
     return message

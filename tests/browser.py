@@ -55,14 +55,13 @@ class Browser:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._process.terminate()
+        os.close(self._out)  # whose end ends the browser, also where a script stands before it
+        os.close(self._in)
         try:
             self._process.wait(10)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-        os.close(self._in)
-        os.close(self._out)
         self._profile.cleanup()
 
     def call(self, method: str, **parameters: Any) -> Any:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
+import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported: commands run beside each other, a core each
@@ -20,13 +21,36 @@ from cpp import build, missing
 from golden import make_golden
 from hydrant.bundle.owned import locked
 from hydrant.serving.log import Rarely
-from support import make_model, make_tokenizer
+from support import make_model, make_tokenizer, run_cli
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # so a shell starts what runs in the background, and every command that a test interrupts would inherit it
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 torch.set_num_threads(1)  # tiny models gain nothing from threads, and lose much on a busy machine
+
+LONG = ("documents", "demo", "clinc150", "cpp", "ray", "studies", "wheel", "triton_server", "traced", "batch_ensemble")
+"""Files of tests that take long, one of which alone at the end would leave the other workers idle."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Long tests first; all others stay in their order."""
+    places = {f"test_{name}": place for place, name in enumerate(LONG)}
+    items.sort(key=lambda item: places.get(item.path.stem, len(LONG)))
+
+
+def made_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], object]) -> Path:
+    """A folder of this run that the first worker to ask fills, and all read."""
+    base = factory.getbasetemp()
+    state = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / f"{name}-once"
+    state.mkdir(exist_ok=True)
+    with locked(state):
+        if not (state / "made").exists():
+            shutil.rmtree(state / name, ignore_errors=True)
+            (state / name).mkdir()
+            make(state / name)
+            (state / "made").touch()
+    return state / name
 
 
 @pytest.fixture(autouse=True)
@@ -87,9 +111,19 @@ def text_csv(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def golden(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The golden folder, which Python and C++ must both match."""
-    folder = tmp_path_factory.mktemp("golden")
-    make_golden(folder)
-    return folder
+    return made_once(tmp_path_factory, "golden", make_golden)
+
+
+@pytest.fixture(scope="session")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What ``hydrant demo`` leaves in ``digits``, with a shorter training, and in ``printed`` what it said."""
+
+    def make(folder: Path) -> None:
+        done = run_cli("demo", "--epochs", "25", "--output", folder / "digits", timeout=900)
+        assert done.returncode == 0, done.stderr
+        (folder / "printed").write_text(done.stdout)
+
+    return made_once(tmp_path_factory, "demo", make)
 
 
 @pytest.fixture(scope="session")

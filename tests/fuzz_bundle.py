@@ -1,22 +1,46 @@
-"""The bundle that is fuzzed: tiny, of texts, calibrated, with a distance, a graph and a tokenizer."""
+"""What is fuzzed, as it is before it is damaged: a tiny bundle of texts with all that can be in one, and an adapter."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
+import onnx
+import torch
 from hydrant import calibrate, export_onnx, fuse, save_bundle
 from hydrant.calib.decisions.targets import Coverage
+from safetensors.torch import save_file
 from support import CLASSES, make_inputs, make_model, make_tokenizer, random_plan
 
 
-def make_bundle(folder: Path) -> None:
-    """Make it, from fixed seeds."""
+def make_given(place: Path) -> None:
+    """Make, from fixed seeds, a calibrated bundle, its graph without weights, its checkpoint, and an adapter of it."""
     model = make_model("bert")
-    save_bundle(fuse(model, random_plan("bert", 2)), folder, make_tokenizer(folder.parent / "checkpoint"))
-    export_onnx(folder)
+    save_bundle(fuse(model, random_plan("bert", 2)), place / "bundle", make_tokenizer(place / "checkpoint"))
+    graph = export_onnx(place / "bundle")
     inputs, training = (
         {name: tensor.numpy() for name, tensor in make_inputs("bert", batch=40, seed=seed).items()} for seed in (0, 1)
     )
     labels = np.arange(40) % CLASSES
-    calibrate(folder, (inputs, labels), fit=(training, labels), abstain=Coverage(0.9))
+    calibrate(place / "bundle", (inputs, labels), fit=(training, labels), abstain=Coverage(0.9))
+    model.save_pretrained(place / "checkpoint")
+    bare = onnx.load(graph)
+    del bare.graph.node[:], bare.graph.initializer[:]
+    onnx.save(bare, place / graph.name)
+    make_small_adapter(place / "adapter")
+
+
+def make_small_adapter(folder: Path) -> None:
+    """A LoRA adapter of rank one on the queries of two layers, as PEFT writes it."""
+    folder.mkdir()
+    tensors, start = {}, "base_model.model.bert.encoder.layer"
+    for layer in (0, 1):
+        for half, shape in (("A", (1, 32)), ("B", (32, 1))):
+            tensors[f"{start}.{layer}.attention.self.query.lora_{half}.weight"] = torch.full(shape, 0.01)
+    save_file(tensors, folder / "adapter_model.safetensors")
+    config = {"peft_type": "LORA", "task_type": "SEQ_CLS", "base_model_name_or_path": "tiny", "r": 1, "lora_alpha": 2,
+              "target_modules": ["0.attention.self.query", "1.attention.self.query"], "bias": "none",
+              "modules_to_save": None, "rank_pattern": {}, "alpha_pattern": {}, "use_rslora": False,
+              "init_lora_weights": True}  # fmt: skip
+    (folder / "adapter_config.json").write_text(json.dumps(config))

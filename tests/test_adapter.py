@@ -19,9 +19,15 @@ from support import HEADS, LAYERS, make_model, random_plan, run_cli
 from test_lora import make_adapter
 
 
+@pytest.fixture(scope="module")
+def untouched(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_adapter("bert", tmp_path_factory.mktemp("adapter") / "adapter", 0)
+
+
 @pytest.fixture
-def adapter(tmp_path: Path) -> Path:
-    return make_adapter("bert", tmp_path / "adapter", 0)
+def adapter(untouched: Path, tmp_path: Path) -> Path:
+    """A copy for those who change it."""
+    return Path(shutil.copytree(untouched, tmp_path / "adapter"))
 
 
 def configure(folder: Path, **settings: Any) -> None:
@@ -90,6 +96,8 @@ SETTINGS = [
     ({"alpha_pattern": {"(.|.)" * 33 + "!": 3}}, "in alpha_pattern, which may take without end to match"),
     ({"rank_pattern": {f"{place}.*": 3 for place in range(21)}}, "has 21 entries in rank_pattern; expected 1000 at"),
     ({"rank_pattern": [3]}, "rank_pattern = .*; expected names and numbers"),
+    ({"rank_pattern": {"a{" + "9" * 30 + "}": 3}}, "rank_pattern = .*; expected names and numbers"),
+    ({"alpha_pattern": {"(" * 5000 + ")" * 5000: 3}}, "alpha_pattern = .*; expected names and numbers"),
     ({"lora_alpha": math.nan}, "has lora_alpha = 'nan'"),
     ({"lora_alpha": None}, "has lora_alpha = 'None' for .*; expected a finite number"),
     ({"lora_alpha": 1e300}, r"changes layers.* by more than float32 holds, at scale 3.*smaller lora_alpha"),
@@ -134,6 +142,19 @@ def test_tensors_that_do_not_fit(change: Callable[[Any], Any], message: str, ada
     alter(adapter, change)
     with pytest.raises(HydrantError, match=message):
         fuse(make_model("bert"), adapters=[adapter])
+
+
+def test_numbers_that_pytorch_cannot_widen(adapter: Path) -> None:
+    pair = torch.zeros(3, 16, dtype=torch.uint8).view(torch.float4_e2m1fn_x2)
+    alter(adapter, lambda tensors: tensors.update({f"{QUERY}.lora_A.weight": pair}))
+    with pytest.raises(HydrantError, match=r"holds torch\.float4_e2m1fn_x2, of which PyTorch makes no other numbers"):
+        read_adapter(adapter, make_model("bert"))
+
+
+@pytest.mark.parametrize("base", [3, ["a"], {}, None])
+def test_a_base_model_without_a_name(base: Any, adapter: Path) -> None:
+    configure(adapter, base_model_name_or_path=base)
+    assert read_adapter(adapter, make_model("bert")).base is None
 
 
 def truncate(folder: Path) -> None:

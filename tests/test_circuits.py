@@ -339,7 +339,9 @@ def test_state_of_another_search_is_refused(change: dict[str, Any], tmp_path: Pa
     ["", "{", "[]", "null", '{"schema": 2}', '{"schema": 1, "digest": "d"}',
      '{"schema": 1, "digest": "d", "layers": [{"keep": [], "scores": [[1, 2]]}]}',
      '{"schema": 1, "digest": "d", "layers": [{"keep": [], "scores": [[1, 2, 3, NaN]]}]}',
-     '{"schema": 1, "digest": "d", "layers": [{"keep": 3, "scores": [[1, 2, 3, 4]]}]}'],
+     '{"schema": 1, "digest": "d", "layers": [{"keep": 3, "scores": [[1, 2, 3, 4]]}]}',
+     '{"schema": 1, "digest": "d", "layers": [{"keep": [[1e999]], "scores": [[1, 2, 3, 4]]}]}',
+     '{"schema": 1, "digest": "d", "layers": [{"keep": [], "scores": [[1, 2, 3, 1%s]]}]}' % ("0" * 400)],
 )  # fmt: skip
 def test_damaged_state_is_refused(content: str, tmp_path: Path) -> None:
     path = tmp_path / "plan.json.part"

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
+import subprocess
 from dataclasses import fields
 from pathlib import Path
 
@@ -169,6 +171,16 @@ def test_token_types_may_be_left_out(runner: Path, golden: Path, tmp_path: Path)
     with hydrant.load(golden / "bert/bundle", "onnxruntime") as predictor:
         wanted = predictor.predict(inputs)
     np.testing.assert_allclose([row["predictive_entropy"] for row in rows], wanted.predictive_entropy, atol=1e-6)
+
+
+def test_nothing_is_told_to_the_makers_of_onnx_runtime(runner: Path, golden: Path, tmp_path: Path) -> None:
+    """As of ``tests/test_processes.py``; the environment has none of the variables that tell of a machine of tests."""
+    np.savez(tmp_path / "x.npz", **{name: tensor.numpy() for name, tensor in make_inputs("bert", 2).items()})
+    variables = {"HOME": str(tmp_path / "home"), "PATH": os.defpath}
+    (tmp_path / "home").mkdir()
+    words = [str(runner), str(golden / "bert/bundle"), str(tmp_path / "x.npz")]
+    assert len(lines(subprocess.run(words, capture_output=True, text=True, check=False, env=variables))) == 2
+    assert list((tmp_path / "home").iterdir()) == []
 
 
 def test_a_half_precision_graph(runner: Path, golden: Path, tmp_path: Path) -> None:

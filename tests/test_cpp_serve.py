@@ -332,7 +332,7 @@ def test_damaged_binary_bodies_are_taken_or_refused_as_in_python(server: Server,
     rng, taken = np.random.default_rng(3), 0
     with hydrant.load(cases / "bert/bundle", "onnxruntime") as predictor:
         served = SimpleNamespace(name="bundle", version="1", predictor=predictor, ready=True)
-        for _ in range(400):
+        for _ in range(250):
             damaged, place = bytearray(body), int(rng.integers(0, len(body)))
             change, many = rng.integers(0, 4), int(rng.integers(1, 4))
             if change == 0:
@@ -719,8 +719,14 @@ def test_clients_that_take_too_long_are_closed(runner: Path, cases: Path, server
         assert time.monotonic() > started + 1
         for each in slow:
             each.close()
+        idle = http.client.HTTPConnection(LOOPBACK, found.port, timeout=60)
+        assert answer_on(idle, "GET", "/v2")[0] == 200
+        rested = time.monotonic()
         ids = np.full((2500, 1), 3)  # what the server itself takes is its own time
         assert found.ask("POST", INFER, infer_body({"input_ids": ids, "attention_mask": np.ones_like(ids)}))[0] == 200
+        time.sleep(max(0.0, rested + 2.5 - time.monotonic()))
+        assert answer_on(idle, "GET", "/v2")[0] == 200, "between requests a connection may rest for longer"
+        idle.close()
 
 
 def test_many_clients_at_once_each_get_their_own_answer(server: Server, cases: Path) -> None:

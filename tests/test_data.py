@@ -520,6 +520,15 @@ def test_json_lines_may_lack_a_key(tmp_path: Path) -> None:
         list(stream_rows(path))
     with pytest.raises(InputError, match=r"has the columns text; expected 'other' \(choose with --text-column, "):
         list(stream_rows(path, Columns(text="other"), missing=True))
+    path.write_text("{}\n")
+    with pytest.raises(InputError, match="has the columns none; expected 'text'"):
+        list(stream_rows(path))
+
+
+def test_a_number_that_no_float_holds_is_a_text(tmp_path: Path) -> None:
+    path = tmp_path / "data.jsonl"
+    path.write_text(f'{{"text": {10**400}}}\n')
+    assert [row.input for row in stream_rows(path)] == [str(10**400)]
 
 
 def test_a_file_that_cannot_be_opened_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,22 +5,13 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import pytest
 from hydrant import Bundle
 from PIL import Image
 from support import run_cli
 
 
-@pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    folder = tmp_path_factory.mktemp("demo") / "digits"
-    done = run_cli("demo", "--epochs", "25", "--output", folder, timeout=900)
-    assert done.returncode == 0, done.stderr
-    return folder, done.stdout
-
-
-def test_every_stage_leaves_its_artefact_and_the_table_is_printed(made: tuple[Path, str]) -> None:
-    folder, printed = made
+def test_every_stage_leaves_its_artefact_and_the_table_is_printed(demo: Path) -> None:
+    folder, printed = demo / "digits", (demo / "printed").read_text()
     for words in ("handwritten digits", "OOD AUROC", "single model", "fused ensemble (M = 3)", "letter", "photograph"):
         assert words in printed
     facts = json.loads((folder / "demo.json").read_text())
@@ -43,16 +34,16 @@ def test_every_stage_leaves_its_artefact_and_the_table_is_printed(made: tuple[Pa
     assert bundle.file("model.fp32.onnx").is_file()
 
 
-def test_what_the_demo_made_works_from_the_command_line(made: tuple[Path, str]) -> None:
-    folder, _ = made
+def test_what_the_demo_made_works_from_the_command_line(demo: Path) -> None:
+    folder = demo / "digits"
     done = run_cli("predict", folder / "bundle", "--input", folder / "ood.npz")
     assert done.returncode == 0
     assert len(done.stdout.splitlines()) == 400
     assert run_cli("verify", folder / "bundle", "--data", folder / "test.npz").returncode == 0
 
 
-def test_an_earlier_demo_is_replaced_only_when_told_to(made: tuple[Path, str]) -> None:
-    folder, _ = made
+def test_an_earlier_demo_is_replaced_only_when_told_to(demo: Path) -> None:
+    folder = demo / "digits"
     done = run_cli("demo", "--output", folder)
     assert done.returncode == 2
     assert "exists; choose another output folder, or replace it with --force" in done.stderr

@@ -172,7 +172,13 @@ def test_containers_have_few_rights_and_know_their_size(name: str) -> None:
     assert rights["seccompProfile"] == {"type": "RuntimeDefault"}
     _, settings = settings_of(container["args"])
     assert str(settings.threads) == container["resources"]["requests"]["cpu"]
-    assert "memory" in container["resources"]["limits"]
+    assert rights["readOnlyRootFilesystem"]
+    sizes = {"Mi": 2**20, "Gi": 2**30}
+    usual, most = (
+        int(each[:-2]) * sizes[each[-2:]]
+        for each in (container["resources"]["requests"]["memory"], container["resources"]["limits"]["memory"])
+    )
+    assert usual + 25 * settings.max_bytes <= most, "the largest body of JSON, while it is read"
 
 
 def test_what_is_mounted_is_what_is_served() -> None:
@@ -235,7 +241,7 @@ def test_the_unit_of_the_runner_has_options_that_there_are() -> None:
     source = (CHECKOUT / "runtime/cpp/program/arguments.cpp").read_text()
     known = dict(re.findall(r'^    \{"(--[\w-]+)", (nullptr|"\w+")', source, flags=re.M))
     given = {word: after for word, after in zip(command, [*command[1:], ""], strict=True) if word.startswith("--")}
-    assert set(given) == {"--serve", "--host", "--port", "--threads"}
+    assert set(given) == {"--serve", "--host", "--port", "--threads", "--max-bytes"}
     for option, after in given.items():
         assert option in known
         assert (known[option] == "nullptr") == after.startswith("--")

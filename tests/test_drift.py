@@ -304,6 +304,26 @@ def test_spans_of_rows() -> None:
     assert found.scores["confidence"].tolist() == pytest.approx([0.5, 0.9])
 
 
+@pytest.mark.parametrize(
+    ("rows", "told"),
+    [
+        ([{"energy": -1.0}, {"spans": []}], "row 2 has spans, and rows before it have none; expected rows as"),
+        ([{"spans": []}, {"energy": -1.0}], "row 2 has no spans, and rows before it have; expected rows as"),
+        ([{"spans": {"energy": -1.0}}], "row 1 has spans '{'energy': -1.0}'; expected a list"),
+        ([{"spans": [3]}], "row 1 has no energy"),
+        ([{"spans": [{"label": "a", "energy": -1.0}, {"label": "a"}]}], "row 1 has no energy"),
+        ([{"spans": [{"label": {}, "energy": -1.0}]}], "row 1 has the label '{}'; expected a name"),
+        ([{"energy": -1.0, "labels": 3}], "row 1 has labels '3'; expected a list of objects, each with its label"),
+        ([{"energy": -1.0, "labels": [{}]}], "row 1 has labels"),
+        ([{"energy": -1.0, "label": ["a"]}], "row 1 has the label"),
+    ],
+)
+def test_rows_that_no_model_writes(rows: list[dict[str, Any]], told: str) -> None:
+    with pytest.raises(HydrantError) as error:
+        observed_rows(rows, {"energy"}, [f"row {number}" for number in range(1, 3)][: len(rows)])
+    assert told.replace("'{'energy': -1.0}'", "\"{'energy': -1.0}\"") in str(error.value)
+
+
 @pytest.fixture(scope="module")
 def logs(bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Logs of traffic as at calibration, and of one in which half of the inputs is abstained from."""

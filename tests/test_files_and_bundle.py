@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -133,6 +135,18 @@ def test_staged_folder_appears_whole(tmp_path: Path) -> None:
     (tmp_path / "deep" / "plain").mkdir()
     assert tree(tmp_path) == {"deep": None, "deep/out": None, f"deep/out/{MARKER}": b"new", "deep/plain": None}
     assert target.stat().st_mode == (tmp_path / "deep" / "plain").stat().st_mode
+
+
+def test_staged_folder_on_a_disk_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(path: Any, *_: Any) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
+
+    monkeypatch.setattr(os, "mkdir", refuse)
+    with (
+        pytest.raises(InputError, match=r"cannot create .*out: Read-only file system"),
+        staged_folder(tmp_path / "out", MARKER),
+    ):
+        pass
 
 
 @pytest.mark.parametrize("abort", ABORTS)

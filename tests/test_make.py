@@ -17,6 +17,8 @@ from hydrant.data.examples import Examples
 from hydrant.errors import InputError
 from hydrant.tuning.settings import Jointly
 from hydrant.workflow.parts import LEAST, parted
+from hydrant.workflow.told import fused_line
+from hydrant.workflow.workspace import Workspace
 from hypothesis import given
 from hypothesis import strategies as st
 from support import run_cli
@@ -168,6 +170,16 @@ def test_an_interrupted_making_goes_on_where_it_stopped(
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
+def test_what_a_stage_recorded_and_was_damaged_since_is_refused(tmp_path: Path) -> None:
+    digests = {"model": "m"}
+    begun = Workspace(tmp_path / "out.make", digests)
+    begun.stage("fuse", lambda: {"parameters_ratio": "many"})
+    with pytest.raises(ValueError, match="format code"):  # of this call: a fault of ours
+        begun.told("fuse", fused_line)
+    with pytest.raises(InputError, match=r"make\.json does not tell what the stage fuse did \(ValueError.*delete"):
+        Workspace(tmp_path / "out.make", digests).told("fuse", fused_line)
+
+
 def test_a_tuning_that_was_interrupted_goes_on(
     finished: Any, tables: dict[str, Path], bert_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -205,6 +217,8 @@ def test_members_that_tuning_does_not_help_are_planned_as_they_stay(
         ("{", r"make\.json cannot be used .*; delete"),
         ('{"schema": 9, "digests": {}, "stages": {}}', "has schema 9; expected 1; delete"),
         ('{"schema": 1, "stages": {}}', r"make\.json cannot be used .*digests"),
+        ('{"schema": 1, "digests": {}, "stages": {"plan": 3}}', r"make\.json has stages .*; delete"),
+        ('{"schema": true, "digests": {}, "stages": {}}', "has schema True; expected 1; delete"),
     ],
 )
 def test_a_folder_of_something_else_is_refused(

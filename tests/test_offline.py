@@ -401,9 +401,16 @@ def test_a_merge_refuses_what_is_not_all_of_one_prediction(parts: list[Path], tm
     copy.write_bytes(b"".join(two.read_bytes().splitlines(keepends=True)[:-1]))
     with pytest.raises(InputError, match=r"2\.jsonl: missing or altered since the part was made"):
         merge_parts([one, copy, three], output)
-    manifest_of(copy).write_text('{"schema": 1}')
-    with pytest.raises(InputError, match=r"cannot read .*manifest\.json"):
-        merge_parts([one, copy, three], output)
+    facts = json.loads(manifest_of(two).read_text())
+    names = ("a\0b", "\ud800", "n" * 300, 3)
+    for text in ('{"schema": 1}', "[" * 9999, *(json.dumps({**facts, "errors": name}) for name in names)):
+        manifest_of(copy).write_text(text)
+        with pytest.raises(InputError, match=r"cannot read .*manifest\.json"):
+            merge_parts([one, copy, three], output)
+    copy.write_bytes(two.read_bytes())
+    manifest_of(copy).write_text(manifest_of(two).read_text().replace('"2/3"', '"2/2000000000"'))
+    with pytest.raises(InputError, match=r"missing: 1/2000000000, 3/2000000000, .* and 1999999991 more; predict"):
+        merge_parts([copy], output)
     assert not output.exists()
     merge_parts([three, one, two], output)
     assert output.read_bytes() == one.read_bytes() + two.read_bytes() + three.read_bytes()

@@ -39,7 +39,7 @@ def assert_parity(models: list[Any], ensemble: Any, inputs: dict[str, torch.Tens
     np.testing.assert_allclose(fused.disagreement.numpy(), expected["disagreement"], atol=1e-6)
 
 
-@pytest.mark.parametrize("members", [1, 2, 3, 5])
+@pytest.mark.parametrize("members", [2, 5])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_unequal_prunings_of_one_checkpoint(family: str, members: int, tmp_path: Path) -> None:
     model = make_model(family, seed=members)
@@ -127,7 +127,7 @@ def plans(draw: st.DrawFn, family: str) -> HeadPlan:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_any_plan_matches_the_oracle(
     family: str, data: st.DataObject, tmp_path_factory: pytest.TempPathFactory

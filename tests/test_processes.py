@@ -5,6 +5,8 @@ from __future__ import annotations
 import multiprocessing
 import os
 import pickle
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -119,6 +121,17 @@ def test_a_spawned_process_loads_the_bundle_itself(bundle: Path) -> None:
         np.testing.assert_array_equal(found, predictor.predict(TEXTS).probabilities)
         with pytest.raises(InputError, match=r"the predictor cannot be sent to another process.*send the path"):
             pickle.dumps(predictor)
+
+
+def test_nothing_is_told_to_the_makers_of_onnx_runtime(bundle: Path, tmp_path: Path) -> None:
+    """Before it sends anything, it keeps a number for the machine, and what is to be sent, in the home folder."""
+    words = "import sys, hydrant; hydrant.load(sys.argv[1], 'onnxruntime').predict(['hello world'])"
+    kept = {name: os.environ[name] for name in ("PYTHONPATH", "LD_LIBRARY_PATH") if name in os.environ}
+    variables = {**kept, "HOME": str(tmp_path), "PATH": os.defpath}  # none by which it knows a machine of tests
+    subprocess.run([sys.executable, "-c", words, str(bundle)], check=True, cwd="/", env=variables)
+    assert list(tmp_path.iterdir()) == []
+    words = "import os, hydrant; assert os.environ['ORT_DISABLE_TELEMETRY'] == '0'"  # whoever sets it is obeyed
+    subprocess.run([sys.executable, "-c", words], check=True, env={**variables, "ORT_DISABLE_TELEMETRY": "0"})
 
 
 def test_opened_and_closed_again_and_again_nothing_grows(bundle: Path) -> None:

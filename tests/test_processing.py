@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -445,6 +446,14 @@ def test_unreadable_image_file_is_named(kind: str, tmp_path: Path) -> None:
         processor.encode([f"{path}\0" if kind == "null byte" else path])
 
 
+def test_programs_that_draw_are_no_images() -> None:
+    """PIL would hand these to Ghostscript, whoever sent them."""
+    processor = from_transformers(CONFIGURATIONS["vit"](), image_architecture())
+    drawn = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n%%EndComments\nshowpage\n%%EOF\n"
+    with pytest.raises(InputError, match="cannot read image input 0: 'it is EPS, which another program would have to"):
+        processor.encode([drawn])
+
+
 def configured(folder: Path, architecture: Architecture | None = None, **changes: Any) -> ImageProcessor:
     config = {
         "do_resize": True,
@@ -515,6 +524,14 @@ def test_unknown_step_is_refused(step: str, tmp_path: Path) -> None:
         {"image_std": ["a", "b", "c"]},
         {"image_std": {"r": 1}},
         {"image_std": [0.5, 0.0, 0.5]},
+        {"image_std": [0.5, math.inf, 0.5]},
+        {"image_mean": math.nan},
+        {"image_mean": [0.5, 10**400, 0.5]},
+        {"rescale_factor": math.inf},
+        {"rescale_factor": 10**400},
+        {"size": {"height": math.inf, "width": SIDE}},
+        {"size": 0, "do_center_crop": True, "crop_size": SIDE},
+        {"size": 2**40, "do_center_crop": True, "crop_size": SIDE},
     ],
 )
 def test_garbled_setting_is_refused_when_loading(changes: dict[str, Any], tmp_path: Path) -> None:
@@ -538,9 +555,10 @@ def test_missing_and_malformed_configuration_is_refused(tmp_path: Path) -> None:
     architecture = image_architecture()
     with pytest.raises(InputError, match=r"cannot read .*preprocessor_config\.json: No such file"):
         ImageProcessor(tmp_path, architecture)
-    (tmp_path / "preprocessor_config.json").write_text("{")
-    with pytest.raises(InputError, match=r"preprocessor_config\.json is not JSON"):
-        ImageProcessor(tmp_path, architecture)
+    for text in ("{", "[" * 9999):
+        (tmp_path / "preprocessor_config.json").write_text(text)
+        with pytest.raises(InputError, match=r"preprocessor_config\.json is not JSON"):
+            ImageProcessor(tmp_path, architecture)
     (tmp_path / "preprocessor_config.json").write_text("[]")
     with pytest.raises(InputError, match="is a JSON list; expected an object"):
         ImageProcessor(tmp_path, architecture)

@@ -53,7 +53,7 @@ def plans(draw: st.DrawFn, family: str) -> HeadPlan:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=5, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_any_plan_lowering_and_choice_of_rewrites(
     family: str, data: st.DataObject, tmp_path_factory: pytest.TempPathFactory

@@ -74,6 +74,19 @@ def test_a_part_without_a_filename_is_a_field() -> None:
             "multipart/form-data; boundary=x",
             "has a name that cannot be read",
         ),
+        (
+            b"--x\r\nContent-Disposition: form-data; name*=a; name*1=b\r\n\r\nhello\r\n--x--",
+            "multipart/form-data; boundary=x",
+            "has a name that cannot be read",
+        ),
+        (
+            b'--x\r\nContent-Disposition: form-data; name="'
+            + b";" * 16_000
+            + b"\r\n\r\nhello\r\n--x--",  # half a second
+            "multipart/form-data; boundary=x",
+            "a header of the request has 16001 semicolons; expected 64 at most",
+        ),
+        (b"", f"multipart/form-data; boundary=x{';' * 70}", "a header of the request has 71 semicolons"),
         (b"{", "application/json", "the body is not JSON"),
         (b"[" * 100_000, "application/json", "the body is not JSON (nested too deeply); expected an object"),
         (b"[]", "application/json", "the body is a JSON array; expected an object with inputs"),

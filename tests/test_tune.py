@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 import sys
 from collections.abc import Callable, Iterable
@@ -45,10 +46,14 @@ from hydrant.fusion import FusedClassifier
 from hydrant.tuning import loop, trunk
 from hydrant.tuning.examples import epoch_batches, held_out_share
 from hydrant.tuning.optimizer import member_loss, rate_at
+from hydrant.tuning.report import Epoch
+from hydrant.tuning.state import Point, State
 from hydrant.tuning.weights import member_form, merge, shared_form, stored_form
-from hydrant.tuning.writing import Graphs, StoredProcessor, write_tuned
+from hydrant.tuning.writing import Graphs, StoredProcessor, check_beside, write_tuned
 from hypothesis import given
 from hypothesis import strategies as st
+from safetensors import safe_open
+from safetensors.torch import save_file
 from support import CLASSES, HEADS, LAYERS, make_inputs, make_model, make_tokenizer, random_plan, run_cli
 
 KEYS = ["hello", "world", "transfer", "money", "weather"]
@@ -565,6 +570,72 @@ def test_state_of_another_tuning_is_refused(bundle: Path, tmp_path: Path) -> Non
         with pytest.raises(HydrantError, match=r"is not the state of a tuning.*delete"):
             tune(bundle, **given)
         assert place.read_bytes() == content
+
+
+def spoiled(place: Path, change: Callable[[dict[str, Any], dict[str, torch.Tensor]], Any]) -> None:
+    """Change what a state says and holds."""
+    with safe_open(place, "pt") as file:
+        facts = json.loads(file.metadata()["state"])
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a mapping)
+    change(facts, tensors)
+    save_file(tensors, place, metadata={"state": json.dumps(facts)})
+
+
+SPOILED: list[tuple[Callable[[dict[str, Any], dict[str, torch.Tensor]], Any], str]] = [
+    (lambda facts, _: facts.update(updates=math.inf), "updates = 'inf'"),
+    (lambda facts, _: facts.update(updates=-1), "updates = '-1'"),
+    (lambda facts, _: facts.update(loss="much"), "loss = 'much'"),
+    (lambda facts, _: facts.update(seconds=math.nan), "seconds = 'nan'"),
+    (lambda facts, _: facts.update(history=[{}]), "missing"),
+    (lambda facts, _: facts["history"][0].update(nll="good"), "nll of epoch 0 = 'good'"),
+    (lambda facts, _: facts["history"][0].update(nll=None), "history of epoch '0' in place 0"),
+    (lambda facts, _: facts["history"].reverse(), "history of epoch '1' in place 0"),
+    (lambda _, tensors: tensors["weight.weight"].fill_(math.nan), "numbers that are not finite"),
+    (lambda _, tensors: tensors.update({"mean.weight": torch.ones(2, 3, dtype=torch.int64)}), r"torch\.int64 \[2, 3\]"),
+]
+
+
+@pytest.mark.parametrize(("change", "message"), SPOILED, ids=[message for _, message in SPOILED])
+def test_a_state_that_cannot_be_is_refused(change: Callable[..., Any], message: str, tmp_path: Path) -> None:
+    """Rather than tuned on from, to weights of another order or that are no numbers."""
+    module = torch.nn.Linear(3, 2)
+    optimizer = torch.optim.AdamW(module.parameters())
+    module(torch.ones(1, 3)).sum().backward()
+    optimizer.step()
+    kept = State(tmp_path / "x.part", "digest")
+    history = [Epoch(0, None, 0.5, 0.8, 0.1, 1.0), Epoch(1, 0.4, 0.3, 0.9, 0.05, 1.1)]
+    kept.save(Point(1, 0.5, 2.0, history), module, optimizer)
+    assert kept.restore(module, optimizer).history == history
+    spoiled(tmp_path / "x.part", change)
+    with pytest.raises(HydrantError, match=rf"is not the state of a tuning \(.*{message}.*delete"):
+        kept.restore(module, optimizer)
+
+
+def test_no_state_stays_that_would_be_refused_ever_after(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once a bundle has given way to the tuned one its state fits nothing, and a process may be killed just then."""
+    monkeypatch.setattr(owned, "LITTER_SECONDS", 0.0)
+    place, litter = tmp_path / "x.part", tmp_path / ".x.part.0123456789ab.stage"
+    place.write_bytes(b"state")
+    state = State(place, "digest")
+    with pytest.raises(KeyboardInterrupt), state.aside():
+        assert not place.exists()
+        raise KeyboardInterrupt
+    assert place.read_bytes() == b"state", "the place could not be taken"
+    with state.aside():
+        [hidden] = tmp_path.iterdir()
+        left = hidden.read_bytes()
+    assert list(tmp_path.iterdir()) == []
+    hidden.write_bytes(left)  # as of a process that was killed there
+    litter.mkdir()  # and of one that was killed while it wrote its state
+    state.remove()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_look_at_the_place_that_was_killed_leaves_nothing(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(owned, "LITTER_SECONDS", 0.0)
+    (bundle.parent / f".{bundle.name}.0123456789ab.stage").mkdir()
+    check_beside(bundle)
+    assert not [path.name for path in bundle.parent.iterdir() if path.name.startswith(".")]
 
 
 @pytest.mark.parametrize("per_member", [False, True])

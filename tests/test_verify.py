@@ -134,8 +134,7 @@ def test_synthetic_batches_are_seeded_padded_and_complete(examples: int) -> None
                 np.testing.assert_array_equal(padding, batch["attention_mask"] == 0)
 
 
-@pytest.mark.parametrize("family", ["bert", "vit"])
-@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+@pytest.mark.parametrize(("precision", "family"), [("fp32", "bert"), ("fp16", "vit")])
 def test_bisect_names_the_layer_that_was_changed(family: str, precision: str, tmp_path: Path) -> None:
     bundle = save_bundle(fuse(make_model(family), random_plan(family, 3)), tmp_path / "bundle")
     model = onnx.load(export_onnx(bundle, precision, form=GraphForm(lowering="unrolled")))
@@ -169,10 +168,10 @@ def test_every_value_of_a_faithful_graph_follows_the_reference(family: str, tmp_
         batches = synthetic_batches(architecture, 8, 0)
         found = find_divergence(opened, architecture, "onnxruntime", precision, batches, tmp_path)
         assert found.first is None, found
-        on_gpu = find_divergence(opened, architecture, "tensorrt", precision, batches, tmp_path)
-        assert (on_gpu.probes, on_gpu.first) == (found.probes, None)
-        assert "the graph of tensorrt ran in ONNX Runtime on the CPU" in on_gpu.note
         assert len(found.probes) == 1 + 3 * architecture.layers
+    on_gpu = find_divergence(opened, architecture, "tensorrt", precision, batches, tmp_path)
+    assert (on_gpu.probes, on_gpu.first) == (found.probes, None)
+    assert "the graph of tensorrt ran in ONNX Runtime on the CPU" in on_gpu.note
 
 
 def test_a_new_engine_leaves_what_was_verified(tmp_path: Path) -> None:

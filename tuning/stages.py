@@ -63,7 +63,7 @@ def tuned(
         graphs = None
         if done.weights is not None:
             made = _assembled(job, done.weights, separate, list(done.apart))
-            graphs = write_tuned(bundle, made, target, replaces, _provenance(job, done))
+            graphs = write_tuned(bundle, made, target, replaces, _provenance(job, done), done.states)
         elif target != bundle.path.resolve():
             copy_bundle(bundle, target, replaces)
     for finished in done.states:

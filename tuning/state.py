@@ -12,10 +12,12 @@ and number of updates, so that no generator's state has to travel.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
+import math
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,8 +27,9 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from ..bundle.owned import owned_folder, sweep
-from ..errors import InputError
+from ..bundle.files import beside
+from ..bundle.owned import ENDING, owned_folder, sweep
+from ..errors import InputError, cut, is_whole
 from .report import Epoch
 
 log = logging.getLogger(__name__)
@@ -87,7 +90,7 @@ class State:
         facts = {key: value for key, value in vars(point).items() if key not in ("best", "history")}
         facts |= {"schema": SCHEMA, "digest": self._digest, "history": [asdict(epoch) for epoch in point.history]}
         try:
-            sweep(self.path.parent, self.path.name)
+            _sweep(self.path)
             with owned_folder(self.path.parent, self.path.name) as stage:
                 save_file(tensors, stage / self.path.name, metadata={"state": json.dumps(facts)})
                 (stage / self.path.name).replace(self.path)
@@ -104,18 +107,38 @@ class State:
             return Point()
         facts, tensors = self._read(self.path)
         try:
-            point = Point(int(facts["updates"]), float(facts["loss"]), float(facts["seconds"]))
-            point.history = [Epoch(**epoch) for epoch in facts["history"]]
+            point = _point(facts)
             self._put(tensors, module, optimizer, point)
-        except (KeyError, TypeError, ValueError, RuntimeError) as error:
+        except (KeyError, TypeError, ValueError, OverflowError, RuntimeError) as error:
             raise self._damaged(self.path, error) from error
         log.warning("going on with the tuning in %s: %d updates are done", self.path, point.updates)
         return point
 
     def remove(self) -> None:
-        """Delete the file: the tuning is complete."""
+        """Delete the file, and what killed processes left of it: the tuning is complete."""
         if self.path is not None:
             self.path.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # its folder cannot be read
+                _sweep(self.path)
+
+    @contextlib.contextmanager
+    def aside(self) -> Iterator[None]:
+        """Around the moment in which the bundle that was tuned gives way to the tuned one, to which no state fits.
+
+        The file has a hidden name meanwhile: of a process that is killed then, no state stays that would be refused
+        ever after. Where the block fails it has its own name again.
+        """
+        if self.path is None or not self.path.exists():
+            yield
+            return
+        hidden = beside(self.path, "part")
+        self.path.replace(hidden)
+        try:
+            yield
+        except BaseException:
+            hidden.replace(self.path)
+            raise
+        hidden.unlink(missing_ok=True)
 
     def abandon(self) -> None:
         """Delete the file and those of the other members: with these settings there is nothing to go on to."""
@@ -163,11 +186,35 @@ class State:
         return InputError(f"{path} is not the state of a tuning ({error}); {_remedy(path)}")
 
 
+def _sweep(path: Path) -> None:
+    """Remove what killed processes left beside a state."""
+    for ending in (ENDING, "part"):
+        sweep(path.parent, path.name, ending)
+
+
 def _remedy(path: Path) -> str:
     return f"delete {path} to start anew, or choose another output"
 
 
+def _point(facts: dict[str, Any]) -> Point:
+    """Where a state says that the tuning stands, but for its weights; ValueError where it cannot stand there."""
+    if not is_whole(facts["updates"]):
+        raise ValueError(f"updates = {cut(facts['updates'])}")
+    numbers = {name: facts[name] for name in ("loss", "seconds")}
+    history = [Epoch(**epoch) for epoch in facts["history"]]
+    for place, epoch in enumerate(history):
+        numbers |= {f"{name} of epoch {place}": value for name, value in vars(epoch).items() if value is not None}
+        if epoch.epoch != place or epoch.nll is None:
+            raise ValueError(f"history of epoch {cut(epoch.epoch)} in place {place}")
+    for name, value in numbers.items():
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+            raise ValueError(f"{name} = {cut(value)}")
+    return Point(int(facts["updates"]), float(facts["loss"]), float(facts["seconds"]), history)
+
+
 def _fitting(tensor: Tensor, like: Tensor) -> Tensor:
-    if tensor.shape != like.shape:
-        raise ValueError(f"a tensor of shape {list(tensor.shape)}; expected {list(like.shape)}")
+    if tensor.shape != like.shape or tensor.dtype != like.dtype:
+        raise ValueError(f"a tensor of {tensor.dtype} {list(tensor.shape)}; expected {like.dtype} {list(like.shape)}")
+    if not bool(tensor.isfinite().all()):
+        raise ValueError("a tensor with numbers that are not finite")
     return tensor

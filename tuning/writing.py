@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..bundle.files import beside, check_replaceable, staged_folder
+from ..bundle.files import check_replaceable, staged_folder
 from ..bundle.manifest import MANIFEST
-from ..bundle.owned import locked
+from ..bundle.owned import locked, owned_folder, sweep
 from ..bundle.precision import Precision
 from ..bundle.store import WEIGHTS, Bundle, new_bundle, onnx_name, resolve
 from ..engines.metadata import engine_names, engine_path, read_metadata
@@ -20,6 +20,7 @@ from ..fusion import FusedClassifier, save_bundle
 
 if TYPE_CHECKING:
     from ..export.options import GraphForm
+    from .state import State
 
 EXPORTED_AGAIN: tuple[Precision, ...] = ("fp32", "bf16")
 """Precisions of graphs that follow from the weights alone; FP16 and INT8 were measured on data."""
@@ -69,10 +70,10 @@ def check_beside(target: Path) -> None:
     Raises:
         InputError: it cannot.
     """
-    probe = beside(target, "part")
     try:
-        probe.mkdir()
-        probe.rmdir()
+        sweep(target.parent, target.name)
+        with owned_folder(target.parent, target.name):
+            pass
     except OSError as error:
         raise InputError(
             f"cannot write beside {target}: {error.strerror or error}; choose another output folder"
@@ -113,7 +114,12 @@ class Graphs:
 
 
 def write_tuned(
-    bundle: Bundle, ensemble: FusedClassifier, target: Path, force: bool, provenance: Mapping[str, Any]
+    bundle: Bundle,
+    ensemble: FusedClassifier,
+    target: Path,
+    force: bool,
+    provenance: Mapping[str, Any],
+    states: Sequence[State] = (),
 ) -> Graphs:
     """Write the tuned bundle, whole or not at all; it may take the place of the untuned one.
 
@@ -137,6 +143,8 @@ def write_tuned(
         ends.enter_context(locked(stage))  # it is a folder of `save_bundle`'s, which holds its lock no longer
         for precision, form in graphs.again.items():
             export(stage, precision, form)
+        for state in states:
+            ends.enter_context(state.aside())  # until the bundle has its place
     return graphs
 
 

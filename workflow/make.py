@@ -191,7 +191,7 @@ class _Job:
 
         def stage(name: str, line: Callable[[dict[str, Any]], str], work: Callable[[], dict[str, Any]]) -> None:
             found[name] = space.stage(name, work)
-            self.say(f"{name:<10}{line(found[name])}")
+            self.say(f"{name:<10}{space.told(name, line)}")
 
         stage("plan", planned_line, lambda: self._plan(space.folder / "plan.json", parts, to_tune=not self.recipe.fast))
         stage("fuse", fused_line, lambda: self._fuse(space.folder / "plan.json", untuned))

@@ -39,8 +39,7 @@ class MakeReport:
 
         Of a classifier accuracy, NLL and ECE; of the other tasks the names of :data:`QUALITY`.
         """
-        evaluated = self.stages["evaluate"]
-        return [_figures(model["figures"], evaluated["task"]) for model in evaluated["models"]]
+        return figures_of(self.stages["evaluate"])
 
     def to_json(self) -> dict[str, Any]:
         """The report as a JSON object."""
@@ -61,6 +60,15 @@ QUALITY: dict[str, tuple[str, ...]] = {
     "multi_label": ("exact_match", "micro_f1", "macro_f1", "mean_average_precision", "nll", "label_ece"),
 }
 """Task → figures of ``hydrant evaluate`` that ``figures`` gives."""
+
+
+def figures_of(evaluated: Mapping[str, Any]) -> list[dict[str, float | None]]:
+    """Of each model of an evaluation what :meth:`MakeReport.figures` tells.
+
+    Raises:
+        KeyError, TypeError, AttributeError: it is no report of ``evaluate``.
+    """
+    return [_figures(model["figures"], evaluated["task"]) for model in evaluated["models"]]
 
 
 def _figures(figures: Mapping[str, Any], task: str) -> dict[str, float | None]:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..bundle.calibration import ABSTAIN, OOD
+from .report import figures_of
 
 Facts = Mapping[str, Any]
 
@@ -94,5 +95,6 @@ def verified_line(facts: Facts) -> str:
 
 def evaluated_line(facts: Facts) -> str:
     """The verdict beside the single model."""
+    figures_of(facts)  # which the closing table needs
     sentences = [verdict["sentence"] for verdict in facts["verdict"]]
     return f"on {facts['examples']} examples that chose nothing: {' '.join(sentences)}"

@@ -11,7 +11,7 @@ from typing import Any
 from ..bundle.files import write_atomically
 from ..bundle.owned import discard, owned_folder, sweep
 from ..bundle.store import to_json_bytes
-from ..errors import InputError
+from ..errors import InputError, cut, is_whole, literal
 
 log = logging.getLogger(__name__)
 
@@ -33,8 +33,10 @@ class Workspace:
     def __init__(self, folder: Path, digests: dict[str, str]) -> None:
         self.folder, self._digests = folder, digests
         self._stages: dict[str, Any] = {}
+        self._earlier: frozenset[str] = frozenset()
         if folder.exists() or folder.is_symlink():
             self._stages = _read(folder, digests)
+            self._earlier = frozenset(self._stages)
             log.warning("going on with what %s holds: %s", folder, ", ".join(self._stages) or "nothing yet")
             return
         try:
@@ -58,6 +60,22 @@ class Workspace:
         """Whether a stage is done."""
         return name in self._stages
 
+    def told(self, name: str, line: Callable[[dict[str, Any]], str]) -> str:
+        """What a stage did, in words.
+
+        Raises:
+            InputError: an earlier call did it, and what that recorded was damaged since.
+        """
+        try:
+            return line(self._stages[name])
+        except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
+            if name not in self._earlier:
+                raise
+            raise InputError(
+                f"{self.folder / STATE} does not tell what the stage {name} did ({type(error).__name__}: "
+                f"{cut(error)}); {_remedy(self.folder)}"
+            ) from error
+
     def remove(self) -> None:
         """Delete the folder: what it made stands where it belongs."""
         discard(self.folder, self.folder.stem)
@@ -73,8 +91,7 @@ class Workspace:
 
 
 def _read(folder: Path, digests: dict[str, str]) -> dict[str, Any]:
-    remedy = f"delete {folder} to start anew, or choose another output"
-    file = folder / STATE
+    remedy, file = _remedy(folder), folder / STATE
     if not file.is_file():
         raise InputError(f"{folder} exists and is not an interrupted making (no {STATE}); {remedy}")
     try:
@@ -82,8 +99,10 @@ def _read(folder: Path, digests: dict[str, str]) -> dict[str, Any]:
         stages, found, schema = state["stages"], state["digests"], state["schema"]
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise InputError(f"{file} cannot be used ({error}); {remedy}") from error
-    if schema != SCHEMA or not isinstance(stages, dict):
-        raise InputError(f"{file} has schema {schema}; expected {SCHEMA}; {remedy}")
+    if not is_whole(schema, SCHEMA, SCHEMA):
+        raise InputError(f"{file} has schema {literal(schema)}; expected {SCHEMA}; {remedy}")
+    if not isinstance(stages, dict) or not all(isinstance(facts, dict) for facts in stages.values()):
+        raise InputError(f"{file} has stages {cut(stages)}; expected what each of them did; {remedy}")
     if found != digests:
         other = [name for name, digest in digests.items() if not isinstance(found, dict) or found.get(name) != digest]
         raise InputError(
@@ -91,3 +110,7 @@ def _read(folder: Path, digests: dict[str, str]) -> dict[str, Any]:
             f"it, or {remedy}"
         )
     return stages
+
+
+def _remedy(folder: Path) -> str:
+    return f"delete {folder} to start anew, or choose another output"

@@ -112,6 +112,6 @@ def _read(path: Path, digest: str, shape: tuple[int, int]) -> dict[Keep, np.ndar
             raise ValueError(f"expected {shape[0]} × {shape[1]} finite scores")
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror or error}; {remedy}") from error
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         raise InputError(f"{path} is not the state of a circuit search ({error}); {remedy}") from error
     return found

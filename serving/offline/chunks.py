@@ -110,7 +110,7 @@ class Chunks:
                 else:
                     if found == len(wanted):
                         return
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             raise InputError(f"chunk {path} cannot be read ({error}); run the command again") from error
         raise InputError(f"chunk {path} does not hold the rows {wanted.start} to {wanted.stop - 1}, each once")
 
@@ -186,7 +186,7 @@ def differences(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str
 def _description(path: Path) -> dict[str, Any]:
     try:
         found = json.loads(path.read_bytes())
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"cannot read {path} ({error}); remove its folder to begin anew") from error
     return found if isinstance(found, dict) else {}
 

@@ -12,6 +12,7 @@ import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,9 @@ from .shards import Shard
 from .tables import check_form, form_of
 
 SCHEMA = 1
+
+MOST_NAMED = 8
+"""Missing parts that a message names."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +80,11 @@ class Part:
             raise InputError(f"part {path} does not exist; expected the output of `hydrant predict --shard`")
         try:
             facts = json.loads(file.read_bytes())
-            errors = facts["errors"]
+            errors = None if facts["errors"] is None else path.parent / facts["errors"]
+            if errors is not None and b"\0" in os.fsencode(errors):
+                raise ValueError(f"errors = {cut(errors.name)}")
+            if errors is not None:
+                errors.is_file()  # of a name that is too long this raises
             part = cls(
                 path,
                 dict(facts["job"]),
@@ -84,13 +92,13 @@ class Part:
                 facts["total"],
                 facts["failed"],
                 dict(facts["sha256"]),
-                None if errors is None else path.parent / errors,
+                errors,
             )
         except FileNotFoundError as error:
             raise InputError(
                 f"part {path} has no {file.name} beside it; expected what `hydrant predict --shard` wrote, both files"
             ) from error
-        except (OSError, ValueError, KeyError, TypeError, InputError) as error:
+        except (OSError, ValueError, KeyError, TypeError, RecursionError, InputError) as error:
             raise InputError(f"cannot read {file}: {cut(error)}; make the part again") from error
         if facts.get("schema") != SCHEMA or not (is_whole(part.total) and is_whole(part.failed)):
             raise InputError(f"{file} is no manifest of a part of schema {SCHEMA}; make the part again")
@@ -172,11 +180,13 @@ def _all_of_one(parts: Sequence[Part]) -> list[Part]:
     doubled = [part.path for part in parts if given[part.shard.index] > 1]
     if doubled:
         raise InputError(f"{listing(doubled, 4)} hold the same rows, or some of them; give every part once")
-    missing = [Shard(index, first.shard.count) for index in range(1, first.shard.count + 1) if index not in given]
-    if missing:
+    if len(parts) < first.shard.count:
+        missing = (Shard(index, first.shard.count) for index in range(1, first.shard.count + 1) if index not in given)
+        some = [str(shard) for shard in islice(missing, MOST_NAMED)]  # a manifest may speak of billions
+        more = first.shard.count - len(parts) - len(some)
         raise InputError(
-            f"{len(parts)} of {first.shard.count} parts are given; missing: {listing(map(str, missing))}; predict "
-            "these with --shard, and give all of them"
+            f"{len(parts)} of {first.shard.count} parts are given; missing: {listing(some)}"
+            f"{f' and {more} more' if more else ''}; predict these with --shard, and give all of them"
         )
     return sorted(parts, key=lambda part: part.shard.index)
 

@@ -22,11 +22,11 @@ class Forged {
   void write(const std::string& name, const std::string& bytes) const;
 
   // The bundle with this file, which the manifest lists. Throws BundleError.
-  Bundle with(const std::string& name, const std::string& bytes) const;
+  Bundle with(const std::string& name, const std::string& bytes);
 
  private:
   std::filesystem::path path_;
-  std::string manifest_;
+  std::string manifest_, name_, before_, behind_;
 };
 
 }  // namespace hydrant::fuzz

@@ -95,7 +95,7 @@ void manifest(const std::string& bytes) {
 }
 
 void architecture(const std::string& bytes) {
-  static const Forged place(whole_bundle());
+  static Forged place(whole_bundle());
   const Architecture found = Architecture::of(place.with("config.json", bytes));
   hold(found.max_sequence() >= 1 && found.classes >= 1 && !found.input_names().empty(), "a model that reads nothing");
 }
@@ -123,7 +123,7 @@ Prediction of_scores() {
 }
 
 void calibration(const std::string& bytes) {
-  static const Forged place(whole_bundle());
+  static Forged place(whole_bundle());
   const Calibration found = Calibration::of(place.with("calibration.json", bytes));
   Prediction classes = of_classes(), scores = of_scores();
   try {
@@ -143,7 +143,7 @@ void calibration(const std::string& bytes) {
 }
 
 void processor(const std::string& bytes) {
-  static const Forged place(whole_bundle());
+  static Forged place(whole_bundle());
   Architecture reads;
   reads.image = true;
   reads.image_height = reads.image_width = 12;
@@ -179,23 +179,25 @@ void engine(const std::string& bytes) {
 }
 
 void graph(const std::string& bytes) {
-  static const Forged place(whole_bundle());
+  static Forged place(whole_bundle());
   check_graph(place.with("model.fp32.onnx", bytes), "model.fp32.onnx");
 }
 
 // Against a key and against an issuer, which a first byte tells apart: 'k' or another.
 void signature(const std::string& bytes) {
   static const Forged place(whole_bundle());
+  static const Bundle bundle = Bundle::open(place.path());
+  static const Trust key(whole_bundle().parent_path() / "trust.pub"), issuer(whole_bundle().parent_path() / "trust.pem");
   place.write("hydrant.sig", bytes.substr(std::min<std::size_t>(bytes.size(), 1)));
-  check_signature(Bundle::open(place.path()),
-                  whole_bundle().parent_path() / (bytes.substr(0, 1) == "k" ? "trust.pub" : "trust.pem"));
+  (bytes.substr(0, 1) == "k" ? key : issuer).check(bundle);
 }
 
 void trust(const std::string& bytes) {
   static const Forged place(whole_bundle());
+  static const Bundle bundle = Bundle::open(place.path());
   place.write("hydrant.sig", "{}");
   place.write("trusted.pem", bytes);
-  check_signature(Bundle::open(place.path()), place.path() / "trusted.pem");
+  check_signature(bundle, place.path() / "trusted.pem");
 }
 
 void arrays(const std::string& bytes) {

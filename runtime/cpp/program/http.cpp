@@ -38,7 +38,7 @@ namespace {
 constexpr std::size_t kHeaderBytes =
     32U << 10U;                        // of a connection's buffer: request line, headers, a piece of the body
 constexpr std::size_t kDiscarded = 8;  // times the most of a body that is read before it is refused
-constexpr std::size_t kBodies = 16;    // times the most of a body that all bodies take at once
+constexpr std::uint64_t kBodies = 16;  // times the most of a body that all bodies take at once
 
 using Clock = std::chrono::steady_clock;
 
@@ -111,7 +111,7 @@ struct HttpServer::State {
   Handler answer;
   MHD_Daemon* daemon = nullptr;
   std::atomic<std::size_t> open{0};
-  std::atomic<std::size_t> held{0};  // bytes of all bodies
+  std::atomic<std::uint64_t> held{0};  // bytes of all bodies
   std::atomic<bool> leaving{false};
 
   std::mutex guard;
@@ -188,15 +188,11 @@ struct HttpServer::State {
     }
   }
 
-  // From now on the client has as long as a transfer may take.
-  void expect(MHD_Connection* connection) {
-    const std::lock_guard<std::mutex> lock(clients_guard);
-    clients[connection] = {socket_of(connection), Clock::now() + limits.transfer};
-  }
-
-  void expected(MHD_Connection* connection) noexcept {
+  // From now on the client has as long as a transfer may take, and as it may be idle before.
+  void expect(MHD_Connection* connection, std::chrono::seconds before = {}) noexcept {
     try {
-      expect(connection);
+      const std::lock_guard<std::mutex> lock(clients_guard);
+      clients[connection] = {socket_of(connection), Clock::now() + before + limits.transfer};
     } catch (const std::exception&) {  // no memory: it is closed when nothing moves
     }
   }
@@ -343,9 +339,11 @@ struct HttpServer::State {
   }
 
   // The request line was read: whatever comes next belongs to one exchange, until `on_end`.
-  static void* on_start(void* self, const char*, MHD_Connection*) {
+  static void* on_start(void* self, const char*, MHD_Connection* connection) {
+    State& state = *static_cast<State*>(self);
     auto* exchange = new (std::nothrow) Exchange;
-    if (exchange != nullptr) ++static_cast<State*>(self)->open;
+    if (exchange != nullptr) ++state.open;
+    state.expect(connection);
     return exchange;
   }
 
@@ -357,13 +355,13 @@ struct HttpServer::State {
     state.forget(*exchange);
     delete exchange;
     --state.open;
-    state.expected(connection);  // the next one
+    state.expect(connection, state.limits.idle);  // the next one
   }
 
   static void on_connection(void* self, MHD_Connection* connection, void**, MHD_ConnectionNotificationCode what) {
     State& state = *static_cast<State*>(self);
     if (what == MHD_CONNECTION_NOTIFY_STARTED) {
-      state.expected(connection);
+      state.expect(connection);
     } else {
       state.expect_nothing(connection);
     }

@@ -6,6 +6,7 @@
 #undef ORT_API_MANUAL_INIT
 
 #include <algorithm>
+#include <cstdlib>
 #include <mutex>
 #include <type_traits>
 
@@ -16,6 +17,11 @@ namespace hydrant {
 namespace {
 
 constexpr const char* kCpu = "CPUExecutionProvider";
+
+// From 1.29 on, ONNX Runtime tells its makers of the machine and the models that it opens, unless this is set before
+// its environment is made. Whoever has set it is obeyed.
+[[maybe_unused]] const bool kSilent =
+    setenv("ORT_DISABLE_TELEMETRY", "1", 0) == 0;  // NOLINT(concurrency-mt-unsafe): a program that loads has no threads
 
 // Points ONNX Runtime's C++ interface at the library, once. Throws BackendError: the library is too old.
 void connect() {

@@ -135,11 +135,16 @@ Key certified_key(const Json& chain, X509_STORE* store) {
   return Key(X509_get_pubkey(signer.get()));
 }
 
-// Who is trusted: a key, or issuers.
-struct Trusted {
+}  // namespace
+
+struct Trust::Known {
   Key key;
   Store issuers;
 };
+
+namespace {
+
+using Trusted = Trust::Known;
 
 Trusted read_trusted(const fs::path& file) {
   std::error_code failed;
@@ -241,8 +246,11 @@ void check(const Bundle& bundle, const fs::path& place, const Trusted& trusted) 
 
 }  // namespace
 
-void check_signature(const Bundle& bundle, const fs::path& trust) {
-  const Trusted trusted = read_trusted(trust);
+Trust::Trust(fs::path file) : file_(std::move(file)), known_(std::make_unique<Known>(read_trusted(file_))) {}
+
+Trust::~Trust() = default;
+
+void Trust::check(const Bundle& bundle) const {
   const fs::path place = bundle.path() / kSignature;
   std::error_code failed;
   if (!fs::is_regular_file(fs::symlink_status(place, failed))) {
@@ -255,7 +263,7 @@ void check_signature(const Bundle& bundle, const fs::path& trust) {
   }
   std::string why;
   try {
-    check(bundle, place, trusted);
+    hydrant::check(bundle, place, *known_);
     return;
   } catch (const Refused& error) {
     why = error.what();
@@ -264,9 +272,11 @@ void check_signature(const Bundle& bundle, const fs::path& trust) {
   } catch (const fs::filesystem_error& error) {
     why = one_line(error.what());
   }
-  throw BundleError("bundle " + bundle.path().string() + " is not what the owner of " + trust.string() + " signed (" +
+  throw BundleError("bundle " + bundle.path().string() + " is not what the owner of " + file_.string() + " signed (" +
                     why +
                     "); get it again from its maker, or sign it again with `hydrant sign` where the change is yours");
 }
+
+void check_signature(const Bundle& bundle, const fs::path& trust) { Trust(trust).check(bundle); }
 
 }  // namespace hydrant

@@ -2,15 +2,34 @@
 #pragma once
 
 #include <filesystem>
+#include <memory>
 
 #include "bundle.h"
 
 namespace hydrant {
 
-// Refuses a bundle that the owner of a key did not sign as it is now: the manifest's bytes, the digest of every file
-// that it lists, and no file beside them.
-// `trust`: PEM file with the signer's public key (ECDSA over P-256, P-384 or P-521), or with the certificates of the
-// issuers that are trusted. Throws BundleError: not signed, by another, or altered since; InputError: `trust`.
+// Who is trusted: the owner of a key, or issuers of certificates.
+class Trust {
+ public:
+  // `file`: PEM file with the signer's public key (ECDSA over P-256, P-384 or P-521), or with the certificates of the
+  // issuers that are trusted. Throws InputError: it cannot be used.
+  explicit Trust(std::filesystem::path file);
+  ~Trust();
+  Trust(const Trust&) = delete;
+  Trust& operator=(const Trust&) = delete;
+
+  // Refuses a bundle that they did not sign as it is now: the manifest's bytes, the digest of every file that it lists,
+  // and no file beside them. Throws BundleError: not signed, by another, or altered since.
+  void check(const Bundle& bundle) const;
+
+  struct Known;
+
+ private:
+  std::filesystem::path file_;
+  std::unique_ptr<Known> known_;
+};
+
+// Trust::check by a PEM file. Throws as both of its steps do.
 void check_signature(const Bundle& bundle, const std::filesystem::path& trust);
 
 }  // namespace hydrant

@@ -1,0 +1,295 @@
+"""Further files that are fuzzed: adapters, signatures, keys, settings of processors, images, and what commands keep.
+
+That is what interrupted ones go on from, the manifests of parts of a prediction, and logs of predictions.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import shutil
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+from fuzz_targets import CORPUS, Made, Target, refusing, seeds_of
+from hydrant.bundle.files import sha256_of
+from hydrant.bundle.signature import SIGNATURE, check_signature
+from hydrant.bundle.store import Bundle
+from hydrant.calib.heads.search_state import SearchState
+from hydrant.data.audio import SoundProcessor
+from hydrant.data.images import ImageProcessor
+from hydrant.data.records import Sound
+from hydrant.data.spectrograms import SpectrogramProcessor
+from hydrant.errors import HydrantError
+from hydrant.measure.drift import drift
+from hydrant.measure.log import Own, rows_of_file
+from hydrant.runtime.observed import observed_rows
+from hydrant.serving.offline.parts import manifest_of, merge_parts
+from hydrant.workflow import told
+from hydrant.workflow.workspace import STATE, Workspace
+
+PIXELS = SimpleNamespace(modality="image", channels=3, image_height=12, image_width=12)
+SOUNDS = (
+    (SoundProcessor, SimpleNamespace(shortest=400, input_names=("input_values",))),
+    (SpectrogramProcessor, SimpleNamespace(shortest=0, input_names=("input_values",), spectrogram=(64, 16))),
+)
+"""What the models of the targets read."""
+
+
+def kept(place: Path) -> dict[str, Made]:
+    """The targets, by name.
+
+    Args:
+        place: what ``fuzz_bundle.make_given`` made there.
+    """
+    return {
+        "adapter": partial(_adapter, place, "adapter_config.json", True),
+        "adapter-weights": partial(_adapter, place, "adapter_model.safetensors", False),
+        "image-processor": partial(_image_processor, place / "images"),
+        "sound-processor": partial(_sound_processor, place / "sounds"),
+        "image": partial(_image, place / "image"),
+        "signature": partial(_signature, place),
+        "trust": partial(_trust, place),
+        "part": partial(_part, place / "parts"),
+        "log": partial(_log, place),
+        "making": partial(_making, place / "making"),
+        "tuning": partial(_tuning, place / "tuning"),
+        "search": partial(_search, place / "search"),
+    }
+
+
+def _bytes(data: Any) -> bytes:
+    return json.dumps(data).encode()
+
+
+def _adapter(place: Path, file: str, deep: bool) -> Target:
+    """A PEFT adapter, one of whose two files is what is given."""
+    import torch
+    from hydrant.families.checkpoint import load_model
+    from hydrant.families.lora import read_adapter
+
+    model = load_model(place / "checkpoint")
+    folder = shutil.copytree(place / "adapter", place / f"adapter-{file}", dirs_exist_ok=True)
+    seed = (folder / file).read_bytes()
+
+    def read(data: bytes) -> None:
+        (folder / file).write_bytes(data)
+        for name, update in read_adapter(folder, model).updates.items():
+            assert torch.isfinite(update.up @ update.down).all(), name
+            assert math.isfinite(update.scale), name
+
+    more = {"rank_pattern": {"query": 1, r"layer.1.\w+": 1}, "alpha_pattern": {"(?:query|value)": 0.5}}
+    return refusing(read, seed, *([_bytes(json.loads(seed) | more)] if deep else []), deep=deep)
+
+
+def _image_processor(folder: Path) -> Target:
+    folder.mkdir(exist_ok=True)
+    picture = np.full((5, 7, 3), 200, np.uint8)
+
+    def read(data: bytes) -> None:
+        (folder / "preprocessor_config.json").write_bytes(data)
+        processor = ImageProcessor(folder, PIXELS)
+        pixels = processor.collate(processor.encode([picture]))["pixel_values"]
+        assert pixels.shape == (1, 3, 12, 12)
+        assert np.isfinite(pixels).all()
+
+    return refusing(read, *seeds_of("processor"), deep=True)
+
+
+def _sound_processor(folder: Path) -> Target:
+    folder.mkdir(exist_ok=True)
+    samples = np.sin(np.arange(800, dtype=np.float32))
+    waves = {"feature_extractor_type": "Wav2Vec2FeatureExtractor", "feature_size": 1, "sampling_rate": 8000,
+             "padding_side": "right", "padding_value": 0.0, "do_normalize": True}  # fmt: skip
+    bands = {"feature_extractor_type": "ASTFeatureExtractor", "feature_size": 1, "sampling_rate": 8000, "mean": -4.2,
+             "num_mel_bins": 16, "max_length": 64, "do_normalize": True, "std": 4.5, "padding_value": 0.0}  # fmt: skip
+
+    def read(data: bytes) -> None:
+        (folder / "preprocessor_config.json").write_bytes(data)
+        for make, spec in SOUNDS:
+            with contextlib.suppress(HydrantError):
+                processor = make(folder, spec)
+                tensors = processor.collate(processor.encode([Sound(samples, processor.rate)]))
+                assert all(np.isfinite(each).all() for each in tensors.values())
+
+    return refusing(read, _bytes(waves), _bytes(bands), deep=True)
+
+
+def _image(folder: Path) -> Target:
+    """An image file, as a client of a service may send it."""
+    folder.mkdir(exist_ok=True)
+    (folder / "preprocessor_config.json").write_bytes(seeds_of("processor")[-1])
+    processor = ImageProcessor(folder, PIXELS)
+
+    def read(data: bytes) -> None:
+        assert np.isfinite(processor.encode([data])[0].pixels).all()
+
+    return refusing(read, *seeds_of("png"), *seeds_of("jpeg"))
+
+
+def _signed(place: Path, name: str) -> Bundle:
+    """The bundle that the seeds of signatures sign."""
+    folder = place / "signed" / name
+    shutil.copytree(CORPUS.parent / "bundle", folder, dirs_exist_ok=True)
+    return Bundle.open(folder)
+
+
+def _signature(place: Path) -> Target:
+    """Against a key and against an issuer, which a first byte tells apart: ``k`` or another."""
+    bundle = _signed(place, "signature")
+
+    def read(data: bytes) -> None:
+        (bundle.path / SIGNATURE).write_bytes(data[1:])
+        check_signature(bundle, CORPUS.parent / ("trust.pub" if data[:1] == b"k" else "trust.pem"))
+
+    return refusing(read, *seeds_of("signature"), deep=True)
+
+
+def _trust(place: Path) -> Target:
+    """What is trusted: a public key, or certificates."""
+    bundle = _signed(place, "trust")
+    (bundle.path / SIGNATURE).write_bytes(seeds_of("signature")[-1][1:])
+    file = place / "signed" / "trusted.pem"
+
+    def read(data: bytes) -> None:
+        file.write_bytes(data)
+        check_signature(bundle, file)
+
+    return refusing(read, *seeds_of("trust"))
+
+
+def _part(folder: Path) -> Target:
+    """The manifest of a part of a prediction, from which the parts are merged."""
+    folder.mkdir(exist_ok=True)
+    rows = folder / "rows.jsonl"
+    rows.write_text('{"index": 0, "label": "a"}\n')
+    digest = sha256_of(rows)
+    facts = {"schema": 1, "job": {"inputs": "x", "backend": "onnxruntime"}, "shard": "1/1", "total": 1, "failed": 0,
+             "sha256": {"rows": digest}, "errors": None}  # fmt: skip
+    with_errors = {**facts, "sha256": {"rows": digest, "errors": digest}, "errors": "rows.jsonl", "shard": "2/3"}
+
+    def read(data: bytes) -> None:
+        manifest_of(rows).write_bytes(data)
+        for errors in (None, folder / "errors.jsonl"):
+            with contextlib.suppress(HydrantError):
+                merge_parts([rows], folder / "all.jsonl", errors)
+
+    return refusing(read, _bytes(facts), _bytes(with_errors), deep=True)
+
+
+def _log(place: Path) -> Target:
+    """A log of predictions, held against what the calibration examples looked like."""
+    bundle, file = Bundle.open(place / "bundle"), place / "log.jsonl"
+    row = {"index": 0, "label": "a", "confidence": 0.9, "predictive_entropy": 0.3, "abstain": False,
+           "out_of_distribution": True}  # fmt: skip
+    rows = [row, {**row, "label": "b", "confidence": 0.1, "abstain": True}, {"index": 2, "error": "empty"}]
+    spans = [{"spans": [row, row]}, {"spans": []}]
+    labels = [{**row, "labels": [{"label": "a", "probability": 0.7}]}, {**row, "labels": []}]
+    names = ["predictive_entropy", "abstain"]
+
+    def read(data: bytes) -> None:
+        file.write_bytes(data)
+        for task in ("tokens", "multi_label"):
+            with contextlib.suppress(HydrantError):
+                placed = list(rows_of_file(file, Own(task, frozenset("ab"))))
+                observed_rows([row for row, _ in placed], names, [where for _, where in placed])
+        json.dumps(drift(bundle, file, window=100).to_json(), allow_nan=False)
+
+    return refusing(read, *(b"\n".join(map(_bytes, each)) for each in (rows, spans, labels)), deep=True)
+
+
+PLANNED = {"counts": [3, 3, 2], "fork": 2, "sequence": 9, "to_tune": False, "limit": 1.0, "candidates": 4,
+           "held_out": 9, "members": 2, "layers": 3, "heads": 3, "method": "taylor", "ratio": 0.9}  # fmt: skip
+FIGURES = {name: {"value": 0.5, "low": 0.4, "high": None} for name in ("accuracy", "nll", "ece")}
+STAGES: dict[str, tuple[Callable[[Any], str], dict[str, Any]]] = {
+    "plan": (told.planned_line, PLANNED),
+    "fuse": (told.fused_line, {"parameters": 9, "parameters_ratio": 1.1}),
+    "tune": (told.tuned_line, {
+        "fast": False, "tuned": True, "frozen": 2, "why": "", "instead": PLANNED, "epochs": 2, "best_epoch": 1,
+        "accuracy_before": 0.9, "accuracy_after": 0.95, "nll_before": 0.4, "nll_after": 0.3, "validation_examples": 9,
+    }),
+    "export": (told.exported_line, {"graph": "model.fp32.onnx"}),
+    "calibrate": (told.calibrated_line, {
+        "temperature": 0.8, "distance": {"taps": ["1.token"], "chosen": "last"},
+        "thresholds": {"abstain": {"score": "confidence"}},
+    }),
+    "verify": (told.verified_line, {"passed": True, "backends": [{"backend": "onnxruntime", "precision": "fp32"}]}),
+    "evaluate": (told.evaluated_line, {
+        "examples": 9, "task": "classification", "verdict": [{"sentence": "as good"}], "models": [{"figures": FIGURES}],
+    }),
+}  # fmt: skip
+"""Stage → what tells of it, and what it records."""
+
+
+def _making(folder: Path) -> Target:
+    """How far a making has come."""
+    folder.mkdir(exist_ok=True)
+    digests = {name: name[:1] * 64 for name in ("model", "data", "options")}
+
+    def read(data: bytes) -> None:
+        (folder / STATE).write_bytes(data)
+        space = Workspace(folder, digests)
+        for name in filter(space.done, STAGES):
+            assert space.told(name, STAGES[name][0])
+
+    done = {name: facts for name, (_, facts) in STAGES.items()}
+    seeds = [_bytes({"schema": 1, "digests": digests, "stages": each}) for each in (done, {})]
+    return refusing(read, *seeds, deep=True)
+
+
+def _tuning(folder: Path) -> Target:
+    """How far a tuning has come."""
+    import torch
+    from hydrant.tuning.report import Epoch, best_epoch
+    from hydrant.tuning.state import Point, State
+
+    folder.mkdir(exist_ok=True)
+    state = State(folder / "tune.part", "0" * 64)
+
+    def new() -> tuple[torch.nn.Module, torch.optim.Optimizer]:
+        module = torch.nn.Linear(3, 2)
+        return module, torch.optim.AdamW(module.parameters())
+
+    module, optimizer = new()
+    history = [Epoch(0, None, 0.5, 0.8, 0.1, 1.0), Epoch(1, 0.4, 0.3, 0.9, 0.05, 1.1)]
+    module(torch.ones(1, 3)).sum().backward()
+    optimizer.step()
+    seeds = []
+    for point in (
+        Point(),
+        Point(1, 0.5, 2.0, history, {name: each.detach().clone() for name, each in module.named_parameters()}),
+    ):
+        state.save(point, module, optimizer)
+        seeds.append((folder / "tune.part").read_bytes())
+
+    def read(data: bytes) -> None:
+        (folder / "tune.part").write_bytes(data)
+        module, optimizer = new()
+        point = state.restore(module, optimizer)
+        assert point.updates >= 0
+        assert not point.history or best_epoch(point.history) >= 0
+        module(torch.ones(1, 3)).sum().backward()
+        optimizer.step()
+        assert all(torch.isfinite(parameter).all() for parameter in (point.best or {}).values())
+
+    return refusing(read, *seeds)
+
+
+def _search(folder: Path) -> Target:
+    """How far a search for circuits has come."""
+    folder.mkdir(exist_ok=True)
+    file, shape = folder / "plan.json.part", (2, 3)
+    layers = [{"keep": [], "scores": [[0.5, 1, -2], [0, 0, 1e-9]]}, {"keep": [[0, 2]], "scores": [[1, 2, 3]] * 2}]
+
+    def read(data: bytes) -> None:
+        file.write_bytes(data)
+        found = SearchState(file, "0" * 64, shape)
+        for keep in [(), ((0, 2),)]:
+            assert keep not in found or np.isfinite(found[keep]).all()
+
+    return refusing(read, _bytes({"schema": 1, "digest": "0" * 64, "layers": layers}), deep=True)
