@@ -94,7 +94,10 @@ def redaction(named: str | Redact | None) -> Redact | None:
     try:
         found = getattr(importlib.import_module(module), name, None)
     except Exception as error:  # whatever importing a module raises
-        raise InputError(f"redact is {cut(named)}, and {module} cannot be imported: {error}") from error
+        raise InputError(
+            f"redact is {cut(named)}, and {module} cannot be imported: {error}; install it, or name its folder in "
+            "PYTHONPATH"
+        ) from error
     if not callable(found):
         raise InputError(f"redact is {cut(named)}, and {module} has no function of that name")
     function: Redact = found

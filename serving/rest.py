@@ -46,7 +46,9 @@ def rest_app(service: Service) -> FastAPI:
     from fastapi import FastAPI
     from starlette.exceptions import HTTPException
 
-    app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
+    # spans are made around the guard (serving.tracing); newer versions of FastAPI would make another of each request
+    spans: Any = {"telemetry": {"tracing": False}}
+    app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False, **spans)
     app.state.service = service
     for error in (HydrantError, HTTPException, Exception):
         app.add_exception_handler(error, _refused)

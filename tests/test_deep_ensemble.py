@@ -33,7 +33,7 @@ def test_deep_ensemble_end_to_end(checkpoints: list[Path], text_csv: Path, tmp_p
     assert done.returncode == 0, done.stderr
     assert "drift" not in done.stdout, "nothing was averaged"
     assert run_cli("export", out).returncode == 0
-    done = run_cli("verify", out, "--examples", 20)
+    done = run_cli("verify", out, "--examples", 100)
     assert done.returncode == 0, done.stdout + done.stderr
     data = pandas.read_csv(text_csv)
     each = []

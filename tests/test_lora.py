@@ -325,7 +325,7 @@ def test_command_line(bert_checkpoint: Path, text_csv: Path, tmp_path: Path) -> 
     for precision in (("fp32",), ("fp16", "--data", text_csv)):
         done = run_cli("export", out, "--precision", *precision)
         assert done.returncode == 0, done.stderr
-    done = run_cli("verify", out, "--examples", 20)
+    done = run_cli("verify", out, "--examples", 100)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "adapters      a0, a1, rank 2" in run_cli("inspect", out).stdout
     done = run_cli("predict", out, "hello money", "--json", "--probabilities", "--backend", "onnxruntime")

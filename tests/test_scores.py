@@ -215,7 +215,7 @@ def test_what_the_graph_and_the_bundle_say(bundle: Path) -> None:
 @pytest.mark.parametrize("precision", ["fp16", "bf16"])
 def test_low_precision_follows_the_reference(precision: Any, own: Path) -> None:
     hydrant.export_onnx(own, precision)
-    report = hydrant.verify(own, reading=Reading(examples=40))
+    report = hydrant.verify(own, reading=Reading(examples=100))
     names = {gate.name for backend in report.backends for gate in backend.gates}
     assert {"max |Δ score| ÷ scale", "max |Δ √variance| ÷ scale", "Spearman score"} <= names
     assert report.passed, [gate for backend in report.backends for gate in backend.gates if not gate.passed]

@@ -135,7 +135,7 @@ def test_several_labels_from_images_to_answers(tmp_path: Path) -> None:
         ("export", out),
         ("export", out, "--precision", "fp16"),
         ("calibrate", out, "--data", data, "--fit", data),
-        ("verify", out, "--examples", 40),
+        ("verify", out, "--examples", 100),
     ):
         done = run_cli(*command)
         assert done.returncode == 0, f"{command}: {done.stderr}"

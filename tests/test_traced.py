@@ -400,7 +400,7 @@ def test_from_fuse_to_verify_with_images(tmp_path: Path) -> None:
         ["plan", tmp_path / "beit", "--traced", "--method", "random", "--keep", "2", "--members", "2", "-o", plan],
         ["fuse", tmp_path / "beit", "--traced", "--plan", plan, "-o", tmp_path / "out"],
         ["export", tmp_path / "out"],
-        ["verify", tmp_path / "out", "--examples", "20"],
+        ["verify", tmp_path / "out", "--examples", "100"],
     ):
         result = run_cli(*arguments)
         assert result.returncode == 0, result.stderr + result.stdout
