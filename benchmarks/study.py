@@ -18,9 +18,9 @@ from hydrant.bundle.plan import HeadPlan
 from hydrant.calib.density import standardised
 from hydrant.calib.heads.options import METHODS
 from hydrant.calib.heads.selection import choose_heads
-from hydrant.calib.taps import named_taps
+from hydrant.calib.taps import SETS, named_taps
 from hydrant.data.examples import Examples
-from hydrant.measure.features import Reference, standardised_by
+from hydrant.measure.features import Reference, by_set, standardised_by
 from hydrant.progress import no_progress
 from training import cached, device, matmul
 
@@ -190,7 +190,8 @@ class Bundles:
             return {"taps": sets}
 
         sizes = {name: len(part) for name, part in examples.items()}
-        recipe = {"bundle": made_by(bundle), "sizes": sizes, "train": len(self.data.train), "distance": distance}
+        recipe = {"bundle": made_by(bundle), "sizes": sizes, "train": len(self.data.train)}
+        recipe["distance"] = SETS if distance else ()
         folder = f"{bundle.name}-and-more" if further else bundle.name
         kept = cached(self.work / "outputs" / folder, recipe, make)
         with np.load(kept / "outputs.npz") as arrays:
@@ -215,7 +216,7 @@ class Bundles:
                 continue
             density = standardised_by(density, squared) if split == "validation" else density  # the first split
             for name, taps in sets.items():
-                found[f"{split}.{name}"] = standardised(density.only(taps), squared[:, density.places(taps)])
+                found[f"{split}.{name}"] = standardised(by_set(density, name, taps), squared[:, density.places(taps)])
         return found, list(sets)
 
     def _save(self, ensemble: Any, folder: Path) -> dict[str, Any]:

@@ -19,7 +19,7 @@ PANELS = {
 }
 
 
-def draw_rows(rows: Sequence[dict[str, Any]], title: str, taps: str = "all") -> bytes:
+def draw_rows(rows: Sequence[dict[str, Any]], title: str, taps: str = "balanced") -> bytes:
     """PNG bytes: a panel for each quality against latency at batch 1, bars over the seeds; the best trade is a line.
 
     The distance is that of a set of taps, or the last tap's where a row has no such set.

@@ -33,7 +33,7 @@ INPUTS = 1_500
 LIMIT = 1.05
 """Operations of the late fork."""
 
-SCORES = ("predictive_entropy", "energy", "distance_last", "distance_all")
+SCORES = ("predictive_entropy", "energy", "distance_last", "distance_all", "distance_balanced")
 
 
 def corrupted(examples: Examples) -> dict[str, Examples]:

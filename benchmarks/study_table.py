@@ -16,6 +16,7 @@ SCORES = {
     "energy": "energy",
     "distance_last": "distance, last tap",
     "distance_all": "distance, every layer",
+    "distance_balanced": "distance, balanced",
 }
 
 BASELINES = {
@@ -72,7 +73,8 @@ def spread_table(rows: Sequence[Row]) -> str:
         "ece": "ECE",
         "ood.predictive_entropy.auroc": "AUROC, entropy",
         "ood.predictive_entropy.fpr95": "FPR95, entropy",
-        "ood.distance_all.auroc": "AUROC, every layer",
+        "ood.distance_balanced.auroc": "AUROC, balanced",
+        "ood.distance_balanced.fpr95": "FPR95, balanced",
         "ood.distance_last.auroc": "AUROC, last tap",
         "ood.distance_last.fpr95": "FPR95, last tap",
     }
@@ -108,7 +110,7 @@ def difference_table(rows: Sequence[Row], reference: str) -> str:
 
 def flag_table(rows: Sequence[Row]) -> str:
     """Shares of test and of out-of-distribution inputs that a threshold for 5 % false alarms flags."""
-    wanted = [score for score in ("predictive_entropy", "energy", "distance_last", "distance_all")
+    wanted = [score for score in ("predictive_entropy", "energy", "distance_last", "distance_all", "distance_balanced")
               if any(score in row["seeds"][0]["flagged"] for row in rows)]  # fmt: skip
     lines = []
     for row in rows:

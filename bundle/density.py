@@ -53,7 +53,8 @@ class Density:
         centre: [K, d].
         whitening: [K, d, d].
         means: [K, R, d].
-        location, scale: [K], of the squared distance on in-distribution validation data.
+        location, scale: [K], mean and standard deviation of the squared distance on in-distribution validation data,
+            the latter over the weight of the tap, where one counts more than another.
         fitted: on what, for people.
     """
 

@@ -256,6 +256,20 @@ def place_folders(parts: Mapping[Path, Path]) -> None:
         raise
 
 
+def copy_folder(source: Path, target: Path) -> None:
+    """Copy a folder, into one that may be there already.
+
+    Raises:
+        InputError: a file cannot be read or written; the first such is named.
+    """
+    try:
+        shutil.copytree(source, target, dirs_exist_ok=True)
+    except shutil.Error as error:  # an entry for each file that was not copied: from, to, and why
+        raise InputError(f"cannot copy {source} to {target}: {error.args[0][0][2]}") from error
+    except OSError as error:
+        raise InputError(f"cannot copy {source} to {target}: {error.strerror or error}") from error
+
+
 def sha256_of(path: Path) -> str:
     """Hexadecimal SHA-256 of a file's bytes, read in blocks."""
     with path.open("rb") as handle:

@@ -6,19 +6,23 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from ..bundle.architecture import Architecture
 from ..bundle.traced import AnyArchitecture, Traced
 from ..errors import InputError, cut
 
-SETS = ("all", "last")
-"""Sets of taps by name: every layer of the trunk and each member's last vector, or these alone."""
+SETS = ("balanced", "all", "last")
+"""Sets of taps by name: every layer of the trunk and each member's last vector, the latter together weighed as much as
+the former; the same, each weighed alike; or the last vectors alone."""
 
 
 def named_taps(asked: Any, architecture: AnyArchitecture, trunk: int, members: int) -> dict[str, tuple[str, ...]]:
     """The sets of taps to choose from; there is one unless ``asked`` is ``"auto"``.
 
     Args:
-        asked: ``"auto"``, ``"all"``, ``"last"``, or layers of the trunk, counted from 0: ``"1,3"`` or ``[1, 3]``.
+        asked: ``"auto"``, the name of one of :data:`SETS`, or layers of the trunk, counted from 0: ``"1,3"`` or
+            ``[1, 3]``.
         architecture: of the model.
         trunk: layers that all members share.
         members: M.
@@ -35,9 +39,11 @@ def named_taps(asked: Any, architecture: AnyArchitecture, trunk: int, members: i
     ends = ("", ".mean") if architecture.token_pooling == "first_and_mean" else ("",)
     last = tuple(f"last.{m}{end}" for m in range(members if trunk < architecture.layers else 1) for end in ends)
     kinds = _kinds(architecture)
-    known = {"all": (*_of_layers(range(shared), kinds), *last), "last": last}
+    everything = (*_of_layers(range(shared), kinds), *last)
+    known = {"all": everything, "balanced": everything, "last": last}
     if asked == "auto":
-        names = SETS if architecture.modality == "text" and not architecture.every_token else SETS[::-1]
+        whole = architecture.modality == "text" and not architecture.every_token
+        names = (SETS if whole else SETS[::-1]) if shared else ("last",)
         return {name: known[name] for name in names}
     if asked in SETS:
         return {asked: known[asked]}
@@ -50,6 +56,19 @@ def named_taps(asked: Any, architecture: AnyArchitecture, trunk: int, members: i
             f"or {', '.join(('auto', *SETS))}"
         )
     return {",".join(map(str, layers)): (*_of_layers(layers, kinds), *last)}
+
+
+def tap_weights(name: str, taps: Sequence[str]) -> np.ndarray:
+    """How much each tap of a set counts in the distance, [K] with mean 1.
+
+    Args:
+        name: of the set; in ``"balanced"`` the members' last vectors together count as much as the trunk's together.
+        taps: of the set.
+    """
+    last = np.array([tap.startswith("last.") for tap in taps])
+    if name != "balanced" or last.all():
+        return np.ones(len(taps))
+    return np.where(last, 1 / last.sum(), 1 / (~last).sum()) * len(taps) / 2
 
 
 def _traced_taps(asked: Any, architecture: Traced, members: int) -> dict[str, tuple[str, ...]]:

@@ -137,7 +137,8 @@ def distance_text(facts: Mapping[str, Any] | None) -> list[str]:
     taps = facts["taps"]
     layers = len({tap.split(".")[1] for tap in taps if tap.startswith("layers.")})
     what = "each token" if any(tap.endswith(".token") for tap in taps) else "first token and mean"
-    where = f"{what} of {layers} layers of the trunk, and " if layers else ""
+    counting = "counting as much, " if facts.get("chosen") == "balanced" else ""
+    where = f"{what} of {layers} layers of the trunk, and {counting}" if layers else ""
     line = f"distance      {len(taps)} taps: {where}each member's last"
     line += f"; fitted on {facts.get('examples', '?')} examples of {facts.get('data', '?')}"
     areas = facts.get("auroc")

@@ -36,7 +36,7 @@ from ..metrics.scores import is_binary
 from ..metrics.uncertainty import summarise
 from ..progress import Progress, no_progress
 from ..runtime.collect import WordOutputs
-from .features import Reduced, Reference, best_set, standardised_by
+from .features import Reduced, Reference, best_set, by_set, standardised_by
 
 log = logging.getLogger(__name__)
 
@@ -98,9 +98,10 @@ def calibrate(
         fit: labelled training data, from which the distance in feature space is fitted; without them the bundle keeps
             the distance that it has.
         taps: vectors that the distance reads: the last one of each member (last); these and every layer of the trunk
-            that all members share (all), which finds what is unknown best in texts, but flags noise such as typing
-            errors with it; layers of the trunk by hand, such as 1,3; or (auto) the better of all and last where
-            out-of-distribution data are given, and otherwise all for texts, and last for images and for tags.
+            that all members share, each weighed alike (all), which flags noise such as typing errors with what is
+            unknown, or the members' last weighed as much as the whole trunk (balanced); layers of the trunk by hand,
+            such as 1,3; or (auto) the best of these sets where out-of-distribution data are given, and otherwise
+            balanced for texts, and last for images and for tags.
         abstain: when to abstain: ``Coverage(0.95)`` or ``Risk(0.02)``. Of a model that tags tokens all thresholds are
             for spans.
         flags: what to call out of distribution: ``FalseAlarm(0.05)``.
@@ -321,7 +322,8 @@ def _settled(
     density = standardised_by(density, known)
     name, areas = best_set(density, sets, known, outside, spans)
     places = density.places(sets[name])
-    density = replace(density.only(sets[name]), fitted={**density.fitted, "chosen": name, "auroc": areas})
+    density = by_set(density, name, sets[name])
+    density = replace(density, fitted={**density.fitted, "chosen": name, "auroc": areas})
     return density, known[:, places], None if outside is None else outside[:, places]
 
 

@@ -11,6 +11,7 @@ import numpy as np
 from ..bundle.density import Density
 from ..bundle.store import Bundle
 from ..calib.density import TINY, DensityFit, squared_distances, standardised
+from ..calib.taps import tap_weights
 from ..data.examples import Examples
 from ..metrics.uncertainty import area_under_roc
 from ..progress import Progress
@@ -131,6 +132,12 @@ LEAST_SPREAD = 1e-3
 """Least standard deviation of squared distances, relative to their mean; of normal features in width d √(2 / d)."""
 
 
+def by_set(density: Density, name: str, taps: Sequence[str]) -> Density:
+    """A standardised distance by one set of its taps, whose weights its scale takes in."""
+    chosen = density.only(taps)
+    return replace(chosen, scale=(chosen.scale / tap_weights(name, taps)).astype(np.float32))
+
+
 def best_set(
     density: Density,
     sets: Mapping[str, Sequence[str]],
@@ -142,19 +149,19 @@ def best_set(
 
     Args:
         density: of all taps, standardised.
-        sets: name → taps.
+        sets: name → taps, as of ``calib.taps.named_taps``.
         known, outside: squared distances [N, K] of in- and out-of-distribution examples, or of their words.
         spans: of words, distances [N] → those of the spans [S] that are found among them, of either.
     """
     if outside is None or len(sets) == 1:
         return next(iter(sets)), {}
 
-    def distance(taps: Sequence[str], squared: np.ndarray) -> np.ndarray:
-        return standardised(density.only(taps), squared[:, density.places(taps)])
+    def distance(name: str, squared: np.ndarray) -> np.ndarray:
+        return standardised(by_set(density, name, sets[name]), squared[:, density.places(sets[name])])
 
     areas = {}
-    for name, taps in sets.items():
-        inside, beyond = distance(taps, known), distance(taps, outside)
+    for name in sets:
+        inside, beyond = distance(name, known), distance(name, outside)
         if spans is not None:
             inside, beyond = spans[0](inside), spans[1](beyond)
         if not len(inside) or not len(beyond):  # whoever fits thresholds says that there is no span

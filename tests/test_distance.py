@@ -17,7 +17,7 @@ from hydrant.calib.density import DensityFit, shrunk, squared_distances, standar
 from hydrant.calib.taps import named_taps
 from hydrant.errors import BundleError, InputError
 from hydrant.export.distance_head import with_distance
-from hydrant.measure.features import standardised_by
+from hydrant.measure.features import best_set, by_set, standardised_by
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.covariance import OAS
@@ -101,13 +101,15 @@ def test_what_a_tap_may_be() -> None:
     text = fuse(make_model("bert"), forked("bert")).architecture
     image = fuse(make_model("vit"), forked("vit")).architecture
     last = ("last.0", "last.1")
-    assert list(named_taps("auto", text, 1, 2)) == ["all", "last"]
-    assert list(named_taps("auto", image, 1, 2)) == ["last", "all"]
+    assert list(named_taps("auto", text, 1, 2)) == ["balanced", "all", "last"]
+    assert list(named_taps("auto", text, 0, 2)) == ["last"]  # without a trunk there is nothing else
+    assert list(named_taps("auto", image, 1, 2)) == ["last", "all", "balanced"]
     assert named_taps("all", text, 1, 2) == {"all": ("layers.0.first", "layers.0.mean", *last)}
     assert named_taps("last", text, LAYERS, 2) == {"last": ("last.0",)}  # members that never differ have one
     assert named_taps("1", text, 2, 2) == named_taps([1], text, 2, 2)
     tags = fuse(make_tagger(), forked("bert")).architecture
-    assert named_taps("auto", tags, 1, 2) == {"last": last, "all": ("layers.0.token", *last)}
+    both = ("layers.0.token", *last)
+    assert named_taps("auto", tags, 1, 2) == {"last": last, "all": both, "balanced": both}
     assert named_taps("1", tags, 2, 2) == {"1": ("layers.1.token", *last)}
     for taps, architecture in ((("layers.0.first",), tags), (("layers.0.token",), text), (("last.0.mean",), tags)):
         with pytest.raises(ValueError, match="of a model of 3 layers and 2 members"):
@@ -115,6 +117,29 @@ def test_what_a_tap_may_be() -> None:
     for wrong in ("2", "0,0", "", "first", [3]):
         with pytest.raises(InputError, match="expected"):
             named_taps(wrong, text, 2, 2)
+
+
+def test_balanced_taps_count_as_much_as_the_trunk() -> None:
+    """The distance of the set is half the trunk's mean and half that of the members' last vectors."""
+    rng = np.random.default_rng(3)
+    taps = ("layers.0.first", "layers.0.mean", "layers.1.first", "layers.1.mean", "last.0", "last.1")
+    density = fitted(rng.standard_normal((40, 6, 5)).astype(np.float32), np.arange(40) % 4, taps)
+    known, strange = rng.gamma(5, 2, (50, 6)), rng.gamma(6, 3, (30, 6))
+    density = standardised_by(density, known)
+    scores = (strange - known.mean(axis=0)) / known.std(axis=0)
+    expected = (scores[:, :4].mean(axis=1) + scores[:, 4:].mean(axis=1)) / 2
+    found = standardised(by_set(density, "balanced", taps), strange)
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(standardised(by_set(density, "all", taps), strange), scores.mean(axis=1), atol=1e-5)
+    np.testing.assert_allclose(
+        standardised(by_set(density, "balanced", taps[4:]), strange[:, 4:]), scores[:, 4:].mean(axis=1), atol=1e-5
+    )
+    known[:, 4:], strange[:, 4:] = rng.normal(0, 1, (50, 2)), rng.normal(1.5, 1, (30, 2))  # the last vectors alone tell
+    known[:, :4], strange[:, :4] = rng.normal(0, 1, (50, 4)), rng.normal(0, 1, (30, 4))
+    sets = {"all": taps, "balanced": taps}
+    name, areas = best_set(standardised_by(density, known), sets, known, strange)
+    assert name == "balanced"
+    assert areas["balanced"] > areas["all"]
 
 
 @pytest.fixture(scope="module", params=FAMILIES)

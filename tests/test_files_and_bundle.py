@@ -4,6 +4,7 @@ import errno
 import hashlib
 import json
 import os
+import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 from hydrant import Bundle, HeadPlan
 from hydrant.bundle import owned
-from hydrant.bundle.files import atomic_file, sha256_of, staged_folder, write_atomically
+from hydrant.bundle.files import atomic_file, copy_folder, sha256_of, staged_folder, write_atomically
 from hydrant.bundle.journal import NEW
 from hydrant.bundle.manifest import MAX_MANIFEST_BYTES
 from hydrant.bundle.store import new_bundle, resolve, to_json_bytes
@@ -147,6 +148,22 @@ def test_staged_folder_on_a_disk_that_cannot_be_written(tmp_path: Path, monkeypa
         staged_folder(tmp_path / "out", MARKER),
     ):
         pass
+
+
+def test_a_copy_for_which_there_is_no_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What Python raises then has no words of its own: it lists every file."""
+
+    def full(source: str, target: str, **_: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), target)
+
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "one").write_text("1")
+    copy_folder(tmp_path / "a", tmp_path / "b")
+    assert (tmp_path / "b" / "one").read_text() == "1"
+    copytree = shutil.copytree
+    monkeypatch.setattr(shutil, "copytree", lambda *given, **more: copytree(*given, copy_function=full, **more))
+    with pytest.raises(InputError, match=r"cannot copy .*a to .*c: \[Errno 28\] No space left on device"):
+        copy_folder(tmp_path / "a", tmp_path / "c")
 
 
 @pytest.mark.parametrize("abort", ABORTS)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..bundle.files import check_replaceable, staged_folder
+from ..bundle.files import check_replaceable, copy_folder, staged_folder
 from ..bundle.manifest import MANIFEST
 from ..bundle.owned import locked, owned_folder, sweep
 from ..bundle.precision import Precision
@@ -42,7 +42,7 @@ class StoredProcessor:
 
     def save_pretrained(self, folder: str) -> None:
         """Copy its files."""
-        shutil.copytree(self._folder, folder, dirs_exist_ok=True)
+        copy_folder(self._folder, Path(folder))
 
 
 def check_output(bundle: Bundle, output: str | Path | None, force: bool) -> tuple[Path, bool]:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..bundle.architecture import Architecture
-from ..bundle.files import check_file, check_replaceable, folders_above, staged_folder
+from ..bundle.files import check_file, check_replaceable, copy_folder, folders_above, staged_folder
 from ..bundle.manifest import MANIFEST
 from ..bundle.plan import HeadPlan
 from ..bundle.store import Bundle, to_json_bytes
@@ -206,7 +206,7 @@ class _Job:
         """Put the bundle and its report where they belong, whole or not at all, and tidy up."""
         bundle = Bundle.open(self._bundle(space)).add({REPORT: to_json_bytes(report.to_json())})
         with staged_folder(self.output, MANIFEST, force) as stage:
-            shutil.copytree(bundle.path, stage, dirs_exist_ok=True)
+            copy_folder(bundle.path, stage)
         space.remove()
 
     def _bundle(self, space: Workspace) -> Path:
@@ -253,7 +253,7 @@ class _Job:
         shutil.rmtree(target, ignore_errors=True)
         target.parent.mkdir(exist_ok=True)
         if self.recipe.fast:
-            shutil.copytree(untuned, target)
+            copy_folder(untuned, target)
             return {"tuned": False, "fast": True}
         single = self._single(parts)
         report = self._tuned(untuned, target, parts)
