@@ -187,7 +187,8 @@ void graph(const std::string& bytes) {
 void signature(const std::string& bytes) {
   static const Forged place(whole_bundle());
   static const Bundle bundle = Bundle::open(place.path());
-  static const Trust key(whole_bundle().parent_path() / "trust.pub"), issuer(whole_bundle().parent_path() / "trust.pem");
+  static const Trust key(whole_bundle().parent_path() / "trust.pub"),
+      issuer(whole_bundle().parent_path() / "trust.pem");
   place.write("hydrant.sig", bytes.substr(std::min<std::size_t>(bytes.size(), 1)));
   (bytes.substr(0, 1) == "k" ? key : issuer).check(bundle);
 }
