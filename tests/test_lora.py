@@ -310,7 +310,7 @@ def test_command_line(bert_checkpoint: Path, text_csv: Path, tmp_path: Path) -> 
         torch.manual_seed(member)
         with torch.no_grad():
             for parameter in (p for p in model.parameters() if p.requires_grad):
-                parameter.normal_(0, 0.3)
+                parameter.normal_(0, 0.2)
         model.save_pretrained(tmp_path / f"a{member}")
         folders.append(tmp_path / f"a{member}")
     adapters = [word for folder in folders for word in ("--adapter", folder)]
