@@ -30,7 +30,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
-from ..errors import BundleError, cut
+from ..errors import BundleError, cut, literal
 from . import schema
 from .store import DENSITY, WEIGHTS, Bundle
 from .traced import AnyArchitecture, Traced
@@ -137,7 +137,7 @@ def _check(density: Density, bundle: Bundle) -> None:
     architecture = bundle.any_architecture()
     check_taps(density.taps, architecture, bundle.members)
     if not isinstance(density.fitted, dict):
-        raise ValueError(f"fitted is {cut(density.fitted)}, no JSON object")
+        raise ValueError(f"fitted is {literal(density.fitted)}, no JSON object")
     count, width, rows = len(density.taps), architecture.width, density.means.shape[1] if density.means.ndim > 1 else 0
     shapes = {"centre": (count, width), "whitening": (count, width, width), "means": (count, rows, width)}
     shapes |= {"location": (count,), "scale": (count,)}
@@ -156,7 +156,7 @@ def _check(density: Density, bundle: Bundle) -> None:
 def check_taps(taps: Sequence[Any], architecture: AnyArchitecture, members: int) -> None:
     """Raise ValueError for a name that is no tap of a model of this shape, one named twice, or none at all."""
     if not taps or len(set(taps)) != len(taps):
-        raise ValueError(f"taps {cut(list(taps))}; expected different ones, at least one")
+        raise ValueError(f"taps {literal(list(taps))}; expected different ones, at least one")
     for tap in taps:
         match = TAP.fullmatch(tap)
         layer, kind, member, mean = match.groups() if match else (None,) * 4
@@ -166,4 +166,4 @@ def check_taps(taps: Sequence[Any], architecture: AnyArchitecture, members: int)
             both = mean is None or architecture.token_pooling == "first_and_mean"
             both = both and (kind is None or (kind == "token") is architecture.every_token)
         if match is None or int(layer or 0) >= architecture.layers or int(member or 0) >= members or not both:
-            raise ValueError(f"tap {cut(tap)} of a model of {architecture.layers} layers and {members} members")
+            raise ValueError(f"tap {literal(tap)} of a model of {architecture.layers} layers and {members} members")

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal, get_args
 
 from ..data.spec import Modality
-from ..errors import BundleError, cut
+from ..errors import BundleError, cut, literal
 from .architecture import Architecture
 from .schema import is_read, remedy
 from .tasks import TASKS, ScoreActivation, Task
@@ -170,11 +170,11 @@ def _block(data: Mapping[str, Any]) -> Block:
     block = Block(**{**data, "inputs": tuple(data["inputs"])})
     sizes = block.heads, block.groups, block.head_width
     if not all(_is_count(size, 1) for size in sizes) or block.heads % block.groups:
-        raise ValueError(f"a block has heads, groups and head_width {cut(sizes)}")
+        raise ValueError(f"a block has heads, groups and head_width {literal(sizes)}")
     if type(block.stacked) is not bool or not all(_is_name(name) for name in (block.output, *block.inputs)):
-        raise ValueError(f"a block names {cut(block.output)} and {cut(block.inputs)}")
+        raise ValueError(f"a block names {literal(block.output)} and {literal(block.inputs)}")
     if block.owner and not _is_name(block.owner):
-        raise ValueError(f"a block has owner {cut(block.owner)}")
+        raise ValueError(f"a block has owner {literal(block.owner)}")
     return block
 
 
@@ -188,21 +188,21 @@ def _check(found: Traced) -> None:
     }
     for name, known in allowed.items():
         if getattr(found, name) not in known:
-            raise ValueError(f"{name} is {cut(getattr(found, name))}")
+            raise ValueError(f"{name} is {literal(getattr(found, name))}")
     for name in ("family", "model_class", *(["classifier"] if found.classifier else [])):
         if not _is_name(getattr(found, name)):
-            raise ValueError(f"{name} is {cut(getattr(found, name))}")
+            raise ValueError(f"{name} is {literal(getattr(found, name))}")
     least = {"classes": 1 if found.task == "score" else 2, **dict.fromkeys(_SIZES[found.modality], 1)}
     for field in fields(found):
         if str(field.type) == "int" and not _is_count(getattr(found, field.name), least.get(field.name, 0)):
-            raise ValueError(f"{field.name} is {cut(getattr(found, field.name))}")
+            raise ValueError(f"{field.name} is {literal(getattr(found, field.name))}")
     shape = found.spectrogram
     if shape and not (found.modality == "audio" and len(shape) == 2 and all(_is_count(size, 1) for size in shape)):
-        raise ValueError(f"spectrogram is {cut(shape)}")
+        raise ValueError(f"spectrogram is {literal(shape)}")
     if found.task == "score" and found.classes != 1:
         raise ValueError(f"it gives a score and has {found.classes} classes")
     if not found.blocks or not found.inputs or not all(_is_name(name) for name in found.inputs):
-        raise ValueError(f"it has {len(found.blocks)} blocks and inputs {cut(found.inputs)}")
+        raise ValueError(f"it has {len(found.blocks)} blocks and inputs {literal(found.inputs)}")
 
 
 _SIZES: dict[str, tuple[str, ...]] = {

@@ -37,6 +37,7 @@ NOT_RUN = {
     ".": "changes the shell that it is typed in",
     "python": "a study or benchmark takes hours or a GPU; script and options are looked up, test_studies.py runs them",
     "apt-get": "installs into the system",
+    "unshare": "a benchmark beside Ray, in a network of its own",
     ".ci/onnxruntime-headers": "downloads",
     ".ci/aarch64": "downloads",
     "cmake": "test_cpp.py builds the runner",

@@ -238,7 +238,7 @@ def test_strange_texts_choose_what_the_distance_of_tags_reads(far_bundle: Path, 
     report = hydrant.calibrate(folder, sentences(60, seed=2), (strange, None), fit=sentences(120, seed=1))
     assert report.density is not None
     areas = report.density.fitted["auroc"]
-    assert set(areas) == {"last", "all"}
+    assert set(areas) == {"last", "all", "balanced"}
     assert areas[report.density.fitted["chosen"]] == max(areas.values())
     found = hydrant.evaluate(folder, sentences(40, seed=6), (strange, None), figures=NO_BOOTSTRAP).models[0]
     assert {"errors.distance.auroc", "ood.distance.auroc"} <= set(found.figures)

@@ -46,7 +46,6 @@ using Bio = std::unique_ptr<BIO, Freed<BIO_free>>;
 using Key = std::unique_ptr<EVP_PKEY, Freed<EVP_PKEY_free>>;
 using Certificate = std::unique_ptr<X509, Freed<X509_free>>;
 using Certificates = std::unique_ptr<STACK_OF(X509), Freed<free_stack>>;
-using Store = std::unique_ptr<X509_STORE, Freed<X509_STORE_free>>;
 using StoreContext = std::unique_ptr<X509_STORE_CTX, Freed<X509_STORE_CTX_free>>;
 using DigestContext = std::unique_ptr<EVP_MD_CTX, Freed<EVP_MD_CTX_free>>;
 
@@ -138,8 +137,8 @@ Key certified_key(const Json& chain, X509_STORE* store) {
 }  // namespace
 
 struct Trust::Known {
-  Key key;
-  Store issuers;
+  std::shared_ptr<EVP_PKEY> key;
+  std::shared_ptr<X509_STORE> issuers;
 };
 
 namespace {
@@ -158,12 +157,12 @@ Trusted read_trusted(const fs::path& file) {
   Trusted trusted;
   const auto source = [&] { return Bio(BIO_new_mem_buf(bytes->data(), static_cast<int>(bytes->size()))); };
   if (bytes->find("PUBLIC KEY-----") != std::string::npos) {
-    trusted.key.reset(PEM_read_bio_PUBKEY(source().get(), nullptr, nullptr, nullptr));
+    trusted.key.reset(PEM_read_bio_PUBKEY(source().get(), nullptr, nullptr, nullptr), EVP_PKEY_free);
     if (digest_for(trusted.key.get()) == nullptr)
       throw InputError(file.string() + " cannot be used; expected a key of the curves P-256, P-384 or P-521");
     return trusted;
   }
-  trusted.issuers.reset(X509_STORE_new());
+  trusted.issuers.reset(X509_STORE_new(), X509_STORE_free);
   const Bio certificates = source();
   std::size_t count = 0;
   while (trusted.issuers && certificates) {
