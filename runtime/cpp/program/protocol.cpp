@@ -20,7 +20,7 @@ namespace {
 constexpr std::size_t kMostDimensions = 8, kMostInputs = 16;
 constexpr const char* kText = "text";
 constexpr const char* kPair = "text_pair";
-constexpr const char* kTokens = "tokens";
+constexpr const char* kWordList = "tokens";
 constexpr const char* kImage = "image";
 constexpr const char* kSize = "binary_data_size";
 
@@ -305,7 +305,7 @@ Text text_of(const Json& input, const std::string& where) {
 
 // A text, or the list of its words: "…", ["…", …], {"text": "…"} or {"tokens": ["…", …]}.
 Text words_of(const Json& input, const std::string& where) {
-  const bool named = input.is_object() && input.size() == 1 && (input.contains(kText) || input.contains(kTokens));
+  const bool named = input.is_object() && input.size() == 1 && (input.contains(kText) || input.contains(kWordList));
   const Json& given = named ? input.front() : input;
   if (given.is_string()) return {given.get<std::string>(), std::nullopt};
   const auto text = [](const Json& each) { return each.is_string(); };

@@ -94,7 +94,7 @@ OrderedJson tokens_of(const Predictor& predictor, const Prediction& prediction, 
   OrderedJson found = OrderedJson::array();
   for (std::size_t token = 0; token < prediction.tokens; ++token) {
     const std::size_t place = i * prediction.tokens + token;
-    if (!(*prediction.mask)[place]) continue;
+    if (!prediction.mask.value()[place]) continue;
     OrderedJson each;
     each["token"] = token;
     tell(each, predictor, prediction, place, telling);

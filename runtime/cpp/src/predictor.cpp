@@ -112,7 +112,7 @@ void append_tokens(Prediction& prediction, Outputs outputs, const View& mask) {
   }
   for (std::size_t row = 0; row < batch; ++row) {
     for (std::size_t token = 0; token < most; ++token)
-      prediction.mask->push_back(token < length && marks[row * length + token] != 0);
+      prediction.mask.value().push_back(token < length && marks[row * length + token] != 0);
   }
   append_classes(prediction, std::move(outputs), batch * most);
 }
@@ -272,8 +272,8 @@ struct [[gnu::visibility("hidden")]] Predictor::State {
     prediction.words.emplace();
     prediction.offsets.emplace();
     for (Tensors& batch : batches) {
-      extend_padded(*prediction.words, batch.extract("words").mapped(), prediction.tokens);
-      extend_padded(*prediction.offsets, batch.extract("offsets").mapped(), prediction.tokens * 2);
+      extend_padded(prediction.words.value(), batch.extract("words").mapped(), prediction.tokens);
+      extend_padded(prediction.offsets.value(), batch.extract("offsets").mapped(), prediction.tokens * 2);
       run(checked_tensors(batch, architecture).views, prediction);
     }
   }

@@ -34,7 +34,7 @@ void append_members(Floats& means, const Prediction& all, const Places& tokens) 
     Places places;
     for (const std::size_t token : tokens)
       places.push_back((token / all.tokens * members + member) * all.tokens + token % all.tokens);
-    append_mean(means, *all.member_probabilities, places, width);
+    append_mean(means, all.member_probabilities.value(), places, width);
   }
 }
 
@@ -49,15 +49,16 @@ void append(Prediction& words, const Prediction& all, const Places& tokens) {
     append_mean(words.*field, all.*field, tokens, 1);
   }
   for (const auto field : {&Prediction::energy, &Prediction::distance})
-    if (all.*field) append_mean(*(words.*field), *(all.*field), tokens, 1);
-  if (all.member_probabilities) append_members(*words.member_probabilities, all, tokens);
+    if (all.*field) append_mean((words.*field).value(), (all.*field).value(), tokens, 1);
+  if (all.member_probabilities) append_members(words.member_probabilities.value(), all, tokens);
 }
 
 // The words of text `row`.
 Words words_in(const Prediction& all, std::size_t row, Aggregation aggregation) {
+  const std::vector<std::int64_t>&owners = all.words.value(), &offsets = all.offsets.value();
   std::map<std::int64_t, Places> owned;
   for (std::size_t place = row * all.tokens; place < (row + 1) * all.tokens; ++place)
-    if ((*all.words)[place] >= 0) owned[(*all.words)[place]].push_back(place);
+    if (owners[place] >= 0) owned[owners[place]].push_back(place);
   Words found;
   found.prediction.classes = all.classes;
   found.prediction.members = all.members;
@@ -65,8 +66,8 @@ Words words_in(const Prediction& all, std::size_t row, Aggregation aggregation) 
     if (all.*field) (found.prediction.*field).emplace();
   for (const auto& [word, tokens] : owned) {
     found.index.push_back(word);
-    found.start.push_back((*all.offsets)[2 * tokens.front()]);
-    found.end.push_back((*all.offsets)[2 * tokens.back() + 1]);
+    found.start.push_back(offsets[2 * tokens.front()]);
+    found.end.push_back(offsets[2 * tokens.back() + 1]);
     append(found.prediction, all, chosen(all, tokens, aggregation));
   }
   return found;

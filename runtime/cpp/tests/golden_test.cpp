@@ -86,9 +86,9 @@ void compare_words(const Predictor& predictor, Prediction prediction, const fs::
         extend(all.*field, found.*field);
       }
       for (const auto field : {&Prediction::energy, &Prediction::distance, &Prediction::member_probabilities})
-        extend(*(all.*field), (found.*field).value());
+        extend((all.*field).value(), (found.*field).value());
       for (const auto field : {&Prediction::abstain, &Prediction::out_of_distribution})
-        extend(*(all.*field), (found.*field).value());
+        extend((all.*field).value(), (found.*field).value());
     }
     check(index == integers(golden, key + "index"), where, "index differs");
     check(start == integers(golden, key + "start") && end == integers(golden, key + "end"), where, "places differ");
