@@ -265,12 +265,9 @@ class Prediction:
         }
         return replace(self, **kept)
 
-    def take(self, order: np.ndarray) -> Prediction:
+    def take(self, order: np.ndarray | slice) -> Prediction:
         """The rows ``order`` of every array."""
-        taken: dict[str, Any] = {}
-        for field in fields(self):
-            array = getattr(self, field.name)
-            taken[field.name] = None if array is None else array[order]
+        taken = {name: None if array is None else array[order] for name, array in vars(self).items()}
         return Prediction(**taken)
 
     def among_failed(self, places: np.ndarray, errors: Mapping[int, str]) -> Prediction:

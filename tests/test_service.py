@@ -17,6 +17,7 @@ from hydrant.errors import BundleError, InputError
 from hydrant.serving import batcher, workers
 from hydrant.serving.batcher import MOST_CHARACTERS
 from hydrant.serving.catalog import found_bundles
+from hydrant.serving.direct import Direct
 from hydrant.serving.errors import ServeError, refusal
 from hydrant.serving.guard import SMALL, Guard
 from hydrant.serving.observe import Silent
@@ -336,7 +337,7 @@ def test_what_reaches_no_model_is_counted_by_its_status_and_nothing_twice(models
     async def test(service: Service) -> None:
         rest = rest_app(service)
         add_page(rest, service)
-        app = Guard(rest, service.settings, refused=refused.append)
+        app = Guard(Direct(service, rest), service.settings, refused=refused.append)
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost") as client:
             for path, body in (
                 ("/predict", b"{"), ("/nothing", b""), ("/v2/models/birds/infer", b"{}"), ("/v2/health/ready", b""),
