@@ -76,7 +76,7 @@ class Gathered:
 
     def _flush(self) -> None:
         parts, self._parts, self._size = self._parts, [], 0
-        if parts:
+        if parts and not self._transport.is_closing():
             self._transport.write(b"".join(parts))
 
 
