@@ -29,6 +29,7 @@ from hydrant.runtime.backends.reference import TorchFeatures
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 from support import make_inputs, make_model, make_tokenizer, random_plan
+from token_support import make_tagger
 
 ROWS = 70
 """More than two batches of 32."""
@@ -48,6 +49,7 @@ def make_golden(folder: Path) -> list[Path]:
         scores_case(folder / "scores-sigmoid", "sigmoid"),
         labels_case(folder / "labels", "bert"),
         labels_case(folder / "labels-vit", "vit"),
+        tokens_case(folder / "tokens"),
         pixels_case(folder / "vit"),
         pixels_case(folder / "clip-classifier"),
         pixels_case(folder / "dinov2"),
@@ -116,6 +118,24 @@ def labels_case(folder: Path, family: str) -> Path:
         thresholds = tuple(middle(column) for column in found.probabilities.T)
         write_calibration(bundle, Calibration(1.0, limits, labels=LabelDecisions(temperatures, thresholds)))
     hydrant.export_onnx(path, form=GraphForm(member_outputs=family == "bert"))
+    np.savez_compressed(folder / "inputs.npz", **inputs)
+    return expected(folder, inputs)
+
+
+def tokens_case(folder: Path) -> Path:
+    """A tiny model that tags tokens, with thresholds on energy and distance."""
+    path = folder / "bundle"
+    bundle = hydrant.save_bundle(hydrant.fuse(make_tagger(), random_plan("bert", 3)), path, tensors_only=True)
+    inputs = {key: tensor.numpy() for key, tensor in make_inputs("bert", ROWS).items()}
+    bundle = write_density(write_calibration(bundle, Calibration(0.9)), inputs)
+    with hydrant.load(path, "torch") as predictor:
+        found = predictor.predict(inputs)
+    thresholds = {
+        name: Threshold(score, middle(getattr(found, score)[found.mask]))
+        for name, score in {"abstain": "energy", "ood": "distance"}.items()
+    }
+    write_calibration(bundle, Calibration(0.9, thresholds))
+    hydrant.export_onnx(path, form=GraphForm(member_outputs=True))
     np.savez_compressed(folder / "inputs.npz", **inputs)
     return expected(folder, inputs)
 
@@ -194,6 +214,8 @@ def write_density(bundle: Bundle, inputs: dict[str, np.ndarray]) -> Bundle:
     (taps,) = named_taps("all", ensemble.architecture, ensemble.trunk, ensemble.members).values()
     with TorchFeatures(ensemble, taps) as model:
         features = model.run(inputs)["features"]
+    if ensemble.architecture.every_token:
+        features = features.swapaxes(1, 2)[inputs["attention_mask"] > 0]
     fit = DensityFit(taps, len(bundle.labels), ensemble.architecture.width)
     fit.add(features, np.arange(len(features)) % min(2, len(bundle.labels)))
     density = standardised_by(fit.density({}), np.random.default_rng(0).gamma(9, 2, (50, len(taps))))

@@ -178,7 +178,7 @@ BAD_BUNDLES: dict[str, tuple[Bad, str]] = {
     "config keys": (edited("config.json", lambda data: data.pop("layers")), "does not describe an architecture"),
     "config kind": (config(layers="3"), "has layers = '3'; expected a whole number"),
     "config zero": (config(layers=0), "has layers = '0'"),
-    "config tokens": (config(task="tokens"), "has task 'tokens'; this library does not tag tokens"),
+    "config tokens": (config(task="tokens"), "has pooling = 'tanh'; expected none of task tokens"),
     "config modality": (config(modality="sound"), "has modality = 'sound'"),
     "temperature": (calibration(temperature=0), "has temperature '0'; expected a positive finite number"),
     "temperature huge": (listed("calibration.json", b'{"temperature": 1' + b"0" * 400 + b"}"), "calibration.json"),
@@ -193,7 +193,7 @@ BAD_BUNDLES: dict[str, tuple[Bad, str]] = {
     "threshold value": (
         calibration(thresholds={"ood": {"score": "confidence", "value": "1"}}), "value = '1', which is no finite number"
     ),
-    "task": (config(task="tagging"), "this hydrant knows classification, score, multi_label"),
+    "task": (config(task="tagging"), "this hydrant knows classification, score, tokens, multi_label"),
     "task and classes": (config(task="score"), "expected 1 for a score, and otherwise 2 or more"),
     "intervals": (calibration(intervals={**ENDS, "confidence": 2}), "intervals of confidence '2', which is no share"),
     "label thresholds": (labels_of(thresholds=[0.5]), "thresholds = '[0.5]', which are not 5 numbers, one for each"),

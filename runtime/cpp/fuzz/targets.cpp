@@ -98,6 +98,7 @@ void architecture(const std::string& bytes) {
   static Forged place(whole_bundle());
   const Architecture found = Architecture::of(place.with("config.json", bytes));
   hold(found.max_sequence() >= 1 && found.classes >= 1 && !found.input_names().empty(), "a model that reads nothing");
+  hold(!found.tokens || (!found.image && found.classes > 1), "tokens of images, or of one class");
 }
 
 // What a classifier of three classes and two members gives for two inputs, and what a model of one output gives.
@@ -122,12 +123,28 @@ Prediction of_scores() {
   return p;
 }
 
+// The same of a model that tags tokens: one real token and a padded one.
+Prediction of_tokens() {
+  Prediction p = of_classes();
+  p.tokens = 2;
+  p.mask = {true, false};
+  for (const auto field : {&Prediction::confidence, &Prediction::predictive_entropy, &Prediction::expected_entropy,
+                           &Prediction::mutual_information}) {
+    (p.*field)[1] = NAN;
+  }
+  p.energy = p.distance = {-3, NAN};
+  return p;
+}
+
 void calibration(const std::string& bytes) {
   static Forged place(whole_bundle());
   const Calibration found = Calibration::of(place.with("calibration.json", bytes));
-  Prediction classes = of_classes(), scores = of_scores();
+  Prediction classes = of_classes(), scores = of_scores(), tokens = of_tokens();
   try {
     found.decide(classes);
+    found.decide(tokens);
+    for (const auto& flags : {tokens.abstain, tokens.out_of_distribution})
+      hold(!flags || (flags->size() == 2 && !(*flags)[1]), "padding is flagged");
   } catch (const BackendError&) {  // a threshold on a score that no classifier gives
   }
   if (classes.prediction_set && found.conformal && found.conformal->adaptive) {

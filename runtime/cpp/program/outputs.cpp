@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
+#include <numeric>
 
 #include "../src/messages.h"
 #include "rows.h"
@@ -63,7 +65,27 @@ const Output& output_called(const std::vector<Output>& outputs, const std::strin
   return *std::find_if(outputs.begin(), outputs.end(), [&](const Output& each) { return each.name == name; });
 }
 
+// How many tokens the longest text has.
+std::size_t longest_of(const Prediction& prediction) {
+  std::size_t longest = 0;
+  for (std::size_t i = 0; prediction.mask && i < prediction.mask->size(); ++i)
+    if ((*prediction.mask)[i]) longest = std::max(longest, i % prediction.tokens + 1);
+  return longest;
+}
+
+// Keeps the first `kept` of every T tokens, each of which has `width` values.
+template <typename Value>
+std::vector<Value> shortened(const std::vector<Value>& values, std::size_t tokens, std::size_t width,
+                             std::size_t kept) {
+  std::vector<Value> found;
+  for (std::size_t i = 0; i < values.size(); ++i)
+    if (i / width % tokens < kept) found.push_back(values[i]);
+  return found;
+}
+
 }  // namespace
+
+std::size_t token_axis(const std::string& output) { return output == "member_probabilities" ? 2 : 1; }
 
 const char* Output::datatype() const {
   constexpr const char* kNames[] = {"FP32", "INT64", "BOOL", "BYTES"};
@@ -73,8 +95,15 @@ const char* Output::datatype() const {
 std::vector<Output> outputs_of(const Predictor& predictor, Prediction p) {
   const auto batch = static_cast<std::int64_t>(p.size()), classes = static_cast<std::int64_t>(p.classes),
              members = static_cast<std::int64_t>(p.members);
+  const std::size_t longest = longest_of(p);
   std::vector<Output> all;
   const auto add = [&](const char* name, auto& values, std::vector<std::int64_t> shape) {
+    if (p.tokens > 0) {
+      const auto tokens = shape.begin() + static_cast<std::ptrdiff_t>(token_axis(name));
+      const std::int64_t width = std::accumulate(tokens, shape.end(), std::int64_t{1}, std::multiplies<>());
+      values = shortened(values, p.tokens, static_cast<std::size_t>(width), longest);
+      shape.insert(tokens, static_cast<std::int64_t>(longest));
+    }
     all.push_back({name, std::move(shape), std::move(values)});
   };
   const auto add_if = [&](const char* name, auto& values, std::vector<std::int64_t> shape) {
@@ -85,7 +114,8 @@ std::vector<Output> outputs_of(const Predictor& predictor, Prediction p) {
   if (!scores) add("probabilities", p.probabilities, {batch, classes});
   if (!scores && !labels) {
     std::vector<std::string> names;
-    for (const std::int64_t label : p.label) names.push_back(predictor.labels()[static_cast<std::size_t>(label)]);
+    for (const std::int64_t label : p.label)
+      names.push_back(label < 0 ? "" : predictor.labels()[static_cast<std::size_t>(label)]);
     add("label", names, {batch});
     add("confidence", p.confidence, {batch});
   }
@@ -108,6 +138,7 @@ std::vector<Output> outputs_of(const Predictor& predictor, Prediction p) {
   add_if("interval_low", p.interval_low, {batch});
   add_if("interval_high", p.interval_high, {batch});
   add_if("member_scores", p.member_scores, {batch, members});
+  add_if("mask", p.mask, {batch});
   if (labels) {
     add_if("assigned", p.assigned, {batch, classes});
     add("label_entropy", p.label_entropy, {batch, classes});

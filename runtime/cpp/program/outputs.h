@@ -22,8 +22,11 @@ struct Output {
 };
 
 // Every field of a prediction as a tensor, named as in Python's `Prediction`; `label` is the name of the class, and
-// `label_index` its number.
+// `label_index` its number. Of tokens, those behind the longest text are left out.
 std::vector<Output> outputs_of(const Predictor& predictor, Prediction prediction);
+
+// Which axis of an output of a model that tags tokens is that of the tokens.
+std::size_t token_axis(const std::string& output);
 
 // Throws InputError: an output that is wanted is none of these.
 void check_outputs(const InferRequest& request, const std::vector<std::string>& known);

@@ -11,7 +11,7 @@ namespace hydrant {
 
 using OrderedJson = nlohmann::ordered_json;
 
-// One object for each input.
+// One object for each input; of a model that tags tokens with one for each token, but for padding.
 //   inputs         what stands for each
 //   first          index of the first input
 //   probabilities  also give those of every class by its name

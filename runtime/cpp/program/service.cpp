@@ -103,6 +103,7 @@ Service::Service(const Predictor& predictor, std::string name, bool local, const
   OrderedJson outputs = OrderedJson::array();
   for (Output& output : outputs_of(predictor, std::move(warm))) {
     output.shape.front() = -1;
+    if (predictor.tags_tokens()) output.shape[token_axis(output.name)] = -1;
     outputs.push_back({{"name", output.name}, {"datatype", output.datatype()}, {"shape", output.shape}});
     outputs_.push_back(output.name);
   }
@@ -114,6 +115,7 @@ Service::Service(const Predictor& predictor, std::string name, bool local, const
                {"parameters",
                 {{"task", predictor.gives_scores()   ? "score"
                           : predictor.gives_labels() ? "multi_label"
+                          : predictor.tags_tokens()  ? "tokens"
                                                      : "classification"},
                  {"modality", predictor.reads_images() ? "image" : "text"},
                  {"labels", predictor.labels()}}}};

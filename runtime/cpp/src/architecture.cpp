@@ -77,13 +77,11 @@ bool has_the_keys(const Json& data) {
 Architecture Architecture::of(const Bundle& bundle) {
   const Json data = bundle.read_json("config.json");
   const Json& task = member(data, "task");
-  if (task == "tokens") {
-    throw BundleError("the bundle's config.json has task " + shown(task) +
-                      "; this library does not tag tokens; predict with Python (hydrant predict, hydrant.load)");
-  }
-  if (!task.is_null() && task != "classification" && task != "score" && task != "multi_label") {
-    throw BundleError("the bundle's config.json has task " + shown(task) +
-                      "; this hydrant knows classification, score, multi_label; use the version that made the bundle");
+  constexpr const char* kTasks[] = {"classification", "score", "tokens", "multi_label"};
+  const auto is = [&](const char* known) { return task == known; };
+  if (!task.is_null() && std::none_of(std::begin(kTasks), std::end(kTasks), is)) {
+    throw BundleError("the bundle's config.json has task " + shown(task) + "; this hydrant knows classification, " +
+                      "score, tokens, multi_label; use the version that made the bundle");
   }
   if (data.is_object() && data.contains("traced")) {
     throw BundleError(
@@ -110,7 +108,10 @@ Architecture Architecture::of(const Bundle& bundle) {
   }
   found.score = task == "score";
   found.multi_label = task == "multi_label";
+  found.tokens = task == "tokens";
   if (found.score != (found.classes == 1)) throw malformed("classes", "1 for a score, and otherwise 2 or more");
+  if (found.tokens && (found.image || data["pooling"] != "none"))
+    throw malformed(found.image ? "modality" : "pooling", found.image ? "text of task tokens" : "none of task tokens");
   if (!data["position_padding"].is_null()) {
     found.position_padding = integer(data["position_padding"], 0, kMost);
     if (!found.position_padding) throw malformed("position_padding", "a token id or null");

@@ -14,6 +14,7 @@ struct Architecture {
   bool image = false;        // reads pixels; otherwise token ids
   bool score = false;        // gives one score; otherwise classes
   bool multi_label = false;  // whose classes are labels that do not exclude each other
+  bool tokens = false;       // gives classes of each token
   std::int64_t layers = 0;
   std::int64_t classes = 0;
   std::int64_t vocabulary = 0;

@@ -51,6 +51,10 @@ bool runs_graph(const Kind& kind, const Options& options) {
 std::unique_ptr<const Backend> open_kind(const Bundle& bundle, const Architecture& architecture, const Kind& kind,
                                          const Options& options) {
   if (runs_graph(kind, options)) return std::make_unique<Graph>(bundle, architecture, kind, options);
+  if (architecture.tokens) {
+    throw BackendError("backend " + kind.name + " runs no engines of models that tag tokens, since `hydrant build` " +
+                       "makes none; choose one that runs the graph, such as onnxruntime");
+  }
   return open_engine(bundle, architecture, kind.name, options);
 }
 

@@ -206,9 +206,10 @@ void mark(const Conformal& conformal, const float* probabilities, std::size_t cl
 
 std::vector<bool> Threshold::beyond(const Prediction& prediction) const {
   std::vector<bool> found;
-  if (prediction.size() == 0) return found;
+  const std::size_t count = prediction.size() * std::max<std::size_t>(prediction.tokens, 1);
+  if (count == 0) return found;
   const std::vector<float>* const values = score(prediction);
-  if (values == nullptr || values->size() != prediction.size()) {
+  if (values == nullptr || values->size() != count) {
     throw BackendError(std::string("a threshold of this bundle stands on ") + name +
                        ", which its graph or engine does not give; export it again with `hydrant export` (and build "
                        "engines again), or calibrate on another score");

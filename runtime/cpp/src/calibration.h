@@ -19,7 +19,8 @@ struct Threshold {
   bool below = false;                                     // the uncertain side
   float value = 0;                                        // nats, or a probability for `confidence`
 
-  // Which inputs lie on the uncertain side, [B]. Throws BackendError: the graph does not give the score.
+  // Which inputs lie on the uncertain side, [B]; of tokens [B, T], and no padding. Throws BackendError: the graph does
+  // not give the score.
   std::vector<bool> beyond(const Prediction& prediction) const;
 };
 

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <mutex>
 #include <random>
 #include <thread>
@@ -65,7 +66,7 @@ void append_classes(Prediction& prediction, Outputs outputs, std::size_t batch) 
   for (std::size_t row = 0; row < batch; ++row) {
     const auto start = probabilities.begin() + static_cast<std::ptrdiff_t>(row * classes);
     const auto best = std::max_element(start, start + static_cast<std::ptrdiff_t>(classes));
-    prediction.label.push_back(best - start);
+    prediction.label.push_back(std::isnan(*start) ? -1 : best - start);
     prediction.confidence.push_back(*best);
   }
   extend(prediction.probabilities, probabilities);
@@ -76,6 +77,33 @@ void append_classes(Prediction& prediction, Outputs outputs, std::size_t batch) 
   append_further(prediction.energy, outputs, "energy", batch, 1);
   append_further(prediction.distance, outputs, "distance", batch, 1);
   append_further(prediction.member_probabilities, outputs, "member_probabilities", batch, prediction.members * classes);
+}
+
+// Adds the outputs of one batch of texts to a prediction of tokens: those of real tokens at their places among T, and
+// NaN at the others. `mask` [B, t] tells them.
+void append_tokens(Prediction& prediction, Outputs outputs, const View& mask) {
+  const auto batch = static_cast<std::size_t>(mask.shape[0]), length = static_cast<std::size_t>(mask.shape[1]);
+  const auto* const marks = std::get<const std::int64_t*>(mask.data);
+  const std::size_t most = prediction.tokens;
+  for (auto& [name, values] : outputs) {
+    const bool of_members = name == "member_probabilities";
+    const std::size_t members = of_members ? prediction.members : 1;
+    const std::size_t width = of_members || name == "probabilities" ? prediction.classes : 1;
+    const std::vector<float> given = taken(outputs, name, batch, members * length * width);
+    values.assign(batch * members * most * width, std::numeric_limits<float>::quiet_NaN());
+    for (std::size_t row = 0; row < batch * members; ++row) {
+      for (std::size_t token = 0; token < length; ++token) {
+        if (marks[row / members * length + token] == 0) continue;
+        const auto from = given.begin() + static_cast<std::ptrdiff_t>((row * length + token) * width);
+        std::copy_n(from, width, values.begin() + static_cast<std::ptrdiff_t>((row * most + token) * width));
+      }
+    }
+  }
+  for (std::size_t row = 0; row < batch; ++row) {
+    for (std::size_t token = 0; token < most; ++token)
+      prediction.mask->push_back(token < length && marks[row * length + token] != 0);
+  }
+  append_classes(prediction, std::move(outputs), batch * most);
 }
 
 // Adds the outputs of one batch to a prediction of labels.
@@ -95,31 +123,31 @@ void append_labels(Prediction& prediction, Outputs outputs, std::size_t batch) {
 // Refuses a calibration that speaks of what a model of this task does not give.
 void check_task(const Calibration& calibration, const Architecture& architecture, const std::string& bundle) {
   const char* found = nullptr;
-  if (architecture.score || architecture.multi_label) {
+  if (architecture.score || architecture.multi_label || architecture.tokens) {
     if (calibration.conformal) found = "prediction sets";
   }
   if (!architecture.score && calibration.intervals) found = "intervals";
   if (!architecture.multi_label && calibration.labels) found = "thresholds of labels";
   if (found == nullptr) return;
-  const char* gives = architecture.score ? "a score" : architecture.multi_label ? "labels" : "classes";
+  const char* gives = architecture.score         ? "a score"
+                      : architecture.multi_label ? "labels"
+                      : architecture.tokens      ? "a class for each token"
+                                                 : "classes";
   throw BundleError("bundle " + bundle + " gives " + gives + ", but its calibration.json has " + found +
                     "; calibrate again with `hydrant calibrate`");
 }
 
-void check_finite(const Prediction& prediction, const std::string& backend) {
-  const auto check = [&](const char* name, const std::vector<float>& values) {
-    if (std::all_of(values.begin(), values.end(), [](float value) { return std::isfinite(value); })) return;
-    throw BackendError("backend " + backend + " gave values of " + name +
+void check_finite(const Outputs& outputs, const std::string& backend) {
+  for (const char* name : {"probabilities", "predictive_entropy", "expected_entropy", "mutual_information", "score",
+                           "score_variance", "energy", "distance"}) {
+    const auto found = outputs.find(name);
+    const auto finite = [](float value) { return std::isfinite(value); };
+    if (found == outputs.end() || std::all_of(found->second.begin(), found->second.end(), finite)) continue;
+    std::string words = name;
+    std::replace(words.begin(), words.end(), '_', ' ');
+    throw BackendError("backend " + backend + " gave values of " + words +
                        " that are not finite; check the inputs, or compare backends with `hydrant verify`");
-  };
-  check("probabilities", prediction.probabilities);
-  check("predictive entropy", prediction.predictive_entropy);
-  check("expected entropy", prediction.expected_entropy);
-  check("mutual information", prediction.mutual_information);
-  check("score", prediction.score);
-  check("score variance", prediction.score_variance);
-  if (prediction.energy) check("energy", *prediction.energy);
-  if (prediction.distance) check("distance", *prediction.distance);
+  }
 }
 
 }  // namespace
@@ -158,6 +186,7 @@ struct [[gnu::visibility("hidden")]] Predictor::State {
     Prediction prediction;
     prediction.classes = bundle.labels().size();
     prediction.members = static_cast<std::size_t>(bundle.members());
+    if (architecture.tokens) prediction.mask.emplace();
     return prediction;
   }
 
@@ -166,21 +195,28 @@ struct [[gnu::visibility("hidden")]] Predictor::State {
     const std::size_t size = batch_of(inputs);
     for (std::size_t first = 0; first < size; first += options.batch_size) {
       const std::size_t last = std::min(first + options.batch_size, size);
+      const Views rows = rows_of(inputs, first, last);
+      Outputs outputs = backend->run(rows);
+      check_finite(outputs, backend->name());
+      if (architecture.tokens) {
+        append_tokens(prediction, std::move(outputs), rows.at("attention_mask"));
+        continue;
+      }
       const auto append = architecture.score         ? append_scores
                           : architecture.multi_label ? append_labels
                                                      : append_classes;
-      append(prediction, backend->run(rows_of(inputs, first, last)), last - first);
+      append(prediction, std::move(outputs), last - first);
     }
   }
 
   Prediction predict(const Views& inputs) const {
     Prediction prediction = nothing();
+    if (architecture.tokens) prediction.tokens = tokens_of(inputs).value_or(0);
     run(inputs, prediction);
     return finished(std::move(prediction));
   }
 
   Prediction finished(Prediction prediction) const {
-    check_finite(prediction, backend->name());
     calibration.decide(prediction);
     return prediction;
   }
@@ -196,7 +232,12 @@ struct [[gnu::visibility("hidden")]] Predictor::State {
 
   // The tokenizer, opened when it is first needed.
   const Tokenizer& tokenizer() const {
-    if (architecture.image) throw InputError("bundle " + bundle.path().string() + " reads images, not texts");
+    const std::string path = bundle.path().string();
+    if (architecture.image) throw InputError("bundle " + path + " reads images, not texts");
+    if (architecture.tokens) {
+      throw InputError("bundle " + path + " tags tokens, and tokenizer.onnx does not tell the words that they belong " +
+                       "to; give token ids in a .npz file, or predict texts with Python");
+    }
     const std::lock_guard<std::mutex> lock(opening);
     if (!opened) opened = std::make_unique<const Tokenizer>(bundle, architecture);
     return *opened;
@@ -323,6 +364,7 @@ bool Predictor::reads_texts() const {
 bool Predictor::prepares_images() const { return state().images.has_value(); }
 bool Predictor::gives_scores() const { return state().architecture.score; }
 bool Predictor::gives_labels() const { return state().architecture.multi_label; }
+bool Predictor::tags_tokens() const { return state().architecture.tokens; }
 std::size_t Predictor::longest() const {
   const auto most = static_cast<std::size_t>(state().architecture.max_sequence());
   return std::min(most, state().backend->longest().value_or(most));

@@ -24,7 +24,10 @@ void compare_floats(const std::string& where, const std::vector<float>& found, c
   const auto& values = std::get<std::vector<float>>(expected.data);
   check(found.size() == values.size(), where, " has ", found.size(), " values; expected ", values.size());
   float worst = 0;
-  for (std::size_t i = 0; i < found.size(); ++i) worst = std::max(worst, std::abs(found[i] - values[i]));
+  for (std::size_t i = 0; i < found.size(); ++i) {
+    check(std::isnan(found[i]) == std::isnan(values[i]), where, " is blank at ", i, " in one language only");
+    if (!std::isnan(found[i])) worst = std::max(worst, std::abs(found[i] - values[i]));
+  }
   check(worst <= tolerance, where, " differs by ", worst, "; at most ", tolerance);
 }
 
@@ -97,7 +100,8 @@ bool same(const Prediction& one, const Prediction& other) {
     if (!same(one.*field, other.*field)) return false;
   }
   return one.label == other.label && one.abstain == other.abstain && one.assigned == other.assigned &&
-         one.out_of_distribution == other.out_of_distribution && one.prediction_set == other.prediction_set;
+         one.tokens == other.tokens && one.mask == other.mask && one.out_of_distribution == other.out_of_distribution &&
+         one.prediction_set == other.prediction_set;
 }
 
 }  // namespace
@@ -173,6 +177,7 @@ void compare(const Prediction& found, const Case& golden) {
   compare_bools(where, found.prediction_set, expected, "prediction_set");
   compare_bools(where, found.assigned, expected, "assigned");
   compare_bools(where, found.out_of_distribution, expected, "out_of_distribution");
+  compare_bools(where, found.mask, expected, "mask");
 }
 
 void golden(const fs::path& folder) {

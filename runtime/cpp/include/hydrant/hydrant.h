@@ -73,6 +73,10 @@ struct Image {
 // classifier leaves `score` and what follows it empty; a model of one output all from `probabilities` to `energy`. A
 // multi-label model has `assigned` and what follows, in place of `label`, `confidence` and `disagreement`; its
 // entropies, mutual information and energy are sums over the labels.
+//
+// A model that tags tokens gives what a classifier gives, for each token: every array has an axis T behind B
+// (`probabilities` [B, T, C], `label` and the scores [B, T], `member_probabilities` [B, M, T, C]), and `mask` says
+// which tokens are real. At the others stands NaN, and −1 for the label.
 struct Prediction {
   std::size_t classes = 0;                     // C
   std::size_t members = 0;                     // M
@@ -100,7 +104,12 @@ struct Prediction {
   std::vector<float> label_entropy;             // [B, C], nats: total uncertainty of each label
   std::vector<float> label_mutual_information;  // [B, C], nats, ≥ 0: its epistemic part
 
-  std::size_t size() const { return score.empty() ? predictive_entropy.size() : score.size(); }  // B
+  std::size_t tokens = 0;                 // T of a model that tags tokens; otherwise 0
+  std::optional<std::vector<bool>> mask;  // [B, T], of such a model: no padding
+
+  std::size_t size() const {  // B
+    return (score.empty() ? predictive_entropy.size() : score.size()) / (tokens == 0 ? 1 : tokens);
+  }
 };
 
 // How a bundle is opened.
@@ -165,6 +174,7 @@ class Predictor {
   bool prepares_images() const;                    // reads images, and holds their preprocessing
   bool gives_scores() const;                       // otherwise classes or labels
   bool gives_labels() const;                       // any of several, each by itself
+  bool tags_tokens() const;                        // a class for each token
 
   // A synthetic batch without padding: token ids [batch, sequence], or standard normal pixels. For measuring only.
   Tensors synthetic(std::size_t batch, std::size_t sequence, std::uint64_t seed) const;
