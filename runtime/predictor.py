@@ -418,12 +418,14 @@ class Predictor(Closable):
         processor = self._processor
         assert processor is not None  # checked by stream
         self._warn_of_form(window, first)
-        parts, order = [self.nothing()], [np.zeros(0, np.int64)]
+        parts, order = [], []
         for places, items, tensors in item_batches(
             window, processor, self._architecture, batch_size, first=first, reader=self._reader, failed=failed
         ):
             parts.append(self._run(tensors, items if self._architecture.every_token else None))
             order.append(places)
+        if not parts:  # every input failed
+            parts, order = [self.nothing()], [np.zeros(0, np.int64)]
         found, found_at = Prediction.concatenate(parts), np.concatenate(order)
         return found.take(np.argsort(found_at)) if failed is None else found.among_failed(found_at, failed)
 

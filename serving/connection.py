@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from http import HTTPStatus
 from typing import Any
 
@@ -19,6 +19,12 @@ MOST_HEAD = 65_536
 
 MOST_BEHIND = 100
 """Requests of one connection that are begun or wait: HTTP lets a client send them before it has an answer."""
+
+MOST_GATHERED = 65_536
+"""Bytes of answers that wait for the end of a turn of the event loop; of more, all leave at once."""
+
+LEAVING = "hydrant.leaving"
+"""In the scope of a request: what tells when its client leaves."""
 
 FAREWELL = 1.0
 """Seconds that an idle client has to answer the end of its connection, when the service ends."""
@@ -31,6 +37,67 @@ def error_body(message: str) -> bytes:
 
 class TooManyBehindError(Exception):
     """A connection on which :data:`MOST_BEHIND` requests are not answered yet, and one more came."""
+
+
+class Gathered:
+    """A transport whose writes of one turn of the event loop leave together, at its end.
+
+    Head and body of an answer then need one call of the system, not two; and the answers of one batch leave one behind
+    the other, while the processor that their clients run on is awake.
+
+    Args:
+        transport: that writes.
+        loop: whose turns they are.
+    """
+
+    def __init__(self, transport: Any, loop: Any) -> None:
+        self._transport, self._loop, self._parts, self._size = transport, loop, [], 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def write(self, data: bytes) -> None:
+        """Send it soon."""
+        if not self._parts:
+            self._loop.call_soon(self._flush)
+        self._parts.append(data)
+        self._size += len(data)
+        if self._size > MOST_GATHERED:
+            self._flush()
+
+    def get_write_buffer_size(self) -> int:
+        """Bytes that were not sent."""
+        return self._size + int(self._transport.get_write_buffer_size())
+
+    def close(self) -> None:
+        """Send what is here, and close."""
+        self._flush()
+        self._transport.close()
+
+    def _flush(self) -> None:
+        parts, self._parts, self._size = self._parts, [], 0
+        if parts and not self._transport.is_closing():
+            self._transport.write(b"".join(parts))
+
+
+class Leaving:
+    """Whether the client of a request has left, and what is to be done then."""
+
+    def __init__(self) -> None:
+        self._left = False
+        self._call: Callable[[], None] | None = None
+
+    def then(self, call: Callable[[], None] | None) -> None:
+        """Do this when it leaves, at once where it has; nothing for ``None``."""
+        self._call = call
+        if self._left and call is not None:
+            call()
+
+    def left(self) -> None:
+        """It has left."""
+        self._left = True
+        if self._call is not None:
+            self._call()
 
 
 class Guarded:
@@ -56,7 +123,7 @@ class Guarded:
     def connection_made(self, transport: Any) -> None:
         """A client came."""
         self._begun = deque()
-        super().connection_made(transport)  # type: ignore[misc]
+        super().connection_made(Gathered(transport, self.loop))  # type: ignore[misc]
         self._expect_headers()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -66,6 +133,7 @@ class Guarded:
         for cycle in self._begun:
             cycle.disconnected |= not cycle.response_complete
             cycle.message_event.set()
+            cycle.scope[LEAVING].left()
         super().connection_lost(exc)  # type: ignore[misc]
 
     def data_received(self, data: bytes) -> None:
@@ -95,6 +163,7 @@ class Guarded:
             raise TooManyBehindError
         super().on_headers_complete()  # type: ignore[misc]
         self._begun.append(self.cycle)
+        self.cycle.scope[LEAVING] = Leaving()
         self._amid = True
 
     def on_body(self, body: bytes) -> None:

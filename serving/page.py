@@ -18,9 +18,10 @@ from typing import TYPE_CHECKING, Any
 from ..version import __version__
 from .asked import inputs_for, read_asked
 from .batcher import check_count
+from .direct import read_body, tell, unless_left
 from .errors import ServeError, refusal
 from .explain import explanations, facts_of
-from .rest import json_response, read_body, tell, unless_left
+from .rest import json_response
 from .service import Served, Service
 
 if TYPE_CHECKING:
@@ -120,7 +121,7 @@ def add_page(app: FastAPI, service: Service) -> None:
         started, status = perf_counter(), 500
         served: Served | None = None
         try:
-            body = await read_body(request, service.settings.timeout)
+            body = await read_body(request.receive, service.settings.timeout)
             asked = read_asked(body, request.headers.get("content-type", ""), request.query_params)
             named = served = service.served(asked.model, asked.version)
             check_count(len(asked.inputs), service.settings.queue)
@@ -128,7 +129,7 @@ def add_page(app: FastAPI, service: Service) -> None:
             work = service.predict(
                 inputs, model=named.name, version=asked.version, timeout=asked.timeout, on_error="row"
             )
-            answering, prediction = await unless_left(request, work)
+            answering, prediction = await unless_left(request.scope, request.receive, work)
             found = await asyncio.to_thread(explanations, answering.predictor, prediction, shown)
             status = 200
             return json_response({"model": answering.name, "version": answering.version, "explanations": found})
@@ -140,7 +141,7 @@ def add_page(app: FastAPI, service: Service) -> None:
             raise
         finally:
             if served is not None:
-                tell(service, request, served, "page", perf_counter() - started, status)
+                tell(service, request.scope, served, "page", perf_counter() - started, status)
 
     app.add_route("/describe", describe, methods=["GET"])
     app.add_route("/explain", explain, methods=["POST"])

@@ -1,24 +1,18 @@
-"""REST: the Open Inference Protocol v2 with its model repository extension, and the plain ``POST /predict``."""
+"""REST: what is asked of the service itself, its models and their versions; ``serving.direct`` answers predictions."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-import logging
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import nullcontext
-from time import perf_counter
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from ..errors import HydrantError, cut
-from ..runtime.answers import answer
-from .asked import inputs_for, read_asked
-from .batcher import check_count
+from .direct import read_body
 from .errors import ServeError, refusal
-from .guard import COUNTED, headers_of
+from .guard import headers_of
 from .json_body import read_object
-from .messages import HEADER, InferResponse
-from .protocol import inputs_of, model_metadata, outputs_of, read_request, server_metadata, write_response
+from .protocol import model_metadata, server_metadata
 from .service import Served, Service
 from .verbs import INDEX, LOAD, PARAMETERS, UNLOAD, check_alone, verb_body, verb_parameters
 
@@ -26,10 +20,6 @@ if TYPE_CHECKING:
     from fastapi import FastAPI
     from starlette.requests import Request
     from starlette.responses import Response
-
-log = logging.getLogger(__name__)
-
-Found = TypeVar("Found")
 
 Endpoint = Callable[["Request"], Awaitable["Response"]]
 
@@ -53,7 +43,7 @@ def rest_app(service: Service) -> FastAPI:
     for error in (HydrantError, HTTPException, Exception):
         app.add_exception_handler(error, _refused)
     front = _Front(service)
-    for path, call in front.posts().items():  # routes are tried in their order: the busiest first
+    for path, call in front.verbs().items():
         app.add_route(path, call, methods=["POST"])
     for path, call in front.reads().items():
         app.add_route(path, call, methods=["GET"])
@@ -83,16 +73,6 @@ async def _refused(request: Request, error: Exception) -> Response:
     return json_response({"error": found.message}, found.status, headers_of(found))
 
 
-class _Call:
-    """One request on its way, and the model that it reached, for the observers."""
-
-    def __init__(self, request: Request) -> None:
-        self.request = request
-        self.served: Served | None = None
-        self.name: str = request.path_params.get("name", "")
-        self.version: str | None = request.path_params.get("version")
-
-
 class _Front:
     """The functions behind the routes."""
 
@@ -110,13 +90,9 @@ class _Front:
             found |= {model: self._model, f"{model}/ready": self._model_ready}
         return found
 
-    def posts(self) -> dict[str, Endpoint]:
-        """What is asked with a body, by its path."""
-        infer = self._observed("rest", self._infer)
+    def verbs(self) -> dict[str, Endpoint]:
+        """What is asked of the repository, by its path."""
         return {
-            "/predict": self._observed("predict", self._predict),
-            "/v2/models/{name}/infer": infer,
-            "/v2/models/{name}/versions/{version}/infer": infer,
             "/v2/repository/index": self._index,
             "/v2/repository/models/{name}/load": self._load,
             "/v2/repository/models/{name}/unload": self._unload,
@@ -134,51 +110,17 @@ class _Front:
         return json_response({"ready": True})
 
     async def _model(self, request: Request) -> Response:
-        call = _Call(request)
-        served = self._service.served(call.name, call.version)
-        return json_response(model_metadata(served, self._service.versions(call.name)))
+        return json_response(model_metadata(self._served(request), self._service.versions(request.path_params["name"])))
 
     async def _model_ready(self, request: Request) -> Response:
-        call = _Call(request)
-        served = self._service.served(call.name, call.version)
+        served = self._served(request)
         if not served.ready:
-            raise ServeError(503, f"model {cut(call.name)} is being put away", retry_after=1)
+            raise ServeError(503, f"model {cut(served.name)} is being put away", retry_after=1)
         return json_response({"name": served.name, "version": served.version, "ready": True})
 
-    async def _infer(self, call: _Call) -> Response:
-        from starlette.responses import Response
-
-        self._service.served(call.name, call.version)  # a name that is wrong is refused before the body is read
-        body = await read_body(call.request)
-        call.served = served = self._service.served(call.name, call.version)
-        asked = read_request(body, _header_length(call.request))
-        work = self._service.predict(
-            inputs_of(asked, served), model=call.name, version=call.version, timeout=asked.timeout
-        )
-        served, prediction = await unless_left(call.request, work)
-        call.served = served
-        outputs = outputs_of(prediction, asked, served)
-        written, length = write_response(InferResponse(served.name, served.version, asked.id, outputs), asked)
-        if length is None:
-            return Response(written, media_type="application/json")
-        return Response(written, headers={HEADER: str(length)}, media_type="application/octet-stream")
-
-    async def _predict(self, call: _Call) -> Response:
-        service, request = self._service, call.request
-        body = await read_body(request)
-        asked = read_asked(body, request.headers.get("content-type", ""), _query(request))
-        call.served = served = service.served(asked.model, asked.version)
-        check_count(len(asked.inputs), service.settings.queue)
-        inputs, shown = inputs_for(asked, served.predictor)
-        work = service.predict(
-            inputs, model=served.name, version=asked.version, timeout=asked.timeout, on_error=asked.on_error
-        )
-        served, prediction = await unless_left(request, work)
-        call.served = served
-        told = answer(
-            served.predictor, prediction, shown, probabilities=asked.probabilities, aggregation=asked.aggregation
-        )
-        return json_response(told)
+    def _served(self, request: Request) -> Served:
+        """The model that a path names."""
+        return self._service.served(request.path_params["name"], request.path_params.get("version"))
 
     async def _index(self, request: Request) -> Response:
         asked = await self._fields(request, INDEX)
@@ -204,102 +146,6 @@ class _Front:
 
     async def _fields(self, request: Request, known: Mapping[str, type]) -> dict[str, Any]:
         """What a verb is given: a body that may be empty, or a JSON object with some of the fields that are known."""
-        body = await read_body(request, self._service.settings.timeout)
+        body = await read_body(request.receive, self._service.settings.timeout)
         given = read_object(body, "the body", "an object, or nothing") if body.strip() else {}
         return verb_body(given, known)
-
-    def _observed(self, front: str, work: Callable[[_Call], Awaitable[Response]]) -> Endpoint:
-        """The same, which tells the observers of every request that reached a model."""
-
-        async def endpoint(request: Request) -> Response:
-            call, started = _Call(request), perf_counter()
-            status = 500
-            try:
-                found = await work(call)
-                status = found.status_code
-                return found
-            except asyncio.CancelledError:
-                status = 504  # its time has passed
-                raise
-            except Exception as error:
-                status = refusal(error).status
-                raise
-            finally:
-                if call.served is not None:
-                    tell(self._service, request, call.served, front, perf_counter() - started, status)
-
-        return endpoint
-
-
-def tell(service: Service, request: Request, served: Served, front: str, seconds: float, status: int) -> None:
-    """Tell the observers of a request that reached a model; what did not is counted by the guard.
-
-    Args:
-        service: whose observers.
-        request: that was answered, or refused.
-        served, front, seconds, status: as of ``Observer.request``.
-    """
-    request.scope.setdefault("state", {})[COUNTED] = True
-    service.observer.request(served, front, seconds, status)
-
-
-async def read_body(request: Request, seconds: float | None = None) -> bytes:
-    """The body of a request.
-
-    Args:
-        request: that has it.
-        seconds: in which it must come, where the deadline of the whole request does not hold.
-
-    Raises:
-        ServeError: 408 for one that is too slow, 499 for a client that left amid it; 413 as of ``guard``.
-    """
-    from starlette.requests import ClientDisconnect
-
-    try:
-        async with asyncio.timeout(seconds) if seconds is not None else nullcontext():
-            return await request.body()
-    except TimeoutError:
-        raise ServeError(408, f"the body did not come within {seconds:g} s") from None
-    except ClientDisconnect:
-        raise ServeError(499, "the client left amid its request") from None
-
-
-async def unless_left(request: Request, work: Awaitable[Found]) -> Found:
-    """Wait for an answer; a client that leaves meanwhile takes its inputs out of the queue.
-
-    Raises:
-        ServeError: 499, the client left.
-    """
-    task, left = asyncio.current_task(), False
-    assert task is not None
-
-    async def watch() -> None:
-        nonlocal left
-        while (await request.receive())["type"] != "http.disconnect":
-            pass
-        left = True
-        task.cancel()
-
-    watcher = asyncio.create_task(watch())
-    try:
-        return await work
-    except asyncio.CancelledError:
-        if left:
-            task.uncancel()
-            raise ServeError(499, "the client left before its answer") from None
-        raise
-    finally:
-        watcher.cancel()
-
-
-def _query(request: Request) -> Mapping[str, str]:
-    return request.query_params if request.scope["query_string"] else {}
-
-
-def _header_length(request: Request) -> int | None:
-    word = request.headers.get(HEADER)
-    if word is None:
-        return None
-    if not word.isascii() or not word.isdigit() or len(word) > 18:
-        raise ServeError(400, f"{HEADER} is {cut(word)}; expected the length of the JSON in bytes")
-    return int(word)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import importlib
 import math
+import os
 import signal
 import socket
 from collections.abc import Callable, Iterator
@@ -14,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from .connection import guarded_protocol
+from .direct import Direct
 from .grpc_front import GrpcFront
 from .guard import App, Guard
 from .monitor import Monitor
@@ -33,6 +36,10 @@ KEEP_ALIVE = 75
 would else send a request on one that is just being closed."""
 
 
+YOUNG = (10_000, 20, 20)
+"""Objects that are made until the collector looks at them, and how often until it looks at older ones."""
+
+
 def end_signals() -> tuple[signal.Signals, ...]:
     """Signals that end a service: of a terminal that closes, too, unless ``nohup`` has that one ignored."""
     closes = getattr(signal, "SIGHUP", None)
@@ -42,8 +49,9 @@ def end_signals() -> tuple[signal.Signals, ...]:
 
 def assembled(service: Service, monitor: Monitor | None = None) -> App:
     """Every front that is reached by HTTP, behind the guard; with a monitor also its routes."""
-    app = rest_app(service)
-    add_page(app, service)
+    framework = rest_app(service)
+    add_page(framework, service)
+    app = Direct(service, framework)
     if monitor is None:
         return Guard(app, service.settings, OPEN_PATHS)
     return Guard(monitor.around(app), service.settings, OPEN_PATHS, monitor.stats.refuse)
@@ -71,6 +79,9 @@ def serve_alone(
         ServeError: a bundle cannot be opened.
     """
     import uvicorn
+
+    # in batches of short texts, threads of the tokenizer cost more than they save
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
     class Server(uvicorn.Server):
         """A server that leaves signals to whoever runs it."""
@@ -141,6 +152,7 @@ async def _run(
         await asyncio.wait({starting, serving}, return_when=asyncio.FIRST_COMPLETED)
         if starting.done() and not starting.cancelled():
             starting.result()
+            _settle()
             scheme = "http" if service.settings.tls_cert is None else "https"
             models = {name: service.served(name).version for name in service.names}
             told = {"scheme": scheme, "host": host, "port": number, "grpc_port": grpc_port}
@@ -151,6 +163,13 @@ async def _run(
         ends = [] if front is None else [front.stop(service.settings.timeout)]
         await asyncio.gather(serving, *ends, return_exceptions=True)
         await service.drain()
+
+
+def _settle() -> None:
+    """Spare the collector of cyclic garbage what is here to stay; requests leave little, and predictors none."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*YOUNG)
 
 
 def _listen_for_the_end(leave: Callable[[], None], parent: Connection | None) -> None:

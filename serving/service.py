@@ -20,9 +20,10 @@ import numpy as np
 from ..data.text import is_pair
 from ..data.words import is_words
 from ..errors import HydrantError, InputError, cut, listing
+from ..runtime.backends.registry import ON_GPU
 from ..runtime.prediction import Prediction
 from ..runtime.predictor import Predictor, load
-from .batcher import MOST_CHARACTERS, Batcher, Inputs, check_count, length_of
+from .batcher import MOST_CHARACTERS, RUN, RUN_ON_GPU, Batcher, Inputs, check_count, length_of
 from .catalog import Versions, found_bundles, in_order
 from .errors import ServeError
 from .observe import Observer, Observers
@@ -287,6 +288,7 @@ class Service:
             predictor,
             batch_size=self.settings.batch_size,
             queue=self.settings.queue,
+            run=RUN_ON_GPU if predictor.backend in ON_GPU else RUN,
             ran=partial(self.observer.batch, served),
             waits=partial(self.observer.queue, served),
         )

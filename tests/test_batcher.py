@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import threading
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from typing import Any
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 from hydrant import Prediction
 from hydrant.errors import BackendError, InputError
-from hydrant.serving.batcher import SHORT, TOGETHER, Batcher
+from hydrant.serving.batcher import RUN, RUN_ON_GPU, TOGETHER, Batcher, batches
 from hydrant.serving.errors import ServeError
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -107,9 +108,35 @@ def test_texts_of_similar_length_run_together_and_the_oldest_goes_first(echo: Ec
         await first
 
     run(echo, test)
-    ran = [sorted(map(len, batch)) for batch in echo.batches[1:]]
-    assert ran == [[501, 990, 1000], [10, 20], [2001], [499]]
-    assert max(lengths[1], lengths[5]) <= SHORT
+    assert [sorted(map(len, batch)) for batch in echo.batches[1:]] == [[990, 1000], [10, 20], [2001], [499, 501]]
+
+
+def ways_to_cut(lengths: list[int]) -> Iterator[list[list[int]]]:
+    """Every way to cut a list into parts that follow each other."""
+    for cuts in itertools.product([False, True], repeat=len(lengths) - 1):
+        parts = [[lengths[0]]]
+        for cut, length in zip(cuts, lengths[1:], strict=True):
+            if cut:
+                parts.append([])
+            parts[-1].append(length)
+        yield parts
+
+
+@given(st.lists(st.integers(1, 400), min_size=1, max_size=8).map(sorted), st.integers(1, 500))
+def test_batches_cost_least_of_all_ways_to_cut_them(lengths: list[int], run: int) -> None:
+    def cost(parts: list[list[int]]) -> int:
+        return sum(run + len(part) * part[-1] for part in parts)
+
+    found = batches(lengths, run)
+    parts = [[length for length in lengths if low <= length <= high] for low, high in found]
+    assert sorted(itertools.chain(*parts)) == lengths
+    assert cost(parts) == min(map(cost, ways_to_cut(lengths)))
+
+
+def test_where_padding_costs_little_all_run_together() -> None:
+    assert batches([1, 1, 30, 200], run=RUN_ON_GPU) == [(1, 200)]
+    assert batches([1, 1, 30, 200], run=RUN) == [(200, 200), (1, 30)]
+    assert batches([1] * 32, run=RUN) == [(1, 1)]
 
 
 def test_long_texts_run_together_as_far_as_their_characters_are_few(echo: Echo) -> None:

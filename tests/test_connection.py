@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import uvicorn
-from hydrant.serving.connection import MOST_BEHIND, MOST_HEAD, guarded_protocol
+from hydrant.serving.connection import MOST_BEHIND, MOST_GATHERED, MOST_HEAD, Gathered, Leaving, guarded_protocol
 
 SECONDS = 0.4
 LARGE = 16 * 2**20
@@ -187,3 +187,55 @@ def test_who_does_not_read_is_given_up_and_who_reads_slowly_is_not(server: Serve
             found += len(piece)
             time.sleep(0.01)
         assert time.monotonic() - begun > SECONDS
+
+
+class Wire:
+    """A transport that keeps what is written."""
+
+    def __init__(self) -> None:
+        self.written: list[bytes] = []
+        self.closed = False
+
+    def write(self, data: bytes) -> None:
+        self.written.append(data)
+
+    def is_closing(self) -> bool:
+        return self.closed
+
+    def get_write_buffer_size(self) -> int:
+        return 7
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def test_head_and_body_leave_in_one_piece_and_large_ones_at_once() -> None:
+    async def main() -> None:
+        wire = Wire()
+        gathered = Gathered(wire, asyncio.get_running_loop())
+        gathered.write(b"head ")
+        gathered.write(b"body")
+        assert (wire.written, gathered.get_write_buffer_size()) == ([], 16)
+        await asyncio.sleep(0)
+        assert (wire.written, gathered.get_write_buffer_size()) == ([b"head body"], 7)
+        gathered.write(b"x" * MOST_GATHERED)
+        gathered.write(b"y")
+        assert wire.written[1:] == [b"x" * MOST_GATHERED + b"y"]
+        gathered.write(b"last")
+        gathered.close()
+        assert wire.written[2:] == [b"last"]
+        gathered.write(b"too late")
+        await asyncio.sleep(0)
+        assert wire.written[3:] == []
+
+    asyncio.run(main())
+
+
+def test_who_asks_after_a_client_left_is_told_at_once() -> None:
+    leaving, told = Leaving(), []
+    leaving.then(lambda: told.append("before"))
+    leaving.then(None)
+    leaving.left()
+    assert told == []
+    leaving.then(lambda: told.append("after"))
+    assert told == ["after"]

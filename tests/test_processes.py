@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 import pickle
@@ -9,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -144,3 +146,17 @@ def test_opened_and_closed_again_and_again_nothing_grows(bundle: Path) -> None:
             predictor.predict(TEXTS)
         seen.append((len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task"))))  # noqa: PTH208
     assert max(seen[4:]) <= max(seen[:4])
+
+
+def test_a_predictor_is_freed_without_the_collector(bundle: Path) -> None:
+    predictor = load(bundle, "onnxruntime")
+    predictor.predict(TEXTS)
+    gc.collect()
+    gc.disable()  # hydrant serve keeps it from what it found at its start
+    try:
+        predictor.close()
+        left = weakref.ref(predictor)
+        del predictor
+        assert left() is None
+    finally:
+        gc.enable()

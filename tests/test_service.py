@@ -17,6 +17,7 @@ from hydrant.errors import BundleError, InputError
 from hydrant.serving import batcher, workers
 from hydrant.serving.batcher import MOST_CHARACTERS
 from hydrant.serving.catalog import found_bundles
+from hydrant.serving.direct import Direct
 from hydrant.serving.errors import ServeError, refusal
 from hydrant.serving.guard import SMALL, Guard
 from hydrant.serving.observe import Silent
@@ -336,7 +337,7 @@ def test_what_reaches_no_model_is_counted_by_its_status_and_nothing_twice(models
     async def test(service: Service) -> None:
         rest = rest_app(service)
         add_page(rest, service)
-        app = Guard(rest, service.settings, refused=refused.append)
+        app = Guard(Direct(service, rest), service.settings, refused=refused.append)
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost") as client:
             for path, body in (
                 ("/predict", b"{"), ("/nothing", b""), ("/v2/models/birds/infer", b"{}"), ("/v2/health/ready", b""),
@@ -468,3 +469,27 @@ def test_a_worker_that_cannot_begin_in_the_place_of_another_does_not_end_the_ser
     monkeypatch.setattr(workers, "PAUSE", 0.01)
     workers.serve_with_workers("nowhere", ServeSettings(workers=2), None, lambda _: None)  # type: ignore[arg-type]
     assert len(made) == 4
+
+
+def test_predictions_are_found_behind_a_prefix_and_what_fails_unexpectedly_stays_in_the_log(
+    models: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def test(service: Service) -> None:
+        direct = Direct(service, rest_app(service))
+
+        async def behind(scope: Any, receive: Any, send: Any) -> None:
+            await direct({**scope, "root_path": "/models"}, receive, send)
+
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(behind), base_url="http://localhost/models") as asks:
+            assert "is not JSON" in (await asks.post("/predict", content=b"{")).json()["error"]
+            for path in ("/v2/models/birds/infer", "/v2/models/birds/versions/1/infer"):
+                assert "no model is called 'birds'" in (await asks.post(path)).json()["error"]
+            assert "there is nothing at" in (await asks.post("/v2/models//infer")).json()["error"]
+            wrong = await asks.get("/v2/models/dogs/infer")
+            assert (wrong.status_code, wrong.headers["allow"]) == (405, "POST")
+            failed = await asks.post("/predict", json={"inputs": ["hello"], "model": "dogs"})
+        told = {"error": "unexpected AttributeError; the log of the server says more"}
+        assert (failed.status_code, failed.json()) == (500, told)
+        assert "'Named' object has no attribute 'rows'" in caplog.text  # which nothing but this test lacks
+
+    run(models, test)
