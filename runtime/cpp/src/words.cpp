@@ -120,6 +120,12 @@ std::vector<Words> words_of(const Prediction& prediction, Aggregation aggregatio
     throw InputError(
         "this prediction was made of ready tensors, whose words are not known; predict texts, or lists of words");
   }
+  const std::size_t tokens = prediction.size() * prediction.tokens;
+  if (prediction.words->size() != tokens || prediction.offsets->size() != 2 * tokens) {
+    throw InputError("this prediction has " + std::to_string(prediction.words->size()) + " words and " +
+                     std::to_string(prediction.offsets->size()) + " ends of them for " + std::to_string(tokens) +
+                     " tokens; expected one and two for each, as predict_texts gives them");
+  }
   std::vector<Words> found;
   for (std::size_t row = 0; row < prediction.size(); ++row) {
     found.push_back(words_in(prediction, row, aggregation));

@@ -61,7 +61,10 @@ const std::vector<std::int64_t>& integers(const Tensors& tensors, const std::str
 // The words and spans of ready tensors, as if their words were known.
 void compare_words(const Predictor& predictor, Prediction prediction, const fs::path& file) {
   const Tensors golden = read_tensors(file);
+  refuse<InputError>("made of ready tensors, whose words are not known", [&] { predictor.words(prediction); });
   prediction.words = integers(golden, "words");
+  prediction.offsets = prediction.words;
+  refuse<InputError>("expected one and two for each", [&] { predictor.spans(prediction); });
   prediction.offsets = integers(golden, "offsets");
   for (const auto& [aggregation, name] : {std::pair{Aggregation::first, "first"}, std::pair{Aggregation::mean, "mean"},
                                           std::pair{Aggregation::max, "max"}}) {
