@@ -64,6 +64,8 @@ def serve_alone(
     announce: Announce,
     parent: Connection | None = None,
     counts: Connection | None = None,
+    *,
+    warm_first: bool = False,
 ) -> None:
     """Serve from this process until a signal comes; then answer what is begun, and return.
 
@@ -74,6 +76,8 @@ def serve_alone(
         announce: told once, when every model is warm.
         parent: of a worker: whose end ends this process, in the place of signals.
         counts: of a worker: as of ``monitor.Monitor``.
+        warm_first: whether to accept connections only once every model is warm, as while others answer on this port;
+            else those that come before are told that it is not ready.
 
     Raises:
         ServeError: a bundle cannot be opened.
@@ -109,7 +113,7 @@ def serve_alone(
         )
         try:
             front = None if settings.grpc_port is None else GrpcFront(service, monitor.stats.refuse)
-            await _run(service, front, Server(config), port, announce, parent)
+            await _run(service, front, Server(config), port, announce, parent, warm_first)
         finally:
             monitor.close()
 
@@ -138,10 +142,10 @@ async def _run(
     port: socket.socket,
     announce: Announce,
     parent: Connection | None,
+    warm_first: bool,
 ) -> None:
-    """Open the models while the port answers already, serve until it is to end, and answer what is begun."""
+    """Open the models, as a rule while the port answers already, serve until it is to end, answer what is begun."""
     host, number = port.getsockname()[:2]
-    grpc_port = None if front is None else await front.start()
     starting = asyncio.create_task(service.start())
 
     def leave() -> None:
@@ -152,9 +156,14 @@ async def _run(
             front.leave(0 if server.force_exit else service.settings.timeout)
 
     _listen_for_the_end(leave, parent)
-    serving = asyncio.create_task(server.serve(sockets=[port]))
+    tasks = [starting]
     try:
-        await asyncio.wait({starting, serving}, return_when=asyncio.FIRST_COMPLETED)
+        if warm_first and not await _started(starting):
+            return
+        grpc_port = None if front is None else await front.start()
+        serving = asyncio.create_task(server.serve(sockets=[port]))
+        tasks.append(serving)
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         if starting.done() and not starting.cancelled():
             starting.result()
             _settle()
@@ -165,9 +174,16 @@ async def _run(
         await serving
     finally:
         service.leaving = server.should_exit = True
+        starting.cancel()
         ends = [] if front is None else [front.stop(service.settings.timeout)]
-        await asyncio.gather(serving, *ends, return_exceptions=True)
+        await asyncio.gather(*tasks, *ends, return_exceptions=True)
         await service.drain()
+
+
+async def _started(starting: asyncio.Task[None]) -> bool:
+    """Wait until every model is warm; false where it is to end before. Raises what came in the way."""
+    await asyncio.wait({starting})
+    return not starting.cancelled() and starting.result() is None
 
 
 def _settle() -> None:

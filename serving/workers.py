@@ -42,8 +42,8 @@ def serve_with_workers(folder: str | Path, settings: ServeSettings, port: socket
     """
     together = Together(settings.watching)
 
-    def begun() -> _Worker:
-        return _Worker(folder, settings, port, together)
+    def begun(*, replaces: bool = False) -> _Worker:
+        return _Worker(folder, settings, port, together, replaces)
 
     with _signals() as asked:
         workers: list[_Worker] = []
@@ -57,7 +57,7 @@ def serve_with_workers(folder: str | Path, settings: ServeSettings, port: socket
                 for place in [place for place, worker in enumerate(workers) if not worker.process.is_alive()]:
                     log.error("a worker ended with %s; another takes its place", workers[place].process.exitcode)
                     workers[place].leave()
-                    workers[place] = begun()
+                    workers[place] = begun(replaces=True)
                     _until_ready(workers[place], asked)
         finally:
             for worker in workers:
@@ -91,14 +91,19 @@ def _signals() -> Iterator[list[int]]:
 
 
 class _Worker:
-    """One process; it ends when its pipe is closed."""
+    """One process; it ends when its pipe is closed.
 
-    def __init__(self, folder: str | Path, settings: ServeSettings, port: socket.socket, together: Together) -> None:
+    One that replaces another accepts connections only when its models are warm: until then the others take them all.
+    """
+
+    def __init__(
+        self, folder: str | Path, settings: ServeSettings, port: socket.socket, together: Together, replaces: bool
+    ) -> None:
         context = multiprocessing.get_context("spawn")
         self._pipe, theirs = context.Pipe()
         ours, counts = context.Pipe()
         level = logging.getLogger().getEffectiveLevel()
-        words = (folder, settings, port, theirs, counts, level)
+        words = (folder, settings, port, theirs, counts, replaces, level)
         self.process = context.Process(target=_work, args=words, daemon=True)
         self.process.start()
         theirs.close()
@@ -135,7 +140,13 @@ class _Worker:
 
 
 def _work(
-    folder: str | Path, settings: ServeSettings, port: socket.socket, pipe: Connection, counts: Connection, level: int
+    folder: str | Path,
+    settings: ServeSettings,
+    port: socket.socket,
+    pipe: Connection,
+    counts: Connection,
+    replaces: bool,
+    level: int,
 ) -> None:
     """What a worker does."""
     calm_log(level)
@@ -148,7 +159,7 @@ def _work(
 
     with port:
         try:
-            serve_alone(folder, settings, port, tell, pipe, counts)
+            serve_alone(folder, settings, port, tell, pipe, counts, warm_first=replaces)
         except HydrantError as error:
             tell(str(error))
             sys.exit(2)

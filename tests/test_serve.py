@@ -10,7 +10,9 @@ import itertools
 import json
 import logging
 import math
+import multiprocessing
 import os
+import queue
 import random
 import shutil
 import signal
@@ -37,6 +39,9 @@ from hydrant.families.checkpoint import load_processor
 from hydrant.runtime.predictor import Predictor
 from hydrant.serving.connection import MOST_HEAD
 from hydrant.serving.log import ALWAYS, Rarely
+from hydrant.serving.run import bound
+from hydrant.serving.server import serve_alone
+from hydrant.serving.settings import ServeSettings
 from PIL import Image
 from serve_support import Running, running
 from support import WORDS, make_model, make_tokenizer, run_cli
@@ -511,6 +516,73 @@ def test_workers_share_the_port_and_one_that_dies_is_replaced(models: Path) -> N
         assert httpx.get(f"{url}/stats").json()["process"] == process.pid, "which counts for its workers"
         process.send_signal(signal.SIGINT)
         assert process.wait(60) == 0
+
+
+@contextlib.contextmanager
+def opening(folder: Path, monkeypatch: pytest.MonkeyPatch, **options: Any) -> Iterator[SimpleNamespace]:
+    """A service whose bundle opens once ``warm`` is set, and what it tells; ``leave`` ends it."""
+    begun, found = threading.Event(), SimpleNamespace(warm=threading.Event(), told=queue.Queue())
+
+    def slow(*given: Any, **settings: Any) -> Predictor:
+        begun.set()
+        assert found.warm.wait(60)
+        return hydrant.load(*given, **settings)
+
+    monkeypatch.setattr("hydrant.serving.service.load", slow)
+    ours, theirs = multiprocessing.Pipe()
+    with bound("127.0.0.1", 0) as other:
+        found.grpc = other.getsockname()[:2]
+    settings = ServeSettings(threads=1, grpc_port=found.grpc[1])
+    with bound("127.0.0.1", 0) as port, ours, theirs:
+        found.place, found.leave = port.getsockname()[:2], ours.close
+        thread = threading.Thread(
+            target=serve_alone, args=(folder, settings, port, found.told.put, theirs), kwargs=options
+        )
+        thread.start()
+        try:
+            assert begun.wait(60)
+            yield found
+        finally:
+            found.leave()
+            found.warm.set()
+            thread.join(60)
+        assert not thread.is_alive()
+
+
+READY = b"GET /v2/health/ready HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"
+
+
+def test_a_service_that_starts_answers_probes_before_it_is_ready(models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with opening(models / "texts/1", monkeypatch) as service, socket.create_connection(service.place, 30) as probe:
+        probe.sendall(READY)
+        assert probe.recv(1000).startswith(b"HTTP/1.1 503 ")
+
+
+def test_a_worker_that_replaces_another_leaves_connections_to_the_others_until_it_is_warm(
+    models: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with opening(models / "texts/1", monkeypatch, warm_first=True) as service:
+        with socket.create_connection(service.place, 30) as waits:
+            waits.sendall(READY)
+            waits.settimeout(0.5)
+            with pytest.raises(TimeoutError):
+                waits.recv(1)
+            with pytest.raises(ConnectionRefusedError):
+                socket.create_connection(service.grpc)
+            service.warm.set()
+            assert service.told.get(timeout=60)["grpc_port"] == service.grpc[1]
+            waits.settimeout(30)
+            assert waits.recv(1000).startswith(b"HTTP/1.1 200 ")
+        with grpc.insecure_channel("{}:{}".format(*service.grpc)) as channel:
+            assert live_over(channel)
+
+
+def test_a_worker_that_is_to_end_before_it_is_warm_never_takes_a_connection(
+    models: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with opening(models / "texts/1", monkeypatch, warm_first=True) as service:
+        service.leave()
+    assert service.told.empty()
 
 
 def until_counted(url: str, enough: Callable[[int], bool]) -> None:

@@ -463,8 +463,9 @@ def test_a_worker_that_cannot_begin_in_the_place_of_another_does_not_end_the_ser
     class Worker:
         """The second dies, its successor cannot begin, and the next one can."""
 
-        def __init__(self, *_: Any) -> None:
+        def __init__(self, *given: Any) -> None:
             made.append(self)
+            self.replaces = given[-1]
             self.number, self.process = len(made), self
             self.sentinel, self.exitcode = None, 1
 
@@ -486,7 +487,7 @@ def test_a_worker_that_cannot_begin_in_the_place_of_another_does_not_end_the_ser
     monkeypatch.setattr(workers, "wait", lambda *_, **__: None)
     monkeypatch.setattr(workers, "PAUSE", 0.01)
     workers.serve_with_workers("nowhere", ServeSettings(workers=2), None, lambda _: None)  # type: ignore[arg-type]
-    assert len(made) == 4
+    assert [each.replaces for each in made] == [False, False, True, True]
 
 
 def test_predictions_are_found_behind_a_prefix_and_what_fails_unexpectedly_stays_in_the_log(
