@@ -59,6 +59,7 @@ def export_text(made: Export) -> str:
         told = made.tokenizer
         lines.append(
             f"wrote {made.path.with_name(TOKENIZER_GRAPH)} ({told.bytes / 1e6:.1f} MB): {told.kind}, same ids as the "
-            f"tokenizer on {told.texts} texts and {told.pairs} pairs"
+            f"tokenizer on {told.texts} texts and {told.lists or told.pairs} "
+            f"{'lists of words' if told.lists else 'pairs'}"
         )
     return "\n".join(lines)

@@ -238,7 +238,8 @@ def _tokenizer_graph(look: _Look) -> str | None:
     said = graph_metadata(look.bundle.path / TOKENIZER_GRAPH).get("hydrant.tokenizer")
     if said != tokenizer_source(look.bundle):
         return "OUTDATED: the tokenizer has changed since; make it again with `hydrant export --tokenizer`"
-    return "texts and pairs of texts for runtimes without Python"
+    beside = "lists of words" if look.bundle.any_architecture().every_token else "pairs of texts"
+    return f"texts and {beside} for runtimes without Python"
 
 
 def _graph(look: _Look, name: str) -> str:

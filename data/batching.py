@@ -92,7 +92,7 @@ class Prepared:
             return dict(enumerate(self._processor.encode(self._inputs, self._first)))
         except InputError as error:
             if self._failed is None:
-                raise self._named(error) from error
+                raise self._named(error) from error.__cause__
         return self._each(range(len(self._inputs)))
 
     def _each(self, places: Iterable[int]) -> dict[int, Any]:
@@ -103,11 +103,12 @@ class Prepared:
                 [found[place]] = self._processor.encode([self._inputs[place]], self._first + place)
             except InputError as error:
                 if self._failed is None:
-                    raise self._named(error) from error
+                    raise self._named(error) from error.__cause__
                 self._failed[place] = str(error)
         return found
 
     def _named(self, error: InputError) -> InputError:
+        """The same or another one that names the source; what is raised from itself would never be freed by counts."""
         return InputError(f"{self._source}: {error}") if self._source else error
 
     def _warn_truncated(self, encoded: dict[int, Any], reader: str) -> None:

@@ -63,7 +63,8 @@ def export(
         reading: columns and number (256) of these inputs.
         seed: of the draw, of the synthetic inputs, or of the texts that tokenizers are compared on.
         tokenizer: also write the tokenizer as a graph, tokenizer.onnx, with which the C++ runner reads texts; refused
-            where its ids differ from the tokenizer's on a text of a fuzzed corpus.
+            where its ids, or of a model that tags tokens its words, differ from the tokenizer's on a text of a fuzzed
+            corpus.
         progress: display.
 
     Raises:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from itertools import islice
+from itertools import accumulate, islice
 from typing import Any
 
 import numpy as np
@@ -14,12 +14,14 @@ import onnx
 from ..bundle.graphs import tokenizer_source
 from ..bundle.store import Bundle
 from ..data.text import TextProcessor
+from ..data.words import NO_WORD, EncodedWords, WordProcessor
 from ..errors import InputError, cut, require
 from .fuzzed import fuzzed_texts
 from .tokenizer_graph import tokenizer_graph
+from .word_graph import word_graph
 
 TEXTS = 2000
-"""On which the graph is compared with the tokenizer; half as many pairs of them beside."""
+"""On which the graph is compared with the tokenizer; half as many pairs of them beside, or as many lists of words."""
 
 REMEDY = "nothing is written; give the C++ runner token ids, or predict with Python"
 
@@ -32,12 +34,14 @@ class TokenizerExport:
         kind: model of the tokenizer: ``"WordPiece"``, ``"BPE"`` or ``"Unigram"``.
         texts, pairs: on which its ids were compared with those of the tokenizer itself, and did not differ.
         bytes: its size.
+        lists: of words, likewise; of models that tag tokens, for pairs. Words and offsets were compared, too.
     """
 
     kind: str
     texts: int
     pairs: int
     bytes: int
+    lists: int = 0
 
     def to_json(self) -> dict[str, Any]:
         """The fields as a JSON object."""
@@ -53,15 +57,17 @@ def made_tokenizer(bundle: Bundle, seed: int, count: int = TEXTS) -> tuple[bytes
         count: of the texts.
 
     Raises:
-        InputError: the bundle reads no texts, its tokenizer is of a kind that the operators do not know, or the ids of
-            a text differ; that text is named.
+        InputError: the bundle reads no texts, its tokenizer is of a kind that the operators do not know, or does not
+            tell words by, or the ids of a text differ; that text is named.
         MissingExtraError: onnxruntime or onnxruntime-extensions is not installed.
     """
     processor = bundle.processor()
     folder = bundle.processor_folder()
-    if folder is None or type(processor) is not TextProcessor:
-        what = "tags tokens" if bundle.any_architecture().every_token else "has no tokenizer of texts"
-        raise InputError(f"bundle {bundle.path} {what}, so there is no tokenizer.onnx to make; leave --tokenizer out")
+    if folder is None or not isinstance(processor, TextProcessor):
+        raise InputError(
+            f"bundle {bundle.path} has no tokenizer of texts, so there is no tokenizer.onnx to make; leave --tokenizer "
+            "out"
+        )
     require("onnxruntime", "tokenizer", "compare the tokenizer's graph")
     require("onnxruntime_extensions", "tokenizer", "run the tokenizer's graph")
     from tokenizers import Tokenizer
@@ -70,20 +76,28 @@ def made_tokenizer(bundle: Bundle, seed: int, count: int = TEXTS) -> tuple[bytes
     tokenizer.no_padding()
     tokenizer.no_truncation()
     steps = json.loads(tokenizer.to_str())
+    kind, tags = steps["model"]["type"], isinstance(processor, WordProcessor)
+    if tags and kind != "WordPiece":
+        raise InputError(
+            f"bundle {bundle.path} tags tokens, and the operators tell the words of tokens by WordPiece alone, not by "
+            f"{cut(kind)}; {REMEDY}"
+        )
     side = str(processor.settings()["side of truncation"])
     types = "token_type_ids" in bundle.any_architecture().input_names
     special = [token["content"] for token in steps.get("added_tokens", [])]
-    unread = [] if steps["model"]["type"] == "WordPiece" else special
+    unread = [] if kind == "WordPiece" else special
     facts = {"hydrant.tokenizer": tokenizer_source(bundle), "hydrant.unread": "\n".join(unread)}
-    model = tokenizer_graph(tokenizer, processor.max_tokens, side, types, facts, typed=processor.typed)
+    make = word_graph if tags else tokenizer_graph
+    model = make(tokenizer, processor.max_tokens, side, types, facts, typed=processor.typed)
     content = model.SerializeToString(deterministic=True)
     onnx.checker.check_model(model)
     texts = [text for text in fuzzed_texts(count, seed, special[:16]) if not any(token in text for token in unread)]
-    pairs = list(zip(texts[::2], texts[1::2], strict=False))
+    pairs = [] if tags else list(zip(texts[::2], texts[1::2], strict=False))
+    lists = [[word for word in text.split(" ") if word.strip()] for text in texts[::2]] if tags else []
     run = _session(content)
-    _compare(run, processor, texts)
-    _compare(run, processor, pairs)
-    return content, TokenizerExport(steps["model"]["type"], len(texts), len(pairs), len(content))
+    for items in (texts, pairs, lists):
+        _compare(run, processor, items)
+    return content, TokenizerExport(kind, len(texts), len(pairs), len(content), len(lists))
 
 
 def _session(content: bytes) -> Any:
@@ -113,12 +127,12 @@ def _compare(run: Any, processor: TextProcessor, items: Sequence[Any]) -> None:
     """Refuse a graph that gives other tokens than the processor, or none where that gives some."""
     expected: list[int] | None
     for item in items:
-        parts = [item] if isinstance(item, str) else list(item)
+        parts = [" ".join(item)] if isinstance(item, list) else [item] if isinstance(item, str) else list(item)
         try:
             made = processor.encode([item])[0]
             expected, types = (made.ids, made.types)
         except InputError:
-            expected, types = None, []
+            made, expected, types = None, None, []
         try:
             given = run(parts)
         except Exception as error:  # of onnxruntime's own
@@ -129,6 +143,18 @@ def _compare(run: Any, processor: TextProcessor, items: Sequence[Any]) -> None:
             raise InputError(_difference(parts, expected, ids))
         if readable and "token_type_ids" in given and given["token_type_ids"][0].tolist() != types:
             raise InputError(f"tokenizer.onnx gives other token types than the tokenizer for {_shown(parts)}; {REMEDY}")
+        if isinstance(made, EncodedWords) and _places(given, item) != (made.words, made.offsets):
+            raise InputError(f"tokenizer.onnx gives other words than the tokenizer for {_shown(parts)}; {REMEDY}")
+
+
+def _places(given: dict[str, np.ndarray], item: Any) -> tuple[list[int], list[tuple[int, int]]]:
+    """The words and offsets of a graph's tokens; those of a list belong to the word of it that they lie in."""
+    words, offsets = given["words"][0], given["offsets"][0]
+    if isinstance(item, list):
+        starts = [0, *accumulate(len(word) + 1 for word in item)]
+        owners = np.searchsorted(starts, offsets[:, 0], side="right") - 1
+        words = np.where(words == NO_WORD, NO_WORD, owners)
+    return words.tolist(), list(map(tuple, offsets.tolist()))
 
 
 def _difference(parts: Sequence[str], expected: list[int] | None, ids: list[int] | None) -> str:

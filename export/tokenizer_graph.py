@@ -83,7 +83,7 @@ def _parts(encoding: Any, texts: int) -> list[tuple[list[int], list[int]]]:
     return parts
 
 
-class _Graph:
+class Graph:
     """Nodes and constants, each value with a name of its own."""
 
     def __init__(self) -> None:
@@ -92,6 +92,7 @@ class _Graph:
         self._made = 0
 
     def constant(self, value: Any) -> str:
+        """A text as strings [1], or whole numbers."""
         name = f"c{len(self.constants)}"
         if isinstance(value, str):
             self.constants.append(helper.make_tensor(name, TensorProto.STRING, [1], np.array([value.encode()], object)))
@@ -100,6 +101,7 @@ class _Graph:
         return name
 
     def node(self, operator: str, inputs: Sequence[str], domain: str = "", outputs: int = 1, **attributes: Any) -> str:
+        """The first output of an operator."""
         self._made += 1
         name = f"v{self._made}"
         names = [name, *(f"{name}_{index}" for index in range(1, outputs))]
@@ -107,12 +109,24 @@ class _Graph:
         return name
 
     def extension(self, operator: str, inputs: Sequence[str], outputs: int = 1, **attributes: Any) -> str:
+        """The same of an operator of onnxruntime-extensions."""
         return self.node(operator, inputs, DOMAIN, outputs, **attributes)
 
     def replaced(self, text: str, pattern: str, by: str) -> str:
+        """Strings with something else for what a pattern matches."""
         return self.extension("StringRegexReplace", [text, self.constant(pattern), self.constant(by)])
 
+    def characters(self, text: str) -> str:
+        """Each character of a text [1]."""
+        single = self.constant("(?s)(.)")
+        return self.extension("StringRegexSplitWithOffsets", [text, single, single], outputs=4)
+
+    def joined(self, strings: str) -> str:
+        """Strings as one [1]."""
+        return self.extension("StringJoin", [strings, self.constant(""), self.constant([0])])
+
     def part(self, value: str, start: str, stop: str) -> str:
+        """Rows of a value."""
         return self.node("Slice", [value, start, stop, self.constant([0])])
 
 
@@ -133,7 +147,7 @@ def tokenizer_graph(
         InputError: a kind of tokenizer that the operators do not know.
     """
     frame = frame_of(tokenizer) if typed else untyped(frame_of(tokenizer))
-    graph = _Graph()
+    graph = Graph()
     body = _body(graph, tokenizer)
     if max_tokens < len(frame.before[0]) + len(frame.between[0]) + len(frame.after_pair[0]) + 2:
         raise InputError(f"this model reads {max_tokens} tokens, too few for a pair of texts; give the C++ runner ids")
@@ -159,7 +173,7 @@ def tokenizer_graph(
     kept = graph.node("Min", [graph.node("Where", [shorter, less, more]), count])
     kept_other = graph.node("Min", [graph.node("Where", [shorter, more, less]), other])
     first, second = (
-        graph.part(tokens, *_ends(graph, most, left, side))
+        graph.part(tokens, *ends(graph, most, left, side))
         for tokens, most, left in ((first, count, kept), (second, other, kept_other))
     )
     zero = graph.constant([0])
@@ -188,14 +202,22 @@ def tokenizer_graph(
     for name, value in outputs.items():
         graph.nodes.append(helper.make_node("Unsqueeze", [value, zero], [name]))
     graph.nodes.append(helper.make_node("Identity", [counts], ["counts"]))
+    return made_model(graph, {**{name: [1, "tokens"] for name in outputs}, "counts": ["texts"]}, facts)
+
+
+def made_model(graph: Graph, outputs: Mapping[str, Sequence[Any]], facts: Mapping[str, str]) -> onnx.ModelProto:
+    """The model of a graph that reads ``text``.
+
+    Args:
+        graph: whole.
+        outputs: name → shape, all int64.
+        facts: that go into the metadata.
+    """
     made = helper.make_graph(
         graph.nodes,
         "tokenizer",
         [helper.make_tensor_value_info("text", TensorProto.STRING, ["texts"])],
-        [
-            *(helper.make_tensor_value_info(name, TensorProto.INT64, [1, "tokens"]) for name in outputs),
-            helper.make_tensor_value_info("counts", TensorProto.INT64, ["texts"]),
-        ],
+        [helper.make_tensor_value_info(name, TensorProto.INT64, shape) for name, shape in outputs.items()],
         graph.constants,
     )
     opsets = [helper.make_opsetid("", OPSET), helper.make_opsetid(DOMAIN, 1)]
@@ -204,7 +226,7 @@ def tokenizer_graph(
     return model
 
 
-def _each_text(graph: _Graph, body: Any, texts: str) -> tuple[str, str]:
+def _each_text(graph: Graph, body: Any, texts: str) -> tuple[str, str]:
     """The ids of all texts, one behind the other, and how many each has; the tokenizer stands in the graph once."""
     before, graph.nodes = graph.nodes, []
     zero = graph.constant([0])
@@ -236,19 +258,19 @@ def _each_text(graph: _Graph, body: Any, texts: str) -> tuple[str, str]:
     return "all_ids", "all_counts"
 
 
-def _ends(graph: _Graph, total: str, kept: str, side: str) -> tuple[str, str]:
-    """Where what is kept of a text begins and ends."""
+def ends(graph: Graph, total: str, kept: str, side: str) -> tuple[str, str]:
+    """Where what is kept of a text begins and ends: ``kept`` of ``total`` tokens, cut off at a side."""
     if side == "right":
         return graph.constant([0]), kept
     return graph.node("Sub", [total, kept]), total
 
 
-def _body(graph: _Graph, tokenizer: Any) -> Any:
+def _body(graph: Graph, tokenizer: Any) -> Any:
     """What adds the nodes that make of a text [1] its ids, without special tokens around them."""
     steps = json.loads(tokenizer.to_str())
     kind = steps["model"]["type"]
     if kind == "WordPiece":
-        return _wordpiece(graph, tokenizer, steps)
+        return _wordpiece(graph, tokenizer)
     if kind in ("BPE", "Unigram"):
         return _by_json(graph, steps)
     raise InputError(
@@ -257,51 +279,89 @@ def _body(graph: _Graph, tokenizer: Any) -> Any:
     )
 
 
-def _wordpiece(graph: _Graph, tokenizer: Any, steps: Mapping[str, Any]) -> Any:
-    lines, marks = vocabulary_lines(steps)
-    model = steps["model"]
-    found = normalisation_of(tokenizer, lines, model["continuing_subword_prefix"])
-    unknown = marks.get(model["unk_token"], model["unk_token"])
-    mark = chr(FIRST_MARK)
-    raw = f"[\\x{{{FIRST_MARK:x}}}-\\x{{{FIRST_MARK + len(marks) + 1:x}}}]"
-    some = next(iter(marks.values()), unknown)  # put around each text by the operator, and taken away again
+class WordPiece:
+    """The steps of a WordPiece tokenizer, each of which adds its nodes.
 
-    def ids(text: str) -> str:
-        value = graph.replaced(text, raw, "")
-        for token, stand_in in marks.items():
-            value = graph.replaced(value, re.escape(token).replace("\\-", "-"), f" {stand_in} ")
-        value = graph.replaced(value, f"[{BREAKS}]", " " if found.breaks else "")
-        if found.gone:
-            last = FIRST_MARK + len(marks) + 1
-            value = graph.replaced(value, range_pattern(_without(found.gone, FIRST_MARK, last)), "")
-        if found.alone:
-            value = graph.replaced(value, f"({range_pattern(found.alone)})", " \\1 ")
-        single = graph.constant("(?s)(.)")
-        characters = graph.extension("StringRegexSplitWithOffsets", [value, single, single], outputs=4)
-        mapped = graph.extension("StringMapping", [characters], map=_table(found.table))
-        numbers = graph.extension("StringToVector", [characters], map=_table(found.known), unk="0")
+    Args:
+        graph: that they go to.
+        tokenizer: of the library ``tokenizers``.
+
+    Attributes:
+        lines: the vocabulary, in the order of its ids.
+        marks: added tokens → the private characters that stand for them.
+        unknown: what stands for words without pieces.
+        prefix: of pieces within a word.
+    """
+
+    def __init__(self, graph: Graph, tokenizer: Any) -> None:
+        steps = json.loads(tokenizer.to_str())
+        model = steps["model"]
+        self._graph = graph
+        self.lines, self.marks = vocabulary_lines(steps)
+        self.prefix: str = model["continuing_subword_prefix"]
+        self.unknown: str = self.marks.get(model["unk_token"], model["unk_token"])
+        self._found = normalisation_of(tokenizer, self.lines, self.prefix)
+
+    def cleaned(self, text: str) -> str:
+        """Strings with marks for added tokens, without characters that vanish, and with spaces around lone ones."""
+        graph, last = self._graph, FIRST_MARK + len(self.marks) + 1
+        value = graph.replaced(text, f"[\\x{{{FIRST_MARK:x}}}-\\x{{{last:x}}}]", "")
+        for token, stand_in in self.marks.items():
+            value = graph.replaced(value, escaped(token), f" {stand_in} ")
+        value = graph.replaced(value, f"[{BREAKS}]", " " if self._found.breaks else "")
+        if self._found.gone:
+            value = graph.replaced(value, range_pattern(_without(self._found.gone, FIRST_MARK, last)), "")
+        if self._found.alone:
+            value = graph.replaced(value, f"({range_pattern(self._found.alone)})", " \\1 ")
+        return value
+
+    def mapped(self, characters: str) -> str:
+        """What becomes of each character, with a mark for what has no piece."""
+        graph = self._graph
+        made = graph.extension("StringMapping", [characters], map=_table(self._found.table))
+        numbers = graph.extension("StringToVector", [characters], map=_table(self._found.known), unk="0")
         known = graph.node("Cast", [graph.node("Reshape", [numbers, graph.constant([-1])])], to=TensorProto.BOOL)
-        mapped = graph.node("Where", [known, mapped, graph.constant(mark)])
-        value = graph.extension("StringJoin", [mapped, graph.constant(""), graph.constant([0])])
-        value = graph.replaced(value, chr(FIRST_MARK + len(marks) + 1), "")
+        return graph.node("Where", [known, made, graph.constant(chr(FIRST_MARK))])
+
+    def without_nothing(self, value: str) -> str:
+        """Strings without the mark that stands for nothing."""
+        return self._graph.replaced(value, chr(FIRST_MARK + len(self.marks) + 1), "")
+
+    def ids(self, value: str) -> str:
+        """The ids of a text that was cleaned and mapped."""
+        graph, mark = self._graph, chr(FIRST_MARK)
+        some = next(iter(self.marks.values()), self.unknown)  # put around texts by the operator, and taken away again
         # a word with a character that has no piece is unknown as a whole; the operator would give what it finds before
-        value = graph.replaced(value, f"[^ ]*{mark}[^ ]*", f" {unknown} ")
+        value = graph.replaced(value, f"[^ ]*{mark}[^ ]*", f" {self.unknown} ")
         made = graph.extension(
             "BertTokenizer",
             [value],
             outputs=3,
-            vocab_file="\n".join(lines),
+            vocab_file="\n".join(self.lines),
             do_lower_case=0,
             strip_accents=0,
             tokenize_chinese_chars=0,
-            suffix_indicator=model["continuing_subword_prefix"],
-            unk_token=unknown,
+            suffix_indicator=self.prefix,
+            unk_token=self.unknown,
             cls_token=some,
             sep_token=some,
             pad_token=some,
             mask_token=some,
         )
         return graph.part(made, graph.constant([1]), graph.constant([-1]))
+
+
+def escaped(token: str) -> str:
+    """A pattern of RE2 for a string as it is."""
+    return re.escape(token).replace("\\-", "-")
+
+
+def _wordpiece(graph: Graph, tokenizer: Any) -> Any:
+    steps = WordPiece(graph, tokenizer)
+
+    def ids(text: str) -> str:
+        mapped = steps.mapped(graph.characters(steps.cleaned(text)))
+        return steps.ids(steps.without_nothing(graph.joined(mapped)))
 
     return ids
 
@@ -321,7 +381,7 @@ def _without(ranges: Sequence[tuple[int, int]], first: int, last: int) -> tuple[
     return tuple(found)
 
 
-def _by_json(graph: _Graph, steps: dict[str, Any]) -> Any:
+def _by_json(graph: Graph, steps: dict[str, Any]) -> Any:
     """By the operator that reads ``tokenizer.json``.
 
     Without its last step, which puts special tokens around texts, and without searching for such within texts: it loses

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -49,41 +50,45 @@ class Predicts(Protocol):
 
 @dataclass(eq=False)
 class _Job:
-    """One request: how many of its inputs are not done, and their predictions with their places."""
+    """One request: how many of its inputs are not done, and their predictions with their places.
+
+    ``answer`` is ``None`` once nobody waits for it: an error that it held would hold the request by its traceback, and
+    the request would hold the error.
+    """
 
     left: int
     on_error: str
-    answer: asyncio.Future[Prediction]
+    answer: asyncio.Future[Prediction] | None
     parts: list[tuple[np.ndarray, Prediction]] = field(default_factory=list)
 
     def take(self, places: np.ndarray, outcome: Prediction | BaseException) -> None:
         """Some inputs were predicted, or one of them failed, and with it the request."""
-        if self.answer.done():
+        if self.answer is None or self.answer.done():
+            return
+        if isinstance(outcome, BaseException):
+            self.answer.set_exception(outcome)
             return
         try:
-            if isinstance(outcome, BaseException):
-                raise outcome
-            self._join(places, outcome)
+            self.parts.append((places, outcome))
+            self.left -= len(places)
+            if not self.left:
+                self.answer.set_result(self._joined())
         except Exception as error:
             self.answer.set_exception(error)
 
     def give_up(self, seconds: float) -> None:
         """Its time has passed."""
-        if not self.answer.done():
+        if self.answer is not None and not self.answer.done():
             told = f"the request was not answered within {seconds:g} s; send fewer inputs, or ask again later"
             self.answer.set_exception(ServeError(504, told))
 
-    def _join(self, places: np.ndarray, prediction: Prediction) -> None:
-        """With the last of the inputs the answer is there."""
-        self.parts.append((places, prediction))
-        self.left -= len(places)
-        if self.left:
-            return
+    def _joined(self) -> Prediction:
+        """All parts, in the order of the inputs."""
+        places, prediction = self.parts[0]
         if len(self.parts) == 1 and (len(places) == 1 or (np.diff(places) > 0).all()):
-            self.answer.set_result(prediction)
-            return
+            return prediction
         joined = Prediction.concatenate([part for _, part in self.parts])
-        self.answer.set_result(joined.take(np.argsort(np.concatenate([place for place, _ in self.parts]))))
+        return joined.take(np.argsort(np.concatenate([place for place, _ in self.parts])))
 
 
 @dataclass(eq=False, frozen=True)
@@ -155,12 +160,12 @@ class Batcher:
             InputError, BackendError: as of ``Predictor.predict``.
         """
         loop = asyncio.get_running_loop()
-        job = _Job(0, on_error, loop.create_future())
+        job = _Job(0, on_error, None)
         self._check_room(count_of(inputs))  # before anything is made of each
         items = _items(job, inputs)
         if not items:
             return await loop.run_in_executor(self._pool, self._predict, inputs)
-        job.left = len(items)
+        job.left, job.answer = len(items), loop.create_future()
         self._waiting += items
         self._wake.set()
         self._waits(self.depth)
@@ -169,6 +174,7 @@ class Batcher:
             return await job.answer
         finally:
             timer.cancel()
+            job.answer = None
             if job.left:
                 self._forget(job)
 
@@ -213,6 +219,7 @@ class Batcher:
                 self._ran(len(batch), seconds)
                 for job, places, outcome in outcomes:
                     job.take(places, outcome)
+                outcomes.clear()  # an error holds the frames of the thread, and they hold this list
         finally:
             self._pool.shutdown(wait=False)
 
@@ -307,15 +314,25 @@ def batches(lengths: Sequence[int], run: float) -> list[tuple[int, int]]:
     Returns:
         the shortest and the longest of each batch; what is as long as another is in the same batch.
     """
-    least = [(0.0, 0)]  # of so many inputs: the cost, and where the last of their batches begins
-    for end in range(1, len(lengths) + 1):
-        padded = lengths[end - 1]
-        least.append(min((least[start][0] + run + (end - start) * padded, start) for start in range(end)))
+    least, begins = [0.0], [0]  # of so many inputs: the cost, and where the last of their batches begins
+    starts = deque([0])  # where the next one may: the first is best now, each of the others from a greater length on
+
+    def better_from(start: int, later: int) -> float:
+        """The length from which it costs less to begin later."""
+        return (least[later] - least[start]) / (later - start)
+
+    for end, longest in enumerate(lengths, 1):
+        while len(starts) > 1 and better_from(starts[0], starts[1]) < longest:
+            starts.popleft()
+        begins.append(starts[0])
+        least.append(least[starts[0]] + run + (end - starts[0]) * longest)
+        while len(starts) > 1 and better_from(starts[-1], end) <= better_from(starts[-2], starts[-1]):
+            starts.pop()
+        starts.append(end)
     found, end = [], len(lengths)
     while end:
-        start = least[end][1]
-        found.append((lengths[start], lengths[end - 1]))
-        end = start
+        found.append((lengths[begins[end]], lengths[end - 1]))
+        end = begins[end]
     return found
 
 

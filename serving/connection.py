@@ -51,7 +51,8 @@ class Gathered:
     """
 
     def __init__(self, transport: Any, loop: Any) -> None:
-        self._transport, self._loop, self._parts, self._size = transport, loop, [], 0
+        self._transport, self._loop, self._size = transport, loop, 0
+        self._parts: list[bytes] = []
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._transport, name)
@@ -81,17 +82,22 @@ class Gathered:
 
 
 class Leaving:
-    """Whether the client of a request has left, and what is to be done then."""
+    """Whether the client of a request has left, and what is to be done then.
 
-    def __init__(self) -> None:
-        self._left = False
+    Args:
+        listen: reads on from the client; behind a body that came faster than it was taken, nothing is read, and so
+            nobody would be seen to leave.
+    """
+
+    def __init__(self, listen: Callable[[], None]) -> None:
+        self._listen, self._left = listen, False
         self._call: Callable[[], None] | None = None
 
     def then(self, call: Callable[[], None] | None) -> None:
         """Do this when it leaves, at once where it has; nothing for ``None``."""
         self._call = call
-        if self._left and call is not None:
-            call()
+        if call is not None:
+            (call if self._left else self._listen)()
 
     def left(self) -> None:
         """It has left."""
@@ -163,7 +169,7 @@ class Guarded:
             raise TooManyBehindError
         super().on_headers_complete()  # type: ignore[misc]
         self._begun.append(self.cycle)
-        self.cycle.scope[LEAVING] = Leaving()
+        self.cycle.scope[LEAVING] = Leaving(self.cycle.flow.resume_reading)
         self._amid = True
 
     def on_body(self, body: bytes) -> None:

@@ -311,6 +311,7 @@ class Service:
         if not replaced:
             model.states[served.version] = ("UNLOADING", "")
         await served.batcher.close()
+        del served.batcher  # each holds the other, and the collector does not look at what was there from the start
         await asyncio.to_thread(served.predictor.close)
         if not replaced:
             model.states[served.version] = ("UNAVAILABLE", "unloaded")

@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import sysconfig
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -132,6 +133,16 @@ def runner() -> Path:
     if reason := missing():
         pytest.skip(f"the C++ runner is not built: {reason}")
     return build("release") / "runtime/cpp/hydrant-run"
+
+
+@pytest.fixture(scope="session")
+def library() -> dict[str, str]:
+    """The environment in which that program finds the operators of tokenizers; Python's library knows them there."""
+    extensions = pytest.importorskip("onnxruntime_extensions")
+    python = Path(sysconfig.get_config_var("LIBDIR") or "") / str(sysconfig.get_config_var("INSTSONAME"))
+    if not python.is_file():
+        pytest.skip("this Python has no shared library, which onnxruntime-extensions' wheel needs in a C++ process")
+    return {"ORTEXTENSIONS_LIBRARY": extensions.get_library_path(), "LD_PRELOAD": str(python)}
 
 
 @pytest.fixture(scope="session")

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import sys
 import tempfile
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ import hydrant
 import numpy as np
 import transformers
 from golden_engines import make_engines
-from hydrant import Bundle, GraphForm, HeadPlan, Predictor
+from hydrant import Bundle, GraphForm, HeadPlan, Prediction, Predictor
 from hydrant.bundle.calibration import Calibration, Conformal, Intervals, LabelDecisions, Threshold
 from hydrant.bundle.store import CALIBRATION, DENSITY, WEIGHTS, to_json_bytes
 from hydrant.calib.density import DensityFit
@@ -26,6 +26,7 @@ from hydrant.calib.taps import named_taps
 from hydrant.families.checkpoint import load_processor
 from hydrant.measure.features import standardised_by
 from hydrant.runtime.backends.reference import TorchFeatures
+from hydrant.runtime.words import AGGREGATIONS, UNCERTAINTIES, spans_of
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 from support import make_inputs, make_model, make_tokenizer, random_plan
@@ -33,6 +34,9 @@ from token_support import make_tagger
 
 ROWS = 70
 """More than two batches of 32."""
+
+SPAN_SCORES = ("confidence", *UNCERTAINTIES)
+WORD_FIELDS = (*SPAN_SCORES, "probabilities", "member_probabilities", "abstain", "out_of_distribution")
 
 SHARED = Path(__file__).parents[2] / "shared"
 
@@ -137,7 +141,38 @@ def tokens_case(folder: Path) -> Path:
     write_calibration(bundle, Calibration(0.9, thresholds))
     hydrant.export_onnx(path, form=GraphForm(member_outputs=True))
     np.savez_compressed(folder / "inputs.npz", **inputs)
+    write_words(folder, inputs)
     return expected(folder, inputs)
+
+
+def write_words(folder: Path, inputs: dict[str, np.ndarray]) -> None:
+    """Words of the tokens, as if they were of texts, and by every aggregation what is said of these and of spans."""
+    draw = np.random.default_rng(0)
+    with hydrant.load(folder / "bundle", "onnxruntime") as predictor:
+        found = predictor.predict(inputs)
+        assert found.mask is not None
+        inside = found.mask & (np.cumsum(found.mask, axis=1) > 1)  # the first token of each is a special one
+        begins = inside & (draw.random(inside.shape) < 0.6)
+        begins[:, 1] |= inside[:, 1]
+        words = np.where(inside, np.cumsum(begins, axis=1) - 1, -1)
+        starts = np.arange(words.shape[1]) * 3
+        offsets = np.where(found.mask[:, :, None], np.stack([starts, starts + 2], axis=1) * inside[:, :, None], -1)
+        arrays = {"words": words, "offsets": offsets}
+        for aggregation in AGGREGATIONS:
+            told = predictor.words(replace(found, words=words, offsets=offsets), aggregation)
+            joined = Prediction.concatenate([each.prediction for each in told])
+            fields_of = {name: getattr(joined, name) for name in ("label", *WORD_FIELDS)}
+            fields_of |= {
+                name: np.concatenate([getattr(each, name) for each in told]) for name in ("index", "start", "end")
+            }
+            spans = [(row, span) for row, each in enumerate(told) for span in spans_of(each, predictor.labels)]
+            ends = [[row, span.start, span.end, span.first_word, span.last_word, span.label == "PER", span.abstain,
+                     span.out_of_distribution] for row, span in spans]  # fmt: skip
+            scores = [[getattr(span, name) for name in SPAN_SCORES] for _, span in spans]
+            assert len({each[5] for each in ends}) == 2, "spans of both types"
+            fields_of |= {"spans": np.array(ends, np.int64), "span_scores": np.array(scores, np.float32)}
+            arrays |= {f"{aggregation}.{name}": array for name, array in fields_of.items()}
+    np.savez(folder / "words.npz", **arrays)
 
 
 def pixels_case(folder: Path) -> Path:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import itertools
 import threading
+import time
+import weakref
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from typing import Any
 
@@ -139,6 +142,13 @@ def test_where_padding_costs_little_all_run_together() -> None:
     assert batches([1] * 32, run=RUN) == [(1, 1)]
 
 
+def test_the_largest_batches_are_cut_in_no_time() -> None:
+    begun = time.process_time()
+    found = batches(range(1, 10_001), RUN)
+    assert time.process_time() - begun < 2  # the event loop waits for it
+    assert len(found) > 100
+
+
 def test_long_texts_run_together_as_far_as_their_characters_are_few(echo: Echo) -> None:
     lengths = [TOGETHER // 2, TOGETHER // 2, TOGETHER // 2, TOGETHER + 1, 10]
 
@@ -200,6 +210,36 @@ def test_a_batch_that_fails_runs_again_request_by_request(echo: Echo) -> None:
 
     run(echo, test)
     assert echo.batches[1:] == [["a", "explode", "ccc"], ["a"], ["explode"], ["ccc"]]
+
+
+class Text(str):
+    """A text of which one can tell whether it is still here."""
+
+
+@pytest.mark.parametrize(("further", "timeout"), [("", 20), ("explode", 20), ("slow", 0.05)])
+def test_a_request_that_fails_is_freed_without_the_collector(echo: Echo, further: str, timeout: float) -> None:
+    """Which looks seldom, and counts objects, not their bytes."""
+
+    async def test(batcher: Batcher) -> None:
+        text = Text("large")
+        left = weakref.ref(text)
+        if further == "slow":
+            echo.gate.clear()
+        try:
+            await batcher.submit([text, further], timeout)
+        except (InputError, BackendError, ServeError):
+            del text
+        echo.gate.set()
+        await batcher.submit(["another"], 20)  # the batch that ran last is kept
+        echo.batches.clear()
+        assert left() is None
+
+    gc.collect()
+    gc.disable()
+    try:
+        run(echo, test)
+    finally:
+        gc.enable()
 
 
 def test_whatever_becomes_of_a_batch_the_next_one_runs(echo: Echo, monkeypatch: pytest.MonkeyPatch) -> None:

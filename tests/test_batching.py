@@ -169,8 +169,9 @@ def test_inputs_that_fail_are_left_out_with_the_reason(
     assert list(failed) == [0, 2, 5, 6]
     assert failed[0].startswith("input 10 is a NoneType")
     assert failed[6].startswith("input 16 is a NoneType")
-    with pytest.raises(InputError, match="input 10 is a NoneType"):
+    with pytest.raises(InputError, match="input 10 is a NoneType") as raised:
         list(item_batches(mixed, processor, spec, 2, first=10))
+    assert raised.value.__cause__ is not raised.value, "it would hold itself, and the inputs with it"
 
 
 # Kept batches

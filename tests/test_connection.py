@@ -12,17 +12,37 @@ from typing import Any
 
 import pytest
 import uvicorn
-from hydrant.serving.connection import MOST_BEHIND, MOST_GATHERED, MOST_HEAD, Gathered, Leaving, guarded_protocol
+from hydrant.serving.connection import (
+    LEAVING,
+    MOST_BEHIND,
+    MOST_GATHERED,
+    MOST_HEAD,
+    Gathered,
+    Leaving,
+    guarded_protocol,
+)  # fmt: skip
 
 SECONDS = 0.4
 LARGE = 16 * 2**20
 REQUEST = b"GET /%b HTTP/1.1\r\nhost: localhost\r\n\r\n"
 BODY = b"POST /%b HTTP/1.1\r\nhost: localhost\r\ncontent-length: 10\r\n\r\n"
 
+LEFT = threading.Event()
+"""Whether the client of the last request to /leaves has left."""
+
 
 async def app(scope: Any, receive: Any, send: Any) -> None:
     """Answers with its path; waits before, reads the body before, or answers at length, as the path says."""
     path = scope["path"][1:]
+    if path == "leaves":
+        body = asyncio.create_task(receive())
+        await asyncio.sleep(0)
+        time.sleep(SECONDS / 2)  # all of the body comes meanwhile, and is then read at once
+        while (await body)["more_body"]:
+            body = asyncio.create_task(receive())
+        scope[LEAVING].then(LEFT.set)
+        await asyncio.sleep(5 * SECONDS)
+        return
     if path.startswith("slow"):
         await asyncio.sleep(3 * SECONDS)
     while path.startswith("read") and (message := await receive())["type"] == "http.request" and message["more_body"]:
@@ -189,6 +209,17 @@ def test_who_does_not_read_is_given_up_and_who_reads_slowly_is_not(server: Serve
         assert time.monotonic() - begun > SECONDS
 
 
+def test_who_leaves_behind_a_body_that_came_at_once_is_seen(server: Server) -> None:
+    LEFT.clear()
+    with connected(server) as client:
+        client.sendall(b"POST /leaves HTTP/1.1\r\nhost: localhost\r\ncontent-length: 100000\r\n\r\n")
+        time.sleep(SECONDS / 4)
+        client.sendall(b"x" * 100_000)
+        time.sleep(SECONDS)
+        assert not LEFT.is_set()
+    assert LEFT.wait(3 * SECONDS)
+
+
 class Wire:
     """A transport that keeps what is written."""
 
@@ -232,10 +263,11 @@ def test_head_and_body_leave_in_one_piece_and_large_ones_at_once() -> None:
 
 
 def test_who_asks_after_a_client_left_is_told_at_once() -> None:
-    leaving, told = Leaving(), []
+    told: list[str] = []
+    leaving = Leaving(lambda: told.append("listens"))
     leaving.then(lambda: told.append("before"))
     leaving.then(None)
     leaving.left()
-    assert told == []
+    assert told == ["listens"]
     leaving.then(lambda: told.append("after"))
-    assert told == ["after"]
+    assert told == ["listens", "after"]

@@ -448,7 +448,9 @@ def test_bodies_of_many_small_parts_are_read_in_time(server: Server, each: bytes
 
 def test_what_predict_refuses(server: Server) -> None:
     refusal = lambda body: server.refusal(400, "POST", "/predict", body)  # noqa: E731
-    assert "has the key 'texts'; expected inputs, model, probabilities, version" in refusal({"texts": ["a"]})
+    assert "has the key 'texts'; expected aggregation, inputs, model, probabilities, version" in refusal(
+        {"texts": ["a"]}
+    )
     assert "expected an array of inputs" in refusal({"inputs": "a text"})
     assert server.ask("POST", "/predict", {"inputs": []})[1]["predictions"] == []
     assert "is unknown" in server.refusal(404, "POST", "/predict", {"inputs": [], "model": "other"})

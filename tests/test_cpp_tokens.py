@@ -141,4 +141,4 @@ def test_what_is_refused(runner: Path, golden: Path, tmp_path: Path) -> None:
         shutil.rmtree(bundle.path)
     path = golden / "tokens/bundle"
     refused(run(runner, path, inputs, "--backend", "tensorrt"), "runs no engines of models that tag tokens")
-    refused(run(runner, path, "a text"), "tokenizer.onnx does not tell the words that they belong to; give token ids")
+    refused(run(runner, path, "a text"), "has no tokenizer.onnx, so it reads token ids")

@@ -41,8 +41,8 @@ FLOORS: list[dict[str, str]] = [
         "export": """
             graph context blocks rotary attention layers embeddings grouped uncertainty_head score_head label_head
             task_head distance_head unrolled lowering onnx_file constants row_rules first_rows traced islands quantize
-            quantize_search folds rewrites options fuzzed wordpiece tokenizer_graph tokenizer report exporter run
-            __init__ random_model recalibrate
+            quantize_search folds rewrites options fuzzed wordpiece tokenizer_graph word_graph tokenizer report exporter
+            run __init__ random_model recalibrate
         """,
     },
     {

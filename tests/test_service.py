@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import signal
 import threading
+import weakref
 from collections.abc import AsyncIterator, Callable, Coroutine
 from pathlib import Path
 from typing import Any
@@ -98,6 +100,22 @@ def test_folders_are_found_by_name_and_version(models: Path, tmp_path: Path) -> 
         found_bundles(models / "cats/nothing")
     with pytest.raises(InputError, match="does not exist; expected a bundle, or a folder of bundles"):
         found_bundles(tmp_path / "nowhere")
+
+
+def test_a_model_that_was_put_away_is_freed_without_the_collector(models: Path) -> None:
+    async def test(service: Service) -> None:
+        await version_that_answers(service, model="cats")
+        left = weakref.ref(service.served("cats").predictor)
+        await service.load("cats", "2")
+        while left() is not None:  # the thread that closed it may hold it for a moment; in vain up to the time of run
+            await asyncio.sleep(0.01)
+
+    gc.collect()
+    gc.disable()
+    try:
+        run(models, test)
+    finally:
+        gc.enable()
 
 
 def test_the_newest_answers_and_an_older_one_is_rolled_back_to(models: Path) -> None:

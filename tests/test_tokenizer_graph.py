@@ -6,7 +6,6 @@ import json
 import re
 import shutil
 import string
-import sysconfig
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +28,6 @@ COUNT = 150
 
 PAIRS = [("hello world", "transfer money"), ("Wie geht's?", "naïve " * 30), ("money " * 30, "日本 a")]
 TEXTS = ["Transfer 100 € to Zoë, please!", "hello, world", "ΣΊΣΥΦΟΣ 안녕 \U0001f600", "x" * 120, "money " * 60]
-
-LIBRARY = Path(sysconfig.get_config_var("LIBDIR") or "") / str(sysconfig.get_config_var("INSTSONAME"))
-"""Python's own, which the library of the Python package needs in a process without Python."""
 
 
 def letters_tokenizer(folder: Path, lower: bool) -> Any:
@@ -74,15 +70,6 @@ def bundles(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Bundle]:
         assert told.bytes == len(content)
         made[name] = bundle.add({TOKENIZER_GRAPH: content})
     return made
-
-
-@pytest.fixture(scope="module")
-def library() -> dict[str, str]:
-    """The environment in which the runner finds the operators."""
-    extensions = pytest.importorskip("onnxruntime_extensions")
-    if not LIBRARY.is_file():
-        pytest.skip("this Python has no shared library, which onnxruntime-extensions' wheel needs in a C++ process")
-    return {"ORTEXTENSIONS_LIBRARY": extensions.get_library_path(), "LD_PRELOAD": str(LIBRARY)}
 
 
 def test_the_graph_is_deterministic_and_says_what_it_was_made_from(bundles: dict[str, Bundle]) -> None:

@@ -266,9 +266,10 @@ void infer(const std::string& bytes) {
   hold(!found.asked.tensors.empty() || !found.asked.texts.empty() || !found.asked.images.empty(), "nothing is asked");
 }
 
-// Of a model that reads images, or texts, which a first byte tells apart: 'i' or another.
+// Of a model that reads images, words, or texts, which a first byte tells apart: 'i', 'w' or another.
 void plain(const std::string& bytes) {
-  const PlainRequest found = read_plain(bytes.substr(std::min<std::size_t>(bytes.size(), 1)), bytes[0] == 'i');
+  const Reads reads = bytes[0] == 'i' ? Reads::images : bytes[0] == 'w' ? Reads::words : Reads::texts;
+  const PlainRequest found = read_plain(bytes.substr(std::min<std::size_t>(bytes.size(), 1)), reads);
   hold_tensors(found.asked.tensors);
   const std::size_t inputs = found.asked.texts.size() + found.asked.images.size();
   hold(found.names.size() == inputs, "an input without a name");

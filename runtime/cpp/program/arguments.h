@@ -7,6 +7,7 @@
 
 #include "hydrant/hydrant.h"
 #include "limits.h"
+#include "rows.h"
 
 namespace hydrant {
 
@@ -21,8 +22,8 @@ struct Arguments {
   std::string bundle;
   std::vector<Given> inputs;
   Options options;
-  bool json = false;           // one object instead of a line for each input
-  bool probabilities = false;  // of every class, too
+  bool json = false;  // one object instead of a line for each input
+  Telling telling;    // what rows hold
   bool verbose = false;
   bool list_backends = false;
   bool profile = false;

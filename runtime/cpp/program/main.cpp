@@ -76,8 +76,7 @@ class Results {
   OrderedJson& all() { return all_; }
 
   void take(const Predicted& found) {
-    for (OrderedJson& row :
-         prediction_rows(predictor_, found.prediction, found.names, count_, arguments_.probabilities)) {
+    for (OrderedJson& row : prediction_rows(predictor_, found.prediction, found.names, count_, arguments_.telling)) {
       if (arguments_.json) {
         all_.push_back(std::move(row));
       } else {

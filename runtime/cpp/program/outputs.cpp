@@ -139,6 +139,8 @@ std::vector<Output> outputs_of(const Predictor& predictor, Prediction p) {
   add_if("interval_high", p.interval_high, {batch});
   add_if("member_scores", p.member_scores, {batch, members});
   add_if("mask", p.mask, {batch});
+  add_if("words", p.words, {batch});
+  add_if("offsets", p.offsets, {batch, 2});
   if (labels) {
     add_if("assigned", p.assigned, {batch, classes});
     add("label_entropy", p.label_entropy, {batch, classes});

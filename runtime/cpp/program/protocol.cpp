@@ -20,6 +20,7 @@ namespace {
 constexpr std::size_t kMostDimensions = 8, kMostInputs = 16;
 constexpr const char* kText = "text";
 constexpr const char* kPair = "text_pair";
+constexpr const char* kWordList = "tokens";
 constexpr const char* kImage = "image";
 constexpr const char* kSize = "binary_data_size";
 
@@ -302,6 +303,23 @@ Text text_of(const Json& input, const std::string& where) {
   return {first.get<std::string>(), second == nullptr ? std::nullopt : std::optional(second->get<std::string>())};
 }
 
+// A text, or the list of its words: "…", ["…", …], {"text": "…"} or {"tokens": ["…", …]}.
+Text words_of(const Json& input, const std::string& where) {
+  const bool named = input.is_object() && input.size() == 1 && (input.contains(kText) || input.contains(kWordList));
+  const Json& given = named ? input.front() : input;
+  if (given.is_string()) return {given.get<std::string>(), std::nullopt};
+  const auto text = [](const Json& each) { return each.is_string(); };
+  if (!given.is_array() || !std::all_of(given.begin(), given.end(), text))
+    throw InputError(where + " is " + shown(input) + "; expected a text, or its words as an array of strings");
+  return {"", std::nullopt, given.get<std::vector<std::string>>()};
+}
+
+// What stands for a text in its row.
+OrderedJson name_of(const Text& text) {
+  if (text.words) return *text.words;
+  return text.pair ? OrderedJson::array({text.text, *text.pair}) : OrderedJson(text.text);
+}
+
 // The bytes of a picture: base64, which may be that of a data: URL, or {"image": base64}.
 std::string image_of(const Json& input, const std::string& where) {
   const Json& given = input.is_object() && input.size() == 1 && input.contains(kImage) ? input[kImage] : input;
@@ -320,14 +338,15 @@ std::optional<std::string> string_option(const Json& request, const char* name) 
 
 }  // namespace
 
-PlainRequest read_plain(const std::string& body, bool images) {
+PlainRequest read_plain(const std::string& body, Reads reads) {
   const Json found = decoded(body);
-  refuse_unknown(found, {"inputs", "model", "probabilities", "version"}, "the request");
+  refuse_unknown(found, {"aggregation", "inputs", "model", "probabilities", "version"}, "the request");
   PlainRequest request;
   const Json& probabilities = member(found, "probabilities");
   if (!probabilities.is_null() && !probabilities.is_boolean())
     throw InputError("probabilities is " + shown(probabilities) + "; expected true or false");
-  request.probabilities = probabilities == true;
+  request.telling.probabilities = probabilities == true;
+  request.telling.aggregation = aggregation_of(string_option(found, "aggregation").value_or("first"));
   request.model = string_option(found, "model");
   request.version = string_option(found, "version");
   const Json& inputs = required(found, "inputs", "the request", "an array of inputs");
@@ -339,13 +358,13 @@ PlainRequest read_plain(const std::string& body, bool images) {
     throw InputError("inputs is " + shown(inputs) + "; expected an array of inputs, or an object of tensors by name");
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     const std::string where = "input " + std::to_string(i);
-    if (images) {
+    if (reads == Reads::images) {
       request.asked.images.push_back(image_of(inputs[i], where));
       request.names.emplace_back("image " + std::to_string(i));
       continue;
     }
-    Text text = text_of(inputs[i], where);
-    request.names.push_back(text.pair ? OrderedJson::array({text.text, *text.pair}) : OrderedJson(text.text));
+    Text text = reads == Reads::words ? words_of(inputs[i], where) : text_of(inputs[i], where);
+    request.names.push_back(name_of(text));
     request.asked.texts.push_back(std::move(text));
   }
   return request;

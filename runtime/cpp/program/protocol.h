@@ -38,14 +38,17 @@ struct InferRequest {
 //   header_length  the header Inference-Header-Content-Length: bytes of JSON, behind which binary tensors stand
 InferRequest read_infer(std::string_view body, const std::optional<std::string>& header_length);
 
-// What the body of `/predict` asks for, {"inputs": […], "probabilities": true}, of a model that reads images or texts.
+// What a model reads, by which inputs are understood: texts and pairs, images, or texts and lists of words.
+enum class Reads { texts, images, words };
+
+// What the body of `/predict` asks for, {"inputs": […], "probabilities": true, "aggregation": "mean"}.
 struct PlainRequest {
   Asked asked;
   std::vector<OrderedJson> names;  // what stands for each input in its row; empty for tensors
   std::optional<std::string> model, version;
-  bool probabilities = false;
+  Telling telling;
 };
-PlainRequest read_plain(const std::string& body, bool images);
+PlainRequest read_plain(const std::string& body, Reads reads);
 
 // The inputs that a model takes, as its metadata lists them.
 OrderedJson inputs_metadata(const Predictor& predictor);

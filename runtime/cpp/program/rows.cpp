@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <optional>
+
+#include "../src/messages.h"
 
 namespace hydrant {
 
@@ -38,9 +41,8 @@ OrderedJson assigned(const Prediction& prediction, std::size_t i, const std::vec
   return found;
 }
 
-// Adds what is said of input `i`, or of tokens of token `i` among all.
-void tell(OrderedJson& row, const Predictor& predictor, const Prediction& prediction, std::size_t i,
-          bool probabilities) {
+// Adds how sure it is of input `i`, or of token `i` among all.
+void tell_scores(OrderedJson& row, const Predictor& predictor, const Prediction& prediction, std::size_t i) {
   const std::vector<std::string>& labels = predictor.labels();
   if (predictor.gives_scores()) {
     row["score"] = shortest(prediction.score[i]);
@@ -61,6 +63,21 @@ void tell(OrderedJson& row, const Predictor& predictor, const Prediction& predic
   }
   if (prediction.energy) row["energy"] = shortest((*prediction.energy)[i]);
   if (prediction.distance) row["distance"] = shortest((*prediction.distance)[i]);
+}
+
+void tell_probabilities(OrderedJson& row, const Predictor& predictor, const Prediction& prediction, std::size_t i) {
+  const std::vector<std::string>& labels = predictor.labels();
+  for (std::size_t c = 0; !predictor.gives_scores() && c < labels.size(); ++c)
+    row["probabilities"][labels[c]] = shortest(prediction.probabilities[i * labels.size() + c]);
+}
+
+OrderedJson flag(const std::optional<bool>& value) { return value ? OrderedJson(*value) : OrderedJson(); }
+
+// Adds all that is said of input `i`, or of token `i` among all.
+void tell(OrderedJson& row, const Predictor& predictor, const Prediction& prediction, std::size_t i,
+          const Telling& telling) {
+  const std::vector<std::string>& labels = predictor.labels();
+  tell_scores(row, predictor, prediction, i);
   row["abstain"] = prediction.abstain ? OrderedJson(bool((*prediction.abstain)[i])) : OrderedJson();
   if (prediction.out_of_distribution) row["out_of_distribution"] = bool((*prediction.out_of_distribution)[i]);
   if (prediction.prediction_set) {
@@ -69,20 +86,77 @@ void tell(OrderedJson& row, const Predictor& predictor, const Prediction& predic
       if ((*prediction.prediction_set)[i * labels.size() + c]) row["prediction_set"].push_back(labels[c]);
     }
   }
-  for (std::size_t c = 0; probabilities && !predictor.gives_scores() && c < labels.size(); ++c) {
-    row["probabilities"][labels[c]] = shortest(prediction.probabilities[i * labels.size() + c]);
-  }
+  if (telling.probabilities) tell_probabilities(row, predictor, prediction, i);
 }
 
 // What is said of each real token of input `i`, by its place in the text.
-OrderedJson tokens_of(const Predictor& predictor, const Prediction& prediction, std::size_t i, bool probabilities) {
+OrderedJson tokens_of(const Predictor& predictor, const Prediction& prediction, std::size_t i, const Telling& telling) {
   OrderedJson found = OrderedJson::array();
   for (std::size_t token = 0; token < prediction.tokens; ++token) {
     const std::size_t place = i * prediction.tokens + token;
-    if (!(*prediction.mask)[place]) continue;
+    if (!prediction.mask.value()[place]) continue;
     OrderedJson each;
     each["token"] = token;
-    tell(each, predictor, prediction, place, probabilities);
+    tell(each, predictor, prediction, place, telling);
+    found.push_back(std::move(each));
+  }
+  return found;
+}
+
+// Characters [start, end) of UTF-8.
+std::string part_of(const std::string& text, std::int64_t start, std::int64_t end) {
+  std::string part;
+  std::int64_t character = -1;
+  for (const char byte : text) {
+    if ((static_cast<unsigned char>(byte) & 0xC0U) != 0x80U) ++character;
+    if (character >= start && character < end) part += byte;
+  }
+  return part;
+}
+
+// The text of an input, which may be a list of its words.
+std::string text_of(const OrderedJson& input) {
+  if (!input.is_array()) return input.get<std::string>();
+  std::string text;
+  for (const OrderedJson& word : input) text += (text.empty() ? "" : " ") + word.get<std::string>();
+  return text;
+}
+
+OrderedJson words_json(const Predictor& predictor, const Words& words, const std::string& text,
+                       const Telling& telling) {
+  OrderedJson found = OrderedJson::array();
+  for (std::size_t i = 0; i < words.index.size(); ++i) {
+    OrderedJson each;
+    each["word"] = words.index[i];
+    each["text"] = part_of(text, words.start[i], words.end[i]);
+    each["start"] = words.start[i];
+    each["end"] = words.end[i];
+    tell_scores(each, predictor, words.prediction, i);
+    if (telling.probabilities) tell_probabilities(each, predictor, words.prediction, i);
+    found.push_back(std::move(each));
+  }
+  return found;
+}
+
+OrderedJson spans_json(const std::vector<Span>& spans, const std::string& text) {
+  OrderedJson found = OrderedJson::array();
+  for (const Span& span : spans) {
+    OrderedJson each;
+    each["label"] = span.label;
+    each["text"] = part_of(text, span.start, span.end);
+    each["start"] = span.start;
+    each["end"] = span.end;
+    each["first_word"] = span.first_word;
+    each["last_word"] = span.last_word;
+    each["confidence"] = shortest(span.confidence);
+    each["predictive_entropy"] = shortest(span.predictive_entropy);
+    each["expected_entropy"] = shortest(span.expected_entropy);
+    each["mutual_information"] = shortest(span.mutual_information);
+    each["disagreement"] = shortest(span.disagreement);
+    each["energy"] = span.energy ? OrderedJson(shortest(*span.energy)) : OrderedJson();
+    if (span.distance) each["distance"] = shortest(*span.distance);
+    each["abstain"] = flag(span.abstain);
+    each["out_of_distribution"] = flag(span.out_of_distribution);
     found.push_back(std::move(each));
   }
   return found;
@@ -90,18 +164,35 @@ OrderedJson tokens_of(const Predictor& predictor, const Prediction& prediction, 
 
 }  // namespace
 
+Aggregation aggregation_of(const std::string& name) {
+  if (name == "first") return Aggregation::first;
+  if (name == "mean") return Aggregation::mean;
+  if (name == "max") return Aggregation::max;
+  throw InputError("aggregation is " + cut(name) + "; expected first, mean or max");
+}
+
 std::vector<OrderedJson> prediction_rows(const Predictor& predictor, const Prediction& prediction,
                                          const std::vector<OrderedJson>& inputs, std::size_t first,
-                                         bool probabilities) {
+                                         const Telling& telling) {
+  std::vector<Words> words;
+  std::vector<std::vector<Span>> spans;
+  if (prediction.words) {
+    words = predictor.words(prediction, telling.aggregation);
+    spans = predictor.spans(prediction, telling.aggregation);
+  }
   std::vector<OrderedJson> rows;
   for (std::size_t i = 0; i < prediction.size(); ++i) {
     OrderedJson row;
     row["index"] = first + i;
     row["input"] = inputs[i];
-    if (predictor.tags_tokens()) {
-      row["tokens"] = tokens_of(predictor, prediction, i, probabilities);
+    if (prediction.words) {
+      const std::string text = text_of(inputs[i]);
+      row["words"] = words_json(predictor, words[i], text, telling);
+      row["spans"] = spans_json(spans[i], text);
+    } else if (predictor.tags_tokens()) {
+      row["tokens"] = tokens_of(predictor, prediction, i, telling);
     } else {
-      tell(row, predictor, prediction, i, probabilities);
+      tell(row, predictor, prediction, i, telling);
     }
     rows.push_back(std::move(row));
   }

@@ -11,12 +11,22 @@ namespace hydrant {
 
 using OrderedJson = nlohmann::ordered_json;
 
-// One object for each input; of a model that tags tokens with one for each token, but for padding.
-//   inputs         what stands for each
-//   first          index of the first input
-//   probabilities  also give those of every class by its name
+// What rows tell.
+struct Telling {
+  bool probabilities = false;                    // also those of every class by its name
+  Aggregation aggregation = Aggregation::first;  // of tokens to words
+};
+
+// An aggregation by its name: first, mean or max. Throws InputError.
+Aggregation aggregation_of(const std::string& name);
+
+// One object for each input; of a model that tags tokens with its words and spans, or of ready tensors with one for
+// each token, but for padding.
+//   inputs  what stands for each
+//   first   index of the first input
 std::vector<OrderedJson> prediction_rows(const Predictor& predictor, const Prediction& prediction,
-                                         const std::vector<OrderedJson>& inputs, std::size_t first, bool probabilities);
+                                         const std::vector<OrderedJson>& inputs, std::size_t first,
+                                         const Telling& telling);
 
 // The double with the shortest decimal that stands for a float32.
 double shortest(float value);

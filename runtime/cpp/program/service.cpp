@@ -76,6 +76,12 @@ std::string names_in(const OrderedJson& inputs) {
   return listing(names);
 }
 
+std::vector<std::string> names_of(const std::vector<Output>& outputs) {
+  std::vector<std::string> names;
+  for (const Output& output : outputs) names.push_back(output.name);
+  return names;
+}
+
 Prediction predicted(const Predictor& predictor, const Asked& asked) {
   if (!asked.images.empty()) return predictor.predict_encoded_images(asked.images);
   if (!asked.texts.empty()) return predictor.predict_texts(asked.texts);
@@ -100,12 +106,17 @@ Service::Service(const Predictor& predictor, std::string name, bool local, const
       reads_texts_(predictor.reads_texts()),
       prepares_images_(predictor.prepares_images()) {
   Prediction warm = predictor.predict(predictor.synthetic(1, std::min<std::size_t>(predictor.longest(), 8), 0));
+  if (warm.mask && reads_texts_) {  // what texts have beside ready tensors
+    warm.words.emplace(warm.label.size());
+    warm.offsets.emplace(warm.label.size() * 2);
+  }
+  std::vector<Output> given = outputs_of(predictor, std::move(warm));
+  outputs_ = names_of(given);
   OrderedJson outputs = OrderedJson::array();
-  for (Output& output : outputs_of(predictor, std::move(warm))) {
+  for (Output& output : given) {
     output.shape.front() = -1;
     if (predictor.tags_tokens()) output.shape[token_axis(output.name)] = -1;
     outputs.push_back({{"name", output.name}, {"datatype", output.datatype()}, {"shape", output.shape}});
-    outputs_.push_back(output.name);
   }
   metadata_ = {{"name", name_},
                {"versions", OrderedJson::array({kVersion})},
@@ -217,6 +228,7 @@ HttpReply Service::infer(const HttpRequest& request) const {
   check_outputs(asked, outputs_);
   if (auto refused = unfit(asked.asked)) return *refused;
   const std::vector<Output> outputs = outputs_of(predictor_, predicted(predictor_, asked.asked));
+  check_outputs(asked, names_of(outputs));  // ready tensors have no words
   InferAnswer answer = infer_answer(name_, kVersion, asked, outputs);
   return {200, std::move(answer.body), "", answer.json_size};
 }
@@ -225,7 +237,9 @@ HttpReply Service::predict(const HttpRequest& request) const {
   const std::string type = request.type.value_or("").substr(0, request.type.value_or("").find(';'));
   if (!type.empty() && type != "application/json")
     return http_error(415, "the Content-Type is " + cut(type) + "; expected application/json");
-  PlainRequest asked = read_plain(request.body, predictor_.reads_images());
+  PlainRequest asked = read_plain(request.body, predictor_.reads_images()  ? Reads::images
+                                                : predictor_.tags_tokens() ? Reads::words
+                                                                           : Reads::texts);
   if (asked.model && *asked.model != name_) return no_model(*asked.model, name_);
   if (asked.version && *asked.version != kVersion) return no_version(*asked.version, name_);
   if (auto refused = unfit(asked.asked)) return *refused;
@@ -233,7 +247,7 @@ HttpReply Service::predict(const HttpRequest& request) const {
   if (!asked.names.empty() || !asked.asked.tensors.empty()) prediction = predicted(predictor_, asked.asked);
   for (std::size_t i = asked.names.size(); i < prediction.size(); ++i)
     asked.names.emplace_back("row " + std::to_string(i));
-  OrderedJson rows = prediction_rows(predictor_, prediction, asked.names, 0, asked.probabilities);
+  OrderedJson rows = prediction_rows(predictor_, prediction, asked.names, 0, asked.telling);
   return ok(
       {{"backend", predictor_.backend()}, {"fallbacks", skipped_json(predictor_)}, {"predictions", std::move(rows)}});
 }

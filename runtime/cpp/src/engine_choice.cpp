@@ -14,11 +14,11 @@
 namespace hydrant {
 namespace {
 
-using Words = std::vector<std::string>;
+using Strings = std::vector<std::string>;
 
 // In the order of preference.
-const Words& precisions() {
-  static const Words all{"fp16", "bf16", "fp32"};
+const Strings& precisions() {
+  static const Strings all{"fp16", "bf16", "fp32"};
   return all;
 }
 
@@ -28,13 +28,13 @@ const char* no_rtx(const std::string& capability) {
   return capability == "10.0" || capability == "10.3" ? "Blackwell for data centres" : nullptr;
 }
 
-Words build_command(const Bundle& bundle, const std::string& library, const std::string& precision) {
+Strings build_command(const Bundle& bundle, const std::string& library, const std::string& precision) {
   return {"hydrant", "build", bundle.path().string(), "--backend", library, "--precision", precision};
 }
 
 // Range of an axis, as "min:opt:max"; all inputs share it.
 std::string axis_text(const Profile& profile, std::size_t axis) {
-  Words sizes;
+  Strings sizes;
   const Shapes& shapes = profile.begin()->second;
   for (const Shape* shape : {&shapes.min, &shapes.opt, &shapes.max}) {
     if (shape->size() > axis) sizes.push_back(std::to_string((*shape)[axis]));
@@ -47,8 +47,8 @@ bool is_text(const Profile& profile) {
 }
 
 // The command that builds an engine as it was built, from its metadata.
-Words rebuild_command(const Bundle& bundle, const std::string& name, const EngineFile& facts) {
-  Words words = build_command(bundle, facts.library, facts.precision), sequences;
+Strings rebuild_command(const Bundle& bundle, const std::string& name, const EngineFile& facts) {
+  Strings words = build_command(bundle, facts.library, facts.precision), sequences;
   const auto add = [&](const std::string& option, const std::string& value) {
     words.insert(words.end(), {option, value});
   };
@@ -164,8 +164,8 @@ std::string quoted(const std::string& word) {
 
 }  // namespace
 
-std::string command_text(const Words& words) {
-  Words safe;
+std::string command_text(const Strings& words) {
+  Strings safe;
   std::transform(words.begin(), words.end(), std::back_inserter(safe), quoted);
   return join(safe, " ");
 }

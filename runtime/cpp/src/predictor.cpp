@@ -16,6 +16,7 @@
 #include "signature.h"
 #include "tensors.h"
 #include "tokenizer.h"
+#include "words.h"
 
 namespace hydrant {
 namespace {
@@ -32,6 +33,16 @@ void check_options(const Options& options) {
 template <typename Value>
 void extend(std::vector<Value>& whole, const std::vector<Value>& part) {
   whole.insert(whole.end(), part.begin(), part.end());
+}
+
+// Adds rows, each filled up with −1 to a width.
+void extend_padded(std::vector<std::int64_t>& whole, const Tensor& rows, std::size_t width) {
+  const auto& values = std::get<std::vector<std::int64_t>>(rows.data);
+  const std::size_t given = values.size() / static_cast<std::size_t>(rows.shape[0]);
+  for (auto row = values.begin(); row != values.end(); row += static_cast<std::ptrdiff_t>(given)) {
+    whole.insert(whole.end(), row, row + static_cast<std::ptrdiff_t>(given));
+    whole.insert(whole.end(), width - given, -1);
+  }
 }
 
 // An output of the graph with `width` values for each input.
@@ -101,7 +112,7 @@ void append_tokens(Prediction& prediction, Outputs outputs, const View& mask) {
   }
   for (std::size_t row = 0; row < batch; ++row) {
     for (std::size_t token = 0; token < most; ++token)
-      prediction.mask->push_back(token < length && marks[row * length + token] != 0);
+      prediction.mask.value().push_back(token < length && marks[row * length + token] != 0);
   }
   append_classes(prediction, std::move(outputs), batch * most);
 }
@@ -232,12 +243,7 @@ struct [[gnu::visibility("hidden")]] Predictor::State {
 
   // The tokenizer, opened when it is first needed.
   const Tokenizer& tokenizer() const {
-    const std::string path = bundle.path().string();
-    if (architecture.image) throw InputError("bundle " + path + " reads images, not texts");
-    if (architecture.tokens) {
-      throw InputError("bundle " + path + " tags tokens, and tokenizer.onnx does not tell the words that they belong " +
-                       "to; give token ids in a .npz file, or predict texts with Python");
-    }
+    if (architecture.image) throw InputError("bundle " + bundle.path().string() + " reads images, not texts");
     const std::lock_guard<std::mutex> lock(opening);
     if (!opened) opened = std::make_unique<const Tokenizer>(bundle, architecture);
     return *opened;
@@ -247,11 +253,29 @@ struct [[gnu::visibility("hidden")]] Predictor::State {
   Prediction predict_texts(const std::vector<Text>& texts, std::size_t index) const {
     const Tokenizer& prepares = tokenizer();
     Prediction prediction = nothing();
+    std::vector<Tensors> batches;
     for (std::size_t first = 0; first < texts.size(); first += options.batch_size) {
-      const Tensors ids = prepares.encode(texts, first, std::min(first + options.batch_size, texts.size()), index);
-      run(checked_tensors(ids, architecture).views, prediction);
+      Tensors ids = prepares.encode(texts, first, std::min(first + options.batch_size, texts.size()), index);
+      if (architecture.tokens) {  // which run once the longest text is known
+        prediction.tokens = std::max(prediction.tokens, static_cast<std::size_t>(ids.at("input_ids").shape[1]));
+        batches.push_back(std::move(ids));
+      } else {
+        run(checked_tensors(ids, architecture).views, prediction);
+      }
     }
+    if (architecture.tokens) tag(std::move(batches), prediction);
     return finished(std::move(prediction));
+  }
+
+  // Adds the predictions of texts that became these batches, each with its words and offsets.
+  void tag(std::vector<Tensors> batches, Prediction& prediction) const {
+    prediction.words.emplace();
+    prediction.offsets.emplace();
+    for (Tensors& batch : batches) {
+      extend_padded(prediction.words.value(), batch.extract("words").mapped(), prediction.tokens);
+      extend_padded(prediction.offsets.value(), batch.extract("offsets").mapped(), prediction.tokens * 2);
+      run(checked_tensors(batch, architecture).views, prediction);
+    }
   }
 
   // The tensors of pictures [first, last); `picture` gives one, so that only one is in memory before it is prepared.
@@ -310,7 +334,20 @@ Prediction Predictor::predict_texts(const std::vector<Text>& texts, std::size_t 
 }
 
 Tensors Predictor::prepare_texts(const std::vector<Text>& texts, std::size_t first) const {
-  return state().tokenizer().encode(texts, 0, texts.size(), first);
+  Tensors tensors = state().tokenizer().encode(texts, 0, texts.size(), first);
+  tensors.erase("words");
+  tensors.erase("offsets");
+  return tensors;
+}
+
+std::vector<Words> Predictor::words(const Prediction& prediction, Aggregation aggregation) const {
+  return words_of(prediction, aggregation, state().calibration);
+}
+
+std::vector<std::vector<Span>> Predictor::spans(const Prediction& prediction, Aggregation aggregation) const {
+  std::vector<std::vector<Span>> found;
+  for (const Words& each : words(prediction, aggregation)) found.push_back(spans_of(each, labels()));
+  return found;
 }
 
 Prediction Predictor::predict_images(const std::vector<Image>& images, std::size_t first) const {

@@ -9,6 +9,7 @@ namespace hydrant {
 namespace {
 
 constexpr const char* kGraph = "tokenizer.onnx";
+constexpr const char *kWords = "words", *kOffsets = "offsets";  // of tokens
 constexpr const char* kVariable = "ORTEXTENSIONS_LIBRARY";
 constexpr const char* kIds =
     "or give token ids, in Python: numpy.savez(\"x.npz\", **tokenizer(texts, padding=True, return_tensors=\"np\"))";
@@ -50,6 +51,34 @@ void check_text(const std::string& text, const std::string& empty, std::size_t i
   if (blank) throw InputError(where + " is " + empty + "; expected at least one word");
 }
 
+// Characters of UTF-8.
+std::int64_t length_of(const std::string& text) {
+  return std::count_if(text.begin(), text.end(),
+                       [](char byte) { return (static_cast<unsigned char>(byte) & 0xC0U) != 0x80U; });
+}
+
+// A list of words as one text. Throws InputError: there is none, or one is empty.
+std::string joined(const std::vector<std::string>& words, std::size_t index) {
+  const std::string where = "input " + std::to_string(index);
+  if (words.empty()) throw InputError(where + " is a list of no words; expected at least one");
+  for (const std::string& word : words) check_text(word, "a list with an empty word", index);
+  return join(words, " ");
+}
+
+// Makes of the words that a text was split into those that were given: a token belongs to the one that it lies in.
+void regroup(std::vector<std::int64_t>& owners, const std::vector<std::int64_t>& offsets,
+             const std::vector<std::string>& words) {
+  std::vector<std::int64_t> ends{0};  // of each word, with the space behind it
+  for (const std::string& word : words) ends.push_back(ends.back() + length_of(word) + 1);
+  for (std::size_t token = 0; token < owners.size(); ++token) {
+    if (owners[token] < 0) continue;
+    owners[token] = std::upper_bound(ends.begin(), ends.end(), offsets[2 * token]) - ends.begin() - 1;
+  }
+}
+
+// Values of an output for each token.
+std::size_t width_of(const std::string& name) { return name == kOffsets ? 2 : 1; }
+
 std::string library_name() {
   const char* named = std::getenv(kVariable);  // NOLINT(concurrency-mt-unsafe): nothing here changes it
   return named == nullptr || *named == '\0' ? "libortextensions.so" : named;
@@ -65,7 +94,8 @@ std::string source_of(const Bundle& bundle) {
 }  // namespace
 
 Tokenizer::Tokenizer(const Bundle& bundle, const Architecture& architecture)
-    : names_(architecture.input_names()), padding_(architecture.padding_token) {
+    : names_(architecture.input_names()), tags_(architecture.tokens), padding_(architecture.padding_token) {
+  if (tags_) names_.insert(names_.end(), {kWords, kOffsets});
   const std::string path = bundle.path().string();
   if (!bundle.has(kGraph)) {
     throw InputError("bundle " + path + " has no " + kGraph + ", so it reads token ids; make it with `hydrant export " +
@@ -93,8 +123,13 @@ Tokenizer::Tokenizer(const Bundle& bundle, const Architecture& architecture)
 }
 
 std::map<std::string, std::vector<std::int64_t>> Tokenizer::encode_one(const Text& text, std::size_t index) const {
-  check_text(text.text, text.pair ? "a pair whose first text is empty" : "an empty text", index);
-  std::vector<std::string> parts{text.text};
+  if ((tags_ && text.pair) || (!tags_ && text.words)) {
+    throw InputError("input " + std::to_string(index) +
+                     (tags_ ? " is a pair of texts; this model tags tokens, and reads one text, or a list of its words"
+                            : " is a list of words, which models that tag tokens read; expected a text"));
+  }
+  std::vector<std::string> parts{text.words ? joined(*text.words, index) : text.text};
+  check_text(parts[0], text.pair ? "a pair whose first text is empty" : "an empty text", index);
   if (text.pair) {
     check_text(*text.pair, "a pair whose second text is empty", index);
     parts.push_back(*text.pair);
@@ -110,13 +145,14 @@ std::map<std::string, std::vector<std::int64_t>> Tokenizer::encode_one(const Tex
   const std::vector<std::int64_t>& counts = found["counts"];
   if (counts.size() != parts.size() ||
       std::any_of(counts.begin(), counts.end(), [](auto count) { return count < 1; })) {
-    throw InputError("input " + std::to_string(index) + ", " + cut(text.text) + ", has no token the model knows" +
+    throw InputError("input " + std::to_string(index) + ", " + cut(parts[0]) + ", has no token the model knows" +
                      (text.pair ? " in one of its texts" : "") + "; expected readable text");
   }
   for (const std::string& name : names_) {
-    if (found[name].empty() || found[name].size() != found[names_.front()].size())
+    if (found[name].empty() || found[name].size() != found[names_.front()].size() * width_of(name))
       throw BackendError("tokenizer.onnx gives no " + name + "; make it again with `hydrant export --tokenizer`");
   }
+  if (text.words) regroup(found[kWords], found[kOffsets], *text.words);
   return found;
 }
 
@@ -129,12 +165,15 @@ Tensors Tokenizer::encode(const std::vector<Text>& texts, std::size_t first, std
     longest = std::max(longest, rows.back()[names_.front()].size());
   }
   Tensors tensors;
-  const std::vector<std::int64_t> shape{static_cast<std::int64_t>(rows.size()), static_cast<std::int64_t>(longest)};
   for (const std::string& name : names_) {
-    std::vector<std::int64_t> values(rows.size() * longest, name == "input_ids" ? padding_ : 0);
+    const std::size_t width = longest * width_of(name);
+    const std::int64_t blank = name == kWords || name == kOffsets ? -1 : name == "input_ids" ? padding_ : 0;
+    std::vector<std::int64_t> values(rows.size() * width, blank);
     for (std::size_t i = 0; i < rows.size(); ++i)
-      std::copy(rows[i][name].begin(), rows[i][name].end(), values.begin() + static_cast<std::ptrdiff_t>(i * longest));
-    tensors[name] = {shape, std::move(values)};
+      std::copy(rows[i][name].begin(), rows[i][name].end(), values.begin() + static_cast<std::ptrdiff_t>(i * width));
+    std::vector<std::int64_t> shape{static_cast<std::int64_t>(rows.size()), static_cast<std::int64_t>(longest)};
+    if (name == kOffsets) shape.push_back(2);
+    tensors[name] = {std::move(shape), std::move(values)};
   }
   return tensors;
 }

@@ -18,14 +18,16 @@ class Tokenizer {
   // was made from another tokenizer than the bundle holds.
   Tokenizer(const Bundle& bundle, const Architecture& architecture);
 
-  // The model's inputs for texts [first, last), padded to the longest of them; the first of all has this index in
-  // messages. Safe to call from many threads. Throws InputError: a text is empty, no UTF-8, or has no token.
+  // The model's inputs for texts [first, last), padded to the longest of them; of a model that tags tokens also their
+  // `words` and `offsets`, −1 at padding. The first text of all has this index in messages. Safe to call from many
+  // threads. Throws InputError: a text is empty, no UTF-8, has no token, or is none that the model reads.
   Tensors encode(const std::vector<Text>& texts, std::size_t first, std::size_t last, std::size_t index) const;
 
  private:
   std::map<std::string, std::vector<std::int64_t>> encode_one(const Text& text, std::size_t index) const;
 
   std::vector<std::string> names_;
+  bool tags_;
   std::int64_t padding_;
   std::vector<std::string> unread_;  // special tokens, which the graph does not find within texts
   std::unique_ptr<const TextSession> session_;

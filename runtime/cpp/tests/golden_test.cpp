@@ -48,6 +48,78 @@ void compare_pixels(const Predictor& predictor, const Case& golden) {
                  golden.expected.at("pixel_values"), 0);
 }
 
+// Adds values to those of the texts before.
+template <typename Value>
+void extend(std::vector<Value>& all, const std::vector<Value>& some) {
+  all.insert(all.end(), some.begin(), some.end());
+}
+
+const std::vector<std::int64_t>& integers(const Tensors& tensors, const std::string& name) {
+  return std::get<std::vector<std::int64_t>>(tensors.at(name).data);
+}
+
+// The words and spans of ready tensors, as if their words were known.
+void compare_words(const Predictor& predictor, Prediction prediction, const fs::path& file) {
+  const Tensors golden = read_tensors(file);
+  refuse<InputError>("made of ready tensors, whose words are not known", [&] { predictor.words(prediction); });
+  prediction.words = integers(golden, "words");
+  prediction.offsets = prediction.words;
+  refuse<InputError>("expected one and two for each", [&] { predictor.spans(prediction); });
+  prediction.offsets = integers(golden, "offsets");
+  for (const auto& [aggregation, name] : {std::pair{Aggregation::first, "first"}, std::pair{Aggregation::mean, "mean"},
+                                          std::pair{Aggregation::max, "max"}}) {
+    const std::string where = std::string("words, ") + name + ": ", key = std::string(name) + ".";
+    Prediction all;
+    all.energy.emplace();
+    all.distance.emplace();
+    all.member_probabilities.emplace();
+    all.abstain.emplace();
+    all.out_of_distribution.emplace();
+    std::vector<std::int64_t> index, start, end, spans;
+    std::vector<float> scores;
+    for (const Words& words : predictor.words(prediction, aggregation)) {
+      const Prediction& found = words.prediction;
+      extend(index, words.index);
+      extend(start, words.start);
+      extend(end, words.end);
+      extend(all.label, found.label);
+      for (const auto field :
+           {&Prediction::probabilities, &Prediction::confidence, &Prediction::predictive_entropy,
+            &Prediction::expected_entropy, &Prediction::mutual_information, &Prediction::disagreement}) {
+        extend(all.*field, found.*field);
+      }
+      for (const auto field : {&Prediction::energy, &Prediction::distance, &Prediction::member_probabilities})
+        extend((all.*field).value(), (found.*field).value());
+      for (const auto field : {&Prediction::abstain, &Prediction::out_of_distribution})
+        extend((all.*field).value(), (found.*field).value());
+    }
+    check(index == integers(golden, key + "index"), where, "index differs");
+    check(start == integers(golden, key + "start") && end == integers(golden, key + "end"), where, "places differ");
+    check(all.label == integers(golden, key + "label"), where, "label differs");
+    for (const auto& [field, values] :
+         {std::pair{"probabilities", &all.probabilities}, std::pair{"confidence", &all.confidence},
+          std::pair{"predictive_entropy", &all.predictive_entropy},
+          std::pair{"mutual_information", &all.mutual_information}, std::pair{"disagreement", &all.disagreement},
+          std::pair{"distance", &*all.distance}, std::pair{"member_probabilities", &*all.member_probabilities}}) {
+      compare_floats(where + field, *values, golden.at(key + field), kTolerance);
+    }
+    compare_bools(where, all.abstain, golden, key + "abstain");
+    compare_bools(where, all.out_of_distribution, golden, key + "out_of_distribution");
+    std::int64_t row = 0;
+    for (const std::vector<Span>& text : predictor.spans(prediction, aggregation)) {
+      for (const Span& span : text) {
+        extend(spans, {row, span.start, span.end, span.first_word, span.last_word, span.label == "PER" ? 1 : 0,
+                       span.abstain.value() ? 1 : 0, span.out_of_distribution.value() ? 1 : 0});
+        extend(scores, {span.confidence, span.predictive_entropy, span.expected_entropy, span.mutual_information,
+                        span.disagreement, span.energy.value(), span.distance.value()});
+      }
+      ++row;
+    }
+    check(spans == integers(golden, key + "spans"), where, "spans differ");
+    compare_floats(where + "scores of spans", scores, golden.at(key + "span_scores"), kTolerance);
+  }
+}
+
 std::vector<fs::path> cases(const fs::path& folder) {
   std::vector<fs::path> found;
   for (const auto& entry : fs::directory_iterator(folder)) {
@@ -187,6 +259,7 @@ void golden(const fs::path& folder) {
     const Prediction found = predict(predictor, each);
     compare(found, each);
     if (!each.pictures.empty()) compare_pixels(predictor, each);
+    if (fs::exists(path / "words.npz")) compare_words(predictor, found, path / "words.npz");
     std::cout << each.name << ": " << found.size() << " inputs on " << predictor.backend() << '\n';
   }
 }

@@ -55,10 +55,11 @@ struct Tensor {
 // [B, channels, height, width].
 using Tensors = std::map<std::string, Tensor>;
 
-// A text, or a pair of texts.
+// A text, or a pair of texts; or, for a model that tags tokens, a text as a list of its words.
 struct Text {
   std::string text;
   std::optional<std::string> pair;
+  std::optional<std::vector<std::string>> words = std::nullopt;  // in the place of `text`
 };
 
 // One picture of 8 bits per channel.
@@ -106,10 +107,38 @@ struct Prediction {
 
   std::size_t tokens = 0;                 // T of a model that tags tokens; otherwise 0
   std::optional<std::vector<bool>> mask;  // [B, T], of such a model: no padding
+  // Of texts, as opposed to ready tensors: [B, T], index of the word that each token belongs to, −1 for none; and
+  // [B, T, 2], its first character and the one behind its last, of words given as a list in these joined by spaces.
+  std::optional<std::vector<std::int64_t>> words, offsets;
 
   std::size_t size() const {  // B
     return (score.empty() ? predictive_entropy.size() : score.size()) / (tokens == 0 ? 1 : tokens);
   }
+};
+
+// What a word takes of its tokens: the first, the mean of their probabilities and scores, or the most confident one.
+enum class Aggregation { first, mean, max };
+
+// The words of one text, W of them.
+struct Words {
+  std::vector<std::int64_t> index;       // [W], of each in the text; one that the model did not read is left out
+  std::vector<std::int64_t> start, end;  // [W], its first character, and the one behind its last, as of the offsets
+  Prediction prediction;                 // what is said of each, as a classifier says it; its first axis is W
+};
+
+// Words of one text that have tags of one type, one behind the other, such as a named entity. A span is as sure as its
+// least sure word, and lies beyond a threshold where a word of it does.
+struct Span {
+  std::string label;                                 // the type, without the prefix of a tag ("PER" of "B-PER")
+  std::int64_t start = 0, end = 0;                   // its first character, and the one behind its last
+  std::int64_t first_word = 0, last_word = 0;        // index in the text
+  float confidence = 0;                              // the least of its words; of what follows the largest
+  float predictive_entropy = 0;                      // nats
+  float expected_entropy = 0;                        // nats
+  float mutual_information = 0;                      // nats
+  float disagreement = 0;                            // share of members
+  std::optional<float> energy, distance;             // empty where the graph gives none
+  std::optional<bool> abstain, out_of_distribution;  // empty without a threshold
 };
 
 // How a bundle is opened.
@@ -147,6 +176,12 @@ class Predictor {
   // Predicts texts, by the bundle's tokenizer.onnx and the library of ONNX Runtime's extensions, which the variable
   // ORTEXTENSIONS_LIBRARY names. Throws as above; messages name an input by its index.
   Prediction predict_texts(const std::vector<Text>& texts, std::size_t first = 0) const;
+  // The words of every text of this predictor's prediction of tokens, with the decisions of its thresholds.
+  // Throws InputError: a prediction of whole inputs, or of ready tensors, whose words are not known.
+  std::vector<Words> words(const Prediction& prediction, Aggregation aggregation = Aggregation::first) const;
+  // Their spans, read as seqeval does in its default mode. Throws as above.
+  std::vector<std::vector<Span>> spans(const Prediction& prediction,
+                                       Aggregation aggregation = Aggregation::first) const;
   // The tensors that texts become.
   Tensors prepare_texts(const std::vector<Text>& texts, std::size_t first = 0) const;
   // Predicts pictures, prepared by the bundle's own preprocessing. Throws as above; messages name an input by its

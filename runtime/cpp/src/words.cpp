@@ -1,0 +1,158 @@
+#include "words.h"
+
+#include <algorithm>
+#include <map>
+
+namespace hydrant {
+namespace {
+
+using Floats = std::vector<float>;
+using Places = std::vector<std::size_t>;  // of tokens among those of all texts
+
+// The mean of some tokens, each of which has `width` values.
+void append_mean(Floats& means, const Floats& values, const Places& tokens, std::size_t width) {
+  for (std::size_t i = 0; i < width; ++i) {
+    float sum = 0;
+    for (const std::size_t token : tokens) sum += values[token * width + i];
+    means.push_back(sum / static_cast<float>(tokens.size()));
+  }
+}
+
+// The tokens that a word takes.
+Places chosen(const Prediction& prediction, const Places& tokens, Aggregation aggregation) {
+  if (aggregation == Aggregation::mean) return tokens;
+  if (aggregation == Aggregation::first) return {tokens.front()};
+  return {*std::max_element(tokens.begin(), tokens.end(), [&](std::size_t one, std::size_t other) {
+    return prediction.confidence[one] < prediction.confidence[other];
+  })};
+}
+
+// What members say of some tokens, of [B, M, T, C].
+void append_members(Floats& means, const Prediction& all, const Places& tokens) {
+  const std::size_t width = all.classes, members = all.members;
+  for (std::size_t member = 0; member < members; ++member) {
+    Places places;
+    for (const std::size_t token : tokens)
+      places.push_back((token / all.tokens * members + member) * all.tokens + token % all.tokens);
+    append_mean(means, all.member_probabilities.value(), places, width);
+  }
+}
+
+void append(Prediction& words, const Prediction& all, const Places& tokens) {
+  append_mean(words.probabilities, all.probabilities, tokens, all.classes);
+  const auto last = words.probabilities.end(), start = last - static_cast<std::ptrdiff_t>(all.classes);
+  const auto best = std::max_element(start, last);
+  words.label.push_back(best - start);
+  words.confidence.push_back(*best);
+  for (const auto field : {&Prediction::predictive_entropy, &Prediction::expected_entropy,
+                           &Prediction::mutual_information, &Prediction::disagreement}) {
+    append_mean(words.*field, all.*field, tokens, 1);
+  }
+  for (const auto field : {&Prediction::energy, &Prediction::distance})
+    if (all.*field) append_mean((words.*field).value(), (all.*field).value(), tokens, 1);
+  if (all.member_probabilities) append_members(words.member_probabilities.value(), all, tokens);
+}
+
+// The words of text `row`.
+Words words_in(const Prediction& all, std::size_t row, Aggregation aggregation) {
+  const std::vector<std::int64_t>&owners = all.words.value(), &offsets = all.offsets.value();
+  std::map<std::int64_t, Places> owned;
+  for (std::size_t place = row * all.tokens; place < (row + 1) * all.tokens; ++place)
+    if (owners[place] >= 0) owned[owners[place]].push_back(place);
+  Words found;
+  found.prediction.classes = all.classes;
+  found.prediction.members = all.members;
+  for (const auto field : {&Prediction::energy, &Prediction::distance, &Prediction::member_probabilities})
+    if (all.*field) (found.prediction.*field).emplace();
+  for (const auto& [word, tokens] : owned) {
+    found.index.push_back(word);
+    found.start.push_back(offsets[2 * tokens.front()]);
+    found.end.push_back(offsets[2 * tokens.back() + 1]);
+    append(found.prediction, all, chosen(all, tokens, aggregation));
+  }
+  return found;
+}
+
+// A tag's prefix and type; a name without a prefix is inside of a span of its own type.
+std::pair<char, std::string> split(const std::string& tag) {
+  if (tag == "O") return {'O', ""};
+  const std::size_t dash = std::min(tag.find('-'), tag.size());
+  const bool prefix = dash == 1 && std::string("BIES").find(tag[0]) != std::string::npos;
+  if (!prefix) return {'I', tag};
+  return {tag[0], dash + 1 < tag.size() ? tag.substr(dash + 1) : "_"};
+}
+
+Span span_of(const Words& words, const std::string& label, std::size_t first, std::size_t last) {
+  const auto from = static_cast<std::ptrdiff_t>(first), to = static_cast<std::ptrdiff_t>(last) + 1;
+  const auto largest = [&](const Floats& values) {
+    return *std::max_element(values.begin() + from, values.begin() + to);
+  };
+  const auto perhaps = [&](const std::optional<Floats>& values) {
+    return values ? std::optional<float>(largest(*values)) : std::nullopt;
+  };
+  const auto any = [&](const std::optional<std::vector<bool>>& flags) {
+    if (!flags) return std::optional<bool>();
+    return std::optional<bool>(std::find(flags->begin() + from, flags->begin() + to, true) != flags->begin() + to);
+  };
+  const Prediction& found = words.prediction;
+  return {label,
+          words.start[first],
+          words.end[last],
+          words.index[first],
+          words.index[last],
+          *std::min_element(found.confidence.begin() + from, found.confidence.begin() + to),
+          largest(found.predictive_entropy),
+          largest(found.expected_entropy),
+          largest(found.mutual_information),
+          largest(found.disagreement),
+          perhaps(found.energy),
+          perhaps(found.distance),
+          any(found.abstain),
+          any(found.out_of_distribution)};
+}
+
+}  // namespace
+
+std::vector<Words> words_of(const Prediction& prediction, Aggregation aggregation, const Calibration& calibration) {
+  if (!prediction.mask)
+    throw InputError("this prediction is of whole inputs, without words; expected one of a model that tags tokens");
+  if (!prediction.words || !prediction.offsets) {
+    throw InputError(
+        "this prediction was made of ready tensors, whose words are not known; predict texts, or lists of words");
+  }
+  const std::size_t tokens = prediction.size() * prediction.tokens;
+  if (prediction.words->size() != tokens || prediction.offsets->size() != 2 * tokens) {
+    throw InputError("this prediction has " + std::to_string(prediction.words->size()) + " words and " +
+                     std::to_string(prediction.offsets->size()) + " ends of them for " + std::to_string(tokens) +
+                     " tokens; expected one and two for each, as predict_texts gives them");
+  }
+  std::vector<Words> found;
+  for (std::size_t row = 0; row < prediction.size(); ++row) {
+    found.push_back(words_in(prediction, row, aggregation));
+    calibration.decide(found.back().prediction);
+  }
+  return found;
+}
+
+std::vector<Span> spans_of(const Words& words, const std::vector<std::string>& labels) {
+  std::vector<Span> found;
+  std::size_t begun = 0;
+  char before = 'O';
+  std::string kind;
+  for (std::size_t place = 0; place <= words.index.size(); ++place) {
+    const bool end = place == words.index.size();
+    const auto [prefix, name] = split(end ? "O" : labels[static_cast<std::size_t>(words.prediction.label[place])]);
+    bool inside = before != 'O';
+    const bool closed = before == 'E' || before == 'S' || (prefix != 'I' && prefix != 'E') || name != kind;
+    if (inside && closed) {
+      found.push_back(span_of(words, kind, begun, place - 1));
+      inside = false;
+    }
+    if (prefix != 'O' && !inside) begun = place;
+    before = prefix;
+    kind = name;
+  }
+  return found;
+}
+
+}  // namespace hydrant

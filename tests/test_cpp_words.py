@@ -1,0 +1,186 @@
+"""Texts for models that tag tokens, without Python: words and offsets from ``tokenizer.onnx``, spans in C++."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import hydrant
+import numpy as np
+import pytest
+import torch
+from cpp import lines, refused, run
+from cpp_server import serving
+from golden import middle, write_calibration, write_density
+from hydrant import Bundle
+from hydrant.bundle.calibration import Calibration, Threshold
+from hydrant.bundle.store import TOKENIZER_GRAPH
+from hydrant.data import words as words_module
+from hydrant.errors import InputError
+from hydrant.export.tokenizer import made_tokenizer
+from support import make_inputs, random_plan, run_cli
+from test_tokenizer_graph import TEXTS, bytes_tokenizer, letters_tokenizer
+from token_support import TAGS, make_tagger, sentences
+
+LISTS = [["Anna", "lives", "in", "New-York", "."], ["日本", "cafe\u0301", "\u200d", "[SEP]x"], *sentences(5)[0]]
+ALL = [*TEXTS, *map(" ".join, LISTS), "a\u200db [MASK] \u0301c — 日本語"]
+UNUSUAL = ["O", "E-PER", "S-LOC", "I", "NOUN"]
+
+
+def make_bundle(folder: Path, tags: list[str], lower: bool) -> Bundle:
+    """A tagger of texts that gives every tag, with a distance, thresholds and its tokenizer as a graph."""
+    names = {"id2label": dict(enumerate(tags)), "label2id": {name: index for index, name in enumerate(tags)}}
+    model: Any = make_tagger(vocab_size=400, **names)
+    tokenizer = letters_tokenizer(folder / "source", lower)
+    with torch.no_grad():  # every class as often as the others
+        inputs = tokenizer(ALL, padding=True, truncation=True, return_tensors="pt")
+        members = hydrant.fuse(model, random_plan("bert", 3))(**inputs).member_logits
+        logits = members.mean(0)[inputs["attention_mask"] > 0]
+        model.classifier.weight /= logits.std(0)[:, None]
+        model.classifier.bias -= logits.mean(0)
+        model.classifier.bias /= logits.std(0)
+    bundle = hydrant.save_bundle(hydrant.fuse(model, random_plan("bert", 3)), folder / "bundle", tokenizer)
+    bundle = write_density(bundle, {name: tensor.numpy() for name, tensor in make_inputs("bert", 70).items()})
+    with hydrant.load(bundle, "torch") as predictor:
+        found = predictor.predict(ALL)
+    assert found.distance is not None
+    limits = {"abstain": ("confidence", found.confidence), "ood": ("distance", found.distance)}
+    thresholds = {name: Threshold(score, middle(given[found.mask])) for name, (score, given) in limits.items()}
+    bundle = write_calibration(bundle, Calibration(1.0, thresholds))
+    hydrant.export_onnx(bundle, form=hydrant.GraphForm(member_outputs=True))
+    bundle = Bundle.open(bundle.path)
+    content, told = made_tokenizer(bundle, 0, 150)
+    assert (told.pairs, told.lists) == (0, (told.texts + 1) // 2)
+    return bundle.add({TOKENIZER_GRAPH: content})
+
+
+@pytest.fixture(scope="module")
+def bundles(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Bundle]:
+    pytest.importorskip("onnxruntime_extensions")
+    folder = tmp_path_factory.mktemp("taggers")
+    return {
+        "usual": make_bundle(folder / "usual", TAGS, lower=True),
+        "unusual": make_bundle(folder / "unusual", UNUSUAL, lower=False),
+    }
+
+
+def alike(found: Any, wanted: Any) -> None:
+    """The same JSON, keys in their order, but for the last digits of numbers."""
+    if isinstance(wanted, dict):
+        assert list(found) == list(wanted)
+        for key in wanted:
+            alike(found[key], wanted[key])
+    elif isinstance(wanted, list):
+        assert len(found) == len(wanted)
+        for one, other in zip(found, wanted, strict=True):
+            alike(one, other)
+    else:
+        assert found == (pytest.approx(wanted, abs=2e-6, rel=1e-5) if isinstance(wanted, float) else wanted)
+
+
+@pytest.mark.parametrize("aggregation", ["first", "mean", "max"])
+@pytest.mark.parametrize("name", ["usual", "unusual"])
+def test_words_and_spans_are_those_of_python(
+    name: str, aggregation: Any, runner: Path, bundles: dict[str, Bundle], library: dict[str, str]
+) -> None:
+    path = bundles[name].path
+    with hydrant.load(path, "onnxruntime") as predictor:
+        prediction = predictor.predict(ALL)
+        wanted = predictor.rows(prediction, ALL, probabilities=True, aggregation=aggregation)
+    found = lines(
+        run(runner, path, *ALL, "--probabilities", "--aggregation", aggregation, "--batch-size", 4, **library)
+    )
+    alike(found, wanted)
+    spans = [span for row in wanted for span in row["spans"]]
+    assert len({span["label"] for span in spans}) > 1
+    assert any(span["first_word"] < span["last_word"] for span in spans)
+    assert {span["abstain"] for span in spans} == {span["out_of_distribution"] for span in spans} == {True, False}
+    assert len({label for row in wanted for label in (word["label"] for word in row["words"])}) > 3
+
+
+def test_the_server_reads_texts_and_lists_of_words(
+    runner: Path, bundles: dict[str, Bundle], library: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for key, value in library.items():
+        monkeypatch.setenv(key, value)
+    path = bundles["usual"].path
+    with hydrant.load(path, "onnxruntime") as predictor:
+        inputs = [*ALL[:4], *LISTS]
+        wanted = predictor.rows(predictor.predict(inputs), inputs, aggregation="mean")
+        texts = predictor.predict(ALL)
+        given = predictor.predict(ALL[:1])
+    with serving(runner, path) as server:
+        body = {"inputs": [*ALL[:3], {"text": ALL[3]}, *LISTS[:-1], {"tokens": LISTS[-1]}], "aggregation": "mean"}
+        status, told, _ = server.ask("POST", "/predict", body)
+        assert status == 200, told
+        alike(told["predictions"], wanted)
+        text = {"name": "text", "datatype": "BYTES", "shape": [len(ALL)], "data": ALL}
+        status, told, _ = server.ask("POST", "/v2/models/bundle/infer", {"inputs": [text]})
+        assert status == 200, told
+        outputs = {each["name"]: each for each in told["outputs"]}
+        for name in ("words", "offsets", "mask", "label_index"):
+            field: Any = getattr(texts, "label" if name == "label_index" else name)
+            assert outputs[name]["shape"] == list(field.shape)
+            assert outputs[name]["data"] == field.ravel().tolist(), name
+        blank = np.array([np.nan if value is None else value for value in outputs["distance"]["data"]])
+        np.testing.assert_allclose(blank, texts.distance.ravel(), atol=1e-5)  # type: ignore[union-attr]
+        _, metadata, _ = server.ask("GET", "/v2/models/bundle")
+        assert metadata["inputs"] == [{"name": "text", "datatype": "BYTES", "shape": [-1]}]
+        shapes = {each["name"]: each["shape"] for each in metadata["outputs"]}
+        assert (shapes["words"], shapes["offsets"]) == ([-1, -1], [-1, -1, 2])
+        ids = {name: [[1] * given.mask.shape[1]] for name in ("input_ids", "attention_mask")}  # type: ignore[union-attr]
+        ready = [
+            {"name": name, "datatype": "INT64", "shape": [1, len(row)], "data": row} for name, [row] in ids.items()
+        ]
+        asked = {"inputs": ready, "outputs": [{"name": "words"}]}
+        assert "output 'words' is unknown" in server.refusal(400, "POST", "/v2/models/bundle/infer", asked)
+        for wrong, words in (
+            ([[]], "input 0 is a list of no words; expected at least one"),
+            ([["a", " "]], "input 0 is a list with an empty word"),
+            ([["a", 1]], "expected a text, or its words as an array of strings"),
+            ([{"text_pair": "a"}], "expected a text, or its words as an array of strings"),
+        ):
+            assert words in server.refusal(400, "POST", "/predict", {"inputs": wrong})
+        refusal = server.refusal(400, "POST", "/predict", {"inputs": ["a"], "aggregation": "last"})
+        assert refusal == "aggregation is 'last'; expected first, mean or max"
+
+
+def test_what_the_runner_refuses(runner: Path, bundles: dict[str, Bundle], library: dict[str, str]) -> None:
+    path = bundles["usual"].path
+    refused(run(runner, path, "--pair", "a", "b", **library), "input 0 is a pair of texts; this model tags tokens")
+    refused(run(runner, path, "\u200d", **library), "has no token the model knows; expected readable text")
+    refused(run(runner, path, "a", "--aggregation", "last", **library), "aggregation is 'last'; expected first, mean")
+
+
+def test_the_command_line_makes_it_and_says_what_it_reads(bundles: dict[str, Bundle]) -> None:
+    done = run_cli("export", bundles["usual"].path, "--tokenizer")
+    assert done.returncode == 0, done.stderr
+    assert "same ids as the tokenizer on 20" in done.stdout
+    assert "lists of words" in done.stdout
+    assert "tokenizer.onnx: texts and lists of words" in run_cli("inspect", bundles["usual"].path).stdout
+
+
+def test_a_graph_of_other_words_is_refused(bundles: dict[str, Bundle], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the tokenizer itself counts otherwise, which stands for a graph that does."""
+    moved = words_module._moved
+
+    def later(found: Any, item: Any) -> Any:
+        made: Any = moved(found, item)
+        return replace(made, offsets=[(start, end + 1) for start, end in made.offsets])
+
+    monkeypatch.setattr(words_module, "_moved", later)
+    with pytest.raises(InputError, match=r"gives other words than the tokenizer for .*; nothing is written"):
+        made_tokenizer(bundles["usual"], 0, 10)
+
+
+def test_other_tokenizers_do_not_tell_words(tmp_path: Path) -> None:
+    ensemble = hydrant.fuse(make_tagger("roberta", vocab_size=400), random_plan("roberta", 2))
+    bundle = hydrant.save_bundle(ensemble, tmp_path / "bundle", processor=bytes_tokenizer())
+    before = json.dumps(bundle.digests())
+    with pytest.raises(
+        InputError, match="tell the words of tokens by WordPiece alone, not by 'BPE'; nothing is written"
+    ):
+        hydrant.export_onnx(bundle, tokenizer=True)
+    assert json.dumps(Bundle.open(bundle.path).digests()) == before
