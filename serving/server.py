@@ -113,8 +113,13 @@ def serve_alone(
         finally:
             monitor.close()
 
-    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        runner.run(main())
+    usual = gc.get_threshold()
+    try:
+        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+            runner.run(main())
+    finally:  # for a process that goes on
+        gc.set_threshold(*usual)
+        gc.unfreeze()
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
