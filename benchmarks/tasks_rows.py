@@ -115,10 +115,10 @@ class TaskRows:
         return self.bundles.tuned(folder, source, settings.tune, seed=seed, batch_size=settings.batch_size)
 
     def calibrated(self, name: str, seed: int) -> Path:
-        """The bundle of a row, calibrated: temperature or intervals, thresholds, and the distance but of tags."""
+        """The bundle of a row, calibrated: temperature or intervals, thresholds, and the distance."""
         known, bundle = self.known, self.bundle(name, seed)
         count = min(self.settings.fitted, len(known.data.train))
-        fit = None if known.task == "tokens" else known.data.train.take(np.arange(count))
+        fit = known.data.train.take(np.arange(count))
 
         def make(folder: Path) -> dict[str, Any]:
             shutil.copytree(bundle, folder / bundle.name)
@@ -126,7 +126,7 @@ class TaskRows:
                 hydrant.calibrate(folder / bundle.name, known.calibration, fit=fit)
             return {}
 
-        recipe = {"bundle": made_by(bundle), "examples": len(known.calibration), "fit": 0 if fit is None else count}
+        recipe = {"bundle": made_by(bundle), "examples": len(known.calibration), "fit": count}
         return cached(self.work / "calibrated" / bundle.name, recipe, make) / bundle.name
 
 

@@ -161,7 +161,8 @@ def check_taps(taps: Sequence[Any], architecture: AnyArchitecture, members: int)
         match = TAP.fullmatch(tap)
         layer, kind, member, mean = match.groups() if match else (None,) * 4
         if isinstance(architecture, Traced):
-            both = layer is None and mean is None and architecture.width > 0
+            read = layer is None or (kind == "token" and int(layer) in architecture.tapped_layers)
+            both = read and mean is None and architecture.width > 0
         else:
             both = mean is None or architecture.token_pooling == "first_and_mean"
             both = both and (kind is None or (kind == "token") is architecture.every_token)

@@ -73,6 +73,8 @@ class Traced:
         spectrogram: of sounds that are read as spectrograms, the shape of each; empty for waveforms and all else.
         task: what it answers.
         score_activation: of a model of one output.
+        hidden_states: of a model that tags tokens, whether transformers hands out the vector of each token behind every
+            block, as wide as the one that the classifier reads.
     """
 
     family: str
@@ -95,6 +97,7 @@ class Traced:
     score_activation: ScoreActivation = "identity"
     shortest: int = 0
     spectrogram: tuple[int, ...] = ()
+    hidden_states: bool = False
 
     @property
     def layers(self) -> int:
@@ -120,6 +123,11 @@ class Traced:
     def every_token(self) -> bool:
         """Whether it answers for each token."""
         return self.task == "tokens"
+
+    @property
+    def tapped_layers(self) -> range:
+        """Layers whose tokens' vectors a distance may read: all but the last, behind which the members' last are."""
+        return range(self.layers - 1 if self.hidden_states else 0)
 
     def to_json(self) -> dict[str, Any]:
         """The fields as a JSON object."""
@@ -199,10 +207,18 @@ def _check(found: Traced) -> None:
     shape = found.spectrogram
     if shape and not (found.modality == "audio" and len(shape) == 2 and all(_is_count(size, 1) for size in shape)):
         raise ValueError(f"spectrogram is {literal(shape)}")
+    _check_hidden_states(found)
     if found.task == "score" and found.classes != 1:
         raise ValueError(f"it gives a score and has {found.classes} classes")
     if not found.blocks or not found.inputs or not all(_is_name(name) for name in found.inputs):
         raise ValueError(f"it has {len(found.blocks)} blocks and inputs {literal(found.inputs)}")
+
+
+def _check_hidden_states(found: Traced) -> None:
+    """Raise ValueError where vectors behind layers are claimed of a model that cannot have them."""
+    handed = found.hidden_states
+    if type(handed) is not bool or (handed and not (found.every_token and found.width)):
+        raise ValueError(f"hidden_states is {literal(handed)}")
 
 
 _SIZES: dict[str, tuple[str, ...]] = {

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from ..bundle.architecture import Architecture
 from ..bundle.traced import AnyArchitecture, Traced
 from ..errors import InputError, cut
 
@@ -33,10 +32,13 @@ def named_taps(asked: Any, architecture: AnyArchitecture, trunk: int, members: i
     Raises:
         InputError: a name or layer that there is not.
     """
+    ends: tuple[str, ...] = ("",)
     if isinstance(architecture, Traced):
-        return _traced_taps(asked, architecture, members)
-    shared = min(trunk, architecture.layers - 1)  # behind the last layer nothing but the first token may be computed
-    ends = ("", ".mean") if architecture.token_pooling == "first_and_mean" else ("",)
+        _check_traced(asked, architecture)
+        shared = min(trunk, len(architecture.tapped_layers))
+    else:  # behind the last layer nothing but the first token may be computed
+        shared = min(trunk, architecture.layers - 1)
+        ends = ("", ".mean") if architecture.token_pooling == "first_and_mean" else ends
     last = tuple(f"last.{m}{end}" for m in range(members if trunk < architecture.layers else 1) for end in ends)
     kinds = _kinds(architecture)
     everything = (*_of_layers(range(shared), kinds), *last)
@@ -71,26 +73,20 @@ def tap_weights(name: str, taps: Sequence[str]) -> np.ndarray:
     return np.where(last, 1 / last.sum(), 1 / (~last).sum()) * len(taps) / 2
 
 
-def _traced_taps(asked: Any, architecture: Traced, members: int) -> dict[str, tuple[str, ...]]:
-    """Each member's last vector, the only taps that a traced model has."""
-    if architecture.every_token:
-        raise InputError(
-            "a traced model that tags tokens has no distance: what its classifier reads of each token is not looked "
-            "for; calibrate without training data (fit=…, --fit), or fuse a family that hydrant writes itself"
-        )
+def _check_traced(asked: Any, architecture: Traced) -> None:
+    """Refuse what a traced model does not have; one that does not hand out its layers has each member's last vector."""
     if not architecture.width:
         raise InputError(
             f"the vector that the classifier of {architecture.model_class} reads was not found, so there is no "
             "distance; calibrate without training data (fit=…, --fit)"
         )
-    if asked not in ("auto", "last"):
+    if asked not in ("auto", "last") and not architecture.hidden_states:
         raise InputError(f"taps is {cut(asked)}; expected last: a traced model has each member's last vector alone")
-    return {"last": tuple(f"last.{member}" for member in range(members))}
 
 
-def _kinds(architecture: Architecture) -> tuple[str, ...]:
+def _kinds(architecture: AnyArchitecture) -> tuple[str, ...]:
     """The vectors of a layer: its mean, and the first token where there is one to tell of the whole input; or each."""
-    if architecture.every_token:
+    if isinstance(architecture, Traced) or architecture.every_token:  # of traced models taggers alone have layers
         return ("token",)
     first = architecture.modality == "text" or architecture.prefix_tokens > 0
     return ("first", "mean") if first else ("mean",)

@@ -67,13 +67,13 @@ def _taps(graph: Graph, architecture: AnyArchitecture, taps: tuple[str, ...]) ->
 
 
 LAST = "last_vectors"
-"""Value [M, B, 1, d] of a traced graph: what the members' classifiers read."""
+"""Value [M, B, 1 or T, d] of a traced graph: what the members' classifiers read."""
 
 
 def _output(architecture: AnyArchitecture, layer: int) -> str:
     """The value behind a layer, [S, B, T or 1, d]."""
-    assert not isinstance(architecture, Traced)  # which has taps behind the last layer alone
-    return f"layers.{layer}" if architecture.pre_norm else f"layers.{layer}.mlp_norm"
+    whole = isinstance(architecture, Traced) or architecture.pre_norm
+    return f"layers.{layer}" if whole else f"layers.{layer}.mlp_norm"
 
 
 def _last(architecture: AnyArchitecture, mean: bool) -> str:

@@ -88,12 +88,13 @@ class _Member(nn.Module):
 
     def __init__(self, member: nn.Module, architecture: Traced) -> None:
         super().__init__()
-        self.member = member
-        self.names, self.classifier = architecture.input_names, architecture.classifier
+        self.member, self.architecture = member, architecture
 
-    def forward(self, *tensors: Tensor) -> tuple[Tensor, Tensor]:
-        """Logits [B, C], and what the classifier reads [B, d]."""
-        return run_member(self.member, self.classifier, dict(zip(self.names, tensors, strict=True)))
+    def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
+        """Logits [B, C], what the classifier reads [B, d], and of tokens the vectors behind layers [B, T, d]."""
+        inputs = dict(zip(self.architecture.input_names, tensors, strict=True))
+        logits, last, layers = run_member(self.member, self.architecture, inputs, self.architecture.tapped_layers)
+        return logits, last, *layers
 
 
 def _exported(member: nn.Module, architecture: Traced) -> onnx.ModelProto:
@@ -166,33 +167,38 @@ def _joined(
 ) -> onnx.ModelProto:
     """All members side by side in one graph, each with its own tensors."""
     graph = onnx.GraphProto(name=f"hydrant.{architecture.family}")
-    outputs: dict[int, tuple[str, str]] = {}
+    outputs: dict[int, list[str]] = {}
     for proto, same in parts:
         for member in same:
             outputs[member] = _add(graph, proto, members[member], f"m{member}.", architecture.input_names)
     made = Graph()
     order = [outputs[member] for member in range(len(members))]
-    wanted = {LOGITS: [0], **({LAST: [0, 2]} if architecture.width else {})}
+    each = architecture.every_token
+    wanted = {LOGITS: [0], **({LAST: [0] if each else [0, 2]} if architecture.width else {})}
     for place, (name, axes) in enumerate(wanted.items()):
         added = made.shared(f"{name}.axes", np.array(axes, np.int64))
-        rows = [made.node("Unsqueeze", [pair[place], added], f"{name}.{m}") for m, pair in enumerate(order)]
+        rows = [made.node("Unsqueeze", [values[place], added], f"{name}.{m}") for m, values in enumerate(order)]
         made.node("Concat", rows, name, axis=0)
+    layers = {f"layers.{layer}": order[0][2 + layer] for layer in architecture.tapped_layers}
+    for name, value in layers.items():  # below the fork the first member's are those of all
+        made.node("Unsqueeze", [value, made.shared(f"{LOGITS}.axes", np.array([0], np.int64))], name)
     nodes, initializers = made.parts()
     graph.node.extend(nodes)
     graph.initializer.extend(initializers)
     graph.input.extend(_inputs(architecture))
     shapes: dict[str, list[int | str]] = {
-        LOGITS: [len(members), "batch", *(["sequence"] if architecture.every_token else []), architecture.classes],
-        LAST: [len(members), "batch", 1, architecture.width],
+        LOGITS: [len(members), "batch", *(["sequence"] if each else []), architecture.classes],
+        LAST: [len(members), "batch", "sequence" if each else 1, architecture.width],
+        **{name: [1, "batch", "sequence", architecture.width] for name in layers},
     }
-    graph.output.extend(helper.make_tensor_value_info(name, FLOAT, shapes[name]) for name in wanted)
+    graph.output.extend(helper.make_tensor_value_info(name, FLOAT, shapes[name]) for name in (*wanted, *layers))
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=IR_VERSION)
 
 
 def _add(
     graph: onnx.GraphProto, proto: onnx.ModelProto, member: nn.Module, prefix: str, inputs: Sequence[str]
-) -> tuple[str, str]:
-    """Add a member's nodes and tensors under a prefix; the names of its logits and its last vector."""
+) -> list[str]:
+    """Add a member's nodes and tensors under a prefix; the names of its logits, last vector, and layers' vectors."""
     names = {value.name: name for value, name in zip(proto.graph.input, inputs, strict=True)}
     state = {f"member.{name}": tensor for name, tensor in _tensors(member).items()}
     for tensor in proto.graph.initializer:
@@ -211,8 +217,7 @@ def _add(
         copied = graph.node.add()
         copied.CopyFrom(node)
         _rename(copied, names, prefix)
-    first, second = (names.get(output.name, f"{prefix}{output.name}") for output in proto.graph.output)
-    return first, second
+    return [names.get(output.name, f"{prefix}{output.name}") for output in proto.graph.output]
 
 
 def _rename(node: onnx.NodeProto, names: Mapping[str, str], prefix: str) -> None:
@@ -328,7 +333,7 @@ def _compare(
     output = "score" if architecture.task == "score" else "probabilities"
     for batch in probes(architecture)[:2]:
         with torch.no_grad():
-            each = [run_member(member, architecture.classifier, batch)[0] for member in members]
+            each = [run_member(member, architecture, batch)[0] for member in members]
         expected = _mean(torch.stack(each), architecture, temperature).numpy()
         try:
             given = session.run([output], {name: tensor.numpy() for name, tensor in batch.items()})[0]

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from ..bundle.calibration import Calibration
-from ..bundle.density import Density
+from ..bundle.density import TAP, Density
 from ..bundle.plan import HeadPlan
 from ..bundle.store import Bundle, resolve
 from ..bundle.traced import Traced
@@ -87,10 +87,8 @@ class TracedClassifier(nn.Module):
         Raises:
             InputError: a tensor is missing.
         """
-        logits, last = self._run(**inputs)
-        distance = None
-        if self.distance is not None:
-            distance = self.distance(last[self._places(self.distance.density.taps)])
+        logits, features = self.features(() if self.distance is None else self.distance.density.taps, **inputs)
+        distance = None if self.distance is None else self.distance(features)
         if self.architecture.task == "score":
             return summarize_scores(logits, self.architecture.score_activation, distance)
         if self.architecture.task == "multi_label":
@@ -100,15 +98,25 @@ class TracedClassifier(nn.Module):
     def features(self, taps: Sequence[str], **inputs: Tensor) -> tuple[Tensor, Tensor]:
         """Member logits [M, B, C] and the vectors that taps (``bundle.density``) name, [K, B, d].
 
+        Of tokens both have T behind B.
+
         Args:
-            taps: K names, all of them ``last.0`` and so on.
+            taps: K names: ``last.0`` and so on, and of tokens ``layers.0.token``.
             inputs: as of :meth:`forward`.
 
         Raises:
             InputError: as of :meth:`forward`.
         """
-        logits, last = self._run(**inputs)
-        return logits, last[self._places(taps)] if taps else logits.new_zeros(0)
+        given = with_defaults(self.architecture, inputs)
+        layers = sorted({int(found[1]) for tap in taps if (found := TAP.fullmatch(tap)) and found[1]})
+        runs = [
+            run_member(member, self.architecture, given, () if number else layers)  # the first stands for the trunk
+            for number, member in enumerate(self.each)
+        ]
+        vectors = {f"last.{number}": last for number, (_, last, _) in enumerate(runs)}
+        vectors |= {f"layers.{layer}.token": each for layer, each in zip(layers, runs[0][2], strict=True)}
+        logits = torch.stack([each for each, _, _ in runs])
+        return logits, torch.stack([vectors[tap] for tap in taps]) if taps else logits.new_zeros(0)
 
     def checkpoint_weights(self) -> dict[str, Tensor]:
         """The tensors of the whole original under their names in transformers."""
@@ -119,14 +127,6 @@ class TracedClassifier(nn.Module):
         """The configuration of the original as a JSON object."""
         left_out = ("_name_or_path", "auto_map")  # a place on this machine; names of code, which nobody runs
         return {name: value for name, value in self.original.config.to_dict().items() if name not in left_out}
-
-    def _places(self, taps: Sequence[str]) -> list[int]:
-        return [int(tap.removeprefix("last.")) for tap in taps]
-
-    def _run(self, **inputs: Tensor) -> tuple[Tensor, Tensor]:
-        given = with_defaults(self.architecture, inputs)
-        pairs = [run_member(member, self.architecture.classifier, given) for member in self.each]
-        return torch.stack([logits for logits, _ in pairs]), torch.stack([last for _, last in pairs])
 
 
 def fuse_traced(models: Any, plan: HeadPlan | None = None, members: int | None = None) -> TracedClassifier:

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any
 
 from ..data.words import is_words
-from ..errors import InputError, cut, listing
+from ..errors import InputError, cut, listing, literal
 from ..runtime.predictor import Predictor
 from ..runtime.words import AGGREGATIONS, Aggregation
 from .errors import ServeError
@@ -150,7 +150,7 @@ def _options(given: Mapping[str, Any]) -> dict[str, Any]:
                 raise ServeError(400, f"{name} is {cut(value)}; expected true or false")
         elif name in NAMES:
             if not isinstance(value, str):
-                raise ServeError(400, f"{name} is {cut(value)}; expected a string")
+                raise ServeError(400, f"{name} is {literal(value)}; expected a string")
             if name == "aggregation" and value not in AGGREGATIONS:
                 raise ServeError(400, f"aggregation is {cut(value)}; expected one of {listing(AGGREGATIONS)}")
             found[name] = value

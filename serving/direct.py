@@ -101,7 +101,7 @@ class Direct:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""
-        front, work, named = self._work(scope)
+        front, work, name, version = self._work(scope)
         if work is None:
             await self._others(scope, receive, send)
             return
@@ -110,27 +110,25 @@ class Direct:
                 told = f"{scope['method']} is not allowed at {cut(scope['path'])}; expected POST"
                 found = _refused(ServeError(405, told), {"allow": "POST"})
             else:
-                found = await self._observed(front, work, Call(scope, receive, *named))
+                found = await self._observed(front, work, Call(scope, receive, name, version))
         except Exception as error:
             if not isinstance(error, HydrantError):
                 log.exception("a request failed")
             found = _refused(error)
         await found.send(send)
 
-    def _work(self, scope: Scope) -> tuple[str, Works | None, list[str]]:
+    def _work(self, scope: Scope) -> tuple[str, Works | None, str, str | None]:
         """What a path asks for: the name of the front, what answers it, and the model's name and version."""
-        if scope["type"] != "http":
-            return "", None, []
-        path = scope["path"].removeprefix(scope.get("root_path", ""))
+        path = scope["path"].removeprefix(scope.get("root_path", "")) if scope["type"] == "http" else ""
         if path == "/predict":
-            return "predict", self._predict, []
+            return "predict", self._predict, "", None
         if path.endswith("/infer"):
             match path.split("/"):
                 case ["", "v2", "models", name, "infer"] if name:
-                    return "rest", self._infer, [name]
+                    return "rest", self._infer, name, None
                 case ["", "v2", "models", name, "versions", version, "infer"] if name and version:
-                    return "rest", self._infer, [name, version]
-        return "", None, []
+                    return "rest", self._infer, name, version
+        return "", None, "", None
 
     async def _observed(self, front: str, work: Works, call: Call) -> Answer:
         """Answer, and tell the observers where a model was reached."""

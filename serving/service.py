@@ -150,7 +150,8 @@ class Service:
         if not self._started or "LOADING" in {state for state, _ in model.states.values()}:
             raise ServeError(503, f"model {called} is being loaded; ask again", retry_after=1)
         if version is None:
-            raise ServeError(404, f"model {called} is not loaded; load it with /v2/repository/models/NAME/load")
+            verb = f"/v2/repository/models/{self.names[0] if name is None else name}/load"
+            raise ServeError(404, f"model {called} is not loaded; load it with POST {verb}")
         raise ServeError(
             404, f"model {called} has no version {cut(version)} loaded; loaded are: {listing(model.loaded)}"
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ..errors import cut, listing
+from ..errors import cut, listing, literal
 from .errors import ServeError
 from .settings import ServeSettings
 
@@ -70,5 +70,5 @@ def verb_parameters(given: Any, known: Mapping[str, type]) -> dict[str, Any]:
     found = {name: value for name, value in given.items() if value is not None}
     for name, value in found.items():
         if type(value) is not known.get(name):
-            raise ServeError(400, f"parameter {cut(name)} is {cut(value)}; expected parameters of {words}")
+            raise ServeError(400, f"parameter {cut(name)} is {literal(value)}; expected parameters of {words}")
     return found

@@ -241,7 +241,7 @@ def test_a_full_queue_says_when_to_come_again(models: Path) -> None:
         ("POST", "/v2/models/texts/infer", b"{}", 400, "no inputs"),
         ("POST", "/v2/repository/models/birds/load", b"", 404, "no model is called 'birds'"),
         ("POST", LOAD, b'{"parameters": {"version": "../1"}}', 404, "has no version '../1'"),
-        ("POST", LOAD, b'{"parameters": {"version": 1}}', 400, "parameter 'version' is '1'; expected parameters"),
+        ("POST", LOAD, b'{"parameters": {"version": 1}}', 400, "parameter 'version' is 1; expected parameters"),
         ("POST", LOAD, b'{"parameters": {"config": "{}"}}', 400, "parameter 'config' is '{}'; expected"),
         ("POST", LOAD, b'{"parameters": []}', 400, "parameters is '[]'; expected an object with version (text), keep"),
         ("POST", "/v2/repository/models/texts/unload", b"[]", 400, "the body is a JSON array; expected an object"),

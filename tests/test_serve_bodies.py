@@ -95,7 +95,7 @@ def test_a_part_without_a_filename_is_a_field() -> None:
         (b"{}", "application/json", "the body has no inputs; expected a list"),
         (b'{"inputs": "a text"}', "application/json", "the body has inputs = 'a text'; expected a list of them"),
         (b'{"inputs": [], "models": 1}', "", "the request has 'models', which is not known; expected inputs, model"),
-        (b'{"inputs": [], "model": 1}', "", "model is '1'; expected a string"),
+        (b'{"inputs": [], "model": 1}', "", "model is 1; expected a string"),
         (b'{"inputs": [], "probabilities": "maybe"}', "", "probabilities is 'maybe'; expected true or false"),
         (b'{"inputs": [], "aggregation": "worst"}', "", "aggregation is 'worst'; expected one of first, mean, max"),
         (b'{"inputs": [], "timeout": NaN}', "", "the request holds NaN, which JSON has not; send finite numbers"),

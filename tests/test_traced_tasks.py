@@ -13,13 +13,20 @@ import onnxruntime
 import oracle
 import pytest
 import torch
+import transformers
 from hydrant import GraphForm
-from hydrant.bundle.traced import read_architecture
+from hydrant.bundle.density import check_taps
+from hydrant.bundle.traced import Traced, read_architecture
+from hydrant.calib.taps import named_taps
 from hydrant.errors import BundleError, InputError
 from hydrant.fusion import TracedClassifier
+from hydrant.tracing.hidden import hands_out_layers
+from hydrant.tracing.loading import prepared
+from hydrant.tracing.members import probes, trace
 from support import make_tokenizer, run_cli
+from test_distance import oracle as mahalanobis
 from token_support import make_word_tokenizer, sentences
-from traced_support import by_hooks, inputs_of, make
+from traced_support import TEXT, by_hooks, inputs_of, make, silenced
 
 WORDS = ["hello world", "transfer money", "what is the weather today"]
 
@@ -97,7 +104,7 @@ def test_from_plan_to_prediction(task: str, tmp_path: Path) -> None:
     does("fuse", checkpoint, "--traced", "--plan", plan, "-o", out)
     graph = hydrant.export_onnx(out, form=GraphForm(member_outputs=True))
     check_graph(graph, task, model, chosen, out)
-    does("calibrate", out, "--data", more, *([] if task == "tokens" else ["--fit", data]))
+    does("calibrate", out, "--data", more, "--fit", data, *(["--taps", "all"] if task == "tokens" else []))
     assert "verified: every gate holds" in does("verify", out, "--examples", "20", "--backend", "onnxruntime")
     figures = json.loads(does("evaluate", out, "--data", data, "--bootstrap", "0", "--json"))
     assert figures["models"][0]["name"] == "out"
@@ -106,21 +113,16 @@ def test_from_plan_to_prediction(task: str, tmp_path: Path) -> None:
     found = json.loads(does("predict", out, *WORDS, "--json"))["predictions"]
     assert len(found) == len(WORDS)
     answers = {name: hydrant.load(out, name).predict(WORDS).to_dict() for name in ("torch", "onnxruntime", "openvino")}
-    names = (
-        ["score", "score_variance", "distance"]
-        if task == "score"
-        else ["probabilities", "mutual_information", "energy"]
-    )
-    names += ["label_entropy", "distance"] if task == "multi_label" else []
-    for name in names:
+    names = ["score", "score_variance"] if task == "score" else ["probabilities", "mutual_information", "energy"]
+    names += ["label_entropy"] if task == "multi_label" else []
+    for name in (*names, "distance"):
         wanted = answers["torch"][name]
         for other in ("onnxruntime", "openvino"):
             scale = max(1.0, float(np.nanmax(np.abs(wanted))))
             np.testing.assert_allclose(answers[other][name], wanted, atol=1e-4 * scale)
     if task == "tokens":
         assert {"words", "spans"} <= set(found[0])
-        with pytest.raises(InputError, match="a traced model that tags tokens has no distance"):
-            hydrant.calibrate(out, more, fit=data)
+        check_distance(out, model, chosen, checkpoint)
     elif task == "score":
         assert found[0]["interval_low"] <= found[0]["score"] <= found[0]["interval_high"]
     else:
@@ -148,9 +150,110 @@ def check_graph(graph: Path, task: str, model: Any, plan: hydrant.HeadPlan, out:
     assert float(np.abs(logits[0] - logits[1]).max()) > 1e-4  # heads matter, so agreement means something
 
 
+def check_distance(out: Path, model: Any, plan: hydrant.HeadPlan, checkpoint: Path) -> None:
+    """Of each word scikit-learn's, on what the original whose heads are silenced has at its first token."""
+    tokenizer = transformers.AutoTokenizer.from_pretrained(checkpoint)
+    train, known, texts = (sentences(count, seed)[0] for count, seed in ((60, 1), (60, 2), (20, 5)))
+    labels = np.array([len(word) % 3 for words in train for word in words])
+    fitted, seen, asked = (vectors(model, plan, tokenizer, each) for each in (train, known, texts))
+    expected = np.zeros(len(asked))
+    for tap in range(3):
+        near, far = (mahalanobis(fitted[:, tap], labels, each[:, tap]) for each in (seen, asked))
+        expected += (far - near.mean()) / near.std() / 3
+    for backend in ("torch", "onnxruntime", "openvino"):
+        with hydrant.load(out, backend) as predictor:
+            found = predictor.predict(texts)
+            given = np.concatenate([each.prediction.distance for each in predictor.words(found)])
+            spans = [span for row in predictor.spans(found) for span in row]
+            alone = predictor.predict([texts[0]])
+        np.testing.assert_allclose(given, expected, rtol=2e-3, atol=2e-3, err_msg=backend)
+        assert np.isnan(found.distance[~found.mask]).all() and not found.mask.all()
+        np.testing.assert_allclose(alone.distance[0], found.distance[0, found.mask[0]], rtol=1e-4, atol=1e-4)
+        assert {span.distance for span in spans} <= set(given)
+
+
+def vectors(model: Any, plan: hydrant.HeadPlan, tokenizer: Any, texts: list[list[str]]) -> np.ndarray:
+    """At the first token of every word, [words, taps, d]: what leaves the first layer, and for one member after another
+    what the classifier reads; each text by itself, without padding."""
+    found, read = [], {}
+    hooks = [
+        model.deberta.encoder.layer[0].register_forward_hook(lambda _, __, output: read.update(layer=output)),
+        model.classifier.register_forward_pre_hook(lambda _, arguments: read.update(last=arguments)),
+    ]
+    for words in texts:
+        inputs = tokenizer(words, is_split_into_words=True, return_tensors="pt")
+        owners = inputs.word_ids(0)
+        first = [place for place, word in enumerate(owners) if word is not None and word != owners[place - 1]]
+        states = []
+        for keep in plan.members:
+            with silenced(TASKS["tokens"], model, keep, plan.heads), torch.no_grad():
+                model(input_ids=inputs["input_ids"], attention_mask=inputs["attention_mask"])
+            layer, last = (each if isinstance(each, torch.Tensor) else each[0] for each in read.values())
+            states.append(last[0, first])
+        found.append(torch.stack([layer[0, first], *states], dim=1).double().numpy())
+    for hook in hooks:
+        hook.remove()
+    return np.concatenate(found)
+
+
+def test_taps_of_taggers_are_those_that_transformers_hands_out() -> None:
+    found = trace(prepared(make("deberta-v3-tokens")))
+    last, both = ("last.0", "last.1"), ("layers.0.token", "last.0", "last.1")
+    assert (found.classifier, found.width, found.hidden_states) == ("classifier", 32, True)
+    assert named_taps("auto", found, 1, 2) == {"last": last, "all": both, "balanced": both}
+    assert named_taps("auto", found, 0, 2) == {"last": last}  # members that part in the first layer
+    assert named_taps("0", found, 2, 2) == {"0": ("layers.0.token", "last.0")}  # members that never differ
+    check_taps(both, found, 2)
+    shared = trace(prepared(transformers.AlbertForTokenClassification(transformers.AlbertConfig(**ALBERT)).eval()))
+    assert (shared.width, shared.hidden_states, shared.layers) == (32, False, 1)  # three vectors, and one block
+    whole = trace(prepared(make("deberta-v3")))
+    for few in (shared, whole, replace(found, hidden_states=False)):
+        assert named_taps("auto", few, 1, 2) in ({"last": last}, {"last": last[:1]})
+        with pytest.raises(InputError, match="expected last: a traced model has each member's last vector alone"):
+            named_taps("all", few, 1, 2)
+        with pytest.raises(ValueError, match=r"tap 'layers\.0\.token' of a model of"):
+            check_taps(both, few, 2)
+    for wrong in ("layers.1.token", "layers.0.first", "layers.0.mean", "last.0.mean"):
+        with pytest.raises(ValueError, match="of a model of 2 layers and 2 members"):
+            check_taps((wrong,), found, 2)
+    with pytest.raises(InputError, match=r"reads was not found, so there is no distance"):
+        named_taps("auto", replace(found, width=0, classifier="", hidden_states=False), 1, 2)
+
+
+ALBERT: dict[str, Any] = {**TEXT, "embedding_size": 16}
+
+
+def test_hidden_states_that_stand_elsewhere_are_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not what stands behind each block, or of another width: then the distance reads the last vectors alone."""
+    model = prepared(make("deberta-v3-tokens"))
+    read: Traced = trace(model)
+    inputs, whole = probes(read)[-1], model.forward
+    given = model(**inputs, output_hidden_states=True).hidden_states
+    assert hands_out_layers(model, inputs, read.blocks, read.width)
+    assert not hands_out_layers(model, inputs, read.blocks, read.width + 1)
+    for states in (
+        lambda each: (each[1], each[0], each[2]),
+        lambda each: (each[0], each[2], each[2]),
+        lambda each: each[:2],
+        lambda each: (each[0], each[1][:, 0], each[2]),
+        lambda _: given,
+        lambda _: None,
+    ):
+
+        def other(states: Any = states, **arguments: Any) -> Any:
+            answer = whole(**arguments)
+            answer.hidden_states = states(answer.hidden_states)
+            return answer
+
+        monkeypatch.setattr(model, "forward", other)
+        assert not hands_out_layers(model, inputs, read.blocks, read.width)
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
+        ({"hidden_states": True}, "hidden_states is True"),
+        ({"hidden_states": 1}, "hidden_states is 1"),
         ({"task": "poetry"}, "task is 'poetry'"),
         ({"task": "score"}, "it gives a score and has 3 classes"),
         ({"score_activation": "sigmoid"}, "score_activation is 'sigmoid'"),
@@ -158,9 +261,6 @@ def check_graph(graph: Path, task: str, model: Any, plan: hydrant.HeadPlan, out:
     ],
 )
 def test_a_task_that_contradicts_its_model_is_refused(change: dict[str, Any], message: str) -> None:
-    from hydrant.tracing.loading import prepared
-    from hydrant.tracing.members import trace
-
     told = trace(prepared(make("deberta-v3-labels"))).to_json()
     assert read_architecture(told).task == "multi_label"
     with pytest.raises(BundleError, match=message):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -146,33 +148,39 @@ OUTPUTS = {
 
 
 def by_hooks(name: str, model: Any, plan: HeadPlan, inputs: dict[str, torch.Tensor]) -> np.ndarray:
-    """Member logits [M, B, C] of the untouched model with head outputs zeroed; names are this file's own."""
+    """Member logits [M, B, C] of the untouched model with head outputs zeroed."""
+    rows = []
+    for keep in plan.members:
+        with silenced(name, model, keep, plan.heads), torch.no_grad():
+            rows.append(model(**inputs).logits.double().numpy())
+    return np.stack(rows)
+
+
+@contextmanager
+def silenced(name: str, model: Any, keep: Any, most: int) -> Iterator[None]:
+    """Within it the untouched model is one member, of ``most`` heads a block; names are this file's own."""
     output = next((output for start, output in OUTPUTS.items() if name.startswith(start)), None)
     if output is not None:
-        modules = [model.get_submodule(output.format(layer)) for layer in range(plan.layers)]
+        modules = [model.get_submodule(output.format(layer)) for layer in range(len(keep))]
     else:
         ends = ("attention.o_proj", "attention.output.dense")
         modules = [module for at, module in model.named_modules() if at.endswith(ends)]
-    assert len(modules) == plan.layers
-    heads = [2, 4, 4] if name == "swin" else [plan.heads] * plan.layers
-    rows = []
-    for keep in plan.members:
-        handles = []
-        for module, kept, count in zip(modules, keep, heads, strict=True):
+    assert len(modules) == len(keep)
+    heads = [2, 4, 4] if name == "swin" else [most] * len(keep)
+    handles = []
+    for module, kept, count in zip(modules, keep, heads, strict=True):
 
-            def silence(_: Any, arguments: Any, kept: Any = kept, count: int = count) -> Any:
-                states = arguments[0].clone()
-                width = states.shape[-1] // count
-                for head in set(range(count)) - set(kept):
-                    states[..., head * width : (head + 1) * width] = 0
-                return (states,)
+        def silence(_: Any, arguments: Any, kept: Any = kept, count: int = count) -> Any:
+            states = arguments[0].clone()
+            width = states.shape[-1] // count
+            for head in set(range(count)) - set(kept):
+                states[..., head * width : (head + 1) * width] = 0
+            return (states,)
 
-            handles.append(module.register_forward_pre_hook(silence))
-        with torch.no_grad():
-            rows.append(model(**inputs).logits.double().numpy())
-        for handle in handles:
-            handle.remove()
-    return np.stack(rows)
+        handles.append(module.register_forward_pre_hook(silence))
+    yield
+    for handle in handles:
+        handle.remove()
 
 
 def without(model: Any, outputs: list[str], keep: Any, heads: int) -> Any:

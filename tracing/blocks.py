@@ -214,7 +214,8 @@ def find_classifier(model: nn.Module, inputs: Inputs) -> tuple[str, int]:
             logits = model(**inputs).logits
     for name, output in reversed(last):
         if output.shape[-1] == logits.shape[-1] and output.ndim in (2, 3) and len(output) == len(logits):
-            rows = output if output.ndim == 2 else output[torch.arange(len(output)), place_of(output, logits)]
+            one = output.ndim > logits.ndim
+            rows = output[torch.arange(len(output)), place_of(output, logits)] if one else output
             if torch.equal(rows, logits):
                 return name, widths(model.get_submodule(name))[0]
     return "", 0

@@ -16,6 +16,7 @@ from ..bundle.traced import Block, MemberForm, Traced
 from ..data.samples import synthetic_batches
 from ..errors import InputError, PlanError, UnsupportedModelError, cut
 from .blocks import find_blocks, find_classifier, place_of
+from .hidden import ASKED, hands_out_layers
 from .loading import answers, described
 from .slices import masked, silenced, sliced
 from .written_out import transformers_code
@@ -49,27 +50,36 @@ def with_defaults(architecture: Traced, inputs: Mapping[str, Tensor | None]) -> 
     return {name: given[name] if name in given else defaults[name](first) for name in names}
 
 
-def run_member(member: nn.Module, classifier: str, inputs: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-    """Logits [B, C] of one member, and what its classifier reads [B, d] (of width 0 where it was not found).
+def run_member(
+    member: nn.Module, architecture: Traced, inputs: Mapping[str, Tensor], layers: Sequence[int] = ()
+) -> tuple[Tensor, Tensor, list[Tensor]]:
+    """Logits [B, C] of one member, what its classifier reads [B, d] (of width 0 where it was not found), and layers.
 
-    Of tokens the logits are [B, T, C], and no vector is of the whole input.
+    Of tokens the logits are [B, T, C], and vectors [B, T, d].
+
+    Args:
+        member: of the model.
+        architecture: of the model.
+        inputs: a batch.
+        layers: whose vectors to give, [B, T, d] behind each (``architecture.tapped_layers``).
     """
-    if not classifier:
+    asked = ASKED if layers else {}
+    if not architecture.classifier:
         logits = member(**inputs).logits
-        return logits, logits[:, :0]
+        return logits, logits[..., :0], []
     seen: list[tuple[Tensor, Tensor]] = []
 
     def note(_: nn.Module, arguments: tuple[Tensor, ...], output: Tensor) -> None:
         seen.append((arguments[0], output))
 
     with ExitStack() as hooks:
-        hooks.callback(member.get_submodule(classifier).register_forward_hook(note).remove)
-        logits = member(**inputs).logits
-    read, rows = seen[-1]
-    if read.ndim == 3:  # the classifier runs on every token; the model's logits are those of one
+        hooks.callback(member.get_submodule(architecture.classifier).register_forward_hook(note).remove)
+        answer = member(**inputs, **asked)
+    (read, rows), logits = seen[-1], answer.logits
+    if read.ndim > logits.ndim:  # the classifier runs on every token; the model's logits are those of one
         place = place_of(rows, logits)[:, None, None].expand(-1, 1, read.shape[-1])
         read = read.gather(1, place)[:, 0]
-    return logits, read
+    return logits, read, [answer.hidden_states[layer + 1] for layer in layers]
 
 
 def trace(model: Any) -> Traced:
@@ -94,8 +104,9 @@ def trace(model: Any) -> Traced:
             )
     with torch.no_grad():
         blocks = find_blocks(model, inputs[-1])
-        classifier, width = ("", 0) if read.every_token else find_classifier(model, inputs[-1])
-    return replace(read, blocks=blocks, classifier=classifier, width=width)
+        classifier, width = find_classifier(model, inputs[-1])
+    handed = read.every_token and width > 0 and hands_out_layers(model, inputs[-1], blocks, width)
+    return replace(read, blocks=blocks, classifier=classifier, width=width, hidden_states=handed)
 
 
 def _pads(model: Any, read: Traced) -> bool:
