@@ -43,7 +43,7 @@ class Observer(Protocol):
         """Inputs of one request were predicted, in their order; ready tensors come as one dict for each input."""
 
     def queue(self, served: Served, depth: int) -> None:
-        """The number of inputs that wait has changed."""
+        """The number of inputs that wait has changed; 0 is told of a version as soon as it is loaded."""
 
 
 class Silent:

@@ -236,6 +236,7 @@ class Service:
             model.states[wanted] = ("READY", "")
             for each in old:
                 each.ready = False
+            self.observer.queue(served, 0)  # from now on this one is counted, and watched anew
             for each in old:
                 await self._put_away(model, each)
         log.info("model %s answers with version %s (%s)", name, wanted, served.predictor.backend)

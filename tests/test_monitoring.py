@@ -42,6 +42,7 @@ from hydrant.serving.stats import Stats, Watching
 from hydrant.serving.together import Teller, Together
 from hydrant.serving.tracing import tracing
 from prometheus_client.parser import text_string_to_metric_families
+from serve_support import running
 from test_drift import bundle, texts  # noqa: F401 (a fixture)
 from test_serve import command, run_main
 
@@ -779,6 +780,26 @@ def test_a_service_watches_its_predictions_and_alarms_once(
     rows = rows_of(record)
     assert len([row for row in rows if "abstain" in row["why"]]) == 13 * len(strange)
     assert {row["input"] for row in rows} >= set(strange)
+
+
+def test_a_version_that_is_loaded_again_is_watched_anew_from_then_on(
+    bundle: Path,  # noqa: F811
+    found: tuple[list[str], Prediction],
+) -> None:
+    inputs, prediction = found
+    strange = [inputs[place] for place in np.flatnonzero(np.asarray(prediction.abstain))]
+    with running(bundle, watching=Watching(alpha=0.001)) as service:
+
+        def told() -> tuple[set[float], list[float]]:
+            read = {each.name: each for each in text_string_to_metric_families(service.client.get("/metrics").text)}
+            return set(values(read["hydrant_drift_alarm"])), values(read["hydrant_inputs"])
+
+        assert told() == ({0}, [0])
+        for _ in range(12):
+            assert service.ask(*strange).status_code == 200
+        assert told() == ({0, 1}, [12 * len(strange)])
+        assert service.verb(f"models/{bundle.name}/load").status_code == 200
+        assert told() == ({0}, [0]), "before anybody asks it"
 
 
 def test_options_of_the_record_need_its_file(bundle: Path, tmp_path: Path) -> None:  # noqa: F811
