@@ -1,4 +1,7 @@
-"""The log of a service: a warning that every other request would repeat is told once a minute."""
+"""The log of a service: a warning that every other request would repeat is told once a minute.
+
+What an operator changes is told each time, at whatever level the rest of the log is.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ import time
 from collections.abc import Callable
 
 ALWAYS = {"always": True}
-"""``extra`` of a warning that is told once in the life of a service: it must not be lost to another of its form."""
+"""``extra`` of a warning that comes once for each thing that it tells: it must not be lost to another of its form."""
 
 EVERY = 60.0
 """Seconds for which a warning is not repeated."""
@@ -16,6 +19,9 @@ SOURCES = ("hydrant", "uvicorn")
 """Loggers whose warnings any client can cause, as often as it likes."""
 
 FORMAT = "hydrant: %(levelname)s: %(message)s"
+
+changes = logging.getLogger(f"{__name__}.changes")
+"""Takes what an operator changes while a service runs."""
 
 
 class Rarely(logging.Filter):
@@ -45,7 +51,7 @@ class Rarely(logging.Filter):
 
 
 def calm_log(level: int | None = None) -> None:
-    """Tell warnings rarely, in this process.
+    """Tell warnings rarely, and changes always, in this process.
 
     Args:
         level: of what is told, in a process that has no log yet.
@@ -54,3 +60,4 @@ def calm_log(level: int | None = None) -> None:
         logging.basicConfig(level=level, format=FORMAT)
     for handler in logging.getLogger().handlers:
         handler.addFilter(Rarely())
+    changes.setLevel(logging.INFO)

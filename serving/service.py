@@ -26,6 +26,7 @@ from ..runtime.predictor import Predictor, load
 from .batcher import MOST_CHARACTERS, RUN, RUN_ON_GPU, Batcher, Inputs, check_count, length_of
 from .catalog import Versions, found_bundles, in_order
 from .errors import ServeError
+from .log import ALWAYS, changes
 from .observe import Observer, Observers
 from .settings import ServeSettings
 
@@ -121,7 +122,7 @@ class Service:
             HydrantError: a bundle cannot be opened; the message says which.
         """
         for name in self.names:
-            await self.load(name)
+            _tell(log, await self._load(name))
         self._started = True
 
     def served(self, name: str | None = None, version: str | None = None) -> Served:
@@ -204,7 +205,7 @@ class Service:
         return rows
 
     async def load(self, name: str, version: str | None = None, *, keep: bool = False) -> Served:
-        """Load a version of a model, or load it again, and let it answer for the name.
+        """Load a version of a model, or load it again, and let it answer for the name; logged, and so is a refusal.
 
         Args:
             name: of the model; a folder that came after the start is found, too.
@@ -214,6 +215,34 @@ class Service:
         Raises:
             ServeError: 404 for a name or version that is not there, 409 for a bundle that cannot be opened.
         """
+        try:
+            served = await self._load(name, version, keep=keep)
+        except ServeError as error:
+            _tell_refusal("a load", error)
+            raise
+        _tell(changes, served)
+        return served
+
+    async def unload(self, name: str, version: str | None = None) -> None:
+        """Put a model away once it has answered what it has begun; logged, and so is a refusal.
+
+        Args:
+            name: of the model.
+            version: of the model; without it all of them.
+
+        Raises:
+            ServeError: 404 for a name or version that is not loaded.
+        """
+        try:
+            old = await self._unload(name, version)
+        except ServeError as error:
+            _tell_refusal("an unload", error)
+            raise
+        if old:
+            changes.info("model %s: unloaded %s; loaded are: %s", name, listing(old), listing(self.versions(name)))
+
+    async def _load(self, name: str, version: str | None = None, *, keep: bool = False) -> Served:
+        """As of :meth:`load`, but not logged."""
         versions = self._versions(name)
         wanted = list(versions)[-1] if version is None else version
         if wanted not in versions:
@@ -239,19 +268,10 @@ class Service:
             self.observer.queue(served, 0)  # from now on this one is counted, and watched anew
             for each in old:
                 await self._put_away(model, each)
-        log.info("model %s answers with version %s (%s)", name, wanted, served.predictor.backend)
         return served
 
-    async def unload(self, name: str, version: str | None = None) -> None:
-        """Put a model away once it has answered what it has begun.
-
-        Args:
-            name: of the model.
-            version: of the model; without it all of them.
-
-        Raises:
-            ServeError: 404 for a name or version that is not loaded.
-        """
+    async def _unload(self, name: str, version: str | None) -> list[str]:
+        """Gives the versions that it put away."""
         model = self._models.get(name)
         if model is None:
             raise ServeError(404, f"no model is called {cut(name)}; there are: {listing(self.names)}")
@@ -264,6 +284,7 @@ class Service:
                 model.current = max(model.loaded, key=in_order, default=None)
             for each in old:
                 await self._put_away(model, each)
+        return [each.version for each in old]
 
     async def drain(self) -> None:
         """Take no more requests, answer those that are here, and close every model."""
@@ -365,6 +386,16 @@ def _each(inputs: Inputs) -> Sequence[Any]:
         return inputs
     rows = range(len(next(iter(inputs.values()), ())))
     return [{name: array[row] for name, array in inputs.items()} for row in rows]
+
+
+def _tell(to: logging.Logger, served: Served) -> None:
+    to.info("model %s answers with version %s (%s)", served.name, served.version, served.predictor.backend)
+
+
+def _tell_refusal(what: str, error: ServeError) -> None:
+    """Log a refusal: each of a bundle that cannot be opened, but not each name that a client makes up."""
+    extra = ALWAYS if error.status == 409 else None
+    log.warning("%s was refused (%d): %s", what, error.status, error.message, extra=extra)
 
 
 def _reason(error: BaseException) -> str:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from typing import Any
 
 from ..errors import cut, listing, literal
 from .errors import ServeError
 from .settings import ServeSettings
+
+log = logging.getLogger(__name__)
 
 LOAD: Mapping[str, type] = {"version": str, "keep": bool}
 UNLOAD: Mapping[str, type] = {"version": str, "unload_dependents": bool}
@@ -25,11 +28,12 @@ def check_alone(settings: ServeSettings) -> None:
         ServeError: 409.
     """
     if settings.workers > 1:
-        raise ServeError(
-            409,
+        reason = (
             f"{settings.workers} workers share this port, and only one of them would hear this; run one worker, or "
-            "start the service again",
+            "start the service again"
         )
+        log.warning("a load or an unload was refused (409): %s", reason)
+        raise ServeError(409, reason)
 
 
 def verb_body(given: Mapping[str, Any], known: Mapping[str, type]) -> dict[str, Any]:

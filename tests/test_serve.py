@@ -490,6 +490,31 @@ def test_the_command_answers_what_is_begun_before_it_ends(models: Path) -> None:
             socket.create_connection(place)
 
 
+def test_what_is_loaded_and_unloaded_is_told_in_the_log_by_default(models: Path) -> None:
+    with command(models) as (process, ready):
+        with httpx.Client(base_url=f"http://127.0.0.1:{ready['port']}", timeout=30) as client:
+            verb = "/v2/repository/models"
+            given = {"parameters": {"version": "1", "keep": True}}
+            assert client.post(f"{verb}/texts/load", json=given).status_code == 200
+            assert client.get("/v2/models/texts/ready").json()["version"] == "1", "which answers where none is named"
+            described = client.get("/describe").json()["models"]
+            assert [(each["version"], each["current"]) for each in described if each["name"] == "texts"] == [
+                ("1", True), ("2", False),
+            ]  # fmt: skip
+            assert client.post(f"{verb}/images/unload").status_code == 200
+            assert client.get("/v2/models/images/ready").status_code == 404
+            assert client.get("/v2/health/ready").status_code == 200
+            assert client.post(f"{verb}/birds/load").status_code == 404
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 0
+        assert process.stderr is not None
+        assert process.stderr.read().splitlines() == [
+            "hydrant: INFO: model texts answers with version 1 (onnxruntime)",
+            "hydrant: INFO: model images: unloaded 1; loaded are: none",
+            "hydrant: WARNING: a load was refused (404): no model is called 'birds'; there are: images, texts",
+        ]
+
+
 def test_workers_share_the_port_and_one_that_dies_is_replaced(models: Path) -> None:
     with command(models / "texts", "--workers", "2", "--grpc-port", "0") as (process, ready):
         assert ready["workers"] == 2
@@ -516,6 +541,8 @@ def test_workers_share_the_port_and_one_that_dies_is_replaced(models: Path) -> N
         assert httpx.get(f"{url}/stats").json()["process"] == process.pid, "which counts for its workers"
         process.send_signal(signal.SIGINT)
         assert process.wait(60) == 0
+        assert process.stderr is not None
+        assert process.stderr.read().count("was refused (409): 2 workers share this port") == 1
 
 
 @contextlib.contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import logging
 import signal
 import threading
 import weakref
@@ -22,6 +23,7 @@ from hydrant.serving.catalog import found_bundles
 from hydrant.serving.direct import Direct
 from hydrant.serving.errors import ServeError, refusal
 from hydrant.serving.guard import SMALL, Guard
+from hydrant.serving.log import calm_log
 from hydrant.serving.observe import Silent
 from hydrant.serving.page import add_page
 from hydrant.serving.rest import rest_app
@@ -199,8 +201,48 @@ def test_unloading_and_unknown_names(models: Path) -> None:
         assert await version_that_answers(service, model="cats") == "10"
         await service.load("dogs")
         assert await version_that_answers(service, model="dogs") == "7"
+        for name in ("cats", "dogs"):
+            await service.unload(name)
+        assert service.ready, "what was unloaded is not missed, as in Triton"
 
     run(models, test)
+
+
+def test_what_an_operator_changes_is_told_each_time_and_made_up_names_once_a_minute(
+    models: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for version in ("3", "4"):
+        (models / "cats" / version).mkdir()
+        for file in ("hydrant.json", "broken"):
+            (models / "cats" / version / file).touch()
+
+    async def test(service: Service) -> None:
+        calm_log()
+        for version in ("2", "10", "1"):
+            await service.load("cats", version, keep=True)
+        await service.unload("cats", "1")
+        await service.unload("dogs")
+        await service.unload("dogs")  # of which nothing is left
+        for name, version in (("cats", "3"), ("cats", "4"), ("birds", "1"), ("cows", "1")):
+            with pytest.raises(ServeError):
+                await service.load(name, version)
+        with pytest.raises(ServeError):
+            await service.unload("cats", "3")
+
+    run(models, test)
+    told = [each for each in caplog.records if each.name in ("hydrant.serving.service", "hydrant.serving.log.changes")]
+    assert [
+        (each.levelname, each.getMessage()) for each in told if each.levelno > logging.INFO or "log" in each.name
+    ] == [
+        ("INFO", "model cats answers with version 2 (fake)"),
+        ("INFO", "model cats answers with version 10 (fake)"),
+        ("INFO", "model cats answers with version 1 (fake)"),
+        ("INFO", "model cats: unloaded 1; loaded are: 2, 10"),
+        ("INFO", "model dogs: unloaded 7; loaded are: none"),
+        ("WARNING", "a load was refused (409): model 'cats', version '3': it is broken"),
+        ("WARNING", "a load was refused (409): model 'cats', version '4': it is broken"),
+        ("WARNING", "a load was refused (404): no model is called 'birds'; there are: cats, dogs"),
+    ]
 
 
 def test_inputs_are_never_paths(models: Path) -> None:
