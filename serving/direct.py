@@ -110,7 +110,9 @@ class Direct:
                 told = f"{scope['method']} is not allowed at {cut(scope['path'])}; expected POST"
                 found = _refused(ServeError(405, told), {"allow": "POST"})
             else:
-                found = await self._observed(front, work, Call(scope, receive, name, version))
+                call = Call(scope, receive, name, version)
+                with observed(self._service, call, front):
+                    found = await work(call)
         except Exception as error:
             if not isinstance(error, HydrantError):
                 log.exception("a request failed")
@@ -129,23 +131,6 @@ class Direct:
                 case ["", "v2", "models", name, "versions", version, "infer"] if name and version:
                     return "rest", self._infer, name, version
         return "", None, "", None
-
-    async def _observed(self, front: str, work: Works, call: Call) -> Answer:
-        """Answer, and tell the observers where a model was reached."""
-        started, status = perf_counter(), 500
-        try:
-            found = await work(call)
-            status = found.status
-            return found
-        except asyncio.CancelledError:
-            status = 504  # its time has passed
-            raise
-        except Exception as error:
-            status = refusal(error).status
-            raise
-        finally:
-            if call.served is not None:
-                tell(self._service, call.scope, call.served, front, perf_counter() - started, status)
 
     async def _infer(self, call: Call) -> Answer:
         service = self._service
@@ -180,16 +165,29 @@ class Direct:
         return Answer(json.dumps(told).encode())
 
 
-def tell(service: Service, scope: Scope, served: Served, front: str, seconds: float, status: int) -> None:
+@contextmanager
+def observed(service: Service, call: Call, front: str) -> Iterator[None]:
     """Tell the observers of a request that reached a model; what did not is counted by the guard.
 
     Args:
         service: whose observers.
-        scope: of the request that was answered, or refused.
-        served, front, seconds, status: as of ``Observer.request``.
+        call: that is answered, or refused, meanwhile.
+        front: as of ``Observer.request``.
     """
-    scope.setdefault("state", {})[COUNTED] = True
-    service.observer.request(served, front, seconds, status)
+    started, status = perf_counter(), 500
+    try:
+        yield
+        status = 200
+    except asyncio.CancelledError:
+        status = 504  # its time has passed
+        raise
+    except Exception as error:
+        status = refusal(error).status
+        raise
+    finally:
+        if call.served is not None:
+            call.scope.setdefault("state", {})[COUNTED] = True
+            service.observer.request(call.served, front, perf_counter() - started, status)
 
 
 async def read_body(receive: Receive, seconds: float | None = None) -> bytes:

@@ -12,17 +12,16 @@ import hashlib
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from ..version import __version__
 from .asked import inputs_for, read_asked
 from .batcher import check_count
-from .direct import read_body, tell, unless_left
-from .errors import ServeError, refusal
+from .direct import Call, observed, read_body, unless_left
+from .errors import ServeError
 from .explain import explanations, facts_of
 from .rest import json_response
-from .service import Served, Service
+from .service import Service
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -118,12 +117,11 @@ def add_page(app: FastAPI, service: Service) -> None:
         return json_response({"version": __version__, "models": [each for each in models if each is not None]})
 
     async def explain(request: Request) -> Response:
-        started, status = perf_counter(), 500
-        served: Served | None = None
-        try:
+        call = Call(request.scope, request.receive)
+        with observed(service, call, "page"):
             body = await read_body(request.receive, service.settings.timeout)
             asked = read_asked(body, request.headers.get("content-type", ""), request.query_params)
-            named = served = service.served(asked.model, asked.version)
+            call.served = named = service.served(asked.model, asked.version)
             check_count(len(asked.inputs), service.settings.queue)
             inputs, shown = inputs_for(asked, named.predictor)
             work = service.predict(
@@ -131,17 +129,7 @@ def add_page(app: FastAPI, service: Service) -> None:
             )
             answering, prediction = await unless_left(request.scope, request.receive, work)
             found = await asyncio.to_thread(explanations, answering.predictor, prediction, shown)
-            status = 200
             return json_response({"model": answering.name, "version": answering.version, "explanations": found})
-        except asyncio.CancelledError:
-            status = 504  # its time has passed
-            raise
-        except Exception as error:
-            status = refusal(error).status
-            raise
-        finally:
-            if served is not None:
-                tell(service, request.scope, served, "page", perf_counter() - started, status)
 
     app.add_route("/describe", describe, methods=["GET"])
     app.add_route("/explain", explain, methods=["POST"])
