@@ -346,8 +346,14 @@ def test_a_grid_leaves_figures_tables_and_a_picture(ran: argparse.Namespace, tmp
     assert all(len(point["seeds"]) == 3 for point in report["points"])
     assert [point["members"] for point in report["members"][::2]] == [1, 3]
     assert [point["method"] for point in report["methods"][::2]] == ["random", "taylor", "circuit"]
+    tuned = [json.loads(note.read_text()) for note in (ran.work / "grid/bundles").glob("grid-*-tuned/recipe.json")]
+    assert {1, 3} == {note["recipe"]["source"]["plan"]["members"] for note in tuned}
+    assert {note["report"]["frozen"] for note in tuned} == {1}, "whatever the members, the same layers are tuned"
+    assert report["points"][3]["operations"] > report["points"][2]["operations"], "tuned, heads are no longer shared"
+    assert report["single_operations"] < 1
     text = options.document.read_text()
     assert "| 1 | 2 | tuned |" in text
+    assert "](findings-vision.png)" in text
     assert "Fork at layer 1, keep 1, by number of members:" in text
     assert (tmp_path / "findings-vision.png").read_bytes().startswith(b"\x89PNG")
 
