@@ -18,6 +18,9 @@ PANELS = {
     "accuracy": "accuracy",
 }
 
+TICKS = (0.8, 0.9, 1, 1.2, 1.5, 2, 3, 5, 10)
+"""Of latencies."""
+
 METHODS = {"taylor": "Taylor importance", "circuit": "circuits"}
 """What is drawn beside random heads, in words."""
 
@@ -48,6 +51,10 @@ def draw_rows(rows: Sequence[dict[str, Any]], title: str, taps: str = "balanced"
         axes.step(*zip(*front, strict=True), where="post", color="#999999", linewidth=1, zorder=0)
         axes.set_title(label, fontsize=10)
         axes.set_xlabel("latency ÷ the plain single model's", fontsize=8)
+        axes.set_xscale("log")
+        ticks = [tick for tick in TICKS if tick <= 1.05 * max((latency for latency, *_ in points), default=1)]
+        axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+        axes.minorticks_off()
         axes.grid(visible=True, alpha=0.25)
     return _png(figure)
 

@@ -33,8 +33,9 @@ import training
 import transformers
 from hydrant.data.corruptions import CORRUPTIONS, corrupt, typos
 from hydrant.data.examples import Examples
-from study import Fork
-from study_rows import Settings
+from hydrant.metrics.timing import Rules
+from study import Bundles, Fork
+from study_rows import Rows, Settings, results
 from support import make_model, random_plan
 
 RECIPE = training.Recipe(seed=0, epochs=1, learning_rate=1e-3, batch_size=8)
@@ -197,11 +198,12 @@ TINY = Settings(
 )  # fmt: skip
 
 
-def checkpoint(place: Path, classes: list[str], pixels: int) -> None:
+def checkpoint(place: Path, classes: list[str], pixels: int, dropout: float = 0.0) -> None:
     """A ViT of two layers with its image processor."""
     config = transformers.ViTConfig(
         image_size=pixels, patch_size=16, hidden_size=16, num_hidden_layers=2, num_attention_heads=2,
-        intermediate_size=32, id2label=dict(enumerate(classes)), label2id={name: at for at, name in enumerate(classes)},
+        intermediate_size=32, hidden_dropout_prob=dropout,
+        id2label=dict(enumerate(classes)), label2id={name: at for at, name in enumerate(classes)},
     )  # fmt: skip
     torch.manual_seed(pixels)
     transformers.ViTForImageClassification(config).save_pretrained(place)
@@ -298,6 +300,23 @@ def test_the_average_of_circuits_is_that_of_plan_heads(ran: argparse.Namespace) 
     circuit = hydrant.Circuit(ood=study_of.data.ood_validation, average=True, max_accuracy_loss=100)
     expected = hydrant.plan_heads(study_of.single, study_of.data.validation, circuit, keep=1)
     assert hydrant.Bundle.open(ran.work / "bundles/circavg-0/circavg-0").plan().members == expected.members
+
+
+def test_passes_of_dropout_are_a_row(ran: argparse.Namespace, shared: Path, tmp_path: Path) -> None:
+    data = subject(ran).data
+    checkpoint(tmp_path / "model", ["a", "b"], 32, dropout=0.3)
+    bundles = Bundles(tmp_path, data, subject(ran).bundles.processor)
+    rows = Rows(bundles, replace(TINY, passes=4), tmp_path / "model")
+    assert rows.names()[2] == "MC dropout"
+    first, second = (rows.outputs("MC dropout", seed).logits for seed in (0, 1))
+    assert first["test"].shape == (len(data.test), 4, 2)
+    assert np.ptp(first["test"], axis=1).min() > 0, "every pass draws its own masks"
+    assert not np.array_equal(first["test"], second["test"])
+    (row,) = results(rows, ["MC dropout"], [], 0)
+    assert row["operations"] == 4
+    timed = {"single": rows.bundle("single", 0)}
+    found = study_figures.latencies(timed, data.test, (1,), Rules(0.01, iterations=5, warm_up=0), None, {"passes": 4})
+    assert found["passes"]["1"]["median"] > 2 * found["plain single"]["1"]["median"]
 
 
 def test_no_image_stands_in_two_splits(ran: argparse.Namespace) -> None:
