@@ -850,7 +850,7 @@ def test_command_line(bundle: Path, tmp_path: Path, capsys: pytest.CaptureFixtur
     assert "drift of averaging the shared parts, on 25 inputs of val.csv" in told
     assert cli.main([*words, "--learning-rate", "0"]) == 2
     refused = capsys.readouterr().err
-    assert refused.startswith("hydrant: error: learning_rate is '0.0'; expected a finite number above 0")
+    assert refused.startswith("hydrant: error: --learning-rate is '0.0'; expected a finite number above 0")
     assert refused.count("\n") == 1
 
 
