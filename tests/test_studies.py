@@ -154,6 +154,12 @@ def test_claims_hold_or_not_as_the_figures_say() -> None:
     assert not found["latency at batch 1"]
     assert found["latency at batch 8"]
     assert not found["flagged of the test inputs at a false-alarm rate of 5 %, by distance"], "one seed is outside"
+    for name in ("before", "after"):  # members that part at the first layer
+        for figures in (seed[name] for seed in rows[0]["seeds"]):
+            figures.pop("ood.distance_balanced.auroc", None)
+    rows[0]["seeds"][0]["flagged"]["distance_last"] = {"test": 0.06, "ood": 0.9}
+    (flags,) = study_claims.claims("clinc150", {"single": rows[0]}, {}, 4500)
+    assert flags["found"].startswith("6.00 % in")
     row = _row("fork at 4, keep 2, tuned", ood__predictive_entropy__auroc=0.97)
     named = {"single": _row("single", 1), "single, tuned": _row("single, tuned"), row["name"]: row}
     (against,) = [line for line in study_claims.claims("vision", named, FORK, 100) if "tuned alike" in line["claim"]]
