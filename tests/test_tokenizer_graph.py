@@ -18,10 +18,12 @@ from cpp import lines, refused, run
 from cpp_server import binary_body, raw, serving
 from hydrant import Bundle
 from hydrant.bundle.store import TOKENIZER_GRAPH
+from hydrant.data.text import TextProcessor
 from hydrant.errors import InputError
 from hydrant.export.fuzzed import fuzzed_texts
-from hydrant.export.tokenizer import made_tokenizer
+from hydrant.export.tokenizer import _session, made_tokenizer
 from support import WORDS, make_model, make_tokenizer, random_plan, run_cli
+from token_support import make_tagger
 
 COUNT = 150
 """Random texts, beside the known ones."""
@@ -210,3 +212,28 @@ def test_a_graph_of_another_tokenizer_is_refused_and_shown(
     bundle.add({"processor/tokenizer_config.json": changed})
     refused(run(runner, bundle.path, "a text", **library), "was made from another tokenizer than processor/ holds")
     assert "OUTDATED: the tokenizer has changed since" in run_cli("inspect", bundle.path).stdout
+
+
+@pytest.mark.parametrize("tags", [False, True])
+def test_tokens_that_hold_one_another_are_found_whole_however_many_there_are(tags: bool, tmp_path: Path) -> None:
+    """The longest first, as the tokenizer does."""
+    bundle = with_added_tokens(tmp_path, make_tagger if tags else make_model, ["<e>", "<e>2"])
+    content, _ = made_tokenizer(bundle, 0, 10)
+    run, processor = _session(content), bundle.processor()
+    assert isinstance(processor, TextProcessor)
+    for text in ("a<e>2b", "<t3><e>2 <e>"):
+        assert run([text])["input_ids"][0].tolist() == processor.encode([text])[0].ids, text
+
+
+def test_a_token_of_two_words_is_none_of_a_list_of_words(tmp_path: Path) -> None:
+    bundle = with_added_tokens(tmp_path, make_tagger, ["<e f>"])
+    with pytest.raises(InputError, match=r"would give other ids than the tokenizer for 'a<e f>b <e f>'"):
+        made_tokenizer(bundle, 0, 10)
+
+
+def with_added_tokens(folder: Path, make: Any, tokens: list[str]) -> Bundle:
+    """A bundle whose tokenizer has these behind many others."""
+    tokenizer = letters_tokenizer(folder / "source", lower=True)
+    tokenizer.add_special_tokens({"additional_special_tokens": [*(f"<t{n}>" for n in range(14)), *tokens]})
+    ensemble = hydrant.fuse(make("bert", vocab_size=400), random_plan("bert", 2))
+    return hydrant.save_bundle(ensemble, folder / "bundle", processor=tokenizer)
