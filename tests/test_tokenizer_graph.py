@@ -177,6 +177,8 @@ def test_the_server_reads_texts(
         assert (status, "input 1, '??', is not UTF-8" in content.decode()) == (400, True)
         _, metadata, _ = server.ask("GET", f"/v2/models/{bundle.path.name}")
         assert metadata["inputs"] == [{"name": "text", "datatype": "BYTES", "shape": [-1]}]
+        refusal = server.refusal(400, "POST", "/predict", {"inputs": ["a"], "aggregation": "mean"})
+        assert refusal == "aggregation is for models that tag tokens; this one answers for whole inputs; leave it out"
         assert "is an empty text" in server.refusal(400, "POST", "/predict", {"inputs": ["a", " \u2003"]})
         assert "holds the character NUL" in server.refusal(400, "POST", "/predict", {"inputs": ["a\0b"]})
 
@@ -194,6 +196,7 @@ def test_what_the_runner_refuses(
     refused(run(runner, path, "", **library), "input 0 is an empty text; expected at least one word")
     refused(run(runner, path, "--pair", "a", " ", **library), "a pair whose second text is empty")
     refused(run(runner, path, "--pair", "a", **library), "--pair lacks a text")
+    refused(run(runner, path, "a", "--aggregation", "max", **library), "aggregation is for models that tag tokens")
     (tmp_path / "latin.txt").write_bytes(b"caf\xe9\n")
     refused(run(runner, path, tmp_path / "latin.txt", **library), "is a file; did you mean --input")
     refused(run(runner, path, "--input", tmp_path / "latin.txt", **library), "is not UTF-8")
