@@ -35,7 +35,7 @@ def claims(study: str, rows: Mapping[str, Row], forks: Mapping[float, str], exam
         line
         for make in ((_clinc150,) if study == "clinc150" else (_vision,))
         for line in make(rows, {limit: row for limit, row in chosen.items() if row is not None}, distance)
-    ] + [_flags(row, distance.removeprefix("ood."), examples) for row in rows.values() if _has(row, distance)]
+    ] + [_flags(row, taps, examples) for row in rows.values() for taps in _read_by(row, study)]
 
 
 def _clinc150(rows: Mapping[str, Row], forks: Mapping[float, Row], distance: str) -> list[dict[str, Any]]:
@@ -93,8 +93,10 @@ def _flags(row: Row, score: str, examples: int) -> dict[str, Any]:
     }
 
 
-def _has(row: Row, distance: str) -> bool:
-    return f"{distance}.auroc" in row["seeds"][0]["after"]
+def _read_by(row: Row, study: str) -> list[str]:
+    """The distance that ``calibrate`` gives a row by itself: members without a trunk have their last taps alone."""
+    names = [f"distance_{taps}" for taps in (read_taps(study), "last")]
+    return [name for name in names if f"ood.{name}.auroc" in row["seeds"][0]["after"]][:1]
 
 
 def _mean(row: Row, figure: str) -> float:

@@ -88,7 +88,12 @@ def difference(ours: Mapping[str, np.ndarray], theirs: Mapping[str, np.ndarray],
 
 
 def latencies(
-    rows: Mapping[str, Path], examples: Examples, batches: Sequence[int], rules: Rules, reference: str | None = None
+    rows: Mapping[str, Path],
+    examples: Examples,
+    batches: Sequence[int],
+    rules: Rules,
+    reference: str | None = None,
+    passes: Mapping[str, int] | None = None,
 ) -> dict[str, dict[str, Any]]:
     """Time ÷ that of the plain single model: ONNX Runtime FP32 graphs in turn in one process; row → batch → ratio.
 
@@ -99,10 +104,11 @@ def latencies(
         batches: sizes.
         rules: of timing.
         reference: a row of several checkpoints, of which ``"…, one by one"`` runs the plain graphs after each other.
+        passes: further rows, each that many runs of the plain graph: MC dropout, but for the drawing of its masks.
     """
     found: dict[str, dict[str, Any]] = {}
     with ExitStack() as stack:
-        opened = dict(_opened(rows, reference, stack))
+        opened = dict(_opened(rows, reference, passes or {}, stack))
         names = list(opened)
         for size in batches:
             batch = middle_batch(rows["single"], examples, size)
@@ -117,7 +123,9 @@ def latencies(
     return found
 
 
-def _opened(rows: Mapping[str, Path], reference: str | None, stack: ExitStack) -> Iterator[tuple[str, Backend]]:
+def _opened(
+    rows: Mapping[str, Path], reference: str | None, passes: Mapping[str, int], stack: ExitStack
+) -> Iterator[tuple[str, Backend]]:
     def opened(path: Path, without: Sequence[str] = ()) -> Backend:
         if not (path / "model.fp32.onnx").is_file():
             hydrant.export_onnx(path, form=hydrant.GraphForm(without=without))
@@ -126,7 +134,10 @@ def _opened(rows: Mapping[str, Path], reference: str | None, stack: ExitStack) -
     for name, path in rows.items():
         yield name, opened(path)
     plain = plain_copy(rows["single"])
-    yield "plain single", opened(plain, without=PLAIN)
+    single = opened(plain, without=PLAIN)
+    yield "plain single", single
+    for name, count in passes.items():
+        yield name, Succession([single] * count)
     if reference is not None:
         copies = [opened(plain, without=PLAIN) for _ in hydrant.Bundle.open(rows[reference]).plan().members]
         yield f"{reference}, one by one", Succession(copies)

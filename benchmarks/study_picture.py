@@ -18,6 +18,12 @@ PANELS = {
     "accuracy": "accuracy",
 }
 
+TICKS = (0.8, 0.9, 1, 1.2, 1.5, 2, 3, 5, 10)
+"""Of latencies."""
+
+METHODS = {"taylor": "Taylor importance", "circuit": "circuits"}
+"""What is drawn beside random heads, in words."""
+
 
 def draw_rows(rows: Sequence[dict[str, Any]], title: str, taps: str = "balanced") -> bytes:
     """PNG bytes: a panel for each quality against latency at batch 1, bars over the seeds; the best trade is a line.
@@ -45,44 +51,78 @@ def draw_rows(rows: Sequence[dict[str, Any]], title: str, taps: str = "balanced"
         axes.step(*zip(*front, strict=True), where="post", color="#999999", linewidth=1, zorder=0)
         axes.set_title(label, fontsize=10)
         axes.set_xlabel("latency ÷ the plain single model's", fontsize=8)
+        axes.set_xscale("log")
+        ticks = [tick for tick in TICKS if tick <= 1.05 * max((latency for latency, *_ in points), default=1)]
+        axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+        axes.minorticks_off()
         axes.grid(visible=True, alpha=0.25)
     return _png(figure)
 
 
 def draw_grid(found: dict[str, Any], title: str, figure_names: dict[str, str]) -> bytes:
-    """PNG bytes: a panel for each figure; heads kept against it, a line for each fork, dashed where untuned."""
-    drawn = Figure(figsize=(5 * len(figure_names), 4.6), dpi=110, facecolor="white", layout="constrained")
+    """PNG bytes: for each figure heads kept against it, a line for each fork; below, the number of members and methods.
+
+    Dashed and hollow is what was not tuned; shades and bars are ranges over the seeds.
+    """
+    drawn = Figure(figsize=(5 * len(figure_names), 9), dpi=110, facecolor="white", layout="constrained")
     FigureCanvasAgg(drawn)
     drawn.suptitle(title)
-    points, heads = found["points"], sorted({point["keep"] for point in found["points"]})
-    forks = sorted({point["fork"] for point in points})
-    for axes, (name, label) in zip(
-        drawn.subplots(1, len(figure_names), squeeze=False)[0], figure_names.items(), strict=True
-    ):
-        for fork in forks:
-            for tuned in (False, True):
-                lines = [[seed[name] for seed in point["seeds"]] for keep in heads for point in points
-                         if (point["fork"], point["tuned"], point["keep"]) == (fork, tuned, keep)]  # fmt: skip
-                means = [float(np.mean(line)) for line in lines]
-                colour = f"C{forks.index(fork)}"
-                axes.plot(heads, means, "-o" if tuned else "--o", color=colour, markersize=5,
-                          markerfacecolor=colour if tuned else "white",
-                          label=f"fork at {fork}, {'tuned' if tuned else 'untuned'}")  # fmt: skip
-                axes.fill_between(
-                    heads, [min(line) for line in lines], [max(line) for line in lines], color=colour, alpha=0.12
-                )
-        for key, style in (("single", ":"), ("control", "-.")):
-            level = float(np.mean([seed[name] for seed in found[key]]))
-            axes.axhline(level, color="black", linewidth=1, linestyle=style,
-                         label="single model" + (", tuned alike" if key == "control" else ""))  # fmt: skip
-        axes.set_xscale("log", base=2)
-        axes.set_xticks(heads, [str(keep) for keep in heads])
-        axes.set_xlabel("heads kept in each layer above the fork")
-        axes.set_title(label, fontsize=10)
-        axes.grid(visible=True, alpha=0.25)
-    handles, labels = drawn.axes[0].get_legend_handles_labels()
-    drawn.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False, fontsize=8)
+    above, below = drawn.subplots(2, len(figure_names), squeeze=False)
+    for grid, members, (name, label) in zip(above, below, figure_names.items(), strict=True):
+        points = found["points"]
+        for fork in sorted({point["fork"] for point in points}):
+            of_fork = [point for point in points if point["fork"] == fork]
+            _lines(grid, of_fork, "keep", name, f"fork at {fork}")
+        grid.set_xscale("log", base=2)
+        grid.set_xlabel("heads kept in each layer above the fork")
+        _lines(members, found["members"], "members", name, "random heads")
+        for point in found["methods"]:
+            if point["method"] in METHODS:
+                _marker(members, point, name)
+        first = found["members"][0]
+        members.set_xlabel(f"members that fork at {first['fork']} and keep {first['keep']}")
+        for axes, rows, across in ((grid, points, "keep"), (members, found["members"], "members")):
+            ticks = sorted({row[across] for row in rows})
+            axes.set_xticks(ticks, [str(tick) for tick in ticks])
+            for key, style in (("single", ":"), ("control", "-.")):
+                level = float(np.mean([seed[name] for seed in found[key]]))
+                axes.axhline(level, color="black", linewidth=1, linestyle=style,
+                             label="single model" + (", tuned in all layers" if key == "control" else ""))  # fmt: skip
+            axes.set_title(label, fontsize=10)
+            axes.grid(visible=True, alpha=0.25)
+    named = {label: handle for axes in (above[0], below[0])
+             for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)}  # fmt: skip
+    drawn.legend(named.values(), named.keys(), loc="outside lower center", ncols=4, frameon=False, fontsize=8)
     return _png(drawn)
+
+
+def _lines(axes: Any, points: Sequence[dict[str, Any]], across: str, name: str, label: str) -> None:
+    """A figure's means along one number of the points, tuned and not, with ranges."""
+    colour = None
+    for tuned in (False, True):
+        some = sorted((point for point in points if point["tuned"] == tuned), key=lambda point: point[across])
+        at = [point[across] for point in some]
+        found = [[seed[name] for seed in point["seeds"]] for point in some]
+        (line,) = axes.plot(at, [float(np.mean(values)) for values in found], "-o" if tuned else "--o", color=colour,
+                            markersize=5, label=f"{label}, {_words(tuned)}")  # fmt: skip
+        colour = line.get_color()
+        line.set_markerfacecolor(colour if tuned else "white")
+        axes.fill_between(at, [min(values) for values in found], [max(values) for values in found], color=colour,
+                          alpha=0.12)  # fmt: skip
+
+
+def _marker(axes: Any, point: dict[str, Any], name: str) -> None:
+    """A figure of one point, beside the random heads of as many members."""
+    found, place = [seed[name] for seed in point["seeds"]], list(METHODS).index(point["method"])
+    mean, colour = float(np.mean(found)), f"C{place + 1}"
+    axes.errorbar(point["members"] + 0.12 * (place + 1), mean, [[mean - min(found)], [max(found) - mean]],
+                  marker="sD"[place], linestyle="", color=colour, markersize=5,
+                  markerfacecolor=colour if point["tuned"] else "white",
+                  label=f"{METHODS[point['method']]}, {_words(point['tuned'])}")  # fmt: skip
+
+
+def _words(tuned: bool) -> str:
+    return "tuned" if tuned else "untuned"
 
 
 def pareto(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:

@@ -198,15 +198,16 @@ def results(rows: Rows, names: Sequence[str], references: Sequence[str], resampl
             if name not in drawn and resamples:
                 drawn[name] = figures.draws(outputs, data, temperature, resamples)
         path = rows.bundle(name, rows.seeds(name)[0])
-        passes = rows.settings.passes if name == DROPOUT else 1
         tokens = figures.mean_tokens(path, data.test)
         costs, here = figures.cost(path, None), figures.cost(path, tokens)
+        if name == DROPOUT:  # each pass is the plain model: with masks the rewrites are not exact
+            costs["operations"] = here["operations"] = float(rows.settings.passes)
         found.append(
             {
                 "name": name,
                 "members": outputs.logits["test"].shape[1],
-                "operations": costs["operations"] * passes,
-                "operations_at_mean": here["operations"] * passes,
+                "operations": costs["operations"],
+                "operations_at_mean": here["operations"],
                 "mean_tokens": tokens,
                 "parameters": costs["parameters"],
                 "made": made_by(path),

@@ -86,7 +86,8 @@ def run(subject: Subject, options: argparse.Namespace) -> None:
         timed = {name: rows.bundle(name, rows.seeds(name)[0]) for name in names if name != DROPOUT}
         rules = Rules(options.seconds, iterations=30, warm_up=options.seconds / 5)
         reference = DEEP if DEEP in names else None
-        report["latency"] = figures.latencies(timed, subject.data.test, (1, 8), rules, reference)
+        passes = {DROPOUT: subject.settings.passes} if DROPOUT in names else {}
+        report["latency"] = figures.latencies(timed, subject.data.test, (1, 8), rules, reference, passes)
         for row in found:
             row["latency"] = report["latency"].get(row["name"])
     report["rows"] = found

@@ -13,6 +13,7 @@ from __future__ import annotations
 import io
 import zipfile
 from collections.abc import Iterator
+from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -52,6 +53,7 @@ ADAPTER: dict[str, Any] = {
     "target_modules": ["q_proj", "k_proj", "v_proj", "o_proj"],
     "modules_to_save": ["classifier"],
 }
+"""Of the adapters; PEFT gets a copy, for it adds to the lists."""
 
 FORKS = {0.93: Fork(11, 2), 1.05: Fork(10, 1), 1.1: Fork(10, 2), 1.25: Fork(9, 1)}
 """Of each price, once tuned, the least validation NLL among benchmarks/study_trials.py's (docs/studies/vision.md)."""
@@ -114,7 +116,7 @@ class Members:
             torch.manual_seed(seed)
             model = load_model(base)
             model.classifier.reset_parameters()
-            model = peft.get_peft_model(model, peft.LoraConfig(**ADAPTER))
+            model = peft.get_peft_model(model, peft.LoraConfig(**deepcopy(ADAPTER)))
             losses = self._train(model, recipe)
             model.save_pretrained(folder)
             return {"losses": losses}

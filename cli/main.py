@@ -11,6 +11,7 @@ import errno
 import io
 import logging
 import os
+import re
 import signal
 import sys
 import threading
@@ -102,7 +103,7 @@ class _Subparser(Parser):
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one subcommand and return the exit status."""
-    verbose = False
+    verbose, options = False, argparse.Namespace()
     open_streams()
     try:
         with standard_output():
@@ -114,7 +115,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _fail(str(error), verbose)
         return 1
     except HydrantError as error:
-        return _fail(str(error), verbose)
+        return _fail(as_typed(str(error), options), verbose)
     except KeyboardInterrupt:
         print("hydrant: interrupted; nothing was left half-written", file=sys.stderr)
         return 130
@@ -123,6 +124,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     except Exception as error:  # whatever a library raises, the user gets one line
         return _fail(_told(error), verbose)
+
+
+def as_typed(message: str, options: argparse.Namespace) -> str:
+    """A message of Python's with this command's options as they are typed: ``tls_cert`` as ``--tls-cert``.
+
+    Names that are one English word stay, and so does whatever stands in quotes, in a path or in an assignment.
+    """
+    taken = getattr(options, "taken", {})  # of cli.options.Command
+    flags = {name: action.option_strings for (_, name), action in taken.items() if "_" in name}
+    names = "|".join(name for name in flags if flags[name])
+    if not names:
+        return message
+    alone = rf"(?<![\w'\"`./=-])({names})(?![\w'\"`./=(-])"
+    return re.sub(alone, lambda found: str(flags[found[0]][-1]), message)
 
 
 def _told(error: Exception) -> str:

@@ -39,6 +39,7 @@ def arguments(command: Command) -> None:
     command.take(every, "warmup", metavar="SHARE")
     command.take(every, "patience", type=positive, metavar="N")
     command.take(every, "unfreeze")
+    command.take(every, "freeze", metavar="LAYERS")
     command.take(every, "device")
     with command.one_of():
         command.add("--per-member", action="store_true",
@@ -82,7 +83,7 @@ def tune_text(report: TuneReport) -> str:
     lines = [
         f"tuned on {report.examples} examples of {report.data}, judged on {report.validation_examples} {source} "
         f"({report.device}, {report.seconds:.0f} s)",
-        *([f"the {report.frozen} layers below the fork were left as they are"] if report.frozen else []),
+        *([f"layers below {report.frozen} were left as they are"] if report.frozen else []),
         "",
         *_histories(report),
         "",

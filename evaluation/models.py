@@ -20,7 +20,7 @@ from ..bundle.tasks import GIVES
 from ..bundle.traced import AnyArchitecture
 from ..data.examples import Examples
 from ..data.processor import Processor, from_transformers
-from ..errors import InputError, listing
+from ..errors import InputError, UnsupportedModelError, listing
 from ..runtime.backends.protocol import Backend
 from ..runtime.backends.registry import open_backend
 from .dropout import KIND, Asked, DropoutPasses, asked
@@ -152,14 +152,11 @@ def _check_same_tensors(first: Model, other: Model) -> None:
 
 def _open_checkpoint(source: str | Path, bundle: Bundle, opened: ExitStack, examples: Examples) -> Model:
     from ..families import checkpoint
-    from ..families.registry import architecture_of
-    from ..fusion import fuse, save_bundle
+    from ..fusion import save_bundle
     from ..runtime.backends.reference import TorchModule
 
-    model = _loaded(source, bundle)
-    architecture = architecture_of(model)
-    single = HeadPlan.all_heads(architecture.family, architecture.layers, architecture.heads)
-    ensemble = fuse(model, single).eval()
+    ensemble = _single(source, bundle).eval()
+    architecture = ensemble.architecture
 
     def load() -> Processor:
         return from_transformers(checkpoint.load_processor(source, architecture.modality), architecture)
@@ -178,6 +175,19 @@ def _open_checkpoint(source: str | Path, bundle: Bundle, opened: ExitStack, exam
         lambda: ensemble,
         partial(save_bundle, ensemble, tensors_only=True),
     )
+
+
+def _single(source: str | Path, bundle: Bundle) -> Any:
+    """A checkpoint as an ensemble of one member with every head; traced where no family is declared for it."""
+    from ..fusion import fuse
+
+    try:
+        return fuse(_loaded(source, bundle))
+    except UnsupportedModelError as error:
+        try:
+            return fuse(source, traced=True)
+        except UnsupportedModelError:
+            raise error from None
 
 
 def _open_dropout(dropout: Asked, bundle: Bundle, opened: ExitStack, examples: Examples, seed: int) -> Model:

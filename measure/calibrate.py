@@ -98,10 +98,11 @@ def calibrate(
         fit: labelled training data, from which the distance in feature space is fitted; without them the bundle keeps
             the distance that it has.
         taps: vectors that the distance reads: the last one of each member (last); these and every layer of the trunk
-            that all members share, each weighed alike (all), which flags noise such as typing errors with what is
-            unknown, or the members' last weighed as much as the whole trunk (balanced); layers of the trunk by hand,
-            such as 1,3; or (auto) the best of these sets where out-of-distribution data are given, and otherwise
-            balanced for texts, and last for images and for tags.
+            that all members share, each weighed alike (all), or the members' last weighed as much as the whole trunk
+            (balanced); layers of the trunk by hand, such as 1,3; or (auto) the best of these sets where
+            out-of-distribution data are given, and otherwise balanced for texts, and last for images and for tags. What
+            reads the trunk also flags noise that the model bears, such as typing errors, all more than balanced: take
+            last where inputs are noisy but meant to be answered.
         abstain: when to abstain: ``Coverage(0.95)`` or ``Risk(0.02)``. Of a model that tags tokens all thresholds are
             for spans.
         flags: what to call out of distribution: ``FalseAlarm(0.05)``.

@@ -10,7 +10,7 @@ from typing import Any
 from ..bundle.traced import AnyArchitecture
 from ..errors import InputError, check_seed, cut, is_whole
 from ..metrics.timing import Rules
-from ..runtime.predictor import checked_threads
+from ..runtime.loading import checked_threads
 from .subjects import BASELINES
 
 LARGEST_BATCH = 4096

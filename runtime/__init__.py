@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from .loading import load
 from .prediction import Prediction
-from .predictor import Predictor, load
+from .predictor import Predictor
 from .words import Span, Words
 
 __all__ = ["Prediction", "Predictor", "Span", "Words", "load"]

@@ -17,8 +17,9 @@ from ..data.given import given_inputs
 from ..data.records import is_record
 from ..data.text import is_pair
 from ..errors import InputError, cut, is_whole
+from .loading import load
 from .prediction import Prediction
-from .predictor import BATCH_SIZE, Predictor, load
+from .predictor import BATCH_SIZE, Predictor
 from .token_pipeline import TokenPipeline
 
 Answer = dict[str, Any]

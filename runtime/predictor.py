@@ -1,23 +1,18 @@
-"""Loading a bundle and predicting with it."""
+"""Predicting with a bundle that is open."""
 
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ..bundle.calibration import Calibration
-from ..bundle.graphs import check_all_graphs
-from ..bundle.precision import Precision
-from ..bundle.signature import check_signature
-from ..bundle.store import Bundle, resolve
-from ..bundle.tasks import DISTANCE, GIVES, MEMBER_OUTPUTS, OUTPUTS, PER_CLASS
+from ..bundle.store import Bundle
+from ..bundle.tasks import GIVES
 from ..bundle.traced import AnyArchitecture
 from ..bundle.uses import FORMS, REMEDY, form_used
 from ..data.batching import READER, WINDOW_BATCHES, item_batches
@@ -28,11 +23,10 @@ from ..data.tables import is_table
 from ..data.tensors import checked_tensors
 from ..data.text import is_pair
 from ..data.words import NO_WORD, Piece, WordProcessor
-from ..errors import LARGEST, BackendError, BundleError, HydrantError, InputError, cut, is_whole
-from ..metrics.gates import FURTHER_SCORES, SCORES
+from ..errors import LARGEST, BackendError, InputError, cut, is_whole
 from .backends.dlpack import DeviceArray
 from .backends.protocol import Backend
-from .backends.registry import open_backend
+from .blanks import blank_inputs, no_outputs
 from .closing import Closable
 from .decisions import decided
 from .prediction import Prediction, prediction_rows
@@ -41,108 +35,11 @@ from .words import Aggregation, Span, Words, spans_of, token_rows, words_of
 log = logging.getLogger(__name__)
 
 
-def checked_threads(threads: int | None) -> int | None:
-    """``threads`` within one run, if the machine can do something with as many; ``None`` stays.
-
-    Raises:
-        InputError: no whole number, less than one, or more than four for each core.
-    """
-    most = 4 * (os.cpu_count() or 1)
-    if threads is not None and not is_whole(threads, 1, most):
-        raise InputError(f"threads is {threads!r:.60}; expected 1 to {most}: four for each core of this machine")
-    return None if threads is None else int(threads)
-
-
 BATCH_SIZE = 32
 
 
 SHORTEST = 4
 """Fewest tokens that a text is cut to."""
-
-
-BLANK_TOKENS = 16
-"""Tokens of a text that only warms a backend up."""
-
-
-def load(
-    bundle: Bundle | str | Path,
-    backend: str = "auto",
-    *,
-    threads: int | None = None,
-    precision: Precision | None = None,
-    trust: str | Path | None = None,
-) -> Predictor:
-    """Open a bundle for prediction.
-
-    Args:
-        bundle: bundle made by `hydrant fuse`: a folder. In Python also an open ``Bundle``.
-        backend: backend that runs the bundle, where auto is the first that can run. It is one of ``"tensorrt"``,
-            ``"tensorrt-rtx"``, ``"onnxruntime-tensorrt"``, ``"onnxruntime-cuda"``, ``"onnxruntime"``, ``"openvino"``
-            and ``"torch"``.
-        threads: threads within one run; without it the backend's default.
-        precision: precision of the graph; without it that of the backend's choice.
-        trust: PEM file with the public key, or the issuers' certificates, that the bundle must be signed by. Without
-            it the manifest is believed.
-
-    Raises:
-        BackendError: unknown backend, or none can run.
-        MissingExtraError: the named backend's library, or for ``trust`` model-signing, is not installed.
-        BundleError: the bundle is missing, altered or malformed, not signed as asked, or one of its graphs
-            contradicts it.
-        InputError: ``threads`` or ``trust`` cannot be used.
-    """
-    threads = checked_threads(threads)
-    before = resolve(bundle).state()
-    found = resolve(bundle)
-    try:
-        predictor = _opened(found, backend, threads, precision, trust)
-    except HydrantError:
-        if found.state() == before:
-            raise
-    else:
-        if found.state() == before:
-            return predictor
-        predictor.close()  # another process gave files other contents meanwhile: some may be of each kind
-    with found.kept() as still:
-        return _opened(still, backend, threads, precision, trust)
-
-
-def _opened(
-    bundle: Bundle, backend: str, threads: int | None, precision: Precision | None, trust: str | Path | None
-) -> Predictor:
-    """A predictor of a bundle as its manifest was read."""
-    if trust is not None:
-        check_signature(bundle, trust)
-    architecture = bundle.any_architecture()
-    if len(bundle.labels) != architecture.classes:
-        raise BundleError(
-            f"bundle {bundle.path} has {len(bundle.labels)} labels for {architecture.classes} classes; "
-            "make it again with `hydrant fuse`"
-        )
-    _check_calibration(bundle, architecture)
-    check_all_graphs(bundle)
-    opened, fallbacks = open_backend(bundle, backend, threads, precision)
-    try:
-        return Predictor(bundle, architecture, opened, fallbacks)
-    except BaseException:
-        opened.close()
-        raise
-
-
-def _check_calibration(bundle: Bundle, architecture: AnyArchitecture) -> None:
-    """Refuse a calibration that speaks of what a model of this task does not give."""
-    calibration, task = Calibration.of(bundle), architecture.task
-    given = {
-        "prediction sets": ("classification", calibration.conformal),
-        "intervals": ("score", calibration.intervals),
-        "thresholds of labels": ("multi_label", calibration.labels),
-    }
-    for words, (of, found) in given.items():
-        if found is not None and task != of:
-            raise BundleError(
-                f"bundle {bundle.path} gives {GIVES[task]}, but its calibration.json has {words}; calibrate again with "
-                "`hydrant calibrate`"
-            )
 
 
 class Predictor(Closable):
@@ -213,7 +110,7 @@ class Predictor(Closable):
             BackendError: the backend failed, or the predictor was closed.
         """
         with self._use():
-            self._running.run(_blank(self.spec, batch_size))
+            self._running.run(blank_inputs(self.spec, batch_size))
 
     def predict(
         self,
@@ -465,50 +362,11 @@ class Predictor(Closable):
 
     def nothing(self) -> Prediction:
         """The prediction of no inputs at all, which tells the arrays of every other: their names, types and axes."""
-        none = np.zeros(0, np.float32)
-        task = self._architecture.task
-        if task in ("score", "multi_label"):
-            shapes = {name: np.zeros((0, len(self.labels)), np.float32) for name in PER_CLASS}
-            names = [name for name in (*OUTPUTS[task], DISTANCE) if name in self._running.outputs]
-            given = {name: shapes.get(name, none) for name in names}
-            return decided(Prediction.from_outputs(given | self._nothing_of_members()), self.calibration)
-        scores = dict.fromkeys(SCORES, none)
-        scores |= {name: none for name in FURTHER_SCORES if name in self._running.outputs}
-        if self._architecture.every_token:
-            blank = {name: np.zeros((0, 0), np.float32) for name in scores}
-            outputs: dict[str, np.ndarray] = {"probabilities": np.zeros((0, 0, len(self.labels)), np.float32), **blank}
-            nothing = np.zeros((0, 0), np.int64), np.zeros((0, 0, 2), np.int64)
-            outputs |= self._nothing_of_members()
-            tokens = Prediction.from_outputs(outputs).of_tokens(np.zeros((0, 0), bool), *nothing)
-            return decided(tokens, self.calibration)
-        scores |= self._nothing_of_members()
-        empty = Prediction(np.zeros((0, len(self.labels)), np.float32), np.zeros(0, np.int64), none, **scores)
-        return decided(empty, self.calibration)
-
-    def _nothing_of_members(self) -> dict[str, np.ndarray]:
-        """What the members say of no inputs, where the backend gives it."""
-        task = self._architecture.task
-        name, axes = MEMBER_OUTPUTS[task], {"score": (), "tokens": (0, len(self.labels))}
-        shape = (0, self.members, *axes.get(task, (len(self.labels),)))
-        return {name: np.zeros(shape, np.float32)} if name in self._running.outputs else {}
-
-
-def _blank(spec: InputSpec, batch: int) -> dict[str, np.ndarray]:
-    """Tensors of inputs that say nothing: grey images, or texts of a few unreadable tokens."""
-    if spec.modality == "image":
-        shape = (batch, spec.channels, spec.image_height, spec.image_width)
-        return {name: np.zeros(shape, np.float32) for name in spec.input_names}
-    if spec.spectrogram:
-        return {name: np.zeros((batch, *spec.spectrogram), np.float32) for name in spec.input_names}
-    if spec.modality == "audio":
-        silence = np.zeros((batch, 2 * spec.shortest), np.float32)
-        return {
-            name: silence if name == "input_values" else np.ones_like(silence, np.int64) for name in spec.input_names
-        }
-    tokens = min(BLANK_TOKENS, spec.max_sequence)
-    arrays = {name: np.zeros((batch, tokens), np.int64) for name in spec.input_names}
-    arrays["attention_mask"][:] = 1
-    return arrays
+        shape = self._architecture
+        found = Prediction.from_outputs(no_outputs(self._running.outputs, shape.task, len(self.labels), self.members))
+        if shape.every_token:
+            found = found.of_tokens(np.zeros((0, 0), bool), *_words_of((), 0))
+        return decided(found, self.calibration)
 
 
 def _words_of(items: Sequence[Any], tokens: int) -> tuple[np.ndarray, np.ndarray]:

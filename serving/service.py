@@ -21,8 +21,9 @@ from ..data.text import is_pair
 from ..data.words import is_words
 from ..errors import HydrantError, InputError, cut, listing
 from ..runtime.backends.registry import ON_GPU
+from ..runtime.loading import load
 from ..runtime.prediction import Prediction
-from ..runtime.predictor import Predictor, load
+from ..runtime.predictor import Predictor
 from .batcher import MOST_CHARACTERS, RUN, RUN_ON_GPU, Batcher, Inputs, check_count, length_of
 from .catalog import Versions, found_bundles, in_order
 from .errors import ServeError

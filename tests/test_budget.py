@@ -447,7 +447,7 @@ def test_command_line(bert_checkpoint: Path, text_csv: Path, tmp_path: Path) -> 
         (("--budget", 1.25, "--keep", 2), "argument --keep: not allowed with argument --budget"),
         (("--budget", "much"), "argument --budget: invalid float value: 'much'"),
         (("--budget", 0.1), "budget 0.1 cannot be reached"),
-        (("--fork-from", 3, "--keep", 2), "fork_from is '3'; expected a layer of the model, 0 to 2"),
+        (("--fork-from", 3, "--keep", 2), "--fork-from is '3'; expected a layer of the model, 0 to 2"),
         (("--fork-from", -1), "argument --fork-from"),
     ],
 )

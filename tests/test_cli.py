@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import shutil
 import signal
@@ -13,6 +14,7 @@ import hydrant
 import numpy as np
 import pytest
 from hydrant import Bundle, HeadPlan
+from hydrant.cli.main import as_typed, parse
 from hydrant.cli.terminal import CONTROLS, told
 from hydrant.families.checkpoint import load_processor
 from PIL import Image
@@ -546,6 +548,19 @@ def test_a_strangers_labels_do_not_steer_the_terminal(made: Path, tmp_path: Path
     assert "has labels ?[2Jno" in refused.stderr
     for text in (shown.stdout, refused.stderr):
         assert not CONTROLS.search(text)
+
+
+def test_messages_name_options_as_they_are_typed() -> None:
+    given = parse(["serve", "out", "--port", "0"])
+    for said, told_as in (
+        ("tls_cert is given without tls_key; give both", "--tls-cert is given without --tls-key; give both"),
+        ("most_bytes is 5; expected more", "--record-bytes is 5; expected more"),
+        ("the key of 'tls_cert' in my_tls_key is /tls_key.pem", None),
+        ("port is '0'; replica_cpus=2, batch_size(s)", None),
+        ("learning_rate is 0", None),  # no option of this command
+    ):
+        assert as_typed(said, given) == (told_as or said)
+    assert as_typed("tls_cert is given", argparse.Namespace()) == "tls_cert is given"
 
 
 def test_version_and_help() -> None:

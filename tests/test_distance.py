@@ -164,12 +164,19 @@ def measured(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 
 
 def test_all_backends_give_the_oracles_distance(measured: tuple[str, Bundle, Density]) -> None:
+    """In float64, by scikit-learn from the training features to the standardised mean over the taps."""
     family, bundle, density = measured
     inputs = make_inputs(family, batch=6, seed=9)
     ensemble = hydrant.load_ensemble(bundle)
     with torch.inference_mode():
-        features = ensemble.features(density.taps, **inputs)[1].transpose(0, 1).numpy()
-    expected = standardised(density, squared_distances(density, features))
+        known, features = (
+            ensemble.features(density.taps, **given)[1].transpose(0, 1).double().numpy()
+            for given in (make_inputs(family, batch=64, seed=5), inputs)
+        )
+    labels = np.arange(64) % CLASSES
+    squared = np.stack([oracle(known[:, tap], labels, features[:, tap]) for tap in range(len(density.taps))], axis=1)
+    np.testing.assert_allclose(squared_distances(density, features), squared, rtol=1e-3)
+    expected = ((squared - density.location) / density.scale).mean(axis=1)
     arrays = {name: tensor.numpy() for name, tensor in inputs.items()}
     for backend in ("torch", "onnxruntime", "openvino"):
         with hydrant.load(bundle, backend) as predictor:

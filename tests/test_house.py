@@ -68,7 +68,7 @@ FLOORS: list[dict[str, str]] = [
             backends.tensorrt.profiles
             backends.ort_gpu backends.reference backends.tensorrt.choose backends.tensorrt.cuda
             backends.tensorrt.device backends.tensorrt.load backends.tensorrt.lane backends.tensorrt.engine
-            backends.registry decisions words observed predictor __init__ answers token_pipeline pipeline
+            backends.registry decisions words observed blanks predictor loading __init__ answers token_pipeline pipeline
             collect
         """,
         "tuning": """

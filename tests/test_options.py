@@ -90,6 +90,8 @@ def test_verbs_take_few_parameters() -> None:
         (lambda: Jointly(patience=0), "patience is '0'"),
         (lambda: Jointly(device="tpu"), "device 'tpu' is unknown; expected auto or cpu"),
         (lambda: PerMember(epochs=0), "epochs is '0'"),
+        (lambda: Jointly(freeze=-1), "freeze is '-1'; expected a number of layers, 0 or more"),
+        (lambda: Jointly(freeze=1, unfreeze=True), "expected one of them: how many layers stay"),
         (lambda: PerMember(keep_separate="heads"), "cannot keep 'heads' separate; expected some of embeddings"),
         (lambda: Figures(bootstrap=-1), "bootstrap is '-1'; expected a whole number, 0 or more"),
         (lambda: Figures(corrupted=0), "corrupted is '0'; expected a whole number, 1 or more"),

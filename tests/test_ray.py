@@ -228,7 +228,7 @@ def test_without_ray_its_extra_is_named(bundle: Path, tmp_path: Path) -> None:
             "--workers has no meaning with --engine ray: replicas (--replicas) are",
         ),
         (["--engine", "ray", "--replicas", "2:1"], "replicas is '2:1'; expected a number of 1 or more"),
-        (["--engine", "ray", "--replica-cpus", "0"], "replica_cpus is '0.0'; expected a number of 0.01 or more"),
+        (["--engine", "ray", "--replica-cpus", "0"], "--replica-cpus is '0.0'; expected a number of 0.01 or more"),
     ],
 )
 def test_options_of_replicas(bundle: Path, words: list[str], message: str) -> None:

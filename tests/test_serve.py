@@ -432,7 +432,7 @@ def test_what_cannot_be_served_is_one_line(models: Path, tmp_path: Path) -> None
             ([bundle, "--host", "192.0.2.1", "--port", 0], "assign requested address; give an address of this machine"),
             ([bundle, "--port", 0, "--token-file", tmp_path / "secret"], "the token has 5 characters; expected 8"),
             ([bundle, "--port", 0, "--token-file", tmp_path], "cannot read"),
-            ([bundle, "--port", 0, "--tls-cert", "cert.pem"], "tls_cert is given without tls_key"),
+            ([bundle, "--port", 0, "--tls-cert", "cert.pem"], "--tls-cert is given without --tls-key"),
             ([bundle, "--port", 0, "--tls-cert", "a", "--tls-key", "b"], "'a' is not a file"),
             ([bundle, "--port", 70000], "port is '70000'; expected a whole number"),
             ([bundle, "--port", 0, "--grpc-port", port], f"cannot listen on port {port} of '127.0.0.1': Address"),

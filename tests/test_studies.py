@@ -33,8 +33,9 @@ import training
 import transformers
 from hydrant.data.corruptions import CORRUPTIONS, corrupt, typos
 from hydrant.data.examples import Examples
-from study import Fork
-from study_rows import Settings
+from hydrant.metrics.timing import Rules
+from study import Bundles, Fork
+from study_rows import Rows, Settings, results
 from support import make_model, random_plan
 
 RECIPE = training.Recipe(seed=0, epochs=1, learning_rate=1e-3, batch_size=8)
@@ -153,6 +154,12 @@ def test_claims_hold_or_not_as_the_figures_say() -> None:
     assert not found["latency at batch 1"]
     assert found["latency at batch 8"]
     assert not found["flagged of the test inputs at a false-alarm rate of 5 %, by distance"], "one seed is outside"
+    for name in ("before", "after"):  # members that part at the first layer
+        for figures in (seed[name] for seed in rows[0]["seeds"]):
+            figures.pop("ood.distance_balanced.auroc", None)
+    rows[0]["seeds"][0]["flagged"]["distance_last"] = {"test": 0.06, "ood": 0.9}
+    (flags,) = study_claims.claims("clinc150", {"single": rows[0]}, {}, 4500)
+    assert flags["found"].startswith("6.00 % in")
     row = _row("fork at 4, keep 2, tuned", ood__predictive_entropy__auroc=0.97)
     named = {"single": _row("single", 1), "single, tuned": _row("single, tuned"), row["name"]: row}
     (against,) = [line for line in study_claims.claims("vision", named, FORK, 100) if "tuned alike" in line["claim"]]
@@ -197,11 +204,12 @@ TINY = Settings(
 )  # fmt: skip
 
 
-def checkpoint(place: Path, classes: list[str], pixels: int) -> None:
+def checkpoint(place: Path, classes: list[str], pixels: int, dropout: float = 0.0) -> None:
     """A ViT of two layers with its image processor."""
     config = transformers.ViTConfig(
         image_size=pixels, patch_size=16, hidden_size=16, num_hidden_layers=2, num_attention_heads=2,
-        intermediate_size=32, id2label=dict(enumerate(classes)), label2id={name: at for at, name in enumerate(classes)},
+        intermediate_size=32, hidden_dropout_prob=dropout,
+        id2label=dict(enumerate(classes)), label2id={name: at for at, name in enumerate(classes)},
     )  # fmt: skip
     torch.manual_seed(pixels)
     transformers.ViTForImageClassification(config).save_pretrained(place)
@@ -300,6 +308,23 @@ def test_the_average_of_circuits_is_that_of_plan_heads(ran: argparse.Namespace) 
     assert hydrant.Bundle.open(ran.work / "bundles/circavg-0/circavg-0").plan().members == expected.members
 
 
+def test_passes_of_dropout_are_a_row(ran: argparse.Namespace, shared: Path, tmp_path: Path) -> None:
+    data = subject(ran).data
+    checkpoint(tmp_path / "model", ["a", "b"], 32, dropout=0.3)
+    bundles = Bundles(tmp_path, data, subject(ran).bundles.processor)
+    rows = Rows(bundles, replace(TINY, passes=4), tmp_path / "model")
+    assert rows.names()[2] == "MC dropout"
+    first, second = (rows.outputs("MC dropout", seed).logits for seed in (0, 1))
+    assert first["test"].shape == (len(data.test), 4, 2)
+    assert np.ptp(first["test"], axis=1).min() > 0, "every pass draws its own masks"
+    assert not np.array_equal(first["test"], second["test"])
+    (row,) = results(rows, ["MC dropout"], [], 0)
+    assert row["operations"] == 4
+    timed = {"single": rows.bundle("single", 0)}
+    found = study_figures.latencies(timed, data.test, (1,), Rules(0.01, iterations=5, warm_up=0), None, {"passes": 4})
+    assert found["passes"]["1"]["median"] > 2 * found["plain single"]["1"]["median"]
+
+
 def test_no_image_stands_in_two_splits(ran: argparse.Namespace) -> None:
     data = subject(ran).data
     for left, right in ((data.validation, data.test), (data.ood_validation, data.ood_test)):
@@ -346,8 +371,14 @@ def test_a_grid_leaves_figures_tables_and_a_picture(ran: argparse.Namespace, tmp
     assert all(len(point["seeds"]) == 3 for point in report["points"])
     assert [point["members"] for point in report["members"][::2]] == [1, 3]
     assert [point["method"] for point in report["methods"][::2]] == ["random", "taylor", "circuit"]
+    tuned = [json.loads(note.read_text()) for note in (ran.work / "grid/bundles").glob("grid-*-tuned/recipe.json")]
+    assert {1, 3} == {note["recipe"]["source"]["plan"]["members"] for note in tuned}
+    assert {note["report"]["frozen"] for note in tuned} == {1}, "whatever the members, the same layers are tuned"
+    assert report["points"][3]["operations"] > report["points"][2]["operations"], "tuned, heads are no longer shared"
+    assert report["single_operations"] < 1
     text = options.document.read_text()
     assert "| 1 | 2 | tuned |" in text
+    assert "](findings-vision.png)" in text
     assert "Fork at layer 1, keep 1, by number of members:" in text
     assert (tmp_path / "findings-vision.png").read_bytes().startswith(b"\x89PNG")
 

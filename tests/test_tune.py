@@ -300,6 +300,25 @@ def test_the_trunk_is_left_alone_unless_asked_for(per_member: bool, bert_checkpo
     assert not {name for name in kept if name.endswith("mlp.up.weight")} - {"layers.0.mlp.up.weight"}
 
 
+@pytest.mark.parametrize("frozen", [0, 1, 2, LAYERS])
+def test_members_without_a_fork_are_tuned_from_the_layer_that_is_named(
+    frozen: int, bert_checkpoint: Path, tmp_path: Path
+) -> None:
+    """The control of a late fork: the single model, tuned in the same layers."""
+    path = make_bundle(tmp_path / "bundle", bert_checkpoint, HeadPlan.all_heads("bert", LAYERS, HEADS))
+    before = weights(path)
+    numbers = {"epochs": 2, "learning_rate": 3e-3, "batch_size": 4, "freeze": frozen}
+    report = tune(path, sentences(100, 0), validation=sentences(50, 1), **how(**numbers))
+    assert report.improved
+    assert report.frozen == frozen
+    after = weights(path)
+    below = tuple(f"layers.{layer}." for layer in range(frozen)) + ("embeddings.",) * (frozen > 0)
+    kept = {name for name in before if torch.equal(before[name], after[name])}
+    assert kept >= {name for name in before if name.startswith(below)}
+    changed = {f"layers.{layer}.mlp.up.weight" for layer in range(frozen, LAYERS)} | {"classifier.weight"}
+    assert not kept & changed
+
+
 @pytest.mark.parametrize("modality", ["text", "image"])
 def test_kept_activations_change_nothing(
     modality: str, bert_checkpoint: Path, vit_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -736,6 +755,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"data": (["hello"] * 9, None)}, "has no label"),
     ({"data": (["hello", ""] * 9, ["a", "b"] * 9)}, "data given in memory: input 1 is an empty text"),
     ({"seed": -1}, "seed is -1; expected a whole number, 0 or more"),
+    ({"how": Jointly(freeze=2)}, "is 2; expected at most 0, the layers that all members share"),
 ]
 
 
@@ -830,7 +850,7 @@ def test_command_line(bundle: Path, tmp_path: Path, capsys: pytest.CaptureFixtur
     assert "drift of averaging the shared parts, on 25 inputs of val.csv" in told
     assert cli.main([*words, "--learning-rate", "0"]) == 2
     refused = capsys.readouterr().err
-    assert refused.startswith("hydrant: error: learning_rate is '0.0'; expected a finite number above 0")
+    assert refused.startswith("hydrant: error: --learning-rate is '0.0'; expected a finite number above 0")
     assert refused.count("\n") == 1
 
 

@@ -60,7 +60,7 @@ class TuneReport:
         unseen: classes without an example to tune on.
         graphs: graphs of the bundle that were exported again.
         dropped: what the untuned bundle had and the tuned one lacks → the command that makes it again.
-        frozen: layers below the fork that were left as they are.
+        frozen: layers, counted from the input, that were left as they are.
         seconds: that tuning took, interruptions left out.
         rmse_before, rmse_after: of the scores of a regression; ``None`` otherwise.
     """

@@ -30,9 +30,9 @@ def tune(
     All members are tuned jointly in the fused model: the loss is the mean of their cross-entropies, so that what
     they share (the MLP among it) stays one and nothing drifts apart. Stored weights that are equal in all members
     before stay so (query, key and value are stored as one): a shared trunk goes on running once. Layers below a fork
-    are left as they are unless ``how`` says ``unfreeze``: they run over the data once, and an epoch costs the layers
-    above. Dropout has the rates of the checkpoint's configuration; AdamW with linear warm-up and decay; gradients of a
-    norm above 1 are scaled down.
+    are left as they are unless ``how`` says ``unfreeze``, or by ``freeze`` how many: they run over the data once, and
+    an epoch costs the layers above. Dropout has the rates of the checkpoint's configuration; AdamW with linear warm-up
+    and decay; gradients of a norm above 1 are scaled down.
 
     After each epoch the NLL of the averaged probabilities is measured on the validation data, at the temperature that
     makes it least: what one number can mend counts neither for nor against an epoch. The weights of the best epoch

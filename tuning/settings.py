@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from ..bundle.architecture import check_parts
-from ..errors import InputError, check_plain, check_seed, cut
+from ..errors import InputError, check_plain, check_seed, cut, is_whole
 
 Device = Literal["auto", "cpu"]
 
@@ -26,6 +26,8 @@ class Jointly:
         patience: epochs without a better validation NLL after which tuning stops.
         unfreeze: also tune the layers below the fork, which all members share; without it they stay as they are, and
             an epoch costs the layers above them alone.
+        freeze: number of layers, counted from the input, that stay as they are, instead of those below the fork: of
+            one model, or of members that keep the same heads, which have no fork; 0 tunes all.
         device: device to tune on: a GPU if accelerate finds one (auto), or the CPU.
         state: file that keeps how far tuning has come. If it exists, tuning goes on where it was interrupted, to the
             same weights; when the result is written it is deleted.
@@ -37,6 +39,7 @@ class Jointly:
     warmup: float = 0.1
     patience: int = 2
     unfreeze: bool = False
+    freeze: int | None = None
     device: Device = "auto"
     state: str | Path | None = None
 
@@ -52,6 +55,13 @@ class Jointly:
             fits = isinstance(number, int | float) and not isinstance(number, bool) and low < number < high
             if not fits or number < 0:
                 raise InputError(f"{name} is {cut(number)}; expected {words}")
+        if self.freeze is not None and not is_whole(self.freeze, 0):
+            raise InputError(f"freeze is {cut(self.freeze)}; expected a number of layers, 0 or more")
+        if self.freeze is not None and self.unfreeze:
+            raise InputError(
+                "freeze (--freeze) and unfreeze (--unfreeze) are given; expected one of them: how many layers stay as "
+                "they are, or none"
+            )
         if self.device not in get_args(Device):
             raise InputError(f"device {cut(self.device)} is unknown; expected {' or '.join(get_args(Device))}")
 

@@ -108,13 +108,7 @@ def _job(
             f"{data} is given both as data and as validation; leave validation (--validation) out to hold a share out"
         )
     ensemble = load_ensemble(bundle)
-    how, fork = settings.how, ensemble.plan.fork
-    if isinstance(how, BatchEnsemble):
-        fork = min(fork, first_layer(ensemble, how))
-    elif "batch_ensemble" in ensemble.provenance:  # whose members keep the same heads and differ all the same
-        fork = min(fork, ensemble.trunk)
-    forks = fork < len(ensemble.layers) and not how.unfreeze
-    settings = replace(settings, trunk=min(fork, ensemble.trunk) if forks else 0)
+    settings = replace(settings, trunk=_left_alone(ensemble, settings.how))
 
     def read(given: Any) -> Source:
         limit = reading.limit()
@@ -141,6 +135,23 @@ def _job(
         pronoun = "it" if len(unseen) == 1 else "them"
         log.warning("%s has no example of %s; the members may unlearn %s", known.name, listing(unseen), pronoun)
     return Job(bundle, ensemble, known, judges, digests, settings, accelerator, progress)
+
+
+def _left_alone(ensemble: FusedClassifier, how: Jointly) -> int:
+    """How many layers, counted from the input, stay as they are."""
+    fork = ensemble.plan.fork
+    if isinstance(how, BatchEnsemble):
+        fork = min(fork, first_layer(ensemble, how))
+    elif "batch_ensemble" in ensemble.provenance:  # whose members keep the same heads and differ all the same
+        fork = min(fork, ensemble.trunk)
+    shared = min(fork, ensemble.trunk)
+    if how.freeze is None:
+        return shared if fork < len(ensemble.layers) and not how.unfreeze else 0
+    if how.freeze > shared:
+        raise InputError(
+            f"freeze (--freeze) is {how.freeze}; expected at most {shared}, the layers that all members share"
+        )
+    return how.freeze
 
 
 def _as_asked(source: Source, activation: ScoreActivation) -> Source:

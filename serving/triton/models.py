@@ -20,8 +20,9 @@ from ...bundle.calibration import Calibration
 from ...bundle.store import Bundle
 from ...data.processor import load_processor
 from ...errors import BackendError, BundleError, HydrantError, InputError, listing
+from ...runtime.loading import load
 from ...runtime.prediction import Prediction
-from ...runtime.predictor import Predictor, load
+from ...runtime.predictor import Predictor
 from .answers import Given, decided_requests, predicted, prepared, read_inputs
 from .tensors import SPANS, answer_arrays, graph_outputs
 

@@ -1,0 +1,47 @@
+"""Inputs that say nothing, which warm a backend up, and the outputs of no inputs at all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from ..bundle.tasks import DISTANCE, MEMBER_OUTPUTS, OUTPUTS, PER_CLASS, Task
+from ..data.spec import InputSpec
+
+BLANK_TOKENS = 16
+"""Tokens of a text that only warms a backend up."""
+
+
+def blank_inputs(spec: InputSpec, batch: int) -> dict[str, np.ndarray]:
+    """Tensors of inputs that say nothing: grey images, or texts of a few unreadable tokens."""
+    if spec.modality == "image":
+        shape = (batch, spec.channels, spec.image_height, spec.image_width)
+        return {name: np.zeros(shape, np.float32) for name in spec.input_names}
+    if spec.spectrogram:
+        return {name: np.zeros((batch, *spec.spectrogram), np.float32) for name in spec.input_names}
+    if spec.modality == "audio":
+        silence = np.zeros((batch, 2 * spec.shortest), np.float32)
+        return {
+            name: silence if name == "input_values" else np.ones_like(silence, np.int64) for name in spec.input_names
+        }
+    tokens = min(BLANK_TOKENS, spec.max_sequence)
+    arrays = {name: np.zeros((batch, tokens), np.int64) for name in spec.input_names}
+    arrays["attention_mask"][:] = 1
+    return arrays
+
+
+def no_outputs(given: Iterable[str], task: Task, classes: int, members: int) -> dict[str, np.ndarray]:
+    """What a backend would give of no inputs: empty float32 arrays with every axis of its own (``bundle.tasks``).
+
+    Args:
+        given: names of the backend's outputs; those that no prediction has are left out.
+        task: of the model.
+        classes: C.
+        members: M.
+    """
+    tokens = (0,) if task == "tokens" else ()
+    axes = dict.fromkeys((*OUTPUTS[task], DISTANCE), tokens)
+    axes |= {name: (*tokens, classes) for name in axes if name in PER_CLASS}
+    axes[MEMBER_OUTPUTS[task]] = (members,) if task == "score" else (members, *tokens, classes)
+    return {name: np.zeros((0, *axes[name]), np.float32) for name in given if name in axes}

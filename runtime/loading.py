@@ -1,0 +1,110 @@
+"""Opening a bundle for prediction: what is checked before the first input."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from ..bundle.calibration import Calibration
+from ..bundle.graphs import check_all_graphs
+from ..bundle.precision import Precision
+from ..bundle.signature import check_signature
+from ..bundle.store import Bundle, resolve
+from ..bundle.tasks import GIVES
+from ..bundle.traced import AnyArchitecture
+from ..errors import BundleError, HydrantError, InputError, is_whole
+from .backends.registry import open_backend
+from .predictor import Predictor
+
+
+def checked_threads(threads: int | None) -> int | None:
+    """``threads`` within one run, if the machine can do something with as many; ``None`` stays.
+
+    Raises:
+        InputError: no whole number, less than one, or more than four for each core.
+    """
+    most = 4 * (os.cpu_count() or 1)
+    if threads is not None and not is_whole(threads, 1, most):
+        raise InputError(f"threads is {threads!r:.60}; expected 1 to {most}: four for each core of this machine")
+    return None if threads is None else int(threads)
+
+
+def load(
+    bundle: Bundle | str | Path,
+    backend: str = "auto",
+    *,
+    threads: int | None = None,
+    precision: Precision | None = None,
+    trust: str | Path | None = None,
+) -> Predictor:
+    """Open a bundle for prediction.
+
+    Args:
+        bundle: bundle made by `hydrant fuse`: a folder. In Python also an open ``Bundle``.
+        backend: backend that runs the bundle, where auto is the first that can run. It is one of ``"tensorrt"``,
+            ``"tensorrt-rtx"``, ``"onnxruntime-tensorrt"``, ``"onnxruntime-cuda"``, ``"onnxruntime"``, ``"openvino"``
+            and ``"torch"``.
+        threads: threads within one run; without it the backend's default.
+        precision: precision of the graph; without it that of the backend's choice.
+        trust: PEM file with the public key, or the issuers' certificates, that the bundle must be signed by. Without
+            it the manifest is believed.
+
+    Raises:
+        BackendError: unknown backend, or none can run.
+        MissingExtraError: the named backend's library, or for ``trust`` model-signing, is not installed.
+        BundleError: the bundle is missing, altered or malformed, not signed as asked, or one of its graphs
+            contradicts it.
+        InputError: ``threads`` or ``trust`` cannot be used.
+    """
+    threads = checked_threads(threads)
+    before = resolve(bundle).state()
+    found = resolve(bundle)
+    try:
+        predictor = _opened(found, backend, threads, precision, trust)
+    except HydrantError:
+        if found.state() == before:
+            raise
+    else:
+        if found.state() == before:
+            return predictor
+        predictor.close()  # another process gave files other contents meanwhile: some may be of each kind
+    with found.kept() as still:
+        return _opened(still, backend, threads, precision, trust)
+
+
+def _opened(
+    bundle: Bundle, backend: str, threads: int | None, precision: Precision | None, trust: str | Path | None
+) -> Predictor:
+    """A predictor of a bundle as its manifest was read."""
+    if trust is not None:
+        check_signature(bundle, trust)
+    architecture = bundle.any_architecture()
+    if len(bundle.labels) != architecture.classes:
+        raise BundleError(
+            f"bundle {bundle.path} has {len(bundle.labels)} labels for {architecture.classes} classes; "
+            "make it again with `hydrant fuse`"
+        )
+    _check_calibration(bundle, architecture)
+    check_all_graphs(bundle)
+    opened, fallbacks = open_backend(bundle, backend, threads, precision)
+    try:
+        return Predictor(bundle, architecture, opened, fallbacks)
+    except BaseException:
+        opened.close()
+        raise
+
+
+def _check_calibration(bundle: Bundle, architecture: AnyArchitecture) -> None:
+    """Refuse a calibration that speaks of what a model of this task does not give."""
+    calibration, task = Calibration.of(bundle), architecture.task
+    given = {
+        "prediction sets": ("classification", calibration.conformal),
+        "intervals": ("score", calibration.intervals),
+        "thresholds of labels": ("multi_label", calibration.labels),
+    }
+    for words, (of, found) in given.items():
+        if found is not None and task != of:
+            raise BundleError(
+                f"bundle {bundle.path} gives {GIVES[task]}, but its calibration.json has {words}; calibrate again with "
+                "`hydrant calibrate`"
+            )
