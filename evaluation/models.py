@@ -20,7 +20,7 @@ from ..bundle.tasks import GIVES
 from ..bundle.traced import AnyArchitecture
 from ..data.examples import Examples
 from ..data.processor import Processor, from_transformers
-from ..errors import InputError, listing
+from ..errors import InputError, UnsupportedModelError, listing
 from ..runtime.backends.protocol import Backend
 from ..runtime.backends.registry import open_backend
 from .dropout import KIND, Asked, DropoutPasses, asked
@@ -152,14 +152,11 @@ def _check_same_tensors(first: Model, other: Model) -> None:
 
 def _open_checkpoint(source: str | Path, bundle: Bundle, opened: ExitStack, examples: Examples) -> Model:
     from ..families import checkpoint
-    from ..families.registry import architecture_of
-    from ..fusion import fuse, save_bundle
+    from ..fusion import save_bundle
     from ..runtime.backends.reference import TorchModule
 
-    model = _loaded(source, bundle)
-    architecture = architecture_of(model)
-    single = HeadPlan.all_heads(architecture.family, architecture.layers, architecture.heads)
-    ensemble = fuse(model, single).eval()
+    ensemble = _as_it_is(source, bundle).eval()
+    architecture: AnyArchitecture = ensemble.architecture
 
     def load() -> Processor:
         return from_transformers(checkpoint.load_processor(source, architecture.modality), architecture)
@@ -178,6 +175,19 @@ def _open_checkpoint(source: str | Path, bundle: Bundle, opened: ExitStack, exam
         lambda: ensemble,
         partial(save_bundle, ensemble, tensors_only=True),
     )
+
+
+def _as_it_is(source: str | Path, bundle: Bundle) -> Any:
+    """A checkpoint as one member of all heads, which is the model itself; traced where its family is not declared."""
+    from ..families.registry import architecture_of
+    from ..fusion import fuse
+
+    try:
+        model = _loaded(source, bundle)
+    except UnsupportedModelError:
+        return fuse(source, traced=True)
+    shape = architecture_of(model)
+    return fuse(model, HeadPlan.all_heads(shape.family, shape.layers, shape.heads))
 
 
 def _open_dropout(dropout: Asked, bundle: Bundle, opened: ExitStack, examples: Examples, seed: int) -> Model:
