@@ -155,8 +155,8 @@ def _open_checkpoint(source: str | Path, bundle: Bundle, opened: ExitStack, exam
     from ..fusion import save_bundle
     from ..runtime.backends.reference import TorchModule
 
-    ensemble = _as_it_is(source, bundle).eval()
-    architecture: AnyArchitecture = ensemble.architecture
+    ensemble = _single(source, bundle).eval()
+    architecture = ensemble.architecture
 
     def load() -> Processor:
         return from_transformers(checkpoint.load_processor(source, architecture.modality), architecture)
@@ -177,17 +177,17 @@ def _open_checkpoint(source: str | Path, bundle: Bundle, opened: ExitStack, exam
     )
 
 
-def _as_it_is(source: str | Path, bundle: Bundle) -> Any:
-    """A checkpoint as one member of all heads, which is the model itself; traced where its family is not declared."""
-    from ..families.registry import architecture_of
+def _single(source: str | Path, bundle: Bundle) -> Any:
+    """A checkpoint as an ensemble of one member with every head; traced where no family is declared for it."""
     from ..fusion import fuse
 
     try:
-        model = _loaded(source, bundle)
-    except UnsupportedModelError:
-        return fuse(source, traced=True)
-    shape = architecture_of(model)
-    return fuse(model, HeadPlan.all_heads(shape.family, shape.layers, shape.heads))
+        return fuse(_loaded(source, bundle))
+    except UnsupportedModelError as error:
+        try:
+            return fuse(source, traced=True)
+        except UnsupportedModelError:
+            raise error from None
 
 
 def _open_dropout(dropout: Asked, bundle: Bundle, opened: ExitStack, examples: Examples, seed: int) -> Model:

@@ -91,9 +91,12 @@ def made_tokenizer(bundle: Bundle, seed: int, count: int = TEXTS) -> tuple[bytes
     model = make(tokenizer, processor.max_tokens, side, types, facts, typed=processor.typed)
     content = model.SerializeToString(deterministic=True)
     onnx.checker.check_model(model)
-    texts = [text for text in fuzzed_texts(count, seed, special[:16]) if not any(token in text for token in unread)]
+    more = [f"a{token}b {token}" for token in special[16:]]
+    texts = [
+        text for text in (*fuzzed_texts(count, seed, special[:16]), *more) if not any(token in text for token in unread)
+    ]
     pairs = [] if tags else list(zip(texts[::2], texts[1::2], strict=False))
-    lists = [[word for word in text.split(" ") if word.strip()] for text in texts[::2]] if tags else []
+    lists = [[word for word in text.split(" ") if word.strip()] for text in (*texts[::2], *more)] if tags else []
     run = _session(content)
     for items in (texts, pairs, lists):
         _compare(run, processor, items)

@@ -302,11 +302,15 @@ class WordPiece:
         self.unknown: str = self.marks.get(model["unk_token"], model["unk_token"])
         self._found = normalisation_of(tokenizer, self.lines, self.prefix)
 
+    def longest_first(self) -> list[tuple[str, str]]:
+        """Added tokens and their marks: of one that holds another the whole is searched for."""
+        return sorted(self.marks.items(), key=lambda each: len(each[0]), reverse=True)
+
     def cleaned(self, text: str) -> str:
         """Strings with marks for added tokens, without characters that vanish, and with spaces around lone ones."""
         graph, last = self._graph, FIRST_MARK + len(self.marks) + 1
         value = graph.replaced(text, f"[\\x{{{FIRST_MARK:x}}}-\\x{{{last:x}}}]", "")
-        for token, stand_in in self.marks.items():
+        for token, stand_in in self.longest_first():
             value = graph.replaced(value, escaped(token), f" {stand_in} ")
         value = graph.replaced(value, f"[{BREAKS}]", " " if self._found.breaks else "")
         if self._found.gone:

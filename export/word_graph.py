@@ -59,7 +59,7 @@ def _normalised(graph: Graph, steps: WordPiece) -> tuple[str, str, str]:
 
     A piece is a character, or an added token.
     """
-    tokens = [escaped(token) for token in sorted(steps.marks, key=len, reverse=True)]
+    tokens = [escaped(token) for token, _ in steps.longest_first()]
     pattern = graph.constant("((?s:" + "|".join([*tokens, "."]) + "))")
     pieces = graph.extension("StringRegexSplitWithOffsets", ["text", pattern, pattern], outputs=4)
     cleaned = steps.cleaned(pieces)

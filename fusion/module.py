@@ -224,6 +224,11 @@ class FusedClassifier(nn.Module):
         dense: Tensor = POOLERS[self.architecture.pooling](self.pooler(last))
         return dense if self.pooler_norm is None else self.pooler_norm(dense[:, :, None])[:, :, 0]
 
+    def last_linear(self) -> tuple[Tensor, Tensor | None]:
+        """Weight [d', C] and bias [C] of the first member's last linear map, which reads :meth:`penultimate`."""
+        last = self.classifier
+        return last.weight[0].detach(), None if last.bias is None else last.bias[0, 0].detach()
+
     def _classify(self, last: Tensor) -> Tensor:
         """Each member's last vector [M, B, d or 2·d] → member logits [M, B, C]; of tokens with T behind B in both."""
         rate = self.architecture.classifier_dropout

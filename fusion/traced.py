@@ -118,6 +118,39 @@ class TracedClassifier(nn.Module):
         logits = torch.stack([each for each, _, _ in runs])
         return logits, torch.stack([vectors[tap] for tap in taps]) if taps else logits.new_zeros(0)
 
+    pooler = None
+    """What stands before the last linear map is the model's own; hydrant knows the vector that this map reads."""
+
+    def last_vectors(self, **inputs: Tensor) -> tuple[Tensor, Tensor]:
+        """Member logits [M, B, C] and what the members' last linear maps read [M, B, d]; of tokens with T behind B.
+
+        Args:
+            inputs: as of :meth:`forward`.
+
+        Raises:
+            InputError: as of :meth:`forward`.
+        """
+        return self.features([f"last.{member}" for member in range(self.members)], **inputs)
+
+    def penultimate(self, last: Tensor) -> Tensor:
+        """What the last linear map reads: the same vectors."""
+        return last
+
+    def last_linear(self) -> tuple[Tensor, Tensor | None]:
+        """Weight [d, C] and bias [C] of the last linear map.
+
+        Raises:
+            InputError: it was not found.
+        """
+        if not self.architecture.classifier:
+            raise InputError(
+                f"the last linear map of {self.architecture.model_class} was not found, and baselines are computed "
+                "from what it reads; leave them (baselines=True, --baselines) out"
+            )
+        last = self.original.get_submodule(self.architecture.classifier)
+        weight, bias = last.weight.detach(), getattr(last, "bias", None)
+        return weight.T if isinstance(last, nn.Linear) else weight, None if bias is None else bias.detach()
+
     def checkpoint_weights(self) -> dict[str, Tensor]:
         """The tensors of the whole original under their names in transformers."""
         state = self.original.state_dict()

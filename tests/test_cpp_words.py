@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -145,6 +146,30 @@ def test_the_server_reads_texts_and_lists_of_words(
             assert words in server.refusal(400, "POST", "/predict", {"inputs": wrong})
         refusal = server.refusal(400, "POST", "/predict", {"inputs": ["a"], "aggregation": "last"})
         assert refusal == "aggregation is 'last'; expected first, mean or max"
+        refusal = server.refusal(400, "POST", "/predict", {"inputs": ids, "aggregation": "first"})
+        assert refusal.startswith("aggregation is of tokens to words, which ready tensors do not tell; leave it out")
+        assert server.ask("POST", "/predict", {"inputs": ids})[0] == 200
+
+
+def test_long_texts_take_bounded_memory(
+    runner: Path, bundles: dict[str, Bundle], library: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One of a word without an end costs most; two run at once. What the deployed unit may take is 512 MiB."""
+    for key, value in library.items():
+        monkeypatch.setenv(key, value)
+    most = 2**18
+    with serving(runner, bundles["usual"].path) as server, ThreadPoolExecutor(2) as two:
+        bodies = [{"inputs": [given]} for given in ("x" * most, ["hello"] * (most // 6))]
+        assert list(two.map(lambda body: server.ask("POST", "/predict", body)[0], bodies)) == [200, 200]
+        for given in ("x" * (most + 1), ["hello"] * (most // 6 + 1)):
+            refusal = server.refusal(413, "POST", "/predict", {"inputs": ["a", given]})
+            assert "input 1 has 2621" in refusal
+            assert refusal.endswith("bytes of text; send 262144 at most, the part that the model reads")
+        text = {"name": "text", "datatype": "BYTES", "shape": [1], "data": ["é" * (most // 2 + 1)]}
+        refusal = server.refusal(413, "POST", "/v2/models/bundle/infer", {"inputs": [text]})
+        assert refusal.startswith("input 0 has 262146 bytes of text")
+        memory = Path(f"/proc/{server.process.pid}/status").read_text()
+        assert int(memory.split("VmHWM:")[1].split()[0]) < 400_000, "kB"
 
 
 def test_what_the_runner_refuses(runner: Path, bundles: dict[str, Bundle], library: dict[str, str]) -> None:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import hydrant
 import numpy as np
 import pytest
 import torch
@@ -108,6 +109,26 @@ def test_every_point_is_measured(tables: dict[str, Path], bert_checkpoint: Path)
     assert found.plan.head_counts()[0][found.plan.fork :] == [2] * (LAYERS - found.plan.fork)
     assert found.plan.provenance["explored"]["rows"][0]["accuracy"] == found.rows[0].accuracy
     assert found.rows[found.chosen].auroc == max(each.auroc for each in found.rows[2:] if each.auroc is not None)
+
+
+def test_every_point_is_tuned_from_its_fork_on(
+    tables: dict[str, Path], bert_checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Members that keep all heads, and so have no fork, too: else they would be tuned in other layers than the rest."""
+    frozen, tune = [], hydrant.tune
+
+    def noted(*given: Any, **named: Any) -> Any:
+        report = tune(*given, **named)
+        frozen.append(report.frozen)
+        return report
+
+    monkeypatch.setattr("hydrant.tuning.tune", noted)
+    tuning = Jointly(epochs=1, learning_rate=1e-3)
+    grid = Grid(forks=[1, 2], heads=[2, HEADS], methods=["random"], tuning=tuning, max_accuracy_loss=100)
+    given = {"train": tables["train"], "budget": 3.0, "members": 2}
+    explore(bert_checkpoint, tables["validation"], tables["ood"], grid=grid, **given)
+    explore(bert_checkpoint, tables["validation"], grid=replace(grid, tuning=replace(tuning, unfreeze=True)), **given)
+    assert frozen == [1, 1, 2, 2, 0, 0, 0, 0]
 
 
 def test_the_single_models_figures_are_those_of_the_original_model(

@@ -18,10 +18,12 @@ from cpp import lines, refused, run
 from cpp_server import binary_body, raw, serving
 from hydrant import Bundle
 from hydrant.bundle.store import TOKENIZER_GRAPH
+from hydrant.data.text import TextProcessor
 from hydrant.errors import InputError
 from hydrant.export.fuzzed import fuzzed_texts
-from hydrant.export.tokenizer import made_tokenizer
+from hydrant.export.tokenizer import _session, made_tokenizer
 from support import WORDS, make_model, make_tokenizer, random_plan, run_cli
+from token_support import make_tagger
 
 COUNT = 150
 """Random texts, beside the known ones."""
@@ -175,6 +177,8 @@ def test_the_server_reads_texts(
         assert (status, "input 1, '??', is not UTF-8" in content.decode()) == (400, True)
         _, metadata, _ = server.ask("GET", f"/v2/models/{bundle.path.name}")
         assert metadata["inputs"] == [{"name": "text", "datatype": "BYTES", "shape": [-1]}]
+        refusal = server.refusal(400, "POST", "/predict", {"inputs": ["a"], "aggregation": "mean"})
+        assert refusal == "aggregation is for models that tag tokens; this one answers for whole inputs; leave it out"
         assert "is an empty text" in server.refusal(400, "POST", "/predict", {"inputs": ["a", " \u2003"]})
         assert "holds the character NUL" in server.refusal(400, "POST", "/predict", {"inputs": ["a\0b"]})
 
@@ -192,6 +196,7 @@ def test_what_the_runner_refuses(
     refused(run(runner, path, "", **library), "input 0 is an empty text; expected at least one word")
     refused(run(runner, path, "--pair", "a", " ", **library), "a pair whose second text is empty")
     refused(run(runner, path, "--pair", "a", **library), "--pair lacks a text")
+    refused(run(runner, path, "a", "--aggregation", "max", **library), "aggregation is for models that tag tokens")
     (tmp_path / "latin.txt").write_bytes(b"caf\xe9\n")
     refused(run(runner, path, tmp_path / "latin.txt", **library), "is a file; did you mean --input")
     refused(run(runner, path, "--input", tmp_path / "latin.txt", **library), "is not UTF-8")
@@ -210,3 +215,28 @@ def test_a_graph_of_another_tokenizer_is_refused_and_shown(
     bundle.add({"processor/tokenizer_config.json": changed})
     refused(run(runner, bundle.path, "a text", **library), "was made from another tokenizer than processor/ holds")
     assert "OUTDATED: the tokenizer has changed since" in run_cli("inspect", bundle.path).stdout
+
+
+@pytest.mark.parametrize("tags", [False, True])
+def test_tokens_that_hold_one_another_are_found_whole_however_many_there_are(tags: bool, tmp_path: Path) -> None:
+    """The longest first, as the tokenizer does."""
+    bundle = with_added_tokens(tmp_path, make_tagger if tags else make_model, ["<e>", "<e>2"])
+    content, _ = made_tokenizer(bundle, 0, 10)
+    run, processor = _session(content), bundle.processor()
+    assert isinstance(processor, TextProcessor)
+    for text in ("a<e>2b", "<t3><e>2 <e>"):
+        assert run([text])["input_ids"][0].tolist() == processor.encode([text])[0].ids, text
+
+
+def test_a_token_of_two_words_is_none_of_a_list_of_words(tmp_path: Path) -> None:
+    bundle = with_added_tokens(tmp_path, make_tagger, ["<e f>"])
+    with pytest.raises(InputError, match=r"would give other ids than the tokenizer for 'a<e f>b <e f>'"):
+        made_tokenizer(bundle, 0, 10)
+
+
+def with_added_tokens(folder: Path, make: Any, tokens: list[str]) -> Bundle:
+    """A bundle whose tokenizer has these behind many others."""
+    tokenizer = letters_tokenizer(folder / "source", lower=True)
+    tokenizer.add_special_tokens({"additional_special_tokens": [*(f"<t{n}>" for n in range(14)), *tokens]})
+    ensemble = hydrant.fuse(make("bert", vocab_size=400), random_plan("bert", 2))
+    return hydrant.save_bundle(ensemble, folder / "bundle", processor=tokenizer)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +13,14 @@ import onnx
 import onnxruntime
 import oracle
 import pytest
+import sklearn.metrics
 import torch
 import transformers
 from hydrant import GraphForm, HeadPlan
 from hydrant.bundle.store import Bundle
 from hydrant.bundle.traced import Traced, read_architecture
 from hydrant.errors import BundleError, InputError, PlanError, UnsupportedModelError
-from hydrant.fusion import TracedClassifier
+from hydrant.fusion import TracedClassifier, load_reference
 from hydrant.measure.settings import checked_settings
 from hydrant.tracing.blocks import find_blocks
 from hydrant.tracing.loading import described, prepared
@@ -403,6 +405,52 @@ def test_from_plan_to_prediction_with_texts(checkpoint: Path, tmp_path: Path) ->
             np.testing.assert_allclose(getattr(run, name), getattr(reference, name), atol=1e-4 * scale)
     assert reference.distance is not None
     assert len(found.get("predictions", found)) == 3
+
+
+def test_evaluated_beside_its_checkpoint_with_baselines_of_both(checkpoint: Path, tmp_path: Path) -> None:
+    """The single model is the untouched original, and its baselines are those of the original's own vectors."""
+    plan = hydrant.plan_heads(checkpoint, method="random", keep=2, fork_from=1, members=2, traced=True)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(checkpoint)
+    out = hydrant.save_bundle(hydrant.fuse(checkpoint, plan, traced=True), tmp_path / "out", tokenizer).path
+    words = ["hello", "world", "transfer", "money", "weather", "today", "what", "is", "the"]
+    draw = np.random.default_rng(0)
+    texts = [" ".join(draw.choice(words, draw.integers(2, 9))) for _ in range(60)]
+    labels, strange = [place % 3 for place in range(60)], ["[MASK] " * (2 + place % 5) for place in range(20)]
+    figures = hydrant.Figures(bootstrap=0, baselines=True, fit=(texts[:30], labels[:30]), neighbours=4, latency=True)
+    report = hydrant.evaluate(out, (texts[30:], labels[30:]), strange, compare=[checkpoint], figures=figures)
+    single = report.models[1]
+
+    model = transformers.AutoModelForSequenceClassification.from_pretrained(checkpoint).eval()
+    seen: list[torch.Tensor] = []
+    model.classifier.register_forward_pre_hook(lambda _, arguments: seen.append(arguments[0]))
+    with torch.no_grad():
+        inputs = [tokenizer(part, padding=True, return_tensors="pt") for part in (texts[:30], texts[30:], strange)]
+        logits = [model(**{name: batch[name] for name in ("input_ids", "attention_mask")}).logits for batch in inputs]
+    nll = torch.nn.functional.cross_entropy(logits[1], torch.tensor(labels[30:]))
+    assert single.figures["nll"].value == pytest.approx(float(nll), abs=1e-4)
+    assert single.latency_ms is not None
+    unknown = np.r_[np.zeros(30), np.ones(20)]
+    energy = -torch.cat(logits[1:]).logsumexp(dim=1)
+    unit = [torch.nn.functional.normalize(vectors, dim=1) for vectors in seen]
+    apart = torch.cdist(torch.cat(unit[1:]), unit[0]).sort(dim=1).values[:, 3]  # of the fourth neighbour
+    assert single.baselines is not None
+    for name, scores in (("energy", energy), ("knn", apart)):
+        wanted = sklearn.metrics.roc_auc_score(unknown, scores)
+        assert single.baselines.figures[f"{name}.auroc"].value == pytest.approx(wanted, abs=5e-3), name
+    assert {"vim.auroc", "mahalanobis.auroc"} <= set(single.baselines.figures)
+    mine = report.models[0].baselines
+    assert mine is not None
+    assert mine.of == "the first of its 2 members alone, which keeps 2 to 4 of 4 heads in a layer"
+
+
+def test_baselines_ask_for_the_last_linear_map(bundle: Bundle) -> None:
+    ensemble: Any = load_reference(bundle)
+    weight, bias = ensemble.last_linear()
+    logits, last = ensemble.last_vectors(**inputs_of(ensemble.architecture, 3, 7))
+    torch.testing.assert_close(last @ weight + bias, logits)
+    ensemble.architecture = replace(ensemble.architecture, classifier="", width=0)
+    with pytest.raises(InputError, match="the last linear map of DebertaV2ForSequenceClassification was not found"):
+        ensemble.last_linear()
 
 
 def test_from_fuse_to_verify_with_images(tmp_path: Path) -> None:

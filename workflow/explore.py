@@ -27,7 +27,7 @@ from ..families.checkpoint import check_supported, load_model, load_processor, m
 from ..families.registry import architecture_of
 from ..measure.features import Reference
 from ..progress import Progress, no_progress
-from ..tuning.settings import Jointly
+from ..tuning.settings import BatchEnsemble, Jointly
 from .quality import Form, form_of, quality_of
 
 POINTS = 3
@@ -238,7 +238,7 @@ def explore(
             rows.append(bench.row(bundle, method, fork, heads))
             plans.append(plan)
             if training is not None:
-                tuned, better = bench.tuned(bundle)
+                tuned, better = bench.tuned(bundle, fork)
                 rows.append(replace(bench.row(tuned, method, fork, heads), tuned=better))
                 plans.append(plan)
     chosen = chosen_place(rows, budget, grid.max_accuracy_loss)
@@ -323,12 +323,15 @@ class _Bench:
         found = quality_of(reference, self.form, activation, *data, bundle.labels)
         return Row(name, fork, heads, tuned=False, ratio=cost_of(bundle, sequence=self.tokens).ratio, **vars(found))
 
-    def tuned(self, bundle: Bundle) -> tuple[Bundle, bool]:
-        """The bundle tuned, and whether that made it better."""
+    def tuned(self, bundle: Bundle, fork: int) -> tuple[Bundle, bool]:
+        """The bundle tuned, and whether that made it better; members that keep the same heads from the fork on, too."""
         from ..tuning import tune
 
+        how = self.grid.tuning
+        if how.freeze is None and not how.unfreeze and not isinstance(how, BatchEnsemble):
+            how = replace(how, freeze=fork)
         report = tune(
-            bundle, self.training, self.grid.tuning, validation=self.judging, output=self.folder / "tuned",
+            bundle, self.training, how, validation=self.judging, output=self.folder / "tuned",
             force=True, reading=Reading(batch_size=self.reading.batch_size, examples=0), seed=self.seed,
         )  # fmt: skip
         return Bundle.open(self.folder / "tuned"), report.improved

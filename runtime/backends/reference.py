@@ -88,7 +88,10 @@ class TorchSingle(TorchModule):
     ``penultimate`` [B, d'], what the last linear map reads; the latter only where a pooler makes them differ.
 
     Args:
-        ensemble: a ``fusion.FusedClassifier``.
+        ensemble: a ``fusion.FusedClassifier``, or a traced one.
+
+    Raises:
+        InputError: a traced one whose last linear map was not found.
 
     Attributes:
         weight: of the last linear map, [d', C].
@@ -98,10 +101,9 @@ class TorchSingle(TorchModule):
     def __init__(self, ensemble: Any) -> None:
         super().__init__(ensemble)
         self.outputs = ("logits", "features") if ensemble.pooler is None else ("logits", "features", "penultimate")
-        last = ensemble.classifier
-        self.weight: np.ndarray = _array(last.weight[0].detach())
-        none = np.zeros(self.weight.shape[1], np.float32)
-        self.bias: np.ndarray = none if last.bias is None else _array(last.bias[0, 0].detach())
+        weight, bias = ensemble.last_linear()
+        self.weight: np.ndarray = _array(weight)
+        self.bias: np.ndarray = np.zeros(self.weight.shape[1], np.float32) if bias is None else _array(bias)
 
     def _run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         with self._torch.inference_mode():

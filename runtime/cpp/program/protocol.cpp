@@ -346,7 +346,7 @@ PlainRequest read_plain(const std::string& body, Reads reads) {
   if (!probabilities.is_null() && !probabilities.is_boolean())
     throw InputError("probabilities is " + shown(probabilities) + "; expected true or false");
   request.telling.probabilities = probabilities == true;
-  request.telling.aggregation = aggregation_of(string_option(found, "aggregation").value_or("first"));
+  if (const auto named = string_option(found, "aggregation")) request.telling.aggregation = aggregation_of(*named);
   request.model = string_option(found, "model");
   request.version = string_option(found, "version");
   const Json& inputs = required(found, "inputs", "the request", "an array of inputs");

@@ -109,7 +109,8 @@ std::string part_of(const std::string& text, std::int64_t start, std::int64_t en
   std::int64_t character = -1;
   for (const char byte : text) {
     if ((static_cast<unsigned char>(byte) & 0xC0U) != 0x80U) ++character;
-    if (character >= start && character < end) part += byte;
+    if (character >= end) break;
+    if (character >= start) part += byte;
   }
   return part;
 }
@@ -162,6 +163,14 @@ OrderedJson spans_json(const std::vector<Span>& spans, const std::string& text) 
   return found;
 }
 
+// Refuses an aggregation where there are no words to make.
+void check_words(const Predictor& predictor, const Prediction& prediction) {
+  if (!predictor.tags_tokens())
+    throw InputError("aggregation is for models that tag tokens; this one answers for whole inputs; leave it out");
+  if (prediction.mask && !prediction.words)
+    throw InputError("aggregation is of tokens to words, which ready tensors do not tell; leave it out, or give texts");
+}
+
 }  // namespace
 
 Aggregation aggregation_of(const std::string& name) {
@@ -174,11 +183,13 @@ Aggregation aggregation_of(const std::string& name) {
 std::vector<OrderedJson> prediction_rows(const Predictor& predictor, const Prediction& prediction,
                                          const std::vector<OrderedJson>& inputs, std::size_t first,
                                          const Telling& telling) {
+  if (telling.aggregation) check_words(predictor, prediction);
   std::vector<Words> words;
   std::vector<std::vector<Span>> spans;
   if (prediction.words) {
-    words = predictor.words(prediction, telling.aggregation);
-    spans = predictor.spans(prediction, telling.aggregation);
+    const Aggregation aggregation = telling.aggregation.value_or(Aggregation::first);
+    words = predictor.words(prediction, aggregation);
+    spans = predictor.spans(prediction, aggregation);
   }
   std::vector<OrderedJson> rows;
   for (std::size_t i = 0; i < prediction.size(); ++i) {

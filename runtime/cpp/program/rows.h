@@ -2,6 +2,7 @@
 #pragma once
 
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -13,8 +14,8 @@ using OrderedJson = nlohmann::ordered_json;
 
 // What rows tell.
 struct Telling {
-  bool probabilities = false;                    // also those of every class by its name
-  Aggregation aggregation = Aggregation::first;  // of tokens to words
+  bool probabilities = false;              // also those of every class by its name
+  std::optional<Aggregation> aggregation;  // of tokens to words; empty for the first
 };
 
 // An aggregation by its name: first, mean or max. Throws InputError.
@@ -24,6 +25,7 @@ Aggregation aggregation_of(const std::string& name);
 // each token, but for padding.
 //   inputs  what stands for each
 //   first   index of the first input
+// Throws InputError: an aggregation is asked for where there are no words.
 std::vector<OrderedJson> prediction_rows(const Predictor& predictor, const Prediction& prediction,
                                          const std::vector<OrderedJson>& inputs, std::size_t first,
                                          const Telling& telling);

@@ -61,6 +61,14 @@ bool has_token(const std::string& authorization, const std::string& token) {
   return right && is_alike(authorization.substr(0, space), "Bearer");
 }
 
+// Bytes of a text, of both of a pair, or of a list of words.
+std::size_t length_of(const Text& text) {
+  std::size_t length = text.text.size() + (text.pair ? text.pair->size() : 0);
+  if (!text.words) return length;
+  for (const std::string& word : *text.words) length += word.size() + 1;
+  return length;
+}
+
 HttpReply no_model(const std::string& asked, const std::string& name) {
   return http_error(404, "model " + cut(asked) + " is unknown; this server has " + cut(name));
 }
@@ -103,6 +111,7 @@ Service::Service(const Predictor& predictor, std::string name, bool local, const
       local_(local),
       token_(limits.token),
       most_inputs_(limits.inputs),
+      longest_text_(limits.text),
       reads_texts_(predictor.reads_texts()),
       prepares_images_(predictor.prepares_images()) {
   Prediction warm = predictor.predict(predictor.synthetic(1, std::min<std::size_t>(predictor.longest(), 8), 0));
@@ -207,7 +216,7 @@ HttpReply Service::of_model(const HttpRequest& request, const std::string& rest)
 }
 
 // Refuses what the model does not read, and more inputs than it takes at once: a small body may hold them by the
-// million, and their answer be some hundred times as large.
+// million, and their answer be some hundred times as large. So may be what a text is while it is cut into tokens.
 std::optional<HttpReply> Service::unfit(const Asked& asked) const {
   const bool texts = !asked.texts.empty() && !reads_texts_, images = !asked.images.empty() && !prepares_images_;
   if (texts || images) {
@@ -217,10 +226,18 @@ std::optional<HttpReply> Service::unfit(const Asked& asked) const {
   std::size_t count = std::max(asked.texts.size(), asked.images.size());
   for (const auto& [name, tensor] : asked.tensors)
     count = std::max(count, static_cast<std::size_t>(tensor.shape.front()));
-  if (count <= most_inputs_) return std::nullopt;
-  return http_error(413, "the request has " + std::to_string(count) + " inputs; at most " +
-                             std::to_string(most_inputs_) +
-                             " are taken at once; send them in parts, or start the server with a larger --max-inputs");
+  if (count > most_inputs_) {
+    return http_error(413,
+                      "the request has " + std::to_string(count) + " inputs; at most " + std::to_string(most_inputs_) +
+                          " are taken at once; send them in parts, or start the server with a larger --max-inputs");
+  }
+  for (std::size_t i = 0; i < asked.texts.size(); ++i) {
+    const std::size_t length = length_of(asked.texts[i]);
+    if (length <= longest_text_) continue;
+    return http_error(413, "input " + std::to_string(i) + " has " + std::to_string(length) + " bytes of text; send " +
+                               std::to_string(longest_text_) + " at most, the part that the model reads");
+  }
+  return std::nullopt;
 }
 
 HttpReply Service::infer(const HttpRequest& request) const {

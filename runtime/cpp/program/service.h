@@ -49,7 +49,7 @@ class Service {
   std::string name_;
   bool local_;
   std::optional<std::string> token_;
-  std::size_t most_inputs_;
+  std::size_t most_inputs_, longest_text_;
   bool reads_texts_, prepares_images_;
   OrderedJson metadata_;
   std::vector<std::string> outputs_;  // their names

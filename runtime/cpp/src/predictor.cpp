@@ -341,6 +341,10 @@ Tensors Predictor::prepare_texts(const std::vector<Text>& texts, std::size_t fir
 }
 
 std::vector<Words> Predictor::words(const Prediction& prediction, Aggregation aggregation) const {
+  if (prediction.classes != labels().size()) {
+    throw InputError("this prediction is of " + std::to_string(prediction.classes) + " classes, and this model has " +
+                     std::to_string(labels().size()) + "; ask the predictor that made it");
+  }
   return words_of(prediction, aggregation, state().calibration);
 }
 

@@ -66,6 +66,9 @@ void compare_words(const Predictor& predictor, Prediction prediction, const fs::
   prediction.offsets = prediction.words;
   refuse<InputError>("expected one and two for each", [&] { predictor.spans(prediction); });
   prediction.offsets = integers(golden, "offsets");
+  Prediction other = prediction;
+  other.classes += 1;
+  refuse<InputError>("ask the predictor that made it", [&] { predictor.spans(other); });
   for (const auto& [aggregation, name] : {std::pair{Aggregation::first, "first"}, std::pair{Aggregation::mean, "mean"},
                                           std::pair{Aggregation::max, "max"}}) {
     const std::string where = std::string("words, ") + name + ": ", key = std::string(name) + ".";
