@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal, get_args
 
 from ..data.spec import Modality
-from ..errors import BundleError, InputError, cut, listing
+from ..errors import BundleError, InputError, cut, is_whole, listing
 from .tasks import TASKS, ScoreActivation, Task
 
 Activation = Literal["gelu", "gelu_tanh", "relu", "quick_gelu", "silu"]
@@ -231,8 +231,8 @@ BIASES = ("norms", "output", "mlp", "pooler")
 """What may be without biases: every LayerNorm, attention's output projection, the MLP, the dense layer."""
 
 
-LARGEST_BASE = 1e30
-"""No θ of rotary positions is as large; float32 holds its powers."""
+LARGEST_NUMBER = 1e30
+"""No setting is as large, nor is any θ of rotary positions; float32 holds its powers."""
 
 
 ADDED: dict[str, Any] = {
@@ -278,8 +278,9 @@ def _checked(data: Any) -> dict[str, Any]:
         )
     for field in fields(Architecture):
         if not _is_a(data[field.name], str(field.type)):
+            words = str(field.type).replace("int", "a whole number, 0 or more").replace("float", "a finite number")
             raise BundleError(
-                f"the bundle's config.json has {field.name} = {cut(data[field.name])}; expected {field.type}; "
+                f"the bundle's config.json has {field.name} = {cut(data[field.name])}; expected {words}; "
                 "make the bundle again with `hydrant fuse`"
             )
     for name, known in _KNOWN.items():
@@ -311,9 +312,9 @@ def _is_a(value: Any, kind: str) -> bool:
     if kind == "bool":
         return isinstance(value, bool)
     if kind in ("int", "int | None"):
-        return (isinstance(value, int) and not isinstance(value, bool)) or (value is None and kind == "int | None")
+        return is_whole(value) or (value is None and kind == "int | None")
     if kind == "float":
-        return isinstance(value, int | float) and not isinstance(value, bool)
+        return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < LARGEST_NUMBER
     if kind.startswith("tuple"):
         own = kind.removeprefix("tuple[").removesuffix(", ...]")
         return isinstance(value, list | tuple) and all(_is_a(part, own) for part in value)
@@ -341,7 +342,7 @@ def _check_blocks(found: Architecture) -> None:
 
 def _check_positions(found: Architecture) -> None:
     """Raise :class:`BundleError` unless rotary positions and windows are those of a text model with as many layers."""
-    turns = found.head_width % 2 == 0 and all(0 < base < LARGEST_BASE for base in found.rotary)
+    turns = found.head_width % 2 == 0 and all(base > 0 for base in found.rotary)
     reaches = all(window >= 0 for window in found.windows)
     for name, values, fits in (("rotary", found.rotary, turns), ("windows", found.windows, reaches)):
         if values and not (fits and len(values) == found.layers and found.modality == "text"):

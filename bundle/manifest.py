@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from ..errors import BundleError, cut, listing
+from ..errors import BundleError, cut, is_whole, listing
 from .names import is_portable, same_place, stays_inside
 from .schema import is_read, remedy
 
@@ -16,6 +16,11 @@ SCHEMA = 1
 MANIFEST = "hydrant.json"
 
 MAX_MANIFEST_BYTES = 16 * 2**20
+
+MOST_MEMBERS = 2**20
+
+LARGEST_FILE = 2**63 - 1
+"""That a file system can hold, bytes."""
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
@@ -57,8 +62,8 @@ def validated(manifest: Any, file: Path) -> dict[str, Any]:
     for key, kind in (("hydrant", str), ("family", str), ("members", int), ("labels", list), ("files", dict)):
         if not isinstance(manifest.get(key), kind) or isinstance(manifest.get(key), bool):
             raise BundleError(f"{file} has {key} = {cut(manifest.get(key))}; expected a JSON {kind.__name__}")
-    if manifest["members"] < 1:
-        raise BundleError(f"{file} has {manifest['members']} members; expected at least 1")
+    if not 1 <= manifest["members"] <= MOST_MEMBERS:
+        raise BundleError(f"{file} has {cut(manifest['members'])} members; expected 1 to {MOST_MEMBERS}")
     if not manifest["labels"] or not all(isinstance(label, str) for label in manifest["labels"]):
         raise BundleError(f"{file} has labels {listing(manifest['labels'])}; expected names, one for each output")
     if len(set(manifest["labels"])) < len(manifest["labels"]):
@@ -68,7 +73,7 @@ def validated(manifest: Any, file: Path) -> dict[str, Any]:
         safe_name(name, file)
         if not (
             isinstance(entry, dict)
-            and isinstance(entry.get("bytes"), int)
+            and is_whole(entry.get("bytes"), most=LARGEST_FILE)
             and isinstance(entry.get("sha256"), str)
             and len(entry["sha256"]) == 64
         ):
@@ -82,7 +87,7 @@ def _check_fusion(fusion: Any, file: Path) -> None:
     if isinstance(fusion, dict):
         checkpoints = fusion.get("checkpoints", 1)
         lists = _is_list_of(str, fusion.get("separate", [])) and _is_list_of(dict, fusion.get("adapters", []))
-        if type(checkpoints) is int and checkpoints >= 1 and lists and _are_forms(fusion):
+        if is_whole(checkpoints, 1) and lists and _are_forms(fusion):
             return
     raise BundleError(
         f"{file} has fusion = {cut(fusion)}; expected checkpoints and separate parts, adapters and forms of updates; "
@@ -98,10 +103,7 @@ def _are_forms(fusion: Mapping[str, Any]) -> bool:
     """Whether ``adapted``, if there, tells the rank and form of each updated module."""
     forms = fusion.get("adapted", {})
     return isinstance(forms, dict) and all(
-        isinstance(form, dict)
-        and type(form.get("rank")) is int
-        and form["rank"] >= 1
-        and type(form.get("low_rank")) is bool
+        isinstance(form, dict) and is_whole(form.get("rank"), 1) and type(form.get("low_rank")) is bool
         for form in forms.values()
     )
 

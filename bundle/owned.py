@@ -185,7 +185,12 @@ def is_newcomer(place: Path) -> bool:
     Raises:
         OSError: it is gone.
     """
-    return time.time() - place.lstat().st_mtime < LITTER_SECONDS
+    return _age(place.lstat()) < LITTER_SECONDS
+
+
+def _age(state: os.stat_result) -> float:
+    """Seconds since a file or folder was changed, or until then: a clock that was set back makes nothing young."""
+    return abs(time.time() - state.st_mtime)
 
 
 def _exchanged(one: Path, other: Path) -> bool:
@@ -213,7 +218,7 @@ def _is_abandoned(place: Path) -> bool:
         state = place.lstat()
     except FileNotFoundError:  # gone meanwhile
         return False
-    age = time.time() - state.st_mtime
+    age = _age(state)
     if not (stat.S_ISDIR(state.st_mode) or stat.S_ISREG(state.st_mode)) or age < LITTER_SECONDS:
         return False
     try:

@@ -83,7 +83,8 @@ def sign(
     hashing = _library("hashing").Config()
     try:
         with owned_folder(bundle.path, PURPOSE) as stage, locked(bundle.path):
-            hashing.set_ignored_paths(paths=[SIGNATURE, stage.name], ignore_git_paths=False)
+            passing = [each.name for each in stages(bundle.path, PURPOSE)]  # others' too: they will be gone
+            hashing.set_ignored_paths(paths=[SIGNATURE, *passing], ignore_git_paths=False)
             config.set_hashing_config(hashing).sign(bundle.path, stage / SIGNATURE)
             (stage / SIGNATURE).replace(place)
     except OSError as error:
@@ -158,13 +159,15 @@ def _changed(folder: Path, place: Path) -> str:
 def _check_whole(bundle: Bundle) -> None:
     """Refuse files that no manifest speaks of, and links, which lead out of what is signed."""
     listed = {MANIFEST, SIGNATURE, *bundle.manifest["files"]}
-    passing = stages(bundle.path, PURPOSE)  # of who writes now; the library finds what is in them, too
+    passing = stages(bundle.path, PURPOSE)  # of who writes now; when a signature is checked, the library finds these
     for path in sorted(bundle.path.rglob("*")):
         if any(path == stage or stage in path.parents for stage in passing):
             continue
         name = path.relative_to(bundle.path).as_posix()
         if path.is_symlink():
             raise BundleError(f"{path} is a link; a signature covers files alone, so replace it by what it leads to")
+        if path.exists() and not path.is_dir() and not path.is_file():
+            raise BundleError(f"{path} is neither a file nor a folder, which no signature covers; remove it")
         if path.is_file() and name not in listed:
             raise BundleError(
                 f"{path} is not listed in {MANIFEST}; remove it, since a signature covers the whole folder"

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal, get_args
 
 from ..data.spec import Modality
-from ..errors import BundleError, cut, literal
+from ..errors import BundleError, cut, is_whole, literal
 from .architecture import Architecture
 from .schema import is_read, remedy
 from .tasks import TASKS, ScoreActivation, Task
@@ -230,7 +230,7 @@ _SIZES: dict[str, tuple[str, ...]] = {
 
 
 def _is_count(value: Any, least: int) -> bool:
-    return type(value) is int and value >= least
+    return is_whole(value, least)
 
 
 def _is_name(value: Any) -> bool:

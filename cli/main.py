@@ -21,7 +21,7 @@ from typing import Any, NoReturn
 
 from ..errors import GateError, HydrantError, cut, missing_extra
 from ..version import __version__
-from .terminal import discard_output, log, open_streams, standard_output
+from .terminal import PlainFormatter, discard_output, log, open_streams, plain, standard_output
 
 COMMANDS = {
     "make": "make a bundle that is ready to ship, from a checkpoint and data",
@@ -161,9 +161,9 @@ def _is_of_full_disk(error: Exception) -> bool:
 
 def _prepare(verbose: bool) -> None:
     """The process as a command runs in it: what is logged, how streams write, what SIGTERM does."""
-    logging.basicConfig(
-        level=logging.INFO if verbose else logging.WARNING, format="hydrant: %(levelname)s: %(message)s"
-    )
+    handler = logging.StreamHandler()
+    handler.setFormatter(PlainFormatter("hydrant: %(levelname)s: %(message)s"))
+    logging.basicConfig(level=logging.INFO if verbose else logging.WARNING, handlers=[handler])
     _quiet_libraries()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
@@ -177,7 +177,7 @@ def _prepare(verbose: bool) -> None:
 def _fail(message: str, verbose: bool) -> int:
     if verbose:
         log.exception("traceback")
-    print(f"hydrant: error: {' '.join(message.split())}", file=sys.stderr)
+    print(f"hydrant: error: {plain(' '.join(message.split()))}", file=sys.stderr)
     return 2
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import logging
 import os
+import re
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -17,6 +18,9 @@ from ..bundle.strict_json import json_text
 from ..errors import InputError
 
 log = logging.getLogger("hydrant")
+
+CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+"""Characters that steer a terminal, or turn the order of what it shows: labels of a stranger's bundle may hold some."""
 
 
 def progress(steps: Iterable[Any], total: int, title: str) -> Iterable[Any]:
@@ -48,16 +52,29 @@ def show(options: argparse.Namespace, facts: Any, text: str) -> None:
         print_text(text)
 
 
+def plain(text: str) -> str:
+    """Text in lines that a terminal shows as it is: "?" stands for each character that would steer it."""
+    return CONTROLS.sub("?", text)
+
+
+class PlainFormatter(logging.Formatter):
+    """What is logged, as a terminal shows it."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The lines of one record."""
+        return plain(super().format(record))
+
+
 def print_text(text: str) -> None:
     """A line or more on standard output."""
     with standard_output():
-        print(text)
+        print(plain(text))
 
 
 def print_beside(output: Path, text: str) -> None:
     """A line or more about what was written to ``output``: if that may be standard output, on standard error."""
     if destination(output) is None:
-        print(text, file=sys.stderr)
+        print(plain(text), file=sys.stderr)
     else:
         print_text(text)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -34,7 +35,20 @@ def read_arrays(path: Path, wanted: Collection[str] | None = None) -> dict[str, 
         InputError: it cannot be read, or one of them holds Python objects.
     """
     with _opened(path) as arrays:
-        return {name: arrays[name] for name in arrays.files if wanted is None or name in wanted}
+        return {name: _checked(arrays[name]) for name in arrays.files if wanted is None or name in wanted}
+
+
+def _checked(array: np.ndarray) -> np.ndarray:
+    """An array whose texts, if it holds texts, are of characters: NumPy reads any four bytes as one.
+
+    Raises:
+        ValueError: they are not.
+    """
+    if array.dtype.kind == "U" and array.size and array.dtype.itemsize:
+        codes = np.ascontiguousarray(array).view(f"{array.dtype.str[0]}u4")
+        if codes.max() > sys.maxunicode:
+            raise ValueError("its texts are not of Unicode characters")
+    return array
 
 
 def array_names(path: Path) -> list[str]:

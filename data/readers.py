@@ -14,9 +14,10 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, BinaryIO, TypeVar
 
 from ..errors import InputError, cut, listing, require
 from .arrays import read_npz
@@ -29,6 +30,9 @@ from .words import is_words
 T = TypeVar("T")
 
 FORMS = ".csv, .tsv, .jsonl, .parquet, .conll, .npz or a folder of images or sounds with one subfolder per class"
+
+LONGEST = 2**24
+"""Characters of one line, or of one row of a table that goes over many: a file without an end would fill the memory."""
 
 TAGS = ("tags", "ner_tags")
 """Columns of their tags, where there is none of labels; the first that is there."""
@@ -82,14 +86,15 @@ def stream_rows(path: str | Path, columns: Columns = Columns(), *, missing: bool
     return _table_rows(path, columns, missing)
 
 
-def stream_lines(lines: Iterable[bytes], name: str = "standard input") -> Iterator[Row]:
+def stream_lines(file: BinaryIO, name: str = "standard input") -> Iterator[Row]:
     """A row for each line, without its end.
 
     Raises:
-        InputError: a line is not UTF-8.
+        InputError: a line is not UTF-8, or has no end.
     """
-    for number, line in enumerate(lines, start=1):
+    for number, line in enumerate(iter(partial(file.readline, LONGEST + 1), b""), start=1):
         where = f"line {number} of {name}"
+        _check_length(len(line), where, "bytes")
         try:
             yield Row(line.decode().rstrip("\r\n"), None, where)
         except UnicodeDecodeError as error:
@@ -233,7 +238,7 @@ def _text(value: Any, column: str, where: str, missing: bool) -> Any:
 
 def _number(value: Any) -> bool:
     whole = isinstance(value, int) and not isinstance(value, bool)  # also one that no float holds
-    return whole or (isinstance(value, float) and not math.isnan(value))
+    return whole or (isinstance(value, float) and math.isfinite(value))
 
 
 CONLL = (".conll", ".bio", ".iob")
@@ -276,7 +281,7 @@ Records = tuple[Iterator[dict[str, Any]], dict[str, Callable[[Any], Any]]]
 def _delimited(path: Path) -> Records:
     """CSV and TSV: every value is the text it is, also "NA" and "007"; an empty label is none."""
     separator = "\t" if path.suffix.lower() == ".tsv" else ","
-    reader = _unlimited(csv.reader(_lines(path), delimiter=separator, strict=True), path)
+    reader = _unlimited(_lines(path), separator, path)
     header = next(reader, [])
     if len(set(header)) < len(header):
         raise InputError(f"{path} has the columns {listing(header)}; expected every name once")
@@ -299,13 +304,24 @@ def _delimited(path: Path) -> Records:
 _LIMIT = threading.Lock()
 
 
-def _unlimited(reader: Iterator[list[str]], path: Path) -> Iterator[list[str]]:
-    """The rows of a CSV reader, with texts of any length and errors turned into ours.
+def _unlimited(lines: Iterator[str], separator: str, path: Path) -> Iterator[list[str]]:
+    """The rows of a CSV file, with fields as long as a row may be and errors turned into ours.
 
     The longest field, by default 131,072 characters, is a setting of the whole process: it is lifted for one row at a
     time, by one thread at a time, and is for everybody else what it was.
     """
+    length = count = 0
+
+    def counted() -> Iterator[str]:
+        nonlocal length
+        for line in lines:
+            length += len(line)
+            _check_length(length, f"data {path}, row {count}")
+            yield line
+
+    reader = csv.reader(counted(), delimiter=separator, strict=True)
     while True:
+        length = 0
         with _LIMIT:
             before = csv.field_size_limit(2**31 - 1)
             try:
@@ -316,6 +332,7 @@ def _unlimited(reader: Iterator[list[str]], path: Path) -> Iterator[list[str]]:
                 csv.field_size_limit(before)
         if fields is None:
             return
+        count += 1
         yield fields
 
 
@@ -384,7 +401,16 @@ def _lines(path: Path) -> Iterator[str]:
     with file:
         if path.is_file() and path.stat().st_size == 0:
             raise InputError(f"data {path} is empty; expected at least one example")
-        yield from _guarded(file, path)
+        lines = iter(partial(file.readline, LONGEST + 1), "")
+        for number, line in enumerate(_guarded(lines, path), start=1):
+            _check_length(len(line), f"data {path}, line {number}")
+            yield line
+
+
+def _check_length(found: int, where: str, unit: str = "characters") -> None:
+    """Refuse a line or row that is longer than any may be."""
+    if found > LONGEST:
+        raise InputError(f"{where} has more than {LONGEST} {unit}; expected shorter ones: cut its texts up")
 
 
 def _open(reader: str, path: Path, **options: Any) -> Any:

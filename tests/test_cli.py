@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from hydrant import Bundle, HeadPlan
 from hydrant.cli.main import as_typed, parse
-from hydrant.cli.terminal import told
+from hydrant.cli.terminal import CONTROLS, told
 from hydrant.families.checkpoint import load_processor
 from PIL import Image
 from support import make_model, run_cli
@@ -531,6 +531,23 @@ def test_predict_and_inspect_run_without_torch(made: Path) -> None:
 def test_every_file_of_a_bundle_has_the_same_permissions(made: Path) -> None:
     modes = {path.stat().st_mode & 0o777 for path in (made / "out").rglob("*") if path.is_file()}
     assert len(modes) == 1, modes
+
+
+def test_a_strangers_labels_do_not_steer_the_terminal(made: Path, tmp_path: Path) -> None:
+    bundle = tmp_path / "out"
+    shutil.copytree(made / "out", bundle)
+    manifest = json.loads((bundle / "hydrant.json").read_bytes())
+    labels = ["\x1b[2Jno\x9b1m\r\u202e", *manifest["labels"][1:]]
+    (bundle / "hydrant.json").write_text(json.dumps({**manifest, "labels": labels}))
+    shown = run_cli("inspect", bundle)
+    assert "?[2Jno?1m ?, " in shown.stdout
+    assert json.loads(run_cli("inspect", bundle, "--json").stdout)["labels"] == labels
+    twice = [*labels[:1], *labels[:1], *labels[2:]]
+    (bundle / "hydrant.json").write_text(json.dumps({**manifest, "labels": twice}))
+    refused = run_cli("inspect", bundle)
+    assert "has labels ?[2Jno" in refused.stderr
+    for text in (shown.stdout, refused.stderr):
+        assert not CONTROLS.search(text)
 
 
 def test_messages_name_options_as_they_are_typed() -> None:

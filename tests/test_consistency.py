@@ -124,7 +124,11 @@ def test_a_handler_that_was_not_installed_from_python_stays(path: Path, monkeypa
 CONTRADICTIONS = [
     ("hydrant.json", {"members": 5}, "bundle claims 5 members and 5 labels, but its plan has 3 members"),
     ("hydrant.json", {"labels": ["a", "b", "c"]}, "3 labels"),
-    ("config.json", {"layers": "two"}, "config.json has layers = 'two'; expected int"),
+    ("config.json", {"layers": "two"}, "config.json has layers = 'two'; expected a whole number, 0 or more"),
+    ("config.json", {"mlp_width": 10**400}, "has mlp_width = '1000.*; expected a whole number, 0 or more"),
+    ("config.json", {"padding_token": 2**63}, "has padding_token = '9223372036854775808'; expected a whole number"),
+    ("config.json", {"norm_eps": float("nan")}, "has norm_eps = 'nan'; expected a finite number"),
+    ("config.json", {"norm_eps": 10**400}, "has norm_eps = '1000.*; expected a finite number"),
     ("config.json", {"classes": 4}, "its model 4 classes"),
     ("config.json", {"vocabulary": 50}, r"weight embeddings\.word has shape \[1, 99, 32\]; expected \[1, 50, 32\]"),
     ("config.json", {"family": "roberta"}, "plan and config.json describe different models"),

@@ -207,6 +207,17 @@ def test_litter_of_killed_processes_goes(tmp_path: Path, aged: None) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == [".out.note.stage", ".plan.json.txt", "out", "plan.json"]
 
 
+def test_litter_from_a_clock_that_was_set_back_goes(tmp_path: Path) -> None:
+    stage = make(tmp_path / "out").path / f".{PURPOSE}.0123456789ab.stage"
+    stage.mkdir()
+    os.utime(stage, (time.time() + 30,) * 2)
+    Bundle.open(tmp_path / "out")
+    assert stage.exists(), "a clock may be half a minute off"
+    os.utime(stage, (time.time() + 86400,) * 2)
+    Bundle.open(tmp_path / "out")
+    assert not stage.exists()
+
+
 def hostile(folder: Path, **entry: object) -> None:
     stage = folder / f".{PURPOSE}.0123456789ab.stage"
     (stage / NEW).mkdir(parents=True)

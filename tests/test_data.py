@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 import math
 import pickle
@@ -18,10 +19,11 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 import torch
+from hydrant.data import readers
 from hydrant.data.columns import Columns
 from hydrant.data.examples import Examples, check_apart, label_index, read_examples
 from hydrant.data.given import given_inputs
-from hydrant.data.readers import stream_rows
+from hydrant.data.readers import stream_lines, stream_rows
 from hydrant.errors import InputError
 from PIL import Image
 
@@ -359,6 +361,47 @@ def test_one_image_is_no_npz_of_many(tmp_path: Path) -> None:
             list(stream_rows(tmp_path / "data.npz"))
     np.savez(tmp_path / "data.npz", x=np.zeros((3, 9, 8), np.uint8), y=np.zeros(3, int))  # three labels: three images
     assert len(read_examples(tmp_path / "data.npz", LABELS)) == 3
+
+
+def test_texts_of_an_npz_file_that_are_no_characters_are_refused(tmp_path: Path) -> None:
+    texts = np.array(["ab", "cd"])
+    texts.view(np.uint32)[1] = 0x7FFFFFFF
+    for wrong in (texts, texts.astype(">U2")):
+        np.savez(tmp_path / "data.npz", x=wrong)
+        with pytest.raises(InputError, match=r"cannot read .*data\.npz: 'its texts are not of Unicode characters'"):
+            list(stream_rows(tmp_path / "data.npz"))
+    np.savez(tmp_path / "data.npz", x=np.array(["", "\U0010ffff"], ">U2"), y=np.array(["", ""]))
+    assert [row.input for row in stream_rows(tmp_path / "data.npz")] == ["", "\U0010ffff"]
+
+
+@pytest.mark.parametrize("value", ["Infinity", "-Infinity", "1e999", "NaN"])
+def test_a_number_that_is_none_is_no_text(value: str, tmp_path: Path) -> None:
+    (tmp_path / "data.jsonl").write_text(f'{{"text": {value}}}\n')
+    with pytest.raises(InputError, match=r"row 1 has a float under text, '-?(inf|nan)'; expected a text"):
+        list(stream_rows(tmp_path / "data.jsonl"))
+
+
+@pytest.mark.parametrize(
+    ("name", "start", "words"),
+    [
+        ("data.csv", "text\na\n", "line 3 has"),
+        ("data.csv", 'text,label\n"', "row 1 has"),
+        ("data.jsonl", '{"text": "a"}\n', "line 2 has"),
+        ("data.conll", "a O\n", "line 2 has"),
+    ],
+)
+def test_a_line_without_an_end_does_not_fill_the_memory(
+    name: str, start: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As of a link to ``/dev/zero``; a quoted text of a table that never ends likewise."""
+    monkeypatch.setattr(readers, "LONGEST", 1000)
+    (tmp_path / name).write_text(start + ("b\n" * 501 if start.endswith('"') else "b" * 1001))
+    with pytest.raises(InputError, match=rf"data .*{words} more than 1000 characters; expected shorter ones"):
+        list(stream_rows(tmp_path / name))
+
+    with pytest.raises(InputError, match="line 2 of standard input has more than 1000 bytes"):
+        list(stream_lines(io.BytesIO(b"a\n" + b"b" * 1001)))
+    assert [row.input for row in stream_lines(io.BytesIO(b"a\n" + b"b" * 1000))] == ["a", "b" * 1000]
 
 
 def test_long_texts_change_no_setting_of_the_process(tmp_path: Path) -> None:

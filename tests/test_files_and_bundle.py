@@ -457,7 +457,8 @@ def test_bundle_reached_through_a_link_opens(tmp_path: Path) -> None:
         (lambda m: m.pop("files") and None, "has files = 'None'; expected a JSON dict"),
         (lambda m: m.update(files=[]), r"has files = '\[\]'; expected a JSON dict"),
         (lambda m: m.update(members=True), "has members = 'True'; expected a JSON int"),
-        (lambda m: m.update(members=0), "has 0 members; expected at least 1"),
+        (lambda m: m.update(members=0), "has '0' members; expected 1 to 1048576"),
+        (lambda m: m.update(members=10**18), "has '1000000000000000000' members; expected 1 to"),
         (lambda m: m.update(labels=[]), "has labels none; expected names, one for each output"),
         (lambda m: m.update(labels=["one", 2]), "has labels one, 2; expected names, one for each output"),
         (
@@ -466,6 +467,8 @@ def test_bundle_reached_through_a_link_opens(tmp_path: Path) -> None:
         ),
         (lambda m: m["files"]["plan.json"].pop("bytes") and None, "lists 'plan.json' without its size"),
         (lambda m: m["files"]["plan.json"].pop("sha256") and None, "lists 'plan.json' without its size"),
+        (lambda m: m["files"]["plan.json"].update(bytes=-1), "lists 'plan.json' without its size"),
+        (lambda m: m["files"]["plan.json"].update(bytes=10**400), "lists 'plan.json' without its size"),
         (lambda m: m["files"]["plan.json"].update(sha256="0" * 63), "lists 'plan.json' without its size"),
         (lambda m: [m], "is a JSON list; expected an object"),
         (lambda m: "text", "is a JSON str; expected an object"),

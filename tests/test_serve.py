@@ -98,6 +98,19 @@ def rows_of(answer: httpx.Response) -> list[dict[str, Any]]:
     return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
 
+def test_decisions_are_those_of_the_calibrated_bundle(models: Path, tmp_path: Path) -> None:
+    bundle = Path(shutil.copytree(models / "texts/2", tmp_path / "models/texts/1"))
+    texts = list(dict.fromkeys(texts_of_many_lengths(60)))
+    known = texts, ["abcde"[place % 5] for place in range(len(texts))]
+    hydrant.calibrate(bundle, known, fit=known, abstain=hydrant.Coverage(0.6), flags=hydrant.FalseAlarm(0.4))
+    with running(tmp_path / "models") as service:
+        answered = service.ask(*texts, model="texts").json()["predictions"]
+    expected = rows_one_by_one(bundle, texts)
+    for name in ("abstain", "out_of_distribution"):
+        assert [row[name] for row in answered] == [row[name] for row in expected]
+        assert 0 < sum(row[name] for row in answered) < len(texts)
+
+
 def test_predict_answers_what_the_command_prints(service: Running, models: Path, tmp_path: Path) -> None:
     texts = texts_of_many_lengths(9)
     printed = json.loads(run_cli("predict", models / "texts/2", *texts, "--json", "--probabilities").stdout)

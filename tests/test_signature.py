@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -41,13 +42,14 @@ def certificate(
     key: ec.EllipticCurvePrivateKey,
     issuer: tuple[x509.Certificate, ec.EllipticCurvePrivateKey] | None = None,
     signs: bool = True,
+    leads: bool = False,
 ) -> x509.Certificate:
-    """A certificate of a key, by an issuer or by itself."""
+    """A certificate of a key, by an issuer or by itself; one that ``leads`` may issue others."""
     subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
     now = datetime.now(UTC)
     others = ("content_commitment", "key_encipherment", "data_encipherment", "key_agreement")
     usage = dict.fromkeys((*others, "encipher_only", "decipher_only"), False) | {"key_encipherment": not signs}
-    leads = issuer is None
+    leads = leads or issuer is None
     built = (
         x509.CertificateBuilder()
         .subject_name(subject)
@@ -68,12 +70,15 @@ def certificate(
 def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a maker's key, one of somebody else, and an issuer who vouches for the maker's."""
     folder = tmp_path_factory.mktemp("keys")
-    maker, other, authority = (ec.generate_private_key(ec.SECP256R1()) for _ in range(3))
+    maker, other, authority, office = (ec.generate_private_key(ec.SECP256R1()) for _ in range(4))
     write_key(folder / "maker.pem", maker)
     write_key(folder / "other.pem", other)
     root = certificate("authority", authority)
+    between = certificate("office", office, (root, authority), leads=True)
     made = {
         "root": root,
+        "between": between,
+        "far-certificate": certificate("maker", maker, (between, office)),
         "maker-certificate": certificate("maker", maker, (root, authority)),
         "mute-certificate": certificate("maker", maker, (root, authority), signs=False),
         "other-root": certificate("other", other),
@@ -171,6 +176,7 @@ ALTERATIONS: list[tuple[Callable[[Path], None], str]] = [
     (relabel, "changed or missing: hydrant.json"),
     (strip, "is not signed; expected hydrant.sig"),
     (leave_more, r"libevil.so is not listed in hydrant.json"),
+    (lambda folder: os.mkfifo(folder / "pipe"), "pipe is neither a file nor a folder"),
     (link, "plan.json is a link"),
     (cut_payload, "is not what the owner of"),
 ]
@@ -198,6 +204,24 @@ def test_a_report_ends_the_signature_and_signing_again_renews_it(copy: Path, key
     check_signature(copy, keys / "maker.pub")
 
 
+def test_what_another_command_left_is_not_signed(copy: Path, keys: Path) -> None:
+    """The folder of a killed command, which is gone a minute later."""
+    stage = copy / ".hydrant.0123456789ab.stage"
+    (stage / "new").mkdir(parents=True)
+    (stage / "new" / "plan.json").write_bytes(b"{}")
+    hydrant.sign(copy, keys / "maker.pem")
+    check_signature(copy, keys / "maker.pub")
+    shutil.rmtree(stage)
+    check_signature(copy, keys / "maker.pub")
+
+
+def test_what_is_no_file_is_not_signed(copy: Path, keys: Path) -> None:
+    os.mkfifo(copy / "pipe")
+    for verb in (lambda: hydrant.sign(copy, keys / "maker.pem"), lambda: check_signature(copy, keys / "maker.pub")):
+        with pytest.raises(BundleError, match=r"pipe is neither a file nor a folder, which no signature covers"):
+            verb()
+
+
 def test_only_the_owner_is_trusted(signed: Path, keys: Path) -> None:
     with pytest.raises(BundleError, match=r"is not what the owner of .*other.pub signed"):
         check_signature(signed, keys / "other.pub")
@@ -222,6 +246,15 @@ def test_a_certificate_is_trusted_through_its_issuer(copy: Path, keys: Path) -> 
         check_signature(copy, keys / "other-root.pem")
     forge(copy)
     with pytest.raises(BundleError, match=r"hydrant.json"):
+        check_signature(copy, keys / "root.pem")
+
+
+def test_a_chain_leads_from_a_certificate_to_its_issuer(copy: Path, keys: Path) -> None:
+    far = keys / "far-certificate.pem"
+    hydrant.sign(copy, keys / "maker.pem", certificate=far, chain=keys / "between.pem")
+    check_signature(copy, keys / "root.pem")
+    hydrant.sign(copy, keys / "maker.pem", certificate=far)
+    with pytest.raises(BundleError, match=r"is not what the owner of .*root.pem signed"):
         check_signature(copy, keys / "root.pem")
 
 
@@ -316,6 +349,11 @@ def test_cpp_trusts_whom_python_trusts(runner: Path, copy: Path, keys: Path, inp
     hydrant.sign(copy, keys / "maker.pem", certificate=keys / "maker-certificate.pem")
     assert cpp(runner, copy, inputs, keys / "root.pem").returncode == 0
     assert "issuer certificate" in cpp(runner, copy, inputs, keys / "other-root.pem").stderr
+    far = {"certificate": keys / "far-certificate.pem"}
+    hydrant.sign(copy, keys / "maker.pem", **far, chain=keys / "between.pem")
+    assert cpp(runner, copy, inputs, keys / "root.pem").returncode == 0
+    hydrant.sign(copy, keys / "maker.pem", **far)
+    assert "issuer certificate" in cpp(runner, copy, inputs, keys / "root.pem").stderr
     hydrant.sign(copy, keys / "maker.pem", certificate=keys / "mute-certificate.pem")
     assert "its certificate cannot be used for signing" in cpp(runner, copy, inputs, keys / "root.pem").stderr
     for key, words in (

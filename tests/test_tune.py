@@ -532,11 +532,14 @@ def interrupted_after(updates: int) -> Callable[[Iterable[Any], int, str], Itera
     return progress
 
 
-@pytest.mark.parametrize("per_member", [False, True])
+@pytest.mark.parametrize(("per_member", "late"), [(False, False), (True, False), (False, True)])
 def test_interrupted_tuning_goes_on_to_the_same_weights(
-    per_member: bool, bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    per_member: bool, late: bool, bundle: Path, bert_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With dropout, once after an epoch and once in the middle of one."""
+    """With dropout, once after an epoch and once in the middle of one; of a late fork on its kept activations."""
+    if late:
+        shutil.rmtree(bundle)
+        forked_bundle(bert_checkpoint, bundle)
     numbers: dict[str, Any] = {
         "epochs": 3,
         "batch_size": 16,
@@ -546,6 +549,7 @@ def test_interrupted_tuning_goes_on_to_the_same_weights(
     }
     data, place = sentences(60, 0), tmp_path / "out.tune.part"
     expected = tune(bundle, data, output=tmp_path / "whole", **how(**numbers))
+    assert expected.frozen == late
     before = state(bundle)
     for updates, seconds in ((5, 999.0), (3, 0.0), *(((9, 0.0),) if per_member else ())):
         monkeypatch.setattr(loop, "SAVE_SECONDS", seconds)

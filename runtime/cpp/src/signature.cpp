@@ -223,7 +223,7 @@ void check_whole(const fs::path& folder, const std::map<std::string, std::string
   for (auto entry = fs::recursive_directory_iterator(folder); entry != fs::recursive_directory_iterator(); ++entry) {
     const std::string name = entry->path().lexically_relative(folder).generic_string();
     if (entry->is_symlink()) throw Refused(cut(name) + " is a link");
-    if (entry->is_regular_file() && name != kSignature && digests.count(name) == 0)
+    if (!entry->is_directory() && name != kSignature && digests.count(name) == 0)
       throw Refused(cut(name) + " was added");
   }
 }
