@@ -1,6 +1,6 @@
-"""Every classifier of texts, images and sounds in the installed transformers, as a tiny random model, traced.
+"""Every classifier of texts, tokens, images and sounds in the installed transformers, as a tiny random model, traced.
 
-    python benchmarks/census.py            # goes on where it stopped; writes the table in docs/reference/census.md
+    python benchmarks/census.py            # examines what docs/reference/census.md lacks, and writes its tables
 
 Each class is built with a tiny configuration, fused with ``traced=True``, exported, and run by ONNX Runtime; what it
 gives is compared, member by member, with the untouched original whose output projections have 0 in the columns of the
@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import copy
-import json
 import logging
 import random
 import re
@@ -37,10 +36,10 @@ from transformers.models.auto.modeling_auto import (
     MODEL_FOR_AUDIO_CLASSIFICATION_MAPPING_NAMES,
     MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES,
     MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES,
+    MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING_NAMES,
 )
 
 ROOT = Path(__file__).parents[1]
-STATE = ROOT / ".build" / "census.jsonl"
 PAGE = ROOT / "docs" / "reference" / "census.md"
 START, END = "<!-- census: start -->", "<!-- census: end -->"
 
@@ -219,10 +218,12 @@ def through(model: Any, folder: Path) -> dict[str, Any]:
     originals = [without(original, architecture.blocks, keep) for keep in plan.members]
     for batch in probes(architecture):
         given = session.run(["member_probabilities"], {name: tensor.numpy() for name, tensor in batch.items()})[0]
+        told = batch["attention_mask"].numpy() > 0 if architecture.every_token else slice(None)
         for member, single in enumerate(originals):
             with torch.no_grad():
                 wanted = single(**batch).logits.softmax(-1).numpy()
-            worst = max(worst, float(np.abs(given[:, member] - wanted).max()))
+            difference = np.abs(given[:, member] - wanted)[told].max()
+            worst = max(worst, float(difference if np.isfinite(difference) else np.inf))
     block = architecture.blocks[-1]
     facts = {"form": ensemble.architecture.form, "blocks": architecture.layers, "heads": block.heads,
              "groups": block.groups, "distance": architecture.width > 0, "difference": worst}  # fmt: skip
@@ -258,91 +259,94 @@ def _line(error: BaseException) -> str:
     return f"{type(error).__name__}: {words}"[:300]
 
 
-TITLES = {"text": "Texts", "image": "Images", "audio": "Sounds"}
+KINDS = {
+    "text": ("Texts", MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES),
+    "tokens": ("Tokens", MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING_NAMES),
+    "image": ("Images", MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES),
+    "audio": ("Sounds", MODEL_FOR_AUDIO_CLASSIFICATION_MAPPING_NAMES),
+}
+"""Of each kind its heading in the page, and its classes by model type."""
+
+HEADER = ["class", "result", "members", "blocks × heads", "distance", "largest difference"]
+
+Found = dict[str, dict[str, list[str]]]
+"""The cells of each class that was examined, by kind."""
 
 
-def table(rows: list[dict[str, Any]], missing: list[tuple[str, str]]) -> str:
-    """The rows in Markdown, with their number by result, and the classes that were not examined yet."""
+def cells(row: dict[str, Any]) -> list[str]:
+    """What the page says of one class."""
+    if row["result"] not in ("passes", "WRONG"):
+        return [f"{row['result']}: {re.sub(r'[][|<>`]', ' ', row['why'])[:150].strip()}", "", "", "", ""]
+    groups = f" ({row['groups']} groups)" if row["groups"] != row["heads"] else ""
+    return [
+        row["result"],
+        row["form"],
+        f"{row['blocks']} × {row['heads']}{groups}",
+        "yes" if row["distance"] else "no",
+        f"{row['difference']:.0e}",
+    ]
+
+
+def table(found: Found, classes: dict[str, dict[str, str]]) -> str:
+    """The classes in Markdown, with their number by result, and those that were not examined yet."""
     lines = []
-    for kind in ("text", "image", "audio"):
-        mine = [row for row in rows if row["kind"] == kind]
-        counts = Counter(row["result"] for row in mine)
-        forms = Counter(row["form"] for row in mine if row["result"] == "passes")
-        told = ", ".join(f"{count} {result}" for result, count in counts.most_common())
+    for kind, (title, _) in KINDS.items():
+        mine = found[kind]
+        counts = Counter(row[0].split(":")[0] for row in mine.values())
+        forms = Counter(row[1] for row in mine.values() if row[0] == "passes")
+        told = ", ".join(f"{count} {result}" for result, count in counts.most_common()) or "none examined"
         told += f"; of those that pass {forms['sliced']} are sliced and {forms['masked']} masked"
-        lines += [f"## {TITLES[kind]}", "", f"{len(mine)} classes: {told}.", ""]
-        lines += [
-            "| class | result | members | blocks × heads | distance | largest difference |",
-            "|---|---|---|---|---|---|",
-        ]
-        for row in sorted(mine, key=lambda row: row["class"]):
-            if row["result"] in ("passes", "WRONG"):
-                heads = f"{row['blocks']} × {row['heads']}" + (
-                    f" ({row['groups']} groups)" if row["groups"] != row["heads"] else ""
-                )
-                cells = [
-                    row["result"],
-                    row["form"],
-                    heads,
-                    "yes" if row["distance"] else "no",
-                    f"{row['difference']:.0e}",
-                ]
-            else:
-                cells = [f"{row['result']}: {re.sub(r'[][|<>`]', ' ', row['why'])[:150]}", "", "", "", ""]
-            lines.append(f"| {row['class']} | {' | '.join(cells)} |")
-        lines.append("")
-        left = [class_name for row_kind, class_name in missing if row_kind == kind]
+        lines += [f"## {title}", "", f"{len(mine)} classes: {told}.", ""]
+        lines += ["| " + " | ".join(HEADER) + " |", "|" + "---|" * len(HEADER)]
+        lines += [*("| " + " | ".join([name, *mine[name]]) + " |" for name in sorted(mine)), ""]
+        left = [name for name in classes[kind] if name not in mine]
         lines += [f"Not examined yet: {', '.join(left)}.", ""] if left else []
     return "\n".join(lines)
 
 
+def read(page: str, made: str) -> Found:
+    """What a page tells of the classes that it names; nothing where another version made it."""
+    found: Found = {kind: {} for kind in KINDS}
+    kinds = {f"## {title}": kind for kind, (title, _) in KINDS.items()}
+    mine: dict[str, list[str]] = {}
+    for line in page.splitlines() if made in page else []:
+        mine = found[kinds[line]] if line in kinds else mine
+        name, *row = [cell.strip() for cell in line.strip("|").split("|")]
+        if len(row) == len(HEADER) - 1 and name.isidentifier() and [name, *row] != HEADER:
+            mine[name] = row
+    return found
+
+
 def main() -> None:
-    """Examine what was not examined yet, and write the page."""
+    """Examine what the page lacks, and write it there, one class after another."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--state", type=Path, default=STATE, help="what was found so far; it goes on from there")
     parser.add_argument("--limit", type=int, default=180, help="seconds for each class")
-    parser.add_argument("--only", nargs="*", help="model types to examine, again if need be")
-    parser.add_argument("--page", action="store_true", help="write the page from what was found, and stop")
+    parser.add_argument("--kind", nargs="*", choices=KINDS, default=list(KINDS), help="of these kinds alone")
+    parser.add_argument("--only", nargs="*", default=[], help="model types to examine, again if need be")
     options = parser.parse_args()
     signal.signal(signal.SIGALRM, _late)
     logging.disable(logging.WARNING)
     transformers.logging.set_verbosity_error()
-    found = _read(options.state)
-    known = traceable()
-    kinds = {
-        "text": MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES,
-        "image": MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES,
-        "audio": MODEL_FOR_AUDIO_CLASSIFICATION_MAPPING_NAMES,
-    }
-    for kind, mapping in () if options.page else reversed(kinds.items()):
-        for model_type, named in mapping.items():
-            class_name = named if isinstance(named, str) else named[0]
-            again = model_type in (options.only or ())
-            if (found.get((kind, model_type)) and not again) or (options.only and not again) or class_name not in known:
-                continue
-            row = examine(kind, model_type, class_name, options.limit)
-            found[kind, model_type] = row
-            options.state.parent.mkdir(parents=True, exist_ok=True)
-            with options.state.open("a") as file:
-                file.write(json.dumps(row) + "\n")
-            print(kind, class_name, row["result"], row.get("form", row.get("why", "")), flush=True)
+    made = f"transformers {transformers.__version__}, torch {torch.__version__.split('+')[0]}."
     text = PAGE.read_text()
     head, tail = text[: text.index(START) + len(START)], text[text.index(END) :]
-    made = f"transformers {transformers.__version__}, torch {torch.__version__.split('+')[0]}."
-    PAGE.write_text(f"{head}\n\n{made}\n\n{table(list(found.values()), _missing(found, kinds))}\n{tail}")
+    found, classes = read(text, made), {kind: _named(mapping) for kind, (_, mapping) in KINDS.items()}
+    for kind in options.kind:
+        for class_name, model_type in classes[kind].items():
+            again = model_type in options.only
+            if (class_name in found[kind] and not again) or (options.only and not again):
+                continue
+            row = examine(kind, model_type, class_name, options.limit)
+            print(kind, class_name, row["result"], row.get("form", row.get("why", "")), flush=True)
+            found[kind][class_name] = cells(row)
+            PAGE.write_text(f"{head}\n\n{made}\n\n{table(found, classes)}\n{tail}")
 
 
-def _missing(found: dict[tuple[str, str], Any], kinds: dict[str, Any]) -> list[tuple[str, str]]:
+def _named(mapping: Any) -> dict[str, str]:
+    """The model type of each class that the traced path knows."""
+    named = {names if isinstance(names, str) else names[0]: kind for kind, names in reversed(mapping.items())}
     known = traceable()
-    named = [
-        (kind, key, name if isinstance(name, str) else name[0]) for kind in kinds for key, name in kinds[kind].items()
-    ]
-    return [(kind, name) for kind, key, name in named if (kind, key) not in found and name in known]
-
-
-def _read(state: Path) -> dict[tuple[str, str], dict[str, Any]]:
-    lines = state.read_text().splitlines() if state.is_file() else []
-    return {(row["kind"], row["type"]): row for row in map(json.loads, lines)}
+    return {name: named[name] for name in sorted(named) if name in known}
 
 
 def _late(*_: object) -> None:

@@ -34,6 +34,7 @@ from transformers import (
     CLIPConfig,
     DeiTConfig,
     Dinov2Config,
+    Dinov2WithRegistersConfig,
     ElectraConfig,
     ModernBertConfig,
     RobertaConfig,
@@ -61,6 +62,7 @@ LAYER_COUNTS = {
     ("modernbert", "fp16", FEW): 55,
     ("clip-classifier", "fp16", FEW): 54,
     ("dinov2", "fp16", FEW): 56,
+    ("dinov2_with_registers", "fp16", FEW): 56,
     ("siglip", "fp16", FEW): 55,
 }
 """Compiled layers of ensembles of base width and so many layers, by family and precision, with TensorRT-RTX 1.7.
@@ -92,8 +94,9 @@ def compiled(model: onnx.ModelProto, shape: Architecture, precision: str, folder
 @pytest.mark.parametrize(("family", "precision", "layers"), LAYER_COUNTS)
 def test_base_sized_ensembles_are_fused(family: str, precision: str, layers: int, tmp_path: Path) -> None:
     configs: dict[str, Any] = {
-        "vit": ViTConfig, "deit": DeiTConfig, "dinov2": Dinov2Config, "clip": CLIPConfig, "clip-classifier": CLIPConfig,
-        "siglip": SiglipConfig,
+        "vit": ViTConfig, "deit": DeiTConfig, "dinov2": Dinov2Config,
+        "dinov2_with_registers": Dinov2WithRegistersConfig,
+        "clip": CLIPConfig, "clip-classifier": CLIPConfig, "siglip": SiglipConfig,
         "bert": BertConfig, "roberta": RobertaConfig, "electra": ElectraConfig, "modernbert": ModernBertConfig,
     }  # fmt: skip
     base = {"hidden_size": 768, "num_attention_heads": 12, "intermediate_size": 3072}  # the default is the small one

@@ -45,7 +45,7 @@ def run(path: Path, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 CASES = [
     (family, precision, ("grouped", "unrolled")[(place + turn) % 2])
-    for place, family in enumerate(FAMILIES)
+    for place, family in enumerate((*FAMILIES, "dinov2_with_registers", "siglip"))
     for turn, precision in enumerate(HALF)
 ]
 """Each family in both precisions and in both lowerings, and each precision in both of these."""

@@ -1,0 +1,44 @@
+"""The census of classifiers: what its page says, and that it tells a right graph from a wrong one."""
+
+from __future__ import annotations
+
+import copy
+import sys
+from pathlib import Path
+
+import pytest
+from token_support import make_tagger
+
+sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
+
+import census
+
+
+def test_the_page_counts_what_it_lists_and_nothing_is_silently_wrong() -> None:
+    page = census.PAGE.read_text(encoding="utf-8")
+    found = census.read(page, "")
+    told = census.table(found, {kind: {} for kind in census.KINDS})
+    assert set(told.splitlines()) <= set(page.splitlines())
+    passes = {kind: sum(cells[0] == "passes" for cells in rows.values()) for kind, rows in found.items()}
+    assert passes["text"] >= 75
+    assert passes["tokens"] >= 40
+    assert passes["image"] >= 12
+    results = {cells[0].partition(":")[0] for rows in found.values() for cells in rows.values()}
+    assert results <= {"passes", "refused", "not built", "late"}
+
+
+def test_pages_of_other_versions_are_made_anew() -> None:
+    page = census.PAGE.read_text(encoding="utf-8")
+    assert not any(census.read(page, "transformers 4.0.0, torch 1.0.").values())
+
+
+def test_tags_are_compared_with_the_original_without_these_heads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = make_tagger(num_hidden_layers=1)
+    row = census.through(model, tmp_path / "right")
+    assert (row["result"], row["form"], row["distance"]) == ("passes", "sliced", True)
+    monkeypatch.setattr(census, "without", lambda original, *_: copy.deepcopy(original))
+    row = census.through(model, tmp_path / "wrong")
+    assert row["result"] == "WRONG"
+    assert row["difference"] > 1e-3
