@@ -15,7 +15,7 @@ from ..errors import InputError, cut, listing
 from .arrays import tensor_rows
 from .columns import Columns
 from .given import kind_of, ordered
-from .label_sets import encode_label_sets
+from .label_sets import SEPARATOR, encode_label_sets
 from .processor import Processor
 from .readers import FORMS, Row, rows_of_items, rows_of_table
 from .records import as_input, column_rows, usual_keys
@@ -234,8 +234,21 @@ def label_index(label: Any, labels: Sequence[str], where: str) -> int:
         return list(labels).index(str(label))
     raise InputError(
         f"label {cut(label)} at {where} is not a class of the model; its {len(labels)} classes are "
-        f"{listing(labels, 5)}; leave such rows out, or give them as out-of-distribution data (ood=…, --ood)"
+        f"{listing(labels, 5)}; {_remedy(label, labels)}"
     )
+
+
+def _remedy(label: Any, labels: Sequence[str]) -> str:
+    """What to do about a label that is no class: it may be several."""
+    listed = isinstance(label, list | tuple)
+    parts = [str(part) for part in label] if listed else str(label).split(SEPARATOR)
+    row = listed and len(parts) == len(labels) and set(parts) <= {"0", "1"}
+    if row or (len(parts) > 1 and set(parts) <= set(labels)):
+        return (
+            'it says which of them apply, and the model gives one: for any number of labels set "problem_type": '
+            '"multi_label_classification" in the checkpoint\'s config.json, and fuse it again'
+        )
+    return "leave such rows out, or give them as out-of-distribution data (ood=…, --ood)"
 
 
 def _plain(value: Any) -> Any:

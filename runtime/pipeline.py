@@ -177,7 +177,7 @@ class Pipeline:
             return [answer] if isinstance(inputs, str) and unasked and self.predictor.modality == "text" else answer
         if _is_whole(inputs):
             return self._answers(self.predictor.predict(inputs, batch_size=size or BATCH_SIZE), shape, squash)
-        return self._stream(inputs, size or 1, shape, squash)
+        return self._stream(iter(given_inputs(inputs, self.predictor.modality)), size or 1, shape, squash)
 
     def close(self) -> None:
         """Release the bundle's backend; a stream that is being read ends with an error."""
@@ -200,9 +200,9 @@ class Pipeline:
             image = listed or (grid and inputs.ndim == 1)
         return pair or image or is_record(inputs) or isinstance(inputs, str | Path | bytes | bytearray)
 
-    def _stream(self, inputs: Any, size: int, shape: Any, squash: bool) -> Iterator[Any]:
+    def _stream(self, items: Iterator[Any], size: int, shape: Any, squash: bool) -> Iterator[Any]:
         """Answers as inputs come, ``size`` of them at a time."""
-        items, first = iter(given_inputs(inputs, self.predictor.modality)), 0
+        first = 0
         while chunk := list(islice(items, size)):
             yield from self._answers(self.predictor.predict(chunk, batch_size=size, first=first), shape, squash)
             first += len(chunk)

@@ -100,11 +100,11 @@ class TokenPipeline:
         left_out = self._ignored if ignore_labels is None else ignored(ignore_labels)
         size = batch_size or self._batch_size
         if isinstance(inputs, str):
-            return next(self._answers([inputs], BATCH_SIZE, strategy, left_out))
+            return next(self._answers([inputs], 0, BATCH_SIZE, strategy, left_out))
         inputs = [inputs] if is_split_into_words and is_words(inputs) else inputs
         if isinstance(inputs, list | tuple | np.ndarray):
-            return list(self._answers(list(inputs), size or BATCH_SIZE, strategy, left_out)) if len(inputs) else []
-        return self._stream(inputs, size or 1, strategy, left_out)
+            return list(self._answers(list(inputs), 0, size or BATCH_SIZE, strategy, left_out)) if len(inputs) else []
+        return self._stream(iter(given_inputs(inputs, self.predictor.modality)), size or 1, strategy, left_out)
 
     def close(self) -> None:
         """Release the bundle's backend; a stream that is being read ends with an error."""
@@ -116,17 +116,28 @@ class TokenPipeline:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _stream(self, inputs: Any, size: int, strategy: str, left_out: frozenset[str]) -> Iterator[Any]:
-        items = iter(given_inputs(inputs, self.predictor.modality))
+    def _stream(self, items: Iterator[Any], size: int, strategy: str, left_out: frozenset[str]) -> Iterator[Any]:
+        first = 0
         while chunk := list(islice(items, size)):
-            yield from self._answers(chunk, size, strategy, left_out)
+            yield from self._answers(chunk, first, size, strategy, left_out)
+            first += len(chunk)
 
     def _answers(
-        self, texts: Sequence[Any], size: int, strategy: str, left_out: frozenset[str]
+        self, texts: Sequence[Any], first: int, size: int, strategy: str, left_out: frozenset[str]
     ) -> Iterator[list[dict[str, Any]]]:
+        """Answers of texts, of which the first one has an index; a blank text has no tokens, and so no answers."""
         texts = [text if isinstance(text, str | list) else list(text) if is_words(text) else text for text in texts]
-        found = self.predictor.predict(list(texts), batch_size=size)
-        for row, pieces in enumerate(self.predictor.pieces(texts)):
+        found = self.predictor.predict(list(texts), batch_size=size, first=first, on_error="row")
+        blank = [isinstance(text, str) and not text.strip() for text in texts]
+        errors = [None] * len(texts) if found.error is None else found.error
+        for error, is_blank in zip(errors, blank, strict=True):
+            if error is not None and not is_blank:
+                raise InputError(error)
+        for row, text in enumerate(texts):
+            if blank[row]:
+                yield []
+                continue
+            (pieces,) = self.predictor.pieces([text])
             tokens = flat(found, row)
             real = [place for place, piece in enumerate(pieces) if not piece.special]
             named = [pieces[place] for place in real]

@@ -118,10 +118,31 @@ def test_budget_below_every_plan_is_refused(forks: Any, least: int) -> None:
         find_candidates(architecture, scores, 0.2, forks=forks, sequence=9)
     with pytest.raises(InputError, match=message) as refused:
         budgets.check_reachable(architecture, 3, 0.2, forks=forks, sequence=9)
-    least_budget = float(str(refused.value).split("at least ")[1].split(",")[0])
-    budgets.check_reachable(architecture, 3, least_budget, forks=forks, sequence=9)
+    least = float(str(refused.value).split("members costs ")[1].split()[0])
+    budgets.check_reachable(architecture, 3, least, forks=forks, sequence=9)
     with pytest.raises(InputError, match="cannot be reached"):
-        budgets.check_reachable(architecture, 3, least_budget - 0.002, forks=forks, sequence=9)
+        budgets.check_reachable(architecture, 3, least - 0.002, forks=forks, sequence=9)
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    family=st.sampled_from(FAMILIES),
+    members=st.integers(2, HEADS),
+    seed=st.integers(0, 10_000),
+    forks=st.sampled_from([range(LAYERS), range(LAYERS - 1, LAYERS), range(1, 2)]),
+)
+def test_the_budget_that_is_named_before_scores_are_known_is_enough_for_members_whose_best_heads_differ(
+    family: str, members: int, seed: int, forks: Any
+) -> None:
+    architecture, sequence = ARCHITECTURES[family], None if family in ("vit", "deit") else 9
+    with pytest.raises(InputError) as refused:
+        budgets.check_reachable(architecture, members, 0.2, forks=forks, sequence=sequence)
+    enough = float(str(refused.value).split("at least ")[1].split(",")[0])
+    scores = random_scores(members, seed)
+    best = np.stack([np.random.default_rng(seed + layer).permutation(HEADS)[:members] for layer in range(LAYERS)], 1)
+    np.put_along_axis(scores, best[..., None], 10, axis=2)
+    for make in (find_candidates, few_heads):
+        assert make(architecture, scores, enough, forks=forks, sequence=sequence)
 
 
 def test_the_least_budget_that_the_error_names_works() -> None:

@@ -367,8 +367,16 @@ def test_labels_that_cannot_be_read(label: str, message: str, tmp_path: Path) ->
 
 def test_a_matrix_is_no_class_of_a_classifier(tmp_path: Path) -> None:
     np.savez(tmp_path / "data.npz", x=np.array(["a", "b"]), y=np.eye(2, dtype=np.int64))
-    with pytest.raises(InputError, match=r"label '\[1, 0\]' at .* is not a class of the model"):
+    with pytest.raises(
+        InputError, match=r"label '\[1, 0\]' at .* is not a class of the model; .* set \"problem_type\": "
+    ):
         read_examples(tmp_path / "data.npz", ["one", "two"])
+    (tmp_path / "data.csv").write_text("text,label\na,one\nb,one|two\n")
+    with pytest.raises(InputError, match=r'set "problem_type": "multi_label_classification" in the checkpoint'):
+        read_examples(tmp_path / "data.csv", ["one", "two"])
+    (tmp_path / "data.csv").write_text("text,label\na,one\nb,one|three\n")
+    with pytest.raises(InputError, match=r"label 'one\|three' at .*; leave such rows out"):
+        read_examples(tmp_path / "data.csv", ["one", "two"])
     np.savez(tmp_path / "data.npz", x=np.array(["a", "b"]), y=np.zeros((2, 2, 2)))
     with pytest.raises(InputError, match=r"expected x \[N, …\] and y \[N\], or \[N, C\] of 0 and 1"):
         read_examples(tmp_path / "data.npz", ["one", "two"], task="multi_label")

@@ -60,6 +60,24 @@ def test_texts_are_tagged_as_transformers_does(pair: tuple[Any, Any], given: Any
     assert any(expected)  # something was found
 
 
+@pytest.mark.parametrize(
+    "given", ["", "  ", [""], ["", TEXTS[0], " \t", TEXTS[1]]], ids=["none", "one", "list", "some"]
+)
+def test_blank_texts_have_no_tags(pair: tuple[Any, Any], given: Any) -> None:
+    theirs, ours = pair
+    assert_alike(ours(given, aggregation_strategy="first"), theirs(given, aggregation_strategy="first"))
+    if isinstance(given, list):
+        assert_alike(list(ours(text for text in given)), theirs(given))
+        with pytest.raises(InputError, match=rf"^input {len(given)} is "):
+            ours([*given, 5])
+
+
+def test_what_is_no_input_is_refused_at_once(pair: tuple[Any, Any]) -> None:
+    for given in (None, 5):
+        with pytest.raises(InputError, match=r"^inputs is a"):
+            pair[1](given)
+
+
 @pytest.mark.parametrize("strategy", ["none", "simple", "average"])
 def test_lists_of_words_and_other_ignored_labels(pair: tuple[Any, Any], strategy: str) -> None:
     theirs, ours = pair

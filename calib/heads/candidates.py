@@ -62,15 +62,24 @@ def check_reachable(
         InputError: not even the cheapest plan fits: one head in each layer from the fork on, the same one in all
             members but in the fork layer.
     """
-    scores = np.zeros((members, architecture.layers, architecture.heads))
-    scores[0, :, -1] = 1  # the first member prefers the last head, the others the first
-    made = [_candidate(architecture, scores, fork, next(_uniform(architecture, fork)), sequence) for fork in forks]
-    different = [candidate for candidate in made if candidate is not None]
-    if not different:
+    one_apart = np.zeros(members, np.int64)
+    one_apart[0] = architecture.heads - 1
+    cheapest = _cheapest(architecture, one_apart, forks, sequence)
+    if cheapest is None:
         raise _alike(members)
-    cheapest = min(different, key=lambda candidate: candidate.ratio)
     if cheapest.ratio > budget:
-        raise _unreachable(budget, members, cheapest)
+        enough = _cheapest(architecture, np.arange(members) % architecture.heads, forks, sequence) or cheapest
+        raise _unreachable(budget, members, cheapest, enough.ratio)
+
+
+def _cheapest(
+    architecture: Architecture, first_heads: np.ndarray, forks: Iterable[int], sequence: int | None
+) -> Candidate | None:
+    """The cheapest plan of members that keep one head in each layer from the fork on, each the one that is given."""
+    scores = np.zeros((len(first_heads), architecture.layers, architecture.heads))
+    scores[np.arange(len(first_heads)), :, first_heads] = 1
+    made = [_candidate(architecture, scores, fork, next(_uniform(architecture, fork)), sequence) for fork in forks]
+    return min((candidate for candidate in made if candidate is not None), key=lambda each: each.ratio, default=None)
 
 
 def find_candidates(
@@ -162,11 +171,15 @@ def _alike(members: int) -> InputError:
     )
 
 
-def _unreachable(budget: float, members: int, cheapest: Candidate) -> InputError:
+def _unreachable(budget: float, members: int, cheapest: Candidate, enough: float | None = None) -> InputError:
+    """The refusal; ``enough`` is what members need whose best heads differ, where the scores are not known yet."""
+    least = round_up(cheapest.ratio)
+    most = max(least, round_up(enough or 0))
+    costs = f"{least}" if most == least else f"{least} to {most}, by which heads they keep,"
     return InputError(
-        f"budget {budget:g} cannot be reached: the cheapest plan of {members} members costs {round_up(cheapest.ratio)} "
-        f"× the single model's operations (fork at layer {cheapest.fork}); give a budget of at least "
-        f"{round_up(cheapest.ratio)}, or fewer members or a later fork"
+        f"budget {budget:g} cannot be reached: the cheapest plan of {members} members costs {costs} "
+        f"× the single model's operations (fork at layer {cheapest.fork}); give a budget of at least {most}, or fewer "
+        "members or a later fork"
     )
 
 
