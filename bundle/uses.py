@@ -20,6 +20,9 @@ LEAST = 0.05
 move no figure by much."""
 
 
+SEEN = "figures look better than they are"
+"""What follows from that, in every such note."""
+
 Use = tuple[str, str, Fingerprint]
 """What a bundle was, the name of the data, and their fingerprint."""
 
@@ -53,8 +56,8 @@ def overlaps(bundle: Bundle, doing: str, given: Mapping[str, Examples | None], *
             if share >= LEAST:
                 notes.append(
                     f"{doing} {bundle.path.name} on {examples.name}: {share:.0%} of its {len(examples)} examples are "
-                    f"among those that the bundle was {words} ({name}), so that figures look better than they are; "
-                    "give data that no earlier step has seen"
+                    f"among those that the bundle was {words} ({name}), so that {SEEN}; give data that no earlier step "
+                    "has seen, and no example twice"
                 )
     for note in notes:
         log.warning("%s", note)

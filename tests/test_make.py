@@ -17,7 +17,7 @@ from hydrant.data.examples import Examples
 from hydrant.errors import InputError
 from hydrant.tuning.settings import Jointly
 from hydrant.workflow.parts import LEAST, parted
-from hydrant.workflow.told import fused_line
+from hydrant.workflow.told import evaluated_line, fused_line
 from hydrant.workflow.workspace import Workspace
 from hypothesis import given
 from hypothesis import strategies as st
@@ -243,6 +243,17 @@ def test_a_folder_of_something_else_is_refused(
 def test_unusable_recipes_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
         Recipe(**options)
+
+
+def test_examples_that_an_earlier_step_has_seen_are_told_as_such() -> None:
+    figures = {"accuracy": {"value": 0.9}, "nll": {"value": 0.2}, "ece": {"value": 0.1}}
+    model = {"name": "out", "figures": figures, "operations": 1.0}
+    facts: dict[str, Any] = {"examples": 9, "verdict": [], "models": [model, model], "task": "classification"}
+    assert evaluated_line(facts | {"notes": ["fitted on pairs"]}).startswith("on 9 examples that chose nothing: ")
+    seen = "9% of its 9 examples are among those that the bundle was tuned on (a), so that figures look better than they are"
+    assert evaluated_line(facts | {"notes": [seen]}).startswith(
+        "on 9 examples of which an earlier step has seen some ("
+    )
 
 
 def test_command_line(tables: dict[str, Path], bert_checkpoint: Path, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..bundle.calibration import ABSTAIN, OOD
+from ..bundle.uses import SEEN
 from .report import figures_of
 
 Facts = Mapping[str, Any]
@@ -97,4 +98,6 @@ def evaluated_line(facts: Facts) -> str:
     """The verdict beside the single model."""
     figures_of(facts)  # which the closing table needs
     sentences = [verdict["sentence"] for verdict in facts["verdict"]]
-    return f"on {facts['examples']} examples that chose nothing: {' '.join(sentences)}"
+    seen = any(SEEN in note for note in facts["notes"])
+    which = "of which an earlier step has seen some (as warned)" if seen else "that chose nothing"
+    return f"on {facts['examples']} examples {which}: {' '.join(sentences)}"
