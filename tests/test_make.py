@@ -13,6 +13,7 @@ import hydrant
 import numpy as np
 import pytest
 from hydrant import Bundle, Recipe, make
+from hydrant.bundle.uses import SEEN
 from hydrant.data.examples import Examples
 from hydrant.errors import InputError
 from hydrant.tuning.settings import Jointly
@@ -250,7 +251,7 @@ def test_examples_that_an_earlier_step_has_seen_are_told_as_such() -> None:
     model = {"name": "out", "figures": figures, "operations": 1.0}
     facts: dict[str, Any] = {"examples": 9, "verdict": [], "models": [model, model], "task": "classification"}
     assert evaluated_line(facts | {"notes": ["fitted on pairs"]}).startswith("on 9 examples that chose nothing: ")
-    seen = "9% of its 9 examples are among those that the bundle was tuned on (a), so that figures look better than they are"
+    seen = f"9% of its 9 examples are among those that the bundle was tuned on (a.csv), so that {SEEN}"
     assert evaluated_line(facts | {"notes": [seen]}).startswith(
         "on 9 examples of which an earlier step has seen some ("
     )
