@@ -23,6 +23,7 @@ import numpy as np
 
 from ..bundle.store import Bundle
 from ..bundle.tasks import Task
+from ..bundle.traced import Traced
 from ..bundle.uses import LEAST
 from ..calib.gaussians import Gaussians
 from ..calib.neighbours import Neighbours
@@ -316,10 +317,11 @@ def single_model_of(model: Model) -> str:
     return f"{words}, which keeps {kept} of {heads} heads in a layer"
 
 
-def _whole(model: Model) -> bool:
+def is_whole_model(model: Model) -> bool:
     """Whether it is one model with all its heads."""
-    counts = model.plan.head_counts()
-    return len(counts) == 1 and min(counts[0]) == model.plan.heads
+    shape, plan = model.architecture, model.plan
+    heads = [block.heads for block in shape.blocks] if isinstance(shape, Traced) else [plan.heads] * plan.layers
+    return plan.head_counts() == [heads]
 
 
 def baseline_notes(
@@ -327,7 +329,7 @@ def baseline_notes(
 ) -> list[str]:
     """What to know when reading baselines: whether any is of a whole model, and what data are used twice."""
     notes = []
-    if not any(_whole(model) for model in models):
+    if not any(is_whole_model(model) for model in models):
         notes.append(
             f"the baselines of {models[0].name} are computed from {single_model_of(models[0])}; those that it has to "
             "beat are the ones of a checkpoint that it was made from: compare with one, too (compare=…, --compare)"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import hydrant
@@ -20,11 +21,12 @@ from hydrant import GraphForm, HeadPlan
 from hydrant.bundle.store import Bundle
 from hydrant.bundle.traced import Traced, read_architecture
 from hydrant.errors import BundleError, InputError, PlanError, UnsupportedModelError
+from hydrant.evaluation.baselines import is_whole_model
 from hydrant.fusion import TracedClassifier, load_reference
 from hydrant.measure.settings import checked_settings
 from hydrant.tracing.blocks import find_blocks
 from hydrant.tracing.loading import described, prepared
-from hydrant.tracing.members import probes, trace
+from hydrant.tracing.members import all_heads, probes, trace
 from safetensors.torch import load_file
 from support import make_inputs, make_model, make_tokenizer, random_plan, run_cli
 from token_support import CLASSES, make_tagger
@@ -441,6 +443,15 @@ def test_evaluated_beside_its_checkpoint_with_baselines_of_both(checkpoint: Path
     mine = report.models[0].baselines
     assert mine is not None
     assert mine.of == "the first of its 2 members alone, which keeps 2 to 4 of 4 heads in a layer"
+
+
+def test_a_model_whose_blocks_have_unlike_numbers_of_heads_is_whole_with_all_of_them() -> None:
+    shape = trace(prepared(make("swin")))
+    everything = all_heads(shape, 1)
+    fewer = (everything.members[0][0][:1], *everything.members[0][1:])
+    for members, whole in ((everything.members, True), ((fewer,), False), (everything.members * 2, False)):
+        model = SimpleNamespace(architecture=shape, plan=replace(everything, members=members))
+        assert is_whole_model(model) is whole
 
 
 def test_baselines_ask_for_the_last_linear_map(bundle: Bundle) -> None:
