@@ -6,6 +6,7 @@ import gc
 import multiprocessing
 import os
 import pickle
+import signal
 import subprocess
 import sys
 import threading
@@ -37,7 +38,7 @@ def bundle(bert_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> P
 
 @pytest.fixture
 def forked() -> Iterator[Callable[[Callable[[], str]], str]]:
-    """Runs something in a forked process, and gives what it says; one that hangs is killed and fails the test."""
+    """Runs something in a forked process, and gives what it says; one that hangs says where, and fails the test."""
     if not hasattr(os, "fork"):
         pytest.skip("this system does not fork")
 
@@ -55,7 +56,7 @@ def forked() -> Iterator[Callable[[Callable[[], str]], str]]:
         ends = time.monotonic() + SECONDS
         while os.waitpid(process, os.WNOHANG)[0] == 0:
             if time.monotonic() > ends:
-                os.kill(process, 9)
+                os.kill(process, signal.SIGABRT)  # by which pytest's faulthandler tells where, on standard error
                 os.waitpid(process, 0)
                 pytest.fail("the forked process hangs")
             time.sleep(0.01)

@@ -355,7 +355,7 @@ def test_layers_sum_to_the_whole(text_bundle: Path) -> None:
     assert sum(part.share for part in found.operators) == pytest.approx(1)
     assert sum(part.milliseconds for part in found.operators) == pytest.approx(found.milliseconds)
     shares = [part.share for part in found.operators]
-    assert shares == sorted(shares, reverse=True)
+    assert shares == pytest.approx(sorted(shares, reverse=True), rel=1e-9)  # sums of some in another order
     assert len(found.nodes) == 10
     counts = {part.name: part.count for part in found.operators}
     assert counts["LayerNormalization"] >= 3
