@@ -179,10 +179,13 @@ def _open_checkpoint(source: str | Path, bundle: Bundle, opened: ExitStack, exam
 
 def _single(source: str | Path, bundle: Bundle) -> Any:
     """A checkpoint as an ensemble of one member with every head; traced where no family is declared for it."""
+    from ..families.registry import architecture_of
     from ..fusion import fuse
 
     try:
-        return fuse(_loaded(source, bundle))
+        model = _loaded(source, bundle)
+        shape = architecture_of(model)
+        return fuse(model, HeadPlan.all_heads(shape.family, shape.layers, shape.heads))  # meant, so not warned of
     except UnsupportedModelError as error:
         try:
             return fuse(source, traced=True)

@@ -318,7 +318,10 @@ def test_layers_below_the_fork_are_whole(method: str, bert_checkpoint: Path, tex
         ({"keep": 2, "fork_from": True}, "fork_from is 'True'; expected a layer"),
         ({"keep": 2, "fork_from": 1.5}, "fork_from is '1.5'; expected a layer"),
         ({"keep": Budget(1.25), "members": 1}, r"a budget \(1\.25\) plans 2 or more members.* members is 1"),
-        ({"keep": Budget(0.1)}, r"budget 0\.1 cannot be reached: the cheapest plan of 3 members costs 0\.\d+ to 0\.\d+, "),
+        (
+            {"keep": Budget(0.1)},
+            r"budget 0\.1 cannot be reached: the cheapest .* 3 members costs 0\.\d+ to 0\.\d+, ",
+        ),
         ({"keep": Budget(1.25), "method": Taylor(noise=0.0)}, "the 3 members keep the same heads in every plan"),
         ({"keep": Budget(1.25), "data": None}, r"method 'taylor' needs labelled calibration data"),
         (

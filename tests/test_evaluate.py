@@ -576,7 +576,8 @@ def test_command_line(bundle: Path, data: dict[str, Path], bert_checkpoint: Path
     arguments = ["--data", data["test"], "--ood", data["ood"], "--compare", bert_checkpoint, "--bootstrap", 20]
     done = run_cli("evaluate", bundle, *arguments, "--html", page, "--corruptions", "--corrupted", 10)
     assert done.returncode == 0, done.stderr
-    (warning,) = done.stderr.splitlines()
+    assert done.stderr.count("\n") == 1, done.stderr
+    warning = done.stderr
     assert "100% of its 30 examples are among those that the bundle was calibrated against (ood.csv)" in warning
     for words in ("70 examples of test.csv, 30 of ood.csv", "adaptive ECE", "out of distribution by energy",
                   "bundle minus", "OOD AUROC by entropy",

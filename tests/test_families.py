@@ -353,7 +353,7 @@ def test_families_of_0_1_have_the_keys_that_it_knew() -> None:
         ({"token_pooling": 3}, "token_pooling = '3'; expected TokenPooling"),
         ({"pooling": "swish"}, "pooling = 'swish'; expected one of none, tanh, relu, gelu, unit"),
         ({"final_norm": "no"}, "final_norm = 'no'; expected bool"),
-        ({"embedding_width": None}, "embedding_width = 'None'; expected int"),
+        ({"embedding_width": None}, "embedding_width = 'None'; expected a whole number"),
         (
             {"modality": "text", "vocabulary": 9, "positions": 9, "token_pooling": "first_and_mean"},
             "token_pooling = 'first_and_mean' for texts; expected first or mean",
