@@ -30,14 +30,17 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 torch.set_num_threads(1)  # tiny models gain nothing from threads, and lose much on a busy machine
 
+FIRST = ("processes",)
+"""Files of tests that fork, from a process that has run no others: what these left behind made forked ones hang."""
+
 LONG = ("documents", "demo", "clinc150", "cpp", "ray", "studies", "wheel", "triton_server", "traced", "batch_ensemble")
 """Files of tests that take long, one of which alone at the end would leave the other workers idle."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Long tests first; all others stay in their order."""
-    places = {f"test_{name}": place for place, name in enumerate(LONG)}
-    items.sort(key=lambda item: places.get(item.path.stem, len(LONG)))
+    """Tests that fork first, then long ones; all others stay in their order."""
+    places = {f"test_{name}": place for place, name in enumerate(FIRST + LONG)}
+    items.sort(key=lambda item: places.get(item.path.stem, len(places)))
 
 
 def made_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], object]) -> Path:
