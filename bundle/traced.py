@@ -177,7 +177,7 @@ def read_architecture(data: Any) -> AnyArchitecture:
 def _block(data: Mapping[str, Any]) -> Block:
     block = Block(**{**data, "inputs": tuple(data["inputs"])})
     sizes = block.heads, block.groups, block.head_width
-    if not all(_is_count(size, 1) for size in sizes) or block.heads % block.groups:
+    if not all(is_whole(size, 1) for size in sizes) or block.heads % block.groups:
         raise ValueError(f"a block has heads, groups and head_width {literal(sizes)}")
     if type(block.stacked) is not bool or not all(_is_name(name) for name in (block.output, *block.inputs)):
         raise ValueError(f"a block names {literal(block.output)} and {literal(block.inputs)}")
@@ -202,10 +202,10 @@ def _check(found: Traced) -> None:
             raise ValueError(f"{name} is {literal(getattr(found, name))}")
     least = {"classes": 1 if found.task == "score" else 2, **dict.fromkeys(_SIZES[found.modality], 1)}
     for field in fields(found):
-        if str(field.type) == "int" and not _is_count(getattr(found, field.name), least.get(field.name, 0)):
+        if str(field.type) == "int" and not is_whole(getattr(found, field.name), least.get(field.name, 0)):
             raise ValueError(f"{field.name} is {literal(getattr(found, field.name))}")
     shape = found.spectrogram
-    if shape and not (found.modality == "audio" and len(shape) == 2 and all(_is_count(size, 1) for size in shape)):
+    if shape and not (found.modality == "audio" and len(shape) == 2 and all(is_whole(size, 1) for size in shape)):
         raise ValueError(f"spectrogram is {literal(shape)}")
     _check_hidden_states(found)
     if found.task == "score" and found.classes != 1:
@@ -227,10 +227,6 @@ _SIZES: dict[str, tuple[str, ...]] = {
     "audio": ("shortest",),
 }
 """Sizes of which no model of a modality has 0."""
-
-
-def _is_count(value: Any, least: int) -> bool:
-    return is_whole(value, least)
 
 
 def _is_name(value: Any) -> bool:
