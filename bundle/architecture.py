@@ -299,12 +299,14 @@ def _checked(data: Any) -> dict[str, Any]:
 
 
 def _check_tokens(data: Mapping[str, Any]) -> None:
-    """Refuse tokens of images, and a dense layer before the classifier of tokens, which no such model has."""
-    if data["task"] == "tokens" and (data["modality"], data["pooling"]) != ("text", "none"):
-        raise BundleError(
-            f"the bundle's config.json has task tokens, modality {data['modality']} and pooling = "
-            f"{cut(data['pooling'])}; expected text and none; make the bundle again with `hydrant fuse`"
-        )
+    """Refuse tokens of images, of unit length, or mixed with each other: no model tags such."""
+    poolings = [name for name in get_args(Pooling) if name != "unit"]
+    for name, fits in (("modality", ["text"]), ("pooling", poolings), ("token_pooling", ["first"])):
+        if data["task"] == "tokens" and data[name] not in fits:
+            raise BundleError(
+                f"the bundle's config.json has {name} = {cut(data[name])}; expected {listing(fits)} of task tokens; "
+                "make the bundle again with `hydrant fuse`"
+            )
 
 
 def _is_a(value: Any, kind: str) -> bool:

@@ -54,10 +54,10 @@ def products(model: Sharing, batch: int, tokens: int) -> Iterable[Product]:
             groups = model.linear_groups(f"layers.{layer}.mlp.{linear}")
             yield from _linear(groups, streams, batch * queries, inner, columns)
             streams = max(streams, groups)
-    if arch.pooling != "none":
-        yield from _linear(model.groups("pooler"), streams, batch, d, arch.classifier_width)
-        streams = max(streams, model.groups("pooler"))
     rows = batch * tokens if arch.every_token else batch
+    if arch.pooling != "none":
+        yield from _linear(model.groups("pooler"), streams, rows, d, arch.classifier_width)
+        streams = max(streams, model.groups("pooler"))
     yield from _linear(model.groups("classifier"), streams, rows, arch.classifier_width, arch.classes)
 
 

@@ -99,7 +99,7 @@ def _classify(context: Context, lowering: Lowering, blocks: Blocks, x: Stream) -
 
 
 def _pooled(context: Context, x: str) -> str:
-    """The function of the dense layer before the classifier: [S, B, 1, P] → [S, B, 1, P]."""
+    """The function of the dense layer before the classifier: [S, B, 1 or T, P] → the same."""
     graph, pooling = context.graph, context.architecture.pooling
     if pooling == "unit":
         norm = graph.node("ReduceL2", [x, graph.constant([-1])], "pooled.norm", keepdims=1)

@@ -1,6 +1,7 @@
-"""Token classifiers: the encoders of ``families.bert`` and ``families.distilbert`` with one linear map on every token.
+"""Token classifiers: the encoders of families of texts with one linear map on every token.
 
-No pooler stands before it: ``…ForTokenClassification`` reads the last layer as it is.
+No pooler stands before it, ``…ForTokenClassification`` reads the last layer as it is; ModernBERT alone keeps its dense
+layer and the LayerNorm behind it, on every token.
 """
 
 from __future__ import annotations
@@ -14,26 +15,31 @@ from .bert import BERT, CAMEMBERT, ELECTRA, ROBERTA, XLM_ROBERTA
 from .config import refuse
 from .distilbert import DISTILBERT
 from .layout import Layout, linear
+from .modernbert import MODERNBERT
 
 END = "ForTokenClassification"
 """End of the names of these classes of transformers."""
 
 
-def _tokens(layout: Layout, dropout: Callable[[Any], float] | None = None) -> Layout:
+def _tokens(layout: Layout, dropout: Callable[[Any], float] | None = None, pooler: bool = False) -> Layout:
     """The layout of a family's token classifier.
 
     Args:
         layout: of its classifier of whole texts.
         dropout: rate before the classifier, from a configuration; ``None`` where it is the same.
+        pooler: whether the dense layer before the classifier of whole texts stands here, too.
     """
 
     def architecture(config: Any) -> Architecture:
         if config.num_labels < 2:
             raise refuse(config, "num_labels", config.num_labels, "2 or more (classes of a token)")
-        found = replace(layout.architecture(config), task="tokens", pooling="none")
+        found = replace(layout.architecture(config), task="tokens", token_pooling="first")
+        if not pooler:
+            found = replace(found, pooling="none")
         return found if dropout is None else replace(found, classifier_dropout=dropout(config))
 
-    names = {key: name for key, name in layout.other_names.items() if key.partition(".")[0] == "embeddings"}
+    left_out = () if pooler else ("pooler",)
+    names = {key: name for key, name in layout.other_names.items() if key.partition(".")[0] not in left_out}
     return replace(
         layout,
         model_class=layout.model_class.removesuffix("ForSequenceClassification") + END,
@@ -49,4 +55,5 @@ TOKEN_LAYOUTS = (
     _tokens(CAMEMBERT),
     _tokens(DISTILBERT, dropout=lambda config: float(config.dropout)),
     _tokens(ELECTRA),
+    _tokens(MODERNBERT, pooler=True),
 )

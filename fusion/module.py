@@ -217,12 +217,16 @@ class FusedClassifier(nn.Module):
     def penultimate(self, last: Tensor) -> Tensor:
         """What the last linear map reads, [M, B, d'], from each member's last vector (:meth:`last_vectors`).
 
-        Behind the pooler where there is one; otherwise the same vector.
+        Behind the pooler where there is one; otherwise the same vector. Of tokens both have T behind B.
         """
         if self.pooler is None:
             return last
         dense: Tensor = POOLERS[self.architecture.pooling](self.pooler(last))
-        return dense if self.pooler_norm is None else self.pooler_norm(dense[:, :, None])[:, :, 0]
+        if self.pooler_norm is None:
+            return dense
+        return (
+            self.pooler_norm(dense) if self.architecture.every_token else self.pooler_norm(dense[:, :, None])[:, :, 0]
+        )
 
     def last_linear(self) -> tuple[Tensor, Tensor | None]:
         """Weight [d', C] and bias [C] of the first member's last linear map, which reads :meth:`penultimate`."""

@@ -53,10 +53,12 @@ def make_golden(folder: Path) -> list[Path]:
         scores_case(folder / "scores-sigmoid", "sigmoid"),
         labels_case(folder / "labels", "bert"),
         labels_case(folder / "labels-vit", "vit"),
-        tokens_case(folder / "tokens"),
+        tokens_case(folder / "tokens", "bert"),
+        tokens_case(folder / "tokens-modernbert", "modernbert"),
         pixels_case(folder / "vit"),
         pixels_case(folder / "clip-classifier"),
         pixels_case(folder / "dinov2"),
+        pixels_case(folder / "dinov2_with_registers"),
         pixels_case(folder / "siglip"),
         images_case(folder / "vit-images", {"size": {"height": 12, "width": 12}, "resample": 2}),
         images_case(folder / "vit-crop", {"size": {"shortest_edge": 15}, "resample": 3, "do_center_crop": True,
@@ -126,11 +128,11 @@ def labels_case(folder: Path, family: str) -> Path:
     return expected(folder, inputs)
 
 
-def tokens_case(folder: Path) -> Path:
+def tokens_case(folder: Path, family: str) -> Path:
     """A tiny model that tags tokens, with thresholds on energy and distance."""
     path = folder / "bundle"
-    bundle = hydrant.save_bundle(hydrant.fuse(make_tagger(), random_plan("bert", 3)), path, tensors_only=True)
-    inputs = {key: tensor.numpy() for key, tensor in make_inputs("bert", ROWS).items()}
+    bundle = hydrant.save_bundle(hydrant.fuse(make_tagger(family), random_plan(family, 3)), path, tensors_only=True)
+    inputs = {key: tensor.numpy() for key, tensor in make_inputs(family, ROWS).items()}
     bundle = write_density(write_calibration(bundle, Calibration(0.9)), inputs)
     with hydrant.load(path, "torch") as predictor:
         found = predictor.predict(inputs)

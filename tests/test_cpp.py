@@ -43,7 +43,10 @@ def test_python_gives_the_golden_fields(golden: Path) -> None:
                 )
 
 
-OF_FAMILIES = ("bert", "distilbert", "electra", "modernbert", "vit", "clip-classifier", "dinov2", "siglip")
+OF_FAMILIES = (
+    "bert", "distilbert", "electra", "modernbert", "vit", "clip-classifier", "siglip",
+    "dinov2", "dinov2_with_registers",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("family", OF_FAMILIES)

@@ -23,10 +23,11 @@ BINARY = {"binary_data_output": True}
 SCORES = ("predictive_entropy", "expected_entropy", "mutual_information", "disagreement", "energy", "distance")
 
 
-def test_the_golden_tags_are_those_of_the_original_model(golden: Path) -> None:
-    case = golden / "tokens"
+@pytest.mark.parametrize(("name", "family"), [("tokens", "bert"), ("tokens-modernbert", "modernbert")])
+def test_the_golden_tags_are_those_of_the_original_model(name: str, family: str, golden: Path) -> None:
+    case = golden / name
     tensors = {name: torch.from_numpy(array) for name, array in inputs_of(case).items()}
-    wanted = oracle.ensemble([make_tagger()], HeadPlan.load(case / "bundle/plan.json"), tensors, 0.9)
+    wanted = oracle.ensemble([make_tagger(family)], HeadPlan.load(case / "bundle/plan.json"), tensors, 0.9)
     with np.load(case / "expected.npz") as expected:
         real = expected["mask"]
         assert 0 < real.sum() < real.size, "some rows are padded"
@@ -126,7 +127,16 @@ def test_the_server_answers_as_pythons(runner: Path, golden: Path) -> None:
 def test_what_is_refused(runner: Path, golden: Path, tmp_path: Path) -> None:
     inputs = golden / "tokens/inputs.npz"
     for name, change, words in (
-        ("config.json", {"pooling": "tanh"}, "has pooling = 'tanh'; expected none of task tokens; make the bundle"),
+        (
+            "config.json",
+            {"pooling": "unit"},
+            "has pooling = 'unit'; expected none, tanh, relu, gelu of task tokens; make",
+        ),
+        (
+            "config.json",
+            {"token_pooling": "mean"},
+            "has token_pooling = 'mean'; expected first of task tokens; make the",
+        ),
         ("config.json", {"classes": 1}, "has classes = '1'; expected 1 for a score, and otherwise 2 or more"),
         (
             "calibration.json",

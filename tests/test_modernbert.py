@@ -32,6 +32,7 @@ from support import HEADS, LAYERS, VOCABULARY, make_inputs, make_model, make_tok
 from test_cost import counted
 from test_parity import assert_parity, run_onnx
 from test_rewrites import forked
+from token_support import make_tagger, make_word_tokenizer, write_json_lines
 from transformers.models.modernbert.modeling_modernbert import ModernBertRotaryEmbedding
 
 EVERY_BIAS = {"norm_bias": True, "attention_bias": True, "mlp_bias": True, "classifier_bias": True}
@@ -96,6 +97,32 @@ def test_rewrites_that_do_not_hold_are_left_out_and_said_so(tmp_path: Path) -> N
     assert "pooled-token" not in reasons["first"]
     for name in ("pooled-token", "absorb-keys"):
         assert reasons["every-bias"][name].startswith("not applied: the classifier reads the mean of all real tokens")
+
+
+@pytest.mark.parametrize("form", ["first", "every-bias", "windows"])
+def test_taggers_keep_the_dense_layer_and_its_norm_on_every_token(form: str, tmp_path: Path) -> None:
+    """Of several checkpoints that share nothing, in both lowerings, and of a late fork."""
+    models, inputs = [make_tagger("modernbert", seed, **FORMS[form]) for seed in (1, 2, 3)], make_inputs("modernbert")
+    real = inputs["attention_mask"].bool().numpy()
+    for source, plan, separate in (
+        (models, random_plan("modernbert", 3), "all"),
+        (models[:1], forked("modernbert", 2), ()),
+    ):
+        ensemble, expected = fuse(source, plan, keep_separate=separate), oracle.ensemble(source, plan, inputs)
+        bundle = save_bundle(ensemble, tmp_path / f"{len(source)}", tensors_only=True)
+        with torch.no_grad():
+            found = ensemble(**inputs)
+        outputs = [
+            run_onnx(export_onnx(bundle, form=GraphForm(lowering=each)), inputs) for each in ("unrolled", "grouped")
+        ]
+        for each in ({name: getattr(found, name).numpy() for name in outputs[0]}, *outputs):
+            for name in ("probabilities", "mutual_information", "disagreement"):
+                np.testing.assert_allclose(
+                    each[name][real], expected[name][real], atol=2e-5, err_msg=f"{separate} {name}"
+                )
+        cost = estimate_cost(bundle, batch=3, sequence=9).fused
+        graph = counted(onnx.load(export_onnx(bundle)), make_inputs("modernbert", batch=3))
+        assert graph == (cost.flops, cost.parameters, cost.bytes)
 
 
 # Positions, windows, padding
@@ -355,6 +382,47 @@ def test_every_stage_from_the_command_line(text_csv: Path, tmp_path: Path) -> No
             np.testing.assert_allclose(
                 getattr(found[backend], name), expected, atol=1e-4, rtol=1e-4, err_msg=f"{backend} {name}"
             )
+
+
+def test_the_vector_of_a_tagger_is_what_its_dense_layer_reads() -> None:
+    model, plan, inputs = make_tagger("modernbert"), random_plan("modernbert", 2), make_inputs("modernbert")
+    read: list[torch.Tensor] = []
+    model.head.register_forward_pre_hook(lambda _, arguments: read.append(arguments[0]))
+    for keep in plan.members:
+        oracle.member_logits(model, keep, HEADS, inputs)
+    with torch.no_grad():
+        _, found = fuse(model, plan).features(("last.0", "last.1"), **inputs)
+    real = inputs["attention_mask"].bool()
+    torch.testing.assert_close(found[:, real], torch.stack(read)[:, real], rtol=1e-4, atol=1e-4)
+
+
+def test_a_tagger_goes_through_every_stage(tmp_path: Path) -> None:
+    """With a distance of each token, alike on three backends."""
+    tags = write_json_lines(tmp_path / "tags.jsonl", 40)
+    checkpoint, out, plan = tmp_path / "checkpoint", tmp_path / "out", tmp_path / "plan.json"
+    make_tagger("modernbert").save_pretrained(checkpoint)
+    make_word_tokenizer(tmp_path).save_pretrained(checkpoint)
+    for command in (
+        ("plan", checkpoint, "--data", tags, "--keep", "2", "--members", "2", "--fork-from", "1", "-o", plan),
+        ("fuse", checkpoint, "--plan", plan, "-o", out),
+        ("tune", out, "--data", tags, "--epochs", "1"),
+        ("export", out),
+        ("calibrate", out, "--data", tags, "--fit", tags),
+        ("verify", out, "--examples", "16"),
+        ("evaluate", out, "--data", tags, "--compare", checkpoint),
+    ):
+        done = run_cli(*command)
+        assert done.returncode == 0, f"{command}: {done.stderr}"
+    found = {}
+    for backend in ("torch", "onnxruntime", "openvino"):
+        with load(out, backend) as predictor:
+            found[backend] = predictor.predict([["anna", "lives", "in", "paris"], ["rome"]])
+    real = found["torch"].mask
+    assert real.sum() == 4 + 1 + 2 * 2  # two special tokens around each text
+    for backend in ("onnxruntime", "openvino"):
+        for name in ("probabilities", "energy", "distance"):
+            mine, expected = (getattr(found[each], name)[real] for each in (backend, "torch"))
+            np.testing.assert_allclose(mine, expected, atol=1e-4, rtol=1e-4, err_msg=f"{backend} {name}")
 
 
 # Refusals

@@ -224,12 +224,19 @@ def test_half_precision_stays_within_its_gates(bundle: Path, tmp_path: Path) -> 
 def test_the_architecture_says_what_it_is(tmp_path: Path) -> None:
     for family in FAMILIES:
         found = architecture_of(make_tagger(family))
-        assert (found.task, found.pooling, found.every_token, found.first_token_only) == ("tokens", "none", True, False)
+        dense = "gelu" if family == "modernbert" else "none"
+        assert (found.task, found.pooling, found.every_token, found.first_token_only) == ("tokens", dense, True, False)
+        assert found.token_pooling == "first"
         assert Architecture.from_json(found.to_json()) == found
     slim = architecture_of(make_tagger("distilbert", dropout=0.3, seq_classif_dropout=0.1))
     assert slim.classifier_dropout == 0.3
-    with pytest.raises(BundleError, match="task tokens, modality text and pooling = 'tanh'; expected text and none"):
-        Architecture.from_json({**found.to_json(), "pooling": "tanh"})
+    for change, words in (
+        ({"pooling": "unit"}, "pooling = 'unit'; expected none, tanh, relu, gelu of task tokens"),
+        ({"token_pooling": "mean"}, "token_pooling = 'mean'; expected first of task tokens"),
+        ({"modality": "image"}, "modality = 'image'; expected text of task tokens"),
+    ):
+        with pytest.raises(BundleError, match=words):
+            Architecture.from_json({**found.to_json(), **change})
     with pytest.raises(UnsupportedModelError, match="num_labels = 1"):
         architecture_of(make_tagger(id2label={0: "A"}, label2id={"A": 0}))
     with pytest.raises(UnsupportedModelError, match="nearest: fine-tune a RobertaForTokenClassification"):

@@ -24,6 +24,7 @@ CLASSES = {
     "camembert": transformers.CamembertForTokenClassification,
     "distilbert": transformers.DistilBertForTokenClassification,
     "electra": transformers.ElectraForTokenClassification,
+    "modernbert": transformers.ModernBertForTokenClassification,
 }
 
 
@@ -36,6 +37,9 @@ def make_tagger(family: str = "bert", seed: int = 0, **settings: Any) -> torch.n
     own: dict[str, Any] = {"embedding_size": 20} if family == "electra" else {}
     if "roberta" in family or family == "camembert":
         own = {"type_vocab_size": 1, "pad_token_id": 1}
+    if family == "modernbert":
+        special = {"pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 3, "cls_token_id": 2, "sep_token_id": 3}
+        own = {"local_attention": 4, "classifier_pooling": "mean", **special}
     names = {"id2label": dict(enumerate(TAGS)), "label2id": {name: index for index, name in enumerate(TAGS)}}
     torch.manual_seed(seed)
     text = {"vocab_size": VOCABULARY, "max_position_embeddings": 40}

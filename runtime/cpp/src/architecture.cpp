@@ -110,8 +110,10 @@ Architecture Architecture::of(const Bundle& bundle) {
   found.multi_label = task == "multi_label";
   found.tokens = task == "tokens";
   if (found.score != (found.classes == 1)) throw malformed("classes", "1 for a score, and otherwise 2 or more");
-  if (found.tokens && (found.image || data["pooling"] != "none"))
-    throw malformed(found.image ? "modality" : "pooling", found.image ? "text of task tokens" : "none of task tokens");
+  if (found.tokens && found.image) throw malformed("modality", "text of task tokens");
+  if (found.tokens && data["pooling"] == "unit") throw malformed("pooling", "none, tanh, relu, gelu of task tokens");
+  if (found.tokens && data.contains("token_pooling") && data["token_pooling"] != "first")
+    throw malformed("token_pooling", "first of task tokens");
   if (!data["position_padding"].is_null()) {
     found.position_padding = integer(data["position_padding"], 0, kMost);
     if (!found.position_padding) throw malformed("position_padding", "a token id or null");
