@@ -17,7 +17,7 @@ from ..bundle.manifest import MANIFEST
 from ..bundle.plan import HeadPlan
 from ..bundle.store import Bundle
 from ..bundle.tasks import GIVES
-from ..bundle.traced import AnyArchitecture
+from ..bundle.traced import AnyArchitecture, Traced
 from ..data.examples import Examples
 from ..data.processor import Processor, from_transformers
 from ..errors import InputError, UnsupportedModelError, listing
@@ -194,11 +194,20 @@ def _single(source: str | Path, bundle: Bundle) -> Any:
 
 
 def _open_dropout(dropout: Asked, bundle: Bundle, opened: ExitStack, examples: Examples, seed: int) -> Model:
-    """A checkpoint with its dropout on; its passes are members of all heads."""
+    """A checkpoint with its dropout on; its passes are members of all heads.
+
+    Raises:
+        UnsupportedModelError: its class is not of a declared family: training may switch on more than dropout there.
+    """
     from ..families.registry import architecture_of
     from ..runtime.backends.reference import TorchModule
 
     single = _open_checkpoint(dropout.checkpoint, bundle, opened, examples)
+    if isinstance(single.architecture, Traced):
+        raise UnsupportedModelError(
+            f"{KIND} does not run {single.architecture.model_class}, which is of no family that hydrant declares: what "
+            f"else its training switches on is not known; compare with the checkpoint as it is: {dropout.checkpoint}"
+        )
     model, plan = _loaded(dropout.checkpoint, bundle), single.plan
     passes = DropoutPasses(model, dropout.checkpoint, architecture_of(model), dropout.passes, seed)
     return replace(

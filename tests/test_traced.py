@@ -386,15 +386,11 @@ def test_from_plan_to_prediction_with_texts(checkpoint: Path, tmp_path: Path) ->
         assert result.returncode == 0, result.stderr
     result = run_cli("evaluate", out, "--data", tmp_path / "b.csv", "--compare", checkpoint, "--bootstrap", 0, "--json")
     assert result.returncode == 0, result.stderr
-    original = transformers.pipeline("text-classification", str(checkpoint), device="cpu", top_k=None)
-    texts, classes = zip(*(row.split(",") for row in (tmp_path / "b.csv").read_text().splitlines()[1:]), strict=True)
-    said = [{answer["label"]: answer["score"] for answer in each} for each in original(list(texts))]
-    expected = float(np.mean([-np.log(each[label]) for each, label in zip(said, classes, strict=True)]))
     single = json.loads(result.stdout)["models"][1]
     assert (single["name"], single["kind"], single["members"]) == (checkpoint.name, "checkpoint", 1)
-    assert single["figures"]["nll"]["value"] == pytest.approx(expected, abs=1e-4), (
-        "the checkpoint as transformers runs it"
-    )
+    refused = run_cli("evaluate", out, "--data", tmp_path / "b.csv", "--compare", f"mc-dropout:4:{checkpoint}")
+    assert refused.returncode == 2
+    assert "mc-dropout does not run DebertaV2ForSequenceClassification, which is of no family" in refused.stderr
     told = run_cli("inspect", out)
     assert "traced, sliced: members of DebertaV2ForSequenceClassification" in told.stdout
     assert "lacks         tuning" in told.stdout
