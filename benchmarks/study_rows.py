@@ -239,8 +239,8 @@ def about(data_sizes: Mapping[str, int]) -> dict[str, Any]:
 
 
 def command_line() -> str:
-    """The command that runs, without the folder in which this machine keeps what takes long."""
+    """The command that runs, without folders of this machine: of absolute paths the last name, and no ``--work``."""
     given = [Path(sys.argv[0]).name, *sys.argv[1:]]
     if "--work" in given:
         del given[given.index("--work") : given.index("--work") + 2]
-    return f"python benchmarks/{shlex.join(given)}"
+    return f"python benchmarks/{shlex.join(Path(word).name if Path(word).is_absolute() else word for word in given)}"
