@@ -18,9 +18,23 @@ from .records import TENSORS
 EXAMPLES, LABELS = "x", "y"
 
 
+def check_regular(path: Path) -> None:
+    """Refuse a pipe or device where a file is read from its end, where its index stands: a pipe would be waited for.
+
+    Raises:
+        InputError: it is there, and no regular file.
+    """
+    if path.exists() and not path.is_file():
+        raise InputError(
+            f"{path} is no regular file but a folder, pipe or device; expected a file, since {path.suffix} is "
+            "read from its end: write what comes through a pipe to a file first"
+        )
+
+
 @contextmanager
 def _opened(path: Path) -> Iterator[Any]:
     """A ``.npz`` file, with whatever damage shows while it is read turned into our error."""
+    check_regular(path)
     try:
         with np.load(path, allow_pickle=False) as arrays:
             yield arrays

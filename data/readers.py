@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
 from ..errors import InputError, cut, listing, require
-from .arrays import read_npz
+from .arrays import check_regular, read_npz
 from .audio import has_media_name
 from .columns import Columns
 from .records import AUDIO, TENSORS, WORDS, as_input, is_record, usual_keys
@@ -415,6 +415,7 @@ def _check_length(found: int, where: str, unit: str = "characters") -> None:
 
 def _open(reader: str, path: Path, **options: Any) -> Any:
     datasets = require("datasets", "fuse", "read Parquet")
+    check_regular(path)
     if path.is_file() and path.stat().st_size == 0:
         raise InputError(f"data {path} is empty; expected at least one example")
     try:

@@ -202,9 +202,9 @@ class Predictor(Closable):
                 ``"mean"`` of their probabilities and scores.
 
         Raises:
-            InputError: a prediction of whole inputs or of ready tensors, or an unknown aggregation.
+            InputError: a prediction of another model, of whole inputs or of ready tensors, or an unknown aggregation.
         """
-        _check_prediction(prediction)
+        self._check_own(prediction)
         return words_of(prediction, aggregation, self.calibration)
 
     def spans(self, prediction: Prediction, aggregation: Aggregation = "first") -> list[list[Span]]:
@@ -240,7 +240,7 @@ class Predictor(Closable):
         Raises:
             InputError: as of :meth:`words`, or another number of inputs than were predicted.
         """
-        _check_prediction(prediction)
+        self._check_own(prediction)
         repeated = None if inputs is None else self._repeated(inputs, len(prediction))
         given = (prediction, repeated, self.labels, first, probabilities)
         if prediction.mask is None:
@@ -292,6 +292,19 @@ class Predictor(Closable):
 
     def _release(self) -> None:
         self._running.close()
+
+    def _check_own(self, prediction: Any) -> None:
+        """Refuse what is no prediction, or one whose classes are not those of this model."""
+        if not isinstance(prediction, Prediction):
+            raise InputError(f"prediction is a {kind_of(prediction)}; expected what predictor.predict(…) returned")
+        own = 0 if self.task == "score" else len(self.labels)
+        found = 0 if prediction.score is not None else prediction.probabilities.shape[-1]
+        if found != own:
+            said, read = (f"{count} classes" if count else "scores" for count in (found, own))
+            raise InputError(
+                f"prediction is of {said}, and this model answers with {read}: it was made by another; give it to the "
+                "predictor that made it"
+            )
 
     def _repeated(self, inputs: Any, count: int) -> Sequence[Any]:
         """Inputs as a list, one for each prediction."""
@@ -377,11 +390,6 @@ def _words_of(items: Sequence[Any], tokens: int) -> tuple[np.ndarray, np.ndarray
         words[row, : item.tokens] = item.words
         offsets[row, : item.tokens] = item.offsets
     return words, offsets
-
-
-def _check_prediction(prediction: Any) -> None:
-    if not isinstance(prediction, Prediction):
-        raise InputError(f"prediction is a {kind_of(prediction)}; expected what predictor.predict(…) returned")
 
 
 def _check_on_error(on_error: str) -> None:

@@ -4,8 +4,10 @@ import csv
 import io
 import json
 import math
+import os
 import pickle
 import socket
+import threading
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -619,6 +621,25 @@ def test_unknown_ending(name: str, tmp_path: Path) -> None:
 def test_nonexistent_path(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"data .*none\.csv does not exist; expected"):
         read_examples(tmp_path / "none.csv", LABELS)
+
+
+@pytest.mark.parametrize("name", ["data.npz", "data.parquet"])
+def test_a_pipe_is_refused_where_a_file_is_read_from_its_end(name: str, tmp_path: Path) -> None:
+    """Nobody writes into it, so that it would be waited for without end."""
+    os.mkfifo(tmp_path / name)
+    with pytest.raises(
+        InputError, match=rf"{name} is no regular file but a folder, pipe or device; .*: write what comes .* to a file"
+    ):
+        read_examples(tmp_path / name, LABELS)
+
+
+@pytest.mark.parametrize(("name", "line"), [("data.csv", "text,label\nhi,b\n"), ("data.jsonl", '{"text": "hi"}\n')])
+def test_a_pipe_is_read_where_lines_are(name: str, line: str, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / name)
+    writer = threading.Thread(target=(tmp_path / name).write_text, args=(line,))
+    writer.start()
+    assert [row.input for row in stream_rows(tmp_path / name)] == ["hi"]
+    writer.join()
 
 
 @pytest.mark.parametrize("content", [b"PAR1 broken", b"not parquet at all"])

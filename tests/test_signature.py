@@ -43,8 +43,9 @@ def certificate(
     issuer: tuple[x509.Certificate, ec.EllipticCurvePrivateKey] | None = None,
     signs: bool = True,
     leads: bool = False,
+    days: tuple[int, int] = (-1, 9),
 ) -> x509.Certificate:
-    """A certificate of a key, by an issuer or by itself; one that ``leads`` may issue others."""
+    """A certificate of a key, by an issuer or by itself; one that ``leads`` may issue others; valid from and to."""
     subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
     now = datetime.now(UTC)
     others = ("content_commitment", "key_encipherment", "data_encipherment", "key_agreement")
@@ -56,8 +57,8 @@ def certificate(
         .issuer_name(issuer[0].subject if issuer else subject)
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
-        .not_valid_before(now - timedelta(days=1))
-        .not_valid_after(now + timedelta(days=9))
+        .not_valid_before(now + timedelta(days=days[0]))
+        .not_valid_after(now + timedelta(days=days[1]))
         .add_extension(x509.BasicConstraints(leads, None), critical=True)
         .add_extension(
             x509.KeyUsage(digital_signature=signs, key_cert_sign=leads, crl_sign=leads, **usage), critical=True
@@ -82,6 +83,11 @@ def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "maker-certificate": certificate("maker", maker, (root, authority)),
         "mute-certificate": certificate("maker", maker, (root, authority), signs=False),
         "other-root": certificate("other", other),
+        "old-root": (old := certificate("authority", authority, days=(-90, -30))),
+        "ended-certificate": certificate("maker", maker, (old, authority), days=(-60, -20)),
+        "coming-certificate": certificate("maker", maker, (root, authority), days=(3, 6)),
+        "late-certificate": certificate("maker", maker, (root, authority), days=(30, 60)),
+        "early-certificate": certificate("maker", maker, (root, authority), days=(-60, 60)),
     }
     for name, each in made.items():
         (folder / f"{name}.pem").write_bytes(each.public_bytes(PEM))
@@ -262,6 +268,36 @@ def test_a_certificate_that_may_not_sign_is_not_trusted(copy: Path, keys: Path) 
     hydrant.sign(copy, keys / "maker.pem", certificate=keys / "mute-certificate.pem")
     with pytest.raises(BundleError, match="cannot be used for signing"):
         check_signature(copy, keys / "root.pem")
+
+
+TIMES = [
+    ("ended-certificate", "old-root", ""),
+    ("coming-certificate", "root", ""),
+    ("late-certificate", "root", "certificate has expired"),
+    ("early-certificate", "root", "certificate is not yet valid"),
+]
+"""Certificate → issuer, and why it is refused: what counts is whether the issuer's was valid when its time began."""
+
+
+@pytest.mark.parametrize(("certificate", "issuer", "why"), TIMES)
+def test_certificates_out_of_their_time(copy: Path, keys: Path, certificate: str, issuer: str, why: str) -> None:
+    """Today's date does not count, since a signature does not say when it was made."""
+    hydrant.sign(copy, keys / "maker.pem", certificate=keys / f"{certificate}.pem")
+    if not why:
+        check_signature(copy, keys / f"{issuer}.pem")
+        return
+    with pytest.raises(BundleError, match=why):
+        check_signature(copy, keys / f"{issuer}.pem")
+
+
+@pytest.mark.parametrize(("certificate", "issuer", "why"), TIMES)
+def test_cpp_and_certificates_out_of_their_time(
+    runner: Path, copy: Path, keys: Path, inputs: Path, certificate: str, issuer: str, why: str
+) -> None:
+    hydrant.sign(copy, keys / "maker.pem", certificate=keys / f"{certificate}.pem")
+    done = cpp(runner, copy, inputs, keys / f"{issuer}.pem")
+    assert done.returncode == (2 if why else 0), done.stderr
+    assert why in done.stderr
 
 
 def test_keys_that_cannot_be_used(copy: Path, keys: Path, tmp_path: Path) -> None:

@@ -192,6 +192,20 @@ def test_ready_tensors_have_no_words(bundle: Path) -> None:
             predictor.predict([7])
 
 
+def test_a_prediction_of_another_model_is_refused(bundle: Path) -> None:
+    """Labels of another model would be names of other classes, or of none."""
+    chances = np.full((2, 7), 1 / 7, np.float32)
+    chances[:, 6] = 0.9
+    more = flat(probabilities=chances).of_tokens(np.ones((1, 2), bool), np.arange(2)[None], np.zeros((1, 2, 2), int))
+    score = Prediction.from_outputs({"score": np.ones(1), "score_variance": np.ones(1)})
+    with hydrant.load(bundle, "onnxruntime") as predictor:
+        for verb in (predictor.words, predictor.spans, predictor.rows):
+            for other, words in ((more, "7 classes"), (score, "scores")):
+                expected = f"prediction is of {words}, and this model answers with 5 classes: .* predictor that made it"
+                with pytest.raises(InputError, match=expected):
+                    verb(other)
+
+
 def test_the_graph_names_its_axes(bundle: Path) -> None:
     graph = onnx.load(bundle / "model.fp32.onnx")
     shapes = {
