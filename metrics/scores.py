@@ -36,7 +36,9 @@ class Scale:
 def fit_scale(errors: np.ndarray, variance: np.ndarray) -> Scale:
     """The scale under which errors are most likely, normal with mean 0.
 
-    For a given ε the best a is the mean of error² ÷ (v + ε); ε is the best of :data:`STEPS`, the larger on a tie.
+    For a given ε the best a is the mean of error² ÷ (v + ε); ε is the best of :data:`STEPS`, the larger on a tie. One
+    example is added, of which the members agree entirely and are wrong by the mean error²: where no example says how
+    wrong they may be together, ε does not shrink to nothing.
 
     Args:
         errors: [N], label − score.
@@ -44,6 +46,7 @@ def fit_scale(errors: np.ndarray, variance: np.ndarray) -> Scale:
     """
     squares, spread = np.asarray(errors, np.float64) ** 2, np.asarray(variance, np.float64)
     mean = float(spread.mean())
+    squares, spread = np.append(squares, squares.mean()), np.append(spread, 0.0)
     unit = mean if mean > 0 else max(float(squares.mean()), 1.0)
     tried = []
     for step in STEPS if mean > 0 else (0,):
@@ -51,7 +54,7 @@ def fit_scale(errors: np.ndarray, variance: np.ndarray) -> Scale:
         floor = max(floor, float(np.finfo(np.float32).tiny))
         factor = max(float((squares / (spread + floor)).mean()), float(np.finfo(np.float32).tiny))
         scale = Scale(factor, floor)
-        tried.append((float(gaussian_nll(errors, variance, scale).mean()), -step, scale))
+        tried.append((float(gaussian_nll(np.sqrt(squares), spread, scale).mean()), -step, scale))
     return min(tried, key=lambda entry: entry[:2])[2]
 
 

@@ -47,9 +47,11 @@ def drawn(count: int, seed: int, spread: float = 1.0) -> tuple[np.ndarray, np.nd
 
 @pytest.mark.parametrize("seed", range(4))
 def test_the_scale_is_the_most_likely_one(seed: int) -> None:
+    """Of the examples and one more, on which the members agree and are as wrong as they are in the mean."""
     scores, labels = drawn(400, seed)
     errors, variance = labels - scores.mean(axis=1), scores.var(axis=1)
     scale = fit_scale(errors, variance)
+    errors, variance = np.append(errors, np.sqrt((errors**2).mean())), np.append(variance, 0.0)
     found = gaussian_nll(errors, variance, scale)
     expected = -scipy.stats.norm(0, np.sqrt(scale.variance(variance))).logpdf(errors)
     np.testing.assert_allclose(found, expected, rtol=1e-9)
@@ -61,7 +63,7 @@ def test_the_scale_is_the_most_likely_one(seed: int) -> None:
     start = np.log([scale.factor, scale.floor])
     best = scipy.optimize.minimize(loss, start, method="Nelder-Mead").fun
     assert best <= found.mean() + 1e-12
-    assert found.mean() <= best + 2e-3, "ε on a grid of factors of two is as good"
+    assert found.mean() <= best + 5e-3, "ε on a grid of factors of two is as good"
 
 
 def test_a_variance_that_tells_nothing_hardly_counts() -> None:
@@ -70,6 +72,16 @@ def test_a_variance_that_tells_nothing_hardly_counts() -> None:
     scale = fit_scale(errors, variance)
     assert scale.floor > 100 * variance.mean()
     np.testing.assert_allclose(scale.variance(variance), 4, rtol=0.1)
+
+
+def test_members_that_are_wrong_together_are_reckoned_with() -> None:
+    """Where a small variance always meant a small error, one input that breaks the rule costs no hundred thousand."""
+    rng = np.random.default_rng(0)
+    variance = np.exp(rng.normal(-9, 3, 2000))
+    errors = np.sqrt(variance) * rng.normal(0, 20, 2000)
+    scale = fit_scale(errors, variance)
+    as_usual = np.sqrt((errors**2).mean(keepdims=True))
+    assert gaussian_nll(as_usual, np.zeros(1), scale) < 1000, "by the largest likelihood alone some 500,000 nats"
 
 
 @pytest.mark.parametrize("error", [0.0, 1.0])
