@@ -19,7 +19,7 @@ from libfuzzer import Limits, campaign
 
 HERE = Path(__file__).parent
 BUNDLED = ["manifest", "plan", "architecture", "calibration", "density", "weights", "tokenizer", "tokenizer-settings"]
-FURTHER = ["engine", "graph", "journal", "csv", "tsv", "jsonl", "conll", "npz"]
+FURTHER = ["engine", "graph", "checkpoint", "verified", "journal", "csv", "tsv", "jsonl", "conll", "npz", "parquet"]
 GIVEN = ["adapter", "adapter-weights", "image-processor", "sound-processor", "image", "signature", "trust"]
 KEPT = ["part", "log", "making", "tuning", "search"]
 NAMES = [*BUNDLED, *FURTHER, *GIVEN, *KEPT, "infer", "binary", "grpc", "predict"]

@@ -33,7 +33,10 @@ from hydrant.bundle.onnx_message import graph_tensors
 from hydrant.bundle.plan import HeadPlan
 from hydrant.bundle.store import ARCHITECTURE, CALIBRATION, DENSITY, PLAN, WEIGHTS, Bundle
 from hydrant.bundle.tasks import TASKS
+from hydrant.bundle.traced import CHECKPOINT
 from hydrant.bundle.weights import check_fused
+from hydrant.cli.inspect import VERIFIED, inspect_bundle
+from hydrant.cli.inspection_text import inspect_text
 from hydrant.data.arrays import read_npz
 from hydrant.data.columns import Columns
 from hydrant.data.examples import read_examples
@@ -118,9 +121,19 @@ def _bundled(bundle: Path, place: Path) -> dict[str, Made]:
     found: dict[str, Made] = {"manifest": partial(_manifest, bundle, place)}
     for name, (file, use, more) in files.items():
         found[name] = partial(_forged, bundle, place, name, file, use, more)
+    use = partial(_checkpoint, _tensors())
+    found["checkpoint"] = partial(_begun, partial(_forged, place / "traced", place, "checkpoint", CHECKPOINT, use, ()))
+    found["verified"] = partial(_begun, partial(_verified, bundle, place))
     found["weights"] = partial(_header, found["weights"])
     found["journal"] = partial(_journal, bundle, place)
     return found
+
+
+def _begun(made: Made) -> Target:
+    """A target that has read a seed: what it imports then took its time."""
+    target = made()
+    target.read(target.seeds[0])
+    return target
 
 
 def _header(whole: Made) -> Target:
@@ -133,7 +146,9 @@ def _header(whole: Made) -> Target:
 
 def _data(place: Path) -> dict[str, Made]:
     """Files of rows."""
-    return {ending: partial(_rows, place / f"data.{ending}") for ending in ("csv", "tsv", "jsonl", "conll", "npz")}
+    endings = ("csv", "tsv", "jsonl", "conll", "npz", "parquet")
+    found: dict[str, Made] = {ending: partial(_rows, place / f"data.{ending}") for ending in endings}
+    return {**found, "parquet": partial(_begun, found["parquet"])}
 
 
 def _forged(
@@ -242,6 +257,60 @@ def _graph(bundle: Bundle) -> None:
     check_graph(bundle, "model.fp32.onnx")
 
 
+def _tensors() -> dict[str, np.ndarray]:
+    """Two texts as token ids; the second is shorter."""
+    mask = np.array([[1, 1, 1, 1], [1, 1, 0, 0]])
+    return {"input_ids": mask * np.arange(3, 7), "attention_mask": mask}
+
+
+def _checkpoint(tensors: dict[str, np.ndarray], bundle: Bundle) -> None:
+    """The original is made again of its configuration, and predicts; its weights are those of the bundle."""
+    from hydrant import load
+    from hydrant.tracing.stored import load_original
+    from safetensors.torch import load_file
+
+    architecture = bundle.any_architecture()
+    stored = load_file(bundle.path / WEIGHTS)
+    made = load_original(bundle, architecture).state_dict()
+    assert made.keys() == stored.keys()
+    assert all(bool((made[name] == tensor).all()) for name, tensor in stored.items())
+    with load(bundle, "torch") as predictor:
+        found = predictor.predict(tensors)
+    np.testing.assert_allclose(found.probabilities.sum(axis=1), 1, atol=1e-5)
+
+
+def _verified(bundle: Path, place: Path) -> Target:
+    """The report of `verify`, as `inspect` tells it: what it says passed did so, and of these very files."""
+    small = copy(bundle, place, "verified")
+    manifest = json.loads((small / MANIFEST).read_bytes())
+    for name in [name for name in manifest["files"] if name.endswith(".onnx")]:
+        del manifest["files"][name]  # what takes long to look at
+    digests = {name: entry["sha256"] for name, entry in manifest["files"].items()}
+    (small / VERIFIED).parent.mkdir(exist_ok=True)
+
+    def run(data: bytes) -> None:
+        (small / VERIFIED).write_bytes(data)
+        entry = {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+        facts = inspect_bundle(Bundle(small, {**manifest, "files": {**manifest["files"], VERIFIED: entry}}))
+        inspect_text(facts)
+        json.dumps(facts)
+        if facts["verified"].startswith("passed: "):
+            told = json.loads(data)
+            assert told["files"].items() >= digests.items()
+            for each in facts["verified"].split(" (against")[0].split(";")[0].removeprefix("passed: ").split(", "):
+                assert any(f"{one['backend']} {one['precision']}" == each and one["passed"] for one in told["backends"])
+
+    gate = {"name": "max_abs", "value": 1e-6, "limit": 1e-4, "passed": True}
+    backend = {"backend": "onnxruntime", "precision": "fp32", "outputs": {"probabilities": {"max_abs": 1e-6}},
+               "agreement": {"labels": 1.0}, "tolerances": {}, "gates": [gate], "bisection": None,
+               "passed": True}  # fmt: skip
+    report = {"hydrant": "0.2.0", "passed": True, "reference": "torch", "inputs": "256 synthetic inputs",
+              "files": digests, "backends": [backend], "skipped": []}  # fmt: skip
+    failed = {**report, "passed": False, "backends": [backend, {**backend, "backend": "openvino", "passed": False}]}
+    old = {**report, "files": {**digests, PLAN: "0" * 64}}
+    return Target(run, tuple(json.dumps(each).encode() for each in (report, failed, old)), deep=True)
+
+
 def _rows(path: Path) -> Target:
     """Rows to predict, and labelled ones of a task, which the number of bytes chooses.
 
@@ -261,8 +330,28 @@ def _rows(path: Path) -> Target:
                 assert found.labels is not None
                 assert len(found.labels) == len(found.inputs)
 
+    if path.suffix == ".parquet":
+        return Target(run, _tables())
     seeds = SEEDS[path.suffix[1:]] + (seeds_of("arrays") if path.suffix == ".npz" else ())
     return Target(run, seeds, deep=path.suffix == ".jsonl")
+
+
+def _tables() -> tuple[bytes, ...]:
+    """Parquet files: whole pages, compressed ones, lists, and texts by their places in a dictionary."""
+    import pyarrow
+    from pyarrow import parquet
+
+    def written(compression: str, **columns: Any) -> bytes:
+        file = io.BytesIO()
+        parquet.write_table(pyarrow.table(columns), file, compression=compression, row_group_size=2)
+        return file.getvalue()
+
+    return (
+        written("none", text=["a", "b"], label=[1, 0]),
+        written("snappy", text=["a", "b", None], label=["a", "b", "a"]),
+        written("zstd", tokens=[["a", "b"], ["c"]], label=[["a", "b"], ["b"]]),
+        written("gzip", text=pyarrow.array(["a", "a", "b"]).dictionary_encode(), label=[0.5, 1.0, 2.0]),
+    )
 
 
 def _npz(**arrays: Any) -> bytes:

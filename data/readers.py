@@ -34,6 +34,9 @@ FORMS = ".csv, .tsv, .jsonl, .parquet, .conll, .npz or a folder of images or sou
 LONGEST = 2**24
 """Characters of one line, or of one row of a table that goes over many: a file without an end would fill the memory."""
 
+PARQUET_ROWS = 1000
+"""Rows of Parquet in memory at once: a whole group, whose texts may be alike, may be far larger than its file."""
+
 TAGS = ("tags", "ner_tags")
 """Columns of their tags, where there is none of labels; the first that is there."""
 
@@ -355,10 +358,10 @@ def _json_lines(path: Path) -> Records:
 
 
 def _parquet(path: Path) -> Records:
-    stream = _open("parquet", path)
+    stream = _open("parquet", path, batch_size=PARQUET_ROWS)
     features = stream.features or {}
     named = {name: _named(feature) for name, feature in features.items()}
-    return _guarded(stream, path), {name: known for name, known in named.items() if known is not None}
+    return _guarded(_silently(stream), path), {name: known for name, known in named.items() if known is not None}
 
 
 _READERS: dict[str, Callable[[Path], Records]] = {
@@ -437,6 +440,17 @@ def _silent() -> Iterator[None]:
         yield
     finally:
         found.setLevel(before)
+
+
+def _silently(stream: Iterable[T]) -> Iterator[T]:
+    """The stream, without what ``datasets`` logs of it."""
+    iterator = iter(stream)
+    while True:
+        with _silent():
+            record = next(iterator, None)
+        if record is None:
+            return
+        yield record
 
 
 def _guarded(stream: Iterable[T], path: Path) -> Iterator[T]:

@@ -187,7 +187,7 @@ def load_config(name: str) -> Any:
     transformers = require("transformers", *READS)
     try:
         with quiet():
-            return transformers.AutoConfig.from_pretrained(name, trust_remote_code=False)
+            return own_attention(transformers.AutoConfig.from_pretrained(name, trust_remote_code=False))
     except Exception as error:  # as in load_model
         raise InputError(
             f"there is no folder {name}, and no model configuration of that name could be read from the hub: "
@@ -196,6 +196,12 @@ def load_config(name: str) -> Any:
             else f"cannot read a model configuration from {name}: {_first_line(error)}; expected a Hugging Face folder "
             "with config.json"
         ) from error
+
+
+def own_attention(config: Any) -> Any:
+    """The same configuration without the attention that it names: that may be code of a hub, which would be run."""
+    config._attn_implementation = None
+    return config
 
 
 def check_supported(source: str | Path) -> None:

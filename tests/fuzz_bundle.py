@@ -1,4 +1,4 @@
-"""What is fuzzed, as it is before it is damaged: a tiny bundle of texts with all that can be in one, and an adapter."""
+"""What is fuzzed, before it is damaged: a tiny bundle of texts with all that one can have, a traced one, an adapter."""
 
 from __future__ import annotations
 
@@ -10,12 +10,16 @@ import onnx
 import torch
 from hydrant import calibrate, export_onnx, fuse, save_bundle
 from hydrant.calib.decisions.targets import Coverage
+from hydrant.tracing.loading import prepared
+from hydrant.tracing.members import trace
 from safetensors.torch import save_file
 from support import CLASSES, make_inputs, make_model, make_tokenizer, random_plan
+from traced_support import make as make_traced
+from traced_support import plan_of
 
 
 def make_given(place: Path) -> None:
-    """Make, from fixed seeds, a calibrated bundle, its graph without weights, its checkpoint, and an adapter of it."""
+    """Make, from fixed seeds: a calibrated bundle, its bare graph, its checkpoint, an adapter, a traced bundle."""
     model = make_model("bert")
     save_bundle(fuse(model, random_plan("bert", 2)), place / "bundle", make_tokenizer(place / "checkpoint"))
     graph = export_onnx(place / "bundle")
@@ -29,6 +33,8 @@ def make_given(place: Path) -> None:
     del bare.graph.node[:], bare.graph.initializer[:]
     onnx.save(bare, place / graph.name)
     make_small_adapter(place / "adapter")
+    plan = plan_of(trace(prepared(make_traced("deberta-v3"))))
+    save_bundle(fuse(make_traced("deberta-v3"), plan, traced=True), place / "traced", tensors_only=True)
 
 
 def make_small_adapter(folder: Path) -> None:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import logging
 import math
 import os
 import pickle
@@ -647,6 +648,34 @@ def test_corrupt_parquet(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "data.parquet").write_bytes(content)
     with pytest.raises(InputError, match=r"cannot read data .*data\.parquet"):
         read_examples(tmp_path / "data.parquet", LABELS)
+
+
+def test_a_group_of_alike_texts_is_not_read_at_once(tmp_path: Path) -> None:
+    """A file of a few kilobytes may hold gigabytes, each text by its place in a dictionary."""
+    texts = pyarrow.DictionaryArray.from_arrays(np.zeros(20_000, np.int32), ["x" * 40_000])
+    pyarrow.parquet.write_table(pyarrow.table({"text": texts}), tmp_path / "data.parquet", row_group_size=20_000)
+    assert (tmp_path / "data.parquet").stat().st_size < 200_000
+    before = pyarrow.total_allocated_bytes()
+    rows = stream_rows(tmp_path / "data.parquet")
+    assert next(rows).input == "x" * 40_000
+    assert pyarrow.total_allocated_bytes() - before < 400e6, "of 800 MB in all"
+
+
+def test_what_datasets_logs_of_a_damaged_file_is_not_shown(tmp_path: Path) -> None:
+    write_parquet(tmp_path / "data.parquet")
+    content = (tmp_path / "data.parquet").read_bytes()
+    (tmp_path / "data.parquet").write_bytes(content[:4] + bytes(40) + content[44:])
+    log = logging.getLogger("datasets")
+    seen: list[logging.LogRecord] = []
+    handler = logging.Handler()
+    handler.emit = seen.append  # type: ignore[method-assign]
+    log.addHandler(handler)
+    try:
+        with pytest.raises(InputError, match=r"cannot read data .*data\.parquet"):
+            list(stream_rows(tmp_path / "data.parquet"))
+    finally:
+        log.removeHandler(handler)
+    assert not seen
 
 
 def test_truncated_parquet(tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ FLOORS: list[dict[str, str]] = [
             unsupported registry checkpoint lora prompts zero_shot
         """,
     },
-    {"tracing": "__init__ written_out loading blocks hidden slices members stored"},
+    {"tracing": "__init__ written_out sizes loading blocks hidden slices members stored"},
     {
         "export": """
             graph context blocks rotary attention layers embeddings grouped uncertainty_head score_head label_head

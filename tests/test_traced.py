@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -25,7 +26,7 @@ from hydrant.evaluation.baselines import is_whole_model
 from hydrant.fusion import TracedClassifier, load_reference
 from hydrant.measure.settings import checked_settings
 from hydrant.tracing.blocks import find_blocks
-from hydrant.tracing.loading import described, prepared
+from hydrant.tracing.loading import described, load_traced, prepared
 from hydrant.tracing.members import all_heads, probes, trace
 from safetensors.torch import load_file
 from support import make_inputs, make_model, make_tokenizer, random_plan, run_cli
@@ -327,7 +328,56 @@ def test_a_class_that_is_no_classifier_is_never_made(bundle: Bundle, tmp_path: P
     from hydrant.tracing.loading import rebuild
 
     with pytest.raises(UnsupportedModelError, match="Trainer cannot be traced"):
-        rebuild(bundle.read_json("checkpoint.json"), "Trainer")
+        rebuild(
+            bundle.read_json("checkpoint.json"),
+            replace(read_architecture(bundle.read_json("config.json")), model_class="Trainer"),
+            {},
+        )
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"num_hidden_layers": 10**9}, "num_hidden_layers is 1000000000, beyond 4194304"),
+        ({"num_labels": 4}, "num_labels is 4, beyond 3"),
+        ({"num_hidden_layers": 10**6}, "it asks for a larger model than the weights beside it"),
+        ({"vocab_size": 4 * 10**6, "hidden_size": 4 * 10**6}, "it asks for a larger model than the weights beside it"),
+        ({"vocab_size": 98}, "have other names or shapes: deberta.embeddings.word_embeddings.weight"),
+        ({"num_hidden_layers": 3}, r"have other names or shapes: deberta\.encoder\.layer\.2"),
+        ({"model_type": ["deberta"]}, "unhashable"),
+    ],
+)
+def test_a_configuration_of_another_model_is_refused(
+    bundle: Bundle, tmp_path: Path, change: dict[str, Any], message: str
+) -> None:
+    """Before anything large is made: a billion layers or words would fill the memory."""
+    folder = shutil.copytree(bundle.path, tmp_path / "changed")
+    changed = Bundle.open(folder)
+    changed.add({"checkpoint.json": json.dumps({**bundle.read_json("checkpoint.json"), **change}).encode()})
+    with pytest.raises(BundleError, match=message):
+        load_reference(Bundle.open(folder))
+
+
+@pytest.mark.parametrize("name", ["attn_implementation", "_attn_implementation"])
+def test_attention_that_a_configuration_names_is_not_fetched(
+    bundle: Bundle, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """transformers takes the name of a hub's kernel there, and would run its code."""
+    asked: list[str] = []
+    monkeypatch.setattr(
+        "transformers.modeling_utils.lazy_import_flash_attention", lambda kernel, **_: asked.append(kernel)
+    )
+    named = {name: "somebody/kernel"}
+    folder = shutil.copytree(bundle.path, tmp_path / "changed")
+    Bundle.open(folder).add({"checkpoint.json": json.dumps({**bundle.read_json("checkpoint.json"), **named}).encode()})
+    load_reference(Bundle.open(folder))
+    make("deberta-v3").save_pretrained(tmp_path / "checkpoint")
+    config = tmp_path / "checkpoint" / "config.json"
+    config.write_text(json.dumps({**json.loads(config.read_text()), **named}))
+    load_traced(tmp_path / "checkpoint")
+    assert not asked
+    transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "checkpoint")
+    assert set(asked) == {"somebody/kernel"}, "what transformers does by itself"
 
 
 @pytest.mark.parametrize(

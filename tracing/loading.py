@@ -5,16 +5,26 @@ from __future__ import annotations
 import inspect
 from collections.abc import Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from ..bundle.traced import Block, Traced
 from ..data.spec import Modality
 from ..errors import InputError, UnsupportedModelError, cut, require
-from ..families.checkpoint import READS, checked_source, find_processor, load_config, load_weights, quiet
+from ..families.checkpoint import (
+    READS,
+    checked_source,
+    find_processor,
+    load_config,
+    load_weights,
+    own_attention,
+    quiet,
+)
 from ..families.config import classes, pair, refuse
 from ..families.registry import check_weights
 from ..families.tasks import task_of
+from .sizes import check_made, check_numbers
 from .written_out import write_out
 
 LONGEST = 512
@@ -230,21 +240,28 @@ def _image_size(config: Any) -> Any:
     return getattr(_vision(config), "image_size", None) or SIDE
 
 
-def rebuild(configuration: Mapping[str, Any], class_name: str) -> Any:
+def rebuild(configuration: Any, architecture: Traced, shapes: Mapping[str, tuple[int, ...]]) -> Any:
     """A model of random weights from a stored configuration, by a class of the installed transformers.
+
+    Args:
+        configuration: as it is stored.
+        architecture: of the model.
+        shapes: of the weights that it will get, by name; one of others is not made.
 
     Raises:
         UnsupportedModelError: the installed transformers has no such class.
-        InputError: it does not take the configuration.
+        InputError: it does not take the configuration, or makes another model of it.
     """
-    transformers = require("transformers", *READS)
+    transformers, class_name = require("transformers", *READS), architecture.model_class
     modality_of(class_name)
     kinds = require("transformers.models.auto.configuration_auto", *READS).CONFIG_MAPPING
-    kind = configuration.get("model_type")
     try:
         with quiet():
-            config = kinds[kind].from_dict(dict(configuration))
-            return prepared(getattr(transformers, class_name)(config))
+            check_numbers(configuration, architecture.classes)
+            kind = kinds[configuration.get("model_type")]
+            made = partial(getattr(transformers, class_name), own_attention(kind.from_dict(dict(configuration))))
+            check_made(made, shapes)
+            return prepared(made())
     except Exception as error:  # whatever a class raises for a configuration of another version
         raise InputError(
             f"transformers {transformers.__version__} cannot make a {class_name} of the stored configuration "

@@ -36,7 +36,7 @@ def load_original(bundle: Bundle, architecture: Traced) -> Any:
     configuration = bundle.read_json(CHECKPOINT)
     try:
         check_plan(plan, architecture)
-        model = rebuild(configuration, architecture.model_class)
+        model = rebuild(configuration, architecture, {name: tuple(each.shape) for name, each in weights.items()})
         model.load_state_dict(weights, strict=True)
         for block in architecture.blocks:
             model.get_submodule(block.output)

@@ -1,0 +1,87 @@
+"""What a stored configuration may ask for: a model of the weights that lie beside it, and no larger.
+
+A bundle may come from a stranger, and transformers makes whatever a configuration says, of any number of layers and
+any width, before it can be compared with anything. So the model is first made without memory (PyTorch's device
+``meta``), and given up as soon as it is larger than its weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from math import prod
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from ..errors import listing, literal
+
+LARGEST = 2**22
+"""No size in a configuration is larger: no vocabulary, no length of a text, no number of layers."""
+
+BASE = "theta"
+"""In the names of a configuration's numbers that are no sizes: bases of rotary positions."""
+
+TIMES, NUMBERS = 8, 2**26
+"""A making goes through its weights' numbers twice or so; it may as often as this, and through so many more."""
+
+CALLS, MORE_CALLS = 50, 10_000
+"""It calls PyTorch six times or so for each weight; it may as often as this, and so many times more."""
+
+
+def check_numbers(configuration: Any, classes: int, name: str = "") -> None:
+    """Refuse sizes that no model has, since a class of configurations counts up to them.
+
+    Args:
+        configuration: as it is stored.
+        classes: C.
+        name: of what it stands under.
+
+    Raises:
+        ValueError: a number is too large.
+    """
+    if isinstance(configuration, Mapping):
+        for key, value in configuration.items():
+            check_numbers(value, classes, str(key))
+    elif isinstance(configuration, list):
+        for value in configuration:
+            check_numbers(value, classes, name)
+    elif isinstance(configuration, int) and BASE not in name:
+        largest = classes if name == "num_labels" else LARGEST
+        if configuration > largest:
+            raise ValueError(f"{name[:60]} is {literal(configuration)}, beyond {largest}")
+
+
+def check_made(make: Callable[[], Any], shapes: Mapping[str, tuple[int, ...]]) -> None:
+    """Refuse a model that has other weights than are stored; it is made without memory.
+
+    Args:
+        make: makes it.
+        shapes: of the stored weights, by name.
+
+    Raises:
+        ValueError: it has others.
+    """
+    with torch.device("meta"), _Bounded(shapes):
+        found = {name: tuple(tensor.shape) for name, tensor in make().state_dict().items()}
+    wrong = sorted(name for name in {*found, *shapes} if found.get(name) != shapes.get(name))
+    if wrong:
+        raise ValueError(f"the weights beside it have other names or shapes: {listing(wrong, 3)}")
+
+
+class _Bounded(TorchFunctionMode):
+    """Within it, PyTorch makes no more than a model of some weights can need, in this thread."""
+
+    def __init__(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
+        super().__init__()
+        self._numbers = TIMES * sum(map(prod, shapes.values())) + NUMBERS
+        self._calls = CALLS * len(shapes) + MORE_CALLS
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = function(*args, **(kwargs or {}))
+        self._calls -= 1
+        if isinstance(made, torch.Tensor) and not any(made is given for given in args):
+            self._numbers -= made.numel()
+        if self._calls < 0 or self._numbers < 0:
+            raise ValueError("it asks for a larger model than the weights beside it")
+        return made
