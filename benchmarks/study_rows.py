@@ -240,7 +240,8 @@ def about(data_sizes: Mapping[str, int]) -> dict[str, Any]:
 
 def command_line() -> str:
     """The command that runs, without folders of this machine: of absolute paths the last name, and no ``--work``."""
-    given = [Path(sys.argv[0]).name, *sys.argv[1:]]
+    given = [part for word in sys.argv for part in (word.split("=", 1) if word.startswith("--") else [word])]
     if "--work" in given:
         del given[given.index("--work") : given.index("--work") + 2]
-    return f"python benchmarks/{shlex.join(Path(word).name if Path(word).is_absolute() else word for word in given)}"
+    named = [Path(word).name if Path(word).is_absolute() else word for word in given[1:]]
+    return f"python benchmarks/{shlex.join([Path(given[0]).name, *named])}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -15,6 +16,8 @@ from ..errors import InputError, cut
 from .records import Unusable
 from .spec import InputSpec
 from .text import EncodedText, TextProcessor, is_pair
+
+log = logging.getLogger(__name__)
 
 NO_WORD = -1
 """Stands for the word of a token that belongs to none: a special token, or padding."""
@@ -80,6 +83,7 @@ class WordProcessor(TextProcessor):
         steps = {} if splitter is None else json.loads(splitter.__getstate__())
         parts = steps.get("pretokenizers", [steps])
         self._joins = any(part.get("type") == "ByteLevel" and not part.get("add_prefix_space") for part in parts)
+        self._told = False
 
     def encode(self, texts: Sequence[Any], first: int = 0) -> list[EncodedText]:
         """Tokenise texts; of those longer than the model reads the end is cut off.
@@ -89,7 +93,7 @@ class WordProcessor(TextProcessor):
             first: index of the first one, for messages.
 
         Raises:
-            InputError: an item is neither, is empty, or cannot be split as the model was trained; its index is named.
+            InputError: an item is neither, or is empty; its index is named.
         """
         found: dict[int, EncodedText] = {}
         for split in (False, True):
@@ -97,6 +101,13 @@ class WordProcessor(TextProcessor):
             for place in places:
                 self._check(texts[place], first + place)
             given = [list(texts[place]) if split else texts[place] for place in places]
+            if split and places and self._joins and not self._told:
+                self._told = True
+                log.warning(
+                    "words of a list are read without a space before them, as transformers reads them with this "
+                    "tokenizer (add_prefix_space=False), and those of a text with one; give what the model was trained "
+                    "on"
+                )
             encodings = self._tokenizer.encode_batch(given, is_pretokenized=split)
             for place, encoding in zip(places, encodings, strict=True):
                 if all(encoding.special_tokens_mask):
@@ -155,12 +166,6 @@ class WordProcessor(TextProcessor):
             )
         if not len(item):
             raise InputError(f"input {index} is a list of no words; expected at least one")
-        if self._joins:
-            raise InputError(
-                f"input {index} is a list of words, which this tokenizer would join: it was saved with "
-                "add_prefix_space=False; save it with add_prefix_space=True, as it is to be for such a model, and make "
-                "the bundle again, or give texts"
-            )
         for place, word in enumerate(item):
             if not word.strip():
                 raise InputError(f"input {index} has an empty word at {place}; expected no empty words")

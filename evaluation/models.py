@@ -17,7 +17,7 @@ from ..bundle.manifest import MANIFEST
 from ..bundle.plan import HeadPlan
 from ..bundle.store import Bundle
 from ..bundle.tasks import GIVES
-from ..bundle.traced import AnyArchitecture, Traced
+from ..bundle.traced import AnyArchitecture
 from ..data.examples import Examples
 from ..data.processor import Processor, from_transformers
 from ..errors import InputError, UnsupportedModelError, listing
@@ -197,25 +197,24 @@ def _open_dropout(dropout: Asked, bundle: Bundle, opened: ExitStack, examples: E
     """A checkpoint with its dropout on; its passes are members of all heads.
 
     Raises:
-        UnsupportedModelError: its class is not of a declared family: training may switch on more than dropout there.
+        UnsupportedModelError: no declared family takes it; of others it is not known what training switches on.
     """
     from ..families.registry import architecture_of
     from ..runtime.backends.reference import TorchModule
 
+    model = _loaded(dropout.checkpoint, bundle)
+    try:
+        shape = architecture_of(model)
+    except UnsupportedModelError as error:
+        raise UnsupportedModelError(f"{KIND} runs families that hydrant declares, and no others: {error}") from None
     single = _open_checkpoint(dropout.checkpoint, bundle, opened, examples)
-    if isinstance(single.architecture, Traced):
-        raise UnsupportedModelError(
-            f"{KIND} does not run {single.architecture.model_class}, which is of no family that hydrant declares: what "
-            f"else its training switches on is not known; compare with the checkpoint as it is: {dropout.checkpoint}"
-        )
-    model, plan = _loaded(dropout.checkpoint, bundle), single.plan
-    passes = DropoutPasses(model, dropout.checkpoint, architecture_of(model), dropout.passes, seed)
+    passes = DropoutPasses(model, dropout.checkpoint, shape, dropout.passes, seed)
     return replace(
         single,
         name=f"{KIND}:{dropout.passes}",
         kind=KIND,
         runs=opened.enter_context(TorchModule(passes)),
-        plan=HeadPlan.all_heads(plan.family, plan.layers, plan.heads, dropout.passes),
+        plan=HeadPlan.all_heads(shape.family, shape.layers, shape.heads, dropout.passes),
         as_bundle=None,
     )
 

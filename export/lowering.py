@@ -78,7 +78,7 @@ def lower(
 
 
 def _classify(context: Context, lowering: Lowering, blocks: Blocks, x: Stream) -> Stream:
-    """[S, B, T, d] → logits [S, B, C], in float32: a few rows that decide everything; of tokens [S, B, T, C]."""
+    """[S, B, T, d] → logits [S, B, C], or of tokens [S, B, T, C], in float32: what decides everything."""
     graph, first_only, every = context.graph, context.architecture.first_token_only, context.architecture.every_token
     last = context.widened(context.first_token(x) if first_only else x)
     with graph.wide():

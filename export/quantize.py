@@ -3,8 +3,8 @@
 Activations are unsigned 8-bit with one scale and zero point for each tensor, fixed by calibration; weights are
 signed 8-bit with one scale for each column. A product's input is first divided, and its weight multiplied, by a factor
 for each channel that moves outliers of the activations into the weights (SmoothQuant, Xiao et al. 2023). Attention,
-a last layer that runs on a single token, classifier and uncertainty head stay float32. Since every scale is a constant,
-a result does not depend on the other inputs of its batch.
+a last layer that runs on a single token, dense layer, classifier and uncertainty head stay float32. Since every scale
+is a constant, a result does not depend on the other inputs of its batch.
 """
 
 from __future__ import annotations

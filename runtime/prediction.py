@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ..bundle.tasks import DISTANCE, MEMBER_OUTPUTS, OUTPUTS
+from ..bundle.tasks import DISTANCE, MEMBER_OUTPUTS, OUTPUTS, Task
 from ..data.text import is_pair
 from ..errors import InputError
 from ..metrics.gates import FURTHER_SCORES, SCORES
@@ -133,6 +133,15 @@ class Prediction:
         flags = {"abstain": self.abstain, "out_of_distribution": self.out_of_distribution}
         parts += [f"{name} {int(flag.sum())}" for name, flag in flags.items() if flag is not None]
         return f"Prediction({', '.join(parts)})"
+
+    @property
+    def task(self) -> Task:
+        """What was asked, by the fields that are there."""
+        if self.score is not None:
+            return "score"
+        if self.mask is not None:
+            return "tokens"
+        return "classification" if self.label_entropy is None else "multi_label"
 
     def to_dict(self) -> dict[str, np.ndarray]:
         """The arrays that are there, by name."""

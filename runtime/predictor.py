@@ -35,6 +35,14 @@ from .words import Aggregation, Span, Words, spans_of, token_rows, words_of
 log = logging.getLogger(__name__)
 
 
+ANSWERS = {
+    "classification": "{} classes",
+    "score": "scores",
+    "tokens": "{} classes of tokens",
+    "multi_label": "{} labels",
+}
+"""What a model of each task, or its prediction, answers with, in words."""
+
 BATCH_SIZE = 32
 
 
@@ -202,7 +210,8 @@ class Predictor(Closable):
                 ``"mean"`` of their probabilities and scores.
 
         Raises:
-            InputError: a prediction of another model, of whole inputs or of ready tensors, or an unknown aggregation.
+            InputError: a prediction of another task or number of classes, one of ready tensors, or an unknown
+                aggregation.
         """
         self._check_own(prediction)
         return words_of(prediction, aggregation, self.calibration)
@@ -294,15 +303,15 @@ class Predictor(Closable):
         self._running.close()
 
     def _check_own(self, prediction: Any) -> None:
-        """Refuse what is no prediction, or one whose classes are not those of this model."""
+        """Refuse what is no prediction, or one of another task or number of classes than this model's."""
         if not isinstance(prediction, Prediction):
             raise InputError(f"prediction is a {kind_of(prediction)}; expected what predictor.predict(…) returned")
-        own = 0 if self.task == "score" else len(self.labels)
-        found = 0 if prediction.score is not None else prediction.probabilities.shape[-1]
+        own = ANSWERS[self.task].format(len(self.labels))
+        classes = 0 if prediction.task == "score" else prediction.probabilities.shape[-1]
+        found = ANSWERS[prediction.task].format(classes)
         if found != own:
-            said, read = (f"{count} classes" if count else "scores" for count in (found, own))
             raise InputError(
-                f"prediction is of {said}, and this model answers with {read}: it was made by another; give it to the "
+                f"prediction is of {found}, and this model answers with {own}: it was made by another; give it to the "
                 "predictor that made it"
             )
 

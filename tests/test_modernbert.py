@@ -284,6 +284,22 @@ def test_gradients_are_those_of_the_original() -> None:
 
 @pytest.mark.parametrize("precision", ["fp16", "bf16"])
 @pytest.mark.parametrize("lowering", ["grouped", "unrolled"])
+def test_taggers_in_half_precision_are_as_good_as_pytorch(lowering: str, precision: str, tmp_path: Path) -> None:
+    plan, inputs = random_plan("modernbert", 3), make_inputs("modernbert", batch=16)
+    expected = oracle.ensemble([make_tagger("modernbert")], plan, inputs)["probabilities"]
+    kind = torch.float16 if precision == "fp16" else torch.bfloat16
+    plain = oracle.ensemble([make_tagger("modernbert").to(kind)], plan, inputs)["probabilities"]
+    save_bundle(fuse(make_tagger("modernbert"), plan), tmp_path / "out", tensors_only=True)
+    path = export_onnx(tmp_path / "out", precision, form=GraphForm(lowering=lowering))
+    arrays = {name: tensor.numpy() for name, tensor in inputs.items()}
+    real = arrays["attention_mask"].astype(bool)
+    got = torch_onnx.run(onnx.load(path), arrays)["probabilities"]
+    ours, theirs = np.abs(got - expected)[real].mean(), np.abs(plain - expected)[real].mean()
+    assert 0 < ours <= 1.2 * theirs
+
+
+@pytest.mark.parametrize("precision", ["fp16", "bf16"])
+@pytest.mark.parametrize("lowering", ["grouped", "unrolled"])
 def test_half_precision_is_as_good_as_pytorch(lowering: str, precision: str, tmp_path: Path) -> None:
     """The yardstick is the original model in that type; both against the float32 oracle."""
     plan, inputs = random_plan("modernbert", 3), make_inputs("modernbert", batch=16)
@@ -314,15 +330,16 @@ def test_a_gate_beyond_fp16_is_an_island(tmp_path: Path) -> None:
     np.testing.assert_allclose(run_onnx(made.path, inputs)["probabilities"], expected, atol=3e-3)
 
 
-def test_int8(tmp_path: Path) -> None:
-    model = tiny("mean")
+@pytest.mark.parametrize("make", [lambda: tiny("mean"), lambda: make_tagger("modernbert")], ids=["mean", "tagger"])
+def test_int8(make: Any, tmp_path: Path) -> None:
+    model = make()
     with torch.no_grad():  # of an ordinary size, so that 8 bits are enough
         for name, parameter in model.named_parameters():
             if "norm" not in name:
                 parameter.mul_(0.3)
     bundle = save_bundle(fuse(model, random_plan("modernbert", 2)), tmp_path / "out", tensors_only=True)
     arrays = {name: tensor.numpy() for name, tensor in make_inputs("modernbert", batch=64).items()}
-    np.savez(tmp_path / "ids.npz", **arrays, y=np.zeros(64, np.int64))
+    np.savez(tmp_path / "ids.npz", **arrays)
     made = export(bundle, "int8", data=tmp_path / "ids.npz", reading=Reading(examples=32))
     assert made.quantised is not None
     assert made.quantised.quantised + len(made.quantised.left) == 4 * LAYERS

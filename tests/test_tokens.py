@@ -19,6 +19,7 @@ from hydrant import GraphForm, Prediction
 from hydrant.bundle.architecture import Architecture
 from hydrant.bundle.calibration import Calibration, Threshold
 from hydrant.bundle.store import CALIBRATION, Bundle, to_json_bytes
+from hydrant.bundle.tasks import OUTPUTS
 from hydrant.calib.heads.taylor import taylor_scores
 from hydrant.data.examples import Examples
 from hydrant.errors import BundleError, InputError, UnsupportedModelError
@@ -198,10 +199,13 @@ def test_a_prediction_of_another_model_is_refused(bundle: Path) -> None:
     chances[:, 6] = 0.9
     more = flat(probabilities=chances).of_tokens(np.ones((1, 2), bool), np.arange(2)[None], np.zeros((1, 2, 2), int))
     score = Prediction.from_outputs({"score": np.ones(1), "score_variance": np.ones(1)})
+    whole = Prediction.from_outputs(
+        {name: np.ones((1, 5) if name == "probabilities" else 1) for name in OUTPUTS["classification"]}
+    )
     with hydrant.load(bundle, "onnxruntime") as predictor:
         for verb in (predictor.words, predictor.spans, predictor.rows):
-            for other, words in ((more, "7 classes"), (score, "scores")):
-                expected = f"prediction is of {words}, and this model answers with 5 classes: .* predictor that made it"
+            for other, words in ((more, "7 classes of tokens"), (whole, "5 classes"), (score, "scores")):
+                expected = f"prediction is of {words}, and this model answers with 5 classes of tokens: .* that made it"
                 with pytest.raises(InputError, match=expected):
                     verb(other)
 

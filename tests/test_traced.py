@@ -440,7 +440,7 @@ def test_from_plan_to_prediction_with_texts(checkpoint: Path, tmp_path: Path) ->
     assert (single["name"], single["kind"], single["members"]) == (checkpoint.name, "checkpoint", 1)
     refused = run_cli("evaluate", out, "--data", tmp_path / "b.csv", "--compare", f"mc-dropout:4:{checkpoint}")
     assert refused.returncode == 2
-    assert "mc-dropout does not run DebertaV2ForSequenceClassification, which is of no family" in refused.stderr
+    assert "mc-dropout runs families that hydrant declares, and no others: architecture DebertaV2" in refused.stderr
     told = run_cli("inspect", out)
     assert "traced, sliced: members of DebertaV2ForSequenceClassification" in told.stdout
     assert "lacks         tuning" in told.stdout

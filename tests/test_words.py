@@ -10,7 +10,7 @@ import datasets
 import numpy as np
 import pandas as pd
 import pytest
-import tokenizers
+import transformers
 from hydrant.data.columns import Columns
 from hydrant.data.examples import read_examples
 from hydrant.data.processor import from_transformers, load_processor
@@ -117,26 +117,23 @@ def test_what_is_no_text_and_no_words_is_refused(processor: WordProcessor, item:
         processor.encode([item])
 
 
-def test_a_tokenizer_that_would_join_words_is_refused(tmp_path: Path) -> None:
-    """RoBERTa's reads the first word of a text without a space before it, unless it is told to add one."""
-    letters = ["<s>", "<pad>", "</s>", *"abc", "Ġ", "Ġa"]
-    made = tokenizers.Tokenizer(
-        tokenizers.models.BPE({letter: at for at, letter in enumerate(letters)}, [("Ġ", "a")], unk_token="<pad>")
-    )
-    spec = architecture_of(make_tagger())
+def test_words_without_a_space_before_them_are_read_as_transformers_reads_them(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """ModernBERT's tokenizer is byte-level and adds none; RoBERTa's taggers are trained with one that does."""
+    letters = ["<s>", "<pad>", "</s>", "<unk>", "<mask>", *"abc", "Ġ", "Ġa"]
+    vocabulary, texts = {letter: at for at, letter in enumerate(letters)}, [["a", "b"], ["ba", "a", "a"]]
     for added in (False, True):
-        made.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=added)
-        made.save(str(tmp_path / "tokenizer.json"))
-        found = load_processor(tmp_path, spec)
-        if added:
-            [item] = found.encode([["a", "b"]])
-            assert item.words == [0, 1, 1]
-            assert item.offsets[0] == (0, 1)
-        else:
-            with pytest.raises(InputError, match="save it with add_prefix_space=True"):
-                found.encode([["a", "b"]])
-            [text] = found.encode(["a b"])
-            assert text.words == [0, 1, 1]
+        original = transformers.RobertaTokenizer(vocab=vocabulary, merges=[("Ġ", "a")], add_prefix_space=added)
+        original.save_pretrained(tmp_path)
+        found = load_processor(tmp_path, architecture_of(make_tagger("roberta")))
+        caplog.clear()
+        wanted = original(texts, is_split_into_words=True)
+        for row, item in enumerate(found.encode(texts) + found.encode(texts)):
+            assert item.ids == wanted["input_ids"][row % 2]
+            assert [None if word < 0 else word for word in item.words] == wanted.word_ids(row % 2)
+        said = [record for record in caplog.records if "add_prefix_space=False" in record.getMessage()]
+        assert len(said) == (0 if added else 1)
 
 
 JSON = [

@@ -111,7 +111,10 @@ Architecture Architecture::of(const Bundle& bundle) {
   found.tokens = task == "tokens";
   if (found.score != (found.classes == 1)) throw malformed("classes", "1 for a score, and otherwise 2 or more");
   if (found.tokens && found.image) throw malformed("modality", "text of task tokens");
-  if (found.tokens && data["pooling"] == "unit") throw malformed("pooling", "none, tanh, relu, gelu of task tokens");
+  constexpr const char* kDense[] = {"none", "tanh", "relu", "gelu"};
+  const auto is_pooling = [&](const char* known) { return data["pooling"] == known; };
+  if (found.tokens && std::none_of(std::begin(kDense), std::end(kDense), is_pooling))
+    throw malformed("pooling", "none, tanh, relu, gelu of task tokens");
   if (found.tokens && data.contains("token_pooling") && data["token_pooling"] != "first")
     throw malformed("token_pooling", "first of task tokens");
   if (!data["position_padding"].is_null()) {
