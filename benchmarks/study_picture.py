@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from study_rows import TUNED
 from study_table import values
 
 PANELS = {
@@ -21,6 +22,9 @@ PANELS = {
 TICKS = (0.8, 0.9, 1, 1.2, 1.5, 2, 3, 5, 10)
 """Of latencies."""
 
+MARKERS = "os"
+"""Of rows by ten."""
+
 METHODS = {"taylor": "Taylor importance", "circuit": "circuits"}
 """What is drawn beside random heads, in words."""
 
@@ -28,35 +32,57 @@ METHODS = {"taylor": "Taylor importance", "circuit": "circuits"}
 def draw_rows(rows: Sequence[dict[str, Any]], title: str, taps: str = "balanced") -> bytes:
     """PNG bytes: a panel for each quality against latency at batch 1, bars over the seeds; the best trade is a line.
 
-    The distance is that of a set of taps, or the last tap's where a row has no such set.
+    The distance is that of a set of taps, or the last tap's where a row has no such set. What is far worse than the
+    first row, the single model, stands at the lower edge, with its figure.
     """
     timed = [row for row in rows if row.get("latency")]
-    figure = Figure(figsize=(12, 9), dpi=110, facecolor="white", layout="constrained")
+    figure = Figure(figsize=(12, 10), dpi=110, facecolor="white", layout="constrained")
     FigureCanvasAgg(figure)
     figure.suptitle(f"{title}: quality against latency (batch 1, ÷ the plain single model)")
-    for axes, (name, label) in zip(figure.subplots(2, 2).flat, PANELS.items(), strict=True):
-        points = []
-        for row in timed:
-            found = values(row, _figure(row, name, taps))
-            if found:
-                points.append(
-                    (row["latency"]["1"]["median"], float(np.mean(found)), min(found), max(found), row["name"])
-                )
-        for latency, mean, low, high, label_of in points:
-            colour = _colour(label_of)
-            axes.errorbar(latency, mean, [[mean - low], [high - mean]], marker="o", color=colour, markersize=6,
-                          markerfacecolor=colour if label_of.endswith("tuned") else "white")  # fmt: skip
-            axes.annotate(label_of, (latency, mean), xytext=(5, 4), textcoords="offset points", fontsize=7)
-        front = pareto([(latency, mean) for latency, mean, *_ in points])
+    bases = list(dict.fromkeys(_base(row["name"]) for row in timed))
+    panels = figure.subplots(2, 2)
+    for axes, (name, label) in zip(panels.flat, PANELS.items(), strict=True):
+        found = [(row, values(row, _figure(row, name, taps))) for row in timed]
+        points = [(row, row["latency"]["1"]["median"], given) for row, given in found if given]
+        floor = _floor([float(np.mean(given)) for _, _, given in points])
+        for row, latency, given in points:
+            _point(axes, row["name"], bases.index(_base(row["name"])), latency, given, floor)
+        front = pareto([(latency, float(np.mean(given))) for _, latency, given in points])
         axes.step(*zip(*front, strict=True), where="post", color="#999999", linewidth=1, zorder=0)
+        if any(np.mean(given) < floor for _, _, given in points):
+            axes.set_ylim(bottom=floor)
         axes.set_title(label, fontsize=10)
         axes.set_xlabel("latency ÷ the plain single model's", fontsize=8)
         axes.set_xscale("log")
-        ticks = [tick for tick in TICKS if tick <= 1.05 * max((latency for latency, *_ in points), default=1)]
+        ticks = [tick for tick in TICKS if tick <= 1.05 * max((latency for _, latency, _ in points), default=1)]
         axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
         axes.minorticks_off()
         axes.grid(visible=True, alpha=0.25)
+    _legend(figure, panels.flat)
     return _png(figure)
+
+
+def _base(name: str) -> str:
+    """The row without its tuning, which has its colour and marker."""
+    return name.removesuffix(TUNED)
+
+
+def _floor(means: Sequence[float]) -> float:
+    """What is drawn from: as far below the best as four times the single model, the first row, is."""
+    return max(means) - 4 * max(max(means) - means[0], 0.002)
+
+
+def _point(axes: Any, name: str, place: int, latency: float, given: Sequence[float], floor: float) -> None:
+    """A row's mean and range, filled where it was tuned; at the lower edge, with name and mean, where it lies below."""
+    colour, mean = f"C{place % 10}", float(np.mean(given))
+    face = colour if name.endswith(TUNED) else "white"
+    if mean < floor:
+        axes.plot(latency, floor, marker="v", color=colour, markersize=7, markerfacecolor=face, clip_on=False)
+        words = f"{name}: {mean:.3f}"
+        axes.annotate(words, (latency, floor), xytext=(6, 4), textcoords="offset points", fontsize=7)
+        return
+    axes.errorbar(latency, mean, [[mean - min(given)], [max(given) - mean]], marker=MARKERS[place // 10 % len(MARKERS)],
+                  color=colour, linestyle="", markersize=7, markerfacecolor=face, label=name)  # fmt: skip
 
 
 def draw_grid(found: dict[str, Any], title: str, figure_names: dict[str, str]) -> bytes:
@@ -90,10 +116,14 @@ def draw_grid(found: dict[str, Any], title: str, figure_names: dict[str, str]) -
                              label="single model" + (", tuned in all layers" if key == "control" else ""))  # fmt: skip
             axes.set_title(label, fontsize=10)
             axes.grid(visible=True, alpha=0.25)
-    named = {label: handle for axes in (above[0], below[0])
-             for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)}  # fmt: skip
-    drawn.legend(named.values(), named.keys(), loc="outside lower center", ncols=4, frameon=False, fontsize=8)
+    _legend(drawn, (above[0], below[0]))
     return _png(drawn)
+
+
+def _legend(figure: Any, panels: Iterable[Any]) -> None:
+    """One legend below all panels."""
+    named = {label: handle for axes in panels for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)}
+    figure.legend(named.values(), named.keys(), loc="outside lower center", ncols=4, frameon=False, fontsize=8)
 
 
 def _lines(axes: Any, points: Sequence[dict[str, Any]], across: str, name: str, label: str) -> None:
@@ -139,11 +169,6 @@ def _figure(row: dict[str, Any], name: str, taps: str) -> str:
         return name
     names = [f"ood.distance_{kind}.auroc" for kind in (taps, "last")]
     return next((each for each in names if values(row, each)), names[-1])
-
-
-def _colour(name: str) -> str:
-    kinds = ("single", "MC", "BatchEnsemble", "LoRA", "Deep", "Hydra", "CircAvg", "fork")
-    return f"C{next((place for place, kind in enumerate(kinds) if name.startswith(kind)), 9)}"
 
 
 def _png(figure: Figure) -> bytes:
