@@ -202,8 +202,8 @@ def _open_dropout(dropout: Asked, bundle: Bundle, opened: ExitStack, examples: E
     from ..families.registry import architecture_of
     from ..runtime.backends.reference import TorchModule
 
-    model = _loaded(dropout.checkpoint, bundle)
     try:
+        model = _loaded(dropout.checkpoint, bundle)
         shape = architecture_of(model)
     except UnsupportedModelError as error:
         raise UnsupportedModelError(f"{KIND} runs families that hydrant declares, and no others: {error}") from None

@@ -178,7 +178,7 @@ BAD_BUNDLES: dict[str, tuple[Bad, str]] = {
     "config keys": (edited("config.json", lambda data: data.pop("layers")), "does not describe an architecture"),
     "config kind": (config(layers="3"), "has layers = '3'; expected a whole number"),
     "config zero": (config(layers=0), "has layers = '0'"),
-    "config tokens": (config(task="tokens", modality="image"), "has modality = 'image'; expected text of task tokens"),
+    "config tokens": (config(task="tokens", pooling="x"), "has pooling = 'x'; expected none, tanh, relu, gelu of task"),
     "config modality": (config(modality="sound"), "has modality = 'sound'"),
     "temperature": (calibration(temperature=0), "has temperature '0'; expected a positive finite number"),
     "temperature huge": (listed("calibration.json", b'{"temperature": 1' + b"0" * 400 + b"}"), "calibration.json"),
