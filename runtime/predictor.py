@@ -210,8 +210,8 @@ class Predictor(Closable):
                 ``"mean"`` of their probabilities and scores.
 
         Raises:
-            InputError: a prediction of another task or number of classes, one of ready tensors, or an unknown
-                aggregation.
+            InputError: a prediction of whole inputs or of ready tensors, one of another task or number of classes, or
+                an unknown aggregation.
         """
         self._check_own(prediction)
         return words_of(prediction, aggregation, self.calibration)
