@@ -115,7 +115,8 @@ def test_predict_answers_what_the_command_prints(service: Running, models: Path,
     texts = texts_of_many_lengths(9)
     printed = json.loads(run_cli("predict", models / "texts/2", *texts, "--json", "--probabilities").stdout)
     answered = service.ask(*texts, model="texts", probabilities=True).json()
-    assert list(answered) == list(printed)
+    assert list(answered) == ["model", "version", *printed]
+    assert (answered["model"], answered["version"]) == ("texts", "2")
     assert [list(row) for row in answered["predictions"]] == [list(row) for row in printed["predictions"]]
     for row, other in zip(answered["predictions"], printed["predictions"], strict=True):
         assert same(row, other)
@@ -173,8 +174,16 @@ def test_many_clients_and_swaps_of_versions_lose_nothing(models: Path) -> None:
     def ask(seed: int) -> None:
         rng = random.Random(seed)
         with httpx.Client(base_url=service.url, timeout=60) as client:
-            for _ in range(12):
+            for turn in range(12):
                 chosen = rng.sample(range(len(texts)), rng.choice([1, 1, 2, 7]))
+                if turn % 2:
+                    answer = client.post("/predict", json={"inputs": [texts[i] for i in chosen], "model": "texts"})
+                    assert answer.status_code == 200, answer.text
+                    rows = expected[answer.json()["version"]]
+                    found = answer.json()["predictions"]
+                    assert all(same(row, rows[index]) for row, index in zip(found, chosen, strict=True))
+                    answered.append(len(chosen))
+                    continue
                 tensor = {
                     "name": "text",
                     "datatype": "BYTES",
