@@ -16,6 +16,9 @@ from .spec import InputSpec
 
 UNLIMITED = 2**31
 
+LONGEST = 2**24
+"""Characters of one text, or pair, as of one line of a table: while it is cut into tokens, each takes 130 bytes."""
+
 INPUT_NAMES = "model_input_names"
 """The setting of a tokenizer that says what it gives to models."""
 
@@ -188,13 +191,21 @@ def _check_text(item: Any, index: int) -> None:
         raise InputError(
             f"input {index} is a {type(item).__name__}; this model reads text (str), or a pair of texts as a tuple"
         )
-    for place, text in enumerate((item,) if isinstance(item, str) else item):
+    texts = (item,) if isinstance(item, str) else item
+    check_length(sum(map(len, texts)), index)
+    for place, text in enumerate(texts):
         if not text.strip():
             which = ("first", "second")[place]
             what = "an empty text" if isinstance(item, str) else f"a pair whose {which} text is empty"
             raise InputError(f"input {index} is {what}; expected at least one word")
         if not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text):
             raise InputError(f"input {index} holds a lone surrogate, which is no character; decode the text again")
+
+
+def check_length(characters: int, index: int) -> None:
+    """Refuse a text that would fill the memory while it is cut into tokens, most of which no model reads."""
+    if characters > LONGEST:
+        raise InputError(f"input {index} has {characters} characters; expected {LONGEST} at most: give its beginning")
 
 
 def longest_first(first: int, second: int, room: int) -> tuple[int, int]:

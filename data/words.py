@@ -15,7 +15,7 @@ import numpy as np
 from ..errors import InputError, cut
 from .records import Unusable
 from .spec import InputSpec
-from .text import EncodedText, TextProcessor, is_pair
+from .text import EncodedText, TextProcessor, check_length, is_pair
 
 log = logging.getLogger(__name__)
 
@@ -166,6 +166,7 @@ class WordProcessor(TextProcessor):
             )
         if not len(item):
             raise InputError(f"input {index} is a list of no words; expected at least one")
+        check_length(sum(map(len, item)), index)
         for place, word in enumerate(item):
             if not word.strip():
                 raise InputError(f"input {index} has an empty word at {place}; expected no empty words")

@@ -150,12 +150,15 @@ def _check_same_tensors(first: Model, other: Model) -> None:
             )
 
 
-def _open_checkpoint(source: str | Path, bundle: Bundle, opened: ExitStack, examples: Examples) -> Model:
+def _open_checkpoint(
+    source: str | Path, bundle: Bundle, opened: ExitStack, examples: Examples, model: Any = None
+) -> Model:
+    """A checkpoint as the single model that it is; ``model`` is what was loaded of it before."""
     from ..families import checkpoint
     from ..fusion import save_bundle
     from ..runtime.backends.reference import TorchModule
 
-    ensemble = _single(source, bundle).eval()
+    ensemble = _single(source, bundle, model).eval()
     architecture = ensemble.architecture
 
     def load() -> Processor:
@@ -177,13 +180,13 @@ def _open_checkpoint(source: str | Path, bundle: Bundle, opened: ExitStack, exam
     )
 
 
-def _single(source: str | Path, bundle: Bundle) -> Any:
+def _single(source: str | Path, bundle: Bundle, model: Any = None) -> Any:
     """A checkpoint as an ensemble of one member with every head; traced where no family is declared for it."""
     from ..families.registry import architecture_of
     from ..fusion import fuse
 
     try:
-        model = _loaded(source, bundle)
+        model = _loaded(source, bundle) if model is None else model
         shape = architecture_of(model)
         return fuse(model, HeadPlan.all_heads(shape.family, shape.layers, shape.heads))  # meant, so not warned of
     except UnsupportedModelError as error:
@@ -207,7 +210,7 @@ def _open_dropout(dropout: Asked, bundle: Bundle, opened: ExitStack, examples: E
         shape = architecture_of(model)
     except UnsupportedModelError as error:
         raise UnsupportedModelError(f"{KIND} runs families that hydrant declares, and no others: {error}") from None
-    single = _open_checkpoint(dropout.checkpoint, bundle, opened, examples)
+    single = _open_checkpoint(dropout.checkpoint, bundle, opened, examples, model)
     passes = DropoutPasses(model, dropout.checkpoint, shape, dropout.passes, seed)
     return replace(
         single,

@@ -1,4 +1,4 @@
-"""Predictions as the JSON object that ``hydrant predict --json`` prints and ``POST /predict`` of a service answers."""
+"""Predictions as the JSON object that ``hydrant predict --json`` prints; a service says beside it who answered."""
 
 from __future__ import annotations
 

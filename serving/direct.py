@@ -162,7 +162,7 @@ class Direct:
         told = answer(
             served.predictor, prediction, shown, probabilities=asked.probabilities, aggregation=asked.aggregation
         )
-        return Answer(json.dumps(told).encode())
+        return Answer(json.dumps({"model": served.name, "version": served.version, **told}).encode())
 
 
 @contextmanager

@@ -45,6 +45,9 @@ class Observer(Protocol):
     def queue(self, served: Served, depth: int) -> None:
         """The number of inputs that wait has changed; 0 is told of a version as soon as it is loaded."""
 
+    def gone(self, served: Served) -> None:
+        """A version was put away, and no other took its name and version: it has answered what it began."""
+
 
 class Silent:
     """The observer that does nothing."""
@@ -59,6 +62,9 @@ class Silent:
         """Nothing."""
 
     def queue(self, served: Served, depth: int) -> None:
+        """Nothing."""
+
+    def gone(self, served: Served) -> None:
         """Nothing."""
 
 
@@ -87,6 +93,10 @@ class Observers:
     def queue(self, served: Served, depth: int) -> None:
         """Tell all of the queue."""
         self._tell("queue", served, depth)
+
+    def gone(self, served: Served) -> None:
+        """Tell all of a version that was put away."""
+        self._tell("gone", served)
 
     def _tell(self, event: str, *of: Any) -> None:
         for observer in self._observers:

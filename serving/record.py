@@ -138,6 +138,9 @@ class Recorder:
     def queue(self, served: Served, depth: int) -> None:
         """Nothing."""
 
+    def gone(self, served: Served) -> None:
+        """Nothing."""
+
     def predicted(self, served: Served, inputs: Sequence[Any], prediction: Prediction) -> None:
         """Hand the inputs that were abstained from or flagged to the thread that writes."""
         why = {name: found for name in RATES if (found := _decided(prediction, name)) is not None}

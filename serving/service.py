@@ -339,6 +339,8 @@ class Service:
         await asyncio.to_thread(served.predictor.close)
         if not replaced:
             model.states[served.version] = ("UNAVAILABLE", "unloaded")
+            if not self._draining:  # until its end a service tells what it counted
+                self.observer.gone(served)
 
     def _found(self) -> Mapping[str, Versions]:
         """What lies in the folder now."""

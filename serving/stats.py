@@ -283,6 +283,11 @@ class Stats:
             alarms = model.count(seen, self._clock()) if model.is_of(served) else []
         self._tell(served.name, served.version, alarms)
 
+    def gone(self, served: Served) -> None:
+        """Forget what is not served any more: its alarms tell nothing of what answers now."""
+        with self._lock:
+            self._models.pop((served.name, served.version), None)
+
     def models(self) -> list[ModelStats]:
         """Everything that was counted, predictions that were kept included; to be read within :meth:`reading`."""
         told = []
@@ -308,7 +313,10 @@ class Stats:
         key = (served.name, served.version)
         found = self._models.get(key)
         if found is None or (served.ready and not found.is_of(served)):  # it was loaded anew
-            found = self._models[key] = ModelStats(served, self._watching, self._clock())
+            found = ModelStats(served, self._watching, self._clock())
+            if not served.ready:
+                return found  # it is gone, and so is this
+            self._models[key] = found
             while len(self._models) > MODELS:
                 self._models.popitem(last=False)
         self._models.move_to_end(key)

@@ -118,6 +118,9 @@ class Teller:
         with self._lock:
             self._told.depths[self._number(served)] = depth
 
+    def gone(self, served: Served) -> None:
+        """Nothing: where there are several workers, no version is put away while they serve."""
+
     def predicted(self, served: Served, inputs: Sequence[Any], prediction: Prediction) -> None:
         """Keep a prediction until the next message."""
         del inputs

@@ -97,6 +97,9 @@ class Tracing:
     def queue(self, served: Served, depth: int) -> None:
         """Nothing."""
 
+    def gone(self, served: Served) -> None:
+        """Nothing."""
+
     def _over(self, name: str, seconds: float, attributes: dict[str, Any], kind: Any) -> None:
         end = time.time_ns()
         start = end - int(seconds * 1e9)

@@ -209,7 +209,9 @@ def test_who_does_not_read_is_given_up_and_who_reads_slowly_is_not(server: Serve
         assert time.monotonic() - begun > SECONDS
 
 
-def test_who_leaves_behind_a_body_that_came_at_once_is_seen(server: Server) -> None:
+@pytest.mark.parametrize("half", [False, True])
+def test_who_leaves_behind_a_body_that_came_at_once_is_seen(server: Server, half: bool) -> None:
+    """Closing its own side only is leaving, too: a server is told the same of both."""
     LEFT.clear()
     with connected(server) as client:
         client.sendall(b"POST /leaves HTTP/1.1\r\nhost: localhost\r\ncontent-length: 100000\r\n\r\n")
@@ -217,6 +219,10 @@ def test_who_leaves_behind_a_body_that_came_at_once_is_seen(server: Server) -> N
         client.sendall(b"x" * 100_000)
         time.sleep(SECONDS)
         assert not LEFT.is_set()
+        if half:
+            client.shutdown(socket.SHUT_WR)
+            assert client.recv(1) == b""
+            assert LEFT.wait(3 * SECONDS)
     assert LEFT.wait(3 * SECONDS)
 
 

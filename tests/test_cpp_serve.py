@@ -82,6 +82,7 @@ def test_tensors_are_answered_as_in_python(case: str, runner: Path, cases: Path,
             "POST", "/predict", {"inputs": {name: array.tolist() for name, array in tensors.items()}}
         )
         assert (status, told["backend"], len(told["predictions"])) == (200, "onnxruntime", len(wanted))
+        assert (told["model"], told["version"]) == ("bundle", "1")
         for mine, theirs in zip(told["predictions"], python_rows, strict=True):
             assert list(mine) == list(theirs)
             for key, value in theirs.items():

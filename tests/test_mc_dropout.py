@@ -19,6 +19,7 @@ from hydrant.errors import InputError
 from hydrant.evaluation.dropout import Asked, DropoutPasses, asked
 from hydrant.evaluation.models import open_models
 from hydrant.evaluation.observation import observe
+from hydrant.families import checkpoint
 from hydrant.families.checkpoint import load_processor
 from hydrant.families.registry import architecture_of
 from hydrant.runtime.backends.reference import TorchModule
@@ -139,6 +140,20 @@ def test_batch_size_and_order_of_the_data(bundle: Path, bert_checkpoint: Path, t
         np.testing.assert_allclose(found[1][name], scores, atol=1e-6, err_msg=name)
         np.testing.assert_allclose(found[2][name][::-1], scores, atol=1e-6, err_msg=name)
     assert (found[0]["mutual_information"] > 0).all()
+
+
+def test_a_checkpoint_is_loaded_once_and_its_single_model_keeps_still(
+    bundle: Path, bert_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    examples = read_examples(write_texts(tmp_path / "test.csv", 4, 2), list("abcde"))
+    loaded: list[Path] = []
+    load = checkpoint.load_model
+    monkeypatch.setattr(checkpoint, "load_model", lambda source: (loaded.append(source), load(source))[1])
+    with ExitStack() as opened:
+        compare = [f"mc-dropout:5:{bert_checkpoint}"]
+        model = open_models(Bundle.open(bundle), compare, "torch", None, opened, examples)[1]
+        assert loaded == [str(bert_checkpoint)]
+        assert not any(part.training for part in model.module().modules())
 
 
 def test_command_line(bundle: Path, bert_checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -802,6 +802,51 @@ def test_a_version_that_is_loaded_again_is_watched_anew_from_then_on(
         assert told() == ({0}, [0]), "before anybody asks it"
 
 
+def test_a_version_that_is_put_away_takes_its_alarms_with_it(
+    bundle: Path,  # noqa: F811
+    found: tuple[list[str], Prediction],
+    tmp_path: Path,
+) -> None:
+    inputs, prediction = found
+    strange = [inputs[place] for place in np.flatnonzero(np.asarray(prediction.abstain))]
+    for version in ("1", "2"):
+        shutil.copytree(bundle, tmp_path / "models/intents" / version)
+    with running(tmp_path / "models", watching=Watching(alpha=0.001)) as service:
+
+        def told() -> dict[str, float]:
+            """Whether there was any alarm, by version; the JSON names the same versions."""
+            alarms: dict[str, float] = {}
+            for family in text_string_to_metric_families(service.client.get("/metrics").text):
+                for each in family.samples:
+                    if "version" in each.labels:
+                        raised = each.value if family.name == "hydrant_drift_alarm" else 0
+                        alarms[each.labels["version"]] = max(alarms.get(each.labels["version"], 0), raised)
+            assert sorted(alarms) == [each["version"] for each in service.client.get("/stats").json()["models"]]
+            return alarms
+
+        for _ in range(12):
+            assert service.ask(*strange).status_code == 200
+        assert told() == {"2": 1}
+        assert service.verb("models/intents/load", version="1", keep=True).status_code == 200
+        assert told() == {"1": 0, "2": 1}, "it is still served"
+        assert service.verb("models/intents/unload", version="2").status_code == 200
+        assert told() == {"1": 0}
+        assert service.verb("models/intents/load", version="2").status_code == 200
+        assert told() == {"2": 0}
+
+
+def test_what_is_told_of_a_version_after_it_went_is_not_counted(predictor: Predictor) -> None:
+    stats, model = Stats(), Model(predictor)
+    stats.queue(model, 0)
+    stats.request(model, "rest", 0.1, 200)
+    model.ready = False
+    stats.request(model, "rest", 0.1, 200)
+    assert [each["totals"]["requests"] for each in snapshot(stats)["models"]] == [2], "it ends what it began"
+    stats.gone(model)
+    stats.request(model, "page", 0.1, 200)
+    assert snapshot(stats)["models"] == []
+
+
 def test_options_of_the_record_need_its_file(bundle: Path, tmp_path: Path) -> None:  # noqa: F811
     for arguments, words in (
         (["--record-rate", "0.5"], "--record-rate is given without --record"),

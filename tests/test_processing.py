@@ -168,6 +168,8 @@ def test_from_transformers_equals_the_saved_folder(tokenizer_folder: Path) -> No
         (["hello", ("hello", "\ud800")], "input 8 holds a lone surrogate"),
         (["hello", "\x00\x01"], r"input 8, .*, has no token the model knows; expected readable text"),
         (["hello", "\ud800"], "input 8"),
+        (["hello", "x" * (2**24 + 1)], "input 8 has 16777217 characters; expected 16777216 at most: give its begin"),
+        (["hello", ("x" * 2**24, "x")], "input 8 has 16777217 characters"),
     ],
     ids=[
         "empty",
@@ -184,6 +186,8 @@ def test_from_transformers_equals_the_saved_folder(tokenizer_folder: Path) -> No
         "surrogate in a pair",
         "control characters",
         "lone surrogate",
+        "endless",
+        "endless pair",
     ],
 )
 def test_unusable_text_is_named(texts: list[Any], message: str, tokenizer_folder: Path) -> None:

@@ -115,7 +115,8 @@ def test_predict_answers_what_the_command_prints(service: Running, models: Path,
     texts = texts_of_many_lengths(9)
     printed = json.loads(run_cli("predict", models / "texts/2", *texts, "--json", "--probabilities").stdout)
     answered = service.ask(*texts, model="texts", probabilities=True).json()
-    assert list(answered) == list(printed)
+    assert list(answered) == ["model", "version", *printed]
+    assert (answered["model"], answered["version"]) == ("texts", "2")
     assert [list(row) for row in answered["predictions"]] == [list(row) for row in printed["predictions"]]
     for row, other in zip(answered["predictions"], printed["predictions"], strict=True):
         assert same(row, other)
@@ -163,6 +164,21 @@ def test_the_open_inference_protocol(service: Running, models: Path) -> None:
     assert client.get("/v2/models/texts/versions/2/ready").json()["ready"] is True
 
 
+def asked_by_protocol(client: httpx.Client, texts: list[str]) -> tuple[str, list[dict[str, Any]]]:
+    """The version that answered, and its outputs, input by input."""
+    tensor = {"name": "text", "datatype": "BYTES", "shape": [len(texts)], "data": texts}
+    answer = client.post("/v2/models/texts/infer", json={"inputs": [tensor]})
+    assert answer.status_code == 200, answer.text
+    return answer.json()["model_version"], rows_of(answer)
+
+
+def asked_plainly(client: httpx.Client, texts: list[str]) -> tuple[str, list[dict[str, Any]]]:
+    """The same of ``POST /predict``."""
+    answer = client.post("/predict", json={"inputs": texts, "model": "texts"})
+    assert answer.status_code == 200, answer.text
+    return answer.json()["version"], answer.json()["predictions"]
+
+
 def test_many_clients_and_swaps_of_versions_lose_nothing(models: Path) -> None:
     """Clients send texts of all lengths while versions are swapped, and other clients leave, or send nonsense."""
     texts = texts_of_many_lengths(40)
@@ -173,18 +189,11 @@ def test_many_clients_and_swaps_of_versions_lose_nothing(models: Path) -> None:
     def ask(seed: int) -> None:
         rng = random.Random(seed)
         with httpx.Client(base_url=service.url, timeout=60) as client:
-            for _ in range(12):
+            for turn in range(12):
                 chosen = rng.sample(range(len(texts)), rng.choice([1, 1, 2, 7]))
-                tensor = {
-                    "name": "text",
-                    "datatype": "BYTES",
-                    "shape": [len(chosen)],
-                    "data": [texts[i] for i in chosen],
-                }
-                answer = client.post("/v2/models/texts/infer", json={"inputs": [tensor]})
-                assert answer.status_code == 200, answer.text
-                rows = expected[answer.json()["model_version"]]
-                assert all(same(row, rows[index]) for row, index in zip(rows_of(answer), chosen, strict=True))
+                version, rows = (asked_plainly if turn % 2 else asked_by_protocol)(client, [texts[i] for i in chosen])
+                known = expected[version]
+                assert all(same(row, known[index]) for row, index in zip(rows, chosen, strict=True))
                 answered.append(len(chosen))
 
     def swap() -> None:

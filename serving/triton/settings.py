@@ -34,7 +34,8 @@ class TritonSettings:
             bundle; or auto, tensorrt where the bundle has an engine that Triton can run.
         environment: folder of a virtual environment, or packed file of a conda one, with hydrant for Triton's Python,
             where the machine has it that serves; without it hydrant is expected in that Python.
-        linked: leave the bundle where it lies, and let the model open it there, for the device cpu.
+        linked: leave the bundle where it lies, and let the model open it there, for the device cpu; without it the
+            repository holds a copy, with weights that Triton does not need.
 
     Raises:
         InputError: a value out of range.

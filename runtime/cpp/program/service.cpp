@@ -265,8 +265,11 @@ HttpReply Service::predict(const HttpRequest& request) const {
   for (std::size_t i = asked.names.size(); i < prediction.size(); ++i)
     asked.names.emplace_back("row " + std::to_string(i));
   OrderedJson rows = prediction_rows(predictor_, prediction, asked.names, 0, asked.telling);
-  return ok(
-      {{"backend", predictor_.backend()}, {"fallbacks", skipped_json(predictor_)}, {"predictions", std::move(rows)}});
+  return ok({{"model", name_},
+             {"version", kVersion},
+             {"backend", predictor_.backend()},
+             {"fallbacks", skipped_json(predictor_)},
+             {"predictions", std::move(rows)}});
 }
 
 }  // namespace hydrant

@@ -110,13 +110,15 @@ Architecture Architecture::of(const Bundle& bundle) {
   found.multi_label = task == "multi_label";
   found.tokens = task == "tokens";
   if (found.score != (found.classes == 1)) throw malformed("classes", "1 for a score, and otherwise 2 or more");
-  if (found.tokens && found.image) throw malformed("modality", "text of task tokens");
-  constexpr const char* kDense[] = {"none", "tanh", "relu", "gelu"};
-  const auto is_pooling = [&](const char* known) { return data["pooling"] == known; };
-  if (found.tokens && std::none_of(std::begin(kDense), std::end(kDense), is_pooling))
-    throw malformed("pooling", "none, tanh, relu, gelu of task tokens");
-  if (found.tokens && data.contains("token_pooling") && data["token_pooling"] != "first")
-    throw malformed("token_pooling", "first of task tokens");
+  if (found.tokens) {
+    constexpr const char* kDense[] = {"none", "tanh", "relu", "gelu"};
+    const auto is_pooling = [&](const char* known) { return data["pooling"] == known; };
+    if (found.image) throw malformed("modality", "text of task tokens");
+    if (std::none_of(std::begin(kDense), std::end(kDense), is_pooling))
+      throw malformed("pooling", "none, tanh, relu, gelu of task tokens");
+    if (data.contains("token_pooling") && data["token_pooling"] != "first")
+      throw malformed("token_pooling", "first of task tokens");
+  }
   if (!data["position_padding"].is_null()) {
     found.position_padding = integer(data["position_padding"], 0, kMost);
     if (!found.position_padding) throw malformed("position_padding", "a token id or null");
