@@ -13,6 +13,7 @@ import contextlib
 import json
 import os
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -58,7 +59,8 @@ def sign(
 
     Raises:
         BundleError: a file is missing, altered, a link or not listed.
-        InputError: the key, the certificate or the chain cannot be used, or the folder cannot be written.
+        InputError: the key, the certificate or the chain cannot be used, today is outside the certificate's time, or
+            the folder cannot be written.
         MissingExtraError: model-signing is not installed.
     """
     signing = _library("signing")
@@ -66,6 +68,8 @@ def sign(
     private, certificate, chain = _pem(key, "PRIVATE KEY"), _pem(certificate), _pem(chain)
     if chain is not None and certificate is None:
         raise InputError(f"the chain {chain} is given without a certificate; give that of the key, too")
+    if certificate is not None:
+        _check_time(certificate)
     for name in bundle.manifest["files"]:
         bundle.file(name)
     _check_whole(bundle)
@@ -187,6 +191,18 @@ def _pem(path: Any, *kinds: str) -> Any:
     if not any(f"{kind}-----".encode() in content for kind in kinds):
         raise InputError(f"{path} holds no PEM block of a {' or '.join(kinds).lower()}; expected one")
     return path
+
+
+def _check_time(certificate: Path) -> None:
+    """Refuse to sign with a certificate outside its time: that is an oversight, though those who check take it."""
+    with _blaming_key(certificate):
+        found = require("cryptography.x509", "sign", "sign bundles").load_pem_x509_certificate(certificate.read_bytes())
+    begin, end = found.not_valid_before_utc, found.not_valid_after_utc
+    if not begin <= datetime.now(UTC) <= end:
+        raise InputError(
+            f"the certificate {certificate} is valid from {begin:%Y-%m-%d %H:%M} to {end:%Y-%m-%d %H:%M} UTC; expected "
+            "one that is valid now: get a new one for the key, or set the clock of this machine"
+        )
 
 
 @contextlib.contextmanager

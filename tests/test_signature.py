@@ -279,6 +279,21 @@ TIMES = [
 """Certificate → issuer, and why it is refused: what counts is whether the issuer's was valid when its time began."""
 
 
+@pytest.fixture
+def other_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The date is another when something is signed."""
+    monkeypatch.setattr("hydrant.bundle.signature._check_time", lambda certificate: None)
+
+
+@pytest.mark.parametrize("name", ["ended", "coming"])
+def test_certificates_out_of_their_time_sign_nothing(copy: Path, keys: Path, name: str) -> None:
+    before = (copy / SIGNATURE).read_bytes()
+    with pytest.raises(InputError, match=rf"{name}-certificate.pem is valid from .* UTC; expected one that is valid"):
+        hydrant.sign(copy, keys / "maker.pem", certificate=keys / f"{name}-certificate.pem")
+    assert (copy / SIGNATURE).read_bytes() == before
+
+
+@pytest.mark.usefixtures("other_times")
 @pytest.mark.parametrize(("certificate", "issuer", "why"), TIMES)
 def test_certificates_out_of_their_time(copy: Path, keys: Path, certificate: str, issuer: str, why: str) -> None:
     """Today's date does not count, since a signature does not say when it was made."""
@@ -290,6 +305,7 @@ def test_certificates_out_of_their_time(copy: Path, keys: Path, certificate: str
         check_signature(copy, keys / f"{issuer}.pem")
 
 
+@pytest.mark.usefixtures("other_times")
 @pytest.mark.parametrize(("certificate", "issuer", "why"), TIMES)
 def test_cpp_and_certificates_out_of_their_time(
     runner: Path, copy: Path, keys: Path, inputs: Path, certificate: str, issuer: str, why: str
