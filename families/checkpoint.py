@@ -11,6 +11,7 @@ from typing import Any
 
 from ..errors import InputError, cut, listing, require
 from .clip import CLIP
+from .config import refuse
 from .registry import LAYOUTS, unsupported, without_classes
 
 READS = "fuse", "read a checkpoint"
@@ -95,6 +96,11 @@ def load_weights(name: str, config: Any, class_name: str) -> Any:
         raise InputError(
             f"checkpoint {name} lacks {listing(missing, 3)}; those weights would be random. "
             "Expected a model fine-tuned for classification"
+        )
+    if getattr(model, "_hf_peft_config_loaded", False):
+        raise InputError(
+            f"checkpoint {name} holds an adapter beside its weights, which transformers adds to them; expected weights "
+            "alone: give a folder without adapter_config.json, and the adapter's with --adapter (adapters=[…])"
         )
     _fit(model, name)
     return model.eval()
@@ -187,7 +193,7 @@ def load_config(name: str) -> Any:
     transformers = require("transformers", *READS)
     try:
         with quiet():
-            return own_attention(transformers.AutoConfig.from_pretrained(name, trust_remote_code=False))
+            config = own_attention(transformers.AutoConfig.from_pretrained(name, trust_remote_code=False))
     except Exception as error:  # as in load_model
         raise InputError(
             f"there is no folder {name}, and no model configuration of that name could be read from the hub: "
@@ -196,6 +202,23 @@ def load_config(name: str) -> Any:
             else f"cannot read a model configuration from {name}: {_first_line(error)}; expected a Hugging Face folder "
             "with config.json"
         ) from error
+    check_timm(config)
+    return config
+
+
+def check_timm(config: Any) -> None:
+    """Refuse what timm would look for elsewhere: models named by a hub, and files of weights, which may be pickles.
+
+    Raises:
+        UnsupportedModelError: it names such.
+    """
+    if config.model_type != "timm_wrapper":
+        return
+    if ":" in str(config.architecture):
+        raise refuse(config, "architecture", config.architecture, "the name of a model that timm itself has")
+    path = (config.model_args or {}).get("checkpoint_path")
+    if path:
+        raise refuse(config, "model_args", f"checkpoint_path {path}", "none: its weights lie in model.safetensors")
 
 
 def own_attention(config: Any) -> Any:

@@ -14,6 +14,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import oracle
+import peft
 import pytest
 import sklearn.metrics
 import torch
@@ -23,11 +24,13 @@ from hydrant.bundle.store import Bundle
 from hydrant.bundle.traced import Traced, read_architecture
 from hydrant.errors import BundleError, InputError, PlanError, UnsupportedModelError
 from hydrant.evaluation.baselines import is_whole_model
+from hydrant.families.checkpoint import load_model
 from hydrant.fusion import TracedClassifier, load_reference
 from hydrant.measure.settings import checked_settings
 from hydrant.tracing.blocks import find_blocks
-from hydrant.tracing.loading import described, load_traced, prepared
+from hydrant.tracing.loading import described, load_traced, prepared, rebuild
 from hydrant.tracing.members import all_heads, probes, trace
+from hydrant.tracing.sizes import check_numbers
 from safetensors.torch import load_file
 from support import make_inputs, make_model, make_tokenizer, random_plan, run_cli
 from token_support import CLASSES, make_tagger
@@ -326,8 +329,6 @@ def test_a_malformed_description_is_refused(bundle: Bundle, change: dict[str, An
 
 
 def test_a_class_that_is_no_classifier_is_never_made(bundle: Bundle, tmp_path: Path) -> None:
-    from hydrant.tracing.loading import rebuild
-
     with pytest.raises(UnsupportedModelError, match="Trainer cannot be traced"):
         rebuild(
             bundle.read_json("checkpoint.json"),
@@ -359,6 +360,21 @@ def test_a_configuration_of_another_model_is_refused(
         load_reference(Bundle.open(folder))
 
 
+def test_sizes_are_bounded_by_the_weights_beside_them(tmp_path: Path) -> None:
+    check_numbers({"vocab_size": 10**7, "pad_token_id": 10**7 - 1}, 2, {"words": (10**7, 1)})
+    with pytest.raises(ValueError, match="vocab_size is 10000000, beyond 5000000"):
+        check_numbers({"text_config": {"vocab_size": 10**7}}, 2, {"words": (5 * 10**6, 1), "scale": ()})
+    with pytest.raises(ValueError, match="max_position_embeddings is 2147483648, beyond 2147483647"):
+        check_numbers({"max_position_embeddings": 2**31}, 2, {})
+    config = transformers.Qwen3Config(**{**GROUPED, "max_position_embeddings": 10**7})
+    transformers.Qwen3ForSequenceClassification(config).save_pretrained(tmp_path / "long")
+    plan = hydrant.plan_heads(tmp_path / "long", method="random", keep=2, traced=True)
+    fused = hydrant.fuse(tmp_path / "long", plan, traced=True)
+    made = hydrant.save_bundle(fused, tmp_path / "out", tensors_only=True)
+    assert made.any_architecture().max_sequence == 10**7
+    load_reference(made)
+
+
 @pytest.mark.parametrize("name", ["attn_implementation", "_attn_implementation"])
 def test_attention_that_a_configuration_names_is_not_fetched(
     bundle: Bundle, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
@@ -379,6 +395,41 @@ def test_attention_that_a_configuration_names_is_not_fetched(
     assert not asked
     transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "checkpoint")
     assert set(asked) == {"somebody/kernel"}, "what transformers does by itself"
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"architecture": "hf-hub:somebody/model"}, "timm_wrapper model has architecture = 'hf-hub:somebody/model'"),
+        ({"model_args": {"checkpoint_path": "weights.pth"}}, "has model_args = 'checkpoint_path weights.pth'"),
+    ],
+)
+def test_models_and_weights_that_timm_would_look_for_elsewhere_are_refused(
+    change: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    config = {"model_type": "timm_wrapper", "architecture": "resnet18", "label_names": ["a", "b"], "num_classes": 2}
+    config |= {"architectures": ["TimmWrapperForImageClassification"], **change}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(UnsupportedModelError, match=message):
+        load_traced(tmp_path)
+    architecture = replace(described(prepared(make("beit"))), model_class="TimmWrapperForImageClassification")
+    with pytest.raises(InputError, match="timm_wrapper model has"):
+        rebuild(config, architecture, {})
+
+
+@pytest.mark.parametrize("load", [load_traced, load_model])
+def test_an_adapter_beside_the_weights_is_refused(load: Any, tmp_path: Path) -> None:
+    """transformers adds it to them, where PEFT is installed."""
+    model = make_model("bert")
+    model.save_pretrained(tmp_path)
+    before = load(tmp_path).state_dict()
+    added = peft.get_peft_model(model, peft.LoraConfig(task_type="SEQ_CLS", r=2, target_modules=["query"]))
+    added.save_pretrained(tmp_path)
+    with pytest.raises(InputError, match=r"holds an adapter beside its weights.*the adapter's with --adapter"):
+        load(tmp_path)
+    (tmp_path / "adapter_config.json").unlink()
+    after = load(tmp_path).state_dict()
+    assert all(torch.equal(after[name], tensor) for name, tensor in before.items())
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from ..data.spec import Modality
 from ..errors import InputError, UnsupportedModelError, cut, require
 from ..families.checkpoint import (
     READS,
+    check_timm,
     checked_source,
     find_processor,
     load_config,
@@ -257,9 +258,11 @@ def rebuild(configuration: Any, architecture: Traced, shapes: Mapping[str, tuple
     kinds = require("transformers.models.auto.configuration_auto", *READS).CONFIG_MAPPING
     try:
         with quiet():
-            check_numbers(configuration, architecture.classes)
+            check_numbers(configuration, architecture.classes, shapes)
             kind = kinds[configuration.get("model_type")]
-            made = partial(getattr(transformers, class_name), own_attention(kind.from_dict(dict(configuration))))
+            config = own_attention(kind.from_dict(dict(configuration)))
+            check_timm(config)
+            made = partial(getattr(transformers, class_name), config)
             check_made(made, shapes)
             return prepared(made())
     except Exception as error:  # whatever a class raises for a configuration of another version

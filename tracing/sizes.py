@@ -14,10 +14,15 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
+from ..errors import LARGEST as LONGEST
 from ..errors import listing, literal
 
 LARGEST = 2**22
-"""No size in a configuration is larger: no vocabulary, no length of a text, no number of layers."""
+"""No size in a configuration is larger, unless a stored weight is as long: no number of layers, no vocabulary."""
+
+LENGTHS = "position", "length", "window"
+"""In the names of a configuration's numbers that nothing counts up to: a text may be as long as positions tell apart.
+What is made of them is bounded as it is made."""
 
 BASE = "theta"
 """In the names of a configuration's numbers that are no sizes: bases of rotary positions."""
@@ -29,12 +34,13 @@ CALLS, MORE_CALLS = 50, 10_000
 """It calls PyTorch six times or so for each weight; it may as often as this, and so many times more."""
 
 
-def check_numbers(configuration: Any, classes: int, name: str = "") -> None:
-    """Refuse sizes that no model has, since a class of configurations counts up to them.
+def check_numbers(configuration: Any, classes: int, shapes: Mapping[str, tuple[int, ...]], name: str = "") -> None:
+    """Refuse sizes that no model of some weights has, since a class of configurations counts up to them.
 
     Args:
         configuration: as it is stored.
         classes: C.
+        shapes: of the stored weights, by name.
         name: of what it stands under.
 
     Raises:
@@ -42,12 +48,17 @@ def check_numbers(configuration: Any, classes: int, name: str = "") -> None:
     """
     if isinstance(configuration, Mapping):
         for key, value in configuration.items():
-            check_numbers(value, classes, str(key))
+            check_numbers(value, classes, shapes, str(key))
     elif isinstance(configuration, list):
         for value in configuration:
-            check_numbers(value, classes, name)
+            check_numbers(value, classes, shapes, name)
     elif isinstance(configuration, int) and BASE not in name:
-        largest = classes if name == "num_labels" else LARGEST
+        if name == "num_labels":
+            largest = classes
+        elif any(part in name for part in LENGTHS):
+            largest = LONGEST
+        else:
+            largest = max(LARGEST, *(max(shape, default=0) for shape in shapes.values()), 0)
         if configuration > largest:
             raise ValueError(f"{name[:60]} is {literal(configuration)}, beyond {largest}")
 
