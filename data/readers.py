@@ -6,7 +6,6 @@ Everything is read as a stream, so that a file larger than memory is fine; Parqu
 from __future__ import annotations
 
 import csv
-import glob
 import json
 import logging
 import math
@@ -23,6 +22,7 @@ from ..errors import InputError, cut, listing, require
 from .arrays import check_regular, read_npz
 from .audio import has_media_name
 from .columns import Columns
+from .parquet import tables
 from .records import AUDIO, TENSORS, WORDS, as_input, is_record, usual_keys
 from .tables import column_names, input_column, rows
 from .words import is_words
@@ -33,9 +33,6 @@ FORMS = ".csv, .tsv, .jsonl, .parquet, .conll, .npz or a folder of images or sou
 
 LONGEST = 2**24
 """Characters of one line, or of one row of a table that goes over many: a file without an end would fill the memory."""
-
-PARQUET_ROWS = 1000
-"""Rows of Parquet in memory at once: a whole group, whose texts may be alike, may be far larger than its file."""
 
 TAGS = ("tags", "ner_tags")
 """Columns of their tags, where there is none of labels; the first that is there."""
@@ -358,10 +355,23 @@ def _json_lines(path: Path) -> Records:
 
 
 def _parquet(path: Path) -> Records:
-    stream = _open("parquet", path, batch_size=PARQUET_ROWS)
-    features = stream.features or {}
+    datasets = require("datasets", "fuse", "read Parquet")
+    check_regular(path)
+    if path.stat().st_size == 0:
+        raise InputError(f"data {path} is empty; expected at least one example")
+    parts = _guarded(_silently(tables(path)), path)
+    first = next(parts, None)
+    if first is None:
+        return iter(()), {}
+    with _silent():
+        features = next(_guarded(map(datasets.Features.from_arrow_schema, [first.schema]), path))
     named = {name: _named(feature) for name, feature in features.items()}
-    return _guarded(_silently(stream), path), {name: known for name, known in named.items() if known is not None}
+
+    def records() -> Iterator[dict[str, Any]]:
+        for table in chain([first], parts):
+            yield from datasets.Dataset(table, fingerprint=path.name)  # of columns as datasets wrote them: images, say
+
+    return _guarded(_silently(records()), path), {name: known for name, known in named.items() if known is not None}
 
 
 _READERS: dict[str, Callable[[Path], Records]] = {
@@ -414,20 +424,6 @@ def _check_length(found: int, where: str, unit: str = "characters") -> None:
     """Refuse a line or row that is longer than any may be."""
     if found > LONGEST:
         raise InputError(f"{where} has more than {LONGEST} {unit}; expected shorter ones: cut its texts up")
-
-
-def _open(reader: str, path: Path, **options: Any) -> Any:
-    datasets = require("datasets", "fuse", "read Parquet")
-    check_regular(path)
-    if path.is_file() and path.stat().st_size == 0:
-        raise InputError(f"data {path} is empty; expected at least one example")
-    try:
-        with _silent():
-            return datasets.load_dataset(
-                reader, data_files=glob.escape(str(path)), split="train", streaming=True, **options
-            )
-    except Exception as error:  # datasets raises many kinds for unreadable data
-        raise InputError(f"cannot read data {path}: {cut(error, 160)}; expected {FORMS}") from error
 
 
 @contextmanager

@@ -304,6 +304,25 @@ def test_bad_image_processors_are_refused_in_one_line(runner: Path, golden: Path
     assert done.stderr.startswith("hydrant-run: error: input 2 becomes an image of 150 by 200 pixels")
 
 
+def test_what_is_no_regular_file_is_refused_at_once(runner: Path, golden: Path, tmp_path: Path) -> None:
+    words = "it is no regular file but a folder, pipe or device"
+    for model, name in (("bert", "x.npz"), ("bert", "x.npy"), ("vit-images", "x.png")):
+        bundle, path = golden / model / "bundle", tmp_path / name
+        for make in (path.mkdir, lambda path=path: os.mkfifo(path), lambda path=path: path.symlink_to("/dev/zero")):
+            make()
+            refused(run(runner, bundle, "--input", path), f"{path}: {words}")
+            assert path.exists(), "it was replaced"
+            path.rmdir() if path.is_dir() else path.unlink()
+
+
+@pytest.mark.parametrize("name", ["hydrant.json", "model.fp32.onnx", "calibration.json", "processor/extra"])
+def test_what_is_no_regular_file_is_no_file_of_a_bundle(name: str, runner: Path, golden: Path, tmp_path: Path) -> None:
+    bundle = shutil.copytree(golden / "bert/bundle", tmp_path / "bundle")
+    (bundle / name).unlink(missing_ok=True)
+    os.mkfifo(bundle / name)
+    refused(run(runner, bundle, "--input", golden / "bert/inputs.npz"), str(bundle))
+
+
 def test_a_failure_to_read_is_no_end_of_the_lines(runner: Path, golden: Path) -> None:
     folder = os.open(golden, os.O_RDONLY)
     words = [str(runner), str(golden / "bert/bundle"), "-"]

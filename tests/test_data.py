@@ -26,6 +26,7 @@ from hydrant.data import readers
 from hydrant.data.columns import Columns
 from hydrant.data.examples import Examples, check_apart, label_index, read_examples
 from hydrant.data.given import given_inputs
+from hydrant.data.parquet import _pages
 from hydrant.data.readers import stream_lines, stream_rows
 from hydrant.errors import InputError
 from PIL import Image
@@ -659,6 +660,46 @@ def test_a_group_of_alike_texts_is_not_read_at_once(tmp_path: Path) -> None:
     rows = stream_rows(tmp_path / "data.parquet")
     assert next(rows).input == "x" * 40_000
     assert pyarrow.total_allocated_bytes() - before < 400e6, "of 800 MB in all"
+
+
+@pytest.mark.parametrize(
+    ("text", "rows", "settings", "words"),
+    [
+        ("x" * 10**8, 1, {"use_dictionary": False}, "bytes that unpack to 100000"),  # a page that is one text
+        ("x" * 10**6, 1999, {}, None),  # a dictionary of one text
+    ],
+)
+def test_memory_of_parquet_is_bounded(
+    text: str, rows: int, settings: dict[str, bool], words: str | None, tmp_path: Path
+) -> None:
+    path = tmp_path / "data.parquet"
+    pyarrow.parquet.write_table(pyarrow.table({"text": [text] * rows}), path, compression="zstd", **settings)
+    assert path.stat().st_size < 10_000
+    before = pyarrow.total_allocated_bytes()
+    found = stream_rows(path)
+    if words:
+        with pytest.raises(InputError, match=words):
+            next(found)
+    else:
+        assert len(next(found).input) == 10**6
+        assert pyarrow.total_allocated_bytes() - before < 2**28  # all at once are 2 GB
+
+
+def test_pages_are_measured_as_the_writer_tells(tmp_path: Path) -> None:
+    path = tmp_path / "data.parquet"
+    texts = [f"{number} {'long ' * number}" for number in range(3000)]
+    table = pyarrow.table({"text": texts, "n": range(3000), "words": [["a", "b"]] * 3000})
+    for settings in ({"data_page_version": "1.0"}, {"data_page_version": "2.0", "use_dictionary": False}):
+        pyarrow.parquet.write_table(table, path, row_group_size=1000, **settings)
+        facts = pyarrow.parquet.read_metadata(path)
+        groups = [facts.row_group(group).column(column) for group in range(3) for column in range(3)]
+        with path.open("rb") as file:
+            for column in groups:
+                pages = list(_pages(file, column))
+                headers = column.total_compressed_size - sum(stored for _, stored in pages)
+                assert sum(unpacked for unpacked, _ in pages) == column.total_uncompressed_size - headers
+                assert 0 < headers < 200 * len(pages)
+        assert [row.input for row in stream_rows(path)] == texts
 
 
 def test_what_datasets_logs_of_a_damaged_file_is_not_shown(tmp_path: Path) -> None:

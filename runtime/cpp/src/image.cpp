@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <new>
 #include <stdexcept>
-#include <system_error>
 
 #include "files.h"
 #include "messages.h"
@@ -22,10 +21,7 @@ std::uint8_t grey(const std::uint8_t* rgb) {
 }
 
 std::string read_bytes(const fs::path& file) {
-  std::error_code failed;
-  const std::uintmax_t size = fs::file_size(file, failed);
-  if (failed) throw std::invalid_argument(failed.message());
-  if (size > kMostFileBytes) throw std::invalid_argument("it is larger than 1 GiB");
+  if (size_of(file) > kMostFileBytes) throw std::invalid_argument("it is larger than 1 GiB");
   auto bytes = bytes_of(file);
   if (!bytes) throw std::invalid_argument("check its permissions");
   return std::move(*bytes);

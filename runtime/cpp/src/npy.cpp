@@ -7,6 +7,7 @@
 #include <cstring>
 #include <fstream>
 #include <memory>
+#include <stdexcept>
 #include <system_error>
 #include <type_traits>
 
@@ -223,9 +224,12 @@ Tensors read_archive(const fs::path& file) {
 }  // namespace
 
 Tensors read_tensors(const fs::path& file) {
-  std::error_code failed;
-  const std::uintmax_t size = fs::file_size(file, failed);
-  if (failed) throw unreadable(file.string(), failed.message());
+  std::uintmax_t size = 0;
+  try {
+    size = size_of(file);
+  } catch (const std::invalid_argument& error) {
+    throw unreadable(file.string(), error.what());
+  }
   if (size > kMostBytes) throw unreadable(file.string(), "it is larger than 4 GiB; cut it up");
   std::ifstream stream(file, std::ios::binary);
   std::string start(4, '\0');
