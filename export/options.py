@@ -25,7 +25,7 @@ class GraphForm:
             or what suits the precision (auto).
         member_outputs: also output each member's probabilities, ``member_probabilities`` [batch, members, classes], or
             scores, ``member_scores`` [batch, members].
-        without: exact rewrite to leave out, by its name in ``export.rewrites.REWRITES``.
+        without: exact rewrite to leave out, by the name under which an export tells it; may be repeated.
     """
 
     lowering: Lowering = "auto"

@@ -24,7 +24,7 @@ class Timing:
     """At which shapes and for how long models are timed.
 
     Attributes:
-        batch: inputs per run, each number in turn.
+        batch: inputs per run, each number in turn; default 1,8.
         sequence: tokens per text, each number in turn; default 128, or the longest that the model reads. Of waveforms
             samples, default 16,000. Not for images and spectrograms.
         seconds: seconds that every model runs at least, at every shape.

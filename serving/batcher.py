@@ -24,6 +24,7 @@ import numpy as np
 from ..errors import HydrantError
 from ..runtime.prediction import Prediction
 from .errors import ServeError
+from .inputs import Inputs, check_count, count_of, length_of
 
 RUN = 128
 """Characters of padding that cost as much as a run by itself, on a CPU: about 60 for BERT-base, 170 for MiniLM."""
@@ -31,14 +32,8 @@ RUN = 128
 RUN_ON_GPU = 4096
 """The same on a GPU; reckoned, not measured."""
 
-MOST_CHARACTERS = 2**20
-"""Of one text, pair or list of words: while it is cut into tokens, each takes a hundred bytes and more."""
-
 TOGETHER = 2**18
 """Characters of the texts that run together, unless one is longer by itself."""
-
-Inputs = Sequence[Any] | Mapping[str, np.ndarray]
-"""Raw inputs, or ready tensors by name with the batch as their first axis."""
 
 
 class Predicts(Protocol):
@@ -268,21 +263,6 @@ class Batcher:
         return self._predictor.predict(inputs, batch_size=self._batch_size, on_error=on_error)
 
 
-def count_of(inputs: Inputs) -> int:
-    """Number of inputs; ready tensors have one first axis for all."""
-    return len(next(iter(inputs.values()), ())) if isinstance(inputs, Mapping) else len(inputs)
-
-
-def check_count(count: int, most: int) -> None:
-    """Refuse a request of more inputs than can ever wait, which a small body may hold by the million.
-
-    Raises:
-        ServeError: 413.
-    """
-    if count > most:
-        raise ServeError(413, f"the request has {count} inputs; at most {most} may wait here; send them in parts")
-
-
 def next_batch(waiting: Sequence[Item], most: int, run: float = RUN) -> list[Item]:
     """The oldest input that waits, and those that had best run with it, up to :data:`TOGETHER` characters.
 
@@ -343,13 +323,6 @@ def _items(job: _Job, inputs: Inputs) -> list[Item]:
         rows = range(count_of(inputs))
         return [Item(job, row, {name: array[row : row + 1] for name, array in inputs.items()}, kind, 1) for row in rows]
     return [Item(job, place, given, (), length_of(given)) for place, given in enumerate(inputs)]
-
-
-def length_of(given: Any) -> int:
-    """Characters of a text, a pair or a list of words, each of which counts as one at least; 1 for what is no text."""
-    if isinstance(given, str):
-        return max(1, len(given))
-    return sum(map(length_of, given)) if isinstance(given, list | tuple) else 1
 
 
 def _joined(batch: Sequence[Item]) -> Any:

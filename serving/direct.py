@@ -20,10 +20,10 @@ from urllib.parse import parse_qsl
 from ..errors import HydrantError, cut
 from ..runtime.answers import answer
 from .asked import inputs_for, read_asked
-from .batcher import check_count
 from .connection import LEAVING
 from .errors import ServeError, refusal
 from .guard import COUNTED, App, Receive, Scope, Send, headers_of
+from .inputs import check_count
 from .messages import HEADER, InferResponse
 from .protocol import inputs_of, outputs_of, read_request, write_response
 from .service import Served, Service

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 from ..version import __version__
 from .asked import inputs_for, read_asked
-from .batcher import check_count
 from .direct import Call, observed, read_body, unless_left
 from .errors import ServeError
 from .explain import explanations, facts_of
+from .inputs import check_count
 from .rest import json_response
 from .service import Service
 

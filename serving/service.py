@@ -15,18 +15,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from ..data.text import is_pair
-from ..data.words import is_words
 from ..errors import HydrantError, InputError, cut, listing
 from ..runtime.backends.registry import ON_GPU
 from ..runtime.loading import load
 from ..runtime.prediction import Prediction
 from ..runtime.predictor import Predictor
-from .batcher import MOST_CHARACTERS, RUN, RUN_ON_GPU, Batcher, Inputs, check_count, length_of
+from .batcher import RUN, RUN_ON_GPU, Batcher
 from .catalog import Versions, found_bundles, in_order
 from .errors import ServeError
+from .inputs import Inputs, check_count, check_inputs, each_of
 from .log import ALWAYS, changes
 from .observe import Observer, Observers
 from .settings import ServeSettings
@@ -189,7 +186,7 @@ class Service:
             check_count(len(inputs), self.settings.queue)
         check_inputs(inputs, served.predictor)
         found = await served.batcher.submit(inputs, most if timeout is None else min(timeout, most), on_error)
-        self.observer.predicted(served, _each(inputs), found)
+        self.observer.predicted(served, each_of(inputs), found)
         return served, found
 
     def index(self) -> list[dict[str, Any]]:
@@ -354,41 +351,6 @@ class Service:
         if versions is None:
             raise ServeError(404, f"no model is called {cut(name)}; there are: {listing(sorted(self._found()))}")
         return versions
-
-
-def check_inputs(inputs: Inputs, predictor: Predictor) -> None:
-    """Refuse what a request must not say, above all a path: strings are texts, and images and sounds are bytes.
-
-    Raises:
-        InputError: an input of another kind than the model reads; it is named by its index.
-        ServeError: 413, a text that is longer than any model reads by far.
-    """
-    if isinstance(inputs, Mapping):
-        sizes = {name: np.shape(array)[:1] for name, array in inputs.items()}
-        if () in sizes.values() or len(set(sizes.values())) > 1:
-            told = listing(f"{name} {list(np.shape(array))}" for name, array in inputs.items())
-            raise InputError(f"tensors have the shapes {told}; expected one first axis for all, the batch")
-        return
-    if not predictor.takes_raw:
-        raise InputError("this model has no processor, so it takes no raw inputs; send its ready tensors")
-    for index, given in enumerate(inputs):
-        if predictor.modality != "text" and not isinstance(given, bytes):
-            what = {"image": "an image file", "audio": "a sound file"}[predictor.modality]
-            raise InputError(f"input {index} is a {type(given).__name__}; expected the bytes of {what}")
-        if predictor.modality == "text" and not (isinstance(given, str) or is_pair(given) or is_words(given)):
-            raise InputError(f"input {index} is a {type(given).__name__}; expected a text, or a pair of texts")
-        if length_of(given) > MOST_CHARACTERS:
-            raise ServeError(
-                413, f"input {index} has {length_of(given)} characters; send {MOST_CHARACTERS} at most, its beginning"
-            )
-
-
-def _each(inputs: Inputs) -> Sequence[Any]:
-    """Inputs one by one; of ready tensors a dict for each."""
-    if not isinstance(inputs, Mapping):
-        return inputs
-    rows = range(len(next(iter(inputs.values()), ())))
-    return [{name: array[row] for name, array in inputs.items()} for row in rows]
 
 
 def _tell(to: logging.Logger, served: Served) -> None:

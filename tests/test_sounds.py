@@ -375,7 +375,7 @@ def test_no_triton_model_is_written_of_what_reads_sounds(bundle: Bundle, tmp_pat
 
 def test_a_service_takes_files_of_sound_and_no_paths(bundle: Bundle, folder: Path) -> None:
     asked = pytest.importorskip("hydrant.serving.asked")
-    from hydrant.serving.service import check_inputs
+    from hydrant.serving.inputs import check_inputs
 
     content = (folder / "LABEL_0" / "0.flac").read_bytes()
     with hydrant.load(bundle, "torch") as predictor:

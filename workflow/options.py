@@ -22,7 +22,7 @@ class Recipe:
         members: number of members.
         budget: most operations that the plan may cost, in those of the plain single model (default: 1.0; where the
             classifier reads every token or patch of the last layer, 1.5).
-        method: how heads are scored (``plan_heads``).
+        method: how heads are scored, as of `hydrant plan`.
         fast: leave the tuning out: minutes less, and less of the uncertainty that it brings.
         epochs: passes over the training data, at most.
         learning_rate: highest learning rate of the tuning, which only the layers above the fork take part in.
