@@ -83,8 +83,9 @@ def test_nothing_that_a_checkpoint_names_is_asked_for(name: str, asked: list[str
     assert not asked
 
 
-def test_a_name_of_a_hub_is_asked_for(asked: list[str]) -> None:
+def test_a_name_of_a_hub_is_asked_for(asked: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """Else the test above could not fail."""
+    monkeypatch.setattr("time.sleep", lambda seconds: None)  # between tries
     with pytest.raises(InputError):
         load_model("somebody/model")
     assert asked
