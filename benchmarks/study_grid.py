@@ -43,7 +43,7 @@ FIGURES = {
 
 PICTURE = (
     "{}: accuracy, AUROC and FPR95 by entropy; above against the heads kept from each fork on, below against the "
-    "number of members, with Taylor importance and circuits beside random heads"
+    "number of members, with Taylor importance and circuits beside random heads; what is far worse lies outside"
 )
 
 
