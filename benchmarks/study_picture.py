@@ -88,8 +88,8 @@ def _point(axes: Any, name: str, place: int, latency: float, given: Sequence[flo
 def draw_grid(found: dict[str, Any], title: str, figure_names: dict[str, str]) -> bytes:
     """PNG bytes: for each figure heads kept against it, a line for each fork; below, the number of members and methods.
 
-    Dashed and hollow is what was not tuned; shades and bars are ranges over the seeds. What is far worse than the single
-    model lies outside.
+    Dashed and hollow is what was not tuned; shades and bars are ranges over the seeds. What is far worse than the
+    single model lies outside.
     """
     drawn = Figure(figsize=(5 * len(figure_names), 9), dpi=110, facecolor="white", layout="constrained")
     FigureCanvasAgg(drawn)
