@@ -69,7 +69,7 @@ def sign(
     if chain is not None and certificate is None:
         raise InputError(f"the chain {chain} is given without a certificate; give that of the key, too")
     if certificate is not None:
-        _check_time(certificate)
+        _check_time(Path(certificate))
     for name in bundle.manifest["files"]:
         bundle.file(name)
     _check_whole(bundle)

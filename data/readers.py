@@ -25,14 +25,12 @@ from .columns import Columns
 from .parquet import tables
 from .records import AUDIO, TENSORS, WORDS, as_input, is_record, usual_keys
 from .tables import column_names, input_column, rows
+from .text import LONGEST
 from .words import is_words
 
 T = TypeVar("T")
 
 FORMS = ".csv, .tsv, .jsonl, .parquet, .conll, .npz or a folder of images or sounds with one subfolder per class"
-
-LONGEST = 2**24
-"""Characters of one line, or of one row of a table that goes over many: a file without an end would fill the memory."""
 
 TAGS = ("tags", "ner_tags")
 """Columns of their tags, where there is none of labels; the first that is there."""
@@ -357,8 +355,7 @@ def _json_lines(path: Path) -> Records:
 def _parquet(path: Path) -> Records:
     datasets = require("datasets", "fuse", "read Parquet")
     check_regular(path)
-    if path.stat().st_size == 0:
-        raise InputError(f"data {path} is empty; expected at least one example")
+    _check_filled(path)
     parts = _guarded(_silently(tables(path)), path)
     first = next(parts, None)
     if first is None:
@@ -412,12 +409,17 @@ def _lines(path: Path) -> Iterator[str]:
     except OSError as error:
         raise InputError(f"cannot read data {path}: {error.strerror or error}; expected {FORMS}") from error
     with file:
-        if path.is_file() and path.stat().st_size == 0:
-            raise InputError(f"data {path} is empty; expected at least one example")
+        _check_filled(path)
         lines = iter(partial(file.readline, LONGEST + 1), "")
         for number, line in enumerate(_guarded(lines, path), start=1):
             _check_length(len(line), f"data {path}, line {number}")
             yield line
+
+
+def _check_filled(path: Path) -> None:
+    """Refuse a file without content; a pipe has no size."""
+    if path.is_file() and path.stat().st_size == 0:
+        raise InputError(f"data {path} is empty; expected at least one example")
 
 
 def _check_length(found: int, where: str, unit: str = "characters") -> None:
@@ -464,6 +466,6 @@ def _guarded(stream: Iterable[T], path: Path) -> Iterator[T]:
                 f"cannot read data {path}: it is not UTF-8 ({error.reason} at byte {error.start}); save it as UTF-8 "
                 "(iconv -f latin1 -t utf-8, say)"
             ) from error
-        except Exception as error:  # as in _open: parse errors of every reader
+        except Exception as error:  # whatever a reader raises for data that it cannot parse
             raise InputError(f"cannot read data {path}: {cut(error, 160)}; expected {FORMS}") from error
         yield record

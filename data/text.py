@@ -17,7 +17,8 @@ from .spec import InputSpec
 UNLIMITED = 2**31
 
 LONGEST = 2**24
-"""Characters of one text, or pair, as of one line of a table: while it is cut into tokens, each takes 130 bytes."""
+"""Characters of one text or pair, each of which takes 130 bytes while it is cut into tokens; and of one line, or of one
+row of a table that goes over many: a file without an end would fill the memory."""
 
 INPUT_NAMES = "model_input_names"
 """The setting of a tokenizer that says what it gives to models."""

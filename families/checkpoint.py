@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from ..errors import InputError, cut, listing, require
+from ..errors import InputError, UnsupportedModelError, cut, listing, require
 from .clip import CLIP
 from .config import refuse
 from .registry import LAYOUTS, unsupported, without_classes
@@ -188,12 +188,15 @@ def load_config(name: str) -> Any:
 
     Raises:
         InputError: there is none that can be read.
+        UnsupportedModelError: it names what would be looked for elsewhere.
     """
     require("torch", *READS)
     transformers = require("transformers", *READS)
     try:
         with quiet():
-            config = own_attention(transformers.AutoConfig.from_pretrained(name, trust_remote_code=False))
+            return asking_nowhere(transformers.AutoConfig.from_pretrained(name, trust_remote_code=False))
+    except UnsupportedModelError:
+        raise
     except Exception as error:  # as in load_model
         raise InputError(
             f"there is no folder {name}, and no model configuration of that name could be read from the hub: "
@@ -202,28 +205,25 @@ def load_config(name: str) -> Any:
             else f"cannot read a model configuration from {name}: {_first_line(error)}; expected a Hugging Face folder "
             "with config.json"
         ) from error
-    check_timm(config)
-    return config
 
 
-def check_timm(config: Any) -> None:
-    """Refuse what timm would look for elsewhere: models named by a hub, and files of weights, which may be pickles.
+def asking_nowhere(config: Any) -> Any:
+    """The same configuration, by which nothing is looked for elsewhere.
+
+    Of the attention that it names it is freed: that may be code of a hub, which would be run. timm's models may name a
+    hub, and files of weights, which may be pickles.
 
     Raises:
-        UnsupportedModelError: it names such.
+        UnsupportedModelError: it is one of timm's that does.
     """
+    config._attn_implementation = None
     if config.model_type != "timm_wrapper":
-        return
+        return config
     if ":" in str(config.architecture):
         raise refuse(config, "architecture", config.architecture, "the name of a model that timm itself has")
     path = (config.model_args or {}).get("checkpoint_path")
     if path:
         raise refuse(config, "model_args", f"checkpoint_path {path}", "none: its weights lie in model.safetensors")
-
-
-def own_attention(config: Any) -> Any:
-    """The same configuration without the attention that it names: that may be code of a hub, which would be run."""
-    config._attn_implementation = None
     return config
 
 

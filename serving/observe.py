@@ -50,7 +50,7 @@ class Observer(Protocol):
 
 
 class Silent:
-    """The observer that does nothing."""
+    """The observer that does nothing, and what those start from that want to know of some events alone."""
 
     def request(self, served: Served, front: str, seconds: float, status: int) -> None:
         """Nothing."""

@@ -31,6 +31,7 @@ import numpy as np
 from ..bundle.reference import RATES
 from ..errors import InputError, cut, is_whole
 from ..runtime.prediction import Prediction
+from .observe import Silent
 
 if TYPE_CHECKING:
     from .observe import Served
@@ -104,7 +105,7 @@ def redaction(named: str | Redact | None) -> Redact | None:
     return function
 
 
-class Recorder:
+class Recorder(Silent):
     """Records inputs that were abstained from or flagged; an observer.
 
     Args:
@@ -128,18 +129,6 @@ class Recorder:
         self._came = self._done = 0  # bytes of inputs; each is counted by one thread alone
         self._thread = threading.Thread(target=self._work, name="hydrant-record", daemon=True)
         self._thread.start()
-
-    def request(self, served: Served, front: str, seconds: float, status: int) -> None:
-        """Nothing."""
-
-    def batch(self, served: Served, size: int, seconds: float) -> None:
-        """Nothing."""
-
-    def queue(self, served: Served, depth: int) -> None:
-        """Nothing."""
-
-    def gone(self, served: Served) -> None:
-        """Nothing."""
 
     def predicted(self, served: Served, inputs: Sequence[Any], prediction: Prediction) -> None:
         """Hand the inputs that were abstained from or flagged to the thread that writes."""

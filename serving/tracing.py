@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..runtime.prediction import Prediction
+from .observe import Silent
 
 if TYPE_CHECKING:
     from .observe import Served
@@ -34,7 +35,7 @@ def tracing() -> Tracing | None:
     return Tracing(trace, propagate)
 
 
-class Tracing:
+class Tracing(Silent):
     """Makes spans; an observer, and what stands around the application.
 
     Args:
@@ -93,12 +94,6 @@ class Tracing:
         for name in ("abstain", "out_of_distribution"):
             if (found := getattr(prediction, name)) is not None:
                 span.set_attribute(f"hydrant.{name}", int(found.reshape(len(prediction), -1).any(axis=1).sum()))
-
-    def queue(self, served: Served, depth: int) -> None:
-        """Nothing."""
-
-    def gone(self, served: Served) -> None:
-        """Nothing."""
 
     def _over(self, name: str, seconds: float, attributes: dict[str, Any], kind: Any) -> None:
         end = time.time_ns()

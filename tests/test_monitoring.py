@@ -69,6 +69,13 @@ def found(predictor: Predictor, tmp_path_factory: pytest.TempPathFactory) -> tup
     return inputs, predictor.predict(inputs)
 
 
+@pytest.fixture(scope="module")
+def strange(found: tuple[list[str], Prediction]) -> list[str]:
+    """The inputs that were abstained from."""
+    inputs, prediction = found
+    return [inputs[place] for place in np.flatnonzero(np.asarray(prediction.abstain))]
+
+
 class Clock:
     def __init__(self) -> None:
         self.now = 1000.0
@@ -750,12 +757,12 @@ def test_no_spans_without_opentelemetry(monkeypatch: pytest.MonkeyPatch) -> None
 def test_a_service_watches_its_predictions_and_alarms_once(
     bundle: Path,  # noqa: F811
     found: tuple[list[str], Prediction],
+    strange: list[str],
     tmp_path: Path,
 ) -> None:
     """`hydrant serve` in a process of its own: quiet on usual traffic, an alarm on what is abstained from."""
-    inputs, prediction = found
+    inputs, _ = found
     record = tmp_path / "record.jsonl"
-    strange = [inputs[place] for place in np.flatnonzero(np.asarray(prediction.abstain))]
     with command(bundle, "--record", record, "--alpha", "0.001") as (process, ready):
         url = f"http://127.0.0.1:{ready['port']}"
         with httpx.Client(base_url=url, timeout=60) as client:
@@ -784,10 +791,8 @@ def test_a_service_watches_its_predictions_and_alarms_once(
 
 def test_a_version_that_is_loaded_again_is_watched_anew_from_then_on(
     bundle: Path,  # noqa: F811
-    found: tuple[list[str], Prediction],
+    strange: list[str],
 ) -> None:
-    inputs, prediction = found
-    strange = [inputs[place] for place in np.flatnonzero(np.asarray(prediction.abstain))]
     with running(bundle, watching=Watching(alpha=0.001)) as service:
 
         def told() -> tuple[set[float], list[float]]:
@@ -804,11 +809,9 @@ def test_a_version_that_is_loaded_again_is_watched_anew_from_then_on(
 
 def test_a_version_that_is_put_away_takes_its_alarms_with_it(
     bundle: Path,  # noqa: F811
-    found: tuple[list[str], Prediction],
+    strange: list[str],
     tmp_path: Path,
 ) -> None:
-    inputs, prediction = found
-    strange = [inputs[place] for place in np.flatnonzero(np.asarray(prediction.abstain))]
     for version in ("1", "2"):
         shutil.copytree(bundle, tmp_path / "models/intents" / version)
     with running(tmp_path / "models", watching=Watching(alpha=0.001)) as service:

@@ -14,12 +14,11 @@ from ..data.spec import Modality
 from ..errors import InputError, UnsupportedModelError, cut, require
 from ..families.checkpoint import (
     READS,
-    check_timm,
+    asking_nowhere,
     checked_source,
     find_processor,
     load_config,
     load_weights,
-    own_attention,
     quiet,
 )
 from ..families.config import classes, pair, refuse
@@ -260,9 +259,7 @@ def rebuild(configuration: Any, architecture: Traced, shapes: Mapping[str, tuple
         with quiet():
             check_numbers(configuration, architecture.classes, shapes)
             kind = kinds[configuration.get("model_type")]
-            config = own_attention(kind.from_dict(dict(configuration)))
-            check_timm(config)
-            made = partial(getattr(transformers, class_name), config)
+            made = partial(getattr(transformers, class_name), asking_nowhere(kind.from_dict(dict(configuration))))
             check_made(made, shapes)
             return prepared(made())
     except Exception as error:  # whatever a class raises for a configuration of another version

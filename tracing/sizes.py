@@ -34,31 +34,31 @@ CALLS, MORE_CALLS = 50, 10_000
 """It calls PyTorch six times or so for each weight; it may as often as this, and so many times more."""
 
 
-def check_numbers(configuration: Any, classes: int, shapes: Mapping[str, tuple[int, ...]], name: str = "") -> None:
+def check_numbers(configuration: Any, classes: int, shapes: Mapping[str, tuple[int, ...]]) -> None:
     """Refuse sizes that no model of some weights has, since a class of configurations counts up to them.
 
     Args:
         configuration: as it is stored.
         classes: C.
         shapes: of the stored weights, by name.
-        name: of what it stands under.
 
     Raises:
         ValueError: a number is too large.
     """
+    _check(configuration, classes, max([LARGEST, *(side for shape in shapes.values() for side in shape)]))
+
+
+def _check(configuration: Any, classes: int, most: int, name: str = "") -> None:
+    """The same of what stands under a name; ``most`` is the largest size that is none of a text."""
     if isinstance(configuration, Mapping):
         for key, value in configuration.items():
-            check_numbers(value, classes, shapes, str(key))
+            _check(value, classes, most, str(key))
     elif isinstance(configuration, list):
         for value in configuration:
-            check_numbers(value, classes, shapes, name)
+            _check(value, classes, most, name)
     elif isinstance(configuration, int) and BASE not in name:
-        if name == "num_labels":
-            largest = classes
-        elif any(part in name for part in LENGTHS):
-            largest = LONGEST
-        else:
-            largest = max(LARGEST, *(max(shape, default=0) for shape in shapes.values()), 0)
+        size = LONGEST if any(part in name for part in LENGTHS) else most
+        largest = classes if name == "num_labels" else size
         if configuration > largest:
             raise ValueError(f"{name[:60]} is {literal(configuration)}, beyond {largest}")
 
