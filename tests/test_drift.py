@@ -180,6 +180,8 @@ def test_edges_are_quantiles_with_a_finer_uncertain_end() -> None:
     assert bin_edges(np.random.default_rng(0).random(500).astype(np.float32) * 1e-5) == [], "rounding"
     thirds = np.array([0, 1 / 3, 2 / 3] * 5, np.float32)
     assert bin_edges(thirds) == pytest.approx([1 / 6, 1 / 2])
+    neighbours = np.array([0, 1, np.nextafter(np.float32(1), np.float32(2)), 2], np.float32)
+    assert bin_edges(-neighbours, turned=True) == [0.5, 1.5], "no edge leaves a bin empty"
 
 
 REFERENCE = TrafficReference(

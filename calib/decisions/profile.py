@@ -149,8 +149,11 @@ def bin_edges(values: np.ndarray, *, turned: bool = False) -> list[float]:
         lows = np.searchsorted(ordered, distinct[:-1], side="right") - 1
     else:
         lows = np.array([int(level * len(ordered)) - 1 for level in LEVELS])
-    edges = {gap(ordered, int(low), float(ordered[-1])) for low in lows if ordered[low] < ordered[-1]}
-    kept = _apart(edges, float(ordered[0]), float(ordered[-1]))
+    least, most = float(ordered[0]), float(ordered[-1])
+    edges = {gap(ordered, int(low), most) for low in lows if ordered[low] < most}
+    if turned:  # an edge belongs to the bin of the larger scores: half way alone, not at the value below it
+        edges = {edge for edge in edges if np.float32(edge) not in distinct}
+    kept = _apart(edges, least, most)
     return sorted(-edge for edge in kept) if turned else sorted(kept)
 
 
