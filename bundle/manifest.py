@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from ..errors import BundleError, cut, is_whole, listing
-from .names import is_portable, same_place, stays_inside
+from .names import LONGEST, LONGEST_PART, is_portable, is_short, same_place, stays_inside
 from .schema import is_read, remedy
 
 SCHEMA = 1
@@ -18,6 +18,8 @@ MANIFEST = "hydrant.json"
 MAX_MANIFEST_BYTES = 16 * 2**20
 
 MOST_MEMBERS = 2**20
+
+MOST_FILES = 4096
 
 LARGEST_FILE = 2**63 - 1
 """That a file system can hold, bytes."""
@@ -110,6 +112,11 @@ def _are_forms(fusion: Mapping[str, Any]) -> bool:
 
 def safe_name(name: str, file: Path) -> str:
     """A name that the manifest ``file`` lists; refused where it leaves the folder or some system cannot hold it."""
+    if not is_short(name):
+        raise BundleError(
+            f"{file} lists the file {cut(name)}, a name of more than {LONGEST_PART} bytes between two /, or {LONGEST} in "
+            "all; give it a shorter one"
+        )
     if not stays_inside(name):
         raise BundleError(f"{file} lists the file {cut(name)}; a bundle's files must stay inside its folder")
     if not is_portable(name):
@@ -117,8 +124,10 @@ def safe_name(name: str, file: Path) -> str:
     return name
 
 
-def check_apart(names: Iterable[str], file: Path) -> None:
-    """Refuse names of which two are one file where letter case does not count."""
+def check_apart(names: Sequence[str], file: Path) -> None:
+    """Refuse names of which two are one file where letter case does not count, and more than a bundle needs."""
+    if len(names) > MOST_FILES:
+        raise BundleError(f"{file} lists {len(names)} files, itself included; expected at most {MOST_FILES}")
     if (same := same_place(names)) is not None:
         raise BundleError(
             f"{file} lists the files {cut(same[0])} and {cut(same[1])}, which are one file on macOS and Windows; give "

@@ -15,6 +15,9 @@ from pathlib import PurePosixPath
 DEVICE = re.compile(r"(con|prn|aux|nul|conin\$|conout\$|(com|lpt)[0-9¹²³])(\..*)?", re.IGNORECASE | re.DOTALL)
 """A name that Windows takes for a device, in whatever folder and with whatever ending."""
 
+LONGEST_PART, LONGEST = 255, 1024
+"""Bytes in UTF-8 of a folder's or a file's name, and of all of a path within the bundle, that every system holds."""
+
 FORBIDDEN = re.compile(r'[\x00-\x1f<>"|?*]')
 
 
@@ -29,6 +32,12 @@ def is_portable(name: str) -> bool:
     """Whether every system can hold a file of this name, which stays inside the folder."""
     parts = name.split("/")
     return not any(part.endswith((".", " ")) or FORBIDDEN.search(part) or DEVICE.fullmatch(part) for part in parts)
+
+
+def is_short(name: str) -> bool:
+    """Whether a name is short enough for every system, folder by folder and as a whole."""
+    size = len(name.encode(errors="surrogatepass"))
+    return size <= LONGEST and all(len(part.encode(errors="surrogatepass")) <= LONGEST_PART for part in name.split("/"))
 
 
 def same_place(names: Iterable[str]) -> tuple[str, str] | None:

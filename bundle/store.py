@@ -26,7 +26,7 @@ import json
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -88,10 +88,12 @@ class Bundle:
     Attributes:
         path: the folder.
         manifest: the decoded ``hydrant.json``.
+        stamp: inode and time of that file when it was read; ``None`` of a manifest that was just written.
     """
 
     path: Path
     manifest: Mapping[str, Any]
+    stamp: tuple[int, int] | None = field(default=None, compare=False, repr=False)
 
     @classmethod
     def open(cls, path: str | Path) -> Bundle:
@@ -109,7 +111,10 @@ class Bundle:
 
     @classmethod
     def _read(cls, folder: Path) -> Bundle:
-        return cls(folder, read_manifest(folder))
+        stamp = None
+        with suppress(OSError):  # read_manifest says what stands there instead
+            stamp = _stamp(folder)
+        return cls(folder, read_manifest(folder), stamp)
 
     @property
     def family(self) -> str:
@@ -169,8 +174,10 @@ class Bundle:
 
     def _is_outdated(self, name: str) -> bool:
         """Whether the manifest that stands there now says something else of a file, once no process is about it."""
-        with suppress(BundleError), self.kept() as now:
-            return bool(now.manifest["files"].get(name) != self.manifest["files"].get(name))
+        with suppress(BundleError):
+            if self.state() != self.stamp:
+                with self.kept() as now:
+                    return bool(now.manifest["files"].get(name) != self.manifest["files"].get(name))
         return False
 
     def _place(self, name: str) -> Path:
@@ -315,10 +322,9 @@ class Bundle:
         try:
             with locked(self.path) as held:
                 settle(self.path, held)
-                found = (self.path / MANIFEST).stat()
+                return _stamp(self.path)
         except OSError as error:
             raise BundleError(f"bundle {self.path} is gone ({error.strerror or error}); expected it to stay") from error
-        return found.st_ino, found.st_mtime_ns
 
     def now(self) -> Bundle:
         """The bundle as its manifest is at this moment; nothing that was interrupted is finished.
@@ -454,6 +460,11 @@ def new_bundle(target: str | Path, manifest: Mapping[str, Any], force: bool = Fa
                 "read; give fewer or shorter labels and prompts, or prompts as classes and templates"
             )
         write_atomically(stage / MANIFEST, content)
+
+
+def _stamp(folder: Path) -> tuple[int, int]:
+    found = (folder / MANIFEST).stat()
+    return found.st_ino, found.st_mtime_ns
 
 
 def _remove_empty(folders: Iterable[Path]) -> None:

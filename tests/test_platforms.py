@@ -18,8 +18,9 @@ import numpy as np
 import pytest
 from cpp import refused, run
 from hydrant import Bundle, HydrantError, load
-from hydrant.bundle import owned
+from hydrant.bundle import owned, store
 from hydrant.bundle.journal import JOURNAL, NEW
+from hydrant.bundle.manifest import read_manifest
 from hydrant.bundle.names import is_portable, same_place, stays_inside
 from hydrant.bundle.store import new_bundle
 from hydrant.errors import InputError
@@ -199,6 +200,9 @@ REFUSED = [
     (("processor/ONE.json",), r"lists the files 'processor/ONE.json' and 'processor/one.json', which are one file on"),
     (("HYDRANT.json",), r"lists the files 'hydrant.json' and 'HYDRANT.json', which are one file on macOS and Windows"),
     (("C:/x",), r"lists the file 'C:/x'; a bundle's files must stay inside its folder"),
+    (("é" * 128,), r"lists the file '.*', a name of more than 255 bytes between two /, or 1024 in all"),
+    (("/".join(["a" * 255] * 4) + "/b",), r"lists the file '.*', a name of more than 255 bytes between two /, or 1024"),
+    (tuple(f"{number}" for number in range(4096)), r"lists 4099 files, itself included; expected at most 4096"),
 ]
 
 
@@ -208,6 +212,25 @@ def test_manifests_that_other_systems_read_otherwise_are_refused(
 ) -> None:
     with pytest.raises(HydrantError, match=words):
         Bundle.open(listed(made(tmp_path / "out"), *names))
+
+
+def test_the_longest_names_are_read(tmp_path: Path) -> None:
+    names = {"é" * 127 + "e", "/".join(["a" * 254] * 4) + "/bcde"}
+    assert names < set(Bundle.open(listed(made(tmp_path / "out"), *names)).manifest["files"])
+
+
+def test_a_manifest_is_read_once_however_many_files_are_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bundle, reads = Bundle.open(listed(made(tmp_path / "out"), "a", "b", "c")), []
+    monkeypatch.setattr(store, "read_manifest", lambda folder: reads.append(folder) or read_manifest(folder))
+    for name in ("a", "b", "c"):
+        with pytest.raises(HydrantError, match="is not a file there"):
+            bundle.file(name)
+    assert reads == []
+    Bundle.open(bundle.path).add({"a": b"found"})
+    with pytest.raises(HydrantError, match="was changed by another process meanwhile"):
+        bundle.file("a")
 
 
 def test_spellings_of_unicode_are_one_file_on_macos(tmp_path: Path) -> None:
@@ -230,6 +253,7 @@ def test_files_that_would_be_one_elsewhere_are_not_written(tmp_path: Path) -> No
     for name, words in (
         ("processor/One.json", "which are one file on macOS"),
         ("aux", "a name that Windows cannot hold"),
+        ("reports/" + "a" * 256, "a name of more than 255 bytes"),
     ):
         with pytest.raises(HydrantError, match=words):
             bundle.add({name: b"x"})

@@ -21,6 +21,9 @@ namespace {
 
 constexpr const char* kManifest = "hydrant.json";
 constexpr std::uintmax_t kMostManifestBytes = 16U << 20U;
+constexpr std::size_t kMostFiles = 4096;
+constexpr std::size_t kLongestPart = 255;  // bytes
+constexpr std::size_t kLongestName = 1024;
 constexpr std::int64_t kLargest = INT64_MAX;
 
 // The whole of a file. Throws BundleError: it cannot be read.
@@ -51,6 +54,16 @@ bool is_safe(const std::string& name) {
     start = end + 1;
   }
   return true;
+}
+
+// Whether a name is short enough for every system, folder by folder and as a whole.
+bool is_short(const std::string& name) {
+  for (std::size_t start = 0; start <= name.size();) {
+    const std::size_t end = std::min(name.find('/', start), name.size());
+    if (end - start > kLongestPart) return false;
+    start = end + 1;
+  }
+  return name.size() <= kLongestName;
 }
 
 // The ASCII letters in lower case.
@@ -165,8 +178,17 @@ void Bundle::read_fusion(const Json& fusion) {
 void Bundle::read_files(const Json& files) {
   const std::string file = (folder_ / kManifest).string();
   if (!files.is_object()) throw BundleError(file + " has files = " + shown(files) + "; expected a JSON object");
+  if (files.size() >= kMostFiles) {
+    throw BundleError(file + " lists " + std::to_string(files.size() + 1) +
+                      " files, itself included; expected at most " + std::to_string(kMostFiles));
+  }
   std::map<std::string, std::string> seen = {{kManifest, kManifest}};
   for (const auto& [name, entry] : files.items()) {
+    if (!is_short(name)) {
+      throw BundleError(file + " lists the file " + cut(name) + ", a name of more than " +
+                        std::to_string(kLongestPart) + " bytes between two /, or " + std::to_string(kLongestName) +
+                        " in all; give it a shorter one");
+    }
     if (!is_safe(name)) {
       throw BundleError(file + " lists the file " + cut(name) + "; a bundle's files must stay inside its folder");
     }
