@@ -114,8 +114,8 @@ def safe_name(name: str, file: Path) -> str:
     """A name that the manifest ``file`` lists; refused where it leaves the folder or some system cannot hold it."""
     if not is_short(name):
         raise BundleError(
-            f"{file} lists the file {cut(name)}, a name of more than {LONGEST_PART} bytes between two /, or {LONGEST} in "
-            "all; give it a shorter one"
+            f"{file} lists the file {cut(name)}, a name of more than {LONGEST_PART} bytes between two /, or {LONGEST} "
+            "in all; give it a shorter one"
         )
     if not stays_inside(name):
         raise BundleError(f"{file} lists the file {cut(name)}; a bundle's files must stay inside its folder")
