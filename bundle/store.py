@@ -21,27 +21,26 @@ with the SHA-256 in the manifest, and no path in a manifest may leave the folder
 from __future__ import annotations
 
 import contextlib
-import errno
 import json
-import os
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from hashlib import sha256
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 from ..data.processor import Processor, load_processor
 from ..errors import BundleError, InputError, PlanError, cut, listing
 from .architecture import Architecture
-from .files import sha256_of, staged_folder, write_atomically
-from .journal import JOURNAL, NEW, PURPOSE, commit, recover, settle
-from .manifest import MANIFEST, MAX_MANIFEST_BYTES, SCHEMA, check_apart, read_manifest, safe_name, validated
+from .files import sha256_of
+from .journal import JOURNAL, PURPOSE, commit, recover, settle
+from .manifest import MANIFEST, check_apart, read_manifest
 from .owned import locked, owned_folder
 from .plan import HeadPlan
 from .signals import uninterrupted
-from .strict_json import json_text
+from .strict_json import to_json_bytes
 from .traced import LACKS, AnyArchitecture, Traced, read_architecture
+from .writing import check_place, entry_of, folders_to_make, remove_empty, staged
 
 WEIGHTS = "fused.safetensors"
 
@@ -74,11 +73,6 @@ LEAST, MOST = 1.1754943508222875e-38, 3.4028234663852886e38
 def onnx_name(precision: str) -> str:
     """File name of the ONNX graph of a precision, for example ``model.fp32.onnx``."""
     return f"model.{precision}.onnx"
-
-
-def to_json_bytes(data: Any) -> bytes:
-    """The JSON form used for every file of a bundle: indented, UTF-8, one trailing newline, null for NaN."""
-    return (json_text(data, indent=1) + "\n").encode()
 
 
 @dataclass(frozen=True)
@@ -370,11 +364,11 @@ class Bundle:
             BundleError: a name leaves the folder, or is not one of its own on every system.
             InputError: the folder cannot be written, or a file that must be unchanged is not.
         """
-        made = self._new_folders(files)
+        made = folders_to_make(self.path, files)
         recover(self.path)
         try:
             with owned_folder(self.path, PURPOSE, unless=JOURNAL) as stage:  # of a way back that failed
-                entries = {name: _entry(self._stage(stage, name, content)) for name, content in files.items()}
+                entries = {name: entry_of(staged(self.path, stage, name, content)) for name, content in files.items()}
                 with locked(self.path) as held, uninterrupted():
                     settle(self.path, held)  # who held the lock may have been killed
                     manifest = dict(Bundle._read(self.path).manifest)
@@ -385,12 +379,12 @@ class Bundle:
                     kept = {name: entry for name, entry in manifest["files"].items() if name not in gone}
                     manifest["files"] = dict(sorted({**kept, **entries}.items()))
                     check_apart([MANIFEST, *sorted(manifest["files"])], self.path / MANIFEST)
-                    self._stage(stage, MANIFEST, to_json_bytes(manifest))
+                    staged(self.path, stage, MANIFEST, to_json_bytes(manifest))
                     commit(self.path, stage, [*files, MANIFEST], sorted(gone - set(files)))
         except OSError as error:
             raise InputError(f"cannot write into bundle {self.path}: {error.strerror or error}") from error
         finally:
-            _remove_empty(made)
+            remove_empty(made)
         return Bundle(self.path, manifest)
 
     def check_addable(self, name: str) -> None:
@@ -401,80 +395,15 @@ class Bundle:
         """
         try:
             with owned_folder(self.path, PURPOSE) as stage:
-                self._stage(stage, name, b"")
-                self._check_place(name)
+                staged(self.path, stage, name, b"")
+                check_place(self.path / name)
         except OSError as error:
             raise InputError(f"cannot write into bundle {self.path}: {error.strerror or error}") from error
-
-    def _check_place(self, name: str) -> None:
-        """Raise OSError where a file of this name could not take its place."""
-        place = self.path / name
-        above = next(folder for folder in place.parents if folder.exists())
-        number = errno.EISDIR if place.is_dir() else 0 if os.access(above, os.W_OK) else errno.EACCES
-        number = number if above.is_dir() else errno.ENOTDIR
-        if number:
-            raise OSError(number, os.strerror(number), str(place))
-
-    def _new_folders(self, names: Iterable[str]) -> list[Path]:
-        """Folders that files of these names need and the bundle lacks, innermost first."""
-        inside = {folder for name in names for folder in PurePosixPath(name).parents}
-        folders = [self.path / folder for folder in sorted(inside, key=lambda folder: -len(folder.parts))]
-        return [folder for folder in folders if not folder.exists()]
-
-    def _stage(self, stage: Path, name: str, content: bytes | Path) -> Path:
-        """The new content of ``name``, ready in ``stage``."""
-        path = self.path / safe_name(name, self.path / MANIFEST)
-        if not path.parent.resolve().is_relative_to(self.path.resolve()):
-            raise BundleError(f"{path.parent} is a link out of the bundle; remove it")
-        part = stage / NEW / name
-        part.parent.mkdir(parents=True, exist_ok=True)
-        if isinstance(content, Path):
-            content.replace(part)
-        else:
-            part.write_bytes(content)
-        return part
-
-
-@contextmanager
-def new_bundle(target: str | Path, manifest: Mapping[str, Any], force: bool = False) -> Iterator[Path]:
-    """Create a bundle: fill the folder it yields; on a clean exit it is sealed and renamed.
-
-    Args:
-        target: folder to create.
-        manifest: manifest keys other than ``schema`` and ``files``.
-        force: replace an existing bundle.
-
-    Raises:
-        InputError: ``target`` exists and ``force`` is false, or it is something other than a bundle; or the manifest
-            would be too large to be read.
-    """
-    with staged_folder(Path(target), MANIFEST, force) as stage:
-        yield stage
-        names = sorted(path.relative_to(stage).as_posix() for path in stage.rglob("*") if path.is_file())
-        sealed = {"schema": SCHEMA, **manifest, "files": {name: _entry(stage / name) for name in names}}
-        validated(sealed, stage / MANIFEST)
-        content = to_json_bytes(sealed)
-        if len(content) > MAX_MANIFEST_BYTES:
-            raise InputError(
-                f"the manifest of {target} would have {len(content)} bytes, of which at most {MAX_MANIFEST_BYTES} are "
-                "read; give fewer or shorter labels and prompts, or prompts as classes and templates"
-            )
-        write_atomically(stage / MANIFEST, content)
 
 
 def _stamp(folder: Path) -> tuple[int, int]:
     found = (folder / MANIFEST).stat()
     return found.st_ino, found.st_mtime_ns
-
-
-def _remove_empty(folders: Iterable[Path]) -> None:
-    for folder in folders:
-        with suppress(OSError):  # it holds something, or was never made
-            folder.rmdir()
-
-
-def _entry(path: Path) -> dict[str, Any]:
-    return {"bytes": path.stat().st_size, "sha256": sha256_of(path)}
 
 
 def resolve(bundle: Bundle | str | Path) -> Bundle:

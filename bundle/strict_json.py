@@ -16,6 +16,11 @@ def json_text(data: Any, indent: int | None = None) -> str:
         return json.dumps(_finite(data), indent=indent, ensure_ascii=False, allow_nan=False)
 
 
+def to_json_bytes(data: Any) -> bytes:
+    """The JSON form used for every file of a bundle: indented, UTF-8, one trailing newline, null for NaN."""
+    return (json_text(data, indent=1) + "\n").encode()
+
+
 def _finite(data: Any) -> Any:
     if isinstance(data, Mapping):
         return {key: _finite(value) for key, value in data.items()}

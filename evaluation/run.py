@@ -14,7 +14,8 @@ from ..bundle.files import check_file, write_atomically
 from ..bundle.manifest import MANIFEST
 from ..bundle.precision import Precision
 from ..bundle.reports import report_folder, store_reports
-from ..bundle.store import Bundle, resolve, to_json_bytes
+from ..bundle.store import Bundle, resolve
+from ..bundle.strict_json import to_json_bytes
 from ..bundle.tasks import GIVES, Task
 from ..bundle.uses import overlaps
 from ..data.columns import Reading

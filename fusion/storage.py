@@ -15,19 +15,11 @@ from safetensors.torch import load_file, save_file
 
 from ..bundle.calibration import UNFITTED, Calibration, LabelDecisions
 from ..bundle.density import Density
-from ..bundle.store import (
-    ARCHITECTURE,
-    CALIBRATION,
-    PLAN,
-    PROCESSOR,
-    WEIGHTS,
-    Bundle,
-    new_bundle,
-    resolve,
-    to_json_bytes,
-)
+from ..bundle.store import ARCHITECTURE, CALIBRATION, PLAN, PROCESSOR, WEIGHTS, Bundle, resolve
+from ..bundle.strict_json import to_json_bytes
 from ..bundle.traced import CHECKPOINT, Traced
 from ..bundle.weights import check_fused
+from ..bundle.writing import new_bundle
 from ..data.processor import load_processor, save_processor
 from ..errors import BundleError, InputError
 from ..version import __version__

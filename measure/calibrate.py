@@ -16,7 +16,8 @@ from ..bundle.density import Density
 from ..bundle.journal import PURPOSE
 from ..bundle.owned import owned_folder
 from ..bundle.reference import TrafficReference
-from ..bundle.store import CALIBRATION, DENSITY, WEIGHTS, Bundle, resolve, to_json_bytes
+from ..bundle.store import CALIBRATION, DENSITY, WEIGHTS, Bundle, resolve
+from ..bundle.strict_json import to_json_bytes
 from ..bundle.tasks import GIVES, ScoreActivation, Task
 from ..bundle.uses import LEAST, overlaps
 from ..calib.decisions.fit import fit as fit_decisions

@@ -14,7 +14,8 @@ import numpy as np
 from ..bundle.graphs import check_all_graphs
 from ..bundle.precision import Precision
 from ..bundle.reports import report_folder, store_reports
-from ..bundle.store import Bundle, onnx_name, resolve, to_json_bytes
+from ..bundle.store import Bundle, onnx_name, resolve
+from ..bundle.strict_json import to_json_bytes
 from ..bundle.tasks import DISTANCE, OUTPUTS
 from ..data.columns import Reading
 from ..errors import BackendError, InputError, MissingExtraError, cut, require

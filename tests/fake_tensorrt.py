@@ -20,7 +20,8 @@ from typing import Any
 
 import numpy as np
 import onnxruntime
-from hydrant.bundle.store import Bundle, onnx_name, to_json_bytes
+from hydrant.bundle.store import Bundle, onnx_name
+from hydrant.bundle.strict_json import to_json_bytes
 from hydrant.engines.metadata import EngineFile, Profile, engine_path, metadata_path
 from hydrant.errors import BackendError
 

@@ -20,7 +20,8 @@ import transformers
 from golden_engines import make_engines
 from hydrant import Bundle, GraphForm, HeadPlan, Prediction, Predictor
 from hydrant.bundle.calibration import Calibration, Conformal, Intervals, LabelDecisions, Threshold
-from hydrant.bundle.store import CALIBRATION, DENSITY, WEIGHTS, to_json_bytes
+from hydrant.bundle.store import CALIBRATION, DENSITY, WEIGHTS
+from hydrant.bundle.strict_json import to_json_bytes
 from hydrant.calib.density import DensityFit
 from hydrant.calib.taps import named_taps
 from hydrant.families.checkpoint import load_processor

@@ -18,7 +18,7 @@ from typing import Any
 import onnx
 from fake_tensorrt import MAGIC, text_profile
 from hydrant import Bundle, HydrantError
-from hydrant.bundle.store import to_json_bytes
+from hydrant.bundle.strict_json import to_json_bytes
 from hydrant.engines.gpu import platform_name
 from hydrant.engines.metadata import EngineFile, Profile, engine_path, graph_digest, metadata_path
 from hydrant.runtime.backends.tensorrt.choose import Machine, choose_engine, read_engine

@@ -17,11 +17,12 @@ from pathlib import Path
 import hydrant
 import numpy as np
 import pytest
-from hydrant.bundle import journal, owned
+from hydrant.bundle import journal, owned, store
 from hydrant.bundle.files import write_atomically
 from hydrant.bundle.journal import JOURNAL, NEW, PURPOSE
 from hydrant.bundle.manifest import MANIFEST
-from hydrant.bundle.store import Bundle, new_bundle
+from hydrant.bundle.store import Bundle
+from hydrant.bundle.writing import new_bundle, staged
 from hydrant.cli.main import main
 from hydrant.errors import BundleError, HydrantError, InputError
 from hydrant.serving.offline import chunks
@@ -338,15 +339,14 @@ def test_who_waits_for_a_writer_that_is_killed_finishes_its_work_first(
 ) -> None:
     """The journal comes after the waiting one looked for it, and before it has the lock."""
     bundle = make(tmp_path / "out")
-    stage = Bundle._stage
     waiting = iter([True])
 
-    def meanwhile(self: Bundle, place: Path, name: str, content: bytes | Path) -> Path:
+    def meanwhile(folder: Path, stage: Path, name: str, content: bytes | Path) -> Path:
         if next(waiting, False):
-            interrupted(self.path)
-        return stage(self, place, name, content)
+            interrupted(folder)
+        return staged(folder, stage, name, content)
 
-    monkeypatch.setattr(Bundle, "_stage", meanwhile)
+    monkeypatch.setattr(store, "staged", meanwhile)
     bundle.add({"three.json": b"newer"})
     opened = Bundle.open(tmp_path / "out")
     assert [opened.file(name).read_text() for name in FILES] == ["new", "old", "newer"]
@@ -396,7 +396,7 @@ def test_the_last_copy_of_a_bundle_is_no_litter(tmp_path: Path, monkeypatch: pyt
 
     with monkeypatch.context() as patch:
         patch.setattr(Path, "replace", once)
-        patch.setattr("hydrant.bundle.store.write_atomically", lambda path, content: path.write_bytes(content))
+        patch.setattr("hydrant.bundle.writing.write_atomically", lambda path, content: path.write_bytes(content))
         with pytest.raises(SystemExit), new_bundle(tmp_path / "out", KEYS, force=True) as stage:
             (stage / "one.json").write_bytes(b"new")
     with pytest.raises(RuntimeError), new_bundle(tmp_path / "out", KEYS):

@@ -16,7 +16,9 @@ from hydrant.bundle import owned
 from hydrant.bundle.files import atomic_file, copy_folder, sha256_of, staged_folder, write_atomically
 from hydrant.bundle.journal import NEW
 from hydrant.bundle.manifest import MAX_MANIFEST_BYTES
-from hydrant.bundle.store import new_bundle, resolve, to_json_bytes
+from hydrant.bundle.store import resolve
+from hydrant.bundle.strict_json import to_json_bytes
+from hydrant.bundle.writing import new_bundle
 from hydrant.errors import BundleError, HydrantError, InputError, PlanError
 
 ABORTS = [ValueError, KeyboardInterrupt, SystemExit]

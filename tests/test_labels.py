@@ -248,7 +248,8 @@ def test_a_backend_that_gives_other_labels_fails_its_gates() -> None:
 def test_a_calibration_of_labels_is_read_again_and_checked(own: Path) -> None:
     opened = hydrant.Bundle.open(own)
     made = Calibration(labels=LabelDecisions((0.5, 1.0, 2.0), (0.1, 0.5, 0.9)))
-    from hydrant.bundle.store import CALIBRATION, to_json_bytes
+    from hydrant.bundle.store import CALIBRATION
+    from hydrant.bundle.strict_json import to_json_bytes
 
     def written(**changes: Any) -> Calibration:
         facts = made.to_json()

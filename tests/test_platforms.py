@@ -22,7 +22,7 @@ from hydrant.bundle import owned, store
 from hydrant.bundle.journal import JOURNAL, NEW
 from hydrant.bundle.manifest import read_manifest
 from hydrant.bundle.names import is_portable, same_place, stays_inside
-from hydrant.bundle.store import new_bundle
+from hydrant.bundle.writing import new_bundle
 from hydrant.errors import InputError
 from hydrant.serving.record import Recorder, Recording
 from hypothesis import given, settings

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hydrant import Bundle, Figures, Reading, Timing, evaluate, export_onnx, fuse, profile, save_bundle, verify
+from hydrant import Figures, Reading, Timing, evaluate, export_onnx, fuse, profile, save_bundle, verify
+from hydrant.bundle import store
 from hydrant.errors import InputError
 from hydrant.families.checkpoint import load_processor
 from support import random_plan, run_cli
@@ -45,7 +46,7 @@ def test_a_bundle_that_cannot_be_written_gives_its_result(
         raise OSError(30, "Read-only file system")
 
     before = tree(bundle)
-    monkeypatch.setattr(Bundle, "_stage", read_only)
+    monkeypatch.setattr(store, "staged", read_only)
     report = VERBS[verb](bundle, text_csv, None)
     assert report.to_json()["hydrant"]
     assert "the report was not stored: cannot write into bundle" in caplog.text

@@ -18,7 +18,8 @@ import transformers
 from hydrant import GraphForm, Prediction
 from hydrant.bundle.architecture import Architecture
 from hydrant.bundle.calibration import Calibration, Threshold
-from hydrant.bundle.store import CALIBRATION, Bundle, to_json_bytes
+from hydrant.bundle.store import CALIBRATION, Bundle
+from hydrant.bundle.strict_json import to_json_bytes
 from hydrant.bundle.tasks import OUTPUTS
 from hydrant.calib.heads.taylor import taylor_scores
 from hydrant.data.examples import Examples

@@ -25,7 +25,8 @@ from hydrant.bundle.calibration import Calibration, Threshold
 from hydrant.bundle.graphs import graph_metadata
 from hydrant.bundle.manifest import MANIFEST
 from hydrant.bundle.onnx_message import graph_tensors
-from hydrant.bundle.store import CALIBRATION, to_json_bytes
+from hydrant.bundle.store import CALIBRATION
+from hydrant.bundle.strict_json import to_json_bytes
 from hydrant.errors import BundleError, InputError
 from hydrant.serving.triton import repository as writing
 from hydrant.serving.triton.pbtxt import to_pbtxt

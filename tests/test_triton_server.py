@@ -23,7 +23,8 @@ import numpy as np
 import pytest
 from golden import images_case, text_case
 from hydrant import Bundle, GraphForm, TritonSettings, triton_repository
-from hydrant.bundle.store import CALIBRATION, to_json_bytes
+from hydrant.bundle.store import CALIBRATION
+from hydrant.bundle.strict_json import to_json_bytes
 from triton_support import infer, load_model, make_environment, put_shim, running
 
 WORDS = "hello world transfer money weather today what is the".split()  # noqa: SIM905

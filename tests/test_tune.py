@@ -35,7 +35,7 @@ from hydrant import (
 )
 from hydrant.bundle import owned
 from hydrant.bundle.files import sha256_of
-from hydrant.bundle.store import to_json_bytes
+from hydrant.bundle.strict_json import to_json_bytes
 from hydrant.cli import main as cli
 from hydrant.cli.inspect import inspect_bundle
 from hydrant.cli.tune import tune_text

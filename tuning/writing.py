@@ -13,7 +13,8 @@ from ..bundle.files import check_replaceable, copy_folder, staged_folder
 from ..bundle.manifest import MANIFEST
 from ..bundle.owned import locked, owned_folder, sweep
 from ..bundle.precision import Precision
-from ..bundle.store import WEIGHTS, Bundle, new_bundle, onnx_name, resolve
+from ..bundle.store import WEIGHTS, Bundle, onnx_name, resolve
+from ..bundle.writing import new_bundle
 from ..engines.metadata import engine_names, engine_path, read_metadata
 from ..errors import BundleError, InputError
 from ..fusion import FusedClassifier, save_bundle

@@ -18,7 +18,8 @@ from ..bundle.architecture import Architecture
 from ..bundle.files import check_file, check_replaceable, copy_folder, folders_above, staged_folder
 from ..bundle.manifest import MANIFEST
 from ..bundle.plan import HeadPlan
-from ..bundle.store import Bundle, to_json_bytes
+from ..bundle.store import Bundle
+from ..bundle.strict_json import to_json_bytes
 from ..calib.heads.held_out import accuracy_kept, error_kept
 from ..cost.estimate import cost_of
 from ..data.columns import Reading

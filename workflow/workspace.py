@@ -10,7 +10,7 @@ from typing import Any
 
 from ..bundle.files import write_atomically
 from ..bundle.owned import discard, owned_folder, sweep
-from ..bundle.store import to_json_bytes
+from ..bundle.strict_json import to_json_bytes
 from ..errors import InputError, cut, is_whole, literal
 
 log = logging.getLogger(__name__)

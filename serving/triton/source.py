@@ -12,7 +12,8 @@ from ...bundle.graphs import check_graph
 from ...bundle.manifest import MANIFEST
 from ...bundle.onnx_message import graph_tensors
 from ...bundle.signature import SIGNATURE
-from ...bundle.store import PROCESSOR, Bundle, onnx_name, to_json_bytes
+from ...bundle.store import PROCESSOR, Bundle, onnx_name
+from ...bundle.strict_json import to_json_bytes
 from ...bundle.tasks import Task
 from ...bundle.traced import AnyArchitecture
 from ...bundle.uses import form_used

@@ -11,7 +11,8 @@ import numpy as np
 
 from ...bundle.files import staged_folder
 from ...bundle.plan import HeadPlan
-from ...bundle.store import Bundle, to_json_bytes
+from ...bundle.store import Bundle
+from ...bundle.strict_json import to_json_bytes
 from ...errors import require
 from ...progress import Progress, no_progress
 from ...runtime import load
