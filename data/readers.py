@@ -1,17 +1,15 @@
 """Reading labelled data: CSV, TSV, JSON lines, Parquet, words with tags a line (CoNLL), folders of files, ``.npz``.
 
-Everything is read as a stream, so that a file larger than memory is fine; Parquet by Hugging Face ``datasets``.
+Everything is read as a stream, so that a file larger than memory is fine.
 """
 
 from __future__ import annotations
 
 import csv
 import json
-import logging
 import math
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
@@ -356,19 +354,18 @@ def _parquet(path: Path) -> Records:
     datasets = require("datasets", "fuse", "read Parquet")
     check_regular(path)
     _check_filled(path)
-    parts = _guarded(_silently(tables(path)), path)
+    parts = _guarded(tables(path), path)
     first = next(parts, None)
     if first is None:
         return iter(()), {}
-    with _silent():
-        features = next(_guarded(map(datasets.Features.from_arrow_schema, [first.schema]), path))
+    features = next(_guarded(map(datasets.Features.from_arrow_schema, [first.schema]), path))
     named = {name: _named(feature) for name, feature in features.items()}
 
     def records() -> Iterator[dict[str, Any]]:
         for table in chain([first], parts):
             yield from datasets.Dataset(table, fingerprint=path.name)  # of columns as datasets wrote them: images, say
 
-    return _guarded(_silently(records()), path), {name: known for name, known in named.items() if known is not None}
+    return _guarded(records(), path), {name: known for name, known in named.items() if known is not None}
 
 
 _READERS: dict[str, Callable[[Path], Records]] = {
@@ -426,29 +423,6 @@ def _check_length(found: int, where: str, unit: str = "characters") -> None:
     """Refuse a line or row that is longer than any may be."""
     if found > LONGEST:
         raise InputError(f"{where} has more than {LONGEST} {unit}; expected shorter ones: cut its texts up")
-
-
-@contextmanager
-def _silent() -> Iterator[None]:
-    """Without the log of ``datasets``, which tells each problem before it raises it."""
-    found = logging.getLogger("datasets")
-    before = found.level
-    found.setLevel(logging.CRITICAL + 1)
-    try:
-        yield
-    finally:
-        found.setLevel(before)
-
-
-def _silently(stream: Iterable[T]) -> Iterator[T]:
-    """The stream, without what ``datasets`` logs of it."""
-    iterator = iter(stream)
-    while True:
-        with _silent():
-            record = next(iterator, None)
-        if record is None:
-            return
-        yield record
 
 
 def _guarded(stream: Iterable[T], path: Path) -> Iterator[T]:

@@ -1,9 +1,9 @@
 from __future__ import annotations
 
+import base64
 import csv
 import io
 import json
-import logging
 import math
 import os
 import pickle
@@ -12,6 +12,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +21,14 @@ import numpy as np
 import pandas
 import pyarrow
 import pyarrow.parquet
+import pyarrow.parquet.encryption
 import pytest
 import torch
 from hydrant.data import readers
 from hydrant.data.columns import Columns
 from hydrant.data.examples import Examples, check_apart, label_index, read_examples
 from hydrant.data.given import given_inputs
-from hydrant.data.parquet import _pages
+from hydrant.data.parquet import COLUMN, COLUMNS, GROUPS, HEADER, STORED, UNPACKED, _facts, _pages, _struct
 from hydrant.data.readers import stream_lines, stream_rows
 from hydrant.errors import InputError
 from PIL import Image
@@ -691,32 +693,97 @@ def test_pages_are_measured_as_the_writer_tells(tmp_path: Path) -> None:
     table = pyarrow.table({"text": texts, "n": range(3000), "words": [["a", "b"]] * 3000})
     for settings in ({"data_page_version": "1.0"}, {"data_page_version": "2.0", "use_dictionary": False}):
         pyarrow.parquet.write_table(table, path, row_group_size=1000, **settings)
-        facts = pyarrow.parquet.read_metadata(path)
-        groups = [facts.row_group(group).column(column) for group in range(3) for column in range(3)]
+        told = pyarrow.parquet.read_metadata(path)
         with path.open("rb") as file:
-            for column in groups:
-                pages = list(_pages(file, column))
+            groups = _facts(path, file)[GROUPS]
+            for group, place in product(range(3), range(3)):
+                column = told.row_group(group).column(place)
+                pages = list(_pages(file, groups[group][COLUMNS][place][COLUMN]))
                 headers = column.total_compressed_size - sum(stored for _, stored in pages)
                 assert sum(unpacked for unpacked, _ in pages) == column.total_uncompressed_size - headers
                 assert 0 < headers < 200 * len(pages)
         assert [row.input for row in stream_rows(path)] == texts
 
 
-def test_what_datasets_logs_of_a_damaged_file_is_not_shown(tmp_path: Path) -> None:
-    write_parquet(tmp_path / "data.parquet")
-    content = (tmp_path / "data.parquet").read_bytes()
-    (tmp_path / "data.parquet").write_bytes(content[:4] + bytes(40) + content[44:])
-    log = logging.getLogger("datasets")
-    seen: list[logging.LogRecord] = []
-    handler = logging.Handler()
-    handler.emit = seen.append  # type: ignore[method-assign]
-    log.addHandler(handler)
-    try:
-        with pytest.raises(InputError, match=r"cannot read data .*data\.parquet"):
-            list(stream_rows(tmp_path / "data.parquet"))
-    finally:
-        log.removeHandler(handler)
-    assert not seen
+@pytest.mark.parametrize("kind", ["columns", "fixed"])
+def test_memory_of_parquet_is_bounded_over_all_columns(kind: str, tmp_path: Path) -> None:
+    """Many columns of dictionaries, and values that all have one length."""
+    rows, path = 1000, tmp_path / "data.parquet"
+    one = pyarrow.DictionaryArray.from_arrays(np.zeros(rows, np.int32), ["x" * 60_000])
+    wide = {f"column {number}": one for number in range(20)}  # 1.2 GB
+    fixed = {"bytes": pyarrow.array([b"x" * 10**6] * rows, pyarrow.binary(10**6))}  # 1 GB
+    table = pyarrow.table({"text": ["x"] * rows, **(wide if kind == "columns" else fixed)})
+    pyarrow.parquet.write_table(table, path, compression="zstd")
+    del table, fixed
+    assert path.stat().st_size < 10_000
+    before = pyarrow.total_allocated_bytes()
+    rows_found = stream_rows(path)
+    assert next(rows_found).input == "x"
+    assert pyarrow.total_allocated_bytes() - before < 150e6
+
+
+def test_a_large_group_of_parquet_is_not_read_whole(tmp_path: Path) -> None:
+    """Nor its bytes in the file."""
+    texts, path = [os.urandom(500).hex() for _ in range(20_000)], tmp_path / "data.parquet"
+    pyarrow.parquet.write_table(pyarrow.table({"text": texts}), path, compression="none", use_dictionary=False)
+    assert pyarrow.parquet.read_metadata(path).num_row_groups == 1
+    before, most = pyarrow.total_allocated_bytes(), 0
+    for row, text in zip(stream_rows(path), texts, strict=True):
+        assert row.input == text
+        most = max(most, pyarrow.total_allocated_bytes() - before)
+    assert 0 < most < 8e6, "of 20 MB"
+
+
+@pytest.mark.parametrize("dictionary", [True, False])
+def test_groups_without_rows_are_read(dictionary: bool, tmp_path: Path) -> None:
+    """A writer that is given nothing at first leaves one."""
+    path, table = tmp_path / "data.parquet", pyarrow.table({"text": ["a", "b"], "label": ["c", "d"]})
+    with pyarrow.parquet.ParquetWriter(path, table.schema, use_dictionary=dictionary) as writer:
+        for part in (table.slice(0, 0), table, table.slice(0, 0)):
+            writer.write_table(part)
+    assert pyarrow.parquet.read_metadata(path).num_row_groups == 3
+    assert [(row.input, row.label) for row in stream_rows(path)] == [("a", "c"), ("b", "d")]
+    pyarrow.parquet.write_table(table.slice(0, 0), path, use_dictionary=dictionary)
+    assert list(stream_rows(path)) == []
+
+
+@pytest.mark.parametrize("plain", [True, False])
+def test_encrypted_parquet_is_refused(plain: bool, tmp_path: Path) -> None:
+    """Also with facts that are not: Arrow's reader of these would end the process."""
+
+    class Keys(pyarrow.parquet.encryption.KmsClient):
+        def __init__(self, settings: Any) -> None:
+            super().__init__()
+
+        def wrap_key(self, key: bytes, name: str) -> bytes:
+            return base64.b64encode(key)
+
+    encryption = pyarrow.parquet.encryption
+    made = encryption.CryptoFactory(Keys).file_encryption_properties(
+        encryption.KmsConnectionConfig(),
+        encryption.EncryptionConfiguration("one", column_keys={"two": ["text"]}, plaintext_footer=plain),
+    )
+    path, table = tmp_path / "data.parquet", pyarrow.table({"text": ["a"], "label": ["b"]})
+    with pyarrow.parquet.ParquetWriter(path, table.schema, encryption_properties=made) as writer:
+        writer.write_table(table)
+    with pytest.raises(InputError, match=r"data\.parquet is encrypted; expected a file that is not: decrypt it"):
+        next(stream_rows(path))
+
+
+@pytest.mark.parametrize(
+    ("header", "words"),
+    [
+        ("15 00 15 0a 05 04 15 0e 15 0e 00", "out of order"),  # its bytes twice
+        ("15 00 15 0a 15 8e80808020 00", "larger than its kind"),  # 7, of which a reader keeps 32 bits
+        ("15 00 15 0a 05 868008 0e 00", "larger than its kind"),  # a field of 17 bits
+    ],
+)
+def test_headers_that_readers_read_otherwise_are_refused(header: str, words: str) -> None:
+    plain = {UNPACKED: 5, STORED: 7}
+    assert _struct(bytes.fromhex("15 00 15 0a 15 0e 00"), 0, HEADER) == (plain, 7)
+    assert _struct(bytes.fromhex("15 00 15 0a 16 0e 00"), 0, HEADER)[0] == {UNPACKED: 5}, "of another kind"
+    with pytest.raises(ValueError, match=words):
+        _struct(bytes.fromhex(header), 0, HEADER)
 
 
 def test_truncated_parquet(tmp_path: Path) -> None:
