@@ -361,11 +361,13 @@ def test_a_configuration_of_another_model_is_refused(
 
 
 def test_sizes_are_bounded_by_the_weights_beside_them(tmp_path: Path) -> None:
-    check_numbers({"vocab_size": 10**7, "pad_token_id": 10**7 - 1}, 2, {"words": (10**7, 1)})
+    known = ("vocab_size", "pad_token_id", "text_config", "max_position_embeddings")
+    large = {"vocab_size": 10**7, "pad_token_id": 10**7 - 1}
+    assert check_numbers(large, known, 2, {"words": (10**7, 1)}) == large
     with pytest.raises(ValueError, match="vocab_size is 10000000, beyond 5000000"):
-        check_numbers({"text_config": {"vocab_size": 10**7}}, 2, {"words": (5 * 10**6, 1), "scale": ()})
+        check_numbers({"text_config": {"vocab_size": 10**7}}, known, 2, {"words": (5 * 10**6, 1), "scale": ()})
     with pytest.raises(ValueError, match="max_position_embeddings is 2147483648, beyond 2147483647"):
-        check_numbers({"max_position_embeddings": 2**31}, 2, {})
+        check_numbers({"max_position_embeddings": 2**31}, known, 2, {})
     config = transformers.Qwen3Config(**{**GROUPED, "max_position_embeddings": 10**7})
     transformers.Qwen3ForSequenceClassification(config).save_pretrained(tmp_path / "long")
     plan = hydrant.plan_heads(tmp_path / "long", method="random", keep=2, traced=True)
@@ -373,6 +375,20 @@ def test_sizes_are_bounded_by_the_weights_beside_them(tmp_path: Path) -> None:
     made = hydrant.save_bundle(fused, tmp_path / "out", tensors_only=True)
     assert made.any_architecture().max_sequence == 10**7
     load_reference(made)
+
+
+def test_notes_in_a_configuration_are_no_sizes(tmp_path: Path) -> None:
+    """Whoever trains a model may write anything beside what its class knows."""
+    make("deberta-v3").save_pretrained(tmp_path / "checkpoint")
+    path = tmp_path / "checkpoint/config.json"
+    notes = {"num_params": 110_000_000, "task_specific_params": {"x": {"samples": 10**9}}, "steps": 7}
+    path.write_text(json.dumps({**json.loads(path.read_text()), **notes}))
+    plan = hydrant.plan_heads(tmp_path / "checkpoint", method="random", keep=1, traced=True)
+    fused = hydrant.fuse(tmp_path / "checkpoint", plan, traced=True)
+    again = load_reference(hydrant.save_bundle(fused, tmp_path / "out", tensors_only=True))
+    inputs = make_inputs("deberta-v3")
+    with torch.no_grad():
+        torch.testing.assert_close(again.eval()(**inputs).probabilities, fused.eval()(**inputs).probabilities)
 
 
 @pytest.mark.parametrize("name", ["attn_implementation", "_attn_implementation"])
@@ -414,6 +430,23 @@ def test_models_and_weights_that_timm_would_look_for_elsewhere_are_refused(
         load_traced(tmp_path)
     architecture = replace(described(prepared(make("beit"))), model_class="TimmWrapperForImageClassification")
     with pytest.raises(InputError, match="timm_wrapper model has"):
+        rebuild(config, architecture, {})
+
+
+@pytest.mark.parametrize(
+    "change", [{"model_args": "checkpoint_path=x"}, {"model_args": ["a"]}, {"model_args": 3}, {"architecture": None}]
+)
+def test_a_configuration_of_timm_of_wrong_types_is_refused(change: dict[str, Any], tmp_path: Path) -> None:
+    config = {"model_type": "timm_wrapper", "architecture": "resnet18", "label_names": ["a", "b"], "num_classes": 2}
+    config |= {"architectures": ["TimmWrapperForImageClassification"], **change}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    [name] = change
+    with pytest.raises(
+        InputError, match=f"cannot read a model configuration from .*field '{name}'; expected a Hugging"
+    ):
+        load_traced(tmp_path)
+    architecture = replace(described(prepared(make("beit"))), model_class="TimmWrapperForImageClassification")
+    with pytest.raises(InputError, match=f"of the stored configuration .*field '{name}'.*; install the version that"):
         rebuild(config, architecture, {})
 
 

@@ -257,9 +257,10 @@ def rebuild(configuration: Any, architecture: Traced, shapes: Mapping[str, tuple
     kinds = require("transformers.models.auto.configuration_auto", *READS).CONFIG_MAPPING
     try:
         with quiet():
-            check_numbers(configuration, architecture.classes, shapes)
             kind = kinds[configuration.get("model_type")]
-            made = partial(getattr(transformers, class_name), asking_nowhere(kind.from_dict(dict(configuration))))
+            known = {"num_labels", *inspect.signature(kind).parameters, *kind.attribute_map}
+            config = kind.from_dict(check_numbers(configuration, known, architecture.classes, shapes))
+            made = partial(getattr(transformers, class_name), asking_nowhere(config))
             check_made(made, shapes)
             return prepared(made())
     except Exception as error:  # whatever a class raises for a configuration of another version

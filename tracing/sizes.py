@@ -7,7 +7,7 @@ any width, before it can be compared with anything. So the model is first made w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from math import prod
 from typing import Any
 
@@ -34,22 +34,38 @@ CALLS, MORE_CALLS = 50, 10_000
 """It calls PyTorch six times or so for each weight; it may as often as this, and so many times more."""
 
 
-def check_numbers(configuration: Any, classes: int, shapes: Mapping[str, tuple[int, ...]]) -> None:
+def check_numbers(
+    configuration: Mapping[str, Any], known: Collection[str], classes: int, shapes: Mapping[str, tuple[int, ...]]
+) -> dict[str, Any]:
     """Refuse sizes that no model of some weights has, since a class of configurations counts up to them.
 
     Args:
         configuration: as it is stored.
+        known: names that its class knows; of others, which are notes of whoever trained it, large numbers are left out.
         classes: C.
         shapes: of the stored weights, by name.
+
+    Returns:
+        The configuration without these.
 
     Raises:
         ValueError: a number is too large.
     """
-    _check(configuration, classes, max([LARGEST, *(side for shape in shapes.values() for side in shape)]))
+    most = max([LARGEST, *(side for shape in shapes.values() for side in shape)])
+    found = {}
+    for name, value in configuration.items():
+        try:
+            _check(value, classes, most, name)
+        except ValueError:
+            if name in known:
+                raise
+        else:
+            found[name] = value
+    return found
 
 
-def _check(configuration: Any, classes: int, most: int, name: str = "") -> None:
-    """The same of what stands under a name; ``most`` is the largest size that is none of a text."""
+def _check(configuration: Any, classes: int, most: int, name: str) -> None:
+    """Refuse what stands under a name; ``most`` is the largest size that is none of a text."""
     if isinstance(configuration, Mapping):
         for key, value in configuration.items():
             _check(value, classes, most, str(key))
