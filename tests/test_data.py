@@ -750,16 +750,10 @@ def test_groups_without_rows_are_read(dictionary: bool, tmp_path: Path) -> None:
 @pytest.mark.parametrize("plain", [True, False])
 def test_encrypted_parquet_is_refused(plain: bool, tmp_path: Path) -> None:
     """Also with facts that are not: Arrow's reader of these would end the process."""
-
-    class Keys(pyarrow.parquet.encryption.KmsClient):
-        def __init__(self, settings: Any) -> None:
-            super().__init__()
-
-        def wrap_key(self, key: bytes, name: str) -> bytes:
-            return base64.b64encode(key)
-
     encryption = pyarrow.parquet.encryption
-    made = encryption.CryptoFactory(Keys).file_encryption_properties(
+    wrap = {"wrap_key": lambda self, key, name: base64.b64encode(key)}
+    keys = type("Keys", (encryption.KmsClient,), wrap)
+    made = encryption.CryptoFactory(lambda settings: keys()).file_encryption_properties(
         encryption.KmsConnectionConfig(),
         encryption.EncryptionConfiguration("one", column_keys={"two": ["text"]}, plaintext_footer=plain),
     )
