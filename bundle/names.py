@@ -36,8 +36,8 @@ def is_portable(name: str) -> bool:
 
 def is_short(name: str) -> bool:
     """Whether a name is short enough for every system, folder by folder and as a whole."""
-    size = len(name.encode(errors="surrogatepass"))
-    return size <= LONGEST and all(len(part.encode(errors="surrogatepass")) <= LONGEST_PART for part in name.split("/"))
+    path = name.encode(errors="surrogatepass")
+    return len(path) <= LONGEST and all(len(part) <= LONGEST_PART for part in path.split(b"/"))
 
 
 def same_place(names: Iterable[str]) -> tuple[str, str] | None:
