@@ -14,7 +14,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-from fuzz_targets import Made, Target, refusing, seeds_of
+from fuzz_target import Made, Target, refusing, seeds_of
 from hydrant.errors import HydrantError
 from hydrant.serving.asked import inputs_for, read_asked
 from hydrant.serving.messages import InferRequest, InferResponse, read_request, write_response

@@ -16,7 +16,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-from fuzz_targets import CORPUS, Made, Target, refusing, seeds_of
+from fuzz_target import CORPUS, Made, Target, refusing, seeds_of
 from hydrant.bundle.files import sha256_of
 from hydrant.bundle.signature import SIGNATURE, check_signature
 from hydrant.bundle.store import Bundle

@@ -12,18 +12,18 @@ import contextlib
 import hashlib
 import io
 import json
-import re
 import shutil
 import zipfile
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import numpy as np
+from fuzz_asked import asked
+from fuzz_kept import kept
+from fuzz_target import Made, Target, seeds_of
 from hydrant.bundle.calibration import Calibration
 from hydrant.bundle.density import Density
 from hydrant.bundle.graphs import check_graph
@@ -44,30 +44,8 @@ from hydrant.data.readers import stream_rows
 from hydrant.engines.metadata import read_metadata
 from hydrant.errors import HydrantError
 
-CORPUS = Path(__file__).parents[1] / "runtime/cpp/fuzz/corpus"
-"""Seeds that the targets of the C++ runner begin with, of the same formats."""
-
 ROWS = 200
 """So many rows of a data file are read; a reader streams, so that more say nothing new."""
-
-
-@dataclass(frozen=True)
-class Target:
-    """One reader.
-
-    Attributes:
-        read: takes the bytes; raises for a finding.
-        seeds: what it should take, or nearly take.
-        deep: whether it reads JSON, so that values may be nested.
-    """
-
-    read: Callable[[bytes], None]
-    seeds: tuple[bytes, ...]
-    deep: bool = False
-
-
-Made = Callable[[], Target]
-"""Makes a target: what it needs, such as a model, is imported and opened then."""
 
 
 def targets(place: Path) -> dict[str, Made]:
@@ -76,25 +54,7 @@ def targets(place: Path) -> dict[str, Made]:
     Args:
         place: what ``fuzz_bundle.make_given`` made there; where each target keeps its files, too.
     """
-    from fuzz_asked import asked
-    from fuzz_kept import kept
-
     return {**_bundled(place / "bundle", place), **_data(place), **kept(place), **asked(place)}
-
-
-def seeds_of(name: str) -> tuple[bytes, ...]:
-    """The corpus of a target of the C++ runner."""
-    return tuple(path.read_bytes() for path in sorted((CORPUS / name).iterdir()))
-
-
-def refusing(read: Callable[[bytes], Any], *seeds: bytes, deep: bool = False) -> Target:
-    """A target whose reader may refuse what it is given."""
-
-    def run(data: bytes) -> None:
-        with contextlib.suppress(HydrantError):
-            read(data)
-
-    return Target(run, seeds, deep)
 
 
 def copy(bundle: Path, place: Path, name: str) -> Path:
@@ -388,7 +348,6 @@ TRACED = {
     "blocks": [{"heads": 2, "groups": 2, "head_width": 8, "output": "a.b.output", "inputs": ["a.q", "a.k", "a.v"],
                 "stacked": False, "owner": ""}],
 }  # fmt: skip
-VALUE = re.compile(rb'"[^"]*"|-?[0-9.]+|true|false|null')
 SEEDS: dict[str, tuple[bytes, ...]] = {
     "architecture": (json.dumps(TRACED).encode(),),
     "engine": (json.dumps(ENGINE).encode(),),
@@ -420,43 +379,3 @@ SEEDS: dict[str, tuple[bytes, ...]] = {
         _npy(np.zeros((1, 4, 4, 3), np.uint8)),
     ),
 }
-
-WORDS = (
-    b"null", b"true", b"-1", b"0", b"1e999", b"NaN", b"1.5", b"9" * 40, b"1" + b"0" * 400, b"[]", b"{}", b'""',
-    b"[" * 2000, b'"\\ud800"', b"\xff\xfe", b"\x00", b"../x", b"/etc/passwd", b'{"a": ' * 300, b'"__class__"', b"\r\n",
-    b'["a"]', b'{"a": 1}',
-)  # fmt: skip
-"""What parsers stumble over."""
-
-
-def mutations(seeds: Sequence[bytes], count: int, seed: int) -> Iterator[bytes]:
-    """``count`` changed copies of the seeds, always the same ones: bytes, numbers and values replaced, parts moved."""
-    random = Random(seed)
-    for _ in range(count):
-        data = bytearray(random.choice(list(seeds)))
-        for _ in range(random.randint(1, 3)):
-            at, end = sorted(random.randrange(len(data) + 1) for _ in range(2))
-            values = list(VALUE.finditer(bytes(data)))
-            match random.randrange(5):
-                case 0 if values:
-                    place = random.choice(values)
-                    data[place.start() : place.end()] = random.choice(WORDS)
-                case 1:
-                    del data[at : min(end, at + 64)]
-                case 2:
-                    data[at:at] = random.choice(WORDS)
-                case 3:
-                    data[at:at] = data[at : min(end, at + 64)]
-                case _ if data:
-                    data[min(at, len(data) - 1)] = random.randrange(256)
-        yield bytes(data)
-
-
-def nested(seeds: Sequence[bytes], depths: Sequence[int], seed: int) -> Iterator[bytes]:
-    """Copies of the seeds, one for each depth, in which one value lies in so many lists."""
-    random = Random(seed)
-    for depth in depths:
-        data = random.choice(list(seeds))
-        if values := list(VALUE.finditer(data)):
-            place = random.choice(values)
-            yield data[: place.start()] + b"[" * depth + b"1" + b"]" * depth + data[place.end() :]

@@ -13,6 +13,7 @@ from fuzz_bundle import make_given
 
 sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
 import fuzz
+import fuzz_mutations
 import fuzz_targets
 import libfuzzer
 
@@ -30,7 +31,7 @@ def targets(tmp_path_factory: pytest.TempPathFactory) -> dict[str, fuzz_targets.
 def test_damaged_files_are_refused_or_read(name: str, targets: dict[str, fuzz_targets.Made]) -> None:
     target = targets[name]()
     slowest = 0.0
-    for data in [*target.seeds, b"", *fuzz_targets.mutations(target.seeds, MUTATIONS, seed=7)]:
+    for data in [*target.seeds, b"", *fuzz_mutations.mutations(target.seeds, MUTATIONS, seed=7)]:
         started = time.process_time()
         target.read(data)
         slowest = max(slowest, time.process_time() - started)
@@ -44,7 +45,7 @@ def test_values_nested_as_deep_as_can_be_read(name: str, targets: dict[str, fuzz
     if not target.deep:
         pytest.skip("no JSON")
     left = sys.getrecursionlimit() - len(inspect.stack(0))
-    for data in fuzz_targets.nested(target.seeds, range(left - 60, left, 2), seed=3):
+    for data in fuzz_mutations.nested(target.seeds, range(left - 60, left, 2), seed=3):
         target.read(data)
 
 

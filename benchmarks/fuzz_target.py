@@ -1,0 +1,48 @@
+"""A target of the fuzzer: one reader, and the seeds that its corpus begins with."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hydrant.errors import HydrantError
+
+CORPUS = Path(__file__).parents[1] / "runtime/cpp/fuzz/corpus"
+"""Seeds that the targets of the C++ runner begin with, of the same formats."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """One reader.
+
+    Attributes:
+        read: takes the bytes; raises for a finding.
+        seeds: what it should take, or nearly take.
+        deep: whether it reads JSON, so that values may be nested.
+    """
+
+    read: Callable[[bytes], None]
+    seeds: tuple[bytes, ...]
+    deep: bool = False
+
+
+Made = Callable[[], Target]
+"""Makes a target: what it needs, such as a model, is imported and opened then."""
+
+
+def seeds_of(name: str) -> tuple[bytes, ...]:
+    """The corpus of a target of the C++ runner."""
+    return tuple(path.read_bytes() for path in sorted((CORPUS / name).iterdir()))
+
+
+def refusing(read: Callable[[bytes], Any], *seeds: bytes, deep: bool = False) -> Target:
+    """A target whose reader may refuse what it is given."""
+
+    def run(data: bytes) -> None:
+        with contextlib.suppress(HydrantError):
+            read(data)
+
+    return Target(run, seeds, deep)
