@@ -302,7 +302,7 @@ class Load:
         texts: of which each request takes one to four.
         expected: version → outputs of each text alone.
         left: answers that are still wanted.
-        swap: seconds between two swaps of versions.
+        swap: answers between two swaps of versions, of which there are two at least.
         tell: told of the number of answers, every thousand of them.
     """
 
@@ -311,7 +311,7 @@ class Load:
     texts: list[str]
     expected: dict[str, dict[str, np.ndarray]]
     left: int
-    swap: float
+    swap: int
     tell: Callable[[int], None]
     report: Report = field(default_factory=Report)
 
@@ -319,7 +319,11 @@ class Load:
         """Ask with so many clients at once."""
         wanted, started = self.left, time.perf_counter()
         swapping = asyncio.create_task(self._swap())
-        await asyncio.gather(*(self._client(number) for number in range(clients)))
+
+        def is_wanted() -> bool:
+            return self.left > 0 or (self.report.swaps < 2 and not swapping.done())
+
+        await asyncio.gather(*(self._client(number, is_wanted) for number in range(clients)))
         self.report.seconds = time.perf_counter() - started
         if swapping.done():
             self.report.wrong.append(f"swapping ended: {swapping.exception()}")
@@ -328,10 +332,10 @@ class Load:
         self.report.wrong += [f"{count} answers of {wanted}"] * (count < wanted)
         return self.report
 
-    async def _client(self, number: int) -> None:
+    async def _client(self, number: int, is_wanted: Callable[[], bool]) -> None:
         rng, mine = random.Random(number), Client(self.ready, self.model)
         async with mine.channel:
-            while self.left > 0:
+            while is_wanted():
                 places = [rng.randrange(len(self.texts)) for _ in range(rng.choice([1, 1, 1, 2, 4]))]
                 given = [self.texts[place] for place in places]
                 chance = rng.random()
@@ -389,7 +393,9 @@ class Load:
     async def _swap(self) -> None:
         connection, versions = Connection(self.ready["port"]), sorted(self.expected)
         while True:
-            await asyncio.sleep(self.swap)
+            before = self.report.answers.total()
+            while self.report.answers.total() < before + self.swap:
+                await asyncio.sleep(0.001)
             version = versions[self.report.swaps % len(versions)]
             body = json.dumps({"parameters": {"version": version}}).encode()
             status, _, found = await connection.post(f"/v2/repository/models/{self.model}/load", body)
@@ -405,7 +411,7 @@ def load(
     models: Path,
     requests: int,
     clients: int = 32,
-    swap: float = 1.0,
+    swap: int = 1500,
     queue: int = 1024,
     tell: Callable[[int], None] = _nobody,
 ) -> Report:
@@ -413,9 +419,9 @@ def load(
 
     Args:
         models: NAME/VERSION/, whose first name is asked.
-        requests: answers that are wanted.
+        requests: answers that are wanted; there may be more, until versions were swapped twice.
         clients: that ask at once.
-        swap: seconds between two swaps of versions.
+        swap: answers between two swaps of versions.
         queue: most inputs that wait; a request that is refused since it is full is sent again.
         tell: told of the number of answers.
     """
@@ -431,7 +437,7 @@ def main() -> int:
     parser.add_argument("models", nargs="?", type=Path)
     parser.add_argument("--requests", type=int, default=100_000)
     parser.add_argument("--clients", type=int, default=32)
-    parser.add_argument("--swap", type=float, default=1.0, metavar="SECONDS")
+    parser.add_argument("--swap", type=int, default=1500, metavar="ANSWERS")
     parser.add_argument("--queue", type=int, default=1024)
     options = parser.parse_args()
 

@@ -358,14 +358,28 @@ def _parquet(path: Path) -> Records:
     first = next(parts, None)
     if first is None:
         return iter(()), {}
-    features = next(_guarded(map(datasets.Features.from_arrow_schema, [first.schema]), path))
+    known = [name for name in first.schema.names if _is_known(first.select([name]).schema)]
+    features = next(_guarded(map(datasets.Features.from_arrow_schema, [first.select(known).schema]), path))
     named = {name: _named(feature) for name, feature in features.items()}
 
     def records() -> Iterator[dict[str, Any]]:
         for table in chain([first], parts):
-            yield from datasets.Dataset(table, fingerprint=path.name)  # of columns as datasets wrote them: images, say
+            rows = datasets.Dataset(table.select(known), fingerprint=path.name)  # images, say, as datasets wrote them
+            for row, others in zip(rows, table.drop_columns(known).to_pylist(), strict=True):
+                yield row | others
 
     return _guarded(records(), path), {name: known for name, known in named.items() if known is not None}
+
+
+def _is_known(schema: Any) -> bool:
+    """Whether datasets has the types of a schema: maps, say, it has not, and values of one length only since lately."""
+    from datasets import Features
+
+    try:
+        Features.from_arrow_schema(schema)
+    except (ValueError, AttributeError):  # the latter is of datasets 4.0
+        return False
+    return True
 
 
 _READERS: dict[str, Callable[[Path], Records]] = {

@@ -722,6 +722,21 @@ def test_memory_of_parquet_is_bounded_over_all_columns(kind: str, tmp_path: Path
     assert pyarrow.total_allocated_bytes() - before < 150e6
 
 
+def test_columns_of_types_that_datasets_does_not_have_are_read(tmp_path: Path) -> None:
+    """Whether they matter or not."""
+    columns = {
+        "of": pyarrow.array([[("a", 1)], None], pyarrow.map_(pyarrow.string(), pyarrow.int8())),
+        "text": ["x", "y"],
+        "key": pyarrow.array([b"12", b"34"], pyarrow.binary(2)),
+        "label": pyarrow.array(["no", "yes"], pyarrow.string_view()),
+    }
+    path = tmp_path / "data.parquet"
+    pyarrow.parquet.write_table(pyarrow.table(columns), path)
+    assert [(row.input, row.label) for row in stream_rows(path)] == [("x", "no"), ("y", "yes")]
+    with pytest.raises(InputError, match="key"):
+        next(stream_rows(path, Columns(text="key")))
+
+
 def test_a_large_group_of_parquet_is_not_read_whole(tmp_path: Path) -> None:
     """Nor its bytes in the file."""
     texts, path = [os.urandom(500).hex() for _ in range(20_000)], tmp_path / "data.parquet"
