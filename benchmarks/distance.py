@@ -16,29 +16,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from hydrant.bundle.architecture import Architecture
 from hydrant.bundle.density import Density
 from hydrant.calib.taps import named_taps
 from hydrant.export.distance_head import with_distance
 from hydrant.export.random_model import random_model
-from hydrant.families.registry import LAYOUTS
 from hydrant.metrics.timing import Ratio, Rules, interleave
 from latency import MEMBERS, Case, architecture, inputs, random_plan
 
 CASES = {"ViT-B/16": (1, 128), "BERT-base": (1, 128), "MiniLM": (1, 11)}
 """Model → batch and tokens."""
-
-
-def shape_of(name: str) -> Architecture:
-    if name != "MiniLM":
-        return architecture(name)
-    from transformers import BertConfig
-
-    config = BertConfig(
-        hidden_size=384, num_hidden_layers=6, num_attention_heads=12, intermediate_size=1536, num_labels=150
-    )
-    (layout,) = [layout for layout in LAYOUTS if layout.family == "bert"]
-    return layout.architecture(config)
 
 
 def random_density(taps: tuple[str, ...], width: int, classes: int) -> Density:
@@ -55,7 +41,7 @@ def random_density(taps: tuple[str, ...], width: int, classes: int) -> Density:
 
 def measured(name: str, rounds: int, threads: int | None) -> list[dict[str, Any]]:
     """One row for energy, and one for the distance by each set of taps."""
-    shape, (batch, sequence) = shape_of(name), CASES[name]
+    shape, (batch, sequence) = architecture(name), CASES[name]
     fork = shape.layers - max(1, shape.layers // 3)
     plan = random_plan(shape, 4, fork)
     plain = random_model(shape, plan)

@@ -35,12 +35,17 @@ CASES = [(4, 0), (6, 0), (8, 0), (4, 6), (4, 9), (4, 11)]
 MODELS = ("ViT-B/16", "BERT-base")
 
 
+MINILM = {"hidden_size": 384, "num_hidden_layers": 6, "num_attention_heads": 12, "intermediate_size": 1536}
+"""What MiniLM-L6 has fewer of than BERT-base."""
+
+
 def architecture(name: str) -> Architecture:
     from transformers import BertConfig, ViTConfig
 
     model_class, config = {
         "ViT-B/16": ("ViTForImageClassification", ViTConfig(num_labels=1000)),
         "BERT-base": ("BertForSequenceClassification", BertConfig(num_labels=150)),
+        "MiniLM": ("BertForSequenceClassification", BertConfig(num_labels=150, **MINILM)),
     }[name]
     (layout,) = [layout for layout in LAYOUTS if layout.model_class == model_class]
     return layout.architecture(config)

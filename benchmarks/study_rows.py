@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -57,6 +58,16 @@ class Settings:
     members: int = 3
     seeds: tuple[int, ...] = (0, 1, 2)
 
+    def as_json(self) -> dict[str, Any]:
+        return json.loads(json.dumps(asdict(self), default=str))
+
+
+def given(value: Any) -> Any:
+    """Settings as JSON, but for those that are not set: there may be more of them than there were."""
+    if not isinstance(value, dict):
+        return value
+    return {name: given(each) for name, each in value.items() if each is not None}
+
 
 class Rows:
     """Makes rows by their names.
@@ -68,6 +79,10 @@ class Rows:
         deep: checkpoints of the Deep Ensemble, the single model first; none leave the row out.
         lora: base model and adapters of the LoRA-Ensemble; none leave the row out.
         dropout: whether the checkpoint has dropout, without which there is no MC dropout.
+
+    Attributes:
+        earlier: name → further seed → its figures in an earlier report, where they are not made again. First seeds are:
+            rows are timed, and compared on the same draws, by them.
     """
 
     def __init__(
@@ -82,6 +97,7 @@ class Rows:
         self.bundles, self.settings, self.single = bundles, settings, single
         self.deep, self.lora, self.dropout = deep, lora, dropout
         self.forks = {f"fork at {fork.layer}, keep {fork.keep}": fork for fork in settings.forks.values()}
+        self.earlier: dict[str, dict[int, dict[str, Any]]] = {}
 
     def names(self) -> list[str]:
         """All rows, in the order of the tables."""
@@ -139,7 +155,23 @@ class Rows:
         if RANK_ONE in names:
             self.bundles.copied("copies", self.single, self.settings.members)
         for stage in ([name for name in first if name != AVERAGE], [AVERAGE] * (AVERAGE in first), names):
-            in_parallel([(self._made, (name, seed)) for name in stage for seed in self.seeds(name)], jobs)
+            asked = ((name, seed) for name in stage for seed in self.seeds(name))
+            in_parallel([(self._made, (name, seed)) for name, seed in asked if not self.known(name, seed)], jobs)
+
+    def take(self, report: Mapping[str, Any]) -> None:
+        """Take further seeds from an earlier report.
+
+        Raises:
+            ValueError: it is of other data or settings.
+        """
+        for part, here in (("sizes", self.bundles.data.sizes()), ("settings", self.settings.as_json())):
+            if given(report[part]) != given(here):
+                raise ValueError(f"the earlier report has other {part}: {report[part]}, and here they are {here}")
+        self.earlier = {row["name"]: {each["seed"]: each for each in row["seeds"][1:]} for row in report["rows"]}
+
+    def known(self, name: str, seed: int) -> bool:
+        """Whether an earlier report has this seed of a row."""
+        return seed in self.earlier.get(name, {})
 
     def _made(self, row: tuple[str, int]) -> None:
         self.outputs(*row)
@@ -182,6 +214,9 @@ def results(rows: Rows, names: Sequence[str], references: Sequence[str], resampl
     for name in names:
         seeds = []
         for seed in rows.seeds(name):
+            if rows.known(name, seed):
+                seeds.append(rows.earlier[name][seed])
+                continue
             outputs = rows.outputs(name, seed)
             temperature = figures.temperature_of(outputs, data)
             note = note_of(rows.bundle(name, seed).parent)

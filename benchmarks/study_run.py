@@ -6,7 +6,6 @@ import argparse
 import json
 import os
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -64,6 +63,9 @@ def main(kind: Callable[[Path, Path, int], Subject], about_it: str | None, given
     parser.add_argument("--seconds", type=float, default=1.0, help="that each row is timed at least (default 1)")
     parser.add_argument("--resamples", type=int, default=200, help="of the bootstrap (default 200)")
     parser.add_argument("--leave-out", nargs="*", default=[], metavar="ROW", help="rows that are not made")
+    parser.add_argument(
+        "--earlier", type=Path, metavar="JSON", help="earlier -o file: of its rows first seeds alone are made"
+    )
     parser.add_argument("--no-latency", action="store_true", help="make and measure, but time nothing")
     parser.add_argument("--document", type=Path, help="gets the tables (default docs/studies/NAME.md)")
     options = parser.parse_args(given)
@@ -75,11 +77,13 @@ def run(subject: Subject, options: argparse.Namespace) -> None:
     out = set(options.leave_out)
     rows = subject.rows(deep=DEEP not in out, lora=LORA not in out)
     names = [name for name in rows.names() if name not in out]
+    if options.earlier:
+        rows.take(json.loads(options.earlier.read_text()))
     rows.make(names, options.jobs)
     found = results(rows, names, [name for name in (f"{SINGLE}, tuned", DEEP) if name in names], options.resamples)
     report: dict[str, Any] = {
         **about(subject.data.sizes()),
-        "settings": json.loads(json.dumps(asdict(subject.settings), default=str)),
+        "settings": subject.settings.as_json(),
     }
     report["baselines"] = baselines(subject, rows)
     if not options.no_latency:
