@@ -163,6 +163,7 @@ def in_parallel(tasks: Sequence[tuple[Callable[[Any], Any], Any]], jobs: int) ->
     if jobs == 1:
         return [function(argument) for function, argument in tasks]
     threads = max(1, (os.cpu_count() or 1) // jobs)
+    os.environ["OPENBLAS_NUM_THREADS"] = str(threads)  # NumPy's products, too: read when a process starts
     spawn = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(jobs, spawn, torch.set_num_threads, (threads,)) as pool:
         futures = [pool.submit(function, argument) for function, argument in tasks]

@@ -247,7 +247,7 @@ def ran(shared: Path) -> argparse.Namespace:
     """The whole vision study."""
     options = argparse.Namespace(
         shared=shared, work=shared / "work", jobs=1, resamples=20, seconds=0.01, leave_out=[], no_latency=False,
-        document=shared / "docs/vision.md", output=shared / "study.json",
+        earlier=None, document=shared / "docs/vision.md", output=shared / "study.json",
     )  # fmt: skip
     study_run.run(subject(options), options)
     return options
@@ -282,6 +282,29 @@ def test_a_study_goes_on_where_it_stopped(ran: argparse.Namespace, tmp_path: Pat
     study_run.run(subject(ran), argparse.Namespace(**{**vars(ran), **own}))
     changed = {path.parent.name for path, stamp in notes.items() if path.stat().st_mtime_ns != stamp}
     assert changed == {"lora-1"}
+
+
+def test_further_seeds_are_taken_from_an_earlier_report(ran: argparse.Namespace, tmp_path: Path) -> None:
+    work = tmp_path / "work"
+    shutil.copytree(ran.work, work)
+    gone = [work / kind / name for kind in ("bundles", "outputs") for name in ("fork-at-1-keep-1-1", "hydra-taylor-1")]
+    for folder in gone:
+        shutil.rmtree(folder)
+    names = subject(ran).rows().names()
+    out = [name for name in names if name not in ("single", "single, tuned", "fork at 1, keep 1", "Hydra Taylor")]
+    own = {"work": work, "earlier": ran.output, "leave_out": out, "no_latency": True}
+    own |= {"output": tmp_path / "study.json", "document": tmp_path / "vision.md"}
+    options = argparse.Namespace(**{**vars(ran), **own})
+    study_run.run(subject(options), options)
+    assert not any(folder.exists() for folder in gone)
+    before, after = (
+        {row["name"]: row["seeds"] for row in json.loads(path.read_text())["rows"]}
+        for path in (ran.output, options.output)
+    )
+    assert after == {name: before[name] for name in after}
+    report = json.loads(ran.output.read_text())
+    with pytest.raises(ValueError, match=r"other settings: .*'keep': 9.* and here they are .*'keep': 1"):
+        subject(options).rows().take({**report, "settings": {**report["settings"], "keep": 9}})
 
 
 def test_figures_are_those_of_calibrate_and_evaluate(ran: argparse.Namespace, tmp_path: Path) -> None:
