@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -109,6 +110,20 @@ def requirements(project: dict[str, Any], extra: str | None = None) -> Iterator[
                 yield from requirements(project, name)
         else:
             yield requirement
+
+
+def test_the_folder_of_a_checkout_may_have_any_name(tmp_path: Path) -> None:
+    """Such as that of an unpacked archive, which is no name of a Python package."""
+    root, checkout = Path(__file__).parents[1], tmp_path / "hydrant-uq 0.2"
+    (checkout / "tests").mkdir(parents=True)
+    for name in ("pyproject.toml", "__init__.py"):
+        shutil.copy(root / name, checkout)
+    (checkout / "tests/test_one.py").write_text(
+        f"import hydrant\n\ndef test_one():\n    assert hydrant.__file__ == {hydrant.__file__!r}\n"
+    )
+    words = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider"]
+    done = subprocess.run(words, capture_output=True, text=True, check=False, cwd=checkout)
+    assert "1 passed" in done.stdout, done.stdout
 
 
 def test_the_oldest_versions_tested_are_those_declared() -> None:
