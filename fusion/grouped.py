@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import torch
 from torch import Tensor, nn
 
 from ..families.positions import seen, turned
@@ -29,14 +28,24 @@ class GroupedLinear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """[S, ..., in] → [max(S, G), ..., out]."""
-        if self.weight.shape[0] == 1:
-            bias = None if self.bias is None else self.bias[0, 0]
-            return nn.functional.linear(x, self.weight[0].T, bias)
-        flat = x.flatten(1, -2)  # [S, N, in]
-        out = flat @ self.weight  # [G, N, out]
-        if self.bias is not None:
-            out = out + self.bias
-        return out.unflatten(1, x.shape[1:-1])
+        return _product(x, self.weight, self.bias)
+
+    def maps(self, x: Tensor, chosen: slice, count: int) -> Tensor:
+        """Of ``count`` maps side by side the chosen ones: [S, ..., in] → [max(S, G), ..., their outputs]."""
+        width = self.weight.shape[2] // count
+        columns = slice(chosen.start * width, chosen.stop * width)
+        bias = None if self.bias is None else self.bias[:, :, columns]
+        return _product(x, self.weight[:, :, columns], bias)
+
+
+def _product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """[S, ..., in] by [G, in, out] → [max(S, G), ..., out]."""
+    if weight.shape[0] == 1:
+        return nn.functional.linear(x, weight[0].T, None if bias is None else bias[0, 0])
+    out = x.flatten(1, -2) @ weight  # [G, N, out]
+    if bias is not None:
+        out = out + bias
+    return out.unflatten(1, x.shape[1:-1])
 
 
 class LowRank(nn.Module):
@@ -117,32 +126,44 @@ class GroupedAttention(nn.Module):
         self.head_width = head_width
         self.dropout = dropout
 
-    def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
-        """[S, B, T, d] → [M, B, T, d]; ``mask`` is boolean [B, 1, 1, T], true where a key may be seen."""
-        qkv = self._projected(x)  # [M, B, T, 3·h·d_h]
-        members, batch, tokens = qkv.shape[:3]
-        heads = qkv.shape[3] // (3 * self.head_width)
-        qkv = qkv.view(members * batch, tokens, 3, heads, self.head_width)
-        query, key, value = qkv.permute(2, 0, 3, 1, 4).unbind(0)  # each [M·B, h, T, d_h]
+    def forward(self, x: Tensor, mask: Tensor | None, first: bool = False) -> Tensor:
+        """[S, B, T, d] → [M, B, T, d].
+
+        Args:
+            x: that leaves the layer before.
+            mask: boolean [B, 1, 1, T], true where a key may be seen.
+            first: whether the first token alone asks, which gives [M, B, 1, d].
+        """
+        parts = [self._by_head(part) for part in self._projected(x, first)]
+        members = max(part.shape[0] for part in parts)
+        query, key, value = (part.expand(members, -1, -1, -1, -1).flatten(0, 1) for part in parts)  # [M·B, h, T, d_h]
         query, key = turned(query, self.rotary), turned(key, self.rotary)
-        mask = seen(mask, tokens, self.window, x.device)  # [B, 1, 1, T], or [B or 1, 1, T, T] within a window
-        if mask is not None and mask.shape[0] == batch:
-            mask = mask.repeat(members, 1, 1, 1)  # [M·B, 1, 1 or T, T]
+        mask = seen(mask, x.shape[2], self.window, x.device)  # [B, 1, 1, T], or [B or 1, 1, T, T] within a window
+        if mask is not None:
+            mask = mask[:, :, : query.shape[2]]
+            mask = mask.repeat(members, 1, 1, 1) if mask.shape[0] == x.shape[1] else mask
         dropout = self.dropout if self.training else 0.0
         heads_out = nn.functional.scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=dropout)
-        heads_out = heads_out.transpose(1, 2).reshape(members, batch, tokens, heads * self.head_width)
+        heads_out = heads_out.transpose(1, 2).flatten(2).unflatten(0, (members, -1))  # [M, B, T, h·d_h]
         out = self.output(heads_out)
         return out + self.low_rank["output"](heads_out) if "output" in self.low_rank else out
 
-    def _projected(self, x: Tensor) -> Tensor:
-        """[S, B, T, d] → [max(S, G), B, T, 3·h·d_h], updates included."""
-        qkv = self.qkv(x)
-        names = ("query", "key", "value")
-        if not any(name in self.low_rank for name in names):
-            return qkv
-        parts = zip(names, qkv.chunk(3, dim=-1), strict=True)
-        updated = [part + self.low_rank[name](x) if name in self.low_rank else part for name, part in parts]
-        return torch.cat(torch.broadcast_tensors(*updated), dim=-1)
+    def _by_head(self, x: Tensor) -> Tensor:
+        """[M, B, T, h·d_h] → [M, B, h, T, d_h]."""
+        return x.unflatten(-1, (-1, self.head_width)).transpose(2, 3)
+
+    def _projected(self, x: Tensor, first: bool) -> list[Tensor]:
+        """Queries (of the first token alone, if ``first``), keys and values, [1 or M, B, T, h·d_h], with updates."""
+        read = [x[:, :, :1] if first else x, x, x]
+        if first:
+            query, rest = self.qkv.maps(read[0], slice(0, 1), 3), self.qkv.maps(x, slice(1, 3), 3)
+            parts = [query, *rest.chunk(2, dim=-1)]
+        else:
+            parts = list(self.qkv(x).chunk(3, dim=-1))
+        for index, name in enumerate(("query", "key", "value")):
+            if name in self.low_rank:
+                parts[index] = parts[index] + self.low_rank[name](read[index])
+        return parts
 
 
 def stack_heads(weight: Tensor, heads: tuple[int, ...], head_width: int, slots: int) -> Tensor:

@@ -146,8 +146,10 @@ class FusedClassifier(nn.Module):
     def _run(self, taps: Sequence[str], **inputs: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
         x, mask = self._embedded(**inputs)
         found: dict[str, Tensor] = {}
+        end = f"layers.{len(self.layers) - 1}"
+        first = self.architecture.first_token_only and not {f"{end}.mean", f"{end}.token"} & set(taps)
         for index, layer in enumerate(self.layers):
-            x = layer(x, mask)  # [S, B, T, d]
+            x = layer(x, mask, first and f"layers.{index}" == end)  # [S, B, T, d], or of the first token [S, B, 1, d]
             found |= _tapped(x[0], mask, f"layers.{index}", taps)
         last = self._last(x, mask)
         for member, vectors in enumerate(last.split(self.architecture.width, dim=-1)[0]):
@@ -182,9 +184,9 @@ class FusedClassifier(nn.Module):
             real: [B, T] bool, which tokens count.
         """
         mask = real[:, None, None, :] if self.architecture.modality == "text" else None
-        x = hidden[None]
+        x, first = hidden[None], self.architecture.first_token_only
         for layer in self.layers[layers:]:
-            x = layer(x, mask)
+            x = layer(x, mask, first and layer is self.layers[-1])
         return self._classify(self._last(x, mask))
 
     def _embedded(
@@ -265,12 +267,13 @@ class FusedLayer(nn.Module):
         self.activation = ACTIVATIONS[architecture.activation]
         self.gated = architecture.gated_mlp
 
-    def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
-        """[S, B, T, d] → [M, B, T, d]."""
+    def forward(self, x: Tensor, mask: Tensor | None, first: bool = False) -> Tensor:
+        """[S, B, T, d] → [M, B, T, d], or [M, B, 1, d] of the first token alone."""
+        own = x[:, :, :1] if first else x
         if self.pre_norm:
-            x = x + self._drop(self.attention(self.attention_norm(x), mask))
+            x = own + self._drop(self.attention(self.attention_norm(x), mask, first))
             return x + self._drop(self._mlp(self.mlp_norm(x)))
-        x = self.attention_norm(x + self._drop(self.attention(x, mask)))
+        x = self.attention_norm(own + self._drop(self.attention(x, mask, first)))
         return self.mlp_norm(x + self._drop(self._mlp(x)))
 
     def _mlp(self, x: Tensor) -> Tensor:

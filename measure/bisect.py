@@ -93,8 +93,7 @@ def find_divergence(
         for batch in batches:
             expected, found = reference.run(batch), probed.run(batch)
             for index, name in enumerate(names):
-                seen = found[name].astype(np.float64)
-                wanted = _matching(expected[name].astype(np.float64), seen.shape)
+                seen, wanted = _matching(found[name].astype(np.float64), expected[name].astype(np.float64))
                 squares[:, index] += np.square(seen - wanted).sum(), np.square(wanted).sum()
     errors = np.sqrt(squares[0] / np.maximum(squares[1], np.finfo(np.float64).tiny))
     probes = [Probe(name, float(error)) for name, error in zip(names, errors, strict=True)]
@@ -121,9 +120,15 @@ def _probed(path: Path, names: Sequence[str], folder: Path) -> Path:
     return target
 
 
-def _matching(reference: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    """Cut [S, B, T, d] to the streams and tokens that the graph computes: one stream of a trunk, the first token."""
-    return np.broadcast_to(reference[: shape[0], :, : shape[2]], shape)
+def _matching(seen: np.ndarray, reference: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """A value of the graph and that of the reference, [S, B, T, d] each, as far as both compute it.
+
+    The graph may compute one stream of a trunk that the reference runs by member, and either one of the last layer the
+    first token alone.
+    """
+    tokens = min(seen.shape[2], reference.shape[2])
+    seen = seen[:, :, :tokens]
+    return seen, np.broadcast_to(reference[: seen.shape[0], :, :tokens], seen.shape)
 
 
 class _Reference:

@@ -41,13 +41,19 @@ class RankOneLinear(GroupedLinear):
 
     def forward(self, x: Tensor) -> Tensor:
         """[S, ..., in] → [M, ..., K·out]."""
-        flat = x.flatten(1, -2)  # [S, N, in]
-        factors = self.input_factor.split(1, dim=1)  # K of [M, 1, in]
-        weights = self.weight[0].chunk(len(factors), dim=1)  # K of [in, out]
+        count = self.input_factor.shape[1]
+        return self.maps(x, slice(0, count), count)
+
+    def maps(self, x: Tensor, chosen: slice, count: int) -> Tensor:
+        """Of the K maps the chosen ones: [S, ..., in] → [M, ..., their outputs]."""
+        flat, width = x.flatten(1, -2), self.weight.shape[2] // count  # [S, N, in]
+        columns = slice(chosen.start * width, chosen.stop * width)
+        factors = self.input_factor[:, chosen].split(1, dim=1)  # [M, 1, in] each
+        weights = self.weight[0, :, columns].split(width, dim=1)  # [in, out] each
         products = [(flat * factor) @ weight for factor, weight in zip(factors, weights, strict=True)]
-        out = torch.cat(products, dim=-1) * self.output_factor  # [M, N, K·out]
+        out = torch.cat(products, dim=-1) * self.output_factor[:, :, columns]  # [M, N, chosen · out]
         if self.bias is not None:
-            out = out + self.bias
+            out = out + self.bias[:, :, columns]
         return out.unflatten(1, x.shape[1:-1])
 
 
