@@ -27,7 +27,11 @@ CASES = {"ViT-B/16": (1, 128), "BERT-base": (1, 128), "MiniLM": (1, 11)}
 """Model → batch and tokens."""
 
 
-def random_density(taps: tuple[str, ...], width: int, classes: int) -> Density:
+RANK = 64
+"""Of the distance that is cheaper: ``hydrant calibrate --rank``."""
+
+
+def random_density(taps: tuple[str, ...], width: int, classes: int, rank: int) -> Density:
     rng = np.random.default_rng(0)
 
     def drawn(*shape: int) -> np.ndarray:
@@ -35,22 +39,23 @@ def random_density(taps: tuple[str, ...], width: int, classes: int) -> Density:
 
     count = len(taps)
     ones = np.ones(count, np.float32)
-    parts = (drawn(count, width), drawn(count, width, width), drawn(count, classes, width))
+    parts = (drawn(count, width), drawn(count, width, rank), drawn(count, classes, rank))
     return Density(taps, *parts, 0 * ones, ones)
 
 
 def measured(name: str, rounds: int, threads: int | None) -> list[dict[str, Any]]:
-    """One row for energy, and one for the distance by each set of taps."""
+    """One row for energy, and one for the distance by each set of taps, and by all at a lower rank."""
     shape, (batch, sequence) = architecture(name), CASES[name]
     fork = shape.layers - max(1, shape.layers // 3)
     plan = random_plan(shape, 4, fork)
     plain = random_model(shape, plan)
     streams = (fork + (shape.layers - fork) * MEMBERS) / shape.layers
     graphs = {"none": plain}
-    for taps in ("last", "all"):
-        graphs[taps] = copy.deepcopy(plain)
+    lower = f"all, rank {RANK}"
+    for score, taps, rank in (("last", "last", shape.width), ("all", "all", shape.width), (lower, "all", RANK)):
+        graphs[score] = copy.deepcopy(plain)
         (chosen,) = named_taps(taps, shape, fork, MEMBERS).values()
-        with_distance(graphs[taps], shape, random_density(chosen, shape.width, shape.classes))
+        with_distance(graphs[score], shape, random_density(chosen, shape.width, shape.classes, rank))
     graphs["energy"] = plain
     wanted = {"none": [], "energy": ["energy"]}
     outputs = {score: ["probabilities", *wanted.get(score, ["distance"])] for score in graphs}
@@ -60,7 +65,7 @@ def measured(name: str, rounds: int, threads: int | None) -> list[dict[str, Any]
     ]
     columns = dict(zip(graphs, interleave(runs, Rules(0.2, rounds)).T, strict=True))
     rows = []
-    for score in ("energy", "last", "all"):
+    for score in ("energy", "last", "all", lower):
         ratio = Ratio.of(columns[score], columns["none"])
         rows.append(
             {

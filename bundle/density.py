@@ -9,10 +9,11 @@ Mahalanobis distance to the nearest class (Lee et al. 2018; unit length: Müller
 
     d = min_c |(f − centre) W − μ_c|²        W Wᵀ the inverse of the shrunk covariance within classes
 
-and the distance of an input is the mean over its taps of (d − location) / scale. Float32 tensors of K taps of width d
-and R classes that had examples:
+and the distance of an input is the mean over its taps of (d − location) / scale. W may bring features to fewer numbers,
+r of d (``calib.density.directions``). Float32 tensors of K taps of width d and R classes that had
+examples:
 
-    centre [K, d] · whitening [K, d, d] (W) · means [K, R, d] (μ_c, whitened) · location [K] · scale [K]
+    centre [K, d] · whitening [K, d, r] (W) · means [K, R, r] (μ_c, whitened) · location [K] · scale [K]
 
 The file's metadata have one entry, ``density``, a JSON object of ``schema``, ``taps``, ``weights_sha256`` (of the
 weights that give these features) and ``fitted`` (on what): the order of several entries would differ from file to file.
@@ -51,8 +52,8 @@ class Density:
     Attributes:
         taps: K names.
         centre: [K, d].
-        whitening: [K, d, d].
-        means: [K, R, d].
+        whitening: [K, d, r].
+        means: [K, R, r].
         location, scale: [K], mean and standard deviation of the squared distance on in-distribution validation data,
             the latter over the weight of the tap, where one counts more than another.
         fitted: on what, for people.
@@ -82,8 +83,9 @@ class Density:
         return Density(tuple(taps), **arrays, fitted=self.fitted)
 
     def to_json(self) -> dict[str, Any]:
-        """What people want to know of it: the taps, and on what they were fitted and chosen."""
-        return {"taps": list(self.taps), **self.fitted}
+        """What people want to know of it: the taps, a rank below d, and on what they were fitted and chosen."""
+        width, rank = self.whitening.shape[1:]
+        return {"taps": list(self.taps), **({"rank": rank} if rank < width else {}), **self.fitted}
 
     def to_bytes(self, weights_sha256: str) -> bytes:
         """The file."""
@@ -139,7 +141,10 @@ def _check(density: Density, bundle: Bundle) -> None:
     if not isinstance(density.fitted, dict):
         raise ValueError(f"fitted is {literal(density.fitted)}, no JSON object")
     count, width, rows = len(density.taps), architecture.width, density.means.shape[1] if density.means.ndim > 1 else 0
-    shapes = {"centre": (count, width), "whitening": (count, width, width), "means": (count, rows, width)}
+    rank = density.whitening.shape[2] if density.whitening.ndim == 3 else 0
+    if not 0 < rank <= width:
+        raise ValueError(f"whitening to {rank} numbers; expected 1 to {width}")
+    shapes = {"centre": (count, width), "whitening": (count, width, rank), "means": (count, rows, rank)}
     shapes |= {"location": (count,), "scale": (count,)}
     if not 0 < rows <= len(bundle.labels):
         raise ValueError(f"means of {rows} classes; expected 1 to {len(bundle.labels)}")

@@ -42,20 +42,24 @@ class DensityFit:
             np.add.at(self._sums[tap], labels, rows)
             self._products[tap] += rows.T @ rows
 
-    def density(self, fitted: Mapping[str, Any]) -> Density:
+    def density(self, fitted: Mapping[str, Any], rank: int | None = None) -> Density:
         """The distance, not yet standardised: location 0, scale 1.
+
+        Args:
+            fitted: on what, for people.
+            rank: r, numbers that a feature is brought to (:func:`directions`); all d without it.
 
         Raises:
             InputError: no two examples differ.
         """
-        parts = [self._tap(tap) for tap in range(len(self.taps))]
+        parts = [self._tap(tap, rank) for tap in range(len(self.taps))]
         centre, whitening, means = (np.stack(arrays).astype(np.float32) for arrays in zip(*parts, strict=True))
         count = len(self.taps)
         zeros, ones = np.zeros(count, np.float32), np.ones(count, np.float32)
         return Density(self.taps, centre, whitening, means, zeros, ones, fitted)
 
-    def _tap(self, tap: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Centre [d], whitening [d, d] and whitened class means [R, d] of one tap."""
+    def _tap(self, tap: int, rank: int | None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Centre [d], whitening [d, r] and whitened class means [R, r] of one tap."""
         seen, count = self._counts > 0, int(self._counts.sum())
         if not count:
             raise InputError("there is no example to fit the distance on; give labelled training data")
@@ -70,6 +74,10 @@ class DensityFit:
                 "them; give more different training data"
             )
         whitening = whitened(shrunk(scatter, count))
+        if rank is not None:
+            total = self._products[tap] / count - np.outer(centre, centre)
+            drawn = drawn_of(self.taps[tap], rank)
+            whitening = whitening @ directions(whitening.T @ total @ whitening, rank, drawn, seed=tap)
         return centre, whitening, (means - centre) @ whitening
 
 
@@ -102,6 +110,37 @@ def whitened(covariance: np.ndarray) -> np.ndarray:
     least = values[-1] * len(values) * np.finfo(np.float32).eps * 1e-3
     found: np.ndarray = vectors / np.sqrt(np.maximum(values, least))
     return found
+
+
+def directions(total: np.ndarray, rank: int, drawn: int, seed: int) -> np.ndarray:
+    """Directions [d, r] that stand for all of whitened features.
+
+    Those that part the classes most (linear discriminant analysis: within classes the covariance is the identity, so
+    that they are the first principal components), and others drawn at random from the rest of the space, made longer
+    by what that loses on average, so that squared lengths stay about the same (Johnson & Lindenstrauss 1984).
+
+    Args:
+        total: covariance [d, d] of the whitened features over all classes.
+        rank: r, 1 to d; with d this is a rotation.
+        drawn: how many of them are drawn.
+        seed: of the draw.
+    """
+    width, first = len(total), rank - drawn
+    parting = np.linalg.eigh((total + total.T) / 2)[1][:, width - first :]
+    if not drawn:
+        return parting
+    random = np.random.default_rng(seed).standard_normal((width, drawn))
+    rest = np.linalg.qr(random - parting @ (parting.T @ random))[0]
+    return np.hstack([parting, rest * np.sqrt((width - first) / drawn)])
+
+
+def drawn_of(tap: str, rank: int) -> int:
+    """How many directions of a tap are drawn at random: of the trunk none, of a member's last vector half.
+
+    Training has made the last vectors of a class alike, so that what is unknown shows in any direction there; before,
+    most directions tell of other things than the classes, typing errors among them.
+    """
+    return (rank + 1) // 2 if tap.startswith("last.") else 0
 
 
 def squared_distances(density: Density, features: np.ndarray) -> np.ndarray:

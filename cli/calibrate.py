@@ -35,6 +35,7 @@ def arguments(command: Command) -> None:
     command.take(FalseAlarm, "share", "--false-alarm", type=share, metavar="SHARE")
     command.take(FalseAlarm, "score", "--ood-score")
     command.take(calibrate, "taps", metavar="TAPS", action="store")
+    command.take(calibrate, "rank", metavar="N")
     command.take(Conformal, "alpha", "--conformal", type=share, metavar="ALPHA")
     command.take(Conformal, "method", "--conformal-method")
     command.take(calibrate, "confidence", type=share, metavar="SHARE")
@@ -140,6 +141,7 @@ def distance_text(facts: Mapping[str, Any] | None) -> list[str]:
     counting = "counting as much, " if facts.get("chosen") == "balanced" else ""
     where = f"{what} of {layers} layers of the trunk, and {counting}" if layers else ""
     line = f"distance      {len(taps)} taps: {where}each member's last"
+    line += f", of rank {facts['rank']}" if "rank" in facts else ""
     line += f"; fitted on {facts.get('examples', '?')} examples of {facts.get('data', '?')}"
     areas = facts.get("auroc")
     if isinstance(areas, Mapping) and areas:

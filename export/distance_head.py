@@ -134,7 +134,7 @@ def _head(graph: Graph, features: str, density: Density, shape: str | None) -> N
     """Features [K, B, d] → ``distance`` [B]; of tokens [K, B·T, d] → [B, T], a shape that is a value of the graph."""
     arrays = density.arrays()
     means = arrays["means"]
-    count, classes, width = means.shape
+    count, classes, rank = means.shape
     norm = graph.node("ReduceL2", [features, _constant(graph, [-1])], f"{DISTANCE}.norm", keepdims=1)
     least = graph.weight(f"{DISTANCE}.least", np.array([1e-12], np.float32))
     norm = graph.node("Max", [norm, least], f"{DISTANCE}.norm.positive")
@@ -143,7 +143,7 @@ def _head(graph: Graph, features: str, density: Density, shape: str | None) -> N
         "Sub", [rows, graph.weight(f"{DISTANCE}.centre", arrays["centre"][:, None])], f"{DISTANCE}.centred"
     )
     whitening = graph.weight(f"{DISTANCE}.whitening", arrays["whitening"])
-    rows = graph.node("MatMul", [rows, whitening], f"{DISTANCE}.white")  # [K, B, d]
+    rows = graph.node("MatMul", [rows, whitening], f"{DISTANCE}.white")  # [K, B, r]
     turned = graph.weight(f"{DISTANCE}.means.turned", np.ascontiguousarray(means.transpose(0, 2, 1)))
     products = graph.node("MatMul", [rows, turned], f"{DISTANCE}.products")  # [K, B, R]
     halves = (means.astype(np.float64) ** 2).sum(axis=2)[:, None] / 2
@@ -153,8 +153,8 @@ def _head(graph: Graph, features: str, density: Density, shape: str | None) -> N
     nearest = graph.node("ArgMax", [close], f"{DISTANCE}.nearest", axis=-1, keepdims=0)  # [K, B]
     offsets = graph.weight(f"{DISTANCE}.offsets", np.arange(count, dtype=np.int64)[:, None] * classes)
     places = graph.node("Add", [nearest, offsets], f"{DISTANCE}.places")
-    table = graph.weight(f"{DISTANCE}.means", means.reshape(-1, width))
-    chosen = graph.node("Gather", [table, places], f"{DISTANCE}.chosen", axis=0)  # [K, B, d]
+    table = graph.weight(f"{DISTANCE}.means", means.reshape(-1, rank))
+    chosen = graph.node("Gather", [table, places], f"{DISTANCE}.chosen", axis=0)  # [K, B, r]
     apart = graph.node("Sub", [rows, chosen], f"{DISTANCE}.apart")  # squared afterwards: no difference of squares
     squared = graph.node("ReduceSumSquare", [apart, _constant(graph, [-1])], f"{DISTANCE}.squared", keepdims=0)
     location, scale = arrays["location"].astype(np.float64), arrays["scale"].astype(np.float64)

@@ -27,8 +27,8 @@ class FeatureDistance(nn.Module):
             found: Tensor = self(features.flatten(1, 2))
             return found.unflatten(0, features.shape[1:3])
         rows = nn.functional.normalize(features.float(), dim=-1) - self.get_buffer("centre")[:, None]
-        rows = rows @ self.get_buffer("whitening")  # [K, B, d]
-        means = self.get_buffer("means")  # [K, R, d]
+        rows = rows @ self.get_buffer("whitening")  # [K, B, r]
+        means = self.get_buffer("means")  # [K, R, r]
         closeness = rows @ means.transpose(1, 2) - means.square().sum(dim=-1)[:, None] / 2  # [K, B, R]
         nearest = closeness.argmax(dim=-1)  # [K, B]
         chosen = means.gather(1, nearest[..., None].expand(-1, -1, means.shape[-1]))

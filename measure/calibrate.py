@@ -32,7 +32,7 @@ from ..calib.taps import named_taps
 from ..data.columns import Reading
 from ..data.examples import Examples, check_apart, read_examples
 from ..data.fingerprints import fingerprints, shared_part
-from ..errors import InputError, check_seed, cut, require
+from ..errors import InputError, check_seed, cut, is_whole, require
 from ..metrics.scores import is_binary
 from ..metrics.uncertainty import summarise
 from ..progress import Progress, no_progress
@@ -74,6 +74,7 @@ def calibrate(
     *,
     fit: Any = None,
     taps: str | Sequence[int] = "auto",
+    rank: int | None = None,
     abstain: Coverage | Risk = Coverage(),
     flags: FalseAlarm = FalseAlarm(),
     sets: Conformal | None = None,
@@ -104,6 +105,9 @@ def calibrate(
             out-of-distribution data are given, and otherwise balanced for texts, and last for images and for tags. What
             reads the trunk also flags noise that the model bears, such as typing errors, all more than balanced: take
             last where inputs are noisy but meant to be answered.
+        rank: numbers that the distance brings each vector to, 1 to the model's width (default: all of it). Fewer make
+            it cheaper, which is worth it for small models and short texts: the directions that part the classes most,
+            of the members' last vectors also random ones that stand for the rest.
         abstain: when to abstain: ``Coverage(0.95)`` or ``Risk(0.02)``. Of a model that tags tokens all thresholds are
             for spans.
         flags: what to call out of distribution: ``FalseAlarm(0.05)``.
@@ -146,7 +150,7 @@ def calibrate(
     training = None if fit is None else read_examples(fit, bundle.labels, columns=reading, task=task)
     notes = overlaps(bundle, "calibrating", {"data": known, "ood": ood}, calibrated=False)
     reference = Reference(bundle, reading.batch_size, progress)
-    density, choice = _unstandardised(bundle, reference, training, taps)
+    density, choice = _unstandardised(bundle, reference, training, taps, rank)
     if task == "tokens":
         about = _about(bundle, known, ood, seed)
         fitted, density = _spans_fitted(reference, known, ood, bundle, (density, choice), targets, about, progress)
@@ -296,7 +300,7 @@ def _other_scale(known: Examples, activation: ScoreActivation) -> list[str]:
 
 
 def _unstandardised(
-    bundle: Bundle, reference: Reference, training: Examples | None, taps: str | Sequence[int]
+    bundle: Bundle, reference: Reference, training: Examples | None, taps: str | Sequence[int], rank: int | None
 ) -> tuple[Density | None, dict[str, tuple[str, ...]]]:
     """The distance of all taps that may be chosen, and the sets to choose from; that of the bundle without data."""
     if training is None:
@@ -305,12 +309,20 @@ def _unstandardised(
                 f"taps {cut(taps)} are given without training data to fit the distance on; give them as well (fit=…, "
                 "--fit), or leave taps (--taps) out"
             )
+        if rank is not None:
+            raise InputError(
+                f"rank {cut(rank)} is given without training data to fit the distance on; give them as well "
+                "(fit=…, --fit), or leave rank (--rank) out"
+            )
         return Density.of(bundle), {}
     ensemble = reference.ensemble
+    width = ensemble.architecture.width
+    if rank is not None and not is_whole(rank, 1, width):
+        raise InputError(f"rank is {cut(rank)}; expected a whole number from 1 to {width}, the width of the model")
     sets = named_taps(taps, ensemble.architecture, ensemble.trunk, ensemble.members)
     everything = max(sets.values(), key=len)
     about = {"data": training.name, "examples": len(training)}
-    return reference.fitted(training, everything, about), sets
+    return reference.fitted(training, everything, about, rank), sets
 
 
 def _settled(

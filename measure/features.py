@@ -35,8 +35,16 @@ class Reference:
         self._bundle, self._architecture = bundle, bundle.any_architecture()
         self._batch_size, self._progress = batch_size, progress
 
-    def fitted(self, examples: Examples, taps: Sequence[str], about: Mapping[str, Any]) -> Density:
+    def fitted(
+        self, examples: Examples, taps: Sequence[str], about: Mapping[str, Any], rank: int | None = None
+    ) -> Density:
         """The distance from labelled training data, not yet standardised; memory does not grow with their number.
+
+        Args:
+            examples: to fit it on.
+            taps: K names.
+            about: on what it is fitted, for people.
+            rank: numbers that a feature is brought to; all without it.
 
         Raises:
             InputError: an example cannot be used, or all are alike.
@@ -52,13 +60,13 @@ class Reference:
                 for seen in visit_words(*given, *how):
                     words, tags = seen.tagged(examples.labels)
                     fit.add(words.outputs["features"], tags)
-                return fit.density(about)
+                return fit.density(about, rank)
             for places, outputs in visit(*given, *how):
                 known = examples.labels[places]
                 if one:  # no example is of one class: there is one Gaussian for all
                     known = np.zeros(len(known), np.int64)
                 fit.add(outputs["features"], known)
-        return fit.density(about)
+        return fit.density(about, rank)
 
     def run(self, examples: Examples, density: Density | None) -> tuple[np.ndarray, np.ndarray | None]:
         """Member logits [N, M, C] before any temperature, and the squared distance at each tap [N, K].

@@ -244,6 +244,7 @@ def test_images(vit_checkpoint: Path, tmp_path: Path) -> None:
         ({}, {"flags": FalseAlarm(0.001)}, r"\(1 − false alarm\) of 0\.999 needs at least 999 examples; found 120"),
         ({}, {"flags": FalseAlarm(score="distance")}, "the score distance was asked for, but this bundle has none"),
         ({}, {"taps": "last"}, r"taps 'last' are given without training data to fit the distance on"),
+        ({}, {"rank": 4}, "rank '4' is given without training data to fit the distance on"),
         ({}, {"abstain": Risk(0.001)}, "no threshold keeps the selective risk at 0.001"),
     ],
 )
@@ -396,6 +397,38 @@ def test_command_line_refusals(options: list[str], words: str, bundle: Path, dat
     assert words in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
     assert done.stdout == ""
+
+
+@pytest.mark.parametrize("rank", [0, -1, 10_000, True, 2.0, "2"])
+def test_ranks_that_there_are_not(rank: Any, bundle: Path, data: dict[str, Path]) -> None:
+    before = state(bundle)
+    with pytest.raises(HydrantError, match=r"rank is .*; expected a whole number from 1 to \d+, the width"):
+        calibrate(bundle, data["val"], fit=data["test"], rank=rank)
+    assert state(bundle) == before
+
+
+def test_a_lower_rank_from_the_command_line(bundle: Path, data: dict[str, Path]) -> None:
+    whole = bundle / "model.fp32.onnx"
+    given = "calibrate", bundle, "--data", data["val"], "--fit", data["test"]
+    assert run_cli(*given).returncode == 0
+    size, facts = whole.stat().st_size, json.loads(run_cli("inspect", bundle, "--json").stdout)
+    assert "rank" not in facts["distance"]
+    done = run_cli(*given, "--rank", 3)
+    assert done.returncode == 0, done.stderr
+    assert "each member's last, of rank 3; fitted on" in done.stdout
+    assert whole.stat().st_size < size
+    facts = json.loads(run_cli("inspect", bundle, "--json").stdout)
+    assert (facts["problems"], facts["distance"]["rank"]) == ([], 3)
+    assert ", of rank 3;" in run_cli("inspect", bundle).stdout
+    texts = "hello world", "good bye"
+    rows = [json.loads(run_cli("predict", bundle, *texts, "--json", *more).stdout)["predictions"]
+            for more in ((), ("--backend", "torch"))]  # fmt: skip
+    np.testing.assert_allclose(*([row["distance"] for row in each] for each in rows), rtol=1e-3, atol=1e-3)
+    assert run_cli("verify", bundle, "--examples", 20).returncode == 0
+    refused = run_cli(*given, "--rank", 0)
+    assert refused.returncode == 2
+    assert "rank" in refused.stderr
+    assert len(refused.stderr.strip().splitlines()) == 1
 
 
 def test_a_distance_from_the_command_line(bundle: Path, data: dict[str, Path]) -> None:

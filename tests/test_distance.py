@@ -9,11 +9,12 @@ import hydrant
 import numpy as np
 import onnx
 import pytest
+import scipy.linalg
 import torch
 from hydrant import HeadPlan, fuse, save_bundle
 from hydrant.bundle.density import Density, check_taps
 from hydrant.bundle.store import WEIGHTS, Bundle
-from hydrant.calib.density import DensityFit, shrunk, squared_distances, standardised
+from hydrant.calib.density import DensityFit, directions, shrunk, squared_distances, standardised
 from hydrant.calib.taps import named_taps
 from hydrant.errors import BundleError, InputError
 from hydrant.export.distance_head import with_distance
@@ -49,11 +50,13 @@ def oracle(features: np.ndarray, labels: np.ndarray, asked: np.ndarray) -> np.nd
     return np.einsum("bcd,de,bce->bc", apart, precision, apart).min(axis=1)
 
 
-def fitted(features: np.ndarray, labels: np.ndarray, taps: tuple[str, ...], classes: int = CLASSES) -> Density:
+def fitted(
+    features: np.ndarray, labels: np.ndarray, taps: tuple[str, ...], classes: int = CLASSES, rank: int | None = None
+) -> Density:
     fit = DensityFit(taps, classes, features.shape[2])
     for part in np.array_split(np.arange(len(labels)), 3):  # as a stream
         fit.add(features[part], labels[part])
-    return fit.density({"data": "test"})
+    return fit.density({"data": "test"}, rank)
 
 
 @settings(max_examples=30, deadline=None)
@@ -73,6 +76,57 @@ def test_fit_is_scikit_learns(count: int, width: int, classes: int, seed: int) -
     density = fitted(features, labels, ("last.0",), classes)
     expected = oracle(features[:, 0].astype(np.float64), labels, asked[:, 0].astype(np.float64))
     np.testing.assert_allclose(squared_distances(density, asked)[:, 0], expected, rtol=2e-4)
+
+
+def in_subspace(features: np.ndarray, labels: np.ndarray, asked: np.ndarray, subspace: np.ndarray) -> np.ndarray:
+    """Squared distance at one tap behind a linear map [d, r], by NumPy in float64: [N, d], [N], [B, d] → [B]."""
+    unit, queries = (rows / np.linalg.norm(rows, axis=1, keepdims=True) for rows in (features, asked))
+    means = np.stack([unit[labels == name].mean(axis=0) for name in np.unique(labels)])
+    return (((queries[:, None] - means[None]) @ subspace) ** 2).sum(axis=2).min(axis=1)
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    width=st.integers(2, 12),
+    classes=st.integers(1, 6),
+    share=st.floats(0, 1),
+    tap=st.sampled_from(["layers.0.mean", "last.0"]),
+    seed=st.integers(0, 2**16),
+)
+def test_a_lower_rank_keeps_what_parts_the_classes(width: int, classes: int, share: float, tap: str, seed: int) -> None:
+    """Against SciPy's generalised eigenvectors and scikit-learn's covariance, in float64."""
+    rng = np.random.default_rng(seed)
+    rank = 1 + round(share * (width - 1))
+    labels = np.arange(60) % classes
+    features = rng.standard_normal((60, 1, width)) + 3 * rng.standard_normal((classes, 1, width))[labels]
+    asked = rng.standard_normal((7, 1, width))
+    density = fitted(features, labels, (tap,), classes, rank)
+    assert (density.whitening.shape, density.means.shape) == ((1, width, rank), (1, classes, rank))
+    found, subspace = squared_distances(density, asked)[:, 0], density.whitening[0].astype(np.float64)
+    expected = in_subspace(features[:, 0], labels, asked[:, 0], subspace)
+    np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-5 * expected.max())
+    if rank == width:
+        np.testing.assert_allclose(found, oracle(features[:, 0], labels, asked[:, 0]), rtol=1e-3)
+
+    unit = features[:, 0] / np.linalg.norm(features[:, 0], axis=1, keepdims=True)
+    means = np.stack([unit[labels == name].mean(axis=0) for name in range(classes)])
+    within = OAS(assume_centered=True).fit(unit - means[labels]).covariance_
+    first = rank // 2 if tap == "last.0" else rank
+    lengths = np.repeat([1.0, (width - first) / max(rank - first, 1)], [first, rank - first])
+    np.testing.assert_allclose(subspace.T @ within @ subspace, np.diag(lengths), atol=1e-3 * lengths.max())
+    values, vectors = scipy.linalg.eigh(np.cov(unit.T, bias=True), within)
+    if 0 < first < width and values[-first] > 1.05 * values[-first - 1]:  # else which they are is rounding
+        parting = vectors[:, -first:]  # of length 1 under the covariance: angles between both are cosines
+        cosines = np.linalg.svd(parting.T @ within @ subspace[:, :first])[1]
+        np.testing.assert_allclose(cosines, 1, atol=2e-3)
+
+
+def test_lengths_of_the_rest_are_kept_on_average() -> None:
+    total = np.diag([9.0, 5.0, 3.0, *[1.0] * 21])
+    asked = np.random.default_rng(0).standard_normal(24)
+    found = [((asked @ directions(total, 6, 4, seed)) ** 2).sum() for seed in range(400)]
+    assert np.mean(found) == pytest.approx((asked**2).sum(), rel=0.1)
+    assert np.array_equal(directions(total, 6, 4, 1), directions(total, 6, 4, 1))
 
 
 def test_shrinkage_makes_any_covariance_invertible() -> None:
@@ -146,21 +200,25 @@ def test_balanced_taps_count_as_much_as_the_trunk() -> None:
 def measured(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Bundle, Density]:
     """A bundle of every family with a distance fitted to random examples."""
     family = str(request.param)
+    return family, *with_density(family, tmp_path_factory.mktemp(family) / "out")
+
+
+def with_density(family: str, folder: Path, rank: int | None = None) -> tuple[Bundle, Density]:
+    """A bundle with a distance fitted to random examples, and a graph."""
     ensemble = fuse(make_model(family), forked(family))
     (taps,) = named_taps("all", ensemble.architecture, ensemble.trunk, ensemble.members).values()
     inputs = make_inputs(family, batch=64, seed=5)
     with torch.inference_mode():
         features = ensemble.features(taps, **inputs)[1].transpose(0, 1).numpy()
-    density = fitted(features, np.arange(64) % CLASSES, taps)
+    density = fitted(features, np.arange(64) % CLASSES, taps, rank=rank)
     factors = np.random.default_rng(1).uniform(0.5, 2, (64, 1))
     density = standardised_by(density, squared_distances(density, features) * factors)
-    folder = tmp_path_factory.mktemp(family) / "out"
     bundle = save_bundle(ensemble, folder, tensors_only=True)
     hydrant.export_onnx(folder)
     bundle = Bundle.open(folder)
     bundle.add({"density.safetensors": density.to_bytes(bundle.digests()[WEIGHTS])})
     hydrant.export_onnx(folder)
-    return family, Bundle.open(folder), density
+    return Bundle.open(folder), density
 
 
 def test_all_backends_give_the_oracles_distance(measured: tuple[str, Bundle, Density]) -> None:
@@ -185,6 +243,27 @@ def test_all_backends_give_the_oracles_distance(measured: tuple[str, Bundle, Den
         np.testing.assert_allclose(found.distance, expected, rtol=2e-3, atol=2e-3, err_msg=backend)
         logits = ensemble(**inputs).member_logits.detach().double()
         np.testing.assert_allclose(found.energy, -logits.logsumexp(dim=2).mean(dim=0), rtol=1e-5, atol=1e-4)
+
+
+def test_a_lower_rank_is_the_same_on_all_backends(tmp_path: Path) -> None:
+    bundle, density = with_density("bert", tmp_path / "out", rank=6)
+    assert density.to_json()["rank"] == 6
+    inputs, labels = make_inputs("bert", batch=6, seed=9), np.arange(64) % CLASSES
+    ensemble = hydrant.load_ensemble(bundle)
+    with torch.inference_mode():
+        known, features = (
+            ensemble.features(density.taps, **given)[1].double().numpy()
+            for given in (make_inputs("bert", batch=64, seed=5), inputs)
+        )
+    rows = zip(known, features, density.whitening.astype(np.float64), strict=True)
+    squared = np.stack([in_subspace(before, labels, asked, to) for before, asked, to in rows], axis=1)
+    expected = ((squared - density.location) / density.scale).mean(axis=1)
+    for backend in ("torch", "onnxruntime", "openvino"):
+        with hydrant.load(bundle, backend) as predictor:
+            found = predictor.predict({name: tensor.numpy() for name, tensor in inputs.items()})
+        np.testing.assert_allclose(found.distance, expected, rtol=2e-3, atol=2e-3, err_msg=backend)
+    sizes = {tensor.name: list(tensor.dims) for tensor in onnx.load(bundle.file("model.fp32.onnx")).graph.initializer}
+    assert sizes["distance.whitening"] == [len(density.taps), ensemble.architecture.width, 6]
 
 
 def test_features_are_those_of_the_original_model(measured: tuple[str, Bundle, Density]) -> None:
@@ -236,6 +315,10 @@ def test_a_density_that_is_not_this_bundles_is_refused(measured: tuple[str, Bund
     family, _, density = measured
     bundle = save_bundle(fuse(make_model(family, seed=1), forked(family)), tmp_path / "out", tensors_only=True)
     own = bundle.digests()[WEIGHTS]
+
+    def changed(**arrays: np.ndarray) -> bytes:
+        return Density(density.taps, **{**density.arrays(), **arrays}).to_bytes(own)
+
     wrong: list[tuple[bytes, str]] = [
         (density.to_bytes("0" * 64), "other weights"),
         (b"nonsense", "not a safetensors file"),
@@ -243,6 +326,10 @@ def test_a_density_that_is_not_this_bundles_is_refused(measured: tuple[str, Bund
         (Density(density.taps, **{**density.arrays(), "scale": 0 * density.scale}).to_bytes(own), "not above 0"),
         (Density(density.taps, **{**density.arrays(), "centre": density.centre[:, :3]}).to_bytes(own), "centre is"),
         (Density(density.taps, **{**density.arrays(), "means": np.nan * density.means}).to_bytes(own), "not finite"),
+        (changed(whitening=density.whitening[..., :4]), r"means is .*; expected float32 .*, 4\]"),
+        (changed(whitening=np.repeat(density.whitening, 2, axis=2)), "whitening to .* numbers; expected 1 to"),
+        (changed(whitening=density.whitening[..., :0], means=density.means[..., :0]), "whitening to 0 numbers"),
+        (changed(whitening=density.whitening[0]), "whitening to 0 numbers"),
     ]
     for content, words in wrong:
         Bundle.open(bundle.path).add({"density.safetensors": content})

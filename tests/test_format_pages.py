@@ -222,7 +222,7 @@ def test_the_distance_in_its_file_and_in_the_graph(calibrated: Bundle) -> None:
     architecture = calibrated.architecture()
     with safe_open(calibrated.file("density.safetensors"), "np") as file:
         facts, tensors = json.loads(file.metadata()["density"]), {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    sizes = {"K": len(facts["taps"]), "d": architecture.width, "R": CLASSES}
+    sizes = {"K": len(facts["taps"]), "d": architecture.width, "R": CLASSES, "r": architecture.width}
     rows = table("bundle.md", "tensor", "density.safetensors")
     told = {name: re.findall(r"\w", re.findall(r"\[([^\]]+)\]", row[1])[0]) for row in rows for name in quoted([row])}
     assert {name: list(tensor.shape) for name, tensor in tensors.items()} == {
