@@ -9,7 +9,7 @@ import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -44,7 +44,7 @@ class Settings:
         rank_one: of the row BatchEnsemble, a ``hydrant.BatchEnsemble``.
         circuit: of the circuits, for ``hydrant.Circuit``.
         passes: of MC dropout.
-        members: M.
+        members: M, but of forks that say another.
         seeds: of plans and tuning.
     """
 
@@ -96,8 +96,12 @@ class Rows:
     ) -> None:
         self.bundles, self.settings, self.single = bundles, settings, single
         self.deep, self.lora, self.dropout = deep, lora, dropout
-        self.forks = {f"fork at {fork.layer}, keep {fork.keep}": fork for fork in settings.forks.values()}
+        self.forks = {self._name(fork): fork for fork in settings.forks.values()}
         self.earlier: dict[str, dict[int, dict[str, Any]]] = {}
+
+    def _name(self, fork: Fork) -> str:
+        further = f", {fork.members} members" if fork.members != self.settings.members else ""
+        return f"fork at {fork.layer}, keep {fork.keep}{further}"
 
     def names(self) -> list[str]:
         """All rows, in the order of the tables."""
@@ -135,9 +139,9 @@ class Rows:
         if name == AVERAGE:
             return bundles.averaged(folder, self.single, self.bundle(CIRCUITS, seed))
         how = dict(self.settings.circuit) if name == CIRCUITS else {}
-        whole = {TAYLOR: Fork(0, self.settings.keep, "taylor"), CIRCUITS: Fork(0, self.settings.keep, "circuit")}
-        fork = replace({**whole, **self.forks}[name], members=self.settings.members)
-        return bundles.pruned(folder, self.single, fork, seed, **how)
+        keep, members = self.settings.keep, self.settings.members
+        whole = {TAYLOR: Fork(0, keep, "taylor", members), CIRCUITS: Fork(0, keep, "circuit", members)}
+        return bundles.pruned(folder, self.single, {**whole, **self.forks}[name], seed, **how)
 
     def outputs(self, name: str, seed: int) -> Outputs:
         """What a row says of every split."""
@@ -164,9 +168,10 @@ class Rows:
         Raises:
             ValueError: it is of other data or settings.
         """
-        for part, here in (("sizes", self.bundles.data.sizes()), ("settings", self.settings.as_json())):
-            if given(report[part]) != given(here):
-                raise ValueError(f"the earlier report has other {part}: {report[part]}, and here they are {here}")
+        settings = {**report["settings"], "forks": None}, {**self.settings.as_json(), "forks": None}  # rows name them
+        for part, then, now in (("sizes", report["sizes"], self.bundles.data.sizes()), ("settings", *settings)):
+            if given(then) != given(now):
+                raise ValueError(f"the earlier report has other {part}: {then}, and here they are {now}")
         self.earlier = {row["name"]: {each["seed"]: each for each in row["seeds"][1:]} for row in report["rows"]}
 
     def known(self, name: str, seed: int) -> bool:

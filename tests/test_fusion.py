@@ -48,6 +48,22 @@ def test_training_reaches_every_parameter_and_leaves_padding_heads_empty(family:
     assert torch.count_nonzero(after["layers.0.attention.output.weight"][0, width:]) == 0
 
 
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_last_layer_computes_the_tokens_that_are_read(family: str) -> None:
+    """The first alone, unless a tap or the classifier reads the others; the logits are the same."""
+    ensemble, inputs = fuse(make_model(family), random_plan(family, 2)), make_inputs(family)
+    seen: list[int] = []
+    last: Any = ensemble.layers[-1]
+    last.mlp["down"].register_forward_hook(lambda _module, _inputs, output: seen.append(output.shape[2]))
+    with torch.inference_mode():
+        logits = ensemble(**inputs).member_logits
+        ensemble.features((f"layers.{LAYERS - 1}.first",), **inputs)
+        whole, _ = ensemble.features((f"layers.{LAYERS - 1}.mean",), **inputs)
+    assert seen[0] == seen[1] == (1 if ensemble.architecture.first_token_only else seen[2])
+    assert seen[2] > 1
+    torch.testing.assert_close(logits, whole, atol=1e-5, rtol=1e-5)
+
+
 def test_the_output_has_what_a_prediction_of_classes_has() -> None:
     output = fuse(make_model("bert"), random_plan("bert", 2))(**make_inputs("bert"))
     given = ("probabilities", "label", "confidence", "energy", "disagreement", "member_probabilities")
