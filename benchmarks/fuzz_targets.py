@@ -297,13 +297,14 @@ def _rows(path: Path) -> Target:
 
 
 def _tables() -> tuple[bytes, ...]:
-    """Parquet files: whole pages, compressed ones, lists, and texts by their places in a dictionary."""
+    """Parquet files: whole pages, compressed ones, lists, texts by their places in a dictionary or by what is new."""
     import pyarrow
     from pyarrow import parquet
 
-    def written(compression: str, **columns: Any) -> bytes:
-        file = io.BytesIO()
-        parquet.write_table(pyarrow.table(columns), file, compression=compression, row_group_size=2)
+    def written(compression: str, shared: str = "", **columns: Any) -> bytes:
+        file, table = io.BytesIO(), pyarrow.table(columns)
+        others = {"use_dictionary": False, "data_page_version": "2.0", "column_encoding": {shared: "DELTA_BYTE_ARRAY"}}
+        parquet.write_table(table, file, compression=compression, row_group_size=2, **(others if shared else {}))
         return file.getvalue()
 
     return (
@@ -311,6 +312,7 @@ def _tables() -> tuple[bytes, ...]:
         written("snappy", text=["a", "b", None], label=["a", "b", "a"]),
         written("zstd", tokens=[["a", "b"], ["c"]], label=[["a", "b"], ["b"]]),
         written("gzip", text=pyarrow.array(["a", "a", "b"]).dictionary_encode(), label=[0.5, 1.0, 2.0]),
+        written("none", "tokens.list.element", tokens=[["a", "ab"], ["abc"]], label=[["a", "b"], ["b"]]),
     )
 
 

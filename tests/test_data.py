@@ -28,7 +28,7 @@ from hydrant.data import readers
 from hydrant.data.columns import Columns
 from hydrant.data.examples import Examples, check_apart, label_index, read_examples
 from hydrant.data.given import given_inputs
-from hydrant.data.parquet import COLUMN, COLUMNS, GROUPS, HEADER, STORED, UNPACKED, _facts, _pages, _struct
+from hydrant.data.parquet import COLUMN, COLUMNS, GROUPS, HEADER, PAGE, STORED, UNPACKED, _facts, _pages, _struct
 from hydrant.data.readers import stream_lines, stream_rows
 from hydrant.errors import InputError
 from PIL import Image
@@ -699,8 +699,8 @@ def test_pages_are_measured_as_the_writer_tells(tmp_path: Path) -> None:
             for group, place in product(range(3), range(3)):
                 column = told.row_group(group).column(place)
                 pages = list(_pages(file, groups[group][COLUMNS][place][COLUMN]))
-                headers = column.total_compressed_size - sum(stored for _, stored in pages)
-                assert sum(unpacked for unpacked, _ in pages) == column.total_uncompressed_size - headers
+                headers = column.total_compressed_size - sum(page.stored for page in pages)
+                assert sum(page.unpacked for page in pages) == column.total_uncompressed_size - headers
                 assert 0 < headers < 200 * len(pages)
         assert [row.input for row in stream_rows(path)] == texts
 
@@ -788,9 +788,9 @@ def test_encrypted_parquet_is_refused(plain: bool, tmp_path: Path) -> None:
     ],
 )
 def test_headers_that_readers_read_otherwise_are_refused(header: str, words: str) -> None:
-    plain = {UNPACKED: 5, STORED: 7}
+    plain = {PAGE: 0, UNPACKED: 5, STORED: 7}
     assert _struct(bytes.fromhex("15 00 15 0a 15 0e 00"), 0, HEADER) == (plain, 7)
-    assert _struct(bytes.fromhex("15 00 15 0a 16 0e 00"), 0, HEADER)[0] == {UNPACKED: 5}, "of another kind"
+    assert _struct(bytes.fromhex("15 00 15 0a 16 0e 00"), 0, HEADER)[0] == {PAGE: 0, UNPACKED: 5}, "of another kind"
     with pytest.raises(ValueError, match=words):
         _struct(bytes.fromhex(header), 0, HEADER)
 

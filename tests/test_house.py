@@ -14,7 +14,7 @@ FLOORS: list[dict[str, str]] = [
     {
         "data": """
             __init__ spec configuration from_torch columns records images audio mel spectrograms text words tags
-            processor batching kept corruptions tables given arrays tensors parquet readers hub remote sources
+            processor batching kept corruptions tables given arrays tensors levels parquet readers hub remote sources
             label_sets examples fingerprints samples pseudo
         """,
         "metrics": """

@@ -55,9 +55,12 @@ Prediction predict(const Predictor& predictor, const Case& golden);
 // Throws Failure unless every field is the one expected, within 1e-6.
 void compare(const Prediction& found, const Case& golden);
 
-// Every thread predicts a case so many times; throws Failure unless all are what one thread gets, to the bit, and that
-// is as expected.
-void compare_at_once(const Predictor& predictor, const Case& golden, int threads, int predictions);
+// A case of tensors as many, each of one to three of its rows: no two have the same answer.
+std::vector<Case> pieces(const Case& golden);
+
+// Every thread predicts so many of the cases, in an order of its own; throws Failure unless all are what one thread
+// gets, to the bit, and that is as expected.
+void compare_at_once(const Predictor& predictor, const std::vector<Case>& cases, int threads, int predictions);
 
 // One thread in a run: ONNX Runtime then has none of its own, whose locks the thread sanitizer could not follow.
 Options one_thread();

@@ -59,7 +59,7 @@ void share(const fs::path& folder) {
   const Case golden = with_engine(folder / "bert", "fits");
   {
     const Predictor predictor(golden.bundle, on("tensorrt"));
-    compare_at_once(predictor, golden, kThreads, kRuns);
+    compare_at_once(predictor, {golden}, kThreads, kRuns);
   }
   check(live() == 0, live(), " objects were not given back");
   std::cout << kThreads << " threads share an engine\n";
