@@ -33,7 +33,7 @@ demo: $(VENV)/demo.stamp
 
 test: $(VENV)/$(EXTRA).stamp
 	$(INSTALL)
-	$(VENV)/bin/pytest -n auto --maxprocesses 4 --dist worksteal $(TESTS)
+	$(VENV)/bin/pytest --confcutdir tests -n auto --maxprocesses 4 --dist worksteal $(TESTS)
 
 oldest:
 	$(MAKE) test $(OLD) TESTS="$(OLDEST)"

@@ -81,8 +81,11 @@ class Rows:
         dropout: whether the checkpoint has dropout, without which there is no MC dropout.
 
     Attributes:
-        earlier: name → further seed → its figures in an earlier report, where they are not made again. First seeds are:
-            rows are timed, and compared on the same draws, by them.
+        earlier: name → row of an earlier report, whose further seeds are not made again. First seeds are: rows are
+            timed, and compared on the same draws, by them.
+
+    Raises:
+        ValueError: two forks that differ by their method alone, which their names do not tell.
     """
 
     def __init__(
@@ -97,7 +100,9 @@ class Rows:
         self.bundles, self.settings, self.single = bundles, settings, single
         self.deep, self.lora, self.dropout = deep, lora, dropout
         self.forks = {self._name(fork): fork for fork in settings.forks.values()}
-        self.earlier: dict[str, dict[int, dict[str, Any]]] = {}
+        if len(self.forks) < len(settings.forks):
+            raise ValueError(f"two of the forks have one name: {', '.join(map(self._name, settings.forks.values()))}")
+        self.earlier: dict[str, dict[str, Any]] = {}
 
     def _name(self, fork: Fork) -> str:
         further = f", {fork.members} members" if fork.members != self.settings.members else ""
@@ -159,8 +164,9 @@ class Rows:
         if RANK_ONE in names:
             self.bundles.copied("copies", self.single, self.settings.members)
         for stage in ([name for name in first if name != AVERAGE], [AVERAGE] * (AVERAGE in first), names):
-            asked = ((name, seed) for name in stage for seed in self.seeds(name))
-            in_parallel([(self._made, (name, seed)) for name, seed in asked if not self.known(name, seed)], jobs)
+            asked = [(name, seed) for name in stage for seed in self.seeds(name)]
+            there = {name: {each["seed"] for each in row["seeds"][1:]} for name, row in self.earlier.items()}
+            in_parallel([(self._made, (name, seed)) for name, seed in asked if seed not in there.get(name, ())], jobs)
 
     def take(self, report: Mapping[str, Any]) -> None:
         """Take further seeds from an earlier report.
@@ -172,11 +178,20 @@ class Rows:
         for part, then, now in (("sizes", report["sizes"], self.bundles.data.sizes()), ("settings", *settings)):
             if given(then) != given(now):
                 raise ValueError(f"the earlier report has other {part}: {then}, and here they are {now}")
-        self.earlier = {row["name"]: {each["seed"]: each for each in row["seeds"][1:]} for row in report["rows"]}
+        self.earlier = {row["name"]: row for row in report["rows"]}
 
-    def known(self, name: str, seed: int) -> bool:
-        """Whether an earlier report has this seed of a row."""
-        return seed in self.earlier.get(name, {})
+    def known(self, name: str, seed: int) -> dict[str, Any] | None:
+        """The figures of a further seed of a row in an earlier report.
+
+        Raises:
+            ValueError: its first seed was made in another way than now.
+        """
+        if name not in self.earlier or seed == self.seeds(name)[0]:
+            return None
+        now, then = made_by(self.bundle(name, self.seeds(name)[0])), self.earlier[name]["made"]
+        if given(now) != given(then):
+            raise ValueError(f"the earlier report made {name} in another way: {then}, and here it is {now}")
+        return next((each for each in self.earlier[name]["seeds"] if each["seed"] == seed), None)
 
     def _made(self, row: tuple[str, int]) -> None:
         self.outputs(*row)
@@ -219,8 +234,8 @@ def results(rows: Rows, names: Sequence[str], references: Sequence[str], resampl
     for name in names:
         seeds = []
         for seed in rows.seeds(name):
-            if rows.known(name, seed):
-                seeds.append(rows.earlier[name][seed])
+            if (before := rows.known(name, seed)) is not None:
+                seeds.append(before)
                 continue
             outputs = rows.outputs(name, seed)
             temperature = figures.temperature_of(outputs, data)

@@ -77,14 +77,17 @@ def run(subject: Subject, options: argparse.Namespace) -> None:
     out = set(options.leave_out)
     rows = subject.rows(deep=DEEP not in out, lora=LORA not in out)
     names = [name for name in rows.names() if name not in out]
-    if options.earlier:
-        rows.take(json.loads(options.earlier.read_text()))
+    earlier = json.loads(options.earlier.read_text()) if options.earlier else None
+    if earlier:
+        rows.take(earlier)
     rows.make(names, options.jobs)
     found = results(rows, names, [name for name in (f"{SINGLE}, tuned", DEEP) if name in names], options.resamples)
     report: dict[str, Any] = {
         **about(subject.data.sizes()),
         "settings": subject.settings.as_json(),
     }
+    if earlier:  # where further seeds are from
+        report["earlier"] = {name: earlier[name] for name in ("command", "machine", "cores", "versions")}
     report["baselines"] = baselines(subject, rows)
     if not options.no_latency:
         timed = {name: rows.bundle(name, rows.seeds(name)[0]) for name in names if name != DROPOUT}

@@ -56,7 +56,8 @@ ADAPTER: dict[str, Any] = {
 """Of the adapters; PEFT gets a copy, for it adds to the lists."""
 
 FORKS = {0.93: Fork(11, 2), 1.05: Fork(10, 1), 1.1: Fork(10, 2), 1.2: Fork(10, 1, members=5), 1.25: Fork(9, 1)}
-"""Of each price, once tuned, the least validation NLL among benchmarks/study_trials.py's (docs/studies/vision.md)."""
+"""Of each price, once tuned, the least validation NLL among benchmarks/study_trials.py's; five members were added later
+(docs/studies/vision.md)."""
 
 SETTINGS = Settings(
     forks=FORKS,

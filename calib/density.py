@@ -75,9 +75,10 @@ class DensityFit:
             )
         whitening = whitened(shrunk(scatter, count))
         if rank is not None:
-            total = self._products[tap] / count - np.outer(centre, centre)
-            drawn = drawn_of(self.taps[tap], rank)
-            whitening = whitening @ directions(whitening.T @ total @ whitening, rank, drawn, seed=tap)
+            shares = self._counts[seen, None] / count  # [R, 1]
+            apart = np.sqrt(shares) * ((means - centre) @ whitening)  # [R, d]
+            parting = min(len(means) - 1, rank // 2 if self.taps[tap].startswith(LAST) else rank)
+            whitening = whitening @ directions(apart, rank, parting, self.taps[tap])
         return centre, whitening, (means - centre) @ whitening
 
 
@@ -112,35 +113,32 @@ def whitened(covariance: np.ndarray) -> np.ndarray:
     return found
 
 
-def directions(total: np.ndarray, rank: int, drawn: int, seed: int) -> np.ndarray:
-    """Directions [d, r] that stand for all of whitened features.
+LAST = "last."
+"""How the names of the members' last vectors begin. Of these half of the directions are drawn: training has made the
+vectors of a class alike, so that what is unknown shows in any direction there. In the trunk most directions tell of
+other things than the classes, typing errors among them, and as many as there are part the classes."""
 
-    Those that part the classes most (linear discriminant analysis: within classes the covariance is the identity, so
-    that they are the first principal components), and others drawn at random from the rest of the space, made longer
-    by what that loses on average, so that squared lengths stay about the same (Johnson & Lindenstrauss 1984).
+
+def directions(apart: np.ndarray, rank: int, parting: int, tap: str) -> np.ndarray:
+    """Directions [d, r], at right angles to each other, that stand for all d of whitened features.
+
+    Those that part the classes most (linear discriminant analysis), and others drawn at random from the rest of the
+    space, made longer by what that loses on average, so that squared lengths stay about the same (Johnson &
+    Lindenstrauss 1984).
 
     Args:
-        total: covariance [d, d] of the whitened features over all classes.
+        apart: whitened class means [R, d] less the centre, each times the root of its class's share.
         rank: r, 1 to d; with d this is a rotation.
-        drawn: how many of them are drawn.
-        seed: of the draw.
+        parting: how many part the classes, at most R − 1; the others are drawn.
+        tap: name, by which they are drawn.
     """
-    width, first = len(total), rank - drawn
-    parting = np.linalg.eigh((total + total.T) / 2)[1][:, width - first :]
+    width, drawn = apart.shape[1], rank - parting
+    first = np.linalg.eigh(apart.T @ apart)[1][:, width - parting :]  # [d, parting]
     if not drawn:
-        return parting
-    random = np.random.default_rng(seed).standard_normal((width, drawn))
-    rest = np.linalg.qr(random - parting @ (parting.T @ random))[0]
-    return np.hstack([parting, rest * np.sqrt((width - first) / drawn)])
-
-
-def drawn_of(tap: str, rank: int) -> int:
-    """How many directions of a tap are drawn at random: of the trunk none, of a member's last vector half.
-
-    Training has made the last vectors of a class alike, so that what is unknown shows in any direction there; before,
-    most directions tell of other things than the classes, typing errors among them.
-    """
-    return (rank + 1) // 2 if tap.startswith("last.") else 0
+        return first
+    random = np.random.default_rng(list(tap.encode())).standard_normal((width, drawn))
+    rest = np.linalg.qr(random - first @ (first.T @ random))[0]
+    return np.hstack([first, rest * np.sqrt((width - parting) / drawn)])
 
 
 def squared_distances(density: Density, features: np.ndarray) -> np.ndarray:

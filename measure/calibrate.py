@@ -107,7 +107,7 @@ def calibrate(
             last where inputs are noisy but meant to be answered.
         rank: numbers that the distance brings each vector to, 1 to the model's width (default: all of it). Fewer make
             it cheaper, which is worth it for small models and short texts: the directions that part the classes most,
-            of the members' last vectors also random ones that stand for the rest.
+            and random ones that stand for the rest, where classes are few and in the members' last vectors.
         abstain: when to abstain: ``Coverage(0.95)`` or ``Risk(0.02)``. Of a model that tags tokens all thresholds are
             for spans.
         flags: what to call out of distribution: ``FalseAlarm(0.05)``.
@@ -317,9 +317,9 @@ def _unstandardised(
         return Density.of(bundle), {}
     ensemble = reference.ensemble
     width = ensemble.architecture.width
+    sets = named_taps(taps, ensemble.architecture, ensemble.trunk, ensemble.members)
     if rank is not None and not is_whole(rank, 1, width):
         raise InputError(f"rank is {cut(rank)}; expected a whole number from 1 to {width}, the width of the model")
-    sets = named_taps(taps, ensemble.architecture, ensemble.trunk, ensemble.members)
     everything = max(sets.values(), key=len)
     about = {"data": training.name, "examples": len(training)}
     return reference.fitted(training, everything, about, rank), sets

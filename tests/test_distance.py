@@ -111,10 +111,11 @@ def test_a_lower_rank_keeps_what_parts_the_classes(width: int, classes: int, sha
     unit = features[:, 0] / np.linalg.norm(features[:, 0], axis=1, keepdims=True)
     means = np.stack([unit[labels == name].mean(axis=0) for name in range(classes)])
     within = OAS(assume_centered=True).fit(unit - means[labels]).covariance_
-    first = rank // 2 if tap == "last.0" else rank
+    first = min(classes - 1, rank // 2 if tap == "last.0" else rank)
     lengths = np.repeat([1.0, (width - first) / max(rank - first, 1)], [first, rank - first])
     np.testing.assert_allclose(subspace.T @ within @ subspace, np.diag(lengths), atol=1e-3 * lengths.max())
-    values, vectors = scipy.linalg.eigh(np.cov(unit.T, bias=True), within)
+    shares = np.bincount(labels) / len(labels)
+    values, vectors = scipy.linalg.eigh(np.cov(means.T, bias=True, aweights=shares), within)
     if 0 < first < width and values[-first] > 1.05 * values[-first - 1]:  # else which they are is rounding
         parting = vectors[:, -first:]  # of length 1 under the covariance: angles between both are cosines
         cosines = np.linalg.svd(parting.T @ within @ subspace[:, :first])[1]
@@ -122,11 +123,29 @@ def test_a_lower_rank_keeps_what_parts_the_classes(width: int, classes: int, sha
 
 
 def test_lengths_of_the_rest_are_kept_on_average() -> None:
-    total = np.diag([9.0, 5.0, 3.0, *[1.0] * 21])
+    apart = np.diag([9.0, 5.0, 3.0, *[0.0] * 21])[:3]
     asked = np.random.default_rng(0).standard_normal(24)
-    found = [((asked @ directions(total, 6, 4, seed)) ** 2).sum() for seed in range(400)]
+    found = [((asked @ directions(apart, 6, 2, f"last.{member}")) ** 2).sum() for member in range(400)]
     assert np.mean(found) == pytest.approx((asked**2).sum(), rel=0.1)
-    assert np.array_equal(directions(total, 6, 4, 1), directions(total, 6, 4, 1))
+    assert np.array_equal(directions(apart, 6, 2, "last.1"), directions(apart, 6, 2, "last.1"))
+
+
+def test_few_classes_lose_no_direction_that_parts_them_and_one_class_is_drawn_alone() -> None:
+    """Nor what is unknown in directions of little variance, which the largest variances would miss."""
+    rng = np.random.default_rng(3)
+    spread = np.where(np.arange(64) < 32, 1.0, 0.05)
+    labels = np.arange(2000) % 2
+    rows = 4 + rng.standard_normal((2000, 64)) * spread
+    rows[:, 63] += np.where(labels, 0.2, -0.2)
+    unknown = 4 + rng.standard_normal((500, 64)) * spread * np.where(np.arange(64) < 32, 1, 8)
+    for names, classes in ((labels, 2), (0 * labels, 1)):
+        density = fitted(rows[:, None], names, ("layers.0.mean",), classes, rank=32)
+        inside, outside = (squared_distances(density, part[:, None])[:, 0] for part in (rows, unknown))
+        assert (outside > np.quantile(inside, 0.95)).mean() > 0.9
+    whole = fitted(rows[:, None], labels, ("layers.0.mean",), 2)
+    lower = fitted(rows[:, None], labels, ("layers.0.mean",), 2, rank=8)
+    parts = [float(((density.means[0, 0] - density.means[0, 1]) ** 2).sum()) for density in (whole, lower)]
+    assert parts[1] == pytest.approx(parts[0], rel=1e-3)
 
 
 def test_shrinkage_makes_any_covariance_invertible() -> None:

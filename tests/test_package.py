@@ -121,7 +121,9 @@ def test_the_folder_of_a_checkout_may_have_any_name(tmp_path: Path) -> None:
     (checkout / "tests/test_one.py").write_text(
         f"import hydrant\n\ndef test_one():\n    assert hydrant.__file__ == {hydrant.__file__!r}\n"
     )
-    words = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider"]
+    how = re.search(r"bin/pytest (--confcutdir \w+) ", (root / "Makefile").read_text())
+    assert how is not None
+    words = [sys.executable, "-m", "pytest", *how[1].split(), "-p", "no:cacheprovider"]
     done = subprocess.run(words, capture_output=True, text=True, check=False, cwd=checkout)
     assert "1 passed" in done.stdout, done.stdout
 

@@ -303,8 +303,25 @@ def test_further_seeds_are_taken_from_an_earlier_report(ran: argparse.Namespace,
     )
     assert after == {name: before[name] for name in after}
     report = json.loads(ran.output.read_text())
+    assert json.loads(options.output.read_text())["earlier"]["versions"] == report["versions"]
+    fork = next(row for row in report["rows"] if row["name"] == "fork at 1, keep 1")
+    fork["made"]["plan"]["method"] = "taylor"
+    rows = subject(options).rows()
+    rows.take(report)
+    with pytest.raises(ValueError, match=r"made fork at 1, keep 1 in another way: .*taylor.*, and here it is .*random"):
+        rows.known("fork at 1, keep 1", 1)
     with pytest.raises(ValueError, match=r"other settings: .*'keep': 9.* and here they are .*'keep': 1"):
         subject(options).rows().take({**report, "settings": {**report["settings"], "keep": 9}})
+
+
+def test_forks_of_one_name_are_refused(ran: argparse.Namespace) -> None:
+    forks = {1.0: Fork(1, 1), 1.1: Fork(1, 1, "taylor")}
+    with pytest.raises(ValueError, match="two of the forks have one name: fork at 1, keep 1, fork at 1, keep 1"):
+        Rows(subject(ran).bundles, replace(TINY, forks=forks), Path("single"))
+    five = Rows(
+        subject(ran).bundles, replace(TINY, forks={1.0: Fork(1, 1), 1.1: Fork(1, 1, members=5)}), Path("single")
+    )
+    assert list(five.forks) == ["fork at 1, keep 1", "fork at 1, keep 1, 5 members"]
 
 
 def test_figures_are_those_of_calibrate_and_evaluate(ran: argparse.Namespace, tmp_path: Path) -> None:
