@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from .images import upright
 
 NOISE = (0.04, 0.08, 0.12, 0.18, 0.26)
 """Standard deviation of Gaussian noise, of the full range."""
@@ -41,24 +42,22 @@ def corrupt(images: Sequence[Any], kind: str, severity: int, seed: int = 0, firs
     """Corrupted copies of images, [H, W, 3] uint8 each.
 
     Args:
-        images: paths, PIL images or uint8 arrays.
+        images: paths, the bytes of image files, PIL images or uint8 arrays.
         kind: of :data:`CORRUPTIONS`.
         severity: 1 to 5.
         seed: of noise.
         first: index of the first image; its noise does not depend on which others come with it.
     """
     generators = (np.random.default_rng([seed, severity, first + index]) for index in range(len(images)))
-    return [CORRUPTIONS[kind](opened(image), severity - 1, rng) for image, rng in zip(images, generators, strict=True)]
+    pictures = map(opened, images, range(first, first + len(images)))
+    return [CORRUPTIONS[kind](each, severity - 1, rng) for each, rng in zip(pictures, generators, strict=True)]
 
 
-def opened(image: Any) -> Any:
-    """An image as a PIL image in RGB."""
-    from PIL import Image, ImageOps
+def opened(image: Any, index: int = 0) -> Any:
+    """An image as a PIL image in RGB; ``index`` is for messages."""
+    from PIL import Image
 
-    if isinstance(image, str | Path):
-        with Image.open(image) as found:
-            return ImageOps.exif_transpose(found).convert("RGB")
-    return (Image.fromarray(image) if isinstance(image, np.ndarray) else image).convert("RGB")
+    return (Image.fromarray(image) if isinstance(image, np.ndarray) else upright(image, index)).convert("RGB")
 
 
 def _noise(image: Any, level: int, rng: np.random.Generator) -> np.ndarray:

@@ -8,7 +8,7 @@ from typing import Any
 
 from ..errors import InputError, cut, listing, require
 from .columns import Columns
-from .readers import Row, rows_of_table
+from .readers import Row, rows_of_table, undecoded
 
 PREFIX = "hf:"
 
@@ -62,7 +62,8 @@ def hub_rows(text: str, columns: Columns) -> Iterator[Row]:
             f"cannot read data set {wanted.name} of the hub: {cut(error, 200)}; expected {FORM}, and a connection, or "
             "the data set in the cache of an earlier run"
         ) from error
-    return rows_of_table(_split(found, wanted, text), columns, text)
+    split = _split(found, wanted, text)
+    return rows_of_table(undecoded(split.data.table, text), columns, text, split.features)
 
 
 def _split(found: Any, wanted: HubName, text: str) -> Any:

@@ -170,7 +170,7 @@ class ImageProcessor:
         if isinstance(image, Unusable):
             raise InputError(f"input {index} {image.reason}")
         if isinstance(image, str | Path | bytes | bytearray | Image.Image):
-            picture = _upright(image, index)
+            picture = upright(image, index)
         elif isinstance(image, np.ndarray):
             picture = _from_array(image, index)
         else:
@@ -189,8 +189,16 @@ class ImageProcessor:
         )
 
 
-def _upright(image: Any, index: int) -> Any:
-    """The pixels of a file, its bytes, or a PIL image, turned as its EXIF says."""
+def upright(image: Any, index: int) -> Any:
+    """The pixels of a file, its bytes, or a PIL image, turned as its EXIF says.
+
+    Args:
+        image: any of them.
+        index: for messages.
+
+    Raises:
+        InputError: it cannot be read.
+    """
     from PIL import Image, ImageOps, UnidentifiedImageError
 
     given = isinstance(image, Image.Image)

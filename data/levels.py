@@ -11,6 +11,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from .thrift import count_at, signed_at
+
 RUNS = 2**20
 """Runs that are looked at one by one; pages have fewer. What comes behind counts as one row."""
 
@@ -19,19 +21,6 @@ SHORT = 64
 
 PART = 2**16
 """Groups of eight packed levels that are written out at once."""
-
-
-def count_at(content: bytes, at: int) -> tuple[int, int]:
-    """A number without a sign, 7 bits a byte, and where it ends."""
-    found = shift = 0
-    while True:
-        byte, at = content[at], at + 1
-        found |= (byte & 127) << shift
-        shift += 7
-        if byte < 128:
-            return found, at
-        if shift > 63:
-            raise ValueError("a number has no end")
 
 
 def row_lengths(levels: bytes, width: int, count: int) -> tuple[int, int, int]:
@@ -106,14 +95,14 @@ def differences(content: bytes, at: int) -> tuple[int, int]:
         ValueError: one is less than 0 or beyond 2**31, or a block has no values.
     """
     block, parts, count, at = announced(content, at)
-    last, at = _signed(content, at)
+    last, at = signed_at(content, at)
     most, left = last, count - 1
     _check_lengths(last, last)
     each = block // parts if parts else 0
     if not each or each % 32:
         raise ValueError("a block of differences has no values")
     while left > 0:
-        least, at = _signed(content, at)
+        least, at = signed_at(content, at)
         widths, at = content[at : at + parts], at + parts
         if len(widths) < parts:
             raise IndexError("differences are cut off")
@@ -145,8 +134,3 @@ def _ends(content: bytes, at: int, width: int, least: int, last: int, length: in
 def _check_lengths(low: int, high: int) -> None:
     if low < 0 or high >= 2**31:
         raise ValueError("a text has less than 0 bytes, or more than 2147483647")
-
-
-def _signed(content: bytes, at: int) -> tuple[int, int]:
-    found, at = count_at(content, at)
-    return (found >> 1) ^ -(found & 1), at

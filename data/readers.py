@@ -21,7 +21,7 @@ from .arrays import check_regular, read_npz
 from .audio import has_media_name
 from .columns import Columns
 from .parquet import tables
-from .records import AUDIO, TENSORS, WORDS, as_input, is_record, usual_keys
+from .records import AUDIO, TENSORS, WORDS, Unusable, as_input, is_record, stored_file, usual_keys
 from .tables import column_names, input_column, rows
 from .text import LONGEST
 from .words import is_words
@@ -97,13 +97,14 @@ def stream_lines(file: BinaryIO, name: str = "standard input") -> Iterator[Row]:
             raise InputError(f"{where} is not UTF-8 ({error.reason}); convert it first") from error
 
 
-def rows_of_table(table: Any, columns: Columns, source: str = "") -> Iterator[Row]:
+def rows_of_table(table: Any, columns: Columns, source: str = "", features: Any = None) -> Iterator[Row]:
     """Rows of a table in memory (``data.tables``); rows have label ``None`` where there is no such column.
 
     Args:
         table: of a kind that is known.
         columns: of the table.
         source: what messages call it.
+        features: its columns' features, as of ``datasets``; ``None`` for the table's own, if it has some.
 
     Raises:
         InputError: it has neither the text column nor one of images.
@@ -117,7 +118,7 @@ def rows_of_table(table: Any, columns: Columns, source: str = "") -> Iterator[Ro
     if columns.text_pair is not None:
         option = "--text-pair-column, Reading(text_pair=…)"
         inputs.append(input_column(table, columns.text_pair, [], only=False, option=option))
-    named = _named((getattr(table, "features", None) or {}).get(columns.label))  # of a ClassLabel
+    named = _named((features or getattr(table, "features", None) or {}).get(columns.label))  # of a ClassLabel
     labelled = columns.label in names
     place = f"{source}, row" if source else "row"
     for number, found in enumerate(rows(table, [*inputs, *([columns.label] if labelled else [])]), start=1):
@@ -169,7 +170,7 @@ def _table_rows(path: Path, columns: Columns, missing: bool) -> Iterator[Row]:
             break
         where = f"{path}, row {number}"
         texts = tuple(_text(record.get(name), name, where, missing) for name in wanted)
-        if columns.text == AUDIO and isinstance(texts[0], str):
+        if columns.text == AUDIO and isinstance(texts[0], str | Path):
             texts = (path.parent / texts[0],)  # a path beside the table
         label = record.get(columns.label)
         label = None if label == "" else label
@@ -223,6 +224,8 @@ def _named(feature: Any) -> Callable[[Any], Any] | None:
 
 def _text(value: Any, column: str, where: str, missing: bool) -> Any:
     """A text, or a number as one, or a list of words; with ``missing``, whatever else is there."""
+    if isinstance(value, Unusable) and not missing:
+        raise InputError(f"the {column} of {where} {value.reason}")
     if isinstance(value, str) or (missing and not _number(value)) or (column != Columns.text and is_words(value)):
         return value
     if value is None:
@@ -361,14 +364,29 @@ def _parquet(path: Path) -> Records:
     known = [name for name in first.schema.names if _is_known(first.select([name]).schema)]
     features = next(_guarded(map(datasets.Features.from_arrow_schema, [first.select(known).schema]), path))
     named = {name: _named(feature) for name, feature in features.items()}
+    files = [name for name, feature in features.items() if hasattr(feature, "decode_example")]  # images, say
 
     def records() -> Iterator[dict[str, Any]]:
         for table in chain([first], parts):
-            rows = datasets.Dataset(table.select(known), fingerprint=path.name)  # images, say, as datasets wrote them
+            rows = undecoded(table.select(known), path.name)
             for row, others in zip(rows, table.drop_columns(known).to_pylist(), strict=True):
-                yield row | others
+                yield row | {name: stored_file(row[name]) for name in files} | others
 
     return _guarded(records(), path), {name: known for name, known in named.items() if known is not None}
+
+
+def undecoded(table: Any, name: str) -> Any:
+    """A table of Arrow as one of ``datasets`` that opens nothing, whatever its metadata say of images and the like.
+
+    By these ``datasets`` would fetch the addresses in such a column, asked for or not, and have programs draw.
+
+    Args:
+        table: of rows.
+        name: tells it from others.
+    """
+    from datasets import Dataset
+
+    return Dataset(table.replace_schema_metadata(None), fingerprint=name)
 
 
 def _is_known(schema: Any) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from ..errors import InputError, cut, listing
@@ -119,6 +120,24 @@ def record_input(record: Mapping[str, Any], columns: Columns, usual: Sequence[st
     return tuple(given) if pair is not None else as_input(given[0], columns, usual)
 
 
+def stored_file(value: Any) -> Any:
+    """A file in a data set, ``{"bytes": …, "path": …}``, as its bytes or its path; anything else as it is.
+
+    A path is no string, which a text model would read, and an address is :class:`Unusable`: nothing is fetched because
+    data say so.
+    """
+    if not isinstance(value, Mapping) or not value or not set(value) <= {"bytes", "path"}:
+        return value
+    found = value.get("bytes") or value.get("path")
+    if found is None:
+        return Unusable(f"is a file of {cut(dict(value))}; expected its bytes or its path")
+    if isinstance(found, str) and "://" in found:
+        return Unusable(
+            f"is a file at the address {cut(found)}, which is not fetched; load it first, and give its path"
+        )
+    return Path(found) if isinstance(found, str) else found
+
+
 def as_input(item: Any, columns: Columns, usual: Sequence[str]) -> Any:
     """One element of what a caller gave, as an input.
 
@@ -138,7 +157,5 @@ def as_input(item: Any, columns: Columns, usual: Sequence[str]) -> Any:
     samples = next((name for name in SAMPLES if name in item), None)
     if samples is not None and "sampling_rate" in item:
         return Sound(item[samples], item["sampling_rate"])
-    if set(item) <= {"bytes", "path"}:
-        found = item.get("bytes") or item.get("path")
-        return Unusable(f"is a file of {cut(dict(item))}; expected its bytes or its path") if found is None else found
-    return record_input(item, columns, usual)
+    found = stored_file(item)
+    return record_input(item, columns, usual) if found is item else found

@@ -28,8 +28,10 @@ from hydrant.data import readers
 from hydrant.data.columns import Columns
 from hydrant.data.examples import Examples, check_apart, label_index, read_examples
 from hydrant.data.given import given_inputs
-from hydrant.data.parquet import COLUMN, COLUMNS, GROUPS, HEADER, PAGE, STORED, UNPACKED, _facts, _pages, _struct
+from hydrant.data.parquet_facts import COLUMN, COLUMNS, GROUPS, read_facts
+from hydrant.data.parquet_pages import HEADER, PAGE, STORED, UNPACKED, pages_of
 from hydrant.data.readers import stream_lines, stream_rows
+from hydrant.data.thrift import struct_at
 from hydrant.errors import InputError
 from PIL import Image
 
@@ -695,10 +697,10 @@ def test_pages_are_measured_as_the_writer_tells(tmp_path: Path) -> None:
         pyarrow.parquet.write_table(table, path, row_group_size=1000, **settings)
         told = pyarrow.parquet.read_metadata(path)
         with path.open("rb") as file:
-            groups = _facts(path, file)[GROUPS]
+            groups = read_facts(path, file)[GROUPS]
             for group, place in product(range(3), range(3)):
                 column = told.row_group(group).column(place)
-                pages = list(_pages(file, groups[group][COLUMNS][place][COLUMN]))
+                pages = list(pages_of(file, groups[group][COLUMNS][place][COLUMN]))
                 headers = column.total_compressed_size - sum(page.stored for page in pages)
                 assert sum(page.unpacked for page in pages) == column.total_uncompressed_size - headers
                 assert 0 < headers < 200 * len(pages)
@@ -789,10 +791,10 @@ def test_encrypted_parquet_is_refused(plain: bool, tmp_path: Path) -> None:
 )
 def test_headers_that_readers_read_otherwise_are_refused(header: str, words: str) -> None:
     plain = {PAGE: 0, UNPACKED: 5, STORED: 7}
-    assert _struct(bytes.fromhex("15 00 15 0a 15 0e 00"), 0, HEADER) == (plain, 7)
-    assert _struct(bytes.fromhex("15 00 15 0a 16 0e 00"), 0, HEADER)[0] == {PAGE: 0, UNPACKED: 5}, "of another kind"
+    assert struct_at(bytes.fromhex("15 00 15 0a 15 0e 00"), 0, HEADER) == (plain, 7)
+    assert struct_at(bytes.fromhex("15 00 15 0a 16 0e 00"), 0, HEADER)[0] == {PAGE: 0, UNPACKED: 5}, "of another kind"
     with pytest.raises(ValueError, match=words):
-        _struct(bytes.fromhex(header), 0, HEADER)
+        struct_at(bytes.fromhex(header), 0, HEADER)
 
 
 def test_truncated_parquet(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""A checkpoint's files may name hubs, code, kernels, addresses and other files: nothing of that is asked for."""
+"""Files may name hubs, code, kernels, addresses and other files: nothing of that is asked for."""
 
 from __future__ import annotations
 
@@ -7,11 +7,20 @@ import socket
 from pathlib import Path
 from typing import Any
 
+import datasets
+import pyarrow
+import pyarrow.parquet
 import pytest
 import transformers
+from hydrant.data.audio import opened as opened_sound
+from hydrant.data.columns import Columns
+from hydrant.data.corruptions import corrupt
+from hydrant.data.images import ImageProcessor
+from hydrant.data.sources import named_rows
 from hydrant.errors import HydrantError, InputError
 from hydrant.families.checkpoint import load_model, load_processor
 from hydrant.tracing.loading import load_traced
+from PIL import Image
 from support import make_model, make_tokenizer
 
 CODE = "somebody/code--module.Class"
@@ -89,3 +98,85 @@ def test_a_name_of_a_hub_is_asked_for(asked: list[str], monkeypatch: pytest.Monk
     with pytest.raises(InputError):
         load_model("somebody/model")
     assert asked
+
+
+FILE = pyarrow.struct({"bytes": pyarrow.binary(), "path": pyarrow.string()})
+EPS = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\n%%EOF\n"
+IMAGES = Columns(text="image")
+
+
+def declared(path: Path, found: Any, kind: str = "Image", nested: bool = False) -> Path:
+    """A Parquet file whose metadata say of a column beside that of texts what it holds."""
+    features = {"text": {"dtype": "string", "_type": "Value"}, "image": {"_type": kind}}
+    if nested:
+        features["image"] = {"_type": "List", "feature": features["image"]}  # type: ignore[dict-item]
+    column = pyarrow.array([[found] if nested else found], pyarrow.list_(FILE) if nested else FILE)
+    metadata = {"huggingface": json.dumps({"info": {"features": features}})}
+    path.parent.mkdir(exist_ok=True)
+    table = pyarrow.table({"text": ["a text"], "image": column}).replace_schema_metadata(metadata)
+    assert str(datasets.Features.from_arrow_schema(table.schema)["image"]).startswith("List" if nested else kind)
+    pyarrow.parquet.write_table(table, path)
+    return path
+
+
+@pytest.mark.parametrize("nested", [False, True])
+@pytest.mark.parametrize("kind", ["Image", "Audio", "Video"])
+@pytest.mark.parametrize("place", [PLACE, "hf://datasets/a/b/c.png", f"zip://a.png::{PLACE}", "file:///etc/hostname"])
+def test_no_address_in_data_is_asked_for(
+    place: str, kind: str, nested: bool, asked: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether its column is read or not, from a file and from what ``datasets`` loads."""
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    path = declared(tmp_path / "set" / "train.parquet", {"bytes": None, "path": place}, kind, nested)
+    assert [row.input for row in named_rows(path)] == ["a text"]
+    said = "has a list under image" if nested else f"the image of .* row 1 is a file at the address .*{place[:9]}"
+    with pytest.raises(InputError, match=said) as told:
+        list(named_rows(path, IMAGES))
+    assert "\n" not in str(told.value)
+    for name in (f"hf:{path.parent}", path) if not nested else ():
+        (row,) = named_rows(name, IMAGES, missing=True)
+        with pytest.raises(InputError, match=r"input 0 is a file at the address .*, which is not fetched; load it"):
+            _prepared(row.input)
+    assert not asked
+
+
+def _prepared(image: Any) -> None:
+    ImageProcessor.encode(ImageProcessor.__new__(ImageProcessor), [image])
+
+
+def test_images_in_data_are_read_as_others_are(
+    asked: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their bytes come as they are, so that no other program draws them; a path is that of a file on this machine."""
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    monkeypatch.setattr("PIL.EpsImagePlugin.Ghostscript", lambda *_, **__: pytest.fail("another program was asked"))
+    path = declared(tmp_path / "set" / "train.parquet", {"bytes": EPS, "path": "a.png"})
+    for name in (path, f"hf:{path.parent}"):
+        (row,) = named_rows(name, IMAGES, missing=True)
+        assert row.input == EPS
+        for way in (_prepared, lambda image: corrupt([image], "blur", 1)):
+            with pytest.raises(InputError, match="it is EPS, which another program would have to draw"):
+                way(row.input)
+    Image.effect_noise((9, 9), 50).save(tmp_path / "a.png")
+    pictures = [tmp_path / "a.png", (tmp_path / "a.png").read_bytes(), Image.open(tmp_path / "a.png")]
+    blurred = [corrupt([picture], "blur", 1)[0].tolist() for picture in pictures]
+    assert blurred[0] == blurred[1] == blurred[2]
+    declared(path, {"bytes": None, "path": str(tmp_path / "a.png")})
+    assert [row.input for row in named_rows(path, IMAGES, missing=True)] == [tmp_path / "a.png"]
+    assert not asked
+
+
+@pytest.mark.parametrize("place", [PLACE, "hf://datasets/a/b/c.png"])
+@pytest.mark.parametrize("column", ["image", "audio"])
+def test_no_address_in_a_table_of_paths_is_asked_for(column: str, place: str, asked: list[str], tmp_path: Path) -> None:
+    prepare = _prepared if column == "image" else lambda sound: opened_sound(sound, 0, 16000)
+    for name, content in (
+        ("data.jsonl", json.dumps({column: place})),
+        ("file.jsonl", json.dumps({column: {"bytes": None, "path": place}})),
+        ("data.csv", f"{column},label\n{place},a\n"),
+    ):
+        (tmp_path / name).write_text(content)
+        (row,) = named_rows(tmp_path / name, Columns(text=column), missing=True)
+        with pytest.raises(InputError, match=r"is an address|is no file|is a dict"):
+            prepare(row.input)
+    assert not asked

@@ -18,21 +18,9 @@ from forged_parquet import ABSENT, FLAT, LISTS, Column, data, data_2, dictionary
 from hydrant.data import levels as counting
 from hydrant.data.columns import Columns
 from hydrant.data.examples import read_examples
-from hydrant.data.parquet import (
-    BEGINS,
-    COLUMN,
-    COLUMNS,
-    GROUPS,
-    OF_DATA_2,
-    SCHEMA,
-    VALUE,
-    _facts,
-    _leaves,
-    _longest_beginning,
-    _longest_row,
-    _pages,
-    tables,
-)
+from hydrant.data.parquet import VALUE, _longest_beginning, _longest_row, tables
+from hydrant.data.parquet_facts import COLUMN, COLUMNS, GROUPS, SCHEMA, leaves_of, read_facts
+from hydrant.data.parquet_pages import BEGINS, OF_DATA_2, pages_of
 from hydrant.data.readers import stream_rows
 from hydrant.errors import InputError
 
@@ -193,8 +181,8 @@ def test_the_longest_row_is_the_one_that_was_written(version: str, codec: str, t
         if deep:
             expected = max(np.maximum(1, lengths[:100]).sum(), np.maximum(1, lengths[100:]).sum())
         with path.open("rb") as file:
-            facts = _facts(path, file)
-            (leaf,), (column,) = _leaves(facts[SCHEMA]), facts[GROUPS][0][COLUMNS]
+            facts = read_facts(path, file)
+            (leaf,), (column,) = leaves_of(facts[SCHEMA]), facts[GROUPS][0][COLUMNS]
             assert _longest_row(path, file, column[COLUMN], leaf) == VALUE * expected
 
 
@@ -207,9 +195,9 @@ def test_beginnings_that_texts_share_are_counted(tmp_path: Path) -> None:
             pyarrow.table({"a": [values]}), path, use_dictionary=False, data_page_version=version, **settings
         )
         with path.open("rb") as file:
-            facts = _facts(path, file)
-            (leaf,), (column,) = _leaves(facts[SCHEMA]), facts[GROUPS][0][COLUMNS]
-            (page,) = _pages(file, column[COLUMN])
+            facts = read_facts(path, file)
+            (leaf,), (column,) = leaves_of(facts[SCHEMA]), facts[GROUPS][0][COLUMNS]
+            (page,) = pages_of(file, column[COLUMN])
             found = _longest_beginning(file, column[COLUMN], leaf, page)
             assert page.header.get(OF_DATA_2, {BEGINS: 1})[BEGINS] > 0
         assert found == max(min(len(one), len(other)) for one, other in pairwise(values))
