@@ -2,19 +2,24 @@
 
 A level of 0 begins a row; whatever is above goes on with the one before. Levels are written in runs, of which one of a
 few bytes may stand for billions, so that they are counted here without being written out. So are the numbers that are
-stored as differences, each from the one before: the lengths of texts.
+stored as differences, each from the one before: the lengths of texts. Packed once more, a page of a hundred bytes may
+have a hundred thousand runs: what is looked at has a bound, which is that of the file.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import reduce
+from operator import or_
+from pathlib import Path
 
 import numpy as np
 
+from ..errors import InputError
 from .thrift import count_at, signed_at
 
-RUNS = 2**20
-"""Runs that are looked at one by one; pages have fewer. What comes behind counts as one row."""
+STEPS, STEPS_A_BYTE = 2**19, 2
+"""Steps in which a file is looked at: at least, and for each of its bytes. One takes about a microsecond."""
 
 SHORT = 64
 """Bytes of packed levels for which arrays are too slow."""
@@ -23,31 +28,59 @@ PART = 2**16
 """Groups of eight packed levels that are written out at once."""
 
 
-def row_lengths(levels: bytes, width: int, count: int) -> tuple[int, int, int]:
+class Budget:
+    """The steps that are left to look at a file.
+
+    Args:
+        path: of the file.
+        size: its bytes.
+    """
+
+    def __init__(self, path: Path, size: int) -> None:
+        self._path, self._size = path, size
+        self._left = STEPS + STEPS_A_BYTE * size
+
+    def spend(self, steps: int) -> None:
+        """Take some.
+
+        Raises:
+            InputError: there are fewer.
+        """
+        self._left -= steps
+        if self._left < 0:
+            raise InputError(
+                f"data {self._path} has too many runs of levels, lengths of texts, texts of dictionaries or pages for "
+                f"its {self._size} bytes; expected what {STEPS + STEPS_A_BYTE * self._size} steps suffice to look at: "
+                "write it again with pyarrow's usual settings, packed less, or as .csv or .jsonl"
+            )
+
+
+def row_lengths(levels: bytes, width: int, count: int, budget: Budget) -> tuple[int, int, int]:
     """How many of the levels of a page come before its first row, belong to its longest one, and to its last one.
 
     Args:
         levels: in runs, each of one level or of packed ones.
         width: bits of a level.
         count: of the levels. It is the first number, and the others are 0, where no row begins.
+        budget: of the file.
 
     Raises:
         IndexError: there are fewer levels.
+        InputError: there are too many runs.
         ValueError: a run has no level.
     """
     before, longest, last = count, 0, -1
-    for first, end, inside in _begun(levels, width, count):
+    for first, end, inside in _begun(levels, width, count, budget):
         before, longest = (first, inside) if last < 0 else (before, max(longest, inside, first - last))
         last = end
     return (before, 0, 0) if last < 0 else (before, max(longest, count - last), count - last)
 
 
-def _begun(levels: bytes, width: int, count: int) -> Iterator[tuple[int, int, int]]:
+def _begun(levels: bytes, width: int, count: int, budget: Budget) -> Iterator[tuple[int, int, int]]:
     """For each run in which rows begin: where the first and the last of them do, and the longest way between two."""
     at = done = 0
-    for _ in range(RUNS):
-        if done >= count:
-            return
+    while done < count:
+        budget.spend(1)
         mark = levels[at]
         mark, at = (mark, at + 1) if mark < 128 else count_at(levels, at)
         length, size = (8 * (mark >> 1), (mark >> 1) * width) if mark & 1 else (mark >> 1, (width + 7) // 8)
@@ -59,11 +92,15 @@ def _begun(levels: bytes, width: int, count: int) -> Iterator[tuple[int, int, in
         if not mark & 1:
             if not any(levels[at : at + size]):
                 yield done, done + length - 1, 1
-        elif width == 1 and size <= SHORT:
-            bits = f"{int.from_bytes(levels[at : at + size], 'little'):0{8 * size}b}"[: -length - 1 : -1]
+        elif size <= SHORT:
+            budget.spend(1 + size // 8)
+            packed = int.from_bytes(levels[at : at + size], "little")
+            above = reduce(or_, (packed >> bit for bit in range(width)), 0)  # its every width-th bit: some bit is 1
+            bits = f"{above:0{8 * size}b}"[::-width][:length]
             if "0" in bits:
                 yield done + bits.find("0"), done + bits.rfind("0"), 1 + len(max(bits.strip("1").split("0")))
         else:
+            budget.spend(16 + size // 8)
             yield from _packed(levels, at, size, width, done, length)
         at, done = at + size, done + length
 
@@ -87,11 +124,12 @@ def announced(content: bytes, at: int) -> tuple[int, int, int, int]:
     return block, parts, count, at
 
 
-def differences(content: bytes, at: int) -> tuple[int, int]:
+def differences(content: bytes, at: int, budget: Budget) -> tuple[int, int]:
     """The largest of lengths that are stored as differences, and where they end.
 
     Raises:
         IndexError: they are cut off.
+        InputError: there are too many.
         ValueError: one is less than 0 or beyond 2**31, or a block has no values.
     """
     block, parts, count, at = announced(content, at)
@@ -102,6 +140,7 @@ def differences(content: bytes, at: int) -> tuple[int, int]:
     if not each or each % 32:
         raise ValueError("a block of differences has no values")
     while left > 0:
+        budget.spend(2)
         least, at = signed_at(content, at)
         widths, at = content[at : at + parts], at + parts
         if len(widths) < parts:
@@ -110,6 +149,7 @@ def differences(content: bytes, at: int) -> tuple[int, int]:
             if at + each * width // 8 > len(content):
                 raise IndexError("differences are cut off")
             length = min(left, each)
+            budget.spend(16 + length * width // 64 if width else 1)
             low, high, last = _ends(content, at, width, least, last, length)
             _check_lengths(low, high)
             most, at, left = max(most, high), at + each * width // 8, left - length

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import BinaryIO
 
 from ..errors import require
+from .levels import Budget
 from .parquet_facts import CODEC, DATA, DICTIONARY, KIND, SIZE, VALUES, WIDTHS
 from .thrift import FALSE, I32, STRUCT, Struct, struct_at
 
@@ -42,6 +43,12 @@ RUNS = 3
 
 CODECS = {1: "snappy", 2: "gzip", 4: "brotli", 6: "zstd", 7: "lz4_raw"}
 """How pages may be packed, beside not at all (0) and ways that are out of use."""
+
+OUT_OF_USE = {3: "LZO", 5: "LZ4 in the frames of Hadoop"}
+"""Those."""
+
+UNPACK = 2**9
+"""Bytes that are unpacked in a step of the budget."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +90,7 @@ class Page:
         return int(self.facts[found]) if found else None
 
 
-def pages_of(file: BinaryIO, column: Struct) -> Iterator[Page]:
+def pages_of(file: BinaryIO, column: Struct, budget: Budget) -> Iterator[Page]:
     """The pages of a column in a group of rows."""
     if column[VALUES] <= 0:
         return  # there may be no page, and none is read
@@ -92,6 +99,7 @@ def pages_of(file: BinaryIO, column: Struct) -> Iterator[Page]:
     end = place + column[SIZE]
     while place < end:
         header, length = _header(file, place)
+        budget.spend(8 + length // 4)
         page = Page(header[UNPACKED], header[STORED], header, place + length)
         if min(page.unpacked, page.stored, page.values) < 0:
             raise ValueError("a page has less than 0 bytes or values")
@@ -114,8 +122,9 @@ def _header(file: BinaryIO, place: int) -> tuple[Struct, int]:
     raise ValueError("the header of a page has no end")
 
 
-def content_of(file: BinaryIO, column: Struct, page: Page) -> bytes:
+def content_of(file: BinaryIO, column: Struct, page: Page, budget: Budget) -> bytes:
     """What a page holds, unpacked; of one of the second version without its levels."""
+    budget.spend((page.stored + page.unpacked) // UNPACK)
     file.seek(page.place)
     content, size = file.read(page.stored), page.unpacked
     plain = column[CODEC] == 0
@@ -128,17 +137,19 @@ def content_of(file: BinaryIO, column: Struct, page: Page) -> bytes:
     if plain or not size:
         return content
     if column[CODEC] not in CODECS:
-        raise ValueError("a page is packed in a way that is out of use; write it again with zstd, say")
+        way = OUT_OF_USE.get(column[CODEC], f"codec {column[CODEC]}")
+        raise ValueError(f"a page is packed by {way}, which is not read; write it again with zstd, say")
     codec = require("pyarrow", "fuse", "read Parquet").Codec(CODECS[column[CODEC]])
     return bytes(codec.decompress(content, size, asbytes=True))
 
 
-def row_levels(file: BinaryIO, column: Struct, page: Page) -> bytes:
+def row_levels(file: BinaryIO, column: Struct, page: Page, budget: Budget) -> bytes:
     """The levels of a page by which rows begin."""
     if page.kind == DATA_PAGE_2:
+        budget.spend(page.stored // UNPACK)
         file.seek(page.place)
         return file.read(min(page.stored, max(0, page.facts[BEGINS])))
     if page.facts[STARTS] != RUNS:
         raise ValueError("levels of lists are written in a way that is out of use; write it again")
-    content = content_of(file, column, page)
+    content = content_of(file, column, page, budget)
     return content[4 : 4 + int.from_bytes(content[:4], "little")]

@@ -28,6 +28,7 @@ from hydrant.data import readers
 from hydrant.data.columns import Columns
 from hydrant.data.examples import Examples, check_apart, label_index, read_examples
 from hydrant.data.given import given_inputs
+from hydrant.data.levels import Budget
 from hydrant.data.parquet_facts import COLUMN, COLUMNS, GROUPS, read_facts
 from hydrant.data.parquet_pages import HEADER, PAGE, STORED, UNPACKED, pages_of
 from hydrant.data.readers import stream_lines, stream_rows
@@ -700,7 +701,7 @@ def test_pages_are_measured_as_the_writer_tells(tmp_path: Path) -> None:
             groups = read_facts(path, file)[GROUPS]
             for group, place in product(range(3), range(3)):
                 column = told.row_group(group).column(place)
-                pages = list(pages_of(file, groups[group][COLUMNS][place][COLUMN]))
+                pages = list(pages_of(file, groups[group][COLUMNS][place][COLUMN], Budget(path, path.stat().st_size)))
                 headers = column.total_compressed_size - sum(page.stored for page in pages)
                 assert sum(page.unpacked for page in pages) == column.total_uncompressed_size - headers
                 assert 0 < headers < 200 * len(pages)
