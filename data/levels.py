@@ -51,7 +51,7 @@ class Budget:
             raise InputError(
                 f"data {self._path} has too many runs of levels, lengths of texts, texts of dictionaries or pages for "
                 f"its {self._size} bytes; expected what {STEPS + STEPS_A_BYTE * self._size} steps suffice to look at: "
-                "write it again with pyarrow's usual settings, packed less, or as .csv or .jsonl"
+                "write it again in more files, without compression, or as .csv or .jsonl"
             )
 
 
