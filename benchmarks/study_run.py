@@ -98,11 +98,11 @@ def run(subject: Subject, options: argparse.Namespace) -> None:
         for row in found:
             row["latency"] = report["latency"].get(row["name"])
     report["rows"] = found
+    if options.output:
+        options.output.write_text(json.dumps(report, indent=1, default=vars) + "\n")
     forks = dict(zip(subject.settings.forks, rows.forks, strict=True))
     text = tables.render(report, subject.name, forks, [f"{SINGLE}, tuned", DEEP])
     print(text)
-    if options.output:
-        options.output.write_text(json.dumps(report, indent=1, default=vars) + "\n")
     document = options.document or DOCUMENTS / f"{subject.name}.md"
     tables.put_into(document, text)
     if not options.no_latency:

@@ -37,8 +37,9 @@ Row = Mapping[str, Any]
 
 
 def values(row: Row, figure: str, state: str = "after") -> list[float]:
-    """A figure of a row from each of its seeds; none where it has no such score."""
-    return [seed[state][figure] for seed in row["seeds"] if figure in seed[state]]
+    """A figure of a row from each of its seeds; none where one of them has no such score, as in an earlier report."""
+    seeds = [seed[state] for seed in row["seeds"]]
+    return [seed[figure] for seed in seeds] if all(figure in seed for seed in seeds) else []
 
 
 def main_table(rows: Sequence[Row], state: str = "after") -> str:
@@ -117,7 +118,7 @@ def flag_table(rows: Sequence[Row]) -> str:
         shares = [seed["flagged"] for seed in row["seeds"]]
         cells = [
             " / ".join(f"{100 * np.mean([share[score][side] for share in shares]):.1f} %" for side in ("test", "ood"))
-            if score in shares[0] else "–"
+            if all(score in share for share in shares) else "–"
             for score in wanted
         ]  # fmt: skip
         lines.append([row["name"], *cells])
