@@ -52,8 +52,8 @@ struct Case {
 // What C++ predicts for a case.
 Prediction predict(const Predictor& predictor, const Case& golden);
 
-// Throws Failure unless every field is the one expected, within 1e-6.
-void compare(const Prediction& found, const Case& golden);
+// Throws Failure unless every field is the one expected, within the tolerance.
+void compare(const Prediction& found, const Case& golden, float tolerance = 1e-6F);
 
 // A case of tensors as many, each of one to three of its rows: no two have the same answer.
 std::vector<Case> pieces(const Case& golden);
