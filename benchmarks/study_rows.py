@@ -165,8 +165,7 @@ class Rows:
             self.bundles.copied("copies", self.single, self.settings.members)
         for stage in ([name for name in first if name != AVERAGE], [AVERAGE] * (AVERAGE in first), names):
             asked = [(name, seed) for name in stage for seed in self.seeds(name)]
-            there = {name: {each["seed"] for each in row["seeds"][1:]} for name, row in self.earlier.items()}
-            in_parallel([(self._made, (name, seed)) for name, seed in asked if seed not in there.get(name, ())], jobs)
+            in_parallel([(self._made, row) for row in asked if self._further(*row) is None], jobs)
 
     def take(self, report: Mapping[str, Any]) -> None:
         """Take further seeds from an earlier report.
@@ -186,12 +185,16 @@ class Rows:
         Raises:
             ValueError: its first seed was made in another way than now.
         """
-        if name not in self.earlier or seed == self.seeds(name)[0]:
+        if (found := self._further(name, seed)) is None:
             return None
         now, then = made_by(self.bundle(name, self.seeds(name)[0])), self.earlier[name]["made"]
         if given(now) != given(then):
             raise ValueError(f"the earlier report made {name} in another way: {then}, and here it is {now}")
-        return next((each for each in self.earlier[name]["seeds"] if each["seed"] == seed), None)
+        return found
+
+    def _further(self, name: str, seed: int) -> dict[str, Any] | None:
+        seeds = self.earlier[name]["seeds"][1:] if name in self.earlier else []
+        return next((each for each in seeds if each["seed"] == seed), None)
 
     def _made(self, row: tuple[str, int]) -> None:
         self.outputs(*row)

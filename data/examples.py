@@ -17,7 +17,8 @@ from .columns import Columns
 from .given import kind_of, ordered
 from .label_sets import SEPARATOR, encode_label_sets
 from .processor import Processor
-from .readers import FORMS, Row, rows_of_items, rows_of_table
+from .readers import Row, rows_of_items, rows_of_table
+from .record_files import FORMS
 from .records import as_input, column_rows, usual_keys
 from .sources import named_rows, source_name
 from .spec import InputSpec

@@ -8,7 +8,8 @@ from typing import Any
 
 from ..errors import InputError, cut, listing, require
 from .columns import Columns
-from .readers import Row, rows_of_table, undecoded
+from .readers import Row, rows_of_table
+from .record_files import undecoded
 
 PREFIX = "hf:"
 

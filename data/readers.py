@@ -5,30 +5,21 @@ Everything is read as a stream, so that a file larger than memory is fine.
 
 from __future__ import annotations
 
-import csv
-import json
 import math
-import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any, BinaryIO, TypeVar
+from typing import Any, BinaryIO
 
-from ..errors import InputError, cut, listing, require
-from .arrays import check_regular, read_npz
+from ..errors import InputError, cut, listing
+from .arrays import read_npz
 from .audio import has_media_name
 from .columns import Columns
-from .parquet import tables
-from .records import AUDIO, TENSORS, WORDS, Unusable, as_input, is_record, stored_file, usual_keys
+from .record_files import FORMS, READERS, check_length, class_names, limited, lines
+from .records import AUDIO, TENSORS, WORDS, Unusable, as_input, is_record, usual_keys
 from .tables import column_names, input_column, rows
-from .text import LONGEST
 from .words import is_words
-
-T = TypeVar("T")
-
-FORMS = ".csv, .tsv, .jsonl, .parquet, .conll, .npz or a folder of images or sounds with one subfolder per class"
 
 TAGS = ("tags", "ner_tags")
 """Columns of their tags, where there is none of labels; the first that is there."""
@@ -76,8 +67,8 @@ def stream_rows(path: str | Path, columns: Columns = Columns(), *, missing: bool
     if path.suffix.lower() == ".npz":
         return _npz_rows(path)
     if path.suffix.lower() in CONLL:
-        return _conll_rows(path, _lines(path))
-    if path.suffix.lower() not in _READERS:
+        return _conll_rows(path, lines(path))
+    if path.suffix.lower() not in READERS:
         raise InputError(f"data {path} has the unknown ending {path.suffix!r}; expected {FORMS}")
     return _table_rows(path, columns, missing)
 
@@ -88,9 +79,9 @@ def stream_lines(file: BinaryIO, name: str = "standard input") -> Iterator[Row]:
     Raises:
         InputError: a line is not UTF-8, or has no end.
     """
-    for number, line in enumerate(iter(partial(file.readline, LONGEST + 1), b""), start=1):
+    for number, line in enumerate(limited(file, b""), start=1):
         where = f"line {number} of {name}"
-        _check_length(len(line), where, "bytes")
+        check_length(len(line), where, "bytes")
         try:
             yield Row(line.decode().rstrip("\r\n"), None, where)
         except UnicodeDecodeError as error:
@@ -118,7 +109,7 @@ def rows_of_table(table: Any, columns: Columns, source: str = "", features: Any 
     if columns.text_pair is not None:
         option = "--text-pair-column, Reading(text_pair=…)"
         inputs.append(input_column(table, columns.text_pair, [], only=False, option=option))
-    named = _named((features or getattr(table, "features", None) or {}).get(columns.label))  # of a ClassLabel
+    named = class_names((features or getattr(table, "features", None) or {}).get(columns.label))  # of a ClassLabel
     labelled = columns.label in names
     place = f"{source}, row" if source else "row"
     for number, found in enumerate(rows(table, [*inputs, *([columns.label] if labelled else [])]), start=1):
@@ -156,7 +147,7 @@ def _is_label(value: Any) -> bool:
 
 def _table_rows(path: Path, columns: Columns, missing: bool) -> Iterator[Row]:
     """Rows of a CSV, TSV, JSON-lines or Parquet file."""
-    records, names = _READERS[path.suffix.lower()](path)
+    records, names = READERS[path.suffix.lower()](path)
     patient = missing and path.suffix.lower() == ".jsonl"  # whose records need not be alike
     absent: dict[str, Any] = {}  # the first record, by columns that no record had so far
     for number, record in enumerate(records, start=1):
@@ -213,15 +204,6 @@ def _of_words(columns: Columns, record: Mapping[str, Any]) -> Columns:
     return replace(columns, text=text, label=label)
 
 
-def _named(feature: Any) -> Callable[[Any], Any] | None:
-    """Names of the classes of a column of ``datasets``, or of lists of them; ``None`` where it has none."""
-    whole: Callable[[Any], Any] | None = getattr(feature, "int2str", None)
-    each: Callable[[Any], Any] | None = getattr(getattr(feature, "feature", None), "int2str", None)
-    if each is None:
-        return whole
-    return lambda values: [tag if tag is None or tag < 0 else each(tag) for tag in values]
-
-
 def _text(value: Any, column: str, where: str, missing: bool) -> Any:
     """A text, or a number as one, or a list of words; with ``missing``, whatever else is there."""
     if isinstance(value, Unusable) and not missing:
@@ -244,7 +226,7 @@ CONLL = (".conll", ".bio", ".iob")
 """Endings of files with a word on each line, and an empty line behind each text."""
 
 
-def _conll_rows(path: Path, lines: Iterable[str]) -> Iterator[Row]:
+def _conll_rows(path: Path, found: Iterable[str]) -> Iterator[Row]:
     """Rows of a file of words, as of the CoNLL-2003 task: the first column is the word, the last its tag.
 
     Columns are apart by spaces or tabs; a file of one column has no tags. Lines that begin with ``-DOCSTART-`` are left
@@ -256,7 +238,7 @@ def _conll_rows(path: Path, lines: Iterable[str]) -> Iterator[Row]:
     columns, begun = 0, 1
     words: list[str] = []
     tags: list[str] = []
-    for number, line in enumerate(chain(lines, [""]), start=1):
+    for number, line in enumerate(chain(found, [""]), start=1):
         fields = line.split()
         if fields and not line.startswith("-DOCSTART-"):
             columns = columns or len(fields)
@@ -271,141 +253,6 @@ def _conll_rows(path: Path, lines: Iterable[str]) -> Iterator[Row]:
         elif words:
             yield Row(words, tags if columns > 1 else None, f"{path}, line {begun}")
             words, tags = [], []
-
-
-Records = tuple[Iterator[dict[str, Any]], dict[str, Callable[[Any], Any]]]
-"""Records of a table, and for columns of class indices the map to class names."""
-
-
-def _delimited(path: Path) -> Records:
-    """CSV and TSV: every value is the text it is, also "NA" and "007"; an empty label is none."""
-    separator = "\t" if path.suffix.lower() == ".tsv" else ","
-    reader = _unlimited(_lines(path), separator, path)
-    header = next(reader, [])
-    if len(set(header)) < len(header):
-        raise InputError(f"{path} has the columns {listing(header)}; expected every name once")
-
-    def records() -> Iterator[dict[str, Any]]:
-        filled = (
-            fields or [""] for fields in reader if fields or len(header) == 1
-        )  # a blank line may be an empty text
-        for number, fields in enumerate(filled, start=1):
-            if len(fields) != len(header):
-                raise InputError(
-                    f"{path}, row {number} has {len(fields)} fields; expected {len(header)}, as in the header "
-                    "(quote a text that holds the separator)"
-                )
-            yield dict(zip(header, fields, strict=True))
-
-    return records(), {}
-
-
-_LIMIT = threading.Lock()
-
-
-def _unlimited(lines: Iterator[str], separator: str, path: Path) -> Iterator[list[str]]:
-    """The rows of a CSV file, with fields as long as a row may be and errors turned into ours.
-
-    The longest field, by default 131,072 characters, is a setting of the whole process: it is lifted for one row at a
-    time, by one thread at a time, and is for everybody else what it was.
-    """
-    length = count = 0
-
-    def counted() -> Iterator[str]:
-        nonlocal length
-        for line in lines:
-            length += len(line)
-            _check_length(length, f"data {path}, row {count}")
-            yield line
-
-    reader = csv.reader(counted(), delimiter=separator, strict=True)
-    while True:
-        length = 0
-        with _LIMIT:
-            before = csv.field_size_limit(2**31 - 1)
-            try:
-                fields = next(reader, None)
-            except csv.Error as error:
-                raise InputError(f"cannot read data {path}: {error}; expected {FORMS}") from error
-            finally:
-                csv.field_size_limit(before)
-        if fields is None:
-            return
-        count += 1
-        yield fields
-
-
-def _json_lines(path: Path) -> Records:
-    """One JSON object a line; strings stay as they are."""
-
-    def records() -> Iterator[dict[str, Any]]:
-        for number, line in enumerate(_lines(path), start=1):
-            if not line.strip():
-                continue
-            try:
-                record = json.loads(line)
-            except (ValueError, RecursionError) as error:
-                raise InputError(f"cannot read data {path}: line {number} is not JSON ({error})") from error
-            if not isinstance(record, dict):
-                raise InputError(f"cannot read data {path}: line {number} is no JSON object; expected one on each line")
-            yield record
-
-    return records(), {}
-
-
-def _parquet(path: Path) -> Records:
-    datasets = require("datasets", "fuse", "read Parquet")
-    check_regular(path)
-    _check_filled(path)
-    parts = _guarded(tables(path), path)
-    first = next(parts, None)
-    if first is None:
-        return iter(()), {}
-    known = [name for name in first.schema.names if _is_known(first.select([name]).schema)]
-    features = next(_guarded(map(datasets.Features.from_arrow_schema, [first.select(known).schema]), path))
-    named = {name: _named(feature) for name, feature in features.items()}
-    files = [name for name, feature in features.items() if hasattr(feature, "decode_example")]  # images, say
-
-    def records() -> Iterator[dict[str, Any]]:
-        for table in chain([first], parts):
-            rows = undecoded(table.select(known), path.name)
-            for row, others in zip(rows, table.drop_columns(known).to_pylist(), strict=True):
-                yield row | {name: stored_file(row[name]) for name in files} | others
-
-    return _guarded(records(), path), {name: known for name, known in named.items() if known is not None}
-
-
-def undecoded(table: Any, name: str) -> Any:
-    """A table of Arrow as one of ``datasets`` that opens nothing, whatever its metadata say of images and the like.
-
-    By these ``datasets`` would fetch the addresses in such a column, asked for or not, and have programs draw.
-
-    Args:
-        table: of rows.
-        name: tells it from others.
-    """
-    from datasets import Dataset
-
-    return Dataset(table.replace_schema_metadata(None), fingerprint=name)
-
-
-def _is_known(schema: Any) -> bool:
-    """Whether datasets has the types of a schema: maps, say, it has not, and values of one length only since lately."""
-    from datasets import Features
-
-    try:
-        Features.from_arrow_schema(schema)
-    except (ValueError, AttributeError):  # the latter is of datasets 4.0
-        return False
-    return True
-
-
-_READERS: dict[str, Callable[[Path], Records]] = {
-    ".csv": _delimited,
-    ".tsv": _delimited,
-    ".jsonl": _json_lines,
-    ".parquet": _parquet,
-}
 
 
 def _folder_rows(folder: Path) -> Iterator[Row]:
@@ -429,49 +276,3 @@ def _npz_rows(path: Path) -> Iterator[Row]:
     inputs, labels, name = read_npz(path)
     for index, value in enumerate(inputs):
         yield Row(value, None if labels is None else labels[index].tolist(), f"{path}, {name}[{index}]")
-
-
-def _lines(path: Path) -> Iterator[str]:
-    """The lines of a text file, with their ends."""
-    try:
-        file = path.open(encoding="utf-8-sig", newline="")
-    except OSError as error:
-        raise InputError(f"cannot read data {path}: {error.strerror or error}; expected {FORMS}") from error
-    with file:
-        _check_filled(path)
-        lines = iter(partial(file.readline, LONGEST + 1), "")
-        for number, line in enumerate(_guarded(lines, path), start=1):
-            _check_length(len(line), f"data {path}, line {number}")
-            yield line
-
-
-def _check_filled(path: Path) -> None:
-    """Refuse a file without content; a pipe has no size."""
-    if path.is_file() and path.stat().st_size == 0:
-        raise InputError(f"data {path} is empty; expected at least one example")
-
-
-def _check_length(found: int, where: str, unit: str = "characters") -> None:
-    """Refuse a line or row that is longer than any may be."""
-    if found > LONGEST:
-        raise InputError(f"{where} has more than {LONGEST} {unit}; expected shorter ones: cut its texts up")
-
-
-def _guarded(stream: Iterable[T], path: Path) -> Iterator[T]:
-    """The stream, with the reader's errors turned into ours."""
-    iterator = iter(stream)
-    while True:
-        try:
-            record = next(iterator)
-        except StopIteration:
-            return
-        except InputError:
-            raise
-        except UnicodeDecodeError as error:
-            raise InputError(
-                f"cannot read data {path}: it is not UTF-8 ({error.reason} at byte {error.start}); save it as UTF-8 "
-                "(iconv -f latin1 -t utf-8, say)"
-            ) from error
-        except Exception as error:  # whatever a reader raises for data that it cannot parse
-            raise InputError(f"cannot read data {path}: {cut(error, 160)}; expected {FORMS}") from error
-        yield record

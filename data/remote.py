@@ -13,7 +13,8 @@ from urllib.parse import urlsplit
 from ..errors import InputError, MissingExtraError, cut, listing, require
 from .audio import has_media_name
 from .columns import Columns
-from .readers import FORMS, Row, stream_rows
+from .readers import Row, stream_rows
+from .record_files import FORMS
 
 
 def is_url(text: str) -> bool:

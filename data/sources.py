@@ -11,7 +11,8 @@ from ..errors import InputError
 from .audio import has_media_name
 from .columns import Columns
 from .hub import PREFIX, HubName, hub_rows
-from .readers import FORMS, Row, stream_rows
+from .readers import Row, stream_rows
+from .record_files import FORMS
 from .remote import is_url, remote_rows, shown
 
 

@@ -24,7 +24,7 @@ import pyarrow.parquet
 import pyarrow.parquet.encryption
 import pytest
 import torch
-from hydrant.data import readers
+from hydrant.data import record_files
 from hydrant.data.columns import Columns
 from hydrant.data.examples import Examples, check_apart, label_index, read_examples
 from hydrant.data.given import given_inputs
@@ -403,7 +403,7 @@ def test_a_line_without_an_end_does_not_fill_the_memory(
     name: str, start: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As of a link to ``/dev/zero``; a quoted text of a table that never ends likewise."""
-    monkeypatch.setattr(readers, "LONGEST", 1000)
+    monkeypatch.setattr(record_files, "LONGEST", 1000)
     (tmp_path / name).write_text(start + ("b\n" * 501 if start.endswith('"') else "b" * 1001))
     with pytest.raises(InputError, match=rf"data .*{words} more than 1000 characters; expected shorter ones"):
         list(stream_rows(tmp_path / name))

@@ -1,0 +1,216 @@
+"""Files of records: CSV, TSV, JSON lines and Parquet, one record at a time; and the lines of any file of text."""
+
+from __future__ import annotations
+
+import csv
+import json
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from itertools import chain
+from pathlib import Path
+from typing import IO, Any, TypeVar
+
+from ..errors import InputError, cut, listing, require
+from .arrays import check_regular
+from .parquet import tables
+from .records import stored_file
+from .text import LONGEST
+
+T = TypeVar("T")
+Line = TypeVar("Line", str, bytes)
+
+FORMS = ".csv, .tsv, .jsonl, .parquet, .conll, .npz or a folder of images or sounds with one subfolder per class"
+
+Records = tuple[Iterator[dict[str, Any]], dict[str, Callable[[Any], Any]]]
+"""Records of a table, and for columns of class indices the map to class names."""
+
+
+def _delimited(path: Path) -> Records:
+    """CSV and TSV: every value is the text it is, also "NA" and "007"; an empty label is none."""
+    separator = "\t" if path.suffix.lower() == ".tsv" else ","
+    reader = _unlimited(lines(path), separator, path)
+    header = next(reader, [])
+    if len(set(header)) < len(header):
+        raise InputError(f"{path} has the columns {listing(header)}; expected every name once")
+
+    def records() -> Iterator[dict[str, Any]]:
+        filled = (
+            fields or [""] for fields in reader if fields or len(header) == 1
+        )  # a blank line may be an empty text
+        for number, fields in enumerate(filled, start=1):
+            if len(fields) != len(header):
+                raise InputError(
+                    f"{path}, row {number} has {len(fields)} fields; expected {len(header)}, as in the header "
+                    "(quote a text that holds the separator)"
+                )
+            yield dict(zip(header, fields, strict=True))
+
+    return records(), {}
+
+
+_LIMIT = threading.Lock()
+
+
+def _unlimited(found: Iterator[str], separator: str, path: Path) -> Iterator[list[str]]:
+    """The rows of a CSV file, with fields as long as a row may be and errors turned into ours.
+
+    The longest field, by default 131,072 characters, is a setting of the whole process: it is lifted for one row at a
+    time, by one thread at a time, and is for everybody else what it was.
+    """
+    length = count = 0
+
+    def counted() -> Iterator[str]:
+        nonlocal length
+        for line in found:
+            length += len(line)
+            check_length(length, f"data {path}, row {count}")
+            yield line
+
+    reader = csv.reader(counted(), delimiter=separator, strict=True)
+    while True:
+        length = 0
+        with _LIMIT:
+            before = csv.field_size_limit(2**31 - 1)
+            try:
+                fields = next(reader, None)
+            except csv.Error as error:
+                raise InputError(f"cannot read data {path}: {error}; expected {FORMS}") from error
+            finally:
+                csv.field_size_limit(before)
+        if fields is None:
+            return
+        count += 1
+        yield fields
+
+
+def _json_lines(path: Path) -> Records:
+    """One JSON object a line; strings stay as they are."""
+
+    def records() -> Iterator[dict[str, Any]]:
+        for number, line in enumerate(lines(path), start=1):
+            if not line.strip():
+                continue
+            try:
+                record = json.loads(line)
+            except (ValueError, RecursionError) as error:
+                raise InputError(f"cannot read data {path}: line {number} is not JSON ({error})") from error
+            if not isinstance(record, dict):
+                raise InputError(f"cannot read data {path}: line {number} is no JSON object; expected one on each line")
+            yield record
+
+    return records(), {}
+
+
+def _parquet(path: Path) -> Records:
+    datasets = require("datasets", "fuse", "read Parquet")
+    check_regular(path)
+    _check_filled(path)
+    parts = _guarded(tables(path), path)
+    first = next(parts, None)
+    if first is None:
+        return iter(()), {}
+    known = [name for name in first.schema.names if _is_known(first.select([name]).schema)]
+    features = next(_guarded(map(datasets.Features.from_arrow_schema, [first.select(known).schema]), path))
+    named = {name: class_names(feature) for name, feature in features.items()}
+    files = [name for name, feature in features.items() if hasattr(feature, "decode_example")]  # images, say
+
+    def records() -> Iterator[dict[str, Any]]:
+        for table in chain([first], parts):
+            rows = undecoded(table.select(known), path.name)
+            for row, others in zip(rows, table.drop_columns(known).to_pylist(), strict=True):
+                yield row | {name: stored_file(row[name]) for name in files} | others
+
+    return _guarded(records(), path), {name: known for name, known in named.items() if known is not None}
+
+
+def undecoded(table: Any, name: str) -> Any:
+    """A table of Arrow as one of ``datasets`` that opens nothing, whatever its metadata say of images and the like.
+
+    By these ``datasets`` would fetch the addresses in such a column, asked for or not, and have programs draw.
+
+    Args:
+        table: of rows.
+        name: tells it from others.
+    """
+    from datasets import Dataset
+
+    return Dataset(table.replace_schema_metadata(None), fingerprint=name)
+
+
+def _is_known(schema: Any) -> bool:
+    """Whether datasets has the types of a schema: maps, say, it has not, and values of one length only since lately."""
+    from datasets import Features
+
+    try:
+        Features.from_arrow_schema(schema)
+    except (ValueError, AttributeError):  # the latter is of datasets 4.0
+        return False
+    return True
+
+
+READERS: dict[str, Callable[[Path], Records]] = {
+    ".csv": _delimited,
+    ".tsv": _delimited,
+    ".jsonl": _json_lines,
+    ".parquet": _parquet,
+}
+
+
+def class_names(feature: Any) -> Callable[[Any], Any] | None:
+    """Names of the classes of a column of ``datasets``, or of lists of them; ``None`` where it has none."""
+    whole: Callable[[Any], Any] | None = getattr(feature, "int2str", None)
+    each: Callable[[Any], Any] | None = getattr(getattr(feature, "feature", None), "int2str", None)
+    if each is None:
+        return whole
+    return lambda values: [tag if tag is None or tag < 0 else each(tag) for tag in values]
+
+
+def lines(path: Path) -> Iterator[str]:
+    """The lines of a text file, with their ends."""
+    try:
+        file = path.open(encoding="utf-8-sig", newline="")
+    except OSError as error:
+        raise InputError(f"cannot read data {path}: {error.strerror or error}; expected {FORMS}") from error
+    with file:
+        _check_filled(path)
+        for number, line in enumerate(_guarded(limited(file, ""), path), start=1):
+            check_length(len(line), f"data {path}, line {number}")
+            yield line
+
+
+def limited(file: IO[Line], end: Line) -> Iterator[Line]:
+    """The lines of an open file; of one that is longer than any may be a part that is too long as well."""
+    return iter(partial(file.readline, LONGEST + 1), end)
+
+
+def _check_filled(path: Path) -> None:
+    """Refuse a file without content; a pipe has no size."""
+    if path.is_file() and path.stat().st_size == 0:
+        raise InputError(f"data {path} is empty; expected at least one example")
+
+
+def check_length(found: int, where: str, unit: str = "characters") -> None:
+    """Refuse a line or row that is longer than any may be."""
+    if found > LONGEST:
+        raise InputError(f"{where} has more than {LONGEST} {unit}; expected shorter ones: cut its texts up")
+
+
+def _guarded(stream: Iterable[T], path: Path) -> Iterator[T]:
+    """The stream, with the reader's errors turned into ours."""
+    iterator = iter(stream)
+    while True:
+        try:
+            record = next(iterator)
+        except StopIteration:
+            return
+        except InputError:
+            raise
+        except UnicodeDecodeError as error:
+            raise InputError(
+                f"cannot read data {path}: it is not UTF-8 ({error.reason} at byte {error.start}); save it as UTF-8 "
+                "(iconv -f latin1 -t utf-8, say)"
+            ) from error
+        except Exception as error:  # whatever a reader raises for data that it cannot parse
+            raise InputError(f"cannot read data {path}: {cut(error, 160)}; expected {FORMS}") from error
+        yield record
